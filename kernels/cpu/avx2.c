@@ -40,6 +40,41 @@ INLINE vec_bits vec_pack_upper(vec_bits a, vec_bits b)
     return _mm256_permute4x64_epi64(packed, 0xd8);
 }
 
+INLINE vec_bits vec_pack_lower(vec_bits a, vec_bits b)
+{
+    const vec_bits lower  = _mm256_set1_epi32(0xffff);
+    vec_bits       packed = _mm256_packus_epi32(a & lower, b & lower);
+
+    return _mm256_permute4x64_epi64(packed, 0xd8);
+}
+
+INLINE vec_flags vec_less(vec_bits a, vec_bits b)
+{
+    return _mm256_cmpgt_epi32(b, a);
+}
+
+INLINE vec_flags vec_equal(vec_bits a, vec_bits b)
+{
+    return _mm256_cmpeq_epi32(a, b);
+}
+
+INLINE vec_f32 vec_choose(vec_flags flags, vec_f32 a, vec_f32 b)
+{
+    return _mm256_blendv_ps(b, a, (vec_f32)flags);
+}
+
+INLINE vec_bits vec_load_bytes(const uint8_t *at)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)at));
+}
+
+INLINE void vec_store_bytes(uint8_t *at, vec_bits x)
+{
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+
+    _mm_storel_epi64((__m128i *)(void *)at, _mm_packus_epi16(words, words));
+}
+
 INLINE vec_bits vec_blend_odd(vec_bits even, vec_bits odd)
 {
     return _mm256_blend_epi16(even, odd, 0xaa);
@@ -52,6 +87,7 @@ INLINE vec_bits vec_join_halves(vec_half low, vec_half high)
 
 #include "kernels/cpu/vector.h"
 
-#define TABLE_NAME sherdi_kernels_avx2
-#define TABLE_ISA  "avx2"
+#define TABLE_NAME          sherdi_kernels_avx2
+#define TABLE_ISA           "avx2"
+#define TABLE_TAKES_ENCODED 1
 #include "kernels/cpu/table.h"

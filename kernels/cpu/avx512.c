@@ -42,18 +42,49 @@ INLINE vec_bits vec_pack_upper(vec_bits a, vec_bits b)
     return _mm512_permutex2var_epi16(a, upper_halves, b);
 }
 
-INLINE vec_bits vec_blend_odd(vec_bits even, vec_bits odd)
-{
-    return _mm512_mask_blend_epi16(0xaaaaaaaau, even, odd);
-}
-
 INLINE vec_bits vec_join_halves(vec_half low, vec_half high)
 {
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
+INLINE vec_bits vec_pack_lower(vec_bits a, vec_bits b)
+{
+    return vec_join_halves(_mm512_cvtepi32_epi16(a), _mm512_cvtepi32_epi16(b));
+}
+
+INLINE vec_flags vec_less(vec_bits a, vec_bits b)
+{
+    return _mm512_cmplt_epi32_mask(a, b);
+}
+
+INLINE vec_flags vec_equal(vec_bits a, vec_bits b)
+{
+    return _mm512_cmpeq_epi32_mask(a, b);
+}
+
+INLINE vec_f32 vec_choose(vec_flags flags, vec_f32 a, vec_f32 b)
+{
+    return _mm512_mask_mov_ps(b, flags, a);
+}
+
+INLINE vec_bits vec_load_bytes(const uint8_t *at)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at));
+}
+
+INLINE void vec_store_bytes(uint8_t *at, vec_bits x)
+{
+    _mm_storeu_si128((__m128i *)(void *)at, _mm512_cvtepi32_epi8(x));
+}
+
+INLINE vec_bits vec_blend_odd(vec_bits even, vec_bits odd)
+{
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, even, odd);
+}
+
 #include "kernels/cpu/vector.h"
 
-#define TABLE_NAME sherdi_kernels_avx512
-#define TABLE_ISA  "avx512"
+#define TABLE_NAME          sherdi_kernels_avx512
+#define TABLE_ISA           "avx512"
+#define TABLE_TAKES_ENCODED 1
 #include "kernels/cpu/table.h"

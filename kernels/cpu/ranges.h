@@ -25,15 +25,22 @@ typedef struct sherdi_update_range {
     uint64_t    first_index;
     size_t      count_elems;
     int         is_streaming; /* of param */
+    /* NULL: every part is fp32. Else SHERDI_UPDATE_MOST_PARTS of them, in place of `parts` */
+    const sherdi_encoded *encoded;
+    size_t                offset_elems; /* of the range, from where `encoded` starts */
+    uint64_t              step;         /* of the optimizer */
 } sherdi_update_range;
 
 /* range_adam, ...   of each update of kernels/updates/: returns the fingerprint of the range, whose indices do not cross a
- *                   multiple of 2^32; `coeffs` are the span's
+ *                   multiple of 2^32; `coeffs` are the span's. Where TABLE_TAKES_ENCODED is 1 a range of whole chunks may be
+ *                   encoded; else table.h makes it fp32 before
  * range_sumsq       adds the chunks of the range to *acc, not normalised
  * range_reduce      elements [first, first + count) of the call; first a multiple of 64
  * range_cast        dtypes differ
  * range_accumulate
  * range_copy, range_zero
+ * range_decode, range_encode  as sherdi_part_decode and sherdi_part_encode
+ * range_stream_end  after the last range_adam, ... and range_cast of a task: what they wrote around the caches is written
  * range_lamb_norms  adds to *norms, reads alone; the range starts at a multiple of 64 from its span's start
  * range_fingerprint indices do not cross a multiple of 2^32 */
 

@@ -1,6 +1,7 @@
 /* The yardstick: every kernel element by element on formulas.h, never tuned. The other
  * instruction sets must give its bits; read it first. */
 #include "kernels/cpu/elements.h"
+#include "kernels/cpu/encoded.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/updates/updates.h"
 
@@ -105,6 +106,24 @@ static void range_lamb_norms(const sherdi_update_range *range, const sherdi_lamb
     }
 }
 
-#define TABLE_NAME sherdi_kernels_scalar
-#define TABLE_ISA  "scalar"
+static void range_decode(float *out, const sherdi_encoded *part, size_t first, size_t count,
+                         int takes)
+{
+    sherdi_part_decode(out, part, first, count, takes);
+}
+
+static void range_encode(const sherdi_encoded *part, size_t first, size_t count, const float *x,
+                         const sherdi_rounding *how)
+{
+    sherdi_part_encode(part, first, count, x, how);
+}
+
+/* Stores go the plain way. */
+static void range_stream_end(void)
+{
+}
+
+#define TABLE_NAME          sherdi_kernels_scalar
+#define TABLE_ISA           "scalar"
+#define TABLE_TAKES_ENCODED 0
 #include "kernels/cpu/table.h"

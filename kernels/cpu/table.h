@@ -243,7 +243,7 @@ static float *tile_part(encoded_tile *tile, int part, float *direct, size_t firs
     if (!tile->is_decoded[part]) {
         return direct == NULL ? NULL : direct + first;
     }
-    part_decode(tile->values[part], &tile->parts[part], first, count, takes);
+    range_decode(tile->values[part], &tile->parts[part], first, count, takes);
     return tile->values[part];
 }
 
@@ -275,7 +275,7 @@ static uint64_t tile_finish_master(encoded_tile *tile, const sherdi_update_args 
     float   *master      = tile->values[0];
     uint64_t fingerprint = 0;
 
-    part_decode(master, &tile->parts[0], first, range->count_elems, 0);
+    range_decode(master, &tile->parts[0], first, range->count_elems, 0);
     if (args->param != NULL && args->param_dtype == SHERD_F32) {
         range_copy((float *)args->param + first, master, range->count_elems * sizeof(float), 0);
     } else if (args->param != NULL) {
@@ -302,11 +302,43 @@ static uint64_t tile_close(encoded_tile *tile, const sherdi_update_args *args, s
                                .first_index = range->first_index};
 
         if (tile->is_decoded[i]) {
-            part_encode(&tile->parts[i], first, range->count_elems, tile->values[i], &how);
+            range_encode(&tile->parts[i], first, range->count_elems, tile->values[i], &how);
         }
     }
     return tile->is_decoded[0] && !tile->is_beside ? tile_finish_master(tile, args, first, range)
                                                    : fingerprint;
+}
+
+static uint64_t update_encoded_tile(const update_call *call, encoded_tile *tile,
+                                    const span_range *where, size_t done, size_t count)
+{
+    size_t              first = where->span->offset_elems + where->first + done;
+    sherdi_update_range range = tile_open(tile, call, where, done, count, 1);
+    uint64_t            share = update_range_run(call, &range, where->span);
+
+    return tile_close(tile, call->args, first, &range, share);
+}
+
+/* Whole chunks from `done` on, if there are any that the optimizer's loop takes as they are. */
+static sherdi_update_range encoded_range_at(const update_call *call, const encoded_tile *tile,
+                                            const span_range *where, size_t done)
+{
+    const sherdi_update_range *block = &call->block;
+    size_t                     first = where->span->offset_elems + where->first + done;
+    sherdi_update_range        range = {.grad_dtype   = block->grad_dtype,
+                                        .param_dtype  = block->param_dtype,
+                                        .is_streaming = block->is_streaming,
+                                        .encoded      = tile->parts,
+                                        .offset_elems = first,
+                                        .step         = call->args->step};
+
+    range.grad = sherdi_elem_at(block->grad, block->grad_dtype, first);
+    range.param =
+        block->param == NULL ? NULL : sherdi_elem_at(block->param, block->param_dtype, first);
+    range.first_index = where->span->first_index + where->first + done;
+    range.count_elems = same_high_half(range.first_index, where->count_elems - done);
+    range.count_elems -= range.count_elems % SHERD_CHUNK_ELEMS;
+    return range;
 }
 
 static uint64_t update_encoded_run(const update_call *call, encoded_tile *tile,
@@ -314,13 +346,17 @@ static uint64_t update_encoded_run(const update_call *call, encoded_tile *tile,
 {
     uint64_t fingerprint = 0;
 
-    for (size_t done = 0; done < where->count_elems; done += ENCODED_TILE_ELEMS) {
-        size_t              first = where->span->offset_elems + where->first + done;
+    for (size_t done = 0; done < where->count_elems;) {
+        sherdi_update_range whole = encoded_range_at(call, tile, where, done);
         size_t              count = sherdi_min_size(where->count_elems - done, ENCODED_TILE_ELEMS);
-        sherdi_update_range range = tile_open(tile, call, where, done, count, 1);
-        uint64_t            share = update_range_run(call, &range, where->span);
 
-        fingerprint += tile_close(tile, call->args, first, &range, share);
+        if (TABLE_TAKES_ENCODED && whole.count_elems > 0) {
+            fingerprint += call->update(&whole, call->args, where->span);
+            count = whole.count_elems;
+        } else {
+            fingerprint += update_encoded_tile(call, tile, where, done, count);
+        }
+        done += count;
     }
     return fingerprint;
 }
@@ -348,6 +384,7 @@ static void update_task(void *ctx, int task, int tasks)
         range = update_range_at(&call->block, &where);
         fingerprint += update_range_run(call, &range, where.span);
     }
+    range_stream_end();
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
 
@@ -519,7 +556,7 @@ static void decode_task(void *ctx, int task, int tasks)
     size_t               first;
     size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
-    part_decode(call->dst + first, call->part, call->first + first, count, 0);
+    range_decode(call->dst + first, call->part, call->first + first, count, 0);
 }
 
 static void encode_task(void *ctx, int task, int tasks)
@@ -529,7 +566,7 @@ static void encode_task(void *ctx, int task, int tasks)
     size_t                first;
     size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
-    part_encode(call->part, call->first + first, count, call->src + first, &how);
+    range_encode(call->part, call->first + first, count, call->src + first, &how);
 }
 
 static void table_decode(const sherdi_backend *backend, float *dst, const sherdi_encoded *part,
@@ -564,8 +601,8 @@ static void fingerprint_encoded_task(void *ctx, int task, int tasks)
             size_t   count = sherdi_min_size(where.count_elems - done, ENCODED_TILE_ELEMS);
 
             count = same_high_half(index, count);
-            part_decode(tile, call->encoded, where.span->offset_elems + where.first + done, count,
-                        0);
+            range_decode(tile, call->encoded, where.span->offset_elems + where.first + done, count,
+                         0);
             fingerprint += range_fingerprint(tile, index, count);
             done += count;
         }
@@ -667,6 +704,7 @@ static void cast_task(void *ctx, int task, int tasks)
     range_cast(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
                sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count,
                call->is_streaming);
+    range_stream_end();
 }
 
 static void accumulate_task(void *ctx, int task, int tasks)

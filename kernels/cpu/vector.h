@@ -521,12 +521,18 @@ INLINE uint64_t update_rest(const sherdi_update_range *range, const update_rule 
     return sherdi_fingerprint_elems(rest.master, range->first_index + first, 0, count);
 }
 
+#include "kernels/cpu/vector_encoded.h"
+
 INLINE uint64_t update_range(const sherdi_update_range *range, const update_rule *rule)
 {
     vec_mixer mixer = vec_mixer_start(range->first_index);
-    size_t    first = update_tiles_of(range, rule, &mixer);
+    size_t    first;
 
-    stream_fence();
+    if (range->encoded != NULL) {
+        update_encoded(range, rule, &mixer);
+        return vec_mixer_sum(&mixer);
+    }
+    first = update_tiles_of(range, rule, &mixer);
     return vec_mixer_sum(&mixer) + update_rest(range, rule, first);
 }
 
@@ -685,6 +691,12 @@ static void range_lamb_norms(const sherdi_update_range *range, const sherdi_lamb
         first = lamb_norms_tiles(&same, &own, norms);
     }
     lamb_norms_rest(range, &own, first, norms);
+}
+
+/* Streaming stores of the ranges before are done when later stores are seen. */
+static void range_stream_end(void)
+{
+    stream_fence();
 }
 
 /* ---------------------------------------------------------- fingerprint -- */
@@ -882,7 +894,6 @@ static void range_cast(void *dst, sherd_dtype dst_dtype, const void *src, sherd_
         }
         tile_store(dst, dst_dtype, first, x, is_streaming);
     }
-    stream_fence();
     sherdi_cast_elems(dst, dst_dtype, src, src_dtype, first, count_elems);
 }
 
