@@ -11,6 +11,7 @@ typedef __m256  vec_f32;
 typedef __m256i vec_bits;
 typedef __m128i vec_half;
 typedef __m256i vec_flags;
+typedef __m256i vec_flags16;
 
 INLINE vec_f32 vec_nan_to(vec_f32 x, vec_f32 other)
 {
@@ -53,9 +54,27 @@ INLINE vec_flags vec_less(vec_bits a, vec_bits b)
     return _mm256_cmpgt_epi32(b, a);
 }
 
-INLINE vec_flags vec_equal(vec_bits a, vec_bits b)
+INLINE vec_flags16 vec_equal16(vec_bits a, vec_bits b)
 {
-    return _mm256_cmpeq_epi32(a, b);
+    return _mm256_cmpeq_epi16(a, b);
+}
+
+INLINE vec_flags16 vec_no_flags16(void)
+{
+    return _mm256_setzero_si256();
+}
+
+INLINE int vec_flags16_any(vec_flags16 flags)
+{
+    return vec_flags_any(flags);
+}
+
+INLINE void vec_store_upper(uint16_t *at, vec_bits x)
+{
+    __m128i low  = _mm_srli_epi32(_mm256_castsi256_si128(x), 16);
+    __m128i high = _mm_srli_epi32(_mm256_extracti128_si256(x, 1), 16);
+
+    _mm_storeu_si128((__m128i *)(void *)at, _mm_packus_epi32(low, high));
 }
 
 INLINE vec_f32 vec_choose(vec_flags flags, vec_f32 a, vec_f32 b)

@@ -12,6 +12,7 @@ typedef __m512    vec_f32;
 typedef __m512i   vec_bits;
 typedef __m256i   vec_half;
 typedef __mmask16 vec_flags;
+typedef __mmask32 vec_flags16;
 
 INLINE vec_f32 vec_nan_to(vec_f32 x, vec_f32 other)
 {
@@ -57,9 +58,24 @@ INLINE vec_flags vec_less(vec_bits a, vec_bits b)
     return _mm512_cmplt_epi32_mask(a, b);
 }
 
-INLINE vec_flags vec_equal(vec_bits a, vec_bits b)
+INLINE vec_flags16 vec_equal16(vec_bits a, vec_bits b)
 {
-    return _mm512_cmpeq_epi32_mask(a, b);
+    return _mm512_cmpeq_epi16_mask(a, b);
+}
+
+INLINE vec_flags16 vec_no_flags16(void)
+{
+    return 0;
+}
+
+INLINE int vec_flags16_any(vec_flags16 flags)
+{
+    return flags != 0;
+}
+
+INLINE void vec_store_upper(uint16_t *at, vec_bits x)
+{
+    _mm256_storeu_si256((__m256i *)(void *)at, _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
 }
 
 INLINE vec_f32 vec_choose(vec_flags flags, vec_f32 a, vec_f32 b)

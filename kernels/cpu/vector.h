@@ -368,22 +368,27 @@ INLINE void update_store(const update_vecs *vecs, const sherdi_update_range *ran
     }
 }
 
+INLINE void update_formula(update_vecs *vecs, const update_rule *rule)
+{
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        real x[SHERDI_UPDATE_MOST_PARTS];
+
+        for (int part = 0; part < rule->num_parts; part++) {
+            x[part] = vecs->x[part][i];
+        }
+        rule->formula(rule->coeffs, vecs->g[i], x);
+        for (int part = 0; part < rule->num_parts; part++) {
+            vecs->x[part][i] = x[part];
+        }
+    }
+}
+
 INLINE void update_step(const sherdi_update_range *range, const update_rule *rule, size_t first)
 {
     update_vecs vecs;
 
     update_load(&vecs, range, rule->num_parts, first);
-    for (size_t i = 0; i < UPDATE_VECS; i++) {
-        real x[SHERDI_UPDATE_MOST_PARTS];
-
-        for (int part = 0; part < rule->num_parts; part++) {
-            x[part] = vecs.x[part][i];
-        }
-        rule->formula(rule->coeffs, vecs.g[i], x);
-        for (int part = 0; part < rule->num_parts; part++) {
-            vecs.x[part][i] = x[part];
-        }
-    }
+    update_formula(&vecs, rule);
     update_store(&vecs, range, rule->num_parts, first);
 }
 

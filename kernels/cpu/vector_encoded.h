@@ -1,7 +1,9 @@
 /* range_decode and range_encode over vectors, a chunk of 64 elements in registers at a time. What is no whole chunk, and
  * chunks with ties, go through encoded.h. avx2.c and avx512.c define beside what vector.h asks for:
- *   vec_less, vec_equal         flags of 32-bit elements, signed
+ *   vec_less                    flags of 32-bit elements, signed
+ *   vec_flags16, vec_equal16, vec_no_flags16, vec_flags16_any  of 16-bit elements
  *   vec_choose                  by flags one of two registers
+ *   vec_store_upper             the upper halves of 32-bit elements
  *   vec_pack_lower              the lower halves of a's 32-bit elements, then those of b's
  *   vec_load_bytes, vec_store_bytes  LANES bytes as 32-bit elements, and the lowest bytes of such */
 #include "kernels/cpu/encoded.h"
@@ -38,22 +40,21 @@ INLINE vec_randoms vec_randoms_start(const sherdi_rounding *how)
                          .seed = vec_set_bits(how->seed)};
 }
 
-/* sherdi_random_mix */
-INLINE vec_bits vec_random_mix(vec_bits x)
+/* sherdi_random_mix but its last step, which does not touch the upper half. */
+INLINE vec_bits vec_random_upper(vec_bits x)
 {
     x = x ^ VEC(srli_epi32)(x, 16);
     x = VEC(mullo_epi32)(x, vec_set_bits(0x7feb352du));
     x = x ^ VEC(srli_epi32)(x, 15);
-    x = VEC(mullo_epi32)(x, vec_set_bits(0x846ca68bu));
-    return x ^ VEC(srli_epi32)(x, 16);
+    return VEC(mullo_epi32)(x, vec_set_bits(0x846ca68bu));
 }
 
 INLINE vec_bits vec_randoms_next(vec_randoms *randoms)
 {
-    vec_bits bits = vec_random_mix(randoms->keys ^ randoms->seed);
+    vec_bits bits = vec_random_upper(randoms->keys ^ randoms->seed);
 
     randoms->keys = VEC(add_epi32)(randoms->keys, randoms->step);
-    return bits;
+    return bits ^ VEC(srli_epi32)(bits, 16);
 }
 
 /* ----------------------------------------------------------------- bf16 -- */
@@ -98,40 +99,54 @@ INLINE void chunk_decode_f32(float *out, const float *at, vec_bits mask)
 
 /* --------------------------------------------------------------- beside -- */
 
+/* As if there were no ties. */
+INLINE vec_f32 vec_load_beside(const uint16_t *param, const int16_t *rest)
+{
+    vec_bits less = VEC(cvtepi16_epi32)(vec_load_half((const uint16_t *)rest));
+
+    return (vec_f32)VEC(add_epi32)((vec_bits)vec_load_bf16(param), less);
+}
+
+INLINE int chunk_has_ties(const int16_t *rest)
+{
+    const vec_bits tie  = VEC(set1_epi16)(SHERDI_BESIDE_TIE);
+    vec_flags16    ties = vec_no_flags16();
+
+    for (size_t i = 0; i < TILE_ELEMS; i += 2 * LANES) {
+        ties |= vec_equal16(vec_load_bits(rest + i), tie);
+    }
+    return vec_flags16_any(ties);
+}
+
 /* Whether there was no tie. */
 INLINE int chunk_decode_beside(float *out, const uint16_t *param, const int16_t *rest)
 {
-    const vec_bits tie  = VEC(set1_epi32)(SHERDI_BESIDE_TIE);
-    vec_flags      ties = vec_equal(tie, VEC(set1_epi32)(0));
-
     for (size_t i = 0; i < TILE_ELEMS; i += LANES) {
-        vec_bits less = VEC(cvtepi16_epi32)(vec_load_half((const uint16_t *)rest + i));
-
-        vec_store_bits(out + i, VEC(add_epi32)((vec_bits)vec_load_bf16(param + i), less));
-        ties |= vec_equal(less, tie);
+        vec_store(out + i, vec_load_beside(param + i, rest + i));
     }
-    return !vec_flags_any(ties);
+    return !chunk_has_ties(rest);
+}
+
+/* Two registers, NaN as vec_canonical leaves it; returns where ties are. The parameter's lower half is zero, so the lower
+ * half of the difference is the master's. */
+INLINE vec_flags16 encode_beside(uint16_t *param, int16_t *rest, vec_f32 a, vec_f32 b)
+{
+    vec_bits rests = vec_pack_lower((vec_bits)a, (vec_bits)b);
+
+    vec_store_bits(param, vec_pack_bf16(a, b));
+    vec_store_bits(rest, rests);
+    return vec_equal16(rests, VEC(set1_epi16)(SHERDI_BESIDE_TIE));
 }
 
 INLINE int chunk_encode_beside(uint16_t *param, int16_t *rest, const float *x)
 {
-    const vec_bits upper = vec_set_bits(0xffff0000u);
-    const vec_bits tie   = vec_set_bits(0x80000000u);
-    vec_flags      ties  = vec_equal(tie, VEC(set1_epi32)(0));
+    vec_flags16 ties = vec_no_flags16();
 
     for (size_t i = 0; i < TILE_ELEMS; i += 2 * LANES) {
-        vec_bits a      = (vec_bits)vec_canonical(vec_load(x + i));
-        vec_bits b      = (vec_bits)vec_canonical(vec_load(x + i + LANES));
-        vec_bits a_sums = bf16_sums((vec_f32)a);
-        vec_bits b_sums = bf16_sums((vec_f32)b);
-
-        a = VEC(sub_epi32)(a, a_sums & upper);
-        b = VEC(sub_epi32)(b, b_sums & upper);
-        vec_store_bits(param + i, vec_pack_upper(a_sums, b_sums));
-        vec_store_bits(rest + i, vec_pack_lower(a, b));
-        ties |= vec_equal(VEC(slli_epi32)(a, 16), tie) | vec_equal(VEC(slli_epi32)(b, 16), tie);
+        ties |= encode_beside(param + i, rest + i, vec_canonical(vec_load(x + i)),
+                              vec_canonical(vec_load(x + i + LANES)));
     }
-    return !vec_flags_any(ties);
+    return !vec_flags16_any(ties);
 }
 
 /* ------------------------------------------------------------------ fp8 -- */
@@ -342,23 +357,7 @@ static void range_encode(const sherdi_encoded *part, size_t first, size_t count,
 
 /* --------------------------------------------------------------- updates -- */
 
-/* A tile of an encoded state between its loads and its stores. */
-typedef struct encoded_tile_values {
-    float parts[SHERDI_UPDATE_MOST_PARTS][TILE_ELEMS] __attribute__((aligned(CACHE_LINE_BYTES)));
-} encoded_tile_values;
-
-INLINE int part_is_decoded(const sherdi_update_range *range, int part)
-{
-    return range->encoded[part].encoding != SHERDI_ENCODING_F32;
-}
-
-INLINE int master_is_beside(const sherdi_update_range *range)
-{
-    return range->encoded[0].encoding == SHERDI_ENCODING_BESIDE ||
-           range->encoded[0].encoding == SHERDI_ENCODING_BESIDE_PLANE;
-}
-
-/* One copy of each for all updates: a call costs less than what the first-level cache of code would. */
+/* One copy of each for all updates. */
 static __attribute__((noinline)) void tile_decode(float *out, const sherdi_encoded *part,
                                                   size_t first)
 {
@@ -378,52 +377,207 @@ static __attribute__((noinline)) void tile_encode(const sherdi_encoded *part, si
     }
 }
 
-/* A tile from `first` on as fp32: parts that are encoded are in `values`, the others where they are. Field by field: a
- * struct that is copied as a whole just after its fields were written waits for them. */
-INLINE void encoded_tile_open(sherdi_update_range *tile, const sherdi_update_range *range,
-                              int num_parts, size_t first, encoded_tile_values *values)
+/* Where a part of a tile is read and written while the formula runs. What has something for a chunk as a whole passes
+ * through memory, and so does a new master: its tile is closed later. */
+typedef enum tile_form {
+    TILE_F32,
+    TILE_BF16,
+    TILE_BESIDE, /* read alone */
+} tile_form;
+
+typedef struct encoded_part {
+    tile_form       form;
+    void           *at;    /* fp32, bf16 or what is beside `param` */
+    const uint16_t *param; /* of TILE_BESIDE */
+} encoded_part;
+
+/* A tile of an encoded state between its loads and its stores. */
+typedef struct encoded_work {
+    float               values[SHERDI_UPDATE_MOST_PARTS][TILE_ELEMS];
+    encoded_part        parts[SHERDI_UPDATE_MOST_PARTS];
+    sherdi_update_range tile; /* its gradient, and the new master */
+} encoded_work;
+
+INLINE int encoding_is_beside(sherdi_encoding encoding)
+{
+    return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
+}
+
+/* Field by field: a struct that is copied as a whole just after its fields were written waits for them. */
+INLINE void encoded_part_open(encoded_work *work, const sherdi_update_range *range, int part,
+                              size_t at)
+{
+    const sherdi_encoded *from = &range->encoded[part];
+    encoded_part         *to   = &work->parts[part];
+
+    to->form = TILE_F32;
+    to->at   = work->values[part];
+    if (from->encoding == SHERDI_ENCODING_F32) {
+        to->at = (float *)from->data + at;
+    } else if (from->encoding == SHERDI_ENCODING_BF16) {
+        to->form = TILE_BF16;
+        to->at   = (uint16_t *)from->data + at;
+    } else if (encoding_is_beside(from->encoding) &&
+               !chunk_has_ties(sherdi_encoded_at(from->data, from->encoding, at))) {
+        to->form  = TILE_BESIDE;
+        to->at    = sherdi_encoded_at(from->data, from->encoding, at);
+        to->param = from->param + at;
+    } else {
+        tile_decode(work->values[part], from, at);
+    }
+}
+
+/* The master first: it takes its ties out of another part. */
+INLINE void encoded_open(encoded_work *work, const sherdi_update_range *range, int num_parts,
+                         size_t first)
 {
     size_t at = range->offset_elems + first;
 
-    tile->grad       = sherdi_elem_at(range->grad, range->grad_dtype, first);
-    tile->grad_dtype = range->grad_dtype;
-    for (int part = 0; part < num_parts; part++) { /* the master first: it takes its ties */
-        if (part_is_decoded(range, part)) {
-            tile->parts[part] = values->parts[part];
-            tile_decode(values->parts[part], &range->encoded[part], at);
-        } else {
-            tile->parts[part] = (float *)range->encoded[part].data + at;
+    work->tile.grad = sherdi_elem_at(range->grad, range->grad_dtype, first);
+    for (int part = 0; part < num_parts; part++) {
+        encoded_part_open(work, range, part, at);
+    }
+    work->tile.master =
+        range->encoded[0].encoding == SHERDI_ENCODING_F32 ? work->parts[0].at : work->values[0];
+}
+
+INLINE vec_f32 encoded_part_load(const encoded_part *part, int is_master, size_t i)
+{
+    if (part->form == TILE_F32) {
+        return vec_load((const float *)part->at + i);
+    }
+    if (is_master && part->form == TILE_BESIDE) {
+        return vec_load_beside(part->param + i, (const int16_t *)part->at + i);
+    }
+    return vec_load_bf16((const uint16_t *)part->at + i);
+}
+
+INLINE vec_bits tile_bf16_sums(vec_f32 x, vec_bits keys, uint32_t seed)
+{
+    return VEC(add_epi32)((vec_bits)x,
+                          VEC(srli_epi32)(vec_random_upper(keys ^ vec_set_bits(seed)), 16));
+}
+
+INLINE void encoded_part_store(const encoded_part *part, const vec_f32 *x, const vec_bits *keys,
+                               uint32_t seed, size_t i)
+{
+    if (part->form == TILE_F32) {
+        for (size_t k = 0; k < UPDATE_VECS; k++) {
+            vec_store((float *)part->at + i + k * LANES, x[k]);
+        }
+        return;
+    }
+    if (UPDATE_VECS == 2) {
+        vec_store_bits(
+            (uint16_t *)part->at + i,
+            vec_pack_upper(tile_bf16_sums(x[0], keys[0], seed),
+                           tile_bf16_sums(x[UPDATE_VECS - 1], keys[UPDATE_VECS - 1], seed)));
+    } else {
+        vec_store_upper((uint16_t *)part->at + i, tile_bf16_sums(x[0], keys[0], seed));
+    }
+}
+
+/* The step of a tile's elements from `i` on. Where the master is NaN, NaN becomes the one that is stored in all parts. */
+INLINE void encoded_step(const encoded_work *work, const update_rule *rule, size_t i,
+                         const uint32_t *seeds, vec_bits *keys, vec_bits key_step)
+{
+    update_vecs vecs;
+    vec_bits    own_keys[UPDATE_VECS];
+    vec_flags   is_nan;
+
+    for (size_t k = 0; k < UPDATE_VECS; k++) {
+        vecs.g[k]   = vec_load_as(work->tile.grad, work->tile.grad_dtype, i + k * LANES);
+        own_keys[k] = *keys;
+        *keys       = VEC(add_epi32)(*keys, key_step);
+    }
+    for (int part = rule->num_parts - 1; part >= 0; part--) {
+        for (size_t k = 0; k < UPDATE_VECS; k++) {
+            vecs.x[part][k] = encoded_part_load(&work->parts[part], part == 0, i + k * LANES);
+        }
+    }
+    update_formula(&vecs, rule);
+    is_nan = vec_unordered(vecs.x[0][0], vecs.x[0][UPDATE_VECS - 1]);
+    if (__builtin_expect(vec_flags_any(is_nan), 0)) {
+        for (int part = 0; part < rule->num_parts; part++) {
+            for (size_t k = 0; k < UPDATE_VECS; k++) {
+                vecs.x[part][k] = vec_canonical(vecs.x[part][k]);
+            }
+        }
+    }
+    for (int part = 1; part < rule->num_parts; part++) {
+        encoded_part_store(&work->parts[part], vecs.x[part], own_keys, seeds[part], i);
+    }
+    for (size_t k = 0; k < UPDATE_VECS; k++) {
+        vec_store(work->tile.master + i + k * LANES, vecs.x[0][k]);
+    }
+}
+
+/* All but the master. */
+INLINE void encoded_store(const encoded_work *work, const sherdi_update_range *range, int num_parts,
+                          size_t first, const uint32_t *seeds)
+{
+    for (int part = num_parts - 1; part > 0; part--) {
+        if (range->encoded[part].encoding >= SHERDI_ENCODING_FP8) {
+            tile_encode(&range->encoded[part], range->offset_elems + first, work->values[part],
+                        range->first_index + first, seeds[part]);
         }
     }
 }
 
-/* A master that rounds is what it is read as again. */
-INLINE void encoded_tile_close(const sherdi_update_range *range, const sherdi_update_range *tile,
-                               int num_parts, size_t first, const uint32_t *seeds, vec_mixer *mixer)
+/* A master beside its parameter; after the part that its ties are put into. */
+INLINE void encoded_close_beside(const encoded_work *work, const sherdi_encoded *master, size_t at,
+                                 vec_mixer *mixer)
 {
-    uint64_t index = range->first_index + first;
-    size_t   at    = range->offset_elems + first;
+    unsigned char *rest    = sherdi_encoded_at(master->data, master->encoding, at);
+    const uint64_t no_ties = 0;
+    vec_flags16    ties    = vec_no_flags16();
 
-    if (__builtin_expect(tile_has_nan(tile->master), 0)) {
-        update_tile_canonical(tile, num_parts, 0);
-    }
-    for (int part = num_parts - 1; part >= 0; part--) { /* the master last: it puts its ties */
-        if (part_is_decoded(range, part)) {
-            tile_encode(&range->encoded[part], at, tile->parts[part], index, seeds[part]);
-        }
-    }
-    if (range->encoded[0].encoding == SHERDI_ENCODING_BF16) {
-        tile_decode(tile->master, &range->encoded[0], at);
-    }
     for (size_t i = 0; i < TILE_ELEMS; i += 2 * LANES) {
-        vec_f32 a = vec_load(tile->master + i);
-        vec_f32 b = vec_load(tile->master + i + LANES);
+        vec_f32 a = vec_load(work->tile.master + i);
+        vec_f32 b = vec_load(work->tile.master + i + LANES);
 
         vec_mixer_add(mixer, a);
         vec_mixer_add(mixer, b);
-        if (range->param != NULL && !master_is_beside(range)) {
+        ties |= encode_beside(master->param + at + i, (int16_t *)(void *)rest + i, a, b);
+    }
+    if (master->encoding == SHERDI_ENCODING_BESIDE_PLANE) {
+        memcpy(rest + SHERDI_CHUNK_BF16_BYTES, &no_ties, sizeof(no_ties));
+    }
+    if (__builtin_expect(vec_flags16_any(ties), 0)) {
+        tile_encode(master, at, work->tile.master, 0, 0);
+    }
+}
+
+/* A master that rounds is what it is read as again. */
+INLINE void encoded_close_master(const encoded_work *work, const sherdi_update_range *range,
+                                 size_t first, uint32_t seed, vec_mixer *mixer)
+{
+    size_t at = range->offset_elems + first;
+
+    if (range->encoded[0].encoding != SHERDI_ENCODING_F32) {
+        tile_encode(&range->encoded[0], at, work->tile.master, range->first_index + first, seed);
+        tile_decode(work->tile.master, &range->encoded[0], at);
+    }
+    for (size_t i = 0; i < TILE_ELEMS; i += 2 * LANES) {
+        vec_f32 a = vec_load(work->tile.master + i);
+        vec_f32 b = vec_load(work->tile.master + i + LANES);
+
+        vec_mixer_add(mixer, a);
+        vec_mixer_add(mixer, b);
+        if (range->param != NULL) {
             vec_store_pair(range->param, range->param_dtype, first + i, a, b, range->is_streaming);
         }
+    }
+}
+
+INLINE void encoded_close(const encoded_work *work, const sherdi_update_range *range, int num_parts,
+                          size_t first, const uint32_t *seeds, vec_mixer *mixer)
+{
+    encoded_store(work, range, num_parts, first, seeds);
+    if (encoding_is_beside(range->encoded[0].encoding)) {
+        encoded_close_beside(work, &range->encoded[0], range->offset_elems + first, mixer);
+    } else {
+        encoded_close_master(work, range, first, seeds[0], mixer);
     }
 }
 
@@ -432,26 +586,33 @@ INLINE void encoded_prefetch(const sherdi_update_range *range, int num_parts, si
 {
     for (int part = 0; part < num_parts; part++) {
         const sherdi_encoded *from = &range->encoded[part];
-        const char *at = sherdi_encoded_at(from->data, from->encoding, range->offset_elems + first);
-        size_t      bytes = sherdi_encoding_chunk_bytes(from->encoding);
+        const char           *at   = (const char *)sherdi_encoded_at(from->data, from->encoding,
+                                                                     range->offset_elems + first) +
+                         ahead_bytes;
 
-        for (size_t i = 0; i < bytes; i += CACHE_LINE_BYTES) {
-            __builtin_prefetch(at + ahead_bytes + i, 0, 3);
+        __builtin_prefetch(at, 0, 3);
+        if (from->encoding < SHERDI_ENCODING_FP8) {
+            __builtin_prefetch(at + CACHE_LINE_BYTES, 0, 3);
+        }
+        if (from->encoding == SHERDI_ENCODING_F32) {
+            __builtin_prefetch(at + 2 * CACHE_LINE_BYTES, 0, 3);
+            __builtin_prefetch(at + 3 * CACHE_LINE_BYTES, 0, 3);
         }
     }
     tile_prefetch(range->grad, range->grad_dtype, first, ahead_bytes);
-    if (master_is_beside(range)) {
+    if (encoding_is_beside(range->encoded[0].encoding)) {
         tile_prefetch(range->param, SHERD_BF16, first, ahead_bytes);
     }
 }
 
-/* As update_tiles, of whole chunks. A tile is closed while the roots and quotients of the next are on their way. */
+/* As update_tiles, of whole chunks. */
 INLINE void update_encoded(const sherdi_update_range *range, const update_rule *rule,
                            vec_mixer *mixer)
 {
     size_t              ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
-    encoded_tile_values values[2];
-    sherdi_update_range tiles[2];
+    sherdi_rounding     start       = {.first_index = range->first_index};
+    vec_randoms         randoms     = vec_randoms_start(&start);
+    encoded_work        work[2];
     uint32_t            seeds[SHERDI_UPDATE_MOST_PARTS];
     sherdi_update_range own = *range;
 
@@ -459,20 +620,20 @@ INLINE void update_encoded(const sherdi_update_range *range, const update_rule *
     for (int part = 0; part < rule->num_parts; part++) {
         seeds[part] = sherdi_random_seed(own.step, (unsigned)part);
     }
+    work[0].tile.grad_dtype = own.grad_dtype;
+    work[1].tile.grad_dtype = own.grad_dtype;
     for (size_t first = 0; first < own.count_elems; first += TILE_ELEMS) {
         size_t turn = first / TILE_ELEMS % 2;
 
         encoded_prefetch(&own, rule->num_parts, first, ahead_bytes);
-        encoded_tile_open(&tiles[turn], &own, rule->num_parts, first, &values[turn]);
-#pragma GCC unroll 8
+        encoded_open(&work[turn], &own, rule->num_parts, first);
         for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
-            update_step(&tiles[turn], rule, i);
+            encoded_step(&work[turn], rule, i, seeds, &randoms.keys, randoms.step);
         }
         if (first > 0) {
-            encoded_tile_close(&own, &tiles[!turn], rule->num_parts, first - TILE_ELEMS, seeds,
-                               mixer);
+            encoded_close(&work[!turn], &own, rule->num_parts, first - TILE_ELEMS, seeds, mixer);
         }
     }
-    encoded_tile_close(&own, &tiles[(own.count_elems / TILE_ELEMS - 1) % 2], rule->num_parts,
-                       own.count_elems - TILE_ELEMS, seeds, mixer);
+    encoded_close(&work[(own.count_elems / TILE_ELEMS - 1) % 2], &own, rule->num_parts,
+                  own.count_elems - TILE_ELEMS, seeds, mixer);
 }
