@@ -102,7 +102,7 @@ static inline __device__ void range_update(Op &op, const span_view &view, size_t
     /* [low, inner_low) and [inner_high, high) are no whole vectors. */
     size_t inner_low  = (low + VECTOR_ELEMS - 1) / VECTOR_ELEMS * VECTOR_ELEMS;
     size_t inner_high = high / VECTOR_ELEMS * VECTOR_ELEMS;
-    size_t edges;
+    unsigned head, edges;
 
     if (!is_vector || inner_low >= inner_high) {
         inner_low  = high;
@@ -129,9 +129,10 @@ static inline __device__ void range_update(Op &op, const span_view &view, size_t
             }
         }
     }
-    edges = (inner_low - low) + (high - inner_high);
-    for (size_t i = threadIdx.x; i < edges; i += BLOCK_THREADS) {
-        op.element(view, i < inner_low - low ? low + i : inner_high + (i - (inner_low - low)));
+    head  = (unsigned)(inner_low - low);
+    edges = head + (unsigned)(high - inner_high);
+    for (unsigned i = threadIdx.x; i < edges; i += BLOCK_THREADS) {
+        op.element(view, i < head ? low + i : inner_high + (i - head));
     }
 }
 

@@ -1,0 +1,466 @@
+/* Parts of a state between how they are stored (kernels/encoding.h) and fp32, four elements of a thread at a time:
+ * 16 threads that follow each other have a chunk of 64 elements. What belongs to the chunk as a whole (the largest
+ * magnitude, the plane of ties) they make by shuffles, and the one that has its first element stores it.
+ *
+ * An encoding is known at run time and the same for all threads, as a type is (elements.cuh). Of the parts, number 0 is no FP8
+ * and the others are not BESIDE: so less is compiled.
+ *
+ * Of a vector that is whole, in arrays that are aligned, each part is one load and one store: 16 bytes of fp32, 8 of a
+ * 16-bit encoding, 4 of FP8, whose chunks of 68 bytes allow no more. Else elements come and go one by one. */
+#ifndef SHERDI_KERNELS_CUDA_ENCODED_CUH
+#define SHERDI_KERNELS_CUDA_ENCODED_CUH
+
+#include "kernels/cuda/packed.cuh"
+#include "kernels/cuda/spans.cuh"
+
+#define CHUNK_THREADS (SHERD_CHUNK_ELEMS / VECTOR_ELEMS)
+/* A thread has one vector of a tile. */
+#define ENCODED_TILE_ELEMS ((size_t)BLOCK_THREADS * VECTOR_ELEMS)
+
+static_assert(CHUNK_THREADS == 16, "half a warp has a chunk");
+
+/* A part as it is stored, or none. */
+typedef struct encoded_part {
+    unsigned char  *data; /* NULL: there is none */
+    sherdi_encoding encoding;
+    unsigned        width;    /* bytes of an element, */
+    unsigned        more;     /* ... and of what a chunk has behind its elements */
+    int             has_ties; /* its signs are another's ties: masked when read, kept when it is
+                                 written alone */
+    uint32_t        seed;     /* of random rounding */
+} encoded_part;
+
+/* What a kernel has of the parts of a state and the arrays beside them. */
+typedef struct encoded_arrays {
+    const void  *grad; /* may be NULL */
+    sherd_dtype  grad_dtype;
+    encoded_part parts[SHERDI_UPDATE_MOST_PARTS];
+    uint16_t    *beside; /* of parts[0] that is BESIDE or BESIDE_PLANE: its parameter; else NULL */
+    void        *param;  /* a parameter that is rounded from parts[0]; may be NULL */
+    sherd_dtype  param_dtype;
+    int          is_random; /* how is rounded: at random, or to nearest */
+    int          is_vector;
+} encoded_arrays;
+
+/* A thread's vector: bits as they are stored. */
+template <int PARTS> struct encoded_vector {
+    unsigned mine; /* which of the four elements, as bits; 0: none */
+    packed4  grad;
+    packed4  parts[PARTS]; /* of FP8 the codes and the chunk's scale; of BESIDE the rests and the
+                              parameter */
+};
+
+/* ----------------------------------------------------------- host -- */
+
+static inline int encoding_is_beside(sherdi_encoding encoding)
+{
+    return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
+}
+
+static inline encoded_part encoded_part_of(const void *data, sherdi_encoding encoding)
+{
+    encoded_part part = {};
+
+    part.data     = (unsigned char *)data;
+    part.encoding = encoding;
+    part.width    = (unsigned)sherdi_encoding_elem_bytes(encoding);
+    part.more = (unsigned)(sherdi_encoding_chunk_bytes(encoding) - part.width * SHERD_CHUNK_ELEMS);
+    return part;
+}
+
+/* FP8 has whole words; fp32 behind a plane of ties may be at an odd multiple of eight bytes. */
+static inline int encoded_part_is_vector(const encoded_part *part)
+{
+    return (uintptr_t)part->data % (part->width == 1 ? 4 : 8) == 0;
+}
+
+static inline void encoded_arrays_finish(encoded_arrays *a)
+{
+    a->is_vector = is_vector_start(a->grad, a->grad_dtype) &&
+                   is_vector_start(a->param, a->param_dtype) &&
+                   is_vector_start(a->beside, SHERD_BF16);
+    for (int i = 0; i < SHERDI_UPDATE_MOST_PARTS; i++) {
+        a->is_vector = a->is_vector && encoded_part_is_vector(&a->parts[i]);
+    }
+}
+
+/* What an update has, or LAMB's norms. */
+static inline encoded_arrays encoded_arrays_of(const sherdi_update_args *args, int num_parts)
+{
+    encoded_arrays a = {};
+
+    a.grad       = args->grad;
+    a.grad_dtype = args->grad_dtype;
+    a.is_random  = 1;
+    for (int i = 0; i < num_parts; i++) {
+        a.parts[i]      = encoded_part_of(args->parts[i], args->encodings[i]);
+        a.parts[i].seed = sherdi_random_seed(args->step, (unsigned)i);
+        a.parts[i].has_ties =
+            args->encodings[0] == SHERDI_ENCODING_BESIDE && i > 0 && i == args->ties_part;
+    }
+    if (encoding_is_beside(args->encodings[0])) {
+        a.beside = (uint16_t *)args->param;
+    } else {
+        a.param       = args->param;
+        a.param_dtype = args->param_dtype;
+    }
+    encoded_arrays_finish(&a);
+    return a;
+}
+
+static inline int update_is_encoded(const sherdi_update_args *args)
+{
+    for (int i = 0; i < SHERDI_UPDATE_MOST_PARTS; i++) {
+        if (args->encodings[i] != SHERDI_ENCODING_F32) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* ----------------------------------------------------------- parts -- */
+
+static inline __device__ unsigned char *part_at(const encoded_part &part, size_t at)
+{
+    return part.data + at * part.width + at / SHERD_CHUNK_ELEMS * part.more;
+}
+
+/* What belongs to the chunk as a whole. */
+static inline __device__ unsigned char *part_chunk_at(const encoded_part &part, size_t at)
+{
+    size_t chunk = at / SHERD_CHUNK_ELEMS;
+
+    return part.data + (chunk + 1) * (SHERD_CHUNK_ELEMS * part.width) + chunk * part.more;
+}
+
+static inline __device__ bool part_is_fp8(const encoded_part &part)
+{
+    return part.encoding == SHERDI_ENCODING_FP8 || part.encoding == SHERDI_ENCODING_UFP8;
+}
+
+static inline __device__ bool is_whole(const encoded_arrays &a, size_t at, unsigned mine)
+{
+    return mine == 15 && at % VECTOR_ELEMS == 0 && a.is_vector;
+}
+
+/* Elements of a vector that is in a range; all that is not mine is zero. */
+template <int PARTS>
+static inline __device__ void encoded_load(const encoded_arrays &a, size_t at, unsigned mine,
+                                           encoded_vector<PARTS> *x)
+{
+    bool whole = is_whole(a, at, mine);
+
+    x->mine = mine;
+    x->grad = packed_zero();
+    if (a.grad != NULL) {
+        unsigned width = a.grad_dtype == SHERD_F32 ? 4 : 2;
+
+        x->grad =
+            packed_load_mine((const unsigned char *)a.grad + at * width, width, x->mine, whole);
+    }
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) {
+        x->parts[i] = packed_zero();
+        if (a.parts[i].data != NULL) {
+            x->parts[i] = packed_load_mine(part_at(a.parts[i], at), a.parts[i].width, mine, whole);
+        }
+        if (i > 0 && mine != 0 && part_is_fp8(a.parts[i])) {
+            x->parts[i].y = *(const uint32_t *)part_chunk_at(a.parts[i], at);
+        }
+    }
+    if (a.beside != NULL) {
+        packed4 param = packed_load_mine((const unsigned char *)(a.beside + at), 2, mine, whole);
+
+        x->parts[0].z = param.x;
+        x->parts[0].w = param.y;
+    }
+}
+
+/* One part of a vector, as it is stored. */
+static inline __device__ void part_store(const encoded_arrays &a, const encoded_part &part,
+                                         size_t at, unsigned mine, packed4 x)
+{
+    packed_store_mine(part_at(part, at), part.width, x, mine, is_whole(a, at, mine));
+    if (part_is_fp8(part) && mine != 0 && at % SHERD_CHUNK_ELEMS == 0) {
+        *(uint32_t *)part_chunk_at(part, at) = x.y;
+    }
+}
+
+/* ----------------------------------------------------------- ties -- */
+
+/* Which of four rests are ties. */
+static inline __device__ unsigned ties_of(packed4 x)
+{
+    unsigned ties = 0;
+
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR_ELEMS; i++) {
+        ties |= (unsigned)(packed_get(x, 2, i) == (SHERDI_BESIDE_TIE & 0xffff)) << i;
+    }
+    return ties;
+}
+
+/* The ties of a chunk's plane that are a thread's. */
+static inline __device__ unsigned plane_get(const encoded_part &part, size_t at)
+{
+    return part_chunk_at(part, at)[at % SHERD_CHUNK_ELEMS / 8] >> at % 8 & 15u;
+}
+
+/* All threads of the warp. */
+static inline __device__ void plane_set(const encoded_part &part, size_t at, unsigned mine,
+                                        unsigned ups)
+{
+    bin_t plane = (bin_t)ups << at % SHERD_CHUNK_ELEMS;
+
+    for (int by = CHUNK_THREADS / 2; by > 0; by /= 2) {
+        plane |= __shfl_xor_sync(ALL_LANES, plane, by);
+    }
+    if (mine != 0 && at % SHERD_CHUNK_ELEMS == 0) {
+        *(bin_t *)part_chunk_at(part, at) = plane;
+    }
+}
+
+/* One element in 2^16 is a tie. */
+template <int PARTS>
+static inline __device__ void ties_decode(const encoded_arrays &a, size_t at,
+                                          const encoded_vector<PARTS> &x, float *master)
+{
+    unsigned ups = ties_of(x.parts[0]) & x.mine;
+
+    if (ups == 0) {
+        return;
+    }
+    if (a.parts[0].encoding == SHERDI_ENCODING_BESIDE_PLANE) {
+        ups &= plane_get(a.parts[0], at);
+    } else {
+#pragma unroll
+        for (int i = 1; i < PARTS; i++) {
+            ups &= a.parts[i].has_ties ? signs_get(x.parts[i], a.parts[i].width) : ups;
+        }
+    }
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR_ELEMS; i++) {
+        master[i] = ups >> i & 1 ? sherdi_beside_up(master[i]) : master[i];
+    }
+}
+
+/* ----------------------------------------------------------- values -- */
+
+static inline __device__ void f32_decode(const encoded_part &part, packed4 x, float *out)
+{
+    uint32_t mask = part.has_ties ? 0x7fffffffu : 0xffffffffu;
+
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR_ELEMS; i++) {
+        out[i] = sherdi_f32_from_bits(packed_get(x, 4, i) & mask);
+    }
+}
+
+static inline __device__ void bf16_decode(const encoded_part &part, packed4 x, float *out)
+{
+    uint32_t mask = part.has_ties ? 0x7fffu : 0xffffu;
+
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR_ELEMS; i++) {
+        out[i] = sherdi_cast_bf16_f32((uint16_t)(packed_get(x, 2, i) & mask));
+    }
+}
+
+static inline __device__ void fp8_decode(const encoded_part &part, packed4 x, float *out)
+{
+    float scale = sherdi_f32_from_bits(x.y);
+
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR_ELEMS; i++) {
+        uint8_t code = (uint8_t)packed_get(x, 1, i);
+
+        out[i] = part.encoding == SHERDI_ENCODING_FP8 ? sherdi_fp8_decode(code, scale)
+                                                      : sherdi_ufp8_decode(code, scale);
+    }
+}
+
+static inline __device__ void beside_decode(packed4 x, float *out)
+{
+    packed4 param = make_uint4(x.z, x.w, 0, 0);
+
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR_ELEMS; i++) {
+        out[i] =
+            sherdi_beside_decode((uint16_t)packed_get(param, 2, i), (int16_t)packed_get(x, 2, i));
+    }
+}
+
+/* All parts as fp32. */
+template <int PARTS>
+static inline __device__ void encoded_decode(const encoded_arrays &a, size_t at,
+                                             const encoded_vector<PARTS> &x,
+                                             float (*out)[VECTOR_ELEMS])
+{
+    if (a.beside != NULL) {
+        beside_decode(x.parts[0], out[0]);
+        ties_decode(a, at, x, out[0]);
+    } else if (a.parts[0].encoding == SHERDI_ENCODING_BF16) {
+        bf16_decode(a.parts[0], x.parts[0], out[0]);
+    } else {
+        f32_decode(a.parts[0], x.parts[0], out[0]);
+    }
+#pragma unroll
+    for (int i = 1; i < PARTS; i++) {
+        if (part_is_fp8(a.parts[i])) {
+            fp8_decode(a.parts[i], x.parts[i], out[i]);
+        } else if (a.parts[i].encoding == SHERDI_ENCODING_BF16) {
+            bf16_decode(a.parts[i], x.parts[i], out[i]);
+        } else {
+            f32_decode(a.parts[i], x.parts[i], out[i]);
+        }
+    }
+}
+
+static inline __device__ uint32_t random_of(const encoded_part &part, uint64_t index)
+{
+    return sherdi_random_bits(part.seed, sherdi_mix_key(index));
+}
+
+/* Bits of `old` where `kept` has them. */
+static inline __device__ uint32_t blend(uint32_t old, uint32_t bits, uint32_t kept)
+{
+    return (old & kept) | (bits & ~kept);
+}
+
+static inline __device__ packed4 f32_encode(const encoded_part &part, const float *x, packed4 old)
+{
+    uint32_t kept = part.has_ties ? 0x80000000u : 0;
+
+    return make_uint4(
+        blend(old.x, sherdi_bits_f32(x[0]), kept), blend(old.y, sherdi_bits_f32(x[1]), kept),
+        blend(old.z, sherdi_bits_f32(x[2]), kept), blend(old.w, sherdi_bits_f32(x[3]), kept));
+}
+
+static inline __device__ packed4 bf16_encode(const encoded_part &part, const float *x,
+                                             uint64_t index, bool is_random, packed4 old)
+{
+    uint32_t kept = part.has_ties ? 0x80008000u : 0;
+    uint16_t codes[VECTOR_ELEMS];
+
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR_ELEMS; i++) {
+        codes[i] = is_random ? sherdi_bf16_encode_random(x[i], random_of(part, index + i))
+                             : sherdi_bf16_encode(x[i]);
+    }
+    return make_uint4(blend(old.x, pair_of(codes[0], codes[1]), kept),
+                      blend(old.y, pair_of(codes[2], codes[3]), kept), 0, 0);
+}
+
+/* All threads of the warp. */
+static inline __device__ float chunk_scale(const float *x, unsigned mine)
+{
+    uint32_t most = 0;
+
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR_ELEMS; i++) {
+        uint32_t magnitude = mine >> i & 1 ? sherdi_bits_f32(x[i]) & 0x7fffffffu : 0;
+
+        most = magnitude > most ? magnitude : most;
+    }
+    for (int by = CHUNK_THREADS / 2; by > 0; by /= 2) {
+        uint32_t other = __shfl_xor_sync(ALL_LANES, most, by);
+
+        most = other > most ? other : most;
+    }
+    return sherdi_fp8_scale(most);
+}
+
+/* All threads of the warp. */
+static inline __device__ packed4 fp8_encode(const encoded_part &part, const float *x,
+                                            uint64_t index, bool is_random, unsigned mine)
+{
+    float    scale   = chunk_scale(x, mine);
+    float    inverse = sherdi_fp8_inverse(scale);
+    uint32_t codes   = 0;
+
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR_ELEMS; i++) {
+        uint32_t random = random_of(part, index + i);
+        uint8_t  code   = part.encoding == SHERDI_ENCODING_FP8
+                              ? sherdi_fp8_encode(x[i], inverse, random, is_random)
+                              : sherdi_ufp8_encode(x[i], inverse, random, is_random);
+
+        codes |= (uint32_t)code << i * 8;
+    }
+    return make_uint4(codes, sherdi_bits_f32(scale), 0, 0);
+}
+
+/* *ups: which of four ties are the ones with the larger bits. */
+static inline __device__ packed4 beside_encode(const float *x, unsigned *ups)
+{
+    sherdi_beside beside[VECTOR_ELEMS];
+
+    *ups = 0;
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR_ELEMS; i++) {
+        beside[i] = sherdi_beside_encode(x[i]);
+        *ups |= (unsigned)beside[i].is_up << i;
+    }
+    return make_uint4(pair_of((uint16_t)beside[0].rest, (uint16_t)beside[1].rest),
+                      pair_of((uint16_t)beside[2].rest, (uint16_t)beside[3].rest),
+                      pair_of(beside[0].param, beside[1].param),
+                      pair_of(beside[2].param, beside[3].param));
+}
+
+/* Number 0, from fp32 to where it is stored; x becomes what it is there. `index` is the first element's, `old` has the signs
+ * that are kept. All threads of the warp. Returns which elements set the sign of the part that has the ties. */
+static inline __device__ unsigned master_store(const encoded_arrays &a, size_t at, uint64_t index,
+                                               float *x, unsigned mine, packed4 old)
+{
+    const encoded_part &part = a.parts[0];
+    unsigned            ups  = 0;
+
+    if (a.beside != NULL) {
+        old = beside_encode(x, &ups);
+        packed_store_mine((unsigned char *)(a.beside + at), 2, make_uint4(old.z, old.w, 0, 0), mine,
+                          is_whole(a, at, mine));
+    } else if (part.encoding == SHERDI_ENCODING_BF16) {
+        old = bf16_encode(part, x, index, a.is_random, old);
+        bf16_decode(part, old, x);
+    } else {
+        old = f32_encode(part, x, old);
+    }
+    part_store(a, part, at, mine, old);
+    if (part.encoding == SHERDI_ENCODING_BESIDE_PLANE) {
+        plane_set(part, at, mine, ups & mine);
+    }
+    return ups;
+}
+
+/* Another. */
+static inline __device__ void moment_store(const encoded_arrays &a, const encoded_part &part,
+                                           size_t at, uint64_t index, const float *x, unsigned mine,
+                                           packed4 old)
+{
+    if (part_is_fp8(part)) {
+        old = fp8_encode(part, x, index, a.is_random, mine);
+    } else if (part.encoding == SHERDI_ENCODING_BF16) {
+        old = bf16_encode(part, x, index, a.is_random, old);
+    } else {
+        old = f32_encode(part, x, old);
+    }
+    part_store(a, part, at, mine, old);
+}
+
+/* ----------------------------------------------------------- ranges -- */
+
+/* A range of a tile of ENCODED_TILE_ELEMS, a vector a thread. op.vector(mine, view, at) is called by whole warps, threads without
+ * an element of the range among them. */
+template <typename Op>
+static inline __device__ void range_chunks(Op &op, const span_view &view, size_t tile_first,
+                                           size_t low, size_t high)
+{
+    size_t at   = tile_first + threadIdx.x * VECTOR_ELEMS;
+    size_t warp = tile_first + threadIdx.x / 32 * 32 * VECTOR_ELEMS;
+
+    if (warp < high && warp + 32 * VECTOR_ELEMS > low) {
+        op.vector(mine_of(at, low, high), view, at);
+    }
+}
+
+#endif
