@@ -1,5 +1,5 @@
 /* Lanes and events of a CUDA device, and the tables: every slot makes its device current, queues, and keeps what
- * CUDA says against it for the next wait. Kernels are in update.cu, norm.cu, move.cu. */
+ * CUDA says against it for the next wait. Kernels are in update.cu, encoded.cu, lamb.cu, norm.cu, move.cu. */
 #include "kernels/cuda/cuda_impl.h"
 #include "kernels/cuda/launch.h"
 
@@ -304,20 +304,23 @@ static void cuda_zero(const sherdi_backend *backend, void *dst, size_t len_bytes
 }
 
 static const sherdi_kernel_ops KERNELS = {
-    .struct_size  = sizeof(sherdi_kernel_ops),
-    .isa          = "cuda",
-    .update       = sherdi_cuda_update,
-    .sumsq        = sherdi_cuda_sumsq,
-    .reduce       = sherdi_cuda_reduce,
-    .cast         = cuda_cast,
-    .accumulate   = sherdi_cuda_accumulate,
-    .copy         = cuda_copy,
-    .zero         = cuda_zero,
-    .fingerprint  = sherdi_cuda_fingerprint,
-    .reduce_fixed = sherdi_cuda_reduce_fixed,
-    .fixed_to_f32 = sherdi_cuda_fixed_to_f32,
-    .lamb_norms   = sherdi_cuda_lamb_norms,
-    .lamb_ratios  = sherdi_cuda_lamb_ratios,
+    .struct_size         = sizeof(sherdi_kernel_ops),
+    .isa                 = "cuda",
+    .update              = sherdi_cuda_update,
+    .sumsq               = sherdi_cuda_sumsq,
+    .reduce              = sherdi_cuda_reduce,
+    .cast                = cuda_cast,
+    .accumulate          = sherdi_cuda_accumulate,
+    .copy                = cuda_copy,
+    .zero                = cuda_zero,
+    .fingerprint         = sherdi_cuda_fingerprint,
+    .reduce_fixed        = sherdi_cuda_reduce_fixed,
+    .fixed_to_f32        = sherdi_cuda_fixed_to_f32,
+    .lamb_norms          = sherdi_cuda_lamb_norms,
+    .lamb_ratios         = sherdi_cuda_lamb_ratios,
+    .decode              = sherdi_cuda_decode,
+    .encode              = sherdi_cuda_encode,
+    .fingerprint_encoded = sherdi_cuda_fingerprint_encoded,
 };
 
 static const sherdi_device_ops DEVICE = {

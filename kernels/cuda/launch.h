@@ -37,12 +37,21 @@ cudaError_t sherdi_cuda_probe(void);
 
 void sherdi_cuda_update(const sherdi_backend *backend, sherdi_update_id update,
                         const sherdi_update_args *args);
+/** Where a part is not F32. */
+void sherdi_cuda_update_encoded(const sherdi_backend *backend, sherdi_update_id update,
+                                const sherdi_update_args *args);
 void sherdi_cuda_lamb_norms(const sherdi_backend *backend, const sherdi_update_args *args);
 void sherdi_cuda_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
 void sherdi_cuda_sumsq(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
                        size_t count_elems, sherdi_norm_acc *acc);
 void sherdi_cuda_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,
                              size_t num_spans, const float *master, uint64_t *sum);
+void sherdi_cuda_fingerprint_encoded(const sherdi_backend *backend, const sherdi_span *spans,
+                                     size_t num_spans, const sherdi_encoded *master, uint64_t *sum);
+void sherdi_cuda_decode(const sherdi_backend *backend, float *dst, const sherdi_encoded *part,
+                        size_t first, size_t count_elems);
+void sherdi_cuda_encode(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
+                        const float *src, size_t count_elems);
 /** cudaErrorInvalidValue: more than SHERDI_CUDA_POINTERS sources that are not equally spaced, or as many
  *  further destinations. So does reduce_fixed. */
 void sherdi_cuda_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args);

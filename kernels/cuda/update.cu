@@ -6,7 +6,7 @@
  *                 four elements in flight (of three parts 56 bytes each with a 16-bit gradient). 64 bytes shared.
  * Vectors need the parts at multiples of 16 bytes, grad and param of four elements; the slices of a
  * block are. Otherwise elements are loaded one by one. */
-#include "kernels/cuda/spans.cuh"
+#include "kernels/cuda/encoded.cuh"
 #include "kernels/cuda/updates.cuh"
 
 #define UPDATE_BLOCKS 4 /* on a processor */
@@ -128,7 +128,11 @@ extern "C" void sherdi_cuda_update(const sherdi_backend *backend, sherdi_update_
 #include "kernels/updates/rows.h"
     };
 
-    LAUNCHES[update](backend, args);
+    if (update_is_encoded(args)) {
+        sherdi_cuda_update_encoded(backend, update, args);
+    } else {
+        LAUNCHES[update](backend, args);
+    }
 }
 
 extern "C" cudaError_t sherdi_cuda_probe(void)

@@ -1,6 +1,6 @@
 /* Updates of an encoded state: every instruction set and thread count against plain loops over encoding.h and
  * formulas.h, bit for bit, guard bytes included; a master beside its parameter against one in fp32. */
-#include "tests/kernels/plain_parts.h"
+#include "tests/kernels/encoded_blocks.h"
 
 #include "kernels/updates/updates.h"
 
@@ -27,115 +27,6 @@ static const sherdi_adam_coeffs ADAM[2] = {
      .neg_step_size   = -0.3f,
      .inv_sqrt_bias   = 2.0f},
 };
-
-/* Odd lengths with padding between, two groups, an index range over a multiple of 2^32, several tiles. */
-static const sherdi_span SPANS[] = {
-    {.offset_elems = 64, .count_elems = 130, .first_index = 5, .group = 1},
-    {.offset_elems = 320, .count_elems = 0, .first_index = 135},
-    {.offset_elems = 384, .count_elems = 5000, .first_index = 0xffffffffu - 3000},
-    {.offset_elems = 5440, .count_elems = 1, .first_index = 0x1ffffffffu, .group = 1},
-    {.offset_elems = 5504, .count_elems = 4096, .first_index = 0x300000007u, .group = 1},
-};
-#define NUM_SPANS   5
-#define BLOCK_ELEMS 9600
-
-typedef struct scheme {
-    sherdi_encoding master, m, v;
-    sherd_dtype     param_dtype;
-    int             has_param;
-} scheme;
-
-static const scheme SCHEMES[] = {
-    {SHERDI_ENCODING_BESIDE, SHERDI_ENCODING_F32, SHERDI_ENCODING_F32, SHERD_BF16, 1},
-    {SHERDI_ENCODING_BESIDE, SHERDI_ENCODING_BF16, SHERDI_ENCODING_BF16, SHERD_BF16, 1},
-    {SHERDI_ENCODING_BESIDE_PLANE, SHERDI_ENCODING_FP8, SHERDI_ENCODING_UFP8, SHERD_BF16, 1},
-    {SHERDI_ENCODING_F32, SHERDI_ENCODING_FP8, SHERDI_ENCODING_UFP8, SHERD_BF16, 1},
-    {SHERDI_ENCODING_F32, SHERDI_ENCODING_BF16, SHERDI_ENCODING_BF16, SHERD_F32, 0},
-    {SHERDI_ENCODING_BF16, SHERDI_ENCODING_BF16, SHERDI_ENCODING_BF16, SHERD_BF16, 1},
-    {SHERDI_ENCODING_BF16, SHERDI_ENCODING_FP8, SHERDI_ENCODING_UFP8, SHERD_F16, 1},
-    {SHERDI_ENCODING_BF16, SHERDI_ENCODING_F32, SHERDI_ENCODING_F32, SHERD_F32, 1},
-};
-#define NUM_SCHEMES (sizeof(SCHEMES) / sizeof(SCHEMES[0]))
-
-typedef struct block {
-    part_array master, m, v;
-    guarded    grad, param;
-} block;
-
-static block block_make(const scheme *s)
-{
-    block b = {.master = part_make(s->master, BLOCK_ELEMS),
-               .m      = part_make(s->m, BLOCK_ELEMS),
-               .v      = part_make(s->v, BLOCK_ELEMS),
-               .grad   = guarded_make(SHERD_BF16, BLOCK_ELEMS, 0),
-               .param  = guarded_make(s->param_dtype, BLOCK_ELEMS, 0)};
-
-    memset(b.param.first, 0, BLOCK_ELEMS * sherd_dtype_bytes(s->param_dtype));
-    b.master.part.param         = (uint16_t *)(void *)b.param.first;
-    b.master.part.ties          = b.v.bytes.first;
-    b.master.part.ties_encoding = s->v;
-    b.v.part.has_ties           = s->master == SHERDI_ENCODING_BESIDE;
-    return b;
-}
-
-static void block_free(block *b)
-{
-    guarded_free(&b->master.bytes);
-    guarded_free(&b->m.bytes);
-    guarded_free(&b->v.bytes);
-    guarded_free(&b->grad);
-    guarded_free(&b->param);
-}
-
-static block block_clone(const scheme *s, const block *from)
-{
-    block b = block_make(s);
-
-    guarded_copy(&b.master.bytes, &from->master.bytes);
-    guarded_copy(&b.m.bytes, &from->m.bytes);
-    guarded_copy(&b.v.bytes, &from->v.bytes);
-    guarded_copy(&b.grad, &from->grad);
-    guarded_copy(&b.param, &from->param);
-    return b;
-}
-
-static void block_check_equal(const block *want, const block *got)
-{
-    CHECK_GUARDED(&want->m.bytes, &got->m.bytes);
-    CHECK_GUARDED(&want->v.bytes, &got->v.bytes);
-    CHECK_GUARDED(&want->master.bytes, &got->master.bytes);
-    CHECK_GUARDED(&want->param, &got->param);
-}
-
-/* Numbers that the encodings hold, with many ties among the masters; what is between spans stays zero. */
-static void block_fill(block *b, input_kind kind)
-{
-    static float x[BLOCK_ELEMS];
-    uint64_t     seed = 11 + (uint64_t)kind;
-
-    guarded_fill(&b->grad, kind, &seed);
-    for (size_t s = 0; s < NUM_SPANS; s++) {
-        const sherdi_span *span  = &SPANS[s];
-        guarded            array = guarded_make(SHERD_F32, span->count_elems, 0);
-
-        guarded_fill(&array, kind, &seed);
-        for (size_t i = 0; i < span->count_elems; i++) {
-            x[i] = fabsf(guarded_get(&array, i)) * 0.01f;
-        }
-        plain_encode(&b->v.part, span->offset_elems, x, span->count_elems, NULL, 0);
-        guarded_fill(&array, kind, &seed);
-        plain_encode(&b->m.part, span->offset_elems, (float *)(void *)array.first,
-                     span->count_elems, NULL, 0);
-        guarded_fill(&array, kind, &seed);
-        for (size_t i = 0; i < span->count_elems; i++) {
-            uint32_t bits = sherdi_bits_f32(guarded_get(&array, i));
-
-            x[i] = sherdi_f32_from_bits(i % 3 == 0 ? (bits & 0xffff0000u) | 0x8000u : bits);
-        }
-        plain_encode(&b->master.part, span->offset_elems, x, span->count_elems, NULL, 0);
-        guarded_free(&array);
-    }
-}
 
 /* Decoded, updated by the plain element, encoded at random by hand. Returns the fingerprint. */
 static uint64_t plain_adam_span(const scheme *s, block *b, const sherdi_span *span, uint64_t step)
@@ -173,25 +64,13 @@ static uint64_t plain_adam_span(const scheme *s, block *b, const sherdi_span *sp
     return fingerprint;
 }
 
-static sherdi_update_args block_args(const scheme *s, block *b, uint64_t step,
-                                     uint64_t *fingerprint)
+static sherdi_update_args adam_args(const scheme *s, block *b, uint64_t step, uint64_t *fingerprint)
 {
-    return (sherdi_update_args){
-        .spans       = SPANS,
-        .num_spans   = NUM_SPANS,
-        .coeffs      = ADAM,
-        .grad        = b->grad.first,
-        .grad_dtype  = SHERD_BF16,
-        .master      = b->master.part.data,
-        .m           = b->m.part.data,
-        .v           = b->v.part.data,
-        .param       = s->has_param ? b->param.first : NULL,
-        .param_dtype = s->param_dtype,
-        .encodings   = {s->master, s->m, s->v},
-        .ties_part   = 2,
-        .step        = step,
-        .fingerprint = fingerprint,
-    };
+    sherdi_update_args args = block_args(s, b, step, fingerprint);
+
+    args.spans  = SPANS;
+    args.coeffs = ADAM;
+    return args;
 }
 
 static void updates_body(const sherdi_backend *tested)
@@ -209,7 +88,7 @@ static void updates_body(const sherdi_backend *tested)
             uint64_t           plain       = 0;
             uint64_t           fingerprint = 17; /* the share is added */
             uint64_t           counted     = 1;
-            sherdi_update_args args        = block_args(s, &got, step, &fingerprint);
+            sherdi_update_args args        = adam_args(s, &got, step, &fingerprint);
 
             tested->kernels->update(tested, SHERDI_UPDATE_adam, &args);
             for (size_t k = 0; k < NUM_SPANS; k++) {
@@ -274,7 +153,7 @@ static void beside_body(const sherdi_backend *tested)
     block_fill(&got, INPUT_TAME);
     wide = block_widen(s, &got);
     for (uint64_t step = 1; step < 20; step++) {
-        sherdi_update_args args  = block_args(s, &got, step, &fingerprint);
+        sherdi_update_args args  = adam_args(s, &got, step, &fingerprint);
         sherdi_update_args plain = args;
 
         plain.master       = wide.master.part.data;
@@ -331,7 +210,7 @@ static void norms_body(const sherdi_backend *tested)
         block_fill(&got, INPUT_TAME);
         before       = block_clone(s, &got);
         wide         = block_widen(s, &got);
-        args         = block_args(s, &got, 1, NULL);
+        args         = adam_args(s, &got, 1, NULL);
         args.coeffs  = coeffs;
         args.norms   = &norms[0];
         plain        = args;
