@@ -13,6 +13,7 @@
 #define LOGITS_ROWS  128 /* rows of a part are a multiple of this */
 /* A row of logits begins at a multiple of this many elements: else no 16-byte access fits. */
 #define LOGITS_ALIGN 64
+#define LOGITS_TILE  128 /* to which fused kernels fill up the vocabulary */
 
 static size_t padded(size_t elems, size_t each)
 {
@@ -212,8 +213,10 @@ void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)
 {
     size_t rows = l->batch * l->length;
 
-    out->layout        = batch_layout_of(rows);
-    out->logits_stride = padded(l->vocab, LOGITS_ALIGN);
+    out->layout = batch_layout_of(rows);
+    size_t head_rows; /* of the head's weight, as it is multiplied */
+
+    out->logits_stride = padded(l->vocab, l->is_fused ? LOGITS_TILE : LOGITS_ALIGN);
     out->logits_rows   = logits_rows_of(l, rows, out->logits_stride);
     out->partials      = room_take(r, partials_needed(l, rows) * sizeof(float));
     out->sums          = room_take(r, sums_needed(l) * dtype_bytes(l->dtype));
@@ -223,8 +226,14 @@ void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)
     out->loss_sum      = room_take(r, sizeof(double));
     out->batch         = room_take(r, out->layout.most_bytes);
     out->logits = room_take(r, out->logits_rows * out->logits_stride * dtype_bytes(l->dtype));
+    out->head_weight_elems =
+        l->is_fused && out->logits_stride != l->vocab ? out->logits_stride * l->hidden : 0;
+    out->head_weight = room_take(r, out->head_weight_elems * dtype_bytes(l->dtype));
+    head_rows        = out->head_weight_elems > 0 ? out->logits_stride : l->vocab;
     out->head_grad_elems =
-        out->logits_rows < rows && l->dtype != SHERD_F32 ? l->vocab * l->hidden : 0;
+        out->head_weight_elems > 0 || (out->logits_rows < rows && l->dtype != SHERD_F32)
+            ? head_rows * l->hidden
+            : 0;
     out->head_grad = room_take(r, out->head_grad_elems * sizeof(float));
 }
 

@@ -40,9 +40,14 @@ typedef struct cuda_scratch {
     unsigned char *batch;
     void          *logits; /* [logits_rows, logits_stride] */
     size_t         logits_rows, logits_stride;
-    float          *
-        head_grad; /* [vocab, hidden]: of the head's weight, where its sum is made of several parts of the logits and
-                                 the type of parameters would round each; else of no elements */
+    void *
+        head_weight; /* [logits_stride, hidden]: the head's weight with rows of zeros behind it, where
+                           fused kernels multiply the vocabulary filled up; else of no elements */
+    size_t head_weight_elems;
+    float *
+        head_grad; /* [vocab, hidden], or as head_weight: of the head's weight, where its sum is made
+                         of several parts of the logits and the type of parameters would round each; else
+                         of no elements */
     size_t       head_grad_elems;
     batch_layout layout;
 } cuda_scratch;

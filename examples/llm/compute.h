@@ -27,10 +27,14 @@ typedef struct tensor {
 /* By what a GPU computes where only a measurement can choose; all zero: what was there first. Each is an option of the
  * trainer and of its benchmark (compute_choice_set). */
 typedef struct compute_choices {
-    int is_fused; /* kernels: "plain" or "fused": gradients of biases in the products' epilogues */
-    int         tune;  /* kernels of the library that are timed for each shape of product; 0 or 1: the first it names */
-    const char *tuned; /* file of what was measured (tuned.h); NULL: in the user's cache. Without effect where tune is not
-                          above 1 */
+    int is_fused; /* kernels: "plain" or "fused": gradients of biases in the products' epilogues, and
+                          products with a vocabulary that is filled up to whole tiles */
+    int logits_rows; /* at a time; 0: as many as are good for it */
+    int tune; /* kernels of the library that are timed for each shape of product; 0 or 1: the first it
+                          names */
+    const char *
+        tuned; /* file of what was measured (tuned.h); NULL: in the user's cache. Without effect where
+                          tune is not above 1 */
 } compute_choices;
 
 /** Sets the choice of this name to a word of it. 0; -1 with what it takes in `wanted`. */

@@ -74,6 +74,7 @@ static compute *compute_of(const model_params *params, char *why, size_t why_byt
         .choices = params->choices};
 
     made.limits.keeps_logits = params->keeps_logits;
+    made.limits.logits_rows  = params->keeps_logits ? 0 : (size_t)params->choices.logits_rows;
     return compute_create(&made, why, why_bytes);
 }
 

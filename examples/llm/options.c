@@ -123,6 +123,9 @@ static const option_row rows[] = {
     {"kernels", "NAME", OPTION_CHOICE, FIELD(choices), 0, 0,
      "of a GPU: plain or fused, which measures better (docs/training-on-gpus.md; default: plain)",
      NULL},
+    {"logits-rows", "N", OPTION_NUMBER, FIELD(choices.logits_rows), 0, INT_MAX,
+     "of a GPU: tokens whose logits are there at once (default: 0, as many as 800 MB hold in bf16)",
+     NULL},
     {"tune", "N", OPTION_NUMBER, FIELD(choices.tune), 0, 16,
      "of a GPU: time so many kernels for each shape of product, once, and keep the fastest "
      "(default: 0)",

@@ -599,10 +599,25 @@ static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size
     multiply(m, input);
 }
 
-/* Losses of all rows, a part of them at a time; with dx also the gradients. */
-static void head_run(cuda *m, const void *x, tensor weight, void *dx)
+/* The weight with rows of zeros behind it, where the vocabulary is filled up: its products have the tiles that kernels
+ * are made for, and the logits of what is no token are 0 and without gradient. The parameter itself stays as it is. */
+static tensor head_weight_of(cuda *m, tensor weight)
 {
-    size_t hidden = m->limits.hidden, vocab = m->limits.vocab, whole = vocab_whole(m);
+    if (m->at.head_weight_elems > 0) {
+        check(m, cudaMemcpyAsync(m->at.head_weight, weight.data,
+                                 m->limits.vocab * m->limits.hidden * m->base.elem_bytes, cudaMemcpyDeviceToDevice,
+                                 m->stream));
+        weight.data = m->at.head_weight;
+    }
+    return weight;
+}
+
+/* Losses of all rows, a part of them at a time; with dx also the gradients. */
+static void head_run(cuda *m, const void *x, tensor given, void *dx)
+{
+    size_t hidden = m->limits.hidden, vocab = m->limits.vocab;
+    size_t whole  = m->at.head_weight_elems > 0 ? m->at.logits_stride : vocab_whole(m);
+    tensor weight = head_weight_of(m, given);
 
     for (size_t row = 0; row < m->rows; row += m->at.logits_rows) {
         const void    *portion = elem_at(m, x, row * hidden);
@@ -620,6 +635,7 @@ static void head_run(cuda *m, const void *x, tensor weight, void *dx)
         e.rows       = rows;
         e.vocab      = vocab;
         e.stride     = m->at.logits_stride;
+        e.zeroed     = whole;
         e.logits     = m->at.logits;
         e.targets    = (const int32_t *)(m->at.batch + m->at.layout.targets) + row;
         e.losses     = m->at.losses + row;
@@ -634,7 +650,7 @@ static void head_run(cuda *m, const void *x, tensor weight, void *dx)
         }
     }
     if (dx != NULL && m->at.head_grad_elems > 0) {
-        columns_finish_launch(m->limits.dtype, m->at.head_grad, 0, 1, m->at.head_grad_elems, weight.grad,
+        columns_finish_launch(m->limits.dtype, m->at.head_grad, 0, 1, vocab * hidden, weight.grad,
                               m->stream);
     }
     loss_finish_launch(m->at.losses, m->rows, m->at.loss_sum, m->stream);
@@ -700,6 +716,9 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
     r.used_bytes = 0;
     cuda_scratch_lay_out(l, &r, &m->at);
     error = cudaMemsetAsync(m->at.loss_sum, 0, sizeof(double), m->stream);
+    if (error == cudaSuccess) { /* the rows of zeros stay */
+        error = cudaMemsetAsync(m->at.head_weight, 0, m->at.head_weight_elems * m->base.elem_bytes, m->stream);
+    }
     if (error != cudaSuccess) {
         (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
         return -1;

@@ -73,7 +73,7 @@ __device__ __forceinline__ void softmax_add(softmax_sum *own, const float *x)
 }
 
 template <typename T, int N>
-__global__ void entropy(int vocab, size_t stride, T *logits, const int32_t *targets, float *losses,
+__global__ void entropy(int vocab, int zeroed, size_t stride, T *logits, const int32_t *targets, float *losses,
                         float grad_scale)
 {
     T          *x      = logits + (size_t)blockIdx.x * stride;
@@ -110,6 +110,9 @@ __global__ void entropy(int vocab, size_t stride, T *logits, const int32_t *targ
 
         float_put(&x[i], exp_of<T>(float_get(x[i]) - all.most) * inverse - (i == target ? grad_scale : 0.0f));
     }
+    for (int i = vocab + (int)threadIdx.x; i < zeroed; i += THREADS) {
+        float_put(&x[i], 0.0f);
+    }
 }
 
 /* One block, in double: thread t every LOSS_THREADS-th row from t on, then the threads in their order. */
@@ -141,7 +144,7 @@ void entropy_launch_rows(const entropy_launch *args, cudaStream_t stream)
         typedef typename decltype(vector)::type T;
 
         LLM_LAUNCH((entropy<T, decltype(vector)::elems>), dim3((unsigned)args->rows), dim3(THREADS),
-                   0, stream, (int)args->vocab, args->stride, (T *)args->logits, args->targets,
+                   0, stream, (int)args->vocab, (int)args->zeroed, args->stride, (T *)args->logits, args->targets,
                    args->losses, args->grad_scale);
     });
 }

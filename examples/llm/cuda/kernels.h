@@ -83,12 +83,13 @@ void embed_queue(const embed_launch *args, cudaStream_t stream);
 /* ---- entropy.cu */
 
 typedef struct entropy_launch {
-    sherd_dtype    dtype;
-    size_t         rows, vocab, stride; /* stride: elements from one row of logits to the next */
-    void          *logits;              /* become their gradient, unless grad_scale is 0 */
-    const int32_t *targets;             /* [rows] */
-    float         *losses;              /* [rows] */
-    float          grad_scale;          /* of each row */
+    sherd_dtype dtype;
+    size_t      rows, vocab, stride; /* stride: elements from one row of logits to the next */
+    size_t      zeroed; /* columns from vocab to here get gradients of 0; not above vocab: none */
+    void       *logits; /* become their gradient, unless grad_scale is 0 */
+    const int32_t *targets;    /* [rows] */
+    float         *losses;     /* [rows] */
+    float          grad_scale; /* of each row */
 } entropy_launch;
 
 void entropy_launch_rows(const entropy_launch *args, cudaStream_t stream);
@@ -108,13 +109,13 @@ typedef struct attention_launch {
     const void
           *dout; /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
     void  *dq, *dk, *dv;
-    float *deltas; /* [batch, heads, length]: scratch */
+    float *deltas;      /* [batch, heads, length]: scratch */
     size_t block_bytes; /* of shared memory that a block may have on this device */
 } attention_launch;
 
 /* Tensor cores where type, width and strides allow, the plain kernels elsewhere. */
-void attention_queue(const attention_launch *args, cudaStream_t stream);
-void attention_plain_queue(const attention_launch *args, cudaStream_t stream);
+void        attention_queue(const attention_launch *args, cudaStream_t stream);
+void        attention_plain_queue(const attention_launch *args, cudaStream_t stream);
 cudaError_t attention_plain_prepare(void);
 
 #define ATTENTION_MOST_WIDTH 256 /* of a head */
