@@ -137,6 +137,7 @@ static sherd_status block_make(sherd_world *world, size_t len_bytes, size_t *out
 {
     sherdi_backend *lane  = world->backend;
     size_t          entry = 0;
+    world_block    *block;
 
     while (entry < world->device.block_capacity && world->device.blocks[entry].memory != NULL) {
         entry++;
@@ -144,11 +145,30 @@ static sherd_status block_make(sherd_world *world, size_t len_bytes, size_t *out
     SHERDI_TRY(sherdi_grow(&world->mem, SHERDI_MEM_CONTROL, (void **)&world->device.blocks,
                            &world->device.block_capacity, entry + 1,
                            sizeof(*world->device.blocks)));
-    SHERDI_TRY(lane->device->alloc(lane, &world->device.given, SHERDI_MEM_TRANSPORT,
-                                   SHERDI_MEMORY_DEVICE, len_bytes,
-                                   &world->device.blocks[entry].memory));
+    block = &world->device.blocks[entry];
+    if (world->ops->memory_make != NULL && world->world_size > 1) {
+        SHERDI_TRY(world->ops->memory_make(world, len_bytes, &block->memory));
+    }
+    if (block->memory != NULL) {
+        block->made_bytes = len_bytes;
+        sherdi_mem_note(&world->device.given, SHERDI_MEM_TRANSPORT, (int64_t)len_bytes);
+    } else {
+        SHERDI_TRY(lane->device->alloc(lane, &world->device.given, SHERDI_MEM_TRANSPORT,
+                                       SHERDI_MEMORY_DEVICE, len_bytes, &block->memory));
+    }
     *out = entry;
     return SHERD_OK;
+}
+
+static void block_drop(sherd_world *world, world_block *block)
+{
+    if (block->made_bytes > 0) {
+        world->ops->memory_drop(world, block->memory);
+        sherdi_mem_note(&world->device.given, SHERDI_MEM_TRANSPORT, -(int64_t)block->made_bytes);
+    } else {
+        world->backend->device->free(world->backend, block->memory);
+    }
+    *block = (world_block){0};
 }
 
 sherd_status sherdi_world_device_alloc(sherd_world *world, size_t len_bytes, void **out)
@@ -161,8 +181,7 @@ sherd_status sherdi_world_device_alloc(sherd_world *world, size_t len_bytes, voi
 
     if (status != SHERD_OK) {
         if (here == SHERD_OK) {
-            world->backend->device->free(world->backend, world->device.blocks[entry].memory);
-            world->device.blocks[entry].memory = NULL;
+            block_drop(world, &world->device.blocks[entry]);
         }
         return status;
     }
@@ -184,8 +203,7 @@ void sherdi_world_device_free(sherd_world *world, void *memory)
             if (world->ops->memory_leave != NULL && world->world_size > 1) {
                 world->ops->memory_leave(world, block->handle);
             }
-            world->backend->device->free(world->backend, memory);
-            *block = (world_block){0};
+            block_drop(world, block);
             return;
         }
     }

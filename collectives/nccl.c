@@ -37,6 +37,19 @@ static int is_going(ncclResult_t result)
     return result == ncclSuccess || result == ncclInProgress;
 }
 
+static int has_all_to_all(const sherd_world *world)
+{
+    return ((const sherdi_procs *)world)->nccl->options.has_all_to_all;
+}
+
+/* The library's own, which moves the own slice too. Under the lock. */
+static ncclResult_t slices_swap_whole(sherd_world *world, const void *send, void *recv,
+                                      size_t slice_bytes)
+{
+    return sherdi_nccl_api.AlltoAll(send, recv, slice_bytes, ncclUint8, sherdi_nccl_of(world)->comm,
+                                    stream_of(world));
+}
+
 /* Slices of `send` to the others, theirs to `recv`; the own one stays. Under the lock. */
 static ncclResult_t slices_swap(sherd_world *world, const unsigned char *send, unsigned char *recv,
                                 size_t slice_bytes, int is_packed)
@@ -77,6 +90,10 @@ static sherd_status nccl_all_to_all(sherd_world *world, const sherdi_all_to_all_
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_nccl_call_begin(world, CALL_ALL_TO_ALL, NULL));
+    if (has_all_to_all(world)) {
+        result = slices_swap_whole(world, args->send, args->recv, args->slice_bytes);
+        return sherdi_nccl_call_end(world, result, CALL_ALL_TO_ALL);
+    }
     result = slices_swap(world, args->send, args->recv, args->slice_bytes, 0);
     SHERDI_TRY(sherdi_nccl_call_end(world, result, CALL_ALL_TO_ALL));
     lane->kernels->copy(lane, (unsigned char *)args->recv + mine,
@@ -86,6 +103,9 @@ static sherd_status nccl_all_to_all(sherd_world *world, const sherdi_all_to_all_
 
 static size_t nccl_reserve_bytes(const sherd_world *world, size_t whole_bytes)
 {
+    if (has_all_to_all(world)) {
+        return whole_bytes;
+    }
     return whole_bytes - whole_bytes / (size_t)world->world_size;
 }
 
@@ -116,11 +136,15 @@ static sherd_status sum_own_slice(sherd_world *world, world_call_kind kind,
 
     SHERDI_TRY(reserve_check(world, kind, slice_bytes * (size_t)world->world_size, args->what));
     SHERDI_TRY(sherdi_nccl_call_begin(world, kind, args->what));
-    result = slices_swap(world, send, world->device.receive, slice_bytes, 1);
+    result = has_all_to_all(world)
+                 ? slices_swap_whole(world, send, world->device.receive, slice_bytes)
+                 : slices_swap(world, send, world->device.receive, slice_bytes, 1);
     SHERDI_TRY(sherdi_nccl_call_end(world, result, kind));
     for (int r = 0; r < world->world_size; r++) {
-        srcs[r] = r == world->rank ? send + (size_t)r * slice_bytes
-                                   : receive + (size_t)(r > world->rank ? r - 1 : r) * slice_bytes;
+        srcs[r] = has_all_to_all(world) ? receive + (size_t)r * slice_bytes
+                  : r == world->rank
+                      ? send + (size_t)r * slice_bytes
+                      : receive + (size_t)(r > world->rank ? r - 1 : r) * slice_bytes;
     }
     sherdi_world_reduce_local(world->backend, args, srcs, world->world_size, recv,
                               args->slice_elems, NULL, 0);
@@ -243,8 +267,56 @@ static int registers(const struct sherdi_nccl *nccl)
 {
     const char *wanted = getenv("SHERD_NCCL_REGISTER");
 
+    if (nccl->options.has_windows) {
+        return 1;
+    }
     return !nccl->is_foreign && sherdi_nccl_api.CommRegister != NULL &&
            sherdi_nccl_api.CommDeregister != NULL && (wanted == NULL || strcmp(wanted, "0") != 0);
+}
+
+#ifndef NCCL_WIN_COLL_SYMMETRIC
+#define NCCL_WIN_COLL_SYMMETRIC 0x01 /* of 2.27 and newer, whose library alone has windows */
+#endif
+
+/* Windows stand over memory of NCCL's own alone. Other memory stays the device's. */
+static sherd_status nccl_memory_make(sherd_world *world, size_t len_bytes, void **out)
+{
+    ncclResult_t result;
+    void        *memory = NULL;
+
+    *out = NULL;
+    if (!sherdi_nccl_of(world)->options.has_windows) {
+        return SHERD_OK;
+    }
+    (void)cudaSetDevice(world->device.index); /* NCCL takes the thread's */
+    result = sherdi_nccl_api.MemAlloc(&memory, len_bytes);
+    if (result != ncclSuccess) {
+        return sherdi_fail(SHERD_E_NOMEM, "NCCL gives no memory for %zu bytes in a window: %s",
+                           len_bytes, sherdi_nccl_api.GetErrorString(result));
+    }
+    world->backend->device->fill(world->backend, memory, 0, len_bytes);
+    if (sherdi_lane_wait(world->backend) != SHERD_OK) {
+        (void)sherdi_nccl_api.MemFree(memory);
+        return SHERD_E_DEVICE;
+    }
+    *out = memory;
+    return SHERD_OK;
+}
+
+static void nccl_memory_drop(sherd_world *world, void *memory)
+{
+    (void)world;
+    (void)sherdi_nccl_api.MemFree(memory);
+}
+
+/* Under the lock. */
+static ncclResult_t memory_register(struct sherdi_nccl *nccl, void *memory, size_t len_bytes,
+                                    void **handle)
+{
+    return nccl->options.has_windows
+               ? sherdi_nccl_api.CommWindowRegister(nccl->comm, memory, len_bytes, handle,
+                                                    NCCL_WIN_COLL_SYMMETRIC)
+               : sherdi_nccl_api.CommRegister(nccl->comm, memory, len_bytes, handle);
 }
 
 /* NCCL moves registered memory without copies of its own; where it will not have it, it copies. */
@@ -259,7 +331,7 @@ static void *nccl_memory_enter(sherd_world *world, void *memory, size_t len_byte
     }
     (void)pthread_mutex_lock(&nccl->lock);
     if (nccl->comm != NULL) {
-        result = sherdi_nccl_api.CommRegister(nccl->comm, memory, len_bytes, &handle);
+        result = memory_register(nccl, memory, len_bytes, &handle);
         if (!is_going(result)) {
             sherdi_log(SHERD_LOG_DEBUG, world->rank, "NCCL does not register %zu bytes: %s",
                        len_bytes, sherdi_nccl_result_text(nccl, result));
@@ -281,8 +353,11 @@ void sherdi_nccl_deregister(sherd_world *world, void *handle)
     }
     (void)pthread_mutex_lock(&nccl->lock);
     if (nccl->comm != NULL) {
-        (void)sherdi_nccl_settle(nccl, sherdi_nccl_api.CommDeregister(nccl->comm, handle),
-                                 "the release of memory");
+        ncclResult_t result = nccl->options.has_windows
+                                  ? sherdi_nccl_api.CommWindowDeregister(nccl->comm, handle)
+                                  : sherdi_nccl_api.CommDeregister(nccl->comm, handle);
+
+        (void)sherdi_nccl_settle(nccl, result, "the release of memory");
     }
     (void)pthread_mutex_unlock(&nccl->lock);
 }
@@ -335,6 +410,8 @@ const sherdi_world_ops sherdi_nccl_ops = {
     .sum_u64        = nccl_sum_u64,
     .reserve_bytes  = nccl_reserve_bytes,
     .warm           = nccl_warm,
+    .memory_make    = nccl_memory_make,
+    .memory_drop    = nccl_memory_drop,
     .memory_enter   = nccl_memory_enter,
     .memory_leave   = sherdi_nccl_deregister,
 };

@@ -263,11 +263,12 @@ static sherd_status nccl_create(sherdi_procs *procs)
     return SHERD_OK;
 }
 
-/* How rank 0 fared with the id, and the id. */
+/* How rank 0 fared with the id, its options, and the id. */
 typedef struct id_message {
-    int32_t      status;
-    ncclUniqueId id;
-    char         text[256];
+    int32_t             status;
+    sherdi_nccl_options options;
+    ncclUniqueId        id;
+    char                text[256];
 } id_message;
 
 static sherd_status id_share(struct sherdi_nccl *nccl, ncclUniqueId *out)
@@ -277,7 +278,10 @@ static sherd_status id_share(struct sherdi_nccl *nccl, ncclUniqueId *out)
 
     memset(&message, 0, sizeof(message));
     if (world->rank == 0) {
-        ncclResult_t result = sherdi_nccl_api.GetUniqueId(&message.id);
+        ncclResult_t result;
+
+        message.options = nccl->options;
+        result          = sherdi_nccl_api.GetUniqueId(&message.id);
 
         if (result != ncclSuccess) {
             message.status = (int32_t)SHERD_E_DEVICE;
@@ -288,6 +292,12 @@ static sherd_status id_share(struct sherdi_nccl *nccl, ncclUniqueId *out)
     SHERDI_TRY(sherdi_star_broadcast(&nccl->star, &message, sizeof(message), 0));
     if (message.status != SHERD_OK) {
         return sherdi_fail((sherd_status)message.status, "NCCL cannot begin: %s", message.text);
+    }
+    if (memcmp(&message.options, &nccl->options, sizeof(message.options)) != 0) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "rank %d has other SHERD_NCCL_OPTIONS than rank 0: give all ranks the same",
+            world->rank);
     }
     *out = message.id;
     return SHERD_OK;
@@ -304,6 +314,7 @@ static sherd_status comm_init(struct sherdi_nccl *nccl, const ncclUniqueId *id)
     char         what[96];
 
     config.blocking = 0;
+    sherdi_nccl_options_apply(&nccl->options, &config);
     (void)snprintf(what, sizeof(what), "the NCCL communicator of %d ranks", world->world_size);
     (void)cudaGetDevice(&before);
     if (cudaSetDevice(world->device.index) != cudaSuccess) {
@@ -359,12 +370,14 @@ sherd_status sherdi_nccl_open(sherdi_procs *procs, void *comm)
     }
     SHERDI_TRY(nccl_create(procs));
     SHERDI_TRY(sherdi_star_open(&procs->nccl->star, procs));
-    if (comm != NULL) {
+    if (comm != NULL) { /* made by the program, as it likes it */
         procs->nccl->comm       = comm;
         procs->nccl->is_foreign = 1;
     } else {
+        SHERDI_TRY(sherdi_nccl_options_read(&procs->nccl->options));
         SHERDI_TRY(id_share(procs->nccl, &id));
         SHERDI_TRY(comm_init(procs->nccl, &id));
+        sherdi_nccl_options_log(&procs->nccl->options, procs->world.rank);
     }
     return watch_start(procs->nccl);
 }

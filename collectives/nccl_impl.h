@@ -7,16 +7,29 @@
 #include "collectives/nccl_library.h"
 #include "collectives/star.h"
 
+/* nccl_options.c; the same on all ranks. */
+typedef struct sherdi_nccl_options {
+    int has_all_to_all, has_windows;
+    int policy;    /* 0: default, 1: efficiency, 2: zero */
+    int most_ctas; /* 0: as many as NCCL likes */
+} sherdi_nccl_options;
+
+/** What the environment asks for. E_INVAL, or E_NOTSUP where the library lacks it. */
+sherd_status sherdi_nccl_options_read(sherdi_nccl_options *out);
+void         sherdi_nccl_options_apply(const sherdi_nccl_options *options, ncclConfig_t *config);
+void         sherdi_nccl_options_log(const sherdi_nccl_options *options, int rank);
+
 struct sherdi_nccl {
-    sherdi_procs   *procs;
-    pthread_mutex_t lock; /* guards comm and every call with it; has_news */
-    pthread_cond_t  has_news;
-    ncclComm_t      comm;       /* NULL: not yet, or aborted */
-    int             is_foreign; /* the trainer's: it goes on without us */
-    int             is_stopping;
-    int             is_watched;
-    pthread_t       watch;
-    sherdi_star     star;
+    sherdi_procs       *procs;
+    pthread_mutex_t     lock; /* guards comm and every call with it; has_news */
+    pthread_cond_t      has_news;
+    ncclComm_t          comm;       /* NULL: not yet, or aborted */
+    int                 is_foreign; /* the trainer's: it goes on without us */
+    int                 is_stopping;
+    int                 is_watched;
+    pthread_t           watch;
+    sherdi_star         star;
+    sherdi_nccl_options options;
     /* of ticket t at [(t - 1) % WORLD_EVENTS]: for the sentence about one that hangs */
     struct {
         world_call_kind kind;

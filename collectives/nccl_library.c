@@ -16,6 +16,11 @@ static const sherdi_symbol SYMBOLS[] = {
     /* and those that a library may lack: */
     {"ncclCommRegister", offsetof(nccl_api, CommRegister), 1},
     {"ncclCommDeregister", offsetof(nccl_api, CommDeregister), 1},
+    {"ncclAlltoAll", offsetof(nccl_api, AlltoAll), 1},
+    {"ncclCommWindowRegister", offsetof(nccl_api, CommWindowRegister), 1},
+    {"ncclCommWindowDeregister", offsetof(nccl_api, CommWindowDeregister), 1},
+    {"ncclMemAlloc", offsetof(nccl_api, MemAlloc), 1},
+    {"ncclMemFree", offsetof(nccl_api, MemFree), 1},
 };
 #undef SYMBOL
 

@@ -34,6 +34,13 @@ typedef struct nccl_api {
     /* Younger than the oldest header that will do; NULL in a library without them. */
     ncclResult_t (*CommRegister)(const ncclComm_t comm, void *memory, size_t len, void **handle);
     ncclResult_t (*CommDeregister)(const ncclComm_t comm, void *handle);
+    ncclResult_t (*AlltoAll)(const void *send, void *recv, size_t count, ncclDataType_t type,
+                             ncclComm_t comm, cudaStream_t stream);
+    ncclResult_t (*CommWindowRegister)(ncclComm_t comm, void *memory, size_t len, void **window,
+                                       int flags);
+    ncclResult_t (*CommWindowDeregister)(ncclComm_t comm, void *window);
+    ncclResult_t (*MemAlloc)(void **out, size_t len);
+    ncclResult_t (*MemFree)(void *memory);
 } nccl_api;
 
 /** Of the process; constant once sherdi_nccl_version has returned one. */

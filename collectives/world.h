@@ -130,6 +130,10 @@ typedef struct sherdi_world_ops {
     size_t (*reserve_bytes)(const sherd_world *world, size_t whole_bytes);
     /* Optional (NULL = calls take nothing of the device): sherdi_world_warm. */
     sherd_status (*warm)(sherd_world *world, int has_vendor_sums);
+    /* Optional, both or none (NULL = the device's memory will do): device memory of a library that moves its own faster,
+     * zeroed; *out NULL with SHERD_OK: the device's will do. drop gives it back, with no call under way. */
+    sherd_status (*memory_make)(sherd_world *world, size_t len_bytes, void **out);
+    void (*memory_drop)(sherd_world *world, void *memory);
     /* Optional: device memory was added to the world, or is about to be freed. For a library that moves
      * registered memory faster; what it cannot do stays undone. `handle` is what enter returned; NULL: nothing. */
     void *(*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);

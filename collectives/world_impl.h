@@ -78,8 +78,9 @@ typedef struct world_endings {
 
 /* Device memory that sherdi_world_alloc gave out. */
 typedef struct world_block {
-    void *memory; /* NULL: free entry */
-    void *handle; /* of memory_enter */
+    void  *memory;     /* NULL: free entry */
+    void  *handle;     /* of memory_enter */
+    size_t made_bytes; /* of memory_make; 0: the device's */
 } world_block;
 
 /* What a world has on a device; all zero where it has none. */

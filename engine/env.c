@@ -178,6 +178,7 @@ static void put_environment(json_t *list)
         "SLURM_NTASKS",        "SLURM_STEP_ID", "SHERD_IO",
         "SHERD_TRACE",         "SHERD_BACKEND", "SHERD_NCCL_LIBRARY",
         "SHERD_NCCL_REGISTER", "SHERD_TIMEOUT", "SHERD_MPI_LIBRARY",
+        "SHERD_NCCL_OPTIONS",
     };
 
     for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {

@@ -245,13 +245,18 @@ void sherdi_cuda_device_free(cuda_device *device)
 static cudaError_t device_open(cuda_device *device)
 {
     cudaError_t error = cudaSetDevice(device->index);
+    int         least = 0, greatest = 0;
 
     if (error == cudaSuccess) {
         error = cudaDeviceGetAttribute(&device->processors, cudaDevAttrMultiProcessorCount,
                                        device->index);
     }
     if (error == cudaSuccess) {
-        error = cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking);
+        error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    }
+    if (error ==
+        cudaSuccess) { /* the world's lane: what other ranks wait for goes before what computes */
+        error = cudaStreamCreateWithPriority(&device->stream, cudaStreamNonBlocking, greatest);
     }
     if (error == cudaSuccess) {
         error = cudaEventCreate(&device->base);

@@ -72,6 +72,56 @@ static void nccl_suite_holds_without_registered_memory(void)
     CHECK_INT(0, unsetenv("SHERD_NCCL_REGISTER"));
 }
 
+/* ------------------------------------------------------------------ options -- */
+
+static void run_optioned(const char *options, int world_size, const char *part)
+{
+    CHECK_INT(0, setenv("SHERD_NCCL_OPTIONS", options, 1));
+    ranks_run_part(world_size, part, -1);
+    CHECK_INT(0, unsetenv("SHERD_NCCL_OPTIONS"));
+}
+
+/* The sums are ours in whatever way the bytes come: the suite compares their bits. */
+static void nccl_suite_holds_with_windows_and_the_librarys_all_to_all(void)
+{
+    run_optioned("alltoall,windows,policy=zero,ctas=8", 3, "part_suite");
+}
+
+static void part_refuses_options(void)
+{
+    CHECK_STATUS(SHERD_E_INVAL, world_try("nccl", 0));
+    CHECK_ERROR_SAYS("SHERD_NCCL_OPTIONS");
+}
+
+static void part_refuses_age(void)
+{
+    CHECK_STATUS(SHERD_E_NOTSUP, world_try("nccl", 0));
+    CHECK_ERROR_SAYS("policy=zero needs 2.28 or newer; this is NCCL 2.25.1");
+}
+
+static void part_other_options(void)
+{
+    int is_other = strcmp(getenv("SHERD_RANK"), "1") == 0;
+
+    CHECK_INT(0, setenv("SHERD_NCCL_OPTIONS", is_other ? "ctas=4" : "ctas=8", 1));
+    CHECK(world_try("nccl", INT64_C(20000000000)) != SHERD_OK);
+    CHECK_ERROR_SAYS("rank 1 ");
+}
+
+static void nccl_options_that_cannot_be_are_refused(void)
+{
+    static const char *const WRONG[] = {"alltoall,widows", "ctas=0", "ctas=65", "ctas=many",
+                                        "policy=best"};
+
+    for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
+        run_optioned(WRONG[i], 2, "part_refuses_options");
+    }
+    CHECK_INT(0, setenv("SHERD_NCCL_OPTIONS", "policy=zero", 1));
+    run_with("version=22501", 2, "part_refuses_age", -1);
+    CHECK_INT(0, unsetenv("SHERD_NCCL_OPTIONS"));
+    ranks_run_part(2, "part_other_options", -1);
+}
+
 /* --------------------------------------------------------------- the choice -- */
 
 static void part_is_nccl(void)
@@ -569,6 +619,8 @@ static const test_case CASES[] = {
     CASE(nccl_suite_holds_at_7),
     CASE(nccl_suite_holds_at_8),
     CASE(nccl_suite_holds_without_registered_memory),
+    CASE(nccl_suite_holds_with_windows_and_the_librarys_all_to_all),
+    CASE(nccl_options_that_cannot_be_are_refused),
     CASE(nccl_is_chosen_where_every_rank_has_a_device),
     CASE(nccl_is_not_chosen_where_ranks_share_a_device),
     CASE(nccl_tells_devices_apart_by_what_they_are),
@@ -593,6 +645,9 @@ static const test_case CASES[] = {
 static const rank_part PARTS[] = {
     FAILURES_ANYWHERE(FAILURE_PART) FAILURES_ALONE(FAILURE_PART) PART(part_suite),
     PART(part_is_nccl),
+    PART(part_refuses_options),
+    PART(part_refuses_age),
+    PART(part_other_options),
     PART(part_shares_a_device),
     PART(part_sees_another_device),
     PART(part_sees_the_same_device),

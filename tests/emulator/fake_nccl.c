@@ -36,7 +36,7 @@
 
 #define BUFFER_BYTES ((size_t)1 << 16)
 
-enum { OP_SEND_RECV = 1, OP_ALL_GATHER, OP_ALL_REDUCE, OP_REDUCE_SCATTER };
+enum { OP_SEND_RECV = 1, OP_ALL_GATHER, OP_ALL_TO_ALL, OP_ALL_REDUCE, OP_REDUCE_SCATTER };
 
 /* Bytes on their way from one rank to another. */
 typedef struct channel {
@@ -64,7 +64,7 @@ struct ncclComm {
     pthread_t    maker;
     int          has_maker;
     int          calls;
-    int          registered;
+    int          registered, windows;
     void        *buffers[OP_REDUCE_SCATTER +
                   1]; /* as NCCL's for its peers: made at the first call of a kind */
 };
@@ -553,6 +553,26 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
     return ncclGroupEnd();
 }
 
+ncclResult_t ncclAlltoAll(const void *send, void *recv, size_t count, ncclDataType_t type,
+                          ncclComm_t comm, cudaStream_t stream)
+{
+    ncclResult_t result = check(comm, send);
+    size_t       len    = count * type_bytes(type);
+    job         *work;
+
+    if (result != ncclSuccess) {
+        return result;
+    }
+    (void)ncclGroupStart();
+    work        = job_find(comm, stream, OP_ALL_TO_ALL);
+    work->count = count;
+    work->type  = type;
+    work->send  = (const unsigned char *)send + (size_t)comm->rank * len;
+    work->recv  = (unsigned char *)recv + (size_t)comm->rank * len;
+    swap_add(work, send, len, recv, len);
+    return ncclGroupEnd();
+}
+
 static ncclResult_t sum_queue(int kind, const void *send, void *recv, size_t count,
                               ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                               cudaStream_t stream)
@@ -713,8 +733,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     maker_join(comm);
-    if (comm->registered != 0) {
-        (void)fprintf(stderr, "fake NCCL: %d registrations are left\n", comm->registered);
+    if (comm->registered != 0 || comm->windows != 0) {
+        (void)fprintf(stderr, "fake NCCL: %d registrations are left\n",
+                      comm->registered + comm->windows);
         abort();
     }
     for (int kind = 0; kind <= OP_REDUCE_SCATTER; kind++) {
@@ -765,6 +786,94 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
     (void)handle;
     comm->registered--;
     return ncclSuccess;
+}
+
+/* ------------------------------------------------------------------ windows -- */
+
+/* What ncclMemAlloc gave: windows stand over that alone. NVIDIA's begins at multiples of 2 MiB. */
+#define MOST_MEMORY  256
+#define MEMORY_ALIGN 4096
+
+typedef struct memory {
+    void *given, *start;
+} memory;
+
+static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+static memory          memories[MOST_MEMORY];
+
+/* The entry of what was given, of NULL a free one; NULL: there is none. */
+static memory *memory_find(const void *given)
+{
+    for (int i = 0; i < MOST_MEMORY; i++) {
+        if (memories[i].given == given) {
+            return &memories[i];
+        }
+    }
+    return NULL;
+}
+
+static int memory_is_given(const void *given)
+{
+    int is_given;
+
+    (void)pthread_mutex_lock(&memory_lock);
+    is_given = given != NULL && memory_find(given) != NULL;
+    (void)pthread_mutex_unlock(&memory_lock);
+    return is_given;
+}
+
+ncclResult_t ncclMemAlloc(void **out, size_t len)
+{
+    memory *entry;
+    void   *start;
+
+    if (word_find("refuse") != NULL || cudaMalloc(&start, len + MEMORY_ALIGN) != cudaSuccess) {
+        return fail(ncclUnhandledCudaError, "there is no such memory");
+    }
+    *out = (void *)(((uintptr_t)start + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN);
+    (void)pthread_mutex_lock(&memory_lock);
+    entry = memory_find(NULL);
+    if (entry != NULL) {
+        *entry = (memory){.given = *out, .start = start};
+    }
+    (void)pthread_mutex_unlock(&memory_lock);
+    return entry != NULL ? ncclSuccess : fail(ncclInternalError, "too much memory for a stand-in");
+}
+
+ncclResult_t ncclMemFree(void *given)
+{
+    memory found = {0};
+
+    (void)pthread_mutex_lock(&memory_lock);
+    if (given != NULL && memory_find(given) != NULL) {
+        found               = *memory_find(given);
+        *memory_find(given) = (memory){0};
+    }
+    (void)pthread_mutex_unlock(&memory_lock);
+    if (found.start == NULL) {
+        (void)fprintf(stderr, "fake NCCL: memory is freed that is not its own\n");
+        abort();
+    }
+    (void)cudaFree(found.start);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t len, ncclWindow_t *out,
+                                    int flags)
+{
+    if (len == 0 || flags != NCCL_WIN_COLL_SYMMETRIC || !memory_is_given(memory)) {
+        return fail(ncclInvalidUsage, "a window stands over memory of ncclMemAlloc");
+    }
+    comm->windows++;
+    *out = (ncclWindow_t)memory;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
+{
+    comm->windows--;
+    return memory_is_given(window) ? ncclSuccess
+                                   : fail(ncclInvalidUsage, "the memory was freed before");
 }
 
 const char *ncclGetErrorString(ncclResult_t result)
