@@ -197,6 +197,40 @@ static void room_print(const char *whose, double need, size_t have)
     }
 }
 
+/* "state of an element: AdamW 10 bytes: master bf16_beside 2, exp_avg fp32 4, exp_avg_sq fp32 4", a line for each
+ * optimizer; a part in two encodings has both, with its share of the elements. */
+static void state_print(const planning_row *row)
+{
+    const sherd_state_part *parts = row->state_parts;
+    int                     end;
+
+    for (int first = 0; first < row->num_state_parts; first = end) {
+        double masters = 0;
+        double bytes   = 0;
+
+        for (end = first; end < row->num_state_parts &&
+                          strcmp(parts[end].optimizer, parts[first].optimizer) == 0;
+             end++) {
+            masters += strcmp(parts[end].part, "master") == 0 ? (double)parts[end].elems : 0;
+            bytes += (double)parts[end].bytes;
+        }
+        (void)printf("state of an element: %s %.5g bytes:", parts[first].optimizer,
+                     bytes / masters);
+        for (int i = first; i < end; i++) {
+            const sherd_state_part *part = &parts[i];
+
+            (void)printf("%s %s %s", i == first ? "" : ",", part->part, part->encoding);
+            if (part->bytes > 0) {
+                (void)printf(" %.5g", (double)part->bytes / (double)part->elems);
+            }
+            if ((double)part->elems < masters) {
+                (void)printf(" (of %.3g %%)", 100 * (double)part->elems / masters);
+            }
+        }
+        (void)printf("\n");
+    }
+}
+
 static void memory_print(const plan_entry *entry)
 {
     const planning_row *row = &entry->row;
@@ -237,6 +271,7 @@ static void memory_print(const plan_entry *entry)
                                      (double)row->optimizer_bytes,
                                  text[0]),
                  plan_bytes_text(row->paper_bytes, text[1]));
+    state_print(row);
 }
 
 typedef struct move {
@@ -436,6 +471,7 @@ static void table_explain(const plan_entry *entries, size_t count, table_unit un
         "of these by place%s;\nwire: sent in a step; step: predicted seconds, most of them "
         "the bound's.\n",
         unit.name, has_spare ? ", state twice on nvme" : "");
+    state_print(&entries[0].row);
     if (entries[0].row.activation_bytes > 0) {
         (void)printf("Beside them a rank has %s of activations%s.\n",
                      plan_bytes_text((double)entries[0].row.activation_bytes, text),

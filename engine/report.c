@@ -275,6 +275,73 @@ sherd_status sherd_engine_predict(sherd_engine *engine, const sherd_rates *rates
     return SHERD_OK;
 }
 
+/* ------------------------------------------------------------ state by part -- */
+
+static const char *part_encoding(const sherdi_segment *segment, int part)
+{
+    return part == 0 && !segment->has_master ? "parameter"
+                                             : sherdi_encoding_name(segment->encodings[part]);
+}
+
+/* Of all segments that have it so. */
+static sherd_state_part part_sum(const sherdi_plan *plan, const sherdi_optimizer *optimizer,
+                                 int part, const char *encoding)
+{
+    sherd_state_part sum = {.struct_size = sizeof(sum),
+                            .optimizer   = sherdi_optimizer_name(optimizer),
+                            .part        = optimizer->parts[part].name,
+                            .encoding    = encoding};
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+        size_t                first;
+        size_t                owned = sherdi_plan_owned(plan, segment, &first);
+
+        if (segment->optimizer == optimizer &&
+            strcmp(part_encoding(segment, part), encoding) == 0) {
+            sum.elems += owned;
+            sum.bytes += part == 0 && !segment->has_master
+                             ? 0
+                             : sherdi_segment_part_bytes(segment, part, owned);
+        }
+    }
+    return sum;
+}
+
+static sherd_status parts_tell(const sherdi_plan *plan, sherd_state_part_fn fn, void *ctx)
+{
+    static const char *const ENCODINGS[] = {"parameter", "fp32", "bf16_beside", "bf16", "fp8"};
+
+    for (size_t o = 0; o < plan->num_optimizers; o++) {
+        const sherdi_optimizer *optimizer = plan->optimizers[o].optimizer;
+
+        for (int part = 0; part < optimizer->num_parts; part++) {
+            for (size_t e = 0; e < sizeof(ENCODINGS) / sizeof(ENCODINGS[0]); e++) {
+                sherd_state_part sum = part_sum(plan, optimizer, part, ENCODINGS[e]);
+
+                if (sum.elems > 0) {
+                    SHERDI_TRY(fn(ctx, &sum));
+                }
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_engine_state_parts(sherd_engine *engine, sherd_state_part_fn fn, void *ctx)
+{
+    sherdi_plan *plan;
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_api_need(fn != NULL, "sherd_engine_state_parts", "fn"));
+    SHERDI_TRY(plan_borrow(engine, &plan));
+    status = parts_tell(plan, fn, ctx);
+    plan_return(engine, plan);
+    return status;
+}
+
+/* -------------------------------------------------------------------- fits -- */
+
 sherd_status sherd_engine_fits(sherd_engine *engine)
 {
     sherdi_machine machine;

@@ -54,6 +54,24 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_predict(sherd_engine      *en
                                                            const sherd_rates *rates,
                                                            sherd_prediction  *out);
 
+/* What a rank has of one part of an optimizer's state in one encoding, of one generation. */
+typedef struct sherd_state_part {
+    size_t      struct_size;
+    const char *optimizer; /* "AdamW"; this and the next two in static storage */
+    const char *part;      /* "exp_avg" */
+    const char
+          *encoding; /* "fp32", "bf16_beside", "bf16", "fp8"; "parameter": an fp32 parameter is its
+                             own master, which has no bytes here */
+    size_t elems;    /* padding with them */
+    size_t bytes;    /* scales and planes of chunks with them, what lies between blocks without */
+} sherd_state_part;
+
+/** Receives one, borrowed for the call; a return other than SHERD_OK ends the call and is what it returns. */
+typedef sherd_status (*sherd_state_part_fn)(void *ctx, const sherd_state_part *part);
+/** Calls `fn` for each optimizer, part and encoding that the plan has on this rank. Before seal or after. Local. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_state_parts(sherd_engine       *engine,
+                                                               sherd_state_part_fn fn, void *ctx);
+
 /** What seal would say of the memory: SHERD_OK, or E_NOMEM with what is missing and the nearest setting that
  *  would fit in sherd_last_error(). Allocates nothing of the model's size. Before seal. Collective. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fits(sherd_engine *engine);

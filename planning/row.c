@@ -463,14 +463,29 @@ static sherd_status time_make(const planning_request *request, sherd_engine *eng
 
 /* -------------------------------------------------------------------- row -- */
 
-double planning_paper_bytes(double elems, int stage, int world_size, size_t param_bytes)
+double planning_paper_bytes(double elems, int stage, int world_size, size_t param_bytes,
+                            double state_bytes)
 {
     double params = (double)param_bytes * elems;
-    double state =
-        (param_bytes == 4 ? 8.0 : 12.0) * elems; /* in fp32 the parameter is the master */
+    double state  = state_bytes * elems;
 
     return (stage >= 3 ? params / world_size : params) +
            (stage >= 2 ? params / world_size : params) + (stage >= 1 ? state / world_size : state);
+}
+
+double planning_state_bytes(const planning_row *row, int is_fp32)
+{
+    double bytes = 0;
+    double elems = 0; /* each has a master */
+
+    for (int i = 0; i < row->num_state_parts; i++) {
+        const sherd_state_part *part = &row->state_parts[i];
+
+        elems += strcmp(part->part, "master") == 0 ? (double)part->elems : 0;
+        bytes +=
+            is_fp32 && part->bytes > 0 ? (double)part->elems * sizeof(float) : (double)part->bytes;
+    }
+    return elems > 0 ? bytes / elems : 0;
 }
 
 static void bytes_sum(planning_row *row)
@@ -490,12 +505,22 @@ static void bytes_sum(planning_row *row)
     row->host_bytes      = host;
     row->pinned_bytes    = m->pinned_planned;
     row->nvme_bytes      = m->nvme_planned;
-    row->paper_bytes =
-        planning_paper_bytes((double)row->trainable_elems, row->layout.stage,
-                             row->layout.world_size, sherd_dtype_bytes(row->compute_dtype)) +
-        (double)(row->param_elems - row->trainable_elems) *
-            (double)sherd_dtype_bytes(row->compute_dtype) /
-            (row->layout.stage >= 3 ? row->layout.world_size : 1);
+    row->paper_bytes     = planning_paper_bytes(
+                               (double)row->trainable_elems, row->layout.stage, row->layout.world_size,
+                               sherd_dtype_bytes(row->compute_dtype), planning_state_bytes(row, 1)) +
+                       (double)(row->param_elems - row->trainable_elems) *
+                           (double)sherd_dtype_bytes(row->compute_dtype) /
+                           (row->layout.stage >= 3 ? row->layout.world_size : 1);
+}
+
+static sherd_status state_part_take(void *ctx, const sherd_state_part *part)
+{
+    planning_row *row = ctx;
+
+    if (row->num_state_parts < PLANNING_MOST_STATE_PARTS) {
+        row->state_parts[row->num_state_parts++] = *part;
+    }
+    return SHERD_OK;
 }
 
 static sherd_status row_ask(sherd_engine *engine, planning_row *row)
@@ -512,6 +537,9 @@ static sherd_status row_ask(sherd_engine *engine, planning_row *row)
     }
     if (status == SHERD_OK) {
         status = sherd_engine_traffic(engine, &row->traffic);
+    }
+    if (status == SHERD_OK) {
+        status = sherd_engine_state_parts(engine, state_part_take, row);
     }
     row->layout.stage    = info.stage;
     row->accumulation    = info.accumulation;

@@ -84,6 +84,9 @@ typedef struct planning_time {
     planning_bound bound;                       /* the longest of them */
 } planning_time;
 
+/* Optimizers by parts by encodings: more than a plan has. */
+#define PLANNING_MOST_STATE_PARTS 48
+
 /* "key value, ...": what the configuration leaves to the trainer and a plan cannot do without; "": nothing. */
 typedef struct planning_assumed {
     char text[320];
@@ -100,6 +103,8 @@ typedef struct planning_row {
     size_t params_bytes, grads_bytes, optimizer_bytes;
     size_t gathered_bytes, transient_bytes, staging_bytes; /* what passes; staging: all the rest */
     size_t activation_bytes;                               /* 0: not known */
+    sherd_state_part state_parts[PLANNING_MOST_STATE_PARTS]; /* what optimizer_bytes are of */
+    int              num_state_parts;
     /* by space: the engine's; activations are not among them */
     size_t           device_bytes, host_bytes, pinned_bytes, nvme_bytes;
     double           paper_bytes; /* the ZeRO paper's formula for the same model state */
@@ -120,9 +125,15 @@ SHERD_MUST_USE sherd_status planning_row_make(const planning_request *request,
 SHERD_MUST_USE sherd_status planning_engine_open(const planning_request *request,
                                                  const planning_layout *layout, sherd_engine **out);
 
-/** Model state of Rajbhandari et al. 2020 (ZeRO, section 5 and table 1) in bytes: 2, 2 and 12 per parameter
- *  (4, 4, 8 in fp32) divided by the world from stage 3, 2, 1 on. `param_bytes` 2 or 4. */
-double planning_paper_bytes(double elems, int stage, int world_size, size_t param_bytes);
+/** Model state of Rajbhandari et al. 2020 (ZeRO, section 5 and table 1) in bytes: 2, 2 and K per parameter
+ *  (4, 4 and K in fp32) divided by the world from stage 3, 2, 1 on. `param_bytes` 2 or 4; `state_bytes` is K: 12 of
+ *  Adam (8 in fp32), 4 for each part of another optimizer's state. */
+double planning_paper_bytes(double elems, int stage, int world_size, size_t param_bytes,
+                            double state_bytes);
+
+/** Bytes of an element of the state, the mean over all that this rank updates: as it is stored, or with `is_fp32` as it
+ *  would be without encodings. 0: nothing is trained. */
+double planning_state_bytes(const planning_row *row, int is_fp32);
 
 /** One object, one line: every number of the row under the names of docs/planning.md. */
 SHERD_MUST_USE sherd_status planning_row_write(const planning_request *request,

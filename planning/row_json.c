@@ -58,6 +58,25 @@ static void bytes_set(json_t *root, const planning_row *row)
     real_set(root, "paper_bytes", row->paper_bytes);
 }
 
+static void state_set(json_t *root, const planning_row *row)
+{
+    json_t *all = json_array();
+
+    for (int i = 0; i < row->num_state_parts; i++) {
+        const sherd_state_part *part = &row->state_parts[i];
+        json_t                 *one  = json_object();
+
+        text_set(one, "optimizer", part->optimizer);
+        text_set(one, "part", part->part);
+        text_set(one, "encoding", part->encoding);
+        size_set(one, "elems", part->elems);
+        size_set(one, "bytes", part->bytes);
+        (void)json_array_append_new(all, one);
+    }
+    (void)json_object_set_new(root, "state", all);
+    real_set(root, "state_bytes_per_elem", planning_state_bytes(row, 0));
+}
+
 static void traffic_set(json_t *root, const planning_row *row)
 {
     const sherd_traffic_report *t     = &row->traffic;
@@ -123,6 +142,7 @@ sherd_status planning_row_write(const planning_request *request, const planning_
 
     layout_set(root, request, row);
     bytes_set(root, row);
+    state_set(root, row);
     traffic_set(root, row);
     (void)json_object_set_new(root, "fits", row->has_fit ? json_boolean(row->fits) : json_null());
     if (row->why[0] != '\0') {

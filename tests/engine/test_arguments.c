@@ -343,6 +343,13 @@ static sherd_status nobody_writes(void *ctx, const char *text, size_t len_bytes)
     return SHERD_OK;
 }
 
+static sherd_status nobody_takes(void *ctx, const sherd_state_part *part)
+{
+    (void)ctx;
+    (void)part;
+    return SHERD_OK;
+}
+
 /* Refused with a sentence of its own. */
 #define REFUSED(call)                                                                              \
     do {                                                                                           \
@@ -426,6 +433,7 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_engine_memory(NULL, &memory_report));
     REFUSED(sherd_engine_traffic(NULL, &traffic_report));
     REFUSED(sherd_engine_predict(NULL, &rates_given, &prediction));
+    REFUSED(sherd_engine_state_parts(NULL, nobody_takes, NULL));
     REFUSED(sherd_engine_query(NULL, &engine_info));
     REFUSED(sherd_engine_fits(NULL));
     REFUSED(sherd_engine_check_plans(NULL));
@@ -459,6 +467,7 @@ static void engines_without_an_argument_refuse(void)
     REFUSED(sherd_engine_memory(r.engine, NULL));
     REFUSED(sherd_engine_traffic(r.engine, NULL));
     REFUSED(sherd_engine_predict(r.engine, NULL, &prediction));
+    REFUSED(sherd_engine_state_parts(r.engine, NULL, NULL));
     REFUSED(sherd_engine_query(r.engine, NULL));
     (void)rig_param(&r, rig_unit(&r, "unit"), "w", 100);
     rig_seal(&r);

@@ -92,7 +92,7 @@ static void row_model_state_is_the_papers(void)
                 planning_layout layout = {stage, PLANNING_OFFLOAD_NONE, WORLDS[w]};
                 planning_row    row;
                 double          state;
-                double          paper = planning_paper_bytes(ELEMS[e], stage, WORLDS[w], 2);
+                double          paper = planning_paper_bytes(ELEMS[e], stage, WORLDS[w], 2, 12);
 
                 CHECK_OK(planning_row_make(&request, &layout, &row));
                 state = (double)(row.params_bytes + row.grads_bytes + row.optimizer_bytes);
@@ -102,8 +102,8 @@ static void row_model_state_is_the_papers(void)
         }
         planning_model_destroy(model);
     }
-    CHECK(planning_paper_bytes(7.5e9, 1, 64, 2) == 7.5e9 * 4 + 7.5e9 * 12 / 64);
-    CHECK(planning_paper_bytes(7.5e9, 0, 64, 4) == 7.5e9 * 16);
+    CHECK(planning_paper_bytes(7.5e9, 1, 64, 2, 12) == 7.5e9 * 4 + 7.5e9 * 12 / 64);
+    CHECK(planning_paper_bytes(7.5e9, 0, 64, 4, 8) == 7.5e9 * 16);
 }
 
 static void row_that_does_not_fit_says_what_would(void)
@@ -236,6 +236,152 @@ static void row_counts_the_update_pass(void)
     CHECK_INT(0, (long long)row.traffic.update_device_planned);
     planning_model_destroy(model);
 }
+
+/* ------------------------------------------------------- optimizers, encodings -- */
+
+typedef struct optimizer_case {
+    const char *settings; /* of optimizer.params beside the type's */
+    const char *type;
+    int         num_signed, num_squares; /* parts behind the master; the second have a free sign */
+    int         sweeps;
+} optimizer_case;
+
+static const optimizer_case OPTIMIZERS[] = {
+    {"optimizer.params.lr=1e-3", "AdamW", 1, 1, 1},
+    {"optimizer.params.lr=1e-3", "Lamb", 1, 1, 2},
+    {"optimizer.params.lr=1e-3", "Lion", 1, 0, 1},
+    {"optimizer.params.momentum=0", "SGD", 0, 0, 1},
+    {"optimizer.params.momentum=0.9", "SGD", 1, 0, 1},
+    {"optimizer.params.lr=1e-3", "Adagrad", 0, 1, 1},
+};
+
+static const char *const ENCODINGS[][2] = {
+    {"fp32", "fp32"}, {"bf16_beside", "fp32"}, {"fp32", "bf16"}, {"bf16_beside", "bf16"},
+    {"fp32", "fp8"},  {"bf16_beside", "fp8"},  {"bf16", "fp8"}};
+
+/* Bytes of 64 elements by the tables of docs/numerics.md. */
+static size_t chunk_bytes(const optimizer_case *what, const char *const encoding[2])
+{
+    size_t moment   = strcmp(encoding[1], "fp32") == 0 ? 256 : encoding[1][0] == 'b' ? 128 : 68;
+    int    has_sign = what->num_squares > 0 && moment != 68;
+    size_t master   = strcmp(encoding[0], "fp32") == 0   ? 256
+                      : strcmp(encoding[0], "bf16") == 0 ? 128
+                                                         : 128 + (has_sign ? 0 : 8);
+
+    return master + (size_t)(what->num_signed + what->num_squares) * moment;
+}
+
+#define ENCODED_ELEMS 1000000
+
+static void check_row(const optimizer_case *what, const char *const encoding[2],
+                      const planning_row *row)
+{
+    double chunk  = (double)chunk_bytes(what, encoding);
+    double owned  = ENCODED_ELEMS / (double)(row->layout.stage == 0 ? 1 : row->layout.world_size);
+    double beside = strcmp(encoding[0], "bf16_beside") == 0 ? 2 : 0; /* the parameter is read */
+    size_t parts  = 0;
+
+    CHECK(planning_state_bytes(row, 0) * 64 == chunk);
+    CHECK(planning_state_bytes(row, 1) == 4.0 * (1 + what->num_signed + what->num_squares));
+    for (int i = 0; i < row->num_state_parts; i++) {
+        CHECK(strcmp(row->state_parts[i].optimizer, what->type) == 0);
+        parts += row->state_parts[i].bytes;
+    }
+    CHECK(row->optimizer_bytes >= parts && row->optimizer_bytes < parts + 64 * SHERD_ALIGN_BYTES);
+    CHECK(fabs((double)parts / (owned * chunk / 64) - 1) < 0.02); /* padding */
+    if (what->sweeps == 1) {
+        double moved = 6 + beside + chunk / 32; /* gradient, norm, parameter; state in and out */
+
+        CHECK(fabs((double)row->traffic.update_device_planned / (owned * moved) - 1) < 0.02);
+    }
+}
+
+static void row_state_is_of_its_optimizer_and_encodings(void)
+{
+    planning_model  *model   = counted(ENCODED_ELEMS);
+    planning_request request = request_of(model, "cpu");
+    char             text[3][64];
+    const char      *settings[] = {text[0], text[1], text[2], NULL};
+
+    request.settings     = settings;
+    request.num_settings = 4;
+    for (size_t o = 0; o < sizeof(OPTIMIZERS) / sizeof(OPTIMIZERS[0]); o++) {
+        (void)snprintf(text[0], sizeof(text[0]), "optimizer.type=\"%s\"", OPTIMIZERS[o].type);
+        settings[3] = OPTIMIZERS[o].settings;
+        for (size_t e = 0; e < sizeof(ENCODINGS) / sizeof(ENCODINGS[0]); e++) {
+            (void)snprintf(text[1], sizeof(text[1]), "sherd.master_encoding=\"%s\"",
+                           ENCODINGS[e][0]);
+            (void)snprintf(text[2], sizeof(text[2]), "sherd.moment_encoding=\"%s\"",
+                           ENCODINGS[e][1]);
+            for (int stage = 0; stage <= 3; stage++) {
+                planning_layout layout = {stage, PLANNING_OFFLOAD_NONE, 1 + 2 * (stage % 2)};
+                planning_row    row;
+
+                CHECK_OK(planning_row_make(&request, &layout, &row));
+                check_row(&OPTIMIZERS[o], ENCODINGS[e], &row);
+            }
+        }
+    }
+    planning_model_destroy(model);
+}
+
+/* An fp32 parameter is its own master; SGD without a momentum then has no state. */
+static void row_of_fp32_counts_no_master(void)
+{
+    const char      *settings[] = {"bf16.enabled=false", "optimizer.type=\"SGD\""};
+    planning_model  *model      = counted(ENCODED_ELEMS);
+    planning_request request    = request_of(model, "cpu");
+    planning_layout  layout     = {1, PLANNING_OFFLOAD_NONE, 1};
+    planning_row     row;
+
+    request.settings     = settings;
+    request.num_settings = 1;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK(planning_state_bytes(&row, 1) == 8 && row.paper_bytes == 16.0 * ENCODED_ELEMS);
+    CHECK(strcmp(row.state_parts[0].encoding, "parameter") == 0);
+    request.num_settings = 2;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK(planning_state_bytes(&row, 1) == 0 && row.paper_bytes == 8.0 * ENCODED_ELEMS);
+    planning_model_destroy(model);
+}
+
+static double elems_of(const planning_row *row, const char *optimizer, const char *part)
+{
+    double sum = 0;
+
+    for (int i = 0; i < row->num_state_parts; i++) {
+        sum += strcmp(row->state_parts[i].optimizer, optimizer) == 0 &&
+                       strcmp(row->state_parts[i].part, part) == 0
+                   ? (double)row->state_parts[i].elems
+                   : 0;
+    }
+    return sum;
+}
+
+static void row_tells_the_optimizers_of_groups_apart(void)
+{
+    const char      *settings[] = {"sherd.groups=[{\"name\": \"matrices\", \"type\": \"Lion\", "
+                                        "\"matching\": [\"*.mlp.*weight\"]}]",
+                                   "sherd.master_encoding=\"bf16_beside\""};
+    planning_model  *model      = gpt2();
+    planning_request request    = request_of(model, "cpu");
+    planning_layout  layout     = {2, PLANNING_OFFLOAD_NONE, 1};
+    planning_row     row;
+    double           lion, adam;
+
+    request.settings     = settings;
+    request.num_settings = 2;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    lion = elems_of(&row, "Lion", "master");
+    adam = elems_of(&row, "AdamW", "master");
+    CHECK(lion == 12 * 8 * 768.0 * 768.0); /* two matrices of a layer, four times as wide */
+    CHECK(elems_of(&row, "Lion", "exp_avg_sq") == 0);
+    CHECK(fabs((lion + adam) / (double)row.trainable_elems - 1) < 1e-3);
+    CHECK(fabs(planning_state_bytes(&row, 0) - (lion * 6.125 + adam * 10) / (lion + adam)) < 1e-9);
+    planning_model_destroy(model);
+}
+
+/* ------------------------------------------------------------------- settings -- */
 
 static void row_of_a_wrong_setting_fails_with_its_name(void)
 {
@@ -411,6 +557,9 @@ static const test_case cases[] = {
     CASE(row_wear_counts_the_ranks_of_a_host),
     CASE(row_time_follows_the_traffic),
     CASE(row_counts_the_update_pass),
+    CASE(row_state_is_of_its_optimizer_and_encodings),
+    CASE(row_of_fp32_counts_no_master),
+    CASE(row_tells_the_optimizers_of_groups_apart),
     CASE(row_of_a_wrong_setting_fails_with_its_name),
     CASE(row_assumes_what_the_trainer_fills_in),
     CASE(row_is_one_line_of_json),
