@@ -75,7 +75,7 @@ typedef struct row_kind {
 /* 1: it ran; 0: it does not fit, cannot be, or failed, which counts; -1: the end is wanted. */
 static int real_row(bench *b, const row_kind *kind, int world, int is_told)
 {
-    planning_layout layout = {kind->stage, kind->offload, world};
+    planning_layout layout = {.stage = kind->stage, .offload = kind->offload, .world_size = world};
     memory_row     *row    = row_new(b);
     int             status;
 
@@ -127,8 +127,9 @@ static int planned_rows(bench *b, const row_kind *kind)
     const memory_options *o = b->options;
 
     for (size_t w = 0; w < o->num_worlds; w++) {
-        planning_layout layout = {kind->stage, kind->offload, o->worlds[w]};
-        memory_row     *row;
+        planning_layout layout = {
+            .stage = kind->stage, .offload = kind->offload, .world_size = o->worlds[w]};
+        memory_row *row;
 
         if (layout.world_size <= MEMORY_MOST_RANKS && !o->is_planned_only) {
             continue;

@@ -31,7 +31,7 @@ static int path_make(const char *folder, const char *name, char out[1024])
 static int plan(const planning_model *model, int stage, planning_offload offload, int world,
                 planning_row *out)
 {
-    planning_layout layout = {stage, offload, world};
+    planning_layout layout = {.stage = stage, .offload = offload, .world_size = world};
 
     if (memory_plan(model, "cuda", &layout, out) != SHERD_OK) {
         (void)fprintf(stderr, "bench-memory: %s\n", sherd_last_error());

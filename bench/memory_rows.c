@@ -336,7 +336,8 @@ int memory_row_plan(const planning_model *model, const char *name, const char *b
 int memory_row_run(const memory_folders *folders, const planning_model *model, const char *name,
                    const char *backend, const planning_layout *layout, memory_row *row)
 {
-    planning_layout     as_configured = {-1, PLANNING_OFFLOAD_AS_CONFIGURED, layout->world_size};
+    planning_layout as_configured = {
+        .stage = -1, .offload = PLANNING_OFFLOAD_AS_CONFIGURED, .world_size = layout->world_size};
     char                path[320];
     planning_request    request = {.model = model, .config_path = path, .backend = backend};
     memory_ranks_params params  = {.model       = name,

@@ -40,10 +40,10 @@ static sherd_status batch_ask(const planning_request *request, const planning_la
     return status;
 }
 
-sherd_status plan_entry_make(const plan_options *options, int layout, int world_size,
+sherd_status plan_entry_make(const plan_options *options, const planning_layout *layout,
                              plan_entry *out)
 {
-    planning_layout asked  = layout_of(options, layout, world_size);
+    planning_layout asked  = *layout;
     sherd_status    status = SHERD_OK;
 
     *out = (plan_entry){.request = options->request, .asked = asked};
@@ -58,6 +58,38 @@ sherd_status plan_entry_make(const plan_options *options, int layout, int world_
         out->row.layout.offload = asked.offload;
     }
     return status;
+}
+
+sherd_status plan_entry_try(const plan_options *options, int layout, int world_size,
+                            plan_entry *out)
+{
+    planning_layout asked  = layout_of(options, layout, world_size);
+    sherd_status    status = plan_entry_make(options, &asked, out);
+
+    if (status == SHERD_E_NOTSUP) {
+        (void)snprintf(out->refused, sizeof(out->refused), "%s", sherd_last_error());
+        status = SHERD_OK;
+    }
+    return status;
+}
+
+const plan_entry *plan_first(const plan_entry *entries, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (entries[i].refused[0] == '\0') {
+            return &entries[i];
+        }
+    }
+    return entries;
+}
+
+int plan_are_refused(const plan_entry *entries, size_t count)
+{
+    if (plan_first(entries, count)->refused[0] == '\0') {
+        return 0;
+    }
+    (void)fprintf(stderr, "sherd: %s\n", entries[0].refused);
+    return 1;
 }
 
 /* The whole plan of one rank, as the engine tells it. */
@@ -149,12 +181,19 @@ void plan_shortage_find(const plan_entry *entry, plan_shortage *out)
 
 /* --------------------------------------------------------------- printing -- */
 
+static sherd_status entry_write(const plan_entry *entry)
+{
+    return entry->refused[0] == '\0'
+               ? planning_row_write(&entry->request, &entry->row, cli_print, stdout)
+               : planning_refused_write(&entry->request, &entry->asked, entry->refused, cli_print,
+                                        stdout);
+}
+
 static int entries_print(const plan_options *options, const plan_entry *entries, size_t count)
 {
     if (options->is_json) {
         for (size_t i = 0; i < count; i++) {
-            if (planning_row_write(&entries[i].request, &entries[i].row, cli_print, stdout) !=
-                SHERD_OK) {
+            if (entry_write(&entries[i]) != SHERD_OK) {
                 (void)fprintf(stderr, "sherd: a row cannot be written\n");
                 return 1;
             }
@@ -185,10 +224,14 @@ static int rows_print(const plan_options *options)
     }
     for (int l = 0; l < options->num_layouts && !failed; l++) {
         for (int w = 0; w < options->num_worlds && !failed; w++) {
-            failed = plan_entry_make(options, l, options->worlds[w], &entries[count++]) != SHERD_OK;
+            failed = plan_entry_try(options, l, options->worlds[w], &entries[count++]) != SHERD_OK;
         }
     }
-    failed = failed ? cli_fail() : entries_print(options, entries, count);
+    if (failed) {
+        failed = cli_fail();
+    } else {
+        failed = plan_are_refused(entries, count) || entries_print(options, entries, count);
+    }
     free(entries);
     return failed;
 }

@@ -37,7 +37,8 @@ typedef struct plan_options {
 typedef struct plan_entry {
     planning_request request;
     planning_layout  asked;
-    planning_row     row; /* its layout is what was made of it */
+    planning_row     row;          /* its layout is what was made of it */
+    char             refused[512]; /* why there is no such plan, and no row; "": there is */
 } plan_entry;
 
 /** Reads the arguments and the files they name. 0, or -1 when all that was asked is printed, or the exit status of
@@ -45,9 +46,16 @@ typedef struct plan_entry {
 int  plan_options_init(int argc, char **argv, plan_options *out);
 void plan_options_fini(plan_options *options);
 
-/** One row of options->layouts. SHERD_OK, or what sherd_last_error() says. */
-SHERD_MUST_USE sherd_status plan_entry_make(const plan_options *options, int layout, int world_size,
-                                            plan_entry *out);
+/** A row. SHERD_OK, or what sherd_last_error() says. */
+SHERD_MUST_USE sherd_status plan_entry_make(const plan_options    *options,
+                                            const planning_layout *layout, plan_entry *out);
+/** One of options->layouts; of what is not supported why there is no row. */
+SHERD_MUST_USE sherd_status plan_entry_try(const plan_options *options, int layout, int world_size,
+                                           plan_entry *out);
+/** The first that has a row, for what all have in common; if none has one, the first. */
+const plan_entry *plan_first(const plan_entry *entries, size_t count);
+/** Whether none of them has a row; then it is said why. */
+int plan_are_refused(const plan_entry *entries, size_t count);
 
 /* What a row needs beyond what there is; 0 where memory is not known or suffices. A host's is of all its ranks. */
 typedef struct plan_shortage {

@@ -14,7 +14,7 @@
 
 static int can_be(const plan_entry *entry)
 {
-    return !entry->row.has_fit || entry->row.fits;
+    return entry->refused[0] == '\0' && (!entry->row.has_fit || entry->row.fits);
 }
 
 /* Less offload, then the lower stage. */
@@ -66,13 +66,49 @@ static double excess_of(const plan_entry *entry)
     return device > host ? device : host;
 }
 
+/* ------------------------------------------------------------- without a loss -- */
+
+static double bytes_of(const plan_entry *entry)
+{
+    const planning_row *row = &entry->row;
+
+    return (double)row->device_bytes + (double)row->host_bytes + (double)row->nvme_bytes;
+}
+
+/* The same layout with masters that are stored in fewer bytes without a loss, where it can be had and saves some. */
+static int beside_make(const plan_options *options, const plan_entry *entry, plan_entry *out)
+{
+    planning_layout layout = entry->asked;
+
+    for (size_t i = 0; i < options->request.num_settings; i++) {
+        if (strncmp(options->settings[i], PLANNING_MASTER_KEY, strlen(PLANNING_MASTER_KEY)) == 0) {
+            return 0; /* who names one has chosen */
+        }
+    }
+    layout.is_beside = 1;
+    return entry->refused[0] == '\0' && plan_entry_make(options, &layout, out) == SHERD_OK &&
+           bytes_of(out) < bytes_of(entry);
+}
+
+/* It is proposed where it makes the difference: elsewhere the configuration stays as it is. */
+static void entry_shrink(const plan_options *options, plan_entry *entry)
+{
+    plan_entry beside;
+
+    if (!can_be(entry) && beside_make(options, entry, &beside) && can_be(&beside)) {
+        *entry = beside;
+    }
+}
+
 /* ---------------------------------------------------------------- reasons -- */
 
-/* "stage 2, offload optimizer-cpu" */
+/* "stage 2, offload optimizer-cpu", and "*" where the encoding is changed. */
 static const char *layout_text(const plan_entry *entry, char out[64])
 {
-    (void)snprintf(out, 64, "stage %d, offload %s", entry->row.layout.stage,
-                   planning_offload_name(entry->row.layout.offload));
+    const planning_layout *layout = entry->refused[0] == '\0' ? &entry->row.layout : &entry->asked;
+
+    (void)snprintf(out, 64, "stage %d, offload %s%s", layout->stage,
+                   planning_offload_name(layout->offload), entry->asked.is_beside ? " *" : "");
     return out;
 }
 
@@ -102,7 +138,7 @@ static void need_print(const plan_entry *entry)
 static void head_print(const plan_entry *entry, int count)
 {
     const planning_request *request = &entry->request;
-    int                     world   = entry->row.layout.world_size;
+    int                     world   = entry->asked.world_size;
     char                    text[PLAN_BYTES_CHARS];
 
     (void)fprintf(stderr, "%s on %d rank%s, %d to a host: %d layout%s\n", request->model->label,
@@ -136,7 +172,10 @@ static void refused_print(const plan_entry *entries, int count)
     char text[PLAN_FIT_CHARS];
 
     for (int i = 0; i < count; i++) {
-        if (!can_be(&entries[i])) {
+        if (entries[i].refused[0] != '\0') {
+            (void)fprintf(stderr, "  %-32s cannot be: %s\n", layout_text(&entries[i], layout),
+                          entries[i].refused);
+        } else if (!can_be(&entries[i])) {
             const char *lack = plan_fit_text(&entries[i], text);
 
             (void)fprintf(stderr, "  %-32s does not fit: %s\n", layout_text(&entries[i], layout),
@@ -157,6 +196,52 @@ static void fitting_print(const plan_entry *entries, int count)
             need_print(&entries[i]);
             (void)fprintf(stderr, "\n");
         }
+    }
+}
+
+static void changed_print(const plan_entry *entries, int count)
+{
+    int is_changed = 0;
+
+    for (int i = 0; i < count; i++) {
+        is_changed |= entries[i].asked.is_beside;
+    }
+    if (is_changed) {
+        (void)fprintf(stderr, "* fits with " PLANNING_MASTER_KEY " " PLANNING_MASTER_BESIDE
+                              " alone, which loses no bit.\n");
+    }
+}
+
+/* "3.46 GiB less of a device": what the one needs less than the other. */
+static void saving_print(const plan_entry *less, const plan_entry *more)
+{
+    double device = plan_device_need(more) - plan_device_need(less);
+    double host   = plan_host_need(more) - plan_host_need(less);
+    char   text[PLAN_BYTES_CHARS];
+
+    (void)fprintf(stderr, "%s less of a %s", plan_bytes_text(device > 0 ? device : host, text),
+                  device > 0 ? "device" : "host");
+}
+
+/* The encoding that the choice has, or could have. */
+static void encoding_print(const plan_options *options, const plan_entry *chosen)
+{
+    planning_layout layout = chosen->asked;
+    plan_entry      other;
+
+    if (chosen->asked.is_beside) {
+        layout.is_beside = 0;
+        if (plan_entry_make(options, &layout, &other) == SHERD_OK) {
+            (void)fprintf(stderr, "Changed: " PLANNING_MASTER_KEY " is " PLANNING_MASTER_BESIDE
+                                  ", which loses no bit and needs ");
+            saving_print(chosen, &other);
+            (void)fprintf(stderr, "; without it this layout does not fit.\n");
+        }
+    } else if (beside_make(options, chosen, &other)) {
+        (void)fprintf(stderr, "With " PLANNING_MASTER_KEY " " PLANNING_MASTER_BESIDE
+                              ", which loses no bit, it would need ");
+        saving_print(&other, chosen);
+        (void)fprintf(stderr, ".\n");
     }
 }
 
@@ -203,7 +288,8 @@ static void nothing_print(const plan_entry *entries, int count)
     char              layout[64];
 
     for (int i = 1; i < count; i++) {
-        if (excess_of(&entries[i]) < excess_of(least)) {
+        if (entries[i].refused[0] == '\0' &&
+            (least->refused[0] != '\0' || excess_of(&entries[i]) < excess_of(least))) {
             least = &entries[i];
         }
     }
@@ -233,15 +319,17 @@ static int entries_choose(const plan_options *options, const plan_entry *entries
     const plan_entry *shortest = shortest_find(entries, count, NULL);
     const plan_entry *chosen;
 
-    head_print(&entries[0], count);
+    head_print(plan_first(entries, (size_t)count), count);
     refused_print(entries, count);
     if (shortest == NULL) {
         nothing_print(entries, count);
         return 1;
     }
     fitting_print(entries, count);
+    changed_print(entries, count);
     chosen = simplest_find(entries, count, shortest);
     choice_print(entries, count, chosen, shortest);
+    encoding_print(options, chosen);
     return choice_write(options, chosen);
 }
 
@@ -250,9 +338,13 @@ static int world_choose(const plan_options *options, int world_size)
     plan_entry entries[PLAN_MOST_LAYOUTS] = {0};
 
     for (int l = 0; l < options->num_layouts; l++) {
-        if (plan_entry_make(options, l, world_size, &entries[l]) != SHERD_OK) {
+        if (plan_entry_try(options, l, world_size, &entries[l]) != SHERD_OK) {
             return cli_fail();
         }
+        entry_shrink(options, &entries[l]);
+    }
+    if (plan_are_refused(entries, (size_t)options->num_layouts)) {
+        return 1;
     }
     return entries_choose(options, entries, options->num_layouts);
 }

@@ -101,6 +101,9 @@ static sherd_status layout_set(const plan_options *options, const planning_layou
     if (status == SHERD_OK && layout->offload == PLANNING_OFFLOAD_PARAMS_NVME) {
         status = key_set(config, PARAMS, "max_in_cpu", "0");
     }
+    if (status == SHERD_OK && layout->is_beside) {
+        status = sherd_config_set(config, PLANNING_MASTER_KEY, PLANNING_MASTER_BESIDE);
+    }
     return status;
 }
 

@@ -157,7 +157,8 @@ static int settings_check(const plan_parse *in, const plan_options *out)
 /* The stage of the configuration. */
 static int stage_ask(const plan_options *out, int *stage)
 {
-    planning_layout   layout = {-1, PLANNING_OFFLOAD_AS_CONFIGURED, out->worlds[0]};
+    planning_layout layout = {
+        .stage = -1, .offload = PLANNING_OFFLOAD_AS_CONFIGURED, .world_size = out->worlds[0]};
     sherd_engine_info info;
     sherd_engine     *engine;
     sherd_status      status = planning_engine_open(&out->request, &layout, &engine);
@@ -230,7 +231,8 @@ static int layouts_make(plan_parse *in, plan_options *out)
     }
     for (int s = 0; s < in->num_stages; s++) {
         for (int o = 0; o < in->num_offloads; o++) {
-            planning_layout layout = {in->stages[s], in->offloads[o], 0};
+            planning_layout layout = {
+                .stage = in->stages[s], .offload = in->offloads[o], .world_size = 0};
 
             if (planning_offload_fits_stage(layout.offload, layout.stage)) {
                 out->layouts[out->num_layouts++] = layout;

@@ -440,6 +440,12 @@ static void line_print(const plan_entry *entry, table_unit unit)
     };
     char text[PLAN_FIT_CHARS];
 
+    if (entry->refused[0] != '\0') {
+        (void)printf("%5d %-14s %6d  cannot be: %s\n", entry->asked.stage,
+                     planning_offload_name(entry->asked.offload), entry->asked.world_size,
+                     entry->refused);
+        return;
+    }
     (void)printf("%5d %-14s %6d ", row->layout.stage, planning_offload_name(row->layout.offload),
                  row->layout.world_size);
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
@@ -453,7 +459,8 @@ static void line_print(const plan_entry *entry, table_unit unit)
     (void)printf("\n");
 }
 
-static void table_explain(const plan_entry *entries, size_t count, table_unit unit)
+static void table_explain(const plan_entry *entries, size_t count, const plan_entry *first,
+                          table_unit unit)
 {
     char text[PLAN_BYTES_CHARS];
     int  is_assumed  = 0;
@@ -471,21 +478,21 @@ static void table_explain(const plan_entry *entries, size_t count, table_unit un
         "of these by place%s;\nwire: sent in a step; step: predicted seconds, most of them "
         "the bound's.\n",
         unit.name, has_spare ? ", state twice on nvme" : "");
-    state_print(&entries[0].row);
-    if (entries[0].row.activation_bytes > 0) {
+    state_print(&first->row);
+    if (first->row.activation_bytes > 0) {
         (void)printf("Beside them a rank has %s of activations%s.\n",
-                     plan_bytes_text((double)entries[0].row.activation_bytes, text),
-                     entries[0].row.has_fit ? ", counted in what fits" : "");
+                     plan_bytes_text((double)first->row.activation_bytes, text),
+                     first->row.has_fit ? ", counted in what fits" : "");
     }
-    if (entries[0].row.activation_bytes == 0 && entries[0].row.has_fit) {
+    if (first->row.activation_bytes == 0 && first->row.has_fit) {
         (void)printf("Activations are not known and not counted: --activations gives them.\n");
     }
     if (!has_compute) {
         (void)printf("Arithmetic is left out of the step: --tokens says how much there is.\n");
     }
-    if (entries[0].row.assumed.text[0] != '\0') {
+    if (first->row.assumed.text[0] != '\0') {
         (void)printf("Assumed, since the configuration leaves it to the trainer: %s.\n",
-                     entries[0].row.assumed.text);
+                     first->row.assumed.text);
     }
     if (is_assumed) {
         (void)printf("Rates are assumed where nobody gave them: sherd bench measures them "
@@ -495,18 +502,19 @@ static void table_explain(const plan_entry *entries, size_t count, table_unit un
 
 void plan_table_print(const plan_options *options, const plan_entry *entries, size_t count)
 {
-    table_unit unit = unit_choose(entries, count);
-    char       text[96];
+    const plan_entry *first = plan_first(entries, count);
+    table_unit        unit  = unit_choose(entries, count);
+    char              text[96];
 
-    model_print(&entries[0]);
-    if (sequences_text(&entries[0], text)[0] != '\0' && options->num_worlds == 1) {
+    model_print(first);
+    if (sequences_text(first, text)[0] != '\0' && options->num_worlds == 1) {
         (void)printf("a micro-batch: %s\n", text);
     }
     (void)printf("\n%5s %-14s %6s  %8s %8s %8s %8s %8s %8s %8s %8s %8s %8s  %-7s%s\n", "stage",
                  "offload", "world", "params", "grads", "state", "gathered", "other", "= device",
-                 "host", "nvme", "wire", "step", "bound", entries[0].row.has_fit ? "  fits" : "");
+                 "host", "nvme", "wire", "step", "bound", first->row.has_fit ? "  fits" : "");
     for (size_t i = 0; i < count; i++) {
         line_print(&entries[i], unit);
     }
-    table_explain(entries, count, unit);
+    table_explain(entries, count, first, unit);
 }

@@ -240,6 +240,9 @@ static sherd_status config_fill(const planning_request *request, const planning_
         (void)snprintf(text, sizeof(text), "%d", layout->stage);
         status = sherd_config_set(config, "!zero_optimization.stage", text);
     }
+    if (status == SHERD_OK && layout->is_beside) {
+        status = sherd_config_set(config, PLANNING_MASTER_KEY, PLANNING_MASTER_BESIDE);
+    }
     if (status == SHERD_OK) {
         status = offload_set(request, layout->offload, config);
     }

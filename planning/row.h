@@ -38,6 +38,10 @@ int planning_offload_fits_stage(planning_offload offload, int stage);
     " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}},"                           \
     " \"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 0}}"
 
+/* The encoding of masters that loses no bit, as a setting (docs/numerics.md). */
+#define PLANNING_MASTER_KEY    "sherd.master_encoding"
+#define PLANNING_MASTER_BESIDE "\"bf16_beside\""
+
 /* What all rows of a table have in common. */
 typedef struct planning_request {
     const planning_model *model;
@@ -59,6 +63,7 @@ typedef struct planning_layout {
     int              stage; /* -1: as configured */
     planning_offload offload;
     int              world_size;
+    int is_beside; /* the masters are stored beside their bf16 parameters, whatever is configured */
 } planning_layout;
 
 /** Ranks that share a host and its drives: as given, else 8 on "cuda" and all on "cpu", at most the world. */
@@ -115,8 +120,8 @@ typedef struct planning_row {
     planning_assumed assumed;
 } planning_row;
 
-/** Plans one row. E_NOTSUP, E_INVAL (the configuration, a layout that cannot be: sherd_last_error() says it),
- *  E_NOMEM. A row that does not fit is SHERD_OK with fits 0. */
+/** Plans one row. E_NOTSUP, E_INVAL (the configuration, a layout that cannot be: sherd_last_error() says it;
+ *  layout->is_beside where the file names another encoding), E_NOMEM. A row that does not fit is SHERD_OK with fits 0. */
 SHERD_MUST_USE sherd_status planning_row_make(const planning_request *request,
                                               const planning_layout *layout, planning_row *out);
 
@@ -139,5 +144,10 @@ double planning_state_bytes(const planning_row *row, int is_fp32);
 SHERD_MUST_USE sherd_status planning_row_write(const planning_request *request,
                                                const planning_row *row, sherd_write_fn write,
                                                void *ctx);
+/** The same of a layout that has no plan: what was asked, and as "refused" the sentence. */
+SHERD_MUST_USE sherd_status planning_refused_write(const planning_request *request,
+                                                   const planning_layout  *layout,
+                                                   const char *refused, sherd_write_fn write,
+                                                   void *ctx);
 
 #endif

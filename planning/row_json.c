@@ -133,12 +133,28 @@ static void time_set(json_t *root, const planning_request *request, const planni
     (void)json_object_set_new(root, "rates", rates);
 }
 
+/* The object goes with it. */
+static sherd_status line_write(json_t *root, sherd_write_fn write, void *ctx)
+{
+    char        *text = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);
+    sherd_status status;
+
+    json_decref(root);
+    if (text == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    status = write(ctx, text, strlen(text));
+    if (status == SHERD_OK) {
+        status = write(ctx, "\n", 1);
+    }
+    free(text);
+    return status;
+}
+
 sherd_status planning_row_write(const planning_request *request, const planning_row *row,
                                 sherd_write_fn write, void *ctx)
 {
-    json_t      *root = json_object();
-    char        *text;
-    sherd_status status;
+    json_t *root = json_object();
 
     layout_set(root, request, row);
     bytes_set(root, row);
@@ -152,15 +168,19 @@ sherd_status planning_row_write(const planning_request *request, const planning_
         text_set(root, "assumed", row->assumed.text);
     }
     time_set(root, request, row);
-    text = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);
-    json_decref(root);
-    if (text == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    status = write(ctx, text, strlen(text));
-    if (status == SHERD_OK) {
-        status = write(ctx, "\n", 1);
-    }
-    free(text);
-    return status;
+    return line_write(root, write, ctx);
+}
+
+sherd_status planning_refused_write(const planning_request *request, const planning_layout *layout,
+                                    const char *refused, sherd_write_fn write, void *ctx)
+{
+    json_t *root = json_object();
+
+    text_set(root, "model", request->model->label);
+    text_set(root, "backend", request->backend);
+    (void)json_object_set_new(root, "stage", json_integer(layout->stage));
+    text_set(root, "offload", planning_offload_name(layout->offload));
+    (void)json_object_set_new(root, "world_size", json_integer(layout->world_size));
+    text_set(root, "refused", refused);
+    return line_write(root, write, ctx);
 }

@@ -241,6 +241,29 @@ says err "stage 0, offload none            does not fit: device +32.1 GiB"
 says err "Chosen: stage 1, offload none"
 says err "sherd bench --out rates.json"
 "$python" -m json.tool <out >/dev/null || fail "the configuration on standard output"
+
+# An encoding that loses nothing is proposed where it makes the layout fit, told of where it does not, left alone where one is named.
+small="--params 1.5B --backend cpu --stage 0 --offload none --best"
+run 0 $small --host-memory 22G --out beside.json
+says err "stage 0, offload none *          1.68 s a step, bound by update; 19.6 GiB of a host"
+says err 'Changed: sherd.master_encoding is "bf16_beside", which loses no bit and needs 2.79 GiB less of a host'
+run 0 --params 1.5B --backend cpu --config beside.json --host-memory 22G --json
+check "the row of the proposed encoding" <<'PY'
+must(f"10 bytes: {rows[0]['state']}", rows[0]["state_bytes_per_elem"] == 10)
+must("it fits", rows[0]["fits"] is True)
+PY
+run 0 $small --host-memory 40G --out roomy.json
+says err 'With sherd.master_encoding "bf16_beside", which loses no bit, it would need 2.79 GiB less of a host'
+grep -q encoding roomy.json && fail "an encoding that nothing needs is written"
+run 1 $small --host-memory 22G --set 'sherd.master_encoding="fp32"' --out none.json
+says err "nothing fits"
+run 0 --params 1.5B --world 2 --backend cpu --stage all --offload all --set 'sherd.master_encoding="bf16_beside"' --json
+check "layouts that can be with an encoding, and others" <<'PY'
+must("12 rows", len(rows) == 12)
+must("each is planned or refused", all(("refused" in r) != ("state" in r) for r in rows))
+plain = [r for r in rows if r["offload"] == "none"]
+must("10 bytes", all(r.get("state_bytes_per_elem") == 10 for r in plain))
+PY
 echo mine >there.json
 run 1 --params 1B --best --out there.json
 says err "--force overwrites it"

@@ -60,7 +60,9 @@ static void row_purposes_sum_to_spaces(void)
         for (size_t w = 0; w < sizeof(WORLDS) / sizeof(WORLDS[0]); w++) {
             for (int stage = 0; stage <= 3; stage++) {
                 for (int offload = 0; offload < PLANNING_OFFLOADS; offload++) {
-                    planning_layout layout = {stage, (planning_offload)offload, WORLDS[w]};
+                    planning_layout layout = {.stage      = stage,
+                                              .offload    = (planning_offload)offload,
+                                              .world_size = WORLDS[w]};
                     planning_row    row;
 
                     if (!planning_offload_fits_stage(layout.offload, stage)) {
@@ -89,10 +91,11 @@ static void row_model_state_is_the_papers(void)
 
         for (size_t w = 0; w < 6; w++) {
             for (int stage = 1; stage <= 3; stage++) {
-                planning_layout layout = {stage, PLANNING_OFFLOAD_NONE, WORLDS[w]};
-                planning_row    row;
-                double          state;
-                double          paper = planning_paper_bytes(ELEMS[e], stage, WORLDS[w], 2, 12);
+                planning_layout layout = {
+                    .stage = stage, .offload = PLANNING_OFFLOAD_NONE, .world_size = WORLDS[w]};
+                planning_row row;
+                double       state;
+                double       paper = planning_paper_bytes(ELEMS[e], stage, WORLDS[w], 2, 12);
 
                 CHECK_OK(planning_row_make(&request, &layout, &row));
                 state = (double)(row.params_bytes + row.grads_bytes + row.optimizer_bytes);
@@ -110,7 +113,7 @@ static void row_that_does_not_fit_says_what_would(void)
 {
     planning_model  *model   = counted((size_t)7500000000);
     planning_request request = request_of(model, "cuda");
-    planning_layout  layout  = {1, PLANNING_OFFLOAD_NONE, 8};
+    planning_layout  layout  = {.stage = 1, .offload = PLANNING_OFFLOAD_NONE, .world_size = 8};
     planning_row     row;
 
     request.device_bytes = (size_t)40000000000;
@@ -158,8 +161,9 @@ static void row_is_of_its_layout_whatever_a_setting_says(void)
         request.settings     = &settings[s];
         request.num_settings = 1;
         for (int offload = 0; offload < PLANNING_OFFLOADS; offload++) {
-            planning_layout layout = {3, (planning_offload)offload, 8};
-            planning_row    row;
+            planning_layout layout = {
+                .stage = 3, .offload = (planning_offload)offload, .world_size = 8};
+            planning_row row;
 
             CHECK_OK(planning_row_make(&request, &layout, &row));
             CHECK_INT(offload, row.layout.offload);
@@ -174,8 +178,9 @@ static void row_wear_counts_the_ranks_of_a_host(void)
     const char      *settings[] = {"aio.step_seconds=10"};
     planning_model  *model      = counted(100000000);
     planning_request request    = request_of(model, "cuda");
-    planning_layout  layout     = {3, PLANNING_OFFLOAD_OPTIMIZER_NVME, 8};
-    planning_row     one, eight;
+    planning_layout  layout     = {
+             .stage = 3, .offload = PLANNING_OFFLOAD_OPTIMIZER_NVME, .world_size = 8};
+    planning_row one, eight;
 
     request.settings       = settings;
     request.num_settings   = 1;
@@ -193,9 +198,9 @@ static void row_time_follows_the_traffic(void)
 {
     planning_model  *model   = gpt2();
     planning_request request = request_of(model, "cuda");
-    planning_layout  layout  = {3, PLANNING_OFFLOAD_PARAMS_NVME, 4};
-    planning_row     row;
-    double           wire, nvme;
+    planning_layout layout = {.stage = 3, .offload = PLANNING_OFFLOAD_PARAMS_NVME, .world_size = 4};
+    planning_row    row;
+    double          wire, nvme;
 
     for (int i = 0; i < PLANNING_RATES; i++) {
         request.rates.values[i] = 1;
@@ -224,13 +229,14 @@ static void row_counts_the_update_pass(void)
 {
     planning_model  *model   = counted(64000000);
     planning_request request = request_of(model, "cpu");
-    planning_layout  layout  = {0, PLANNING_OFFLOAD_NONE, 1};
+    planning_layout  layout  = {.stage = 0, .offload = PLANNING_OFFLOAD_NONE, .world_size = 1};
     planning_row     row;
 
     CHECK_OK(planning_row_make(&request, &layout, &row));
     CHECK(fabs((double)row.traffic.update_device_planned / 64e6 - 30) < 0.01);
     CHECK_INT(0, (long long)row.traffic.update_host_planned);
-    layout = (planning_layout){2, PLANNING_OFFLOAD_OPTIMIZER_CPU, 1};
+    layout =
+        (planning_layout){.stage = 2, .offload = PLANNING_OFFLOAD_OPTIMIZER_CPU, .world_size = 1};
     CHECK_OK(planning_row_make(&request, &layout, &row));
     CHECK(fabs((double)row.traffic.update_host_planned / 64e6 - 30) < 0.01);
     CHECK_INT(0, (long long)row.traffic.update_device_planned);
@@ -314,7 +320,9 @@ static void row_state_is_of_its_optimizer_and_encodings(void)
             (void)snprintf(text[2], sizeof(text[2]), "sherd.moment_encoding=\"%s\"",
                            ENCODINGS[e][1]);
             for (int stage = 0; stage <= 3; stage++) {
-                planning_layout layout = {stage, PLANNING_OFFLOAD_NONE, 1 + 2 * (stage % 2)};
+                planning_layout layout = {.stage      = stage,
+                                          .offload    = PLANNING_OFFLOAD_NONE,
+                                          .world_size = 1 + 2 * (stage % 2)};
                 planning_row    row;
 
                 CHECK_OK(planning_row_make(&request, &layout, &row));
@@ -331,7 +339,7 @@ static void row_of_fp32_counts_no_master(void)
     const char      *settings[] = {"bf16.enabled=false", "optimizer.type=\"SGD\""};
     planning_model  *model      = counted(ENCODED_ELEMS);
     planning_request request    = request_of(model, "cpu");
-    planning_layout  layout     = {1, PLANNING_OFFLOAD_NONE, 1};
+    planning_layout  layout     = {.stage = 1, .offload = PLANNING_OFFLOAD_NONE, .world_size = 1};
     planning_row     row;
 
     request.settings     = settings;
@@ -365,7 +373,7 @@ static void row_tells_the_optimizers_of_groups_apart(void)
                                    "sherd.master_encoding=\"bf16_beside\""};
     planning_model  *model      = gpt2();
     planning_request request    = request_of(model, "cpu");
-    planning_layout  layout     = {2, PLANNING_OFFLOAD_NONE, 1};
+    planning_layout  layout     = {.stage = 2, .offload = PLANNING_OFFLOAD_NONE, .world_size = 1};
     planning_row     row;
     double           lion, adam;
 
@@ -388,8 +396,9 @@ static void row_of_a_wrong_setting_fails_with_its_name(void)
     const char      *settings[] = {"zero_optimization.stagee=1"};
     planning_model  *model      = counted(1000);
     planning_request request    = request_of(model, "cpu");
-    planning_layout  layout     = {-1, PLANNING_OFFLOAD_AS_CONFIGURED, 2};
-    planning_row     row;
+    planning_layout  layout     = {
+             .stage = -1, .offload = PLANNING_OFFLOAD_AS_CONFIGURED, .world_size = 2};
+    planning_row row;
 
     request.settings     = settings;
     request.num_settings = 1;
@@ -412,9 +421,10 @@ static void row_assumes_what_the_trainer_fills_in(void)
     char             path[512];
     planning_model  *model   = counted(1000000);
     planning_request request = request_of(model, "cpu");
-    planning_layout  layout  = {-1, PLANNING_OFFLOAD_AS_CONFIGURED, 2};
-    planning_row     row;
-    FILE            *file;
+    planning_layout  layout  = {
+          .stage = -1, .offload = PLANNING_OFFLOAD_AS_CONFIGURED, .world_size = 2};
+    planning_row row;
+    FILE        *file;
 
     (void)snprintf(path, sizeof(path), "%s/auto.json", test_scratch());
     file = fopen(path, "w");
@@ -439,9 +449,10 @@ static void row_is_one_line_of_json(void)
     static char      text[16384];
     planning_model  *model   = gpt2();
     planning_request request = request_of(model, "cuda");
-    planning_layout  layout  = {3, PLANNING_OFFLOAD_OPTIMIZER_NVME, 8};
-    planning_row     row;
-    json_t          *root;
+    planning_layout  layout  = {
+          .stage = 3, .offload = PLANNING_OFFLOAD_OPTIMIZER_NVME, .world_size = 8};
+    planning_row row;
+    json_t      *root;
 
     text[0] = '\0';
     CHECK_OK(planning_row_make(&request, &layout, &row));
