@@ -308,12 +308,33 @@ static sherd_state_part part_sum(const sherdi_plan *plan, const sherdi_optimizer
     return sum;
 }
 
+/* The bf16 values that extents on storage have beside what their masters lack. */
+static sherd_state_part values_sum(const sherdi_plan *plan, const sherdi_optimizer *optimizer)
+{
+    sherd_state_part sum = {.struct_size = sizeof(sum),
+                            .optimizer   = sherdi_optimizer_name(optimizer),
+                            .part        = "parameter",
+                            .encoding    = sherdi_encoding_name(SHERDI_ENCODING_BF16)};
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+
+        if (plan->segments[block->segment].optimizer == optimizer &&
+            sherdi_block_keeps_values(block)) {
+            sum.elems += block->elems;
+            sum.bytes += block->elems * sherdi_compute_bytes(&plan->segments[block->segment]);
+        }
+    }
+    return sum;
+}
+
 static sherd_status parts_tell(const sherdi_plan *plan, sherd_state_part_fn fn, void *ctx)
 {
     static const char *const ENCODINGS[] = {"parameter", "fp32", "bf16_beside", "bf16", "fp8"};
 
     for (size_t o = 0; o < plan->num_optimizers; o++) {
         const sherdi_optimizer *optimizer = plan->optimizers[o].optimizer;
+        sherd_state_part        values    = values_sum(plan, optimizer);
 
         for (int part = 0; part < optimizer->num_parts; part++) {
             for (size_t e = 0; e < sizeof(ENCODINGS) / sizeof(ENCODINGS[0]); e++) {
@@ -323,6 +344,9 @@ static sherd_status parts_tell(const sherdi_plan *plan, sherd_state_part_fn fn, 
                     SHERDI_TRY(fn(ctx, &sum));
                 }
             }
+        }
+        if (values.elems > 0) {
+            SHERDI_TRY(fn(ctx, &values));
         }
     }
     return SHERD_OK;

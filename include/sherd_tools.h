@@ -58,7 +58,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_predict(sherd_engine      *en
 typedef struct sherd_state_part {
     size_t      struct_size;
     const char *optimizer; /* "AdamW"; this and the next two in static storage */
-    const char *part;      /* "exp_avg" */
+    const char *part; /* "exp_avg"; "parameter": the value that state on storage has beside what
+                              its master lacks */
     const char
           *encoding; /* "fp32", "bf16_beside", "bf16", "fp8"; "parameter": an fp32 parameter is its
                              own master, which has no bytes here */

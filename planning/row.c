@@ -485,8 +485,11 @@ double planning_state_bytes(const planning_row *row, int is_fp32)
         const sherd_state_part *part = &row->state_parts[i];
 
         elems += strcmp(part->part, "master") == 0 ? (double)part->elems : 0;
-        bytes +=
-            is_fp32 && part->bytes > 0 ? (double)part->elems * sizeof(float) : (double)part->bytes;
+        if (!is_fp32) {
+            bytes += (double)part->bytes;
+        } else if (part->bytes > 0 && strcmp(part->part, "parameter") != 0) {
+            bytes += (double)part->elems * sizeof(float);
+        }
     }
     return elems > 0 ? bytes / elems : 0;
 }

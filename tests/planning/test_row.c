@@ -333,6 +333,27 @@ static void row_state_is_of_its_optimizer_and_encodings(void)
     planning_model_destroy(model);
 }
 
+/* On a drive the bf16 values are with what their masters lack: nothing is saved there. */
+static void row_of_state_on_storage_has_the_values_too(void)
+{
+    const char      *settings[] = {"sherd.master_encoding=\"bf16_beside\""};
+    planning_model  *model      = counted(ENCODED_ELEMS);
+    planning_request request    = request_of(model, "cpu");
+    planning_layout  layout     = {
+             .stage = 2, .offload = PLANNING_OFFLOAD_OPTIMIZER_NVME, .world_size = 1};
+    planning_row row;
+
+    request.settings     = settings;
+    request.num_settings = 1;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK(planning_state_bytes(&row, 0) == 12 && planning_state_bytes(&row, 1) == 12);
+    CHECK(strcmp(row.state_parts[row.num_state_parts - 1].part, "parameter") == 0);
+    CHECK(fabs((double)row.optimizer_bytes / (12.0 * ENCODED_ELEMS) - 1) < 0.02);
+    CHECK(fabs((double)row.traffic.read_step_planned / (10.0 * ENCODED_ELEMS) - 1) < 0.02);
+    CHECK(fabs((double)row.traffic.written_step_planned / (12.0 * ENCODED_ELEMS) - 1) < 0.02);
+    planning_model_destroy(model);
+}
+
 /* An fp32 parameter is its own master; SGD without a momentum then has no state. */
 static void row_of_fp32_counts_no_master(void)
 {
@@ -569,6 +590,7 @@ static const test_case cases[] = {
     CASE(row_time_follows_the_traffic),
     CASE(row_counts_the_update_pass),
     CASE(row_state_is_of_its_optimizer_and_encodings),
+    CASE(row_of_state_on_storage_has_the_values_too),
     CASE(row_of_fp32_counts_no_master),
     CASE(row_tells_the_optimizers_of_groups_apart),
     CASE(row_of_a_wrong_setting_fails_with_its_name),
