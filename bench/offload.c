@@ -246,11 +246,15 @@ static bench_stat row_stat(const bench *b, const double *seconds, int row, int t
     return stat;
 }
 
+/* Of one step: the report's count has the I/O alone between two steps too. */
 static double row_bytes(const bench *b, int row)
 {
-    const sherd_step_report *report = &b->reports[row == ROW_BESIDE ? row : ROW_STEP];
+    const sherd_engine      *engine = (row == ROW_BESIDE ? &b->beside : &b->piped)->engine;
+    const sherdi_plan_moves *moves  = &engine->plan->moves;
 
-    return row == ROW_UPDATE ? 0 : (double)(report->nvme_read_bytes + report->nvme_written_bytes);
+    return row == ROW_UPDATE
+               ? 0
+               : (double)(moves->nvme_read_step_bytes + moves->nvme_written_step_bytes);
 }
 
 static void beside_print(const bench *b, const double *seconds)

@@ -22,7 +22,9 @@ const char *layout_setting_name(int setting)
 /* ------------------------------------------------------------- drawing -- */
 
 typedef struct draw {
-    uint64_t seed, without, state;
+    uint64_t    seed, without, state;
+    const char *state_tier, *param_tier; /* where configurations put them; "" */
+    int         has_ratio;
 } draw;
 
 /* Starts the setting's own stream; whether it is drawn at all. */
@@ -252,7 +254,9 @@ static void draw_state_tier(draw *d, const char *folder, layout *out)
         ", \"offload_optimizer\": {\"device\": \"%s\", \"nvme_path\": \"%s\", \"durable\": false",
         tier == 0 ? "cpu" : "nvme", folder);
     out->can_undo = tier == 1;
+    d->state_tier = tier == 0 ? "cpu" : "nvme";
     if (is_one_in(d, 4)) {
+        d->has_ratio = 1;
         say(out, ", \"ratio\": 0.%d", 1 + below(d, 9));
         out->can_undo = 0;
     }
@@ -286,6 +290,7 @@ static void draw_param_tier(draw *d, const char *folder, layout *out)
     if (!is_drawn || tier > 1) {
         return;
     }
+    d->param_tier = tier == 0 ? "cpu" : "nvme";
     say(out, ", \"offload_param\": {\"device\": \"%s\", \"nvme_path\": \"%s\"",
         tier == 0 ? "cpu" : "nvme", folder);
     if (tier == 1) {
@@ -322,7 +327,34 @@ static void draw_zero(draw *d, const char *folder, layout *out)
     say(out, "}");
 }
 
-static void draw_configuration(draw *d, const char *folder, layout *out)
+/* A master beside its parameter needs that where the state is, or all state on a drive. */
+static int can_be_beside(const draw *d, const layout *out, int is_device)
+{
+    if (out->dtype != SHERD_BF16 || out->is_bound) {
+        return 0;
+    }
+    if (strcmp(d->state_tier, "nvme") == 0) {
+        return !d->has_ratio || (d->param_tier[0] == '\0' && !is_device);
+    }
+    return !is_device && !d->has_ratio && strcmp(d->state_tier, d->param_tier) == 0;
+}
+
+/* The engine's own: at most one of each kind. Encodings that round would not be the reference's training. */
+static void draw_own_keys(draw *d, int is_device, layout *out)
+{
+    static const char *const GATHERING[4] = {"\"free_packing\": true", "\"eval_keep_units\": 1",
+                                             "\"eval_keep_units\": 3", ""};
+    const char *gathering = draw_begins(d, LAYOUT_gathering) ? GATHERING[below(d, 4)] : "";
+    int         is_beside =
+        draw_begins(d, LAYOUT_encoding) && is_one_in(d, 2) && can_be_beside(d, out, is_device);
+
+    if (gathering[0] != '\0' || is_beside) {
+        say(out, ", \"sherd\": {%s%s%s}", gathering, gathering[0] != '\0' && is_beside ? ", " : "",
+            is_beside ? "\"master_encoding\": \"bf16_beside\"" : "");
+    }
+}
+
+static void draw_configuration(draw *d, const char *folder, int is_device, layout *out)
 {
     static const double CLIPS[] = {0, 0.5, 1, 100};
 
@@ -338,13 +370,8 @@ static void draw_configuration(draw *d, const char *folder, layout *out)
     draw_optimizer(d, out);
     draw_group_optimizers(d, out);
     draw_zero(d, folder, out);
-    if (draw_begins(d, LAYOUT_gathering)) {
-        static const char *const KEYS[4] = {", \"sherd\": {\"free_packing\": true}",
-                                            ", \"sherd\": {\"eval_keep_units\": 1}",
-                                            ", \"sherd\": {\"eval_keep_units\": 3}", ""};
-
-        say(out, "%s", KEYS[below(d, 4)]);
-    }
+    out->is_bound = draw_begins(d, LAYOUT_bound) && out->stage < 3 && !is_device && is_one_in(d, 4);
+    draw_own_keys(d, is_device, out);
     if (draw_begins(d, LAYOUT_requests) && is_one_in(d, 3)) {
         int         depth  = 1 + below(d, 4);
         size_t      block  = PICK(d, 4096, 8192, 1048576);
@@ -428,7 +455,7 @@ static void draw_window(draw *d, int is_last, const layout *what, layout_window 
 
 void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_device, layout *out)
 {
-    draw d = {.seed = seed, .without = without};
+    draw d = {.seed = seed, .without = without, .state_tier = "", .param_tier = ""};
 
     memset(out, 0, sizeof(*out));
     out->seed = seed;
@@ -441,10 +468,8 @@ void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_dev
     out->is_processes = draw_begins(&d, LAYOUT_processes) && is_one_in(&d, 5);
     draw_model(&d, is_device, out);
     draw_order(&d, out);
-    draw_configuration(&d, folder, out);
+    draw_configuration(&d, folder, is_device, out);
     draw_types(&d, out);
-    out->is_bound =
-        draw_begins(&d, LAYOUT_bound) && out->stage < 3 && !is_device && is_one_in(&d, 4);
     d.state          = seed + 1;
     out->num_windows = 3 + below(&d, LAYOUT_WINDOWS - 2);
     for (int w = 0; w < out->num_windows; w++) {

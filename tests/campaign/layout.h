@@ -44,7 +44,8 @@
     X(short_windows)                                                                               \
     X(passes)                                                                                      \
     X(types)                                                                                       \
-    X(mixed)
+    X(mixed)                                                                                       \
+    X(encoding)
 
 typedef enum layout_setting {
 #define LAYOUT_ENUM(name) LAYOUT_##name,

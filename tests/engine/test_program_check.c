@@ -92,12 +92,24 @@ static sherdi_machine machine_of(uint64_t kind)
                             .has_receive    = kind == 2};
 }
 
-/* Whatever the machine: all of the state is on storage. */
+/* Then any machine can have its encodings. */
+static int is_all_on_storage(const sherdi_settings *settings)
+{
+    return settings->stage > 0 && settings->offload_state.space == SHERDI_SPACE_STORAGE &&
+           settings->offload_ratio == 1;
+}
+
 static int can_be_encoded(const bench *b)
 {
-    return b->settings.compute_dtype == SHERD_BF16 && b->settings.stage > 0 &&
-           b->settings.offload_state.space == SHERDI_SPACE_STORAGE &&
-           b->settings.offload_ratio == 1 && !b->what.is_bound;
+    return b->settings.compute_dtype == SHERD_BF16 && is_all_on_storage(&b->settings) &&
+           !b->what.is_bound;
+}
+
+/* The trainer's memory, and encodings that were drawn for state in the memory of a CPU. */
+static int is_on_host_alone(const bench *b)
+{
+    return b->what.is_bound ||
+           (b->settings.master_encoding != SHERDI_MASTER_F32 && !is_all_on_storage(&b->settings));
 }
 
 static void bench_open(bench *b, uint64_t seed)
@@ -116,7 +128,7 @@ static void bench_open(bench *b, uint64_t seed)
     sherd_config_destroy(config);
     b->settings.skips_unused = seed % 4 == 1;
     b->settings.is_debug     = test_random(&state) % 16 == 0;
-    b->machine               = machine_of(b->what.is_bound ? 0 : test_random(&state) % 3);
+    b->machine               = machine_of(is_on_host_alone(b) ? 0 : test_random(&state) % 3);
     if (can_be_encoded(b)) {
         b->settings.master_encoding = (int)(test_random(&state) % 3);
         b->settings.moment_encoding = (int)(test_random(&state) % 3);
