@@ -75,6 +75,9 @@ static inline void *sherdi_encoded_at(const void *data, sherdi_encoding encoding
            first % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
 }
 
+/** Elements [first, first + count_elems) of a part in host memory as fp32, without a backend: on the calling thread, plainly. */
+void sherdi_encoded_read(float *dst, const sherdi_encoded *part, size_t first, size_t count_elems);
+
 /* An optimizer's sweep over one block. Arrays start at the block's first element and may
  * have any alignment of their element type; grad and param never overlap the rest.
  *   update      an element-wise update

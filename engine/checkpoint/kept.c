@@ -18,6 +18,19 @@
 
 #define NOTHING_READ SIZE_MAX
 
+/* Elements that are decoded at once: whole chunks. */
+#define DECODED_ELEMS ((size_t)4096)
+
+/* What the description calls them: as they are stored, and not as a configuration asks for them. */
+static const char *const ENCODINGS[SHERDI_ENCODINGS] = {"F32",          "BF16", "BESIDE",
+                                                        "BESIDE_PLANE", "FP8",  "UFP8"};
+
+/* An extent that was read, with room for the largest. */
+typedef struct read_extent {
+    unsigned char *memory;
+    size_t         number; /* NOTHING_READ: none */
+} read_extent;
+
 struct sherdi_kept {
     sherdi_mem            *mem;
     sherdi_json           *json; /* has the names */
@@ -28,11 +41,11 @@ struct sherdi_kept {
     sherdi_kept_tensor    *tensors;
     size_t                 num_tensors, cap_tensors;
 
-    sherdi_ioq    *queue;
-    sherdi_file   *open;
-    int            rank;   /* whose it is */
-    unsigned char *memory; /* room for the largest extent */
-    size_t         loaded; /* the extent in it */
+    sherdi_ioq  *queue;
+    sherdi_file *open;
+    int          rank;          /* whose it is */
+    read_extent  state, values; /* of encoded masters the bf16 values may be in an extent apart */
+    float       *decoded;
 };
 
 void sherdi_kept_name(int rank, int world_size, char out[SHERDI_CHECKPOINT_NAME_BYTES])
@@ -45,7 +58,7 @@ void sherdi_kept_name(int rank, int world_size, char out[SHERDI_CHECKPOINT_NAME_
 static void slots_print(sherdi_text *text, const sherdi_plan *plan, const sherdi_tier *tier)
 {
     sherdi_text_print(text, "\"extents\": [");
-    for (size_t e = 0; e < plan->num_extents[SHERDI_SPACE_STORAGE]; e++) {
+    for (size_t e = 0; e < sherdi_plan_stored(plan); e++) {
         sherdi_tier_slot slot;
 
         sherdi_tier_state_describe(tier, e, &slot);
@@ -55,45 +68,107 @@ static void slots_print(sherdi_text *text, const sherdi_plan *plan, const sherdi
     sherdi_text_print(text, "], ");
 }
 
-static sherd_status range_print(sherdi_text *text, const sherdi_plan *plan,
-                                const sherdi_model *model, const sherdi_block *block,
-                                const sherdi_shard_range *range, int *is_first)
+/* What is being printed: the parts that are plain fp32, or those that are not. */
+typedef struct listing {
+    sherdi_text        *text;
+    const sherdi_plan  *plan;
+    const sherdi_model *model;
+    int                 is_encoded, is_first;
+} listing;
+
+static size_t part_at(const listing *l, const sherdi_block *block, int part, size_t offset_elems)
 {
-    const sherdi_segment *segment = &plan->segments[block->segment];
+    return block->state_offset + sherdi_plan_part_offset(l->plan, block, part, offset_elems);
+}
+
+/* Of a part that is not plain fp32: its encoding, the extent and place of its bf16 values, the place of its ties and how that
+ * part is stored, or that its signs are the ties. */
+static void encoding_print(const listing *l, const sherdi_block *block, int part,
+                           size_t offset_elems)
+{
+    const sherdi_segment *segment = &l->plan->segments[block->segment];
+    sherdi_text          *text    = l->text;
+
+    sherdi_text_print(text, ", \"%s\"", ENCODINGS[segment->encodings[part]]);
+    if (part > 0) {
+        sherdi_text_print(text, "%s", part == segment->ties_part ? ", \"ties\"" : "");
+    } else if (sherdi_segment_is_beside(segment)) {
+        size_t head    = l->plan->extents[SHERDI_SPACE_STORAGE][block->extent].len_bytes;
+        int    is_tail = block->value_offset >= head;
+        size_t extent  = block->extent + (is_tail ? l->plan->num_extents[SHERDI_SPACE_STORAGE] : 0);
+
+        sherdi_text_print(text, ", %zu, %zu", extent,
+                          block->value_offset - (is_tail ? head : 0) +
+                              offset_elems * sizeof(uint16_t));
+        if (segment->ties_part > 0) {
+            sherdi_text_print(text, ", %zu, \"%s\"",
+                              part_at(l, block, segment->ties_part, offset_elems),
+                              ENCODINGS[segment->encodings[segment->ties_part]]);
+        }
+    }
+}
+
+static sherd_status range_print(listing *l, const sherdi_block *block,
+                                const sherdi_shard_range *range)
+{
+    const sherdi_segment *segment = &l->plan->segments[block->segment];
 
     for (int part = 0; part < sherdi_segment_parts(segment); part++) {
-        size_t at =
-            block->state_offset + sherdi_plan_part_offset(plan, block, part, range->offset_elems);
-        char *name = sherdi_shard_tensor_name(text->mem, model->params[range->param].name,
-                                              segment->optimizer->parts[part].name, range->first);
+        char *name;
 
+        if (sherdi_segment_part_is_encoded(segment, part) != l->is_encoded) {
+            continue;
+        }
+        name = sherdi_shard_tensor_name(l->text->mem, l->model->params[range->param].name,
+                                        segment->optimizer->parts[part].name, range->first);
         if (name == NULL) {
             return SHERD_E_NOMEM;
         }
-        sherdi_text_print(text, *is_first ? "[" : ", [");
-        sherdi_text_quote(text, name);
-        sherdi_text_print(text, ", %zu, %zu, %zu]", range->count, block->extent, at);
+        sherdi_text_print(l->text, l->is_first ? "[" : ", [");
+        sherdi_text_quote(l->text, name);
+        sherdi_text_print(l->text, ", %zu, %zu, %zu", range->count, block->extent,
+                          part_at(l, block, part, range->offset_elems));
+        if (l->is_encoded) {
+            encoding_print(l, block, part, range->offset_elems);
+        }
+        sherdi_text_print(l->text, "]");
         sherdi_free(name);
-        *is_first = 0;
+        l->is_first = 0;
     }
     return SHERD_OK;
 }
 
-static sherd_status tensors_print(sherdi_text *text, const sherdi_plan *plan,
-                                  const sherdi_model *model)
+static sherd_status list_print(listing *l, const char *key)
 {
-    int is_first = 1;
-
-    sherdi_text_print(text, "\"tensors\": [");
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        sherdi_shard_ranges ranges = sherdi_shard_saved(plan, model, &plan->blocks[b]);
+    l->is_first = 1;
+    sherdi_text_print(l->text, "\"%s\": [", key);
+    for (size_t b = 0; b < l->plan->num_blocks; b++) {
+        sherdi_shard_ranges ranges = sherdi_shard_saved(l->plan, l->model, &l->plan->blocks[b]);
         sherdi_shard_range  range;
 
         while (sherdi_shard_next(&ranges, &range)) {
-            SHERDI_TRY(range_print(text, plan, model, &plan->blocks[b], &range, &is_first));
+            SHERDI_TRY(range_print(l, &l->plan->blocks[b], &range));
         }
     }
-    sherdi_text_print(text, "]}");
+    sherdi_text_print(l->text, "]");
+    return l->text->status;
+}
+
+/* A reader that knows no encodings finds nothing of what is encoded. */
+static sherd_status tensors_print(sherdi_text *text, const sherdi_plan *plan,
+                                  const sherdi_model *model)
+{
+    listing l = {.text = text, .plan = plan, .model = model};
+
+    SHERDI_TRY(list_print(&l, "tensors"));
+    for (size_t s = 0; s < plan->num_segments && !l.is_encoded; s++) {
+        l.is_encoded = sherdi_segment_is_encoded(&plan->segments[s]);
+    }
+    if (l.is_encoded) {
+        sherdi_text_print(text, ", ");
+        SHERDI_TRY(list_print(&l, "encoded"));
+    }
+    sherdi_text_print(text, "}");
     return text->status;
 }
 
@@ -200,33 +275,121 @@ static sherd_status slots_read(sherdi_kept *kept, const sherdi_json_node *root)
     return SHERD_OK;
 }
 
-static sherd_status tensor_read(sherdi_kept *kept, const sherdi_json_node *node)
+/* Whether so many elements lie inside an extent. */
+static int lies_inside(const sherdi_kept *kept, size_t extent, size_t at, sherdi_encoding encoding,
+                       size_t count)
+{
+    size_t chunks = sherdi_div_up(count, SHERD_CHUNK_ELEMS);
+    size_t bytes;
+    size_t end;
+
+    return extent < kept->num_slots &&
+           (encoding == SHERDI_ENCODING_F32 /* needs no whole chunks */
+                ? sherdi_mul_fits(count, sizeof(float), &bytes)
+                : sherdi_mul_fits(chunks, sherdi_encoding_chunk_bytes(encoding), &bytes)) &&
+           sherdi_add_fits(at, bytes, &end) && end <= kept->slots[extent].len_bytes;
+}
+
+static int encoding_of(const sherdi_json_node *node, sherdi_encoding *out)
+{
+    for (int e = 0; e < SHERDI_ENCODINGS && node != NULL && node->kind == SHERDI_JSON_STRING; e++) {
+        if (strcmp(node->string, ENCODINGS[e]) == 0) {
+            *out = (sherdi_encoding)e;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static const sherdi_json_node *after(const sherdi_json_node *node)
+{
+    return node == NULL ? NULL : sherdi_json_next(node);
+}
+
+/* The bf16 values and the ties of a master that is beside them. */
+static int beside_of(const sherdi_kept *kept, const sherdi_json_node *extent,
+                     sherdi_kept_tensor *tensor)
+{
+    const sherdi_json_node *at   = after(extent);
+    const sherdi_json_node *ties = after(at);
+
+    if (!size_of(extent, &tensor->values_extent) || !size_of(at, &tensor->values_at) ||
+        tensor->values_at % sizeof(uint16_t) != 0 ||
+        !lies_inside(kept, tensor->values_extent, tensor->values_at, SHERDI_ENCODING_BF16,
+                     tensor->count)) {
+        return 0;
+    }
+    if (tensor->encoding == SHERDI_ENCODING_BESIDE_PLANE) {
+        return 1;
+    }
+    return size_of(ties, &tensor->ties_at) && encoding_of(after(ties), &tensor->ties_encoding) &&
+           (tensor->ties_encoding == SHERDI_ENCODING_F32
+                ? tensor->ties_at % sizeof(float) == 0
+                : tensor->ties_encoding == SHERDI_ENCODING_BF16 &&
+                      tensor->ties_at % sizeof(uint16_t) == 0) &&
+           lies_inside(kept, tensor->extent, tensor->ties_at, tensor->ties_encoding, tensor->count);
+}
+
+/* What follows the place of a tensor that is not plain fp32. */
+static sherd_status encoding_read(sherdi_kept *kept, const sherdi_json_node *node,
+                                  sherdi_kept_tensor *tensor)
+{
+    static const size_t     ALIGN_BYTES[SHERDI_ENCODINGS] = {4, 2, 2, 8, 4, 4};
+    const sherdi_json_node *next                          = after(node);
+
+    if (!encoding_of(node, &tensor->encoding)) {
+        return damaged(kept, "a tensor has an encoding that this version does not know");
+    }
+    tensor->has_ties = next != NULL && next->kind == SHERDI_JSON_STRING;
+    if (tensor->at % ALIGN_BYTES[tensor->encoding] != 0 ||
+        !lies_inside(kept, tensor->extent, tensor->at, tensor->encoding, tensor->count) ||
+        ((tensor->encoding == SHERDI_ENCODING_BESIDE ||
+          tensor->encoding == SHERDI_ENCODING_BESIDE_PLANE) &&
+         !beside_of(kept, next, tensor))) {
+        return damaged(kept, "a tensor lies outside of its extent");
+    }
+    return SHERD_OK;
+}
+
+static sherd_status tensor_read(sherdi_kept *kept, const sherdi_json_node *node, int is_encoded)
 {
     const sherdi_json_node *name   = sherdi_json_first(node);
-    const sherdi_json_node *count  = name == NULL ? NULL : sherdi_json_next(name);
-    const sherdi_json_node *extent = count == NULL ? NULL : sherdi_json_next(count);
-    const sherdi_json_node *at     = extent == NULL ? NULL : sherdi_json_next(extent);
+    const sherdi_json_node *count  = after(name);
+    const sherdi_json_node *extent = after(count);
+    const sherdi_json_node *at     = after(extent);
     sherdi_kept_tensor     *tensor;
-    size_t                  bytes;
-    size_t                  end;
 
     SHERDI_TRY(sherdi_grow(kept->mem, SHERDI_MEM_CONTROL, (void **)&kept->tensors,
                            &kept->cap_tensors, kept->num_tensors + 1, sizeof(*kept->tensors)));
-    tensor = &kept->tensors[kept->num_tensors++];
+    tensor  = &kept->tensors[kept->num_tensors++];
+    *tensor = (sherdi_kept_tensor){0};
     if (name == NULL || name->kind != SHERDI_JSON_STRING || !size_of(count, &tensor->count) ||
-        !size_of(extent, &tensor->extent) || !size_of(at, &tensor->at) ||
-        tensor->extent >= kept->num_slots || tensor->at % sizeof(float) != 0 ||
-        !sherdi_mul_fits(tensor->count, sizeof(float), &bytes) ||
-        !sherdi_add_fits(tensor->at, bytes, &end) || end > kept->slots[tensor->extent].len_bytes) {
+        !size_of(extent, &tensor->extent) || !size_of(at, &tensor->at)) {
         return damaged(kept, "a tensor lies outside of its extent");
     }
     tensor->name = name->string;
+    if (is_encoded) {
+        return encoding_read(kept, after(at), tensor);
+    }
+    if (tensor->at % sizeof(float) != 0 ||
+        !lies_inside(kept, tensor->extent, tensor->at, SHERDI_ENCODING_F32, tensor->count)) {
+        return damaged(kept, "a tensor lies outside of its extent");
+    }
+    return SHERD_OK;
+}
+
+static sherd_status tensors_read(sherdi_kept *kept, const sherdi_json_node *list, int is_encoded)
+{
+    for (const sherdi_json_node *n = sherdi_json_first(list); n != NULL; n = sherdi_json_next(n)) {
+        SHERDI_TRY(tensor_read(kept, n, is_encoded));
+    }
     return SHERD_OK;
 }
 
 static sherd_status root_read(sherdi_kept *kept, const char *text)
 {
     const sherdi_json_node *all;
+    const sherdi_json_node *encoded;
 
     SHERDI_TRY(sherdi_json_parse(kept->mem, kept->label, text, strlen(text), &kept->json));
     SHERDI_TRY(file_read(kept, sherdi_json_root(kept->json)));
@@ -235,10 +398,9 @@ static sherd_status root_read(sherdi_kept *kept, const char *text)
     if (all == NULL) {
         return damaged(kept, "it has no list of tensors");
     }
-    for (const sherdi_json_node *n = sherdi_json_first(all); n != NULL; n = sherdi_json_next(n)) {
-        SHERDI_TRY(tensor_read(kept, n));
-    }
-    return SHERD_OK;
+    SHERDI_TRY(tensors_read(kept, all, 0));
+    encoded = array_of(sherdi_json_root(kept->json), "encoded");
+    return encoded == NULL ? SHERD_OK : tensors_read(kept, encoded, 1);
 }
 
 sherd_status sherdi_kept_parse(sherdi_mem *mem, const char *label, const char *text,
@@ -250,10 +412,10 @@ sherd_status sherdi_kept_parse(sherdi_mem *mem, const char *label, const char *t
     if (kept == NULL) {
         return SHERD_E_NOMEM;
     }
-    kept->mem    = mem;
-    kept->loaded = NOTHING_READ;
-    kept->label  = sherdi_strdup(mem, label);
-    status       = kept->label == NULL ? SHERD_E_NOMEM : root_read(kept, text);
+    kept->mem          = mem;
+    kept->state.number = kept->values.number = NOTHING_READ;
+    kept->label                              = sherdi_strdup(mem, label);
+    status = kept->label == NULL ? SHERD_E_NOMEM : root_read(kept, text);
     if (status != SHERD_OK) {
         sherdi_kept_destroy(kept);
         return status;
@@ -298,9 +460,8 @@ sherd_status sherdi_kept_open(sherdi_kept *kept, sherdi_ioq *queue, const char *
     for (int i = 0; i < kept->file.num_stripes; i++) {
         folders[i] = folder;
     }
-    kept->queue  = queue;
-    kept->rank   = rank;
-    kept->loaded = NOTHING_READ;
+    kept->queue = queue;
+    kept->rank  = rank;
     return sherdi_file_open(queue, &params, &kept->open);
 }
 
@@ -308,27 +469,27 @@ sherd_status sherdi_kept_open(sherdi_kept *kept, sherdi_ioq *queue, const char *
 static const char *extent_tensor(const sherdi_kept *kept, size_t extent)
 {
     for (size_t t = 0; t < kept->num_tensors; t++) {
-        if (kept->tensors[t].extent == extent) {
+        if (sherdi_kept_tensor_lies_in(&kept->tensors[t], extent)) {
             return kept->tensors[t].name;
         }
     }
     return "none";
 }
 
-static sherd_status memory_take(sherdi_kept *kept)
+static sherd_status memory_take(sherdi_kept *kept, read_extent *into)
 {
     size_t most = SHERD_ALIGN_BYTES;
 
-    for (size_t e = 0; e < kept->num_slots && kept->memory == NULL; e++) {
+    for (size_t e = 0; e < kept->num_slots && into->memory == NULL; e++) {
         most = sherdi_max_size(most, kept->slots[e].len_bytes);
     }
-    if (kept->memory == NULL) {
-        kept->memory = sherdi_alloc(kept->mem, SHERDI_MEM_HOST_STAGING, most);
+    if (into->memory == NULL) {
+        into->memory = sherdi_alloc(kept->mem, SHERDI_MEM_HOST_STAGING, most);
     }
-    return kept->memory == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    return into->memory == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
-sherd_status sherdi_kept_read(sherdi_kept *kept, size_t extent, const unsigned char **out)
+static sherd_status extent_read(sherdi_kept *kept, size_t extent, read_extent *into)
 {
     const sherdi_tier_slot *slot = &kept->slots[extent];
     sherdi_io               io   = {.file         = kept->open,
@@ -337,21 +498,20 @@ sherd_status sherdi_kept_read(sherdi_kept *kept, size_t extent, const unsigned c
                                     .what         = "kept state",
                                     .number       = extent};
 
-    SHERDI_TRY(memory_take(kept));
-    *out = kept->memory;
-    if (kept->loaded == extent) {
+    SHERDI_TRY(memory_take(kept, into));
+    if (into->number == extent) {
         return SHERD_OK;
     }
-    kept->loaded = NOTHING_READ;
+    into->number = NOTHING_READ;
     if (!slot->is_written) {
-        memset(kept->memory, 0, slot->len_bytes);
-        kept->loaded = extent;
+        memset(into->memory, 0, slot->len_bytes);
+        into->number = extent;
         return SHERD_OK;
     }
-    io.memory = kept->memory;
+    io.memory = into->memory;
     sherdi_io_start(kept->queue, &io);
     SHERDI_TRY(sherdi_io_wait(kept->queue, &io));
-    if (sherdi_checksum(kept->memory, slot->len_bytes) != slot->checksum) {
+    if (sherdi_checksum(into->memory, slot->len_bytes) != slot->checksum) {
         return sherdi_fail(
             SHERD_E_INVAL,
             "%s: extent %zu of rank %d's state is not what its checksum says; damaged "
@@ -359,17 +519,70 @@ sherd_status sherdi_kept_read(sherdi_kept *kept, size_t extent, const unsigned c
             "file again",
             sherdi_file_path(kept->open), extent, kept->rank, extent_tensor(kept, extent));
     }
-    kept->loaded = extent;
+    into->number = extent;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_kept_read(sherdi_kept *kept, size_t extent, const unsigned char **out)
+{
+    SHERDI_TRY(extent_read(kept, extent, &kept->state));
+    *out = kept->state.memory;
+    return SHERD_OK;
+}
+
+/* ... of one that is stored otherwise. */
+static sherd_status values_decode(sherdi_kept *kept, const sherdi_kept_tensor *tensor, size_t first,
+                                  size_t count)
+{
+    int          is_apart  = tensor->values_extent != tensor->extent;
+    read_extent *values    = is_apart ? &kept->values : &kept->state;
+    int          is_beside = tensor->encoding == SHERDI_ENCODING_BESIDE ||
+                    tensor->encoding == SHERDI_ENCODING_BESIDE_PLANE;
+    sherdi_encoded part = {.encoding = tensor->encoding, .has_ties = tensor->has_ties};
+
+    if (kept->decoded == NULL) {
+        kept->decoded =
+            sherdi_alloc(kept->mem, SHERDI_MEM_HOST_STAGING, DECODED_ELEMS * sizeof(float));
+    }
+    if (kept->decoded == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    SHERDI_TRY(is_beside ? extent_read(kept, tensor->values_extent, values) : SHERD_OK);
+    part.data = kept->state.memory + tensor->at;
+    if (is_beside) {
+        part.param         = (uint16_t *)(void *)(values->memory + tensor->values_at);
+        part.ties          = kept->state.memory + tensor->ties_at;
+        part.ties_encoding = tensor->ties_encoding;
+    }
+    sherdi_encoded_read(kept->decoded, &part, first, count);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_kept_values(sherdi_kept *kept, size_t index, size_t first, size_t *count,
+                                const float **out)
+{
+    const sherdi_kept_tensor *tensor = &kept->tensors[index];
+
+    SHERDI_TRY(extent_read(kept, tensor->extent, &kept->state));
+    if (tensor->encoding == SHERDI_ENCODING_F32 && !tensor->has_ties) {
+        *out = (const float *)(const void *)(kept->state.memory + tensor->at) + first;
+        return SHERD_OK;
+    }
+    *count = sherdi_min_size(*count, DECODED_ELEMS);
+    SHERDI_TRY(values_decode(kept, tensor, first, *count));
+    *out = kept->decoded;
     return SHERD_OK;
 }
 
 void sherdi_kept_close(sherdi_kept *kept)
 {
     sherdi_file_close(kept->open, 0);
-    sherdi_free(kept->memory);
-    kept->open   = NULL;
-    kept->memory = NULL;
-    kept->loaded = NOTHING_READ;
+    sherdi_free(kept->state.memory);
+    sherdi_free(kept->values.memory);
+    sherdi_free(kept->decoded);
+    kept->open    = NULL;
+    kept->decoded = NULL;
+    kept->state = kept->values = (read_extent){.number = NOTHING_READ};
 }
 
 void sherdi_kept_destroy(sherdi_kept *kept)

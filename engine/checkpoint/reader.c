@@ -264,7 +264,7 @@ int sherdi_reader_dtype_fits(const sherdi_reader *reader, sherdi_data_file which
 
 /* A tensor of the file, or of what lies beside it, if it is a parameter's. */
 static sherd_status tensor_enter(sherdi_reader *reader, sherdi_reader_file *file,
-                                 const sherdi_tensor *tensor, size_t extent)
+                                 const sherdi_tensor *tensor, size_t kept)
 {
     sherdi_reader_found *found = &file->tensors[file->num_tensors];
     sherdi_data_file     which;
@@ -278,7 +278,7 @@ static sherd_status tensor_enter(sherdi_reader *reader, sherdi_reader_file *file
     if (tensor->begin % sherdi_tensor_dtype_bytes(tensor->dtype) == 0 &&
         sherdi_reader_take(reader, tensor, which, text, found) &&
         sherdi_reader_dtype_fits(reader, which, found->param, tensor->dtype)) {
-        file->tensors[file->num_tensors++].extent = extent;
+        file->tensors[file->num_tensors++].kept = kept;
     }
     sherdi_free(text);
     return SHERD_OK;
@@ -305,11 +305,10 @@ static sherd_status tensors_index(sherdi_reader *reader, sherdi_reader_file *fil
         SHERDI_TRY(tensor_enter(reader, file, &file->header->tensors[t], SHERDI_READER_IN_FILE));
     }
     for (size_t t = 0; t < kept; t++) {
-        const sherdi_kept_tensor *at     = sherdi_kept_tensor_at(file->kept, t);
-        sherdi_tensor             tensor = {
-                        .name = at->name, .dtype = SHERDI_TENSOR_F32, .elems = at->count, .begin = at->at};
+        const sherdi_kept_tensor *at = sherdi_kept_tensor_at(file->kept, t);
+        sherdi_tensor tensor = {.name = at->name, .dtype = SHERDI_TENSOR_F32, .elems = at->count};
 
-        SHERDI_TRY(tensor_enter(reader, file, &tensor, at->extent));
+        SHERDI_TRY(tensor_enter(reader, file, &tensor, t));
     }
     qsort(file->tensors, file->num_tensors, sizeof(*file->tensors), found_order);
     return SHERD_OK;
@@ -644,22 +643,50 @@ static sherd_status range_hand(sherdi_reader *reader, size_t at, size_t elem, sh
     return SHERD_OK;
 }
 
-sherd_status sherdi_reader_extent(sherdi_reader *reader, sherdi_reader_file *file, size_t extent,
-                                  const unsigned char **out)
+static sherd_status kept_use(sherdi_reader *reader, sherdi_reader_file *file)
 {
     char             folder[SHERDI_CHECKPOINT_PATH_BYTES];
     sherdi_data_file which;
     int              rank;
 
-    if (!file->is_kept_open) {
-        file_identify(reader, file, &rank, &which);
-        SHERDI_TRY(sherdi_checkpoint_path(reader->params.dir, reader->params.tag, NULL, folder));
-        SHERDI_TRY(sherdi_kept_open(file->kept, reader->params.queue, folder, rank,
-                                    reader->manifest.world_size));
-        file->is_kept_open = 1;
+    if (file->is_kept_open) {
+        return SHERD_OK;
     }
+    file_identify(reader, file, &rank, &which);
+    SHERDI_TRY(sherdi_checkpoint_path(reader->params.dir, reader->params.tag, NULL, folder));
+    SHERDI_TRY(sherdi_kept_open(file->kept, reader->params.queue, folder, rank,
+                                reader->manifest.world_size));
+    file->is_kept_open = 1;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_reader_extent(sherdi_reader *reader, sherdi_reader_file *file, size_t extent,
+                                  const unsigned char **out)
+{
+    SHERDI_TRY(kept_use(reader, file));
     reader->read_bytes += sherdi_kept_extent_bytes(file->kept, extent);
     return sherdi_kept_read(file->kept, extent, out);
+}
+
+/* Of one that was kept, as much at once as is decoded. */
+static sherd_status kept_hand(sherdi_reader *reader, sherdi_reader_file *file,
+                              const sherdi_reader_found *at, size_t first, size_t count,
+                              sherdi_reader_fn fn, void *ctx)
+{
+    const sherdi_kept_tensor *tensor = sherdi_kept_tensor_at(file->kept, at->kept);
+
+    SHERDI_TRY(kept_use(reader, file));
+    reader->read_bytes += sherdi_kept_extent_bytes(file->kept, tensor->extent);
+    while (count > 0) {
+        size_t       some = count;
+        const float *values;
+
+        SHERDI_TRY(sherdi_kept_values(file->kept, at->kept, first - at->first, &some, &values));
+        SHERDI_TRY(fn(ctx, first, some, values, SHERD_F32));
+        first += some;
+        count -= some;
+    }
+    return SHERD_OK;
 }
 
 /* Of one tensor. */
@@ -667,15 +694,13 @@ static sherd_status tensor_hand(sherdi_reader *reader, sherdi_reader_file *file,
                                 const sherdi_reader_found *at, sherd_dtype dtype, size_t first,
                                 size_t count, sherdi_reader_fn fn, void *ctx)
 {
-    size_t               elem = sherd_dtype_bytes(dtype);
-    const unsigned char *memory;
+    size_t elem = sherd_dtype_bytes(dtype);
 
-    if (at->extent == SHERDI_READER_IN_FILE) {
-        return range_hand(reader, at->at + (first - at->first) * elem, elem, dtype, first, count,
-                          fn, ctx);
+    if (at->kept != SHERDI_READER_IN_FILE) {
+        return kept_hand(reader, file, at, first, count, fn, ctx);
     }
-    SHERDI_TRY(sherdi_reader_extent(reader, file, at->extent, &memory));
-    return fn(ctx, first, count, memory + at->at + (first - at->first) * sizeof(float), SHERD_F32);
+    return range_hand(reader, at->at + (first - at->first) * elem, elem, dtype, first, count, fn,
+                      ctx);
 }
 
 const sherdi_reader_found *sherdi_reader_tensor(const sherdi_reader_file *file, size_t param,

@@ -14,8 +14,8 @@ typedef struct sherdi_reader_found {
     size_t param;
     int    part;
     size_t first, count;
-    size_t at;     /* bytes from the start of the data, or of the extent */
-    size_t extent; /* of kept state; SHERDI_READER_IN_FILE: in the data file itself */
+    size_t at;   /* bytes from the start of the data */
+    size_t kept; /* the tensor of kept state; SHERDI_READER_IN_FILE: in the data file itself */
 } sherdi_reader_found;
 
 /* One data file, and its header once that was read. */

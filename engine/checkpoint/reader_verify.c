@@ -97,7 +97,7 @@ static sherd_status kept_verify(verifying *v)
         for (size_t t = 0; t < sherdi_kept_count(v->file->kept) && status != SHERD_OK; t++) {
             const sherdi_kept_tensor *at = sherdi_kept_tensor_at(v->file->kept, t);
 
-            if (at->extent == e) {
+            if (sherdi_kept_tensor_lies_in(at, e)) {
                 damage_tell(v, at->name, 0, 0, sherd_last_error());
             }
         }

@@ -310,19 +310,6 @@ static sherd_status open_local(sherdi_save *save)
     return manifest_begin(save);
 }
 
-/* The description of what is kept knows of fp32 alone. */
-static int can_keep(const sherd_engine *engine)
-{
-    const sherdi_plan *plan = engine->plan;
-
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        if (sherdi_segment_is_encoded(&plan->segments[s])) {
-            return 0;
-        }
-    }
-    return sherdi_plan_has_generations(plan);
-}
-
 /* Where the state is going to be kept, every rank has room for the set that is written in its place, or none keeps
  * anything. What is copied instead is space_check's. Collective. */
 static sherd_status state_reserve(sherdi_save *save)
@@ -332,7 +319,7 @@ static sherd_status state_reserve(sherdi_save *save)
     char          name[SHERDI_CHECKPOINT_NAME_BYTES];
     sherd_status  status = SHERD_OK;
 
-    if (can_keep(engine)) {
+    if (sherdi_plan_has_generations(engine->plan)) {
         sherdi_kept_name(engine->rank, engine->world_size, name);
         status = sherdi_run_settle(engine, SHERDI_RING_STATE);
         status =
@@ -342,7 +329,7 @@ static sherd_status state_reserve(sherdi_save *save)
                                             : status;
     }
     status = sherdi_agree_status(engine->world, status);
-    if (status != SHERD_OK && can_keep(engine)) {
+    if (status != SHERD_OK && sherdi_plan_has_generations(engine->plan)) {
         sherdi_tier_state_unreserve(state);
     }
     return status;
@@ -356,7 +343,7 @@ static sherd_status state_keep(sherdi_save *save)
     char                   name[SHERDI_CHECKPOINT_NAME_BYTES];
     sherd_status           status;
 
-    if (!can_keep(engine)) {
+    if (!sherdi_plan_has_generations(engine->plan)) {
         return SHERD_OK;
     }
     sherdi_kept_name(engine->rank, engine->world_size, name);

@@ -127,3 +127,8 @@ static void range_stream_end(void)
 #define TABLE_ISA           "scalar"
 #define TABLE_TAKES_ENCODED 0
 #include "kernels/cpu/table.h"
+
+void sherdi_encoded_read(float *dst, const sherdi_encoded *part, size_t first, size_t count_elems)
+{
+    part_decode(dst, part, first, count_elems, 0);
+}

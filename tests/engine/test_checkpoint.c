@@ -302,15 +302,21 @@ static void straight_body(sherd_world *world, void *raw)
 
 static void state_on_a_drive_is_kept_by_a_link(void)
 {
-    job kept     = {.options = {.dtype = SHERD_BF16, .accumulation = 1},
-                    .layout  = {2, 2, "nvme", NULL}};
-    job straight = kept;
+    static const char *const STORED[] = {
+        NULL, ", \"sherd\": {\"master_encoding\": \"bf16_beside\"}",
+        ", \"sherd\": {\"master_encoding\": \"bf16_beside\", \"moment_encoding\": \"fp8\"}"};
 
     need_checksums();
-    dir_make(&kept, "links");
-    test_world(2, kept_body, &kept);
-    test_world(2, straight_body, &straight);
-    CHECK_INT(straight.fingerprint, kept.fingerprint);
+    for (int i = 0; i < 3; i++) {
+        job kept     = {.options = {.dtype = SHERD_BF16, .accumulation = 1, .top = STORED[i]},
+                        .layout  = {2, 2, "nvme", NULL}};
+        job straight = kept;
+
+        dir_make(&kept, i == 0 ? "links" : i == 1 ? "encoded" : "codes");
+        test_world(2, kept_body, &kept);
+        test_world(2, straight_body, &straight);
+        CHECK_INT(straight.fingerprint, kept.fingerprint);
+    }
 }
 
 /* ------------------------------------------------------------------- folders -- */

@@ -27,7 +27,7 @@ typedef struct job {
     uint64_t    fingerprint; /* of what was saved */
     const char *tag;
     int         more_steps; /* than two */
-    const char *zero;       /* more keys, of who saves */
+    const char *zero, *top; /* more keys, of who saves */
 } job;
 
 static void save_body(sherd_world *world, void *raw)
@@ -38,6 +38,7 @@ static void save_body(sherd_world *world, void *raw)
     uint64_t    fingerprint;
 
     options.zero = j->zero;
+    options.top  = j->top;
     saved_open(&r, world, &options);
     saved_fill(&r);
     saved_train(&r, 2 + j->more_steps);
@@ -261,16 +262,21 @@ static void a_flipped_bit_is_refused_by_the_name_of_its_tensor_or_file(void)
 /* And of each rank the slots of its state as they lay on the drive. */
 static void a_flipped_bit_in_state_that_was_kept_is_refused(void)
 {
-    char keys[512];
-    job  j = {.zero = keys};
+    static const char *const STORED[] = {NULL,
+                                         ", \"sherd\": {\"master_encoding\": \"bf16_beside\"}"};
+    char                     keys[512];
 
     saved_need_checksums();
     (void)snprintf(keys, sizeof(keys),
                    ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}",
                    test_scratch());
-    (void)saved_dir("kept", j.dir);
-    test_world(2, save_body, &j);
-    flipped_bits_are_refused(j);
+    for (size_t i = 0; i < sizeof(STORED) / sizeof(STORED[0]); i++) {
+        job j = {.zero = keys, .top = STORED[i]};
+
+        (void)saved_dir(i == 0 ? "kept" : "encoded", j.dir);
+        test_world(2, save_body, &j);
+        flipped_bits_are_refused(j);
+    }
 }
 
 typedef struct counted {
@@ -382,6 +388,10 @@ static void forged_manifests_are_read_or_refused(void)
     CHECK_INT(0, sherdi_mem_held_all(&mem));
 }
 
+#define ENCODED(tensor)                                                                            \
+    ", \"extents\": [[0, 4096, \"0000000000000001\"]], \"tensors\": [], \"encoded\": "             \
+    "[[\"a\", " tensor "]]"
+
 /* What is wrong in each differs; none may reach for what is not there. */
 static void descriptions_of_kept_state_that_do_not_hold_together_are_refused(void)
 {
@@ -401,6 +411,18 @@ static void descriptions_of_kept_state_that_do_not_hold_together_are_refused(voi
         ", \"extents\": [[0, 4096, \"0000000000000001\"]], \"tensors\": [[\"a\", 1, 0, 4096]]",
         ", \"extents\": [[0, 4096, \"0000000000000001\"]], \"tensors\": [[\"a\", 1, 0]]",
         ", \"extents\": [[0, 4096, \"0000000000000001\"]], \"tensors\": [[1, 1, 0, 0]]",
+        ENCODED("1, 0, 0"),
+        ENCODED("1, 0, 0, \"F16\""),
+        ENCODED("1, 0, 0, \"BESIDE\""),
+        ENCODED("1, 0, 0, \"BESIDE\", 1, 0, 2048, \"F32\""),
+        ENCODED("1, 0, 0, \"BESIDE\", 0, 4096, 2048, \"F32\""),
+        ENCODED("1, 0, 0, \"BESIDE\", 0, 128, 2048"),
+        ENCODED("1, 0, 0, \"BESIDE\", 0, 128, 4096, \"F32\""),
+        ENCODED("1, 0, 0, \"BESIDE\", 0, 128, 2048, \"FP8\""),
+        ENCODED("1, 0, 4032, \"FP8\""),
+        ENCODED("1, 0, 2, \"UFP8\""),
+        ENCODED("1920, 0, 0, \"BESIDE_PLANE\", 0, 3968"),
+        ENCODED("1, 0, 1, \"BF16\""),
     };
     sherdi_mem   mem;
     sherdi_kept *kept;
