@@ -130,5 +130,5 @@ static void range_stream_end(void)
 
 void sherdi_encoded_read(float *dst, const sherdi_encoded *part, size_t first, size_t count_elems)
 {
-    part_decode(dst, part, first, count_elems, 0);
+    sherdi_part_decode(dst, part, first, count_elems, 0);
 }

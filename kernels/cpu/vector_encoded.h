@@ -309,8 +309,8 @@ INLINE int chunk_encode(const sherdi_encoded *part, size_t first, const float *x
     case SHERDI_ENCODING_BF16:
         chunk_encode_bf16(at, x, randoms, is_random);
         return 1;
-    case SHERDI_ENCODING_BESIDE:
-        return chunk_encode_beside(part->param + first, at, x);
+    case SHERDI_ENCODING_BESIDE: /* what is written over old values has their ties to clear */
+        return is_random && chunk_encode_beside(part->param + first, at, x);
     case SHERDI_ENCODING_BESIDE_PLANE:
         memcpy((char *)at + SHERDI_CHUNK_BF16_BYTES, &no_ties, sizeof(no_ties));
         return chunk_encode_beside(part->param + first, at, x);
