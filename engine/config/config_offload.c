@@ -122,10 +122,27 @@ static sherd_status files_remark(sherd_config *config)
     return SHERD_OK;
 }
 
+/* State on a drive has the bf16 values too, which an update takes from elsewhere, if they are elsewhere. */
+static sherd_status beside_remark(sherd_config *config)
+{
+    if (sherdi_config_integer(config, SHERDI_CONFIG_MASTER_ENCODING) != SHERDI_MASTER_BESIDE ||
+        sherdi_config_integer(config, SHERDI_CONFIG_STAGE) < PARAM_KEYS.stage ||
+        tier_named(config, &PARAM_KEYS)->space != SHERDI_SPACE_STORAGE ||
+        tier_named(config, &STATE_KEYS)->space != SHERDI_SPACE_STORAGE) {
+        return SHERD_OK;
+    }
+    return sherdi_config_key_warn(
+        config, SHERDI_CONFIG_MASTER_ENCODING,
+        "is bf16_beside, which saves nothing where the parameter is on nvme too: a step reads 12 "
+        "bytes of an element and writes 12 as with fp32, which nothing has to decode; "
+        "parameters in memory (offload_param.max_in_cpu) need 10 to be read");
+}
+
 sherd_status sherdi_config_offload_remark(sherd_config *config)
 {
     SHERDI_TRY(stage_remark(config, &PARAM_KEYS));
     SHERDI_TRY(stage_remark(config, &STATE_KEYS));
+    SHERDI_TRY(beside_remark(config));
     return files_remark(config);
 }
 

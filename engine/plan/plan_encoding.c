@@ -81,13 +81,15 @@ static sherd_status beside_check(const sherdi_plan *plan, const sherdi_model *mo
     }
     /* an extent on storage has the values too, and an update takes them from where the parameter rests */
     if (block->space != segment->param_space && block->space != SHERDI_SPACE_STORAGE) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "unit %s: sherd.master_encoding bf16_beside needs a parameter where its "
-                           "state is, and this one rests %s, its "
-                           "state %s; a copy of it beside the state would make 12 bytes of an "
-                           "element again, or cost 2 bytes more down "
-                           "the link: take fp32, or offload both (stage 3)",
-                           unit, space_name(segment->param_space), space_name(block->space));
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "unit %s: sherd.master_encoding bf16_beside needs a parameter where its "
+            "state is, and this one rests %s, its "
+            "state %s: 10 bytes of an element there would take 4 bytes over the link "
+            "in a step instead of 2, or a copy of the parameter, which makes them "
+            "12, as many as fp32 has: take fp32, offload both (stage 3), or the "
+            "state to nvme",
+            unit, space_name(segment->param_space), space_name(block->space));
     }
     (void)plan;
     return SHERD_OK;

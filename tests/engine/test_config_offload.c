@@ -395,6 +395,28 @@ static void config_offload_contradictions_are_refused(void)
     }
 }
 
+/* What is read twice is not worth being stored apart. */
+static void config_masters_beside_stored_parameters_warn(void)
+{
+    static const char *const PARAMS[] = {"nvme", "cpu"};
+
+    for (size_t i = 0; i < COUNT_OF(PARAMS); i++) {
+        char text[512];
+
+        (void)snprintf(text, sizeof(text),
+                       "\"bf16\": {\"enabled\": true}, \"sherd\": {\"master_encoding\": "
+                       "\"bf16_beside\"}, \"zero_optimization\": {\"stage\": 3, "
+                       "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/x\"}, "
+                       "\"offload_param\": {\"device\": \"%s\", \"nvme_path\": \"/x\"}}",
+                       PARAMS[i]);
+        if (i == 0) {
+            check_warns(text, "saves nothing where the parameter is on nvme too");
+        } else {
+            check_silent(text);
+        }
+    }
+}
+
 static void config_files_keys_without_files_warn(void)
 {
     static const char *const MEMBERS[] = {"\"verify_reads\": true", "\"resume\": true",
@@ -634,6 +656,7 @@ static const test_case CASES[] = {
     CASE(config_offload_values_out_of_range_are_refused),
     CASE(config_folder_of_a_list_is_named_by_its_own_location),
     CASE(config_offload_contradictions_are_refused),
+    CASE(config_masters_beside_stored_parameters_warn),
     CASE(config_files_keys_without_files_warn),
     CASE(config_program_offloads),
     CASE(config_program_fills_auto_of_offload),
