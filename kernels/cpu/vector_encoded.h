@@ -386,9 +386,14 @@ typedef enum tile_form {
 } tile_form;
 
 typedef struct encoded_part {
-    tile_form       form;
-    void           *at;    /* fp32, bf16 or what is beside `param` */
-    const uint16_t *param; /* of TILE_BESIDE */
+    tile_form       form;  /* of this tile */
+    void           *at;    /* fp32, bf16 or what is beside `param`, */
+    const uint16_t *param; /* ... of TILE_BESIDE */
+    /* Of the whole range: */
+    tile_form      usual;
+    int            is_scaled; /* passes through memory */
+    size_t         chunk_bytes;
+    unsigned char *start;
 } encoded_part;
 
 /* A tile of an encoded state between its loads and its stores. */
@@ -403,27 +408,34 @@ INLINE int encoding_is_beside(sherdi_encoding encoding)
     return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
 }
 
-/* Field by field: a struct that is copied as a whole just after its fields were written waits for them. */
-INLINE void encoded_part_open(encoded_work *work, const sherdi_update_range *range, int part,
-                              size_t at)
+INLINE void encoded_part_init(encoded_part *part, const sherdi_update_range *range, int index)
 {
-    const sherdi_encoded *from = &range->encoded[part];
-    encoded_part         *to   = &work->parts[part];
+    const sherdi_encoded *from = &range->encoded[index];
 
-    to->form = TILE_F32;
-    to->at   = work->values[part];
-    if (from->encoding == SHERDI_ENCODING_F32) {
-        to->at = (float *)from->data + at;
-    } else if (from->encoding == SHERDI_ENCODING_BF16) {
-        to->form = TILE_BF16;
-        to->at   = (uint16_t *)from->data + at;
-    } else if (encoding_is_beside(from->encoding) &&
-               !chunk_has_ties(sherdi_encoded_at(from->data, from->encoding, at))) {
-        to->form  = TILE_BESIDE;
-        to->at    = sherdi_encoded_at(from->data, from->encoding, at);
-        to->param = from->param + at;
-    } else {
-        tile_decode(work->values[part], from, at);
+    part->usual       = from->encoding == SHERDI_ENCODING_BF16 ? TILE_BF16
+                        : encoding_is_beside(from->encoding)   ? TILE_BESIDE
+                                                               : TILE_F32;
+    part->is_scaled   = from->encoding >= SHERDI_ENCODING_FP8;
+    part->chunk_bytes = sherdi_encoding_chunk_bytes(from->encoding);
+    part->start       = sherdi_encoded_at(from->data, from->encoding, range->offset_elems);
+}
+
+/* A tile is few stores and little arithmetic of addresses; a struct that is copied as a whole just after its fields were
+ * written would wait for them. */
+INLINE void encoded_part_open(encoded_work *work, const sherdi_update_range *range, int index,
+                              size_t first)
+{
+    encoded_part *part = &work->parts[index];
+
+    part->form = part->usual;
+    part->at   = part->start + first / TILE_ELEMS * part->chunk_bytes;
+    if (part->usual == TILE_BESIDE) {
+        part->param = (const uint16_t *)range->param + first;
+    }
+    if (part->is_scaled || (part->usual == TILE_BESIDE && chunk_has_ties(part->at))) {
+        tile_decode(work->values[index], &range->encoded[index], range->offset_elems + first);
+        part->form = TILE_F32;
+        part->at   = work->values[index];
     }
 }
 
@@ -431,14 +443,11 @@ INLINE void encoded_part_open(encoded_work *work, const sherdi_update_range *ran
 INLINE void encoded_open(encoded_work *work, const sherdi_update_range *range, int num_parts,
                          size_t first)
 {
-    size_t at = range->offset_elems + first;
-
     work->tile.grad = sherdi_elem_at(range->grad, range->grad_dtype, first);
     for (int part = 0; part < num_parts; part++) {
-        encoded_part_open(work, range, part, at);
+        encoded_part_open(work, range, part, first);
     }
-    work->tile.master =
-        range->encoded[0].encoding == SHERDI_ENCODING_F32 ? work->parts[0].at : work->values[0];
+    work->tile.master = work->parts[0].usual == TILE_F32 ? work->parts[0].at : work->values[0];
 }
 
 INLINE vec_f32 encoded_part_load(const encoded_part *part, int is_master, size_t i)
@@ -517,7 +526,7 @@ INLINE void encoded_store(const encoded_work *work, const sherdi_update_range *r
                           size_t first, const uint32_t *seeds)
 {
     for (int part = num_parts - 1; part > 0; part--) {
-        if (range->encoded[part].encoding >= SHERDI_ENCODING_FP8) {
+        if (work->parts[part].is_scaled) {
             tile_encode(&range->encoded[part], range->offset_elems + first, work->values[part],
                         range->first_index + first, seeds[part]);
         }
@@ -525,12 +534,14 @@ INLINE void encoded_store(const encoded_work *work, const sherdi_update_range *r
 }
 
 /* A master beside its parameter; after the part that its ties are put into. */
-INLINE void encoded_close_beside(const encoded_work *work, const sherdi_encoded *master, size_t at,
-                                 vec_mixer *mixer)
+INLINE void encoded_close_beside(const encoded_work *work, const sherdi_update_range *range,
+                                 size_t first, vec_mixer *mixer)
 {
-    unsigned char *rest    = sherdi_encoded_at(master->data, master->encoding, at);
-    const uint64_t no_ties = 0;
-    vec_flags16    ties    = vec_no_flags16();
+    const encoded_part *part    = &work->parts[0];
+    unsigned char      *rest    = part->start + first / TILE_ELEMS * part->chunk_bytes;
+    uint16_t           *param   = (uint16_t *)range->param + first;
+    const uint64_t      no_ties = 0;
+    vec_flags16         ties    = vec_no_flags16();
 
     for (size_t i = 0; i < TILE_ELEMS; i += 2 * LANES) {
         vec_f32 a = vec_load(work->tile.master + i);
@@ -538,13 +549,13 @@ INLINE void encoded_close_beside(const encoded_work *work, const sherdi_encoded 
 
         vec_mixer_add(mixer, a);
         vec_mixer_add(mixer, b);
-        ties |= encode_beside(master->param + at + i, (int16_t *)(void *)rest + i, a, b);
+        ties |= encode_beside(param + i, (int16_t *)(void *)rest + i, a, b);
     }
-    if (master->encoding == SHERDI_ENCODING_BESIDE_PLANE) {
+    if (part->chunk_bytes == SHERDI_CHUNK_PLANE_BYTES) {
         memcpy(rest + SHERDI_CHUNK_BF16_BYTES, &no_ties, sizeof(no_ties));
     }
     if (__builtin_expect(vec_flags16_any(ties), 0)) {
-        tile_encode(master, at, work->tile.master, 0, 0);
+        tile_encode(&range->encoded[0], range->offset_elems + first, work->tile.master, 0, 0);
     }
 }
 
@@ -554,7 +565,7 @@ INLINE void encoded_close_master(const encoded_work *work, const sherdi_update_r
 {
     size_t at = range->offset_elems + first;
 
-    if (range->encoded[0].encoding != SHERDI_ENCODING_F32) {
+    if (work->parts[0].usual == TILE_BF16) {
         tile_encode(&range->encoded[0], at, work->tile.master, range->first_index + first, seed);
         tile_decode(work->tile.master, &range->encoded[0], at);
     }
@@ -574,33 +585,30 @@ INLINE void encoded_close(const encoded_work *work, const sherdi_update_range *r
                           size_t first, const uint32_t *seeds, vec_mixer *mixer)
 {
     encoded_store(work, range, num_parts, first, seeds);
-    if (encoding_is_beside(range->encoded[0].encoding)) {
-        encoded_close_beside(work, &range->encoded[0], range->offset_elems + first, mixer);
+    if (work->parts[0].usual == TILE_BESIDE) {
+        encoded_close_beside(work, range, first, mixer);
     } else {
         encoded_close_master(work, range, first, seeds[0], mixer);
     }
 }
 
-INLINE void encoded_prefetch(const sherdi_update_range *range, int num_parts, size_t first,
-                             size_t ahead_bytes)
+INLINE void encoded_prefetch(const encoded_work *work, const sherdi_update_range *range,
+                             int num_parts, size_t first, size_t ahead_bytes)
 {
-    for (int part = 0; part < num_parts; part++) {
-        const sherdi_encoded *from = &range->encoded[part];
-        const char           *at   = (const char *)sherdi_encoded_at(from->data, from->encoding,
-                                                                     range->offset_elems + first) +
-                         ahead_bytes;
+    for (int i = 0; i < num_parts; i++) {
+        const encoded_part  *part = &work->parts[i];
+        const unsigned char *at =
+            part->start + first / TILE_ELEMS * part->chunk_bytes + ahead_bytes;
 
         __builtin_prefetch(at, 0, 3);
-        if (from->encoding < SHERDI_ENCODING_FP8) {
-            __builtin_prefetch(at + CACHE_LINE_BYTES, 0, 3);
-        }
-        if (from->encoding == SHERDI_ENCODING_F32) {
+        __builtin_prefetch(at + CACHE_LINE_BYTES, 0, 3);
+        if (part->chunk_bytes > SHERDI_CHUNK_PLANE_BYTES) {
             __builtin_prefetch(at + 2 * CACHE_LINE_BYTES, 0, 3);
             __builtin_prefetch(at + 3 * CACHE_LINE_BYTES, 0, 3);
         }
     }
     tile_prefetch(range->grad, range->grad_dtype, first, ahead_bytes);
-    if (encoding_is_beside(range->encoded[0].encoding)) {
+    if (work->parts[0].usual == TILE_BESIDE) {
         tile_prefetch(range->param, SHERD_BF16, first, ahead_bytes);
     }
 }
@@ -619,13 +627,15 @@ INLINE void update_encoded(const sherdi_update_range *range, const update_rule *
     own.is_streaming = own.is_streaming && is_line_aligned(own.param);
     for (int part = 0; part < rule->num_parts; part++) {
         seeds[part] = sherdi_random_seed(own.step, (unsigned)part);
+        encoded_part_init(&work[0].parts[part], &own, part);
+        encoded_part_init(&work[1].parts[part], &own, part);
     }
     work[0].tile.grad_dtype = own.grad_dtype;
     work[1].tile.grad_dtype = own.grad_dtype;
     for (size_t first = 0; first < own.count_elems; first += TILE_ELEMS) {
         size_t turn = first / TILE_ELEMS % 2;
 
-        encoded_prefetch(&own, rule->num_parts, first, ahead_bytes);
+        encoded_prefetch(&work[turn], &own, rule->num_parts, first, ahead_bytes);
         encoded_open(&work[turn], &own, rule->num_parts, first);
         for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
             encoded_step(&work[turn], rule, i, seeds, &randoms.keys, randoms.step);
