@@ -187,8 +187,8 @@ typedef struct sherdi_kernel_ops {
                          size_t count_elems);
     void (*lamb_norms)(const sherdi_backend *backend, const sherdi_update_args *args);
     void (*lamb_ratios)(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
-    /* Elements [first, first + count_elems) of a part as fp32, and back, rounded to nearest. What has a scale or a
-     * plane by chunk is encoded a chunk at a time, or to the end of its parameter; NaN becomes 0x7fc00000 where bits
+    /* Elements [first, first + count_elems) of a part as fp32, and back, rounded to nearest. Where a chunk
+     * has a plane or a scale, all of it has to be there, and what else it has stays; NaN becomes 0x7fc00000 where bits
      * are lost or gained. A part whose chunks have a plane starts at a multiple of 8 bytes, one with scales of 4. */
     void (*decode)(const sherdi_backend *backend, float *dst, const sherdi_encoded *part,
                    size_t first, size_t count_elems);

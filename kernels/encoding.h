@@ -58,6 +58,13 @@ static inline size_t sherdi_encoding_elem_bytes(sherdi_encoding encoding)
     return sherdi_encoding_chunk_bytes(encoding) / SHERD_CHUNK_ELEMS;
 }
 
+/** Whether something belongs to a chunk as a whole. */
+static inline int sherdi_encoding_has_chunks(sherdi_encoding encoding)
+{
+    return sherdi_encoding_chunk_bytes(encoding) !=
+           sherdi_encoding_elem_bytes(encoding) * SHERD_CHUNK_ELEMS;
+}
+
 /** Bytes of `elems` elements: whole chunks, or any number where an element has bytes of its own alone. */
 static inline size_t sherdi_encoding_bytes(sherdi_encoding encoding, size_t elems)
 {

@@ -66,8 +66,8 @@ static const char *space_name(sherdi_space space)
                                         : "on storage";
 }
 
-static sherd_status beside_check(const sherdi_plan *plan, const sherdi_model *model,
-                                 const sherdi_segment *segment, const sherdi_block *block)
+static sherd_status beside_check(const sherdi_model *model, const sherdi_segment *segment,
+                                 const sherdi_block *block)
 {
     const char *unit = model->units[segment->unit].name;
 
@@ -91,22 +91,7 @@ static sherd_status beside_check(const sherdi_plan *plan, const sherdi_model *mo
             "state to nvme",
             unit, space_name(segment->param_space), space_name(block->space));
     }
-    (void)plan;
     return SHERD_OK;
-}
-
-static sherd_status block_check(const sherdi_plan *plan, const sherdi_model *model,
-                                const sherdi_segment *segment, const sherdi_block *block)
-{
-    if (block->space == SHERDI_SPACE_DEVICE && plan->machine.has_device) {
-        return sherdi_fail(
-            SHERD_E_NOTSUP,
-            "unit %s: state in the memory of a GPU is fp32 in this version; take fp32 for "
-            "sherd.master_encoding and sherd.moment_encoding, or offload the optimizer to host "
-            "memory",
-            model->units[segment->unit].name);
-    }
-    return sherdi_segment_is_beside(segment) ? beside_check(plan, model, segment, block) : SHERD_OK;
 }
 
 sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_model *model)
@@ -114,8 +99,8 @@ sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_m
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_segment *segment = &plan->segments[plan->blocks[b].segment];
 
-        if (sherdi_segment_is_encoded(segment)) {
-            SHERDI_TRY(block_check(plan, model, segment, &plan->blocks[b]));
+        if (sherdi_segment_is_beside(segment)) {
+            SHERDI_TRY(beside_check(model, segment, &plan->blocks[b]));
         }
     }
     return SHERD_OK;

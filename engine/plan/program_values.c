@@ -332,12 +332,22 @@ static sherdi_range values_at(const value_range *f, size_t begin, size_t end)
                            (end - begin) * sizeof(float));
 }
 
+static int space_is_apart(const value_range *f, sherdi_space space)
+{
+    return space == SHERDI_SPACE_DEVICE && f->program->plan->machine.has_device;
+}
+
+/* What reaches a space and the buffer of values. */
+static sherdi_lane_id lane_of_space(const value_range *f, sherdi_space space)
+{
+    return space_is_apart(f, space) ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST;
+}
+
 /* To memory of a space, or from it. */
 static sherd_status bytes_move(const value_range *f, sherdi_space space, sherdi_range at,
                                sherdi_range buffer)
 {
-    int       is_apart = space == SHERDI_SPACE_DEVICE && f->program->plan->machine.has_device;
-    sherdi_op op = range_op(f, SHERDI_OP_COPY, is_apart ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST);
+    sherdi_op op = range_op(f, SHERDI_OP_COPY, lane_of_space(f, space));
 
     at.bytes = buffer.bytes;
     return f->is_put ? sherdi_program_move(f->program, op, at, buffer)
@@ -349,7 +359,7 @@ static sherd_status values_cast(const value_range *f, size_t begin, size_t end, 
                                 sherd_dtype dtype, sherdi_range at)
 {
     const sherdi_plan *plan     = f->program->plan;
-    int                is_apart = space == SHERDI_SPACE_DEVICE && plan->machine.has_device;
+    int                is_apart = space_is_apart(f, space);
     sherdi_op          op       = range_op(f, SHERDI_OP_CAST, SHERDI_LANE_HOST);
     sherdi_range       values   = values_at(f, begin, end);
     sherdi_range       near     = at;
@@ -413,7 +423,8 @@ static sherdi_range half_at(const value_range *f, const sherdi_block *block, she
 static sherd_status encoded_move(const value_range *f, const sherdi_block *block, const cuts *c,
                                  sherdi_range state)
 {
-    sherdi_op op = range_op(f, f->is_put ? SHERDI_OP_ENCODE : SHERDI_OP_DECODE, SHERDI_LANE_HOST);
+    sherdi_op     op     = range_op(f, f->is_put ? SHERDI_OP_ENCODE : SHERDI_OP_DECODE,
+                                    lane_of_space(f, block->space));
     sherdi_access access = f->is_put ? SHERDI_ADDS : SHERDI_READS;
 
     op.block = block;

@@ -483,66 +483,82 @@ static unsigned char *block_part(const sherd_engine *engine, const sherdi_op *op
     return base + sherdi_plan_part_offset(engine->plan, op->block, part, offset_elems);
 }
 
-/* Whole chunks, or a part of one: then what else it has stays. */
-static void chunk_encode(const sherd_engine *engine, const sherdi_encoded *part, size_t first,
-                         size_t count, const float *values)
-{
-    const sherdi_kernel_ops *kernels = engine->host->kernels;
-    size_t                   start   = first / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
-    float                    chunk[SHERD_CHUNK_ELEMS];
-
-    if (first == start && count % SHERD_CHUNK_ELEMS == 0) {
-        kernels->encode(engine->host, part, first, values, count);
-        return;
-    }
-    kernels->decode(engine->host, chunk, part, start, SHERD_CHUNK_ELEMS);
-    memcpy(chunk + (first - start), values, count * sizeof(*chunk));
-    kernels->encode(engine->host, part, start, chunk, SHERD_CHUNK_ELEMS);
-}
-
-static void values_encode(const sherd_engine *engine, const sherdi_encoded *part, size_t first,
-                          size_t count, const float *values)
-{
-    while (count > 0) {
-        size_t some = SHERD_CHUNK_ELEMS - first % SHERD_CHUNK_ELEMS;
-
-        if (some == SHERD_CHUNK_ELEMS && count > some) {
-            some = count / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
-        }
-        some = some < count ? some : count;
-        chunk_encode(engine, part, first, some, values);
-        first += some;
-        values += some;
-        count -= some;
-    }
-}
-
 static void op_encode(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     sherdi_encoded part = encoded_part(engine, op, op->part);
 
-    (void)lane;
-    values_encode(engine, &part, (size_t)op->index, op->elems,
-                  address_of(engine, op, SHERDI_USE_SRC));
+    lane->kernels->encode(lane, &part, (size_t)op->index, address_of(engine, op, SHERDI_USE_SRC),
+                          op->elems);
 }
 
 static void op_decode(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     sherdi_encoded part = encoded_part(engine, op, op->part);
 
-    (void)lane;
-    engine->host->kernels->decode(engine->host, address_of(engine, op, SHERDI_USE_DST), &part,
-                                  (size_t)op->index, op->elems);
+    lane->kernels->decode(lane, address_of(engine, op, SHERDI_USE_DST), &part, (size_t)op->index,
+                          op->elems);
+}
+
+/* A device's kernels reach the buffer of first values, and as much of it at once: whole chunks of a part that has more. */
+static float *values_reached(const sherd_engine *engine, size_t left, size_t *some)
+{
+    size_t room = engine->plan->fill_elems;
+
+    room  = room < SHERD_CHUNK_ELEMS ? room : room / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+    *some = sherdi_min_size(left, room);
+    return (float *)(void *)engine->memory.buffers[SHERDI_BUFFER_FILL];
+}
+
+static int is_apart(const sherd_engine *engine, sherdi_space space)
+{
+    return space == SHERDI_SPACE_DEVICE && sherdi_has_device(engine);
+}
+
+static sherd_status encoded_get(sherd_engine *engine, const sherdi_op *op, int part, size_t first,
+                                size_t count, float *out)
+{
+    sherdi_encoded        encoded = encoded_part(engine, op, part);
+    const sherdi_backend *lane    = engine->backend;
+
+    if (!is_apart(engine, op->space)) {
+        engine->host->kernels->decode(engine->host, out, &encoded, first, count);
+        return SHERD_OK;
+    }
+    for (size_t done = 0, some; done < count; done += some) {
+        float *values = values_reached(engine, count - done, &some);
+
+        lane->kernels->decode(lane, values, &encoded, first + done, some);
+        SHERDI_TRY(sherdi_lane_wait(lane));
+        memcpy(out + done, values, some * sizeof(*values));
+    }
+    return SHERD_OK;
+}
+
+/* What the device says against it the next wait tells. */
+static void encoded_put(sherd_engine *engine, const sherdi_op *op, int part, size_t first,
+                        size_t count, const float *values)
+{
+    sherdi_encoded        encoded = encoded_part(engine, op, part);
+    const sherdi_backend *lane    = engine->backend;
+
+    if (!is_apart(engine, op->space)) {
+        engine->host->kernels->encode(engine->host, &encoded, first, values, count);
+        return;
+    }
+    for (size_t done = 0, some; done < count; done += some) {
+        float *to = values_reached(engine, count - done, &some);
+
+        (void)sherdi_lane_wait(lane); /* it may read what was there */
+        memcpy(to, values + done, some * sizeof(*values));
+        lane->kernels->encode(lane, &encoded, first + done, to, some);
+    }
 }
 
 sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
                                   size_t offset_elems, size_t count, float *out)
 {
     if (sherdi_segment_part_is_encoded(&engine->plan->segments[op->segment], part)) {
-        sherdi_encoded encoded = encoded_part(engine, op, part);
-
-        engine->host->kernels->decode(engine->host, out, &encoded, offset_elems, count);
-        return SHERD_OK;
+        return encoded_get(engine, op, part, offset_elems, count, out);
     }
     return sherdi_space_get(engine, op->space, out, block_part(engine, op, part, offset_elems),
                             count * sizeof(*out));
@@ -552,9 +568,7 @@ void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, s
                           size_t count, const float *values)
 {
     if (sherdi_segment_part_is_encoded(&engine->plan->segments[op->segment], part)) {
-        sherdi_encoded encoded = encoded_part(engine, op, part);
-
-        values_encode(engine, &encoded, offset_elems, count, values);
+        encoded_put(engine, op, part, offset_elems, count, values);
         return;
     }
     sherdi_space_put(engine, op->space, block_part(engine, op, part, offset_elems), values,

@@ -578,13 +578,39 @@ static void table_decode(const sherdi_backend *backend, float *dst, const sherdi
                         &call);
 }
 
+/* A part of a chunk that has more than its elements: what else it has stays. */
+static void chunk_merge(const sherdi_encoded *part, size_t first, const float *src, size_t count)
+{
+    const sherdi_rounding how   = {0};
+    size_t                start = first / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+    float                 chunk[SHERD_CHUNK_ELEMS];
+
+    if (count > 0) {
+        range_decode(chunk, part, start, SHERD_CHUNK_ELEMS, 0);
+        memcpy(chunk + (first - start), src, count * sizeof(*src));
+        range_encode(part, start, SHERD_CHUNK_ELEMS, chunk, &how);
+    }
+}
+
 static void table_encode(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
                          const float *src, size_t count_elems)
 {
     encoding_call call = {.part = part, .first = first, .count_elems = count_elems, .src = src};
 
-    sherdi_parallel_run(backend, split_of(backend, count_elems, ENCODING_ELEM_BYTES), encode_task,
-                        &call);
+    if (sherdi_encoding_has_chunks(part->encoding)) {
+        size_t head = (SHERD_CHUNK_ELEMS - first % SHERD_CHUNK_ELEMS) % SHERD_CHUNK_ELEMS;
+        size_t tail;
+
+        head = sherdi_min_size(head, count_elems);
+        tail = (count_elems - head) % SHERD_CHUNK_ELEMS;
+        chunk_merge(part, first, src, head);
+        chunk_merge(part, first + count_elems - tail, src + count_elems - tail, tail);
+        call.first += head;
+        call.src += head;
+        call.count_elems -= head + tail;
+    }
+    sherdi_parallel_run(backend, split_of(backend, call.count_elems, ENCODING_ELEM_BYTES),
+                        encode_task, &call);
 }
 
 static void fingerprint_encoded_task(void *ctx, int task, int tasks)

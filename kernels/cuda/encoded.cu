@@ -174,34 +174,63 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, VALUES_BLOCKS)
     }
 }
 
+/* Which elements of a vector are written: where something belongs to a chunk as a whole, the others of a chunk that is
+ * touched too, as they are. */
+static inline __device__ unsigned written_of(const encoded_arrays &arrays, size_t at, size_t first,
+                                             size_t last)
+{
+    size_t chunk = at / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+
+    if (arrays.parts[0].more == 0 && arrays.parts[1].more == 0) {
+        return mine_of(at, first, last);
+    }
+    return chunk < last && chunk + SHERD_CHUNK_ELEMS > first ? 15 : 0;
+}
+
+static inline __device__ void values_store(const encoded_arrays &arrays, size_t at,
+                                           const encoded_vector<VALUES_PARTS> &x, float *values)
+{
+    unsigned ups;
+
+    if (arrays.parts[0].data == NULL) {
+        moment_store(arrays, arrays.parts[1], at, 0, values, x.mine, x.parts[1]);
+        return;
+    }
+    ups = master_store(arrays, at, 0, values, x.mine, x.parts[0]);
+    if (arrays.parts[1].data != NULL) {
+        part_store(arrays, arrays.parts[1], at, x.mine,
+                   signs_set(x.parts[1], arrays.parts[1].width, ups));
+    }
+}
+
 static void __global__ __launch_bounds__(BLOCK_THREADS, VALUES_BLOCKS)
     encode_kernel(const __grid_constant__ encoded_arrays arrays, const float *values, size_t first,
                   size_t count, int is_vector)
 {
+    const bool   is_second = arrays.parts[0].data == NULL;
+    const size_t last      = first + count;
+
     /* the same for a whole warp */
     for (size_t tile = first / ENCODED_TILE_ELEMS * ENCODED_TILE_ELEMS +
                        (size_t)blockIdx.x * ENCODED_TILE_ELEMS;
-         tile < first + count; tile += (size_t)gridDim.x * ENCODED_TILE_ELEMS) {
+         tile < last; tile += (size_t)gridDim.x * ENCODED_TILE_ELEMS) {
         size_t                       at   = tile + threadIdx.x * VECTOR_ELEMS;
-        const unsigned               mine = mine_of(at, first, first + count);
+        unsigned                     mine = mine_of(at, first, last);
         encoded_vector<VALUES_PARTS> x;
-        packed4                      given =
-            packed_load_mine((const unsigned char *)(values + at) - first * sizeof(float), 4, mine,
-                             mine == 15 && is_vector);
-        float    wide[VECTOR_ELEMS];
-        unsigned ups;
+        float                        all[VALUES_PARTS][VECTOR_ELEMS];
+        float                        wide[VECTOR_ELEMS];
 
-        encoded_load(arrays, at, mine, &x); /* of signs that are kept */
-        f32_decode({}, given, wide);
-        if (arrays.parts[0].data == NULL) {
-            moment_store(arrays, arrays.parts[1], at, 0, wide, mine, x.parts[1]);
-            continue;
+        f32_decode({},
+                   packed_load_mine((const unsigned char *)(values + at) - first * sizeof(float), 4,
+                                    mine, mine == 15 && is_vector),
+                   wide);
+        encoded_load(arrays, at, written_of(arrays, at, first, last), &x);
+        encoded_decode(arrays, at, x, all);
+#pragma unroll
+        for (int i = 0; i < VECTOR_ELEMS; i++) {
+            wide[i] = mine >> i & 1 ? wide[i] : is_second ? all[1][i] : all[0][i];
         }
-        ups = master_store(arrays, at, 0, wide, mine, x.parts[0]);
-        if (arrays.parts[1].data != NULL) {
-            part_store(arrays, arrays.parts[1], at, mine,
-                       signs_set(x.parts[1], arrays.parts[1].width, ups));
-        }
+        values_store(arrays, at, x, wide);
     }
 }
 
