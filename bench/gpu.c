@@ -19,9 +19,9 @@
 
 typedef struct bench_options {
     bench_list  sizes; /* none: 1M to 1G, as far as memory goes */
-    size_t      rounds;
+    size_t      rounds, repeats;
     int         device;
-    const char *rows;   /* NULL: all; else those whose names have it */
+    const char *rows;   /* NULL: all; else those whose names have one of these words */
     const char *python; /* NULL: no peers */
     const char *json;
 } bench_options;
@@ -43,9 +43,14 @@ static void check(sherd_status status, const char *what)
 
 /* All on the device. */
 typedef struct gpu_arrays {
-    float              *p, *m, *v, *g, *out;
-    uint16_t           *g16, *p16;
+    float    *p, *m, *v, *g, *out;
+    uint16_t *g16, *p16;
+    /* a state in encodings, as the row at hand has them: master, bf16 parameter beside it, moments */
+    unsigned char      *rest;
+    uint16_t           *beside;
+    unsigned char      *em, *ev;
     sherdi_span        *span;
+    void               *others[SHERDI_UPDATE_IDS]; /* coefficients of the other updates */
     sherdi_adam_coeffs *adam;
     sherdi_lamb_coeffs *lamb;
     int32_t            *group;
@@ -64,7 +69,9 @@ typedef struct gpu_run {
     sherdi_mem      mem;
 } gpu_run;
 
-#define BYTES_PER_ELEM 24 /* of all arrays */
+/* A chunk of the widest that a master may be beside its parameter: 16 bits each, and a plane. */
+#define REST_BYTES(elems) ((elems) / SHERD_CHUNK_ELEMS * SHERDI_CHUNK_PLANE_BYTES)
+#define BYTES_PER_ELEM    36.125 /* of all arrays */
 
 static int array_try(gpu_run *run, size_t len_bytes, void *out)
 {
@@ -106,13 +113,16 @@ static void array_fill(gpu_run *run, float *x, size_t elems, float scale)
 
 static void arrays_free(gpu_run *run)
 {
-    void *all[] = {run->a.p, run->a.m, run->a.v, run->a.g, run->a.out, run->a.g16, run->a.p16};
+    gpu_arrays *a     = &run->a;
+    void       *all[] = {a->p,   a->m,    a->v,      a->g,  a->out, a->g16,
+                         a->p16, a->rest, a->beside, a->em, a->ev};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         run->lane->device->free(run->lane, all[i]);
     }
     run->a.p = run->a.m = run->a.v = run->a.g = run->a.out = NULL;
-    run->a.g16 = run->a.p16 = NULL;
+    run->a.g16 = run->a.p16 = run->a.beside = NULL;
+    run->a.rest = run->a.em = run->a.ev = NULL;
 }
 
 /* 0: not so much memory. */
@@ -124,7 +134,9 @@ static int arrays_make(gpu_run *run, size_t elems)
     if (!array_try(run, elems * 4, &a->p) || !array_try(run, elems * 4, &a->m) ||
         !array_try(run, elems * 4, &a->v) || !array_try(run, elems * 4, &a->g) ||
         !array_try(run, elems * 4, &a->out) || !array_try(run, elems * 2, &a->g16) ||
-        !array_try(run, elems * 2, &a->p16)) {
+        !array_try(run, elems * 2, &a->p16) || !array_try(run, REST_BYTES(elems), &a->rest) ||
+        !array_try(run, elems * 2, &a->beside) || !array_try(run, elems * 4, &a->em) ||
+        !array_try(run, elems * 4, &a->ev)) {
         arrays_free(run);
         return 0;
     }
@@ -135,6 +147,28 @@ static int arrays_make(gpu_run *run, size_t elems)
     run->lane->kernels->cast(run->lane, a->g16, SHERD_BF16, a->g, SHERD_F32, elems);
     check(sherdi_lane_wait(run->lane), "filling arrays");
     return 1;
+}
+
+/* As a group's numbers make them. */
+static void others_make(gpu_run *run)
+{
+    static const sherdi_group_step STEP    = {.grad_scale = 1,
+                                              .lr         = 1e-4,
+                                              .beta1      = 0.9,
+                                              .beta2      = 0.99,
+                                              .eps        = 1e-8,
+                                              .decay      = 0.01,
+                                              .bias1      = 0.5,
+                                              .bias2      = 0.5,
+                                              .step       = 7};
+    const sherdi_lion_coeffs       lion    = sherdi_lion_coeffs_of(&STEP);
+    const sherdi_sgd_coeffs        sgd     = sherdi_sgd_coeffs_of(&STEP);
+    const sherdi_adagrad_coeffs    adagrad = sherdi_adagrad_coeffs_of(&STEP);
+
+    small_put(run, &lion, sizeof(lion), &run->a.others[SHERDI_UPDATE_lion]);
+    small_put(run, &sgd, sizeof(sgd), &run->a.others[SHERDI_UPDATE_sgd]);
+    small_put(run, &adagrad, sizeof(adagrad), &run->a.others[SHERDI_UPDATE_adagrad]);
+    check(sherdi_lane_wait(run->lane), "coefficients");
 }
 
 static void small_arrays_make(gpu_run *run)
@@ -175,6 +209,7 @@ static void small_arrays_make(gpu_run *run)
     small_put(run, &RATIO, sizeof(RATIO), &a->ratio);
     small_put(run, &GROUP, sizeof(GROUP), &a->group);
     small_put(run, &ZERO, sizeof(ZERO), &a->fingerprint);
+    others_make(run);
 }
 
 /* One parameter of as many elements. */
@@ -271,6 +306,97 @@ static void row_lamb(gpu_run *run)
     row_lamb_update(run);
 }
 
+/* Updates with one other part; the sum of squares is where Adam's is. */
+static void other_call(gpu_run *run, sherdi_update_id update, float *part)
+{
+    const gpu_arrays *a = &run->a;
+
+    run->lane->kernels->update(run->lane, update,
+                               &(sherdi_update_args){.spans       = a->span,
+                                                     .num_spans   = 1,
+                                                     .coeffs      = a->others[update],
+                                                     .grad        = a->g16,
+                                                     .grad_dtype  = SHERD_BF16,
+                                                     .parts       = {a->p, part},
+                                                     .param       = a->p16,
+                                                     .param_dtype = SHERD_BF16,
+                                                     .fingerprint = a->fingerprint});
+}
+
+static void row_lion(gpu_run *run)
+{
+    other_call(run, SHERDI_UPDATE_lion, run->a.m);
+}
+
+static void row_momentum(gpu_run *run)
+{
+    other_call(run, SHERDI_UPDATE_sgd, run->a.m);
+}
+
+static void row_adagrad(gpu_run *run)
+{
+    other_call(run, SHERDI_UPDATE_adagrad, run->a.v);
+}
+
+/* ------------------------------------------------------------- encodings -- */
+
+/* How the parts of a row's state are stored. */
+typedef struct state_row {
+    sherdi_update_id update;
+    sherdi_encoding  master, m, v;
+} state_row;
+
+static const state_row TEN_BYTES = {SHERDI_UPDATE_adam, SHERDI_ENCODING_BESIDE, SHERDI_ENCODING_F32,
+                                    SHERDI_ENCODING_F32};
+static const state_row BF16_MOMENTS = {SHERDI_UPDATE_adam, SHERDI_ENCODING_BESIDE,
+                                       SHERDI_ENCODING_BF16, SHERDI_ENCODING_BF16};
+static const state_row FP8_MOMENTS  = {SHERDI_UPDATE_adam, SHERDI_ENCODING_BESIDE_PLANE,
+                                       SHERDI_ENCODING_FP8, SHERDI_ENCODING_UFP8};
+static const state_row LION_BESIDE  = {SHERDI_UPDATE_lion, SHERDI_ENCODING_BESIDE_PLANE,
+                                       SHERDI_ENCODING_F32, SHERDI_ENCODING_F32};
+
+static void part_encode(gpu_run *run, const sherdi_encoded *part)
+{
+    run->lane->kernels->encode(run->lane, part, 0, run->a.g, run->elems);
+}
+
+/* Numbers as gradients are, before the row is timed: the row before left others there. */
+static void state_make(gpu_run *run, const state_row *row)
+{
+    const gpu_arrays *a = &run->a;
+
+    part_encode(run, &(sherdi_encoded){.encoding = row->m, .data = a->em});
+    part_encode(run, &(sherdi_encoded){.encoding = row->v, .data = a->ev});
+    part_encode(run, &(sherdi_encoded){.encoding      = row->master,
+                                       .data          = a->rest,
+                                       .param         = a->beside,
+                                       .ties          = a->ev,
+                                       .ties_encoding = row->v});
+}
+
+static void state_call(gpu_run *run, const state_row *row)
+{
+    const gpu_arrays *a = &run->a;
+
+    run->lane->kernels->update(run->lane, row->update,
+                               &(sherdi_update_args){.spans      = a->span,
+                                                     .num_spans  = 1,
+                                                     .coeffs     = row->update == SHERDI_UPDATE_adam
+                                                                       ? (const void *)a->adam
+                                                                       : a->others[row->update],
+                                                     .grad       = a->g16,
+                                                     .grad_dtype = SHERD_BF16,
+                                                     .master     = (float *)(void *)a->rest,
+                                                     .m          = (float *)(void *)a->em,
+                                                     .v          = (float *)(void *)a->ev,
+                                                     .param      = a->beside,
+                                                     .param_dtype = SHERD_BF16,
+                                                     .encodings   = {row->master, row->m, row->v},
+                                                     .ties_part   = 2,
+                                                     .step        = 7,
+                                                     .fingerprint = a->fingerprint});
+}
+
 static void row_norm_f32(gpu_run *run)
 {
     run->lane->kernels->sumsq(run->lane, run->a.g, SHERD_F32, run->elems, run->a.acc);
@@ -315,21 +441,29 @@ enum { ROW_COPY, ROW_ADAM_F32, ROW_ADAM_MIXED, ROW_REST };
 typedef struct bench_row {
     const char *name;
     void (*run)(gpu_run *run);
-    double bytes_per_elem; /* that the algorithm must move */
+    double           bytes_per_elem; /* that the algorithm must move */
+    const state_row *state; /* in place of run: an update of a state in encodings; else NULL */
 } bench_row;
 
 static const bench_row ROWS[] = {
-    [ROW_COPY]       = {"copy (limit)", row_copy, 8},
-    [ROW_ADAM_F32]   = {"adamw fp32", row_adam_f32, 28},
-    [ROW_ADAM_MIXED] = {"adamw mixed bf16", row_adam_mixed, 28},
-    [ROW_REST]       = {"lamb mixed, both sweeps", row_lamb, 42},
-    {"  its norms", row_lamb_norms, 14},
-    {"  its update", row_lamb_update, 28},
-    {"norm fp32", row_norm_f32, 4},
-    {"norm bf16", row_norm_bf16, 2},
-    {"fingerprint", row_fingerprint, 4},
-    {"cast fp32 to bf16", row_cast, 6},
-    {"reduce 4 x bf16", row_reduce, 2.5},
+    [ROW_COPY]       = {"copy (limit)", row_copy, 8, NULL},
+    [ROW_ADAM_F32]   = {"adamw fp32", row_adam_f32, 28, NULL},
+    [ROW_ADAM_MIXED] = {"adamw mixed bf16", row_adam_mixed, 28, NULL},
+    [ROW_REST]       = {"adamw, state of 10 bytes", NULL, 26, &TEN_BYTES},
+    {"adamw, bf16 moments", NULL, 18, &BF16_MOMENTS},
+    {"adamw, fp8 moments", NULL, 14.5, &FP8_MOMENTS},
+    {"lion mixed bf16", row_lion, 20, NULL},
+    {"lion, state of 6 bytes", NULL, 18.25, &LION_BESIDE},
+    {"sgd with momentum, mixed", row_momentum, 20, NULL},
+    {"adagrad mixed bf16", row_adagrad, 20, NULL},
+    {"lamb mixed, both sweeps", row_lamb, 42, NULL},
+    {"  its norms", row_lamb_norms, 14, NULL},
+    {"  its update", row_lamb_update, 28, NULL},
+    {"norm fp32", row_norm_f32, 4, NULL},
+    {"norm bf16", row_norm_bf16, 2, NULL},
+    {"fingerprint", row_fingerprint, 4, NULL},
+    {"cast fp32 to bf16", row_cast, 6, NULL},
+    {"reduce 4 x bf16", row_reduce, 2.5, NULL},
 };
 
 #define NUM_ROWS (sizeof(ROWS) / sizeof(ROWS[0]))
@@ -351,10 +485,17 @@ static double own_seconds(gpu_run *run, const bench_row *row, size_t repeats)
 {
     const sherdi_device_ops *device = run->lane->device;
 
+    if (row->state != NULL) {
+        state_make(run, row->state);
+    }
     check(sherdi_lane_wait(run->lane), row->name);
     device->event_record(run->start, run->lane);
     for (size_t i = 0; i < repeats; i++) {
-        row->run(run);
+        if (row->state != NULL) {
+            state_call(run, row->state);
+        } else {
+            row->run(run);
+        }
     }
     device->event_record(run->end, run->lane);
     check(device->event_wait(run->end), row->name);
@@ -362,13 +503,13 @@ static double own_seconds(gpu_run *run, const bench_row *row, size_t repeats)
            (double)repeats;
 }
 
-static void table_measure(bench_table *table, size_t rounds, gpu_run *run, bench_peers *peers,
-                          double *seconds)
+static void table_measure(bench_table *table, const bench_options *options, gpu_run *run,
+                          bench_peers *peers, double *seconds)
 {
     size_t repeats = table->elems < TIMED_ELEMS ? TIMED_ELEMS / table->elems : 1;
 
-    repeats = repeats > 256 ? 256 : repeats;
-    for (size_t round = 0; round <= rounds; round++) { /* the first is thrown away */
+    repeats = repeats > options->repeats ? options->repeats : repeats;
+    for (size_t round = 0; round <= options->rounds; round++) { /* the first is thrown away */
         double *of_round = seconds + (round == 0 ? 0 : round - 1) * table->num_rows;
 
         for (size_t row = 0; row < table->num_rows; row++) {
@@ -427,13 +568,31 @@ static void table_evaluate(bench_table *table, size_t rounds, const double *seco
     }
 }
 
+/* By one of the words between commas. */
+static int row_is_asked(const bench_row *row, const char *words)
+{
+    char        word[64];
+    const char *at = words;
+
+    while (at != NULL && *at != '\0') {
+        size_t len = strcspn(at, ",");
+
+        (void)snprintf(word, sizeof(word), "%.*s", (int)len, at);
+        if (strstr(row->name, word) != NULL) {
+            return 1;
+        }
+        at += len + (at[len] == ',');
+    }
+    return words == NULL;
+}
+
 static void table_run(bench_table *table, const bench_options *options, gpu_run *run,
                       bench_peers *peers)
 {
     double *seconds;
 
     for (size_t i = 0; i < NUM_ROWS; i++) {
-        if (i == ROW_COPY || options->rows == NULL || strstr(ROWS[i].name, options->rows) != NULL) {
+        if (i == ROW_COPY || row_is_asked(&ROWS[i], options->rows)) {
             (void)snprintf(table->names[table->num_own], sizeof(table->names[0]), "%s",
                            ROWS[i].name);
             table->own[table->num_own++] = i;
@@ -450,7 +609,7 @@ static void table_run(bench_table *table, const bench_options *options, gpu_run 
         die("rounds", strerror(ENOMEM));
     }
     span_set(run, table->elems);
-    table_measure(table, options->rounds, run, peers, seconds);
+    table_measure(table, options, run, peers, seconds);
     table_evaluate(table, options->rounds, seconds, seconds + options->rounds * table->num_rows);
     free(seconds);
 }
@@ -521,11 +680,15 @@ static void options_parse(int argc, char **argv, bench_options *o)
 {
     const bench_option rows[] = {
         {"sizes", "LIST",
-         "elements (default 1M,16M,128M,1G as far as memory goes; 1G takes 24 GiB)", BENCH_LIST,
+         "elements (default 1M,16M,128M,1G as far as memory goes; 1G takes 36 GiB)", BENCH_LIST,
          .value = &o->sizes, .least = 1},
         {"rounds", "N", "interleaved rounds (default 7)", BENCH_SIZE, .value = &o->rounds,
          .least = 1},
-        {"rows", "WORD", "only rows whose names have it (adamw, lamb, norm, ..), and the copy",
+        {"repeats", "N", "most repeats of a kernel in a round (default 256)", BENCH_SIZE,
+         .value = &o->repeats, .least = 1},
+        {"rows", "WORDS",
+         "only rows whose names have one of them, by commas (adamw, lion, lamb, norm, ..), and the "
+         "copy",
          BENCH_TEXT, .value = &o->rows},
         {"device", "N", "(default 0)", BENCH_INT, .value = &o->device},
         {"peers", "PYTHON",
@@ -568,7 +731,7 @@ int main(int argc, char **argv)
 {
     static const bench_list SIZES = {
         {(size_t)1 << 20, (size_t)16 << 20, (size_t)128 << 20, (size_t)1 << 30}, 4};
-    bench_options options = {.rounds = 7};
+    bench_options options = {.rounds = 7, .repeats = 256};
     bench_peers   peers   = {.to = NULL};
     gpu_run       run     = {.lane = NULL};
     bench_table  *tables  = calloc(BENCH_MOST_LIST, sizeof(*tables));

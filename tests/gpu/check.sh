@@ -19,7 +19,7 @@ LEAST_MFU=45             # %, GPT-2 124M
 PARTS="
 env 20 the device, as sherd sees it
 kernels 60 conformance of the backend, lanes and events
-adam 45 bench gpu, AdamW
+adam 60 bench gpu: AdamW, its state in encodings, the other element-wise updates
 trainer 60 GPT-2 124M, bf16, 32 x 1024
 exposed 45 the engine's exposed share of its step
 nccl 120 NCCL, a rank on each device or several on one
@@ -168,22 +168,25 @@ part_sanitizer() {
     return "$status"
 }
 
-# bench_gpu ROWS NAME: against the device's own copy and, where PyTorch is installed, against its AdamW.
+# bench_gpu ROWS NAME [NAME..]: against the device's own copy and, where PyTorch is installed, against its AdamW.
 bench_gpu() {
-    local peers=() bench
+    local peers=() bench name
     bench=$(program bench-gpu)
-    if [ "$1" = adamw ] && [ -n "$PYTHON" ] && [ "$EMULATED" = 0 ]; then
+    if [ "$PART" = adam ] && [ -n "$PYTHON" ] && [ "$EMULATED" = 0 ]; then
         peers=(--peers "$PYTHON")
     fi
-    "$bench" --sizes "$(sized 16M,128M,1G 1K)" --rounds "$(sized 7 1)" --rows "$1" --json "$OUT/$PART.rows" "${peers[@]}"
-    figure "$2: $(number "$OUT/$PART.rows" "$2" gb_per_s) GB/s, $(number "$OUT/$PART.rows" "$2" of_copy) of copy"
+    "$bench" --sizes "$(sized 16M,128M,1G 1K)" --rounds "$(sized 7 1)" --repeats "$(sized 256 4)" --rows "$1" --json "$OUT/$PART.rows" "${peers[@]}"
+    for name in "${@:2}"; do
+        figure "$name: $(number "$OUT/$PART.rows" "$name" gb_per_s) GB/s, $(number "$OUT/$PART.rows" "$name" of_copy) of copy"
+    done
     value gb_per_s "$(number "$OUT/$PART.rows" "$2" gb_per_s)"
     value of_copy "$(number "$OUT/$PART.rows" "$2" of_copy)"
 }
 
 part_adam() {
     local of_torch
-    bench_gpu adamw "adamw mixed bf16"
+    bench_gpu adamw,lion,sgd,adagrad "adamw mixed bf16" "adamw, state of 10 bytes" "adamw, bf16 moments" "adamw, fp8 moments" \
+        "lion mixed bf16" "lion, state of 6 bytes" "sgd with momentum, mixed" "adagrad mixed bf16"
     line "$(number "$OUT/adam.rows" "adamw mixed bf16" of_copy)" least "$LEAST_ADAM_OF_COPY" " of copy"
     of_torch=$(number "$OUT/adam.rows" "torch fused mixed" ours_of_this)
     if [ -n "$of_torch" ]; then
