@@ -35,6 +35,7 @@ typedef enum cudaError {
 } cudaError_t;
 
 typedef struct CUstream_st *cudaStream_t;
+typedef struct CUgraph_st *cudaGraph_t; /* there are none; headers of other libraries name them */
 typedef struct CUevent_st  *cudaEvent_t;
 
 #define cudaStreamLegacy    ((cudaStream_t)0x1)
