@@ -350,6 +350,7 @@ static void options_read(int argc, char **argv, bench_options *o)
     const char        *preset    = "124m";
     const char        *backend   = "cpu";
     const char        *kernels   = "plain";
+    const char        *attention = "own";
     const char        *wanted;
     const bench_option rows[] = {
         {"backend", "NAME", "cpu (default) or cuda", BENCH_TEXT, .value = &backend,
@@ -373,6 +374,8 @@ static void options_read(int argc, char **argv, bench_options *o)
          .value = &o->is_recomputed},
         {"kernels", "NAME", "cuda: plain (default) or fused", BENCH_TEXT, .value = &kernels,
          .choices = "plain|fused"},
+        {"attention", "NAME", "cuda: own (default) or cudnn", BENCH_TEXT, .value = &attention,
+         .choices = "own|cudnn"},
         {"logits-rows", "N",
          "cuda: tokens whose logits are there at once (default: by their memory)", BENCH_INT,
          .value = &o->choices.logits_rows, .most = 1 << 30},
@@ -394,6 +397,7 @@ static void options_read(int argc, char **argv, bench_options *o)
     (void)bench_options_read(&command, argc, argv);
     o->is_gpu = strcmp(backend, "cuda") == 0;
     (void)compute_choice_set(&o->choices, "kernels", kernels, &wanted);
+    (void)compute_choice_set(&o->choices, "attention", attention, &wanted);
     o->batch  = o->batch > 0 ? o->batch : o->is_gpu ? 32 : 4;
     o->length = o->length > 0 ? o->length : o->is_gpu ? 1024 : 64;
     o->rounds = o->rounds > 0 ? o->rounds : o->is_gpu ? 20 : 7;

@@ -156,6 +156,9 @@ static void report_print(gpu_run *run)
     }
     printf("# on %s, %.1f GiB of activations and scratch\n", passes_device(run->passes),
            (double)passes_bytes(run->passes) / 0x1p30);
+    if (passes_note(run->passes)[0] != '\0') {
+        printf("# %s\n", passes_note(run->passes));
+    }
     printf("step %.2f ms (%.2f .. %.2f), %.0f tokens/s, %.1f TFLOP/s", stat.median * 1e3,
            stat.min * 1e3, stat.max * 1e3, tokens / stat.median, 1e-12 * flops / stat.median);
     if (peak > 0.0) {

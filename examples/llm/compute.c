@@ -28,6 +28,7 @@ typedef struct choice {
 
 static const choice CHOICES[] = {
     {"kernels", {"plain", "fused"}, "plain or fused", offsetof(compute_choices, is_fused)},
+    {"attention", {"own", "cudnn"}, "own or cudnn", offsetof(compute_choices, has_cudnn)},
 };
 
 int compute_choice_set(compute_choices *choices, const char *name, const char *word,

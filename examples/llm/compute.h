@@ -29,6 +29,7 @@ typedef struct tensor {
 typedef struct compute_choices {
     int is_fused; /* kernels: "plain" or "fused": gradients of biases in the products' epilogues, and
                           products with a vocabulary that is filled up to whole tiles */
+    int has_cudnn;   /* attention: "own" or "cudnn", where that has kernels */
     int logits_rows; /* at a time; 0: as many as are good for it */
     int tune; /* kernels of the library that are timed for each shape of product; 0 or 1: the first it
                           names */
@@ -57,6 +58,7 @@ typedef struct compute {
     int                sums_x_bias; /* linear_back takes an x_bias */
     char               why[256];    /* the sentence of a failure */
     char               device[256]; /* the GPU's name; "" on the CPU */
+    char note[256]; /* what a choice has come to, once it is known; "": nothing to say */
 } compute;
 
 typedef struct linear_shape {

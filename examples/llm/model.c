@@ -143,6 +143,11 @@ const char *model_device(const model *m)
     return m->c->device;
 }
 
+const char *model_note(const model *m)
+{
+    return m->c->note;
+}
+
 const char *model_why(const model *m)
 {
     return m->c->why;

@@ -51,6 +51,8 @@ SHERD_MUST_USE sherd_status model_losses_take(model *m, double *sum_out);
 const char                 *model_why(const model *m);
 /** The GPU's name; "" on the CPU. */
 const char *model_device(const model *m);
+/** What a choice has come to, after a first micro-batch; "": nothing to say. */
+const char *model_note(const model *m);
 /** Logits [vocab] of one row after a forward with grad_scale 0; of a model with keeps_logits. */
 void model_logits_get(model *m, size_t row, float *out);
 

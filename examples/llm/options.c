@@ -123,6 +123,8 @@ static const option_row rows[] = {
     {"kernels", "NAME", OPTION_CHOICE, FIELD(choices), 0, 0,
      "of a GPU: plain or fused, which measures better (docs/training-on-gpus.md; default: plain)",
      NULL},
+    {"attention", "NAME", OPTION_CHOICE, FIELD(choices), 0, 0,
+     "of a GPU: own or cudnn, where its library is and has kernels (default: own)", NULL},
     {"logits-rows", "N", OPTION_NUMBER, FIELD(choices.logits_rows), 0, INT_MAX,
      "of a GPU: tokens whose logits are there at once (default: 0, as many as 800 MB hold in bf16)",
      NULL},

@@ -61,6 +61,11 @@ size_t passes_bytes(const passes *passes)
     return model_bytes(passes->m);
 }
 
+const char *passes_note(const passes *passes)
+{
+    return model_note(passes->m);
+}
+
 const char *passes_device(const passes *passes)
 {
     return model_device(passes->m);

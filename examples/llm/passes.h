@@ -18,6 +18,8 @@ void    passes_destroy(passes *passes); /* accepts NULL */
 size_t passes_bytes(const passes *passes);
 /** The name of the GPU that computes; "" on the CPU. */
 const char *passes_device(const passes *passes);
+/** See model_note. */
+const char *passes_note(const passes *passes);
 
 /** Forward and backward of one micro-batch. The gradient carries sherd_loss_scale(). Collective. On a
  *  GPU the work is queued; inputs and targets may be overwritten when the call returns. */

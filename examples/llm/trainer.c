@@ -636,6 +636,9 @@ static void summary_say(const trainer *t)
     }
     memory_say(t);
     saves_say(&t->saved);
+    if (passes_note(t->passes)[0] != '\0') {
+        report_say(t->r, "%s", passes_note(t->passes));
+    }
     report_say(t->r, "fingerprint of the weights 0x%016llx", (unsigned long long)t->fingerprint);
 }
 

@@ -552,6 +552,32 @@ static void a_file_that_cannot_be_written_is_told_at_once(void)
     CHECK(cudaStreamDestroy(params.stream) == cudaSuccess);
 }
 
+/* The emulated device has no driver, so cuDNN does not start, if it is there at all: that is told, and the own kernels give their
+ * bits. */
+static void attention_by_cudnn_falls_back_with_the_reason(void)
+{
+    static const char *const LIBRARIES[] = {"/nowhere/libcudnn.so", NULL};
+
+    for (int i = 0; i < 2; i++) {
+        whole own = whole_open(&models[1], 1, 0, SHERD_BF16);
+        whole chosen;
+
+        if (LIBRARIES[i] != NULL) {
+            CHECK_INT(0, setenv("SHERD_CUDNN_LIBRARY", LIBRARIES[i], 1));
+        } else {
+            CHECK_INT(0, unsetenv("SHERD_CUDNN_LIBRARY"));
+        }
+        choices.has_cudnn = 1;
+        chosen            = whole_open(&models[1], 1, 0, SHERD_BF16);
+        choices.has_cudnn = 0;
+        wholes_compare(&own, &chosen);
+        CHECK(model_note(own.m)[0] == '\0');
+        CHECK(strstr(model_note(chosen.m), "attention by kernels of its own: ") != NULL);
+        whole_close(&own);
+        whole_close(&chosen);
+    }
+}
+
 static const test_case cases[] = {
     CASE(models_follow_the_cpu),
     CASE(models_of_half_types_are_near_the_cpu),
@@ -559,6 +585,7 @@ static const test_case cases[] = {
     CASE(fused_models_follow_the_cpu),
     CASE(what_was_measured_is_kept_and_taken),
     CASE(a_file_that_cannot_be_written_is_told_at_once),
+    CASE(attention_by_cudnn_falls_back_with_the_reason),
     CASE(fused_kernels_are_fewer_and_wait_for_nothing),
     CASE(memory_is_counted_without_a_device),
     CASE(a_failed_allocation_leaves_nothing_behind),

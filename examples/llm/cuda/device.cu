@@ -7,6 +7,7 @@ extern "C" {
 
 #include "kernels.h"
 #include "lt.h"
+#include "sdpa.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,8 @@ typedef struct cuda {
     size_t         rows;
     cudaStream_t   stream;
     lt            *products;
+    sdpa          *library_attention; /* NULL: the own kernels */
+    int            is_attention_chosen;
     tuned         *measured; /* NULL: nothing is */
     int            block_bytes; /* of shared memory that a block may have */
     cudaError_t    error;
@@ -80,6 +83,7 @@ static void cuda_destroy(compute *c)
 
     (void)cudaStreamSynchronize(m->stream);
     lt_destroy(m->products);
+    sdpa_destroy(m->library_attention);
     tuned_close(m->measured);
     for (int i = 0; i < 2; i++) {
         (void)cudaFreeHost(m->slots[i].memory);
@@ -97,7 +101,8 @@ static size_t cuda_scratch_bytes(const compute *c)
 {
     const cuda *m = (const cuda *)c;
 
-    return m->scratch_bytes + lt_bytes(m->products);
+    return m->scratch_bytes + lt_bytes(m->products) +
+           (m->library_attention == NULL ? 0 : sdpa_describe(m->library_attention).workspace_bytes);
 }
 
 static void *cuda_alloc(compute *c, size_t len_bytes)
@@ -487,11 +492,53 @@ static attention_launch attention_of(const cuda *m, const heads_args *args)
     return a;
 }
 
+/* cuDNN's where it was chosen and has kernels: known when the first shape comes, and the same for forward and backward, as what
+ * passes between them is each one's own. What came of it is noted. */
+static sdpa *attention_choose(cuda *m, const heads_args *args)
+{
+    sdpa_shape shape;
+    char       why[200] = "";
+
+    if (!m->choices.has_cudnn) {
+        return NULL;
+    }
+    memset(&shape, 0, sizeof(shape));
+    shape.dtype     = m->limits.dtype;
+    shape.batch     = args->batch;
+    shape.length    = args->length;
+    shape.heads     = args->heads;
+    shape.kv_heads  = args->kv_heads;
+    shape.width     = args->width;
+    shape.q_stride  = args->q_stride;
+    shape.kv_stride = args->kv_stride;
+    if (!m->is_attention_chosen) {
+        m->is_attention_chosen = 1;
+        m->library_attention   = sdpa_create(&shape, why, sizeof(why));
+        if (m->library_attention == NULL) {
+            (void)snprintf(m->base.note, sizeof(m->base.note), "attention by kernels of its own: %s", why);
+        } else {
+            sdpa_info info = sdpa_describe(m->library_attention);
+
+            (void)snprintf(m->base.note, sizeof(m->base.note), "attention by cuDNN %zu, %s", info.version,
+                           info.is_deterministic ? "the same bits every time" : "backward in an order of chance");
+        }
+    }
+    return m->library_attention != NULL && sdpa_is_of(m->library_attention, &shape) ? m->library_attention : NULL;
+}
+
 static void cuda_attention(compute *c, const heads_args *args, void *out, float *log_sums)
 {
     cuda            *m = cuda_of(c);
     attention_launch a = attention_of(m, args);
+    sdpa            *library = attention_choose(m, args);
+    char             why[200];
 
+    if (library != NULL) {
+        if (sdpa_forward(library, args, out, log_sums, m->stream, why, sizeof(why)) != 0) {
+            failed(m, why);
+        }
+        return;
+    }
     a.out      = out;
     a.log_sums = log_sums;
     attention_queue(&a, m->stream);
@@ -504,7 +551,16 @@ static void cuda_attention_back(compute *c, const heads_args *args, const void *
 {
     cuda            *m = cuda_of(c);
     attention_launch a = attention_of(m, args);
+    sdpa            *library = attention_choose(m, args);
+    sdpa_back_args   back    = {out, dout, log_sums, m->at.deltas, dq, dk, dv};
+    char             why[200];
 
+    if (library != NULL) {
+        if (sdpa_backward(library, args, &back, m->stream, why, sizeof(why)) != 0) {
+            failed(m, why);
+        }
+        return;
+    }
     a.out      = (void *)out;
     a.dout     = dout;
     a.log_sums = (float *)log_sums;
