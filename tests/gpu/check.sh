@@ -21,6 +21,8 @@ env 20 the device, as sherd sees it
 kernels 60 conformance of the backend, lanes and events
 adam 60 bench gpu: AdamW, its state in encodings, the other element-wise updates
 trainer 60 GPT-2 124M, bf16, 32 x 1024
+choices 110 the same with each choice of kernels, beside the default
+compiled 120 the same model by PyTorch alone, torch.compile
 exposed 45 the engine's exposed share of its step
 nccl 120 NCCL, a rank on each device or several on one
 worlds 70 several ranks on one device: threads, processes
@@ -38,8 +40,8 @@ usage() {
     cat <<'TEXT'
 usage: tests/gpu/check.sh [OPTIONS]
 
-  --part LIST    parts, by commas, instead of all: env, kernels, adam, trainer, exposed, nccl, worlds, proof, engine,
-                 offload, lamb, memory, torch, sanitizer, large
+  --part LIST    parts, by commas, instead of all: env, kernels, adam, trainer, choices, compiled, exposed, nccl,
+                 worlds, proof, engine, offload, lamb, memory, torch, sanitizer, large
   --limit S      seconds for all, the build among them (default: 465); parts that get none are not run
   --out DIR      logs, check.json (a line for each part, as soon as it is known) and page.md (default: build-gpu/check)
   --build DIR    build folder (default: build-gpu)
@@ -246,6 +248,44 @@ part_trainer() {
     value tokens_per_s "$(rate trainer "$(sized 5 2)")"
     value mfu_percent "$share"
     line "$share" least "$LEAST_MFU" " %"
+}
+
+# chosen NAME ARGS: tokens per second with these choices, as a figure beside the default's, which is the first.
+chosen() {
+    local name=$1 tokens_per_s
+    shift
+    # shellcheck disable=SC2046
+    train "choice_$name" $(sized "--preset 124m --batch 32 --length 1024 --steps 15" "$TINY --steps 4") "$@"
+    tokens_per_s=$(rate "choice_$name" "$(sized 5 2)")
+    [ "$name" != default ] || of_default=$tokens_per_s
+    figure "$name $tokens_per_s tokens/s ($(awk -v a="$tokens_per_s" -v b="$of_default" 'BEGIN { printf "%.3f", (b > 0 ? a / b : 0) }'))$(
+        sed -n 's/^attention by/, &/p' "$OUT/choice_$name.said")"
+    value "$name" "$tokens_per_s"
+}
+
+part_choices() {
+    local of_default=0
+    chosen default
+    chosen fused --kernels fused
+    chosen cudnn --attention cudnn
+    chosen tuned --tune 8 --tuned "$OUT/products.tsv"
+    chosen whole_logits --logits-rows 32768
+    chosen all --kernels fused --attention cudnn --tune 8 --tuned "$OUT/products.tsv"
+    chosen again --kernels fused --attention cudnn --tune 8 --tuned "$OUT/products.tsv"
+    grep -h '^fingerprint' "$OUT/choice_all.said" "$OUT/choice_again.said" | sort -u >"$OUT/choices.bits"
+    figure "$(wc -l <"$OUT/choices.bits") fingerprint of the last two"
+}
+
+# Not below it: the model that PyTorch compiles, in the same run as the trainer's.
+part_compiled() {
+    local share ours
+    [ -n "$PYTHON" ] || skip "there is no PyTorch with CUDA here"
+    "$PYTHON" "$root/bench/trainer_torch.py" | tee "$OUT/compiled.said"
+    share=$(sed -n 's/^step .*MFU \([0-9.]*\) %.*/\1/p' "$OUT/compiled.said")
+    ours=$(sed -n 's/^median step .*MFU \([0-9.]*\) %.*/\1/p' "$OUT/trainer.said" 2>/dev/null || true)
+    figure "MFU $share % by torch.compile, ${ours:-not measured} % ours"
+    value mfu_percent "$share"
+    [ -z "$ours" ] || line "$ours" least "${share:-0}" " % of the trainer"
 }
 
 part_exposed() {
@@ -502,7 +542,7 @@ shown() {
     env | adam | lamb | offload | exposed) grep -v ': round [0-9]* of' "$OUT/$1.log" ;;
     proof) tail -n 60 "$OUT/$1.log" ;;
     nccl | worlds | engine | kernels) cat "$OUT/$1.tests" ;;
-    trainer | large) tail -n 8 "$OUT/$1.log" ;;
+    trainer | compiled | large) tail -n 8 "$OUT/$1.log" ;;
     esac
 }
 

@@ -7,7 +7,7 @@ check=$(dirname "$0")/check.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
-PARTS="env kernels adam trainer exposed nccl worlds proof engine offload lamb memory torch sanitizer large"
+PARTS="env kernels adam trainer choices compiled exposed nccl worlds proof engine offload lamb memory torch sanitizer large"
 
 fail() {
     echo "not ok: $*"
@@ -19,6 +19,7 @@ mkdir "$scratch/bin"
 cat >"$scratch/bin/torch" <<'SH'
 #!/bin/sh
 case "$*" in
+*trainer_torch.py*) printf 'step 80.00 ms (79.00 .. 81.00), 409600 tokens/s, MFU 36.5 %%; loss 9.8\n' ;;
 *test_torch_cuda.py*) printf 'loss 4.0 -> 1.0\nRan 3 tests in 0.1s\n\nOK\n' ;;
 esac
 SH
@@ -58,6 +59,10 @@ for part in $PARTS; do
     told all "$part" '"result": "pass", "seconds": [0-9]+, "figure": "emulated: .*[0-9].*"emulated": true}'
 done
 told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+}'
+told all choices '"default": [0-9]+,"fused": [0-9]+,"cudnn": [0-9]+,"tuned": [0-9]+'
+told all choices 'cudnn [0-9]+ tokens/s .*, attention by kernels of its own'
+told all choices ' 1 fingerprint of the last two'
+told all compiled 'MFU 36.5 % by torch.compile, [0-9.]+ % ours'
 told all adam '"of_copy": [0-9.]+'
 told all exposed '"exposed_percent": [0-9.]+'
 told all large '"offloaded_share": [0-9.]+'
