@@ -75,6 +75,13 @@ static double bytes_of(const plan_entry *entry)
     return (double)row->device_bytes + (double)row->host_bytes + (double)row->nvme_bytes;
 }
 
+/* On a drive as many bytes rest, and fewer are read. */
+static int is_smaller(const plan_entry *a, const plan_entry *b)
+{
+    return bytes_of(a) < bytes_of(b) ||
+           a->row.traffic.read_step_planned < b->row.traffic.read_step_planned;
+}
+
 /* The same layout with masters that are stored in fewer bytes without a loss, where it can be had and saves some. */
 static int beside_make(const plan_options *options, const plan_entry *entry, plan_entry *out)
 {
@@ -87,7 +94,7 @@ static int beside_make(const plan_options *options, const plan_entry *entry, pla
     }
     layout.is_beside = 1;
     return entry->refused[0] == '\0' && plan_entry_make(options, &layout, out) == SHERD_OK &&
-           bytes_of(out) < bytes_of(entry);
+           is_smaller(out, entry);
 }
 
 /* It is proposed where it makes the difference: elsewhere the configuration stays as it is. */
@@ -212,15 +219,22 @@ static void changed_print(const plan_entry *entries, int count)
     }
 }
 
-/* "3.46 GiB less of a device": what the one needs less than the other. */
+/* "3.46 GiB less of a device", "1.2 GiB less read from a drive": what the one needs less than the other. */
 static void saving_print(const plan_entry *less, const plan_entry *more)
 {
     double device = plan_device_need(more) - plan_device_need(less);
     double host   = plan_host_need(more) - plan_host_need(less);
-    char   text[PLAN_BYTES_CHARS];
+    double read =
+        (double)more->row.traffic.read_step_planned - (double)less->row.traffic.read_step_planned;
+    char text[PLAN_BYTES_CHARS];
 
-    (void)fprintf(stderr, "%s less of a %s", plan_bytes_text(device > 0 ? device : host, text),
-                  device > 0 ? "device" : "host");
+    if (read > 0) {
+        (void)fprintf(stderr, "%s less to be read from a drive in a step",
+                      plan_bytes_text(read, text));
+    } else {
+        (void)fprintf(stderr, "%s less of a %s", plan_bytes_text(device > 0 ? device : host, text),
+                      device > 0 ? "device" : "host");
+    }
 }
 
 /* The encoding that the choice has, or could have. */

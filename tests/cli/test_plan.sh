@@ -255,6 +255,8 @@ PY
 run 0 $small --host-memory 40G --out roomy.json
 says err 'With sherd.master_encoding "bf16_beside", which loses no bit, it would need 2.79 GiB less of a host'
 grep -q encoding roomy.json && fail "an encoding that nothing needs is written"
+run 0 --params 1.5B --backend cpu --stage 2 --offload nvme --best --force --out roomy.json
+says err 'loses no bit, it would need 2.80 GiB less to be read from a drive in a step'
 run 1 $small --host-memory 22G --set 'sherd.master_encoding="fp32"' --out none.json
 says err "nothing fits"
 run 0 --params 1.5B --world 2 --backend cpu --stage all --offload all --set 'sherd.master_encoding="bf16_beside"' --json
