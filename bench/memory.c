@@ -76,13 +76,14 @@ typedef struct row_kind {
 static int real_row(bench *b, const row_kind *kind, int world, int is_told)
 {
     planning_layout layout = {.stage = kind->stage, .offload = kind->offload, .world_size = world};
-    memory_row     *row    = row_new(b);
-    int             status;
+    memory_run      run    = {
+                .folders = &b->folders, .backend = b->options->backend, .keys = b->options->keys};
+    memory_row *row = row_new(b);
+    int         status;
 
     (void)fprintf(stderr, "%s, stage %d, %s, world %d ...\n", kind->name, kind->stage,
                   planning_offload_name(kind->offload), world);
-    status =
-        memory_row_run(&b->folders, kind->model, kind->name, b->options->backend, &layout, row);
+    status = memory_row_run(&run, kind->model, kind->name, &layout, row);
     if (status < 0) {
         row_fail(row);
         b->bad_rows++;

@@ -121,11 +121,18 @@ typedef struct memory_folders {
 int  memory_folders_make(const char *nvme_path, memory_folders *out);
 void memory_folders_remove(void);
 
+/* How real rows are run. */
+typedef struct memory_run {
+    const memory_folders *folders;
+    const char           *backend;
+    const char           *keys; /* more of the configuration: "\"key\": value, ..."; NULL: none */
+} memory_run;
+
 /** Plans the row that `layout` says as the ranks will plan it, and runs them if they fit. What happened
  *  is in the row: is_real, is_equal, is_close, why. 1: cannot be in this build, no row; -1: a rank or
  *  the plan failed, with a sentence in row->why. */
-int memory_row_run(const memory_folders *folders, const planning_model *model, const char *name,
-                   const char *backend, const planning_layout *layout, memory_row *row);
+int memory_row_run(const memory_run *run, const planning_model *model, const char *name,
+                   const planning_layout *layout, memory_row *row);
 /** The row as planned, with default settings. */
 int memory_row_plan(const planning_model *model, const char *name, const char *backend,
                     const planning_layout *layout, memory_row *row);
@@ -165,7 +172,7 @@ int  memory_json_limit(FILE *out, const memory_limit *limit);
 /* ---------------------------------------------------------------- options -- */
 
 typedef struct memory_options {
-    const char          *backend, *nvme_path, *json, *plots;
+    const char          *backend, *nvme_path, *keys, *json, *plots;
     const char          *models[MEMORY_MOST_MODELS]; /* of real rows; the first in every world */
     const char          *planned_models[MEMORY_MOST_MODELS]; /* of planned rows */
     size_t               num_models, num_planned_models;

@@ -124,6 +124,10 @@ void memory_options_parse(int argc, char **argv, memory_options *o)
          .choices = "cpu|cuda"},
         {"nvme-path", "DIR", "drive of offloaded state (default: the current folder)", BENCH_TEXT,
          .value = &o->nvme_path},
+        {"keys", "TEXT",
+         "more of the configuration of real rows: '\"sherd\": {\"master_encoding\": "
+         "\"bf16_beside\"}'",
+         BENCH_TEXT, .value = &o->keys},
         {"device-memory", "N", "of a GPU, for the largest models (default 80G)", BENCH_CALL,
          .value = &o->limits.device_bytes, .read = size_parse},
         {"host-memory", "N", "of a host of 8 GPUs (default 1.5T)", BENCH_CALL,
@@ -154,5 +158,8 @@ void memory_options_parse(int argc, char **argv, memory_options *o)
     (void)bench_options_read(&command, argc, argv);
     if (o->is_planned_only && o->is_real_only) {
         bench_options_refuse(&command, "--planned-only and --real-only leave nothing");
+    }
+    if (o->keys != NULL && !o->is_real_only) {
+        bench_options_refuse(&command, "--keys are of real rows: it needs --real-only");
     }
 }

@@ -107,8 +107,8 @@ static void offload_write(FILE *out, const char *part, const char *device, const
 }
 
 /* As planning's default, with a folder that is there. */
-static int config_write(const memory_folders *folders, const planning_model *model,
-                        const char *backend, const planning_layout *layout, const char *path)
+static int config_write(const memory_run *run, const planning_model *model,
+                        const planning_layout *layout, const char *path)
 {
     FILE *out = fopen(path, "we");
 
@@ -125,10 +125,11 @@ static int config_write(const memory_folders *folders, const planning_model *mod
                   " \"stage3_param_persistence_threshold\": 0",
                   layout->stage);
     offload_write(out, "offload_optimizer", planning_offload_state_device(layout->offload),
-                  ", \"fast_init\": true", folders->state, backend);
+                  ", \"fast_init\": true", run->folders->state, run->backend);
     offload_write(out, "offload_param", planning_offload_param_device(layout->offload),
-                  ", \"max_in_cpu\": 0", folders->state, backend);
-    (void)fputs("}}\n", out);
+                  ", \"max_in_cpu\": 0", run->folders->state, run->backend);
+    (void)fprintf(out, "}%s%s}\n", run->keys == NULL ? "" : ", ",
+                  run->keys == NULL ? "" : run->keys);
     return fclose(out);
 }
 
@@ -333,24 +334,25 @@ int memory_row_plan(const planning_model *model, const char *name, const char *b
     return 0;
 }
 
-int memory_row_run(const memory_folders *folders, const planning_model *model, const char *name,
-                   const char *backend, const planning_layout *layout, memory_row *row)
+int memory_row_run(const memory_run *run, const planning_model *model, const char *name,
+                   const planning_layout *layout, memory_row *row)
 {
+    const char     *backend       = run->backend;
     planning_layout as_configured = {
         .stage = -1, .offload = PLANNING_OFFLOAD_AS_CONFIGURED, .world_size = layout->world_size};
     char                path[320];
     planning_request    request = {.model = model, .config_path = path, .backend = backend};
     memory_ranks_params params  = {.model       = name,
                                    .config_path = path,
-                                   .folder      = folders->meeting,
+                                   .folder      = run->folders->meeting,
                                    .backend     = backend,
                                    .world_size  = layout->world_size};
     sherd_status        status;
 
     *row = (memory_row){.model = name, .layout = *layout};
-    (void)snprintf(path, sizeof(path), "%s/row.json", folders->meeting);
+    (void)snprintf(path, sizeof(path), "%s/row.json", run->folders->meeting);
     planning_rates_assume(backend, &request.rates);
-    if (config_write(folders, model, backend, layout, path) != 0) {
+    if (config_write(run, model, layout, path) != 0) {
         (void)snprintf(row->why, sizeof(row->why), "%s: %s", path, strerror(errno));
         return -1;
     }
@@ -360,7 +362,7 @@ int memory_row_run(const memory_folders *folders, const planning_model *model, c
         return status == SHERD_E_NOTSUP ? 1 : -1;
     }
     row_set_plan(row);
-    if (!row_fits(folders, backend, row)) {
+    if (!row_fits(run->folders, backend, row)) {
         return 0;
     }
     if (strcmp(backend, "cuda") == 0) {
