@@ -69,7 +69,9 @@ static const int KEYS[] = {SHERDI_CONFIG_MAX_COEFF, SHERDI_CONFIG_MIN_COEFF,
                            SHERDI_CONFIG_EXCLUDE_1D};
 
 const sherdi_optimizer sherdi_optimizer_lamb = {
-    .parts       = {{"master"}, {"exp_avg"}, {"exp_avg_sq", .is_never_negative = 1}},
+    .parts       = {{.name = "master"},
+                    {.name = "exp_avg"},
+                    {.name = "exp_avg_sq", .is_never_negative = 1}},
     .num_parts   = LAMB_PARTS,
     .sweeps      = {{.reads = ALL_PARTS, .reads_gradient = 1, .run = measure_run},
                     {.reads          = ALL_PARTS,

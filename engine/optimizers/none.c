@@ -18,7 +18,7 @@ static void none_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
 }
 
 const sherdi_optimizer sherdi_optimizer_none = {
-    .parts        = {{"master"}},
+    .parts        = {{.name = "master"}},
     .num_parts    = 1,
     .sweeps       = {{.reads = 1, .writes = 1, .writes_param = 1, .run = none_run}},
     .num_sweeps   = 1,

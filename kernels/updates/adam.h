@@ -4,9 +4,13 @@
 
 SHERDI_UPDATE(adam, 3)
 SHERDI_ELEMENTWISE(adamw, "AdamW", adam,
-                   (.parts = {{"master"}, {"exp_avg"}, {"exp_avg_sq", .is_never_negative = 1}}))
+                   (.parts = {{.name = "master"},
+                              {.name = "exp_avg"},
+                              {.name = "exp_avg_sq", .is_never_negative = 1}}))
 SHERDI_ELEMENTWISE(adam, "Adam", adam,
-                   (.parts     = {{"master"}, {"exp_avg"}, {"exp_avg_sq", .is_never_negative = 1}},
+                   (.parts     = {{.name = "master"},
+                                  {.name = "exp_avg"},
+                                  {.name = "exp_avg_sq", .is_never_negative = 1}},
                     .decoupled = &sherdi_optimizer_adamw))
 
 #elif !defined(SHERDI_KERNELS_UPDATES_ADAM_H)

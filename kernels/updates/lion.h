@@ -4,7 +4,7 @@
 
 SHERDI_UPDATE(lion, 2)
 SHERDI_ELEMENTWISE(lion, "Lion", lion,
-                   (.parts = {{"master"}, {"exp_avg"}}, .state_tag = 4,
+                   (.parts = {{.name = "master"}, {.name = "exp_avg"}}, .state_tag = 4,
                     .defaults = {.betas = {0.9, 0.99}},
                     UNREAD(SHERDI_CONFIG_EPS, SHERDI_CONFIG_BIAS_CORRECTION)))
 

@@ -41,7 +41,7 @@ static void sgd_coeffs_make(const sherdi_settings *settings, const sherdi_group_
 }
 
 const sherdi_optimizer test_optimizer_sgd = {
-    .parts       = {{"master"}, {"buffer"}},
+    .parts       = {{.name = "master"}, {.name = "buffer"}},
     .num_parts   = PARTS,
     .sweeps      = {{.reads          = 1u << MASTER | 1u << BUFFER,
                      .writes         = 1u << MASTER | 1u << BUFFER,
