@@ -8,7 +8,8 @@
  *   beside bf16    sherd_step with masters beside their bf16 parameters (--beside): 10 bytes of an element read
  *                  instead of 12
  *
- * A ratio is taken inside each round; the median of the rounds is shown. The window of a step is closed
+ * and in every other round the other way about, so that no row always follows the same one. A ratio is taken inside
+ * each round; the median of the rounds is shown. The window of a step is closed
  * by hand, so that no read has begun in backward. */
 #include "bench/plot.h"
 #include "bench/options.h"
@@ -212,7 +213,8 @@ static double *rounds_run(bench *b)
 
     must(seconds == NULL ? SHERD_E_NOMEM : SHERD_OK, "rounds");
     for (size_t round = 0; round < rounds + 2; round++) { /* two to write both slots once */
-        for (int row = 0; row < rows_of(b); row++) {
+        for (int i = 0; i < rows_of(b); i++) {
+            int    row   = round % 2 == 0 ? i : rows_of(b) - 1 - i;
             double taken = row_run(b, row);
 
             if (round >= 2) {
