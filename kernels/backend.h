@@ -272,6 +272,7 @@ struct sherdi_backend {
     int                      threads; /* of one kernel call, on the CPU */
     sherdi_mem              *mem;     /* account of the handle */
     struct sherdi_team      *team;    /* the other threads; NULL: the caller runs all tasks */
+    struct sherdi_ahead     *ahead;   /* CPU: kernels/cpu/ahead.h; NULL: nothing is tried */
     int                      lanes;   /* CPU: handles given out beside the first */
 };
 

@@ -2,6 +2,7 @@
  * scalar.c (read it first), avx2.c and avx512.c. */
 #include "kernels/backend.h"
 
+#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/variants.h"
@@ -43,12 +44,6 @@ static int machine_has_avx512(void)
     return machine_has_avx2() && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
-}
-
-size_t sherdi_cpu_in_place_ahead_bytes(void)
-{
-    __builtin_cpu_init();
-    return __builtin_cpu_is("intel") ? 1024 : 0;
 }
 #endif
 
@@ -120,6 +115,7 @@ sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, she
                                             sherdi_backend **out)
 {
     const sherdi_kernel_ops *kernels;
+    sherdi_cpu_backend      *own;
     sherdi_backend          *backend;
     sherd_status             status;
 
@@ -128,10 +124,12 @@ sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, she
                            params->threads);
     }
     SHERDI_TRY(kernels_choose(&kernels));
-    backend = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*backend));
-    if (backend == NULL) {
+    own = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*own));
+    if (own == NULL) {
         return SHERD_E_NOMEM;
     }
+    backend          = &own->common;
+    backend->ahead   = &own->ahead;
     backend->name    = "cpu";
     backend->kernels = kernels;
     backend->device  = &sherdi_device_cpu;

@@ -25,6 +25,7 @@ typedef struct sherdi_update_range {
     uint64_t    first_index;
     size_t      count_elems;
     int         is_streaming; /* of param */
+    size_t      ahead_bytes;  /* sherdi_ahead_bytes, as the other loops' */
     /* NULL: every part is fp32. Else SHERDI_UPDATE_MOST_PARTS of them, in place of `parts` */
     const sherdi_encoded *encoded;
     size_t                offset_elems; /* of the range, from where `encoded` starts */

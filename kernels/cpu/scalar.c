@@ -50,9 +50,10 @@ static void range_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sh
 }
 
 static void range_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
-                         int is_streaming)
+                         int is_streaming, size_t ahead_bytes)
 {
     (void)is_streaming;
+    (void)ahead_bytes;
     sherdi_reduce_elems(args, first, first + count_elems);
 }
 
@@ -64,14 +65,17 @@ static void range_cast(void *dst, sherd_dtype dst_dtype, const void *src, sherd_
 }
 
 static void range_accumulate(void *acc, sherd_dtype acc_dtype, const void *x, sherd_dtype x_dtype,
-                             size_t count_elems)
+                             size_t count_elems, size_t ahead_bytes)
 {
+    (void)ahead_bytes;
     sherdi_accumulate_elems(acc, acc_dtype, x, x_dtype, 0, count_elems);
 }
 
-static void range_copy(void *dst, const void *src, size_t len_bytes, int is_streaming)
+static void range_copy(void *dst, const void *src, size_t len_bytes, int is_streaming,
+                       size_t ahead_bytes)
 {
     (void)is_streaming;
+    (void)ahead_bytes;
     memcpy(dst, src, len_bytes);
 }
 

@@ -3,6 +3,7 @@
  * of a variant's file with TABLE_NAME and TABLE_ISA defined, so a slot calls its own
  * variant directly. Shares are integers: no split changes a result. */
 #include "base/checked.h"
+#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/encoded.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/ranges.h"
@@ -156,7 +157,7 @@ typedef struct update_call {
 } update_call;
 
 static void update_call_run(const sherdi_backend *backend, update_call *call, int num_parts,
-                            size_t bytes, sherdi_task_fn task)
+                            size_t bytes, size_t ahead_bytes, sherdi_task_fn task)
 {
     const sherdi_update_args *args = call->args;
 
@@ -165,7 +166,8 @@ static void update_call_run(const sherdi_backend *backend, update_call *call, in
                                          .grad_dtype   = args->grad_dtype,
                                          .param        = args->param,
                                          .param_dtype  = args->param_dtype,
-                                         .is_streaming = bytes >= SHERDI_STREAM_BYTES};
+                                         .is_streaming = bytes >= SHERDI_STREAM_BYTES,
+                                         .ahead_bytes  = ahead_bytes};
     for (int part = 0; part < num_parts; part++) {
         call->block.parts[part] = args->parts[part];
     }
@@ -277,7 +279,7 @@ static uint64_t tile_finish_master(encoded_tile *tile, const sherdi_update_args 
 
     range_decode(master, &tile->parts[0], first, range->count_elems, 0);
     if (args->param != NULL && args->param_dtype == SHERD_F32) {
-        range_copy((float *)args->param + first, master, range->count_elems * sizeof(float), 0);
+        range_copy((float *)args->param + first, master, range->count_elems * sizeof(float), 0, 0);
     } else if (args->param != NULL) {
         range_cast(sherdi_elem_at(args->param, args->param_dtype, first), args->param_dtype, master,
                    SHERD_F32, range->count_elems, 0);
@@ -328,6 +330,7 @@ static sherdi_update_range encoded_range_at(const update_call *call, const encod
     sherdi_update_range        range = {.grad_dtype   = block->grad_dtype,
                                         .param_dtype  = block->param_dtype,
                                         .is_streaming = block->is_streaming,
+                                        .ahead_bytes  = block->ahead_bytes,
                                         .encoded      = tile->parts,
                                         .offset_elems = first,
                                         .step         = call->args->step};
@@ -410,10 +413,13 @@ static void table_update(const sherdi_backend *backend, sherdi_update_id update,
 #define SHERDI_UPDATE(name, num_parts) name##_span,
 #include "kernels/updates/rows.h"
     };
-    update_call call = {.args = args, .update = UPDATES[update]};
+    update_call        call  = {.args = args, .update = UPDATES[update]};
+    size_t             bytes = sherdi_update_traffic_bytes(update, args);
+    sherdi_ahead_trial trial = sherdi_ahead_begin(backend, bytes);
 
-    update_call_run(backend, &call, sherdi_update_parts(update),
-                    sherdi_update_traffic_bytes(update, args), update_task);
+    update_call_run(backend, &call, sherdi_update_parts(update), bytes, trial.ahead_bytes,
+                    update_task);
+    sherdi_ahead_end(backend, &trial);
     *args->fingerprint += call.fingerprint;
 }
 
@@ -475,7 +481,8 @@ static void table_lamb_norms(const sherdi_backend *backend, const sherdi_update_
     update_call call = {.args = args};
 
     update_call_run(backend, &call, sherdi_update_parts(SHERDI_UPDATE_lamb),
-                    sherdi_lamb_norms_traffic_bytes(args), lamb_norms_task);
+                    sherdi_lamb_norms_traffic_bytes(args), sherdi_ahead_bytes(backend),
+                    lamb_norms_task);
 }
 
 static void table_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args)
@@ -687,6 +694,7 @@ static void table_sumsq(const sherdi_backend *backend, const void *x, sherd_dtyp
 typedef struct reduce_call {
     const sherdi_reduce_args *args;
     int                       is_streaming;
+    size_t                    ahead_bytes;
 } reduce_call;
 
 static void reduce_task(void *ctx, int task, int tasks)
@@ -695,7 +703,7 @@ static void reduce_task(void *ctx, int task, int tasks)
     size_t             first;
     size_t count = task_range(call->args->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
-    range_reduce(call->args, first, count, call->is_streaming);
+    range_reduce(call->args, first, count, call->is_streaming, call->ahead_bytes);
 }
 
 static void table_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args)
@@ -703,7 +711,8 @@ static void table_reduce(const sherdi_backend *backend, const sherdi_reduce_args
     size_t per_elem = sherd_dtype_bytes(args->src_dtype) * (size_t)args->num_srcs +
                       sherd_dtype_bytes(args->dst_dtype) * (1 + (size_t)args->num_more_dsts);
     reduce_call call = {.args         = args,
-                        .is_streaming = per_elem * args->count_elems >= SHERDI_STREAM_BYTES};
+                        .is_streaming = per_elem * args->count_elems >= SHERDI_STREAM_BYTES,
+                        .ahead_bytes  = sherdi_ahead_bytes(backend)};
 
     sherdi_parallel_run(backend, split_of(backend, args->count_elems, per_elem), reduce_task,
                         &call);
@@ -719,6 +728,7 @@ typedef struct map_call {
     sherd_dtype src_dtype;
     size_t      count_elems; /* copy and zero: bytes */
     int         is_streaming;
+    size_t      ahead_bytes;
 } map_call;
 
 static void cast_task(void *ctx, int task, int tasks)
@@ -740,7 +750,8 @@ static void accumulate_task(void *ctx, int task, int tasks)
     size_t          count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     range_accumulate(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
-                     sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count);
+                     sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count,
+                     call->ahead_bytes);
 }
 
 /* Bytes of a chunk of fp32. */
@@ -753,7 +764,7 @@ static void copy_task(void *ctx, int task, int tasks)
     size_t          len_bytes = task_range(call->count_elems, COPY_UNIT_BYTES, task, tasks, &first);
 
     range_copy((unsigned char *)call->dst + first, (const unsigned char *)call->src + first,
-               len_bytes, call->is_streaming);
+               len_bytes, call->is_streaming, call->ahead_bytes);
 }
 
 static void zero_task(void *ctx, int task, int tasks)
@@ -770,7 +781,8 @@ static void table_copy(const sherdi_backend *backend, void *dst, const void *src
     map_call call = {.dst          = dst,
                      .src          = src,
                      .count_elems  = len_bytes,
-                     .is_streaming = 2 * len_bytes >= SHERDI_STREAM_BYTES};
+                     .is_streaming = 2 * len_bytes >= SHERDI_STREAM_BYTES,
+                     .ahead_bytes  = sherdi_ahead_bytes(backend)};
 
     if (dst != src && len_bytes > 0) {
         sherdi_parallel_run(
@@ -813,7 +825,8 @@ static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dty
                              const void *x, sherd_dtype x_dtype, size_t count_elems)
 {
     size_t   per_elem = sherd_dtype_bytes(x_dtype) + 2 * sherd_dtype_bytes(acc_dtype);
-    map_call call     = {.dst         = acc,
+    map_call call     = {.ahead_bytes = sherdi_ahead_bytes(backend),
+                         .dst         = acc,
                          .dst_dtype   = acc_dtype,
                          .src         = x,
                          .src_dtype   = x_dtype,

@@ -211,7 +211,7 @@ INLINE uint64_t vec_mixer_sum(const vec_mixer *mixer)
 #define TILE_VECS  (TILE_ELEMS / LANES)
 
 /* How far ahead of the loads the caches are filled where the output goes around them. For loops
- * that update in place see sherdi_cpu_in_place_ahead_bytes. */
+ * that update in place see ahead.h. */
 #define AHEAD_BYTES 1024
 
 /* bf16 in a tile whose registers 0, 2, .. hold the elements 0, 2, .. of a pair of registers, and
@@ -462,7 +462,7 @@ INLINE size_t update_tiles_of(const sherdi_update_range *range, const update_rul
                               vec_mixer *mixer)
 {
     int                 is_streaming = range->is_streaming && is_line_aligned(range->param);
-    size_t              ahead_bytes  = sherdi_cpu_in_place_ahead_bytes();
+    size_t              ahead_bytes  = range->ahead_bytes;
     sherdi_update_range same         = *range;
 
     if (range->grad_dtype == SHERD_F32 && range->param == NULL) {
@@ -561,11 +561,14 @@ INLINE uint64_t update_range(const sherdi_update_range *range, const update_rule
 
 enum { LAMB_PARTS = 3 };
 
-/* How far ahead the norms fill the caches: a line or two, so that each line is asked for twice. AMD's first-level
- * prefetcher follows such streams further. One is best for four arrays of fp32, two with a 16-bit gradient;
- * longer distances only cost. */
+/* How far ahead the norms fill the caches. Where a distance does not help updates it is a line or two, so that each line
+ * is asked for twice: a first-level prefetcher follows such streams further. One is best for four arrays of
+ * fp32, two with a 16-bit gradient. */
 INLINE size_t lamb_norms_ahead_bytes(const sherdi_update_range *range)
 {
+    if (range->ahead_bytes > 0) {
+        return range->ahead_bytes;
+    }
     return range->grad_dtype == SHERD_F32 ? CACHE_LINE_BYTES : 2 * CACHE_LINE_BYTES;
 }
 
@@ -789,12 +792,13 @@ INLINE void tile_add(vec_f32 *sum, const void *array, sherd_dtype dtype, size_t 
     }
 }
 
-static reduce_plan reduce_plan_make(const sherdi_reduce_args *args, size_t first, int is_streaming)
+static reduce_plan reduce_plan_make(const sherdi_reduce_args *args, size_t first, int is_streaming,
+                                    size_t ahead_bytes)
 {
     reduce_plan plan = {.src_dtype   = args->src_dtype,
                         .round_dtype = args->comm_dtype,
                         .dst_dtype   = args->dst_dtype,
-                        .ahead_bytes = sherdi_cpu_in_place_ahead_bytes(),
+                        .ahead_bytes = ahead_bytes,
                         .is_long     = is_streaming};
 
     if (args->comm_dtype == args->dst_dtype && !args->accumulate) {
@@ -853,10 +857,10 @@ static int plan_is(const reduce_plan *plan, sherd_dtype dtype)
 
 /* One type throughout is the case that counts: there the compiler sees it. */
 static void range_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
-                         int is_streaming)
+                         int is_streaming, size_t ahead_bytes)
 {
     size_t      end  = first + count_elems;
-    reduce_plan plan = reduce_plan_make(args, first, is_streaming);
+    reduce_plan plan = reduce_plan_make(args, first, is_streaming, ahead_bytes);
     reduce_plan same = plan;
 
     if (plan_is(&plan, BF16_SPLIT)) {
@@ -903,10 +907,9 @@ static void range_cast(void *dst, sherd_dtype dst_dtype, const void *src, sherd_
 }
 
 static void range_accumulate(void *acc, sherd_dtype acc_dtype, const void *x, sherd_dtype x_dtype,
-                             size_t count_elems)
+                             size_t count_elems, size_t ahead_bytes)
 {
-    size_t ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
-    size_t first       = 0;
+    size_t first = 0;
 
     for (; first + TILE_ELEMS <= count_elems; first += TILE_ELEMS) {
         vec_f32 sum[TILE_VECS];
@@ -933,13 +936,13 @@ INLINE void copy_lines(char *to, const char *from, size_t ahead_bytes)
 }
 
 /* A long run as two halves in turn, as in reduce_tiles. */
-static void range_copy(void *dst, const void *src, size_t len_bytes, int is_streaming)
+static void range_copy(void *dst, const void *src, size_t len_bytes, int is_streaming,
+                       size_t ahead_bytes)
 {
-    size_t      head        = sherdi_min_size(bytes_to_line(dst), len_bytes);
-    char       *to          = (char *)dst + head;
-    const char *from        = (const char *)src + head;
-    size_t      half        = (len_bytes - head) / 2 & ~(size_t)255;
-    size_t      ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
+    size_t      head = sherdi_min_size(bytes_to_line(dst), len_bytes);
+    char       *to   = (char *)dst + head;
+    const char *from = (const char *)src + head;
+    size_t      half = (len_bytes - head) / 2 & ~(size_t)255;
 
     if (!is_streaming) {
         memcpy(dst, src, len_bytes);

@@ -617,9 +617,8 @@ INLINE void encoded_prefetch(const encoded_work *work, const sherdi_update_range
 INLINE void update_encoded(const sherdi_update_range *range, const update_rule *rule,
                            vec_mixer *mixer)
 {
-    size_t              ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
-    sherdi_rounding     start       = {.first_index = range->first_index};
-    vec_randoms         randoms     = vec_randoms_start(&start);
+    sherdi_rounding     start   = {.first_index = range->first_index};
+    vec_randoms         randoms = vec_randoms_start(&start);
     encoded_work        work[2];
     uint32_t            seeds[SHERDI_UPDATE_MOST_PARTS];
     sherdi_update_range own = *range;
@@ -635,7 +634,7 @@ INLINE void update_encoded(const sherdi_update_range *range, const update_rule *
     for (size_t first = 0; first < own.count_elems; first += TILE_ELEMS) {
         size_t turn = first / TILE_ELEMS % 2;
 
-        encoded_prefetch(&work[turn], &own, rule->num_parts, first, ahead_bytes);
+        encoded_prefetch(&work[turn], &own, rule->num_parts, first, own.ahead_bytes);
         encoded_open(&work[turn], &own, rule->num_parts, first);
         for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
             encoded_step(&work[turn], rule, i, seeds, &randoms.keys, randoms.step);
