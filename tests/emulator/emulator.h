@@ -57,6 +57,18 @@ void emulator_heal(int device);
  *  (cudaFuncAttributeMaxDynamicSharedMemorySize); what was allowed so far is forgotten. 0: 227 KiB. */
 void emulator_limit_shared(size_t block_bytes);
 
+/** Where copies go, pinned memory being the host's; what a kernel reads or writes itself is not among them. */
+typedef enum emulator_way {
+    EMULATOR_UP,   /* from the host to a device */
+    EMULATOR_DOWN, /* ... and back */
+    EMULATOR_ON_DEVICES,
+    EMULATOR_ON_HOST,
+    EMULATOR_WAYS,
+} emulator_way;
+
+/** Bytes of the copies that were queued so far. */
+unsigned long long emulator_copied(emulator_way way);
+
 /** How often a call made the host wait for a device so far, copies of memory that is not pinned among them. */
 unsigned long emulator_waits(void);
 /** Copies so far between devices of which neither may access the other's memory: the driver takes them through the host. */

@@ -103,6 +103,7 @@ struct emulator {
     long                            fail_alloc, fail_launch, fail_kernel;
     unsigned long                   launches = 0;
     unsigned long                   waits    = 0; /* of the host */
+    unsigned long long              copied[EMULATOR_WAYS] = {};
     std::set<std::pair<int, int>>   reaches;      /* a device and another whose memory it accesses */
     unsigned long                   staged = 0;   /* copies between devices of which neither does */
 
@@ -988,6 +989,20 @@ extern "C" cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attribute
     return cudaSuccess;
 }
 
+/* Bytes of a copy that is queued. */
+static void copy_count(const void *dst, const void *src, size_t bytes)
+{
+    emulator                   &e = the();
+    std::lock_guard<std::mutex> held(e.lock);
+    const allocation           *to   = memory_find(e, dst);
+    const allocation           *from = memory_find(e, src);
+    bool                        is_to_device   = to != nullptr && to->is_device;
+    bool                        is_from_device = from != nullptr && from->is_device;
+
+    e.copied[is_to_device ? (is_from_device ? EMULATOR_ON_DEVICES : EMULATOR_UP)
+                          : (is_from_device ? EMULATOR_DOWN : EMULATOR_ON_HOST)] += bytes;
+}
+
 /* Whether a copy may go on after the call has returned: neither end is memory that the host may
  * page out. E_INVALID when an end is beyond its allocation. */
 static cudaError_t copy_check(const void *dst, const void *src, size_t len, bool *is_async)
@@ -1029,6 +1044,7 @@ extern "C" cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t len, c
     if (error != cudaSuccess) {
         return error_keep(error);
     }
+    copy_count(dst, src, len);
     return stream_run(
         stream, false, true, [=] { memmove(dst, src, len); }, !is_async);
 }
@@ -1056,6 +1072,7 @@ extern "C" cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void
     if (error != cudaSuccess) {
         return error_keep(error);
     }
+    copy_count(dst, src, width * height);
     return stream_run(
         stream, false, true,
         [=] {
@@ -1080,6 +1097,7 @@ extern "C" cudaError_t cudaMemcpy(void *dst, const void *src, size_t len, cudaMe
     if (error != cudaSuccess) {
         return error_keep(error);
     }
+    copy_count(dst, src, len);
     return stream_run(
         nullptr, false, true, [=] { memmove(dst, src, len); }, true);
 }
@@ -1330,6 +1348,13 @@ extern "C" unsigned long emulator_staged(void)
     std::lock_guard<std::mutex> held(the().lock);
 
     return the().staged;
+}
+
+extern "C" unsigned long long emulator_copied(emulator_way way)
+{
+    std::lock_guard<std::mutex> held(the().lock);
+
+    return the().copied[way];
 }
 
 extern "C" unsigned long emulator_waits(void)

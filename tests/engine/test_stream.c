@@ -40,13 +40,19 @@ typedef struct waiting {
     rig_options   options;
     unsigned long per_step;
     unsigned long launches; /* of kernels */
+    unsigned long up, down; /* bytes of copies over the link */
 } waiting;
+
+/* What the device is told of coefficients and tells of norms and fingerprints; LAMB has those of each tensor. */
+enum { ADAMW_UP = 64, ADAMW_DOWN = 384, LAMB_UP = 160, LAMB_DOWN = 3600 };
 
 static void count_waits(sherd_world *world, void *raw)
 {
     const waiting *what = raw;
     unsigned long  before;
     unsigned long  launches;
+    uint64_t       up;
+    uint64_t       down;
     rig            r;
 
     declare(&r, world, &what->options);
@@ -54,29 +60,52 @@ static void count_waits(sherd_world *world, void *raw)
     micro_batch(&r);
     before   = emulator_waits();
     launches = emulator_launches();
+    up       = emulator_copied(EMULATOR_UP);
+    down     = emulator_copied(EMULATOR_DOWN);
     for (int i = 0; i < 3 * (what->options.accumulation == 0 ? 1 : what->options.accumulation);
          i++) {
         micro_batch(&r);
     }
     CHECK_INT(3 * what->per_step, emulator_waits() - before);
     CHECK_INT(3 * what->launches, emulator_launches() - launches);
+    CHECK_INT(3 * what->up, emulator_copied(EMULATOR_UP) - up);
+    CHECK_INT(3 * what->down, emulator_copied(EMULATOR_DOWN) - down);
     rig_close(&r);
 }
 
+static waiting waiting_of(int stage, const char *optimizer, const char *top)
+{
+    int is_lamb = optimizer != NULL;
+
+    return (waiting){
+        .options  = {.stage = stage, .dtype = SHERD_BF16, .optimizer = optimizer, .top = top},
+        .per_step = is_lamb ? 3 : 2,
+        .launches = (stage >= 2 ? 3 : 0) + (is_lamb ? 9 : 6),
+        .up       = is_lamb ? LAMB_UP : ADAMW_UP,
+        .down     = is_lamb ? LAMB_DOWN : ADAMW_DOWN,
+    };
+}
+
 /* For the norm and for the fingerprint; LAMB for the norms of its tensors too. Of each unit the norm and the update are a
- * launch, from stage 2 on its gradient's way to the slice too; LAMB's norms are more. */
+ * launch, from stage 2 on its gradient's way to the slice too; LAMB's norms are more. However the state is stored. */
 static void the_host_waits_twice_in_a_step(void)
 {
+    static const char ENCODED[] =
+        ", \"sherd\": {\"master_encoding\": \"bf16_beside\", \"moment_encoding\": \"fp8\"}";
+
     for (int stage = 0; stage <= 3; stage++) {
-        unsigned long reduced = stage >= 2 ? 3 : 0;
+        waiting adamw = waiting_of(stage, NULL, NULL);
+        waiting lamb  = waiting_of(stage, "Lamb", NULL);
+        waiting many  = adamw;
 
-        waiting adamw = {{.stage = stage, .dtype = SHERD_BF16}, 2, reduced + 6};
-        waiting lamb = {{.stage = stage, .dtype = SHERD_BF16, .optimizer = "Lamb"}, 3, reduced + 9};
-        waiting many = {{.stage = stage, .dtype = SHERD_BF16, .accumulation = 1}, 2, reduced + 6};
-
+        many.options.accumulation = 1;
         test_world(1, count_waits, &adamw);
         test_world(1, count_waits, &lamb);
         test_world(1, count_waits, &many);
+        adamw.options.top = ENCODED;
+        lamb.options.top  = ENCODED;
+        test_world(1, count_waits, &adamw);
+        test_world(1, count_waits, &lamb);
     }
 }
 
@@ -87,7 +116,9 @@ static void an_offloaded_step_waits_for_what_the_host_needs(void)
     waiting what = {
         {.stage = 2, .dtype = SHERD_BF16, .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
         3 + 2 + 3,
-        3};
+        3,
+        3 * 5056 * 2 + ADAMW_UP,    /* parameters: 5000 elements, up to a chunk */
+        3 * 5056 * 2 + ADAMW_DOWN}; /* gradients */
 
     test_world(1, count_waits, &what);
 }
@@ -97,6 +128,7 @@ static void count_fill_waits(sherd_world *world, void *raw)
 {
     const rig_options *options = raw;
     unsigned long      before;
+    uint64_t           up;
     rig                r;
 
     rig_open(&r, world, options);
@@ -104,8 +136,10 @@ static void count_fill_waits(sherd_world *world, void *raw)
     (void)rig_param(&r, 0, "long", 5 * SHERDI_FILL_ELEMS - 100);
     CHECK_OK(sherd_engine_seal(r.engine));
     before = emulator_waits();
+    up     = emulator_copied(EMULATOR_UP);
     CHECK_OK(sherd_param_fill(r.engine, r.params[0].handle, rig_fill, NULL));
     CHECK_INT(4, emulator_waits() - before);
+    CHECK_INT((5 * SHERDI_FILL_ELEMS - 100) * (4 + 2), emulator_copied(EMULATOR_UP) - up);
     rig_close(&r);
 }
 
