@@ -16,7 +16,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # As the builds compile them: kernels/meson.build, examples/llm/meson.build.
 FLAGS = {"kernels": ["--fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true"], "examples": []}
-FUSED = ("update.cu",)
+FUSED = ("update.cu", "encoded.cu", "lamb.cu")
 
 Kernel = collections.namedtuple("Kernel", "registers shared spills")
 
