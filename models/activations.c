@@ -37,6 +37,7 @@ static void *room_take(room *r, size_t len_bytes)
 
 /* Sizes of the activations of all rows, in elements. */
 typedef struct row_sizes {
+    int    keeps_stats;
     size_t rows, elem_bytes;
     size_t hidden, inner, kv; /* of all rows */
 } row_sizes;
@@ -45,11 +46,12 @@ static row_sizes row_sizes_of(const arch *sizes, const model_shape *shape)
 {
     size_t rows = shape->batch * shape->length;
 
-    return (row_sizes){.rows       = rows,
-                       .elem_bytes = shape->elem_bytes,
-                       .hidden     = rows * sizes->hidden,
-                       .inner      = rows * sizes->inner,
-                       .kv         = rows * (sizes->hidden / sizes->heads * sizes->kv_heads)};
+    return (row_sizes){.rows        = rows,
+                       .keeps_stats = shape->keeps_stats,
+                       .elem_bytes  = shape->elem_bytes,
+                       .hidden      = rows * sizes->hidden,
+                       .inner       = rows * sizes->inner,
+                       .kv          = rows * (sizes->hidden / sizes->heads * sizes->kv_heads)};
 }
 
 static void *take(room *r, const row_sizes *p, size_t elems)
@@ -60,6 +62,12 @@ static void *take(room *r, const row_sizes *p, size_t elems)
 static void *columns_from(void *base, const row_sizes *p, size_t elems)
 {
     return base == NULL ? NULL : (char *)base + elems * p->elem_bytes;
+}
+
+/* Mean and 1 / std of each row; NULL where they are not kept. */
+static float *stats_take(room *r, const row_sizes *p)
+{
+    return p->keeps_stats ? room_take(r, 2 * p->rows * sizeof(float)) : NULL;
 }
 
 static void layer_lay_out(const arch *sizes, const row_sizes *p, room *r, layer_memory *layer)
@@ -83,6 +91,8 @@ static void layer_lay_out(const arch *sizes, const row_sizes *p, room *r, layer_
     layer->middle    = take(r, p, p->hidden);
     layer->up        = take(r, p, p->inner);
     layer->act       = take(r, p, p->inner);
+    layer->stats1    = stats_take(r, p);
+    layer->stats2    = stats_take(r, p);
 }
 
 size_t model_memory_layers(const arch *sizes, const model_shape *shape)
@@ -101,14 +111,15 @@ void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, 
 
         layer_lay_out(sizes, &p, r, out->layers == NULL ? &counted : &out->layers[i]);
     }
-    out->norm_last = take(r, &p, p.hidden);
-    out->cosines   = room_take(r, angles);
-    out->sines     = room_take(r, angles);
-    out->dstream   = take(r, &p, p.hidden);
-    out->dhidden   = take(r, &p, p.hidden);
-    out->dqkv      = take(r, &p, 3 * p.hidden);
-    out->dinner    = take(r, &p, size_max(p.inner, p.hidden));
-    out->dgate     = take(r, &p, sizes->kind == ARCH_MINIMIND ? p.inner : 0);
+    out->norm_last  = take(r, &p, p.hidden);
+    out->stats_last = stats_take(r, &p);
+    out->cosines    = room_take(r, angles);
+    out->sines      = room_take(r, angles);
+    out->dstream    = take(r, &p, p.hidden);
+    out->dhidden    = take(r, &p, p.hidden);
+    out->dqkv       = take(r, &p, 3 * p.hidden);
+    out->dinner     = take(r, &p, size_max(p.inner, p.hidden));
+    out->dgate      = take(r, &p, sizes->kind == ARCH_MINIMIND ? p.inner : 0);
 }
 
 compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype)

@@ -28,12 +28,14 @@ typedef struct layer_memory {
     void  *attention, *norm2; /* [rows, hidden] */
     void  *middle;            /* residual stream between attention and feed-forward */
     void  *up, *gate, *act;   /* [rows, inner]; gate: MiniMind */
+    float *stats1, *stats2;   /* [rows, 2] of the norms; NULL: not kept */
 } layer_memory;
 
 typedef struct model_memory {
     void         *stream; /* [layers + 1, rows, hidden]: the residual stream before each layer */
     layer_memory *layers; /* [layers], or one */
     void         *norm_last;
+    float        *stats_last; /* as a layer's */
     float        *cosines, *sines;
 
     void *dstream; /* gradient of the residual stream */
@@ -44,6 +46,7 @@ typedef struct model_shape {
     size_t batch, length; /* of a micro-batch */
     size_t elem_bytes;    /* of an activation */
     int    is_recomputed;
+    int    keeps_stats; /* of norms */
 } model_shape;
 
 /** Layers whose activations exist at once. */

@@ -27,9 +27,9 @@ typedef struct tensor {
 /* By what a GPU computes where only a measurement can choose; all zero: what was there first. Each is an option of the
  * trainer and of its benchmark (compute_choice_set). */
 typedef struct compute_choices {
-    int is_fused; /* kernels: "plain" or "fused": gradients of biases in the products' epilogues, and
-                          products with a vocabulary that is filled up to whole tiles */
-    int has_cudnn;   /* attention: "own" or "cudnn", where that has kernels */
+    int is_fused;  /* kernels: "plain" or "fused": gradients of biases in the products' epilogues, a
+                      vocabulary that is filled up to whole tiles, norms that keep their means */
+    int has_cudnn; /* attention: "own" or "cudnn", where that has kernels */
     int logits_rows; /* at a time; 0: as many as are good for it */
     int tune; /* kernels of the library that are timed for each shape of product; 0 or 1: the first it
                           names */
@@ -55,6 +55,7 @@ typedef struct compute_ops compute_ops;
 typedef struct compute {
     const compute_ops *ops;
     size_t             elem_bytes;  /* of an activation */
+    int                keeps_stats; /* norms take stats */
     int                sums_x_bias; /* linear_back takes an x_bias */
     char               why[256];    /* the sentence of a failure */
     char               device[256]; /* the GPU's name; "" on the CPU */
@@ -92,6 +93,8 @@ typedef struct norm_rows {
     size_t      rows, width;
     const void *x;
     tensor      weight, bias;
+    float *
+        stats; /* [rows, 2], which forward fills for backward; NULL: not kept. Where compute.keeps_stats alone */
 } norm_rows;
 
 typedef struct rotate_args {

@@ -101,7 +101,8 @@ model *model_create(const model_params *params, char *why, size_t why_bytes)
         m->c = compute_of(params, why, why_bytes);
     }
     if (m->c != NULL) {
-        m->shape.elem_bytes = m->c->elem_bytes;
+        m->shape.elem_bytes  = m->c->elem_bytes;
+        m->shape.keeps_stats = m->c->keeps_stats;
     }
     if (m->c == NULL || memory_make(m, why, why_bytes) != 0) {
         model_destroy(m);
@@ -191,13 +192,14 @@ static void linear_back(model *m, const model_unit *unit, arch_role weight, arch
 }
 
 static norm_rows norm_of(const model *m, const model_unit *unit, arch_role weight, arch_role bias,
-                         const void *x)
+                         const void *x, float *stats)
 {
     return (norm_rows){.rows   = m->rows,
                        .width  = m->p.sizes.hidden,
                        .x      = x,
                        .weight = unit->by_role[weight],
-                       .bias   = unit->by_role[bias]};
+                       .bias   = unit->by_role[bias],
+                       .stats  = stats};
 }
 
 /* Norms of the heads of q or k; they have no bias. */
@@ -348,7 +350,7 @@ static void layer_forward(model *m, const model_unit *unit, layer_memory *layer,
     size_t     h = m->p.sizes.hidden;
     heads_args heads;
 
-    norm(m, norm_of(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x), layer->norm1);
+    norm(m, norm_of(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x, layer->stats1), layer->norm1);
     if (m->p.sizes.kind == ARCH_GPT2) {
         linear(m, unit, ARCH_QKV, ARCH_QKV_BIAS, shape_of(m, h, 3 * h), layer->norm1, NULL,
                layer->q);
@@ -358,7 +360,8 @@ static void layer_forward(model *m, const model_unit *unit, layer_memory *layer,
     heads = attention_of(m, layer);
     m->c->ops->attention(m->c, &heads, layer->attention, layer->log_sums);
     linear(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, h, h), layer->attention, x, layer->middle);
-    norm(m, norm_of(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle), layer->norm2);
+    norm(m, norm_of(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, layer->stats2),
+         layer->norm2);
     feed_forward(m, unit, layer, y);
 }
 
@@ -372,8 +375,8 @@ static void layer_backward(model *m, const model_unit *unit, layer_memory *layer
     heads_args heads = attention_of(m, layer);
 
     feed_forward_back(m, unit, layer);
-    norm_back(m, norm_of(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle), m->at.dhidden,
-              m->at.dstream, 1);
+    norm_back(m, norm_of(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, layer->stats2),
+              m->at.dhidden, m->at.dstream, 1);
     linear_back(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, h, h), layer->attention, m->at.dstream,
                 m->at.dhidden, 0);
     m->c->ops->attention_back(m->c, &heads, layer->attention, m->at.dhidden, layer->log_sums, dq,
@@ -384,7 +387,8 @@ static void layer_backward(model *m, const model_unit *unit, layer_memory *layer
     } else {
         minimind_qkv_back(m, unit, layer, dq, dk, dv);
     }
-    norm_back(m, norm_of(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x), m->at.dhidden, m->at.dstream, 1);
+    norm_back(m, norm_of(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x, layer->stats1), m->at.dhidden,
+              m->at.dstream, 1);
 }
 
 /* ----------------------------------------------------------------- units -- */
@@ -410,7 +414,9 @@ void model_forward(model *m, size_t unit, const model_unit *params, float grad_s
         layer_forward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1),
                       stream_before(m, unit));
     } else {
-        norm(m, norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers)),
+        norm(m,
+             norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
+                     m->at.stats_last),
              m->at.norm_last);
         m->c->ops->head(m->c, m->at.norm_last, params->by_role[ARCH_TOKENS], grad_scale);
     }
@@ -431,7 +437,8 @@ void model_backward(model *m, size_t unit, const model_unit *params)
     } else {
         m->c->ops->head_back(m->c, m->at.norm_last, params->by_role[ARCH_TOKENS], m->at.dhidden);
         norm_back(m,
-                  norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers)),
+                  norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
+                          m->at.stats_last),
                   m->at.dhidden, m->at.dstream, 0);
     }
 }

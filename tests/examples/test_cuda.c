@@ -241,9 +241,11 @@ static void norm_run(rig *r, size_t rows, size_t width, int is_layer)
     pair      dweight = pair_make(r, width, 7, 1.0f);
     pair      dbias   = is_layer ? pair_make(r, width, 8, 1.0f) : pair_none();
     pair      all[]   = {x, weight, bias, y, dy, dx, dweight, dbias};
-    norm_rows on_cpu  = {rows, width, x.cpu, cpu_tensor(weight, dweight), cpu_tensor(bias, dbias)};
-    norm_rows on_gpu  = {rows, width, x.gpu, gpu_tensor(r, weight, dweight),
-                         gpu_tensor(r, bias, dbias)};
+    float    *stats   = r->gpu->keeps_stats ? device_alloc(r, 2 * rows * sizeof(*stats)) : NULL;
+    norm_rows on_cpu  = {rows, width, x.cpu, cpu_tensor(weight, dweight), cpu_tensor(bias, dbias),
+                         NULL};
+    norm_rows on_gpu  = {
+         rows, width, x.gpu, gpu_tensor(r, weight, dweight), gpu_tensor(r, bias, dbias), stats};
 
     r->cpu->ops->norm(r->cpu, &on_cpu, y.cpu);
     r->gpu->ops->norm(r->gpu, &on_gpu, y.gpu);
@@ -257,6 +259,7 @@ static void norm_run(rig *r, size_t rows, size_t width, int is_layer)
             pair_check(r, "gradient of a norm's bias", dbias);
         }
     }
+    r->gpu->ops->free(r->gpu, stats);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         pair_free(r, all[i]);
     }
@@ -273,6 +276,34 @@ static void norm_body(rig *r)
 static void norms_match_the_cpu(void)
 {
     shapes_run(norm_body);
+}
+
+/* Rows of 2, 4 and 8 vectors in registers, and one that is too wide for them. */
+static void norm_widths_body(rig *r)
+{
+    norm_run(r, 70, 8 * 32 * 2, 1);
+    norm_run(r, 70, 768, 1);
+    norm_run(r, 9, 8 * 32 * 9 + 8, 1);
+    norm_run(r, 9, 8 * 32 * 5 + 24, 0);
+}
+
+static void norms_of_rows_in_registers_match_the_cpu(void)
+{
+    choices.is_fused = 1;
+    shapes_run(norm_body);
+    for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
+        rig r = rig_open((compute_limits){.batch  = 7,
+                                          .length = 10,
+                                          .hidden = 8 * 32 * 9 + 8,
+                                          .inner  = 8,
+                                          .heads  = 2 * 32 * 9 + 2,
+                                          .vocab  = 5},
+                         (sherd_dtype)dtype);
+
+        norm_widths_body(&r);
+        rig_close(&r);
+    }
+    choices.is_fused = 0;
 }
 
 static void columns_add(const float *x, size_t rows, size_t columns, float *sums)
@@ -824,6 +855,7 @@ static void attention_that_fits_nowhere_is_refused(void)
 static const test_case cases[] = {
     CASE(embedding_matches_the_cpu),
     CASE(norms_match_the_cpu),
+    CASE(norms_of_rows_in_registers_match_the_cpu),
     CASE(products_match_the_cpu),
     CASE(products_without_fused_kernels_match_the_cpu),
     CASE(fused_products_match_the_cpu),

@@ -443,6 +443,7 @@ static norm_launch norm_of(const cuda *m, const norm_rows *args)
     n.weight   = args->weight.data;
     n.bias     = args->bias.data;
     n.partials = m->at.partials;
+    n.stats    = args->stats;
     return n;
 }
 
@@ -853,6 +854,7 @@ extern "C" compute *compute_cuda_create(const compute_params *params, char *why,
     }
     m->base.ops        = &cuda_ops;
     m->base.elem_bytes = sherd_dtype_bytes(params->limits.dtype);
+    m->base.keeps_stats = params->choices.is_fused;
     m->base.sums_x_bias = params->choices.is_fused;
     m->choices         = params->choices;
     m->limits          = params->limits;

@@ -26,6 +26,7 @@ typedef struct norm_launch {
     int         is_added;
     void       *dweight, *dbias; /* added to */
     float      *partials;        /* [chunks of NORM_CHUNK rows, 2, width] */
+    float      *stats; /* [rows, 2]: mean and 1 / std, which forward keeps for backward; NULL: backward makes them again */
 } norm_launch;
 
 void norm_queue(const norm_launch *args, cudaStream_t stream);

@@ -18,6 +18,7 @@
 
 #define FINISH_COLUMNS 32
 #define FINISH_ROWS    8
+#define FINISH_MORE    32 /* thread rows of a block that finishes weight and bias together */
 
 template <typename T, int N, bool IS_LAYER>
 __device__ __forceinline__ void row_stats(const T *x, int width, int lane, float *mean_out,
@@ -68,6 +69,24 @@ __global__ void norm_forward(size_t rows, int width, const T *x_all, const T *we
             x[k] = (x[k] - mean) * scale * w[k] + (IS_LAYER ? b[k] : 0.0f);
         }
         vector_of<T, N>::store(y_all + row * (size_t)width + i, x);
+    }
+}
+
+/* The sums of a block's warps, in their order, to its partials. */
+template <int N>
+__device__ __forceinline__ void block_sums_put(const float *shared, int width, int padded, int warps, int sets, float *to)
+{
+    for (int c = (int)threadIdx.x; c < width; c += (int)blockDim.x) {
+        int at = c / (32 * N) * (32 * N) + c % N * 32 + c % (32 * N) / N;
+
+        for (int set = 0; set < sets; set++) {
+            float sum = 0.0f;
+
+            for (int w = 0; w < warps; w++) {
+                sum += shared[((size_t)w * sets + set) * padded + at];
+            }
+            to[set * width + c] = sum;
+        }
     }
 }
 
@@ -133,43 +152,166 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
         }
     }
     __syncthreads();
-    for (int c = (int)threadIdx.x; c < width; c += (int)blockDim.x) {
-        int at = c / (32 * N) * (32 * N) + c % N * 32 + c % (32 * N) / N;
+    block_sums_put<N>((const float *)shared, width, padded, warps, sets, to);
+}
 
-        for (int set = 0; set < sets; set++) {
-            float sum = 0.0f;
+/* ------------------------------------------------------ rows in registers -- */
 
-            for (int w = 0; w < warps; w++) {
-                sum += ((const float *)shared)[((size_t)w * sets + set) * padded + at];
+/* The same of rows that a warp holds, VECTORS of N elements a lane: memory is read once. Forward keeps mean and 1 / std of each
+ * row, and backward takes them. What is summed in which order is as above, so the bits are the same. */
+
+template <typename T, int N, int VECTORS, bool IS_LAYER>
+__global__ void norm_forward_held(size_t rows, int width, const T *x_all, const T *weight, const T *bias, T *y_all,
+                                  float *stats)
+{
+    int    lane = (int)threadIdx.x % 32;
+    size_t row  = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    float  x[VECTORS][N], sum = 0.0f, mean = 0.0f, scale, w[N], b[N];
+
+    if (row >= rows) {
+        return;
+    }
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        int i = (v * 32 + lane) * N;
+
+        if (i < width) {
+            vector_of<T, N>::load(x_all + row * (size_t)width + i, x[v]);
+            for (int k = 0; k < N; k++) {
+                sum += x[v][k];
             }
-            to[set * width + c] = sum;
+        }
+    }
+    if (IS_LAYER) {
+        mean = warp_sum(sum) / (float)width;
+    }
+    sum = 0.0f;
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        for (int k = 0; k < N && (v * 32 + lane) * N < width; k++) {
+            sum += (x[v][k] - mean) * (x[v][k] - mean);
+        }
+    }
+    scale = 1.0f / sqrtf(warp_sum(sum) / (float)width + (IS_LAYER ? LAYER_NORM_EPS : RMS_NORM_EPS));
+    if (lane == 0) {
+        stats[2 * row]     = mean;
+        stats[2 * row + 1] = scale;
+    }
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        int i = (v * 32 + lane) * N;
+
+        if (i < width) {
+            vector_of<T, N>::load(weight + i, w);
+            if (IS_LAYER) {
+                vector_of<T, N>::load(bias + i, b);
+            }
+            for (int k = 0; k < N; k++) {
+                x[v][k] = (x[v][k] - mean) * scale * w[k] + (IS_LAYER ? b[k] : 0.0f);
+            }
+            vector_of<T, N>::store(y_all + row * (size_t)width + i, x[v]);
         }
     }
 }
 
-/* FINISH_COLUMNS columns a block; thread row r sums every FINISH_ROWS-th partial from r on, the first row
- * adds the rows up. */
-template <typename T>
-__global__ void columns_finish(const float *partials, size_t stride, size_t count, size_t columns,
-                               T *grad)
+/* One row of norm_backward_held: adds the row's share to the sums of this warp. */
+template <typename T, int N, int VECTORS, bool IS_LAYER>
+__device__ __forceinline__ void row_back_held(int width, int padded, int lane, const T *x, const T *weight, const T *dy, T *dx,
+                                              int is_added, float mean, float scale, float *own)
 {
-    __shared__ float sums[FINISH_ROWS][FINISH_COLUMNS];
+    float hat[VECTORS][N], d[VECTORS][N], w[N], old[N], sum_d = 0.0f, sum_dx = 0.0f;
+
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        int i = (v * 32 + lane) * N;
+
+        if (i < width) {
+            vector_of<T, N>::load(x + i, hat[v]);
+            vector_of<T, N>::load(weight + i, w);
+            vector_of<T, N>::load(dy + i, d[v]);
+            for (int k = 0; k < N; k++) {
+                hat[v][k] = (hat[v][k] - mean) * scale;
+                sum_d += d[v][k] * w[k];
+                sum_dx += d[v][k] * w[k] * hat[v][k];
+            }
+        }
+    }
+    sum_d  = IS_LAYER ? warp_sum(sum_d) / (float)width : 0.0f;
+    sum_dx = warp_sum(sum_dx) / (float)width;
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        int    i    = (v * 32 + lane) * N;
+        float *sums = own + v * 32 * N + lane;
+
+        if (i < width) {
+            vector_of<T, N>::load(weight + i, w);
+            for (int k = 0; k < N; k++) {
+                old[k] = 0.0f;
+            }
+            if (is_added) {
+                vector_of<T, N>::load(dx + i, old);
+            }
+            for (int k = 0; k < N; k++) {
+                sums[k * 32] += d[v][k] * hat[v][k];
+                if (IS_LAYER) {
+                    sums[padded + k * 32] += d[v][k];
+                }
+                old[k] = (d[v][k] * w[k] - sum_d - hat[v][k] * sum_dx) * scale + old[k];
+            }
+            vector_of<T, N>::store(dx + i, old);
+        }
+    }
+}
+
+/* Blocks, warps and shared memory as norm_backward has them. */
+template <typename T, int N, int VECTORS, bool IS_LAYER>
+__global__ void norm_backward_held(size_t rows, int width, int padded, const T *x_all, const T *weight, const T *dy_all,
+                                   T *dx_all, int is_added, const float *stats, float *partials)
+{
+    LLM_SHARED(shared);
+    const int sets = IS_LAYER ? 2 : 1;
+    int       lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
+    float    *own   = (float *)shared + (size_t)warp * sets * padded;
+    size_t    first = (size_t)blockIdx.x * NORM_CHUNK;
+    size_t    end   = first + NORM_CHUNK < rows ? first + NORM_CHUNK : rows;
+
+    for (int i = lane; i < sets * padded; i += 32) {
+        own[i] = 0.0f;
+    }
+    for (size_t row = first + warp; row < end; row += warps) {
+        row_back_held<T, N, VECTORS, IS_LAYER>(width, padded, lane, x_all + row * (size_t)width, weight,
+                                               dy_all + row * (size_t)width, dx_all + row * (size_t)width, is_added,
+                                               stats[2 * row], stats[2 * row + 1], own);
+    }
+    __syncthreads();
+    block_sums_put<N>((const float *)shared, width, padded, warps, sets, partials + (size_t)blockIdx.x * 2 * width);
+}
+
+/* FINISH_COLUMNS columns a block; thread row r sums every ROWS-th partial from r on, the first row adds the rows up. Blocks
+ * of grid row 1 do the same for `second`, whose partials stand behind the columns. */
+template <typename T, int ROWS>
+__global__ void columns_finish(const float *partials, size_t stride, size_t count, size_t columns,
+                               T *grad, T *second)
+{
+    __shared__ float sums[ROWS][FINISH_COLUMNS];
     size_t           c   = (size_t)blockIdx.x * FINISH_COLUMNS + threadIdx.x;
+    const float     *at  = partials + (blockIdx.y == 0 ? 0 : columns);
+    T               *to  = blockIdx.y == 0 ? grad : second;
     float            sum = 0.0f;
 
     if (c < columns) {
 #pragma unroll 4
-        for (size_t i = threadIdx.y; i < count; i += FINISH_ROWS) {
-            sum += partials[i * stride + c];
+        for (size_t i = threadIdx.y; i < count; i += ROWS) {
+            sum += at[i * stride + c];
         }
     }
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && c < columns) {
-        for (int r = 1; r < FINISH_ROWS; r++) {
+        for (int r = 1; r < ROWS; r++) {
             sum += sums[r][threadIdx.x];
         }
-        float_put(&grad[c], float_get(grad[c]) + sum);
+        float_put(&to[c], float_get(to[c]) + sum);
     }
 }
 
@@ -213,6 +355,51 @@ static void backward_queue(const norm_launch *a, cudaStream_t stream)
                a->partials);
 }
 
+template <typename T, int N, int VECTORS, bool IS_LAYER>
+static void held_queue(const norm_launch *a, cudaStream_t stream)
+{
+    int    padded = (int)((a->width + 32 * N - 1) / (32 * N) * (32 * N));
+    size_t each   = (size_t)padded * (IS_LAYER ? 2 : 1) * sizeof(float);
+    int    warps  = backward_warps(each);
+
+    if (a->dy == NULL) {
+        LLM_LAUNCH((norm_forward_held<T, N, VECTORS, IS_LAYER>), dim3(blocks_of(a->rows, NORM_WARPS)), dim3(NORM_WARPS * 32), 0,
+                   stream, a->rows, (int)a->width, (const T *)a->x, (const T *)a->weight, (const T *)a->bias, (T *)a->y,
+                   a->stats);
+        return;
+    }
+    LLM_LAUNCH((norm_backward_held<T, N, VECTORS, IS_LAYER>), dim3(blocks_of(a->rows, NORM_CHUNK)), dim3((unsigned)warps * 32),
+               (size_t)warps * each, stream, a->rows, (int)a->width, padded, (const T *)a->x, (const T *)a->weight,
+               (const T *)a->dy, (T *)a->dx, a->is_added, (const float *)a->stats, a->partials);
+}
+
+template <typename T, int N, int VECTORS> static void held_kind_queue(const norm_launch *a, cudaStream_t stream)
+{
+    if (a->bias != NULL) {
+        held_queue<T, N, VECTORS, true>(a, stream);
+    } else {
+        held_queue<T, N, VECTORS, false>(a, stream);
+    }
+}
+
+/* Whether a row fits the registers of a warp: by the width alone, so forward and backward agree. Then it is queued. */
+template <typename T, int N> static bool held_try(const norm_launch *a, cudaStream_t stream)
+{
+    size_t vectors = (a->width + 32 * N - 1) / (32 * N);
+
+    if (a->stats == NULL || vectors > 8) {
+        return false;
+    }
+    if (vectors <= 2) {
+        held_kind_queue<T, N, 2>(a, stream);
+    } else if (vectors <= 4) {
+        held_kind_queue<T, N, 4>(a, stream);
+    } else {
+        held_kind_queue<T, N, 8>(a, stream);
+    }
+    return true;
+}
+
 template <typename T, int N> static void both_queue(const norm_launch *a, cudaStream_t stream)
 {
     if (a->dy == NULL) {
@@ -231,7 +418,23 @@ template <typename T, int N> static void both_queue(const norm_launch *a, cudaSt
 static void rows_queue(const norm_launch *a, cudaStream_t stream)
 {
     by_vector(a->dtype, a->width, [&](auto vector) {
-        both_queue<typename decltype(vector)::type, decltype(vector)::elems>(a, stream);
+        typedef typename decltype(vector)::type T;
+
+        if (!held_try<T, decltype(vector)::elems>(a, stream)) {
+            both_queue<T, decltype(vector)::elems>(a, stream);
+        }
+    });
+}
+
+/* Weight and bias in one launch. */
+static void both_finish(const norm_launch *a, size_t stride, size_t chunks, cudaStream_t stream)
+{
+    by_type(a->dtype, [&](auto one) {
+        typedef typename decltype(one)::type T;
+
+        LLM_LAUNCH((columns_finish<T, FINISH_MORE>), dim3(blocks_of(a->width, FINISH_COLUMNS), 2),
+                   dim3(FINISH_COLUMNS, FINISH_MORE), 0, stream, (const float *)a->partials, stride, chunks, a->width,
+                   (T *)a->dweight, (T *)a->dbias);
     });
 }
 
@@ -241,6 +444,10 @@ void norm_queue(const norm_launch *args, cudaStream_t stream)
 
     rows_queue(args, stream);
     if (args->dy == NULL) {
+        return;
+    }
+    if (args->stats != NULL && args->bias != NULL) {
+        both_finish(args, stride, chunks, stream);
         return;
     }
     columns_finish_launch(args->dtype, args->partials, stride, chunks, args->width, args->dweight,
@@ -257,8 +464,8 @@ void columns_finish_launch(sherd_dtype dtype, const float *partials, size_t stri
     by_type(dtype, [&](auto one) {
         typedef typename decltype(one)::type T;
 
-        LLM_LAUNCH(columns_finish<T>, dim3(blocks_of(columns, FINISH_COLUMNS)),
+        LLM_LAUNCH((columns_finish<T, FINISH_ROWS>), dim3(blocks_of(columns, FINISH_COLUMNS)),
                    dim3(FINISH_COLUMNS, FINISH_ROWS), 0, stream, partials, stride, count, columns,
-                   (T *)grad);
+                   (T *)grad, (T *)NULL);
     });
 }
