@@ -147,6 +147,7 @@ sherdi_backend backend_make(const char *isa, int threads)
     CHECK_OK(sherdi_backend_cpu_create(threads, &made_mem, &made));
     copy         = *made;
     copy.kernels = sherdi_kernels_cpu_find(isa);
+    copy.ahead   = NULL; /* goes with the backend */
     made->team   = NULL;
     sherdi_backend_destroy(made);
     return copy;
