@@ -427,7 +427,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_dlpack(sherd_engine *engine, s
                                                          DLManagedTensorVersioned **out);
 /** The same of sherd_param_grad_address, to be added to: it means something while the unit is acquired for BACKWARD, or is
  *  retained. E_STATE for a frozen parameter too. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_param_grad_dlpack(sherd_engine *engine, sherd_param param,
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_grad_dlpack(sherd_engine              *engine,
+                                                              sherd_param                param,
                                                               DLManagedTensorVersioned **out);
 /** What to multiply the loss (or its gradient) by before backward; constant
  *  between boundaries, 1 unless fp16 is on. */
