@@ -3,6 +3,7 @@
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -320,13 +321,16 @@ static void engines_in_order(sherd_world *world, void *ctx)
     rig_close(&one);
 }
 
-/* Each waits for the other's, and neither for ever; a third engine of one rank is of no interest to the others. */
+/*
+ * Each rank waits for the other's end of the same engine, and neither for ever. Both give up their first engine before
+ * either ends its second: without `gave_up`, a rank that gives up earlier would still find the other one waiting.
+ */
 static void engines_across(sherd_world *world, void *ctx)
 {
-    rig one, two;
-    int is_first = sherd_world_rank(world) == 0;
+    rig                one, two;
+    pthread_barrier_t *gave_up  = ctx;
+    int                is_first = sherd_world_rank(world) == 0;
 
-    (void)ctx;
     engine_open(&one, world, "");
     engine_open(&two, world, "");
     rig_seal(&one);
@@ -335,25 +339,26 @@ static void engines_across(sherd_world *world, void *ctx)
     (void)rig_train(&two, 1);
     CHECK_OK(sherd_world_barrier(world)); /* both wait for the other at the same time */
     rig_close(is_first ? &one : &two);
+    (void)pthread_barrier_wait(gave_up);
     rig_close(is_first ? &two : &one);
 }
 
 typedef struct worlds {
-    sherd_world *worlds[2];
-    void (*body)(sherd_world *world, void *ctx);
+    sherd_world      *worlds[2];
+    pthread_barrier_t gave_up;
 } worlds;
 
 static void worlds_part(int rank, void *ctx)
 {
     worlds *w = ctx;
 
-    w->body(w->worlds[rank], NULL);
+    engines_across(w->worlds[rank], &w->gave_up);
     sherd_world_destroy(w->worlds[rank]);
 }
 
 static void engines_of_one_world_end_each_by_itself(void)
 {
-    worlds             w = {.body = engines_across};
+    worlds             w = {0};
     sherd_world_params params;
 
     case_begin();
@@ -362,7 +367,9 @@ static void engines_of_one_world_end_each_by_itself(void)
     sherd_world_params_init(&params);
     params.timeout_ns = 2 * (int64_t)1000000000;
     CHECK_OK(sherd_world_threads_with(2, &params, w.worlds));
+    CHECK_INT(0, pthread_barrier_init(&w.gave_up, NULL, 2));
     test_threads(2, worlds_part, &w);
+    (void)pthread_barrier_destroy(&w.gave_up);
     CHECK_INT(4, test_files(folder(), ".state"));
 }
 
