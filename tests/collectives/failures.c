@@ -13,8 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Lost ranks are noticed within this; it happens in milliseconds. */
-#define NOTICED_WITHIN_NS INT64_C(5000000000)
+/* Lost ranks are noticed within this: in milliseconds, but on a machine that is busy with other things ranks wait to run.
+ * A rank's own time limit is far above it, and a minute ends the test. */
+#define NOTICED_WITHIN_NS INT64_C(40000000000)
 
 static sherd_world *world_open(int64_t timeout_ns)
 {
@@ -108,7 +109,7 @@ static void child_start(void)
     (void)fflush(NULL);
     child = fork();
     if (child == 0) {
-        (void)alarm(2 * (unsigned)(NOTICED_WITHIN_NS / 1000000000));
+        (void)alarm(20 + (unsigned)(NOTICED_WITHIN_NS / 1000000000));
         for (int fd = 0; fd <= 2; fd++) {
             (void)close(fd); /* who reads what the rank wrote does not wait for the child */
         }
@@ -282,8 +283,10 @@ void part_first_leaves_early(void)
 
 void part_does_not_come(void)
 {
-    sherd_world *world = world_open(INT64_C(400000000));
+    sherd_world *world;
 
+    CHECK_INT(0, setenv("SHERD_TIMEOUT", "40", 1)); /* to meet: the limit is one of calls */
+    world = world_open(INT64_C(800000000));
     CHECK_OK(sherd_world_barrier(world));
     if (sherd_world_rank(world) == last_of(world)) {
         /* Alive, elsewhere, until the others have given up: that much is told to this rank too. */

@@ -2,15 +2,20 @@
 
 #include "collectives/net.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define RANKS_MAX     16
 #define GUARD_SECONDS 60
+
+/* The folder of the notes of the ranks that were started last. */
+#define NOTES_VARIABLE "SHERD_TEST_NOTES"
 
 extern char **environ;
 
@@ -23,7 +28,7 @@ static int is_kept(const char *entry)
 {
     static const char *const KEPT[] = {"OMPI_ALLOW",      "SHERD_LOG",   "SHERD_BACKEND",
                                        "SHERD_EMULATOR_", "SHERD_NCCL_", "SHERD_FAKE_",
-                                       "SHERD_TEST_LONG"};
+                                       "SHERD_TEST_LONG", NOTES_VARIABLE};
 
     for (size_t i = 0; i < sizeof(KEPT) / sizeof(KEPT[0]); i++) {
         if (strncmp(entry, KEPT[i], strlen(KEPT[i])) == 0) {
@@ -70,6 +75,54 @@ pid_t ranks_start(const rank_start *start)
     _exit(127);
 }
 
+/* ---------------------------------------------------------------- notes -- */
+
+static void notes_begin(void)
+{
+    static int number;
+    char       folder[256];
+
+    (void)snprintf(folder, sizeof(folder), "%s/notes-%d", test_scratch(), number++);
+    CHECK_INT(0, mkdir(folder, 0700));
+    CHECK_INT(0, setenv(NOTES_VARIABLE, folder, 1));
+}
+
+static void note_path(const char *name, char *path, size_t len_bytes)
+{
+    const char *folder = getenv(NOTES_VARIABLE);
+
+    CHECK(folder != NULL);
+    (void)snprintf(path, len_bytes, "%s/%s", folder, name);
+}
+
+void ranks_note_leave(const char *name)
+{
+    char  path[512];
+    FILE *file;
+
+    note_path(name, path, sizeof(path));
+    file = fopen(path, "w");
+    CHECK(file != NULL);
+    (void)fclose(file);
+}
+
+int ranks_note_is_there(const char *name)
+{
+    char path[512];
+
+    note_path(name, path, sizeof(path));
+    return access(path, F_OK) == 0;
+}
+
+void ranks_note_wait(const char *name)
+{
+    while (!ranks_note_is_there(name)) {
+        (void)poll(NULL, 0, 1);
+    }
+}
+
+/* ----------------------------------------------------------------- ends -- */
+
 static int end_of(int raw)
 {
     return WIFSIGNALED(raw) ? -WTERMSIG(raw) : WEXITSTATUS(raw);
@@ -88,6 +141,7 @@ void ranks_run(const rank_start *starts, int count)
     const struct sigaction guard   = {.sa_handler = on_alarm};
 
     CHECK(count <= RANKS_MAX);
+    notes_begin();
     for (int i = 0; i < count; i++) {
         children[i] = ranks_start(&starts[i]);
         CHECK(children[i] > 0);

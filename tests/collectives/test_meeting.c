@@ -319,7 +319,7 @@ static void lines_do_not_wait_for_the_silent(void)
     static char        address[160];
 
     sherd_world_params_init(&params);
-    params.timeout_ns = 4 * SECOND_NS;
+    params.timeout_ns = PATIENCE_NS;
     (void)snprintf(address, sizeof(address), "%s", ranks_address());
     for (int r = 0; r < 2; r++) {
         member_start(&members[r], r, 2, address, &OURS, PATIENCE_NS);
@@ -389,8 +389,10 @@ static void part_meets_with_its_second_secret(void)
     CHECK_OK(world_try());
 }
 
+/* Rank 0's time begins when the stranger is there. */
 static void part_waits_in_vain(void)
 {
+    ranks_note_wait("a stranger looks");
     CHECK_STATUS(SHERD_E_PEER_LOST, world_try());
     CHECK_ERROR_SAYS("rank 1 of 2 did not come");
     CHECK_ERROR_SAYS("1 callers with another secret");
@@ -399,19 +401,29 @@ static void part_waits_in_vain(void)
 
 static void part_is_of_another_run(void)
 {
+    ranks_note_leave("a stranger looks");
     CHECK_STATUS(SHERD_E_INVAL, world_try());
     CHECK_ERROR_SAYS("TORCHELASTIC_RUN_ID");
 }
 
 static void part_is_of_another_slurm_job(void)
 {
+    ranks_note_leave("a stranger looks");
     CHECK_STATUS(SHERD_E_INVAL, world_try());
     CHECK_ERROR_SAYS("SLURM_JOB_ID");
 }
 
-/* Rank 2 never comes. */
+/* Rank 2 never comes. Rank 0's time begins when rank 1 is there, rank 1's when rank 0 listens. */
 static void part_hears_who_is_missing(void)
 {
+    if (ranks_variable("SHERD_RANK") == 0) {
+        ranks_note_wait("rank 1 is there");
+    } else {
+        ranks_note_leave("rank 1 is there");
+        while (access(getenv("SHERD_RENDEZVOUS") + strlen("unix://"), F_OK) != 0) {
+            (void)poll(NULL, 0, 1);
+        }
+    }
     CHECK_STATUS(SHERD_E_PEER_LOST, world_try());
     CHECK_ERROR_SAYS("rank 2 of 3 did not come");
 }
@@ -463,7 +475,7 @@ static void meeting_names_the_missing_to_all_that_wait(void)
     ranks_run(
         (rank_start[]){
             {.part        = "part_hears_who_is_missing",
-             .environment = {"SHERD_RANK=0", "SHERD_WORLD_SIZE=3", address, "SHERD_TIMEOUT=4"}},
+             .environment = {"SHERD_RANK=0", "SHERD_WORLD_SIZE=3", address, "SHERD_TIMEOUT=2"}},
             {.part        = "part_hears_who_is_missing",
              .environment = {"SHERD_RANK=1", "SHERD_WORLD_SIZE=3", address, "SHERD_TIMEOUT=0.5"}}},
         2);

@@ -71,25 +71,6 @@ static void expect_resumed(sherd_world *world, int64_t step)
 
 /* ------------------------------------------------------------- processes -- */
 
-static void note_leave(const char *name)
-{
-    char  path[512];
-    FILE *file;
-
-    (void)snprintf(path, sizeof(path), "%s/%s", folder(), name);
-    file = fopen(path, "w");
-    CHECK(file != NULL);
-    (void)fclose(file);
-}
-
-static int note_is_there(const char *name)
-{
-    char path[512];
-
-    (void)snprintf(path, sizeof(path), "%s/%s", folder(), name);
-    return access(path, F_OK) == 0;
-}
-
 static void rest(void)
 {
     const struct timespec pause = {.tv_nsec = 2000000};
@@ -111,16 +92,14 @@ static void one_ends_and_one_is_killed(void)
     (void)rig_train(&r, STEPS);
     CHECK_OK(sherd_world_barrier(world));
     if (rank == sherd_world_size(world) - 1) {
-        while (!note_is_there("ends")) {
-            rest();
-        }
+        ranks_note_wait("ends");
         for (int i = 0; i < 100 && test_files(folder(), ".state") == sherd_world_size(world); i++) {
             rest();
         }
         (void)raise(SIGKILL);
     }
     if (rank == 0) {
-        note_leave("ends");
+        ranks_note_leave("ends");
     }
     rig_close(&r);
     sherd_world_destroy(world);
@@ -177,11 +156,7 @@ static void part_run(int world_size, const char *part, int killed)
 
 static void case_begin(void)
 {
-    char path[512];
-
     test_files_remove(folder(), ".state");
-    (void)snprintf(path, sizeof(path), "%s/ends", folder());
-    (void)unlink(path);
 }
 
 static void a_rank_killed_after_another_ended_leaves_the_run(void)
