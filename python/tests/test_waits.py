@@ -21,12 +21,19 @@ CONFIG = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "p
 LIMIT_NS = 40 * 10**9  # a test that hangs fails
 
 
+def is_asleep() -> bool:
+    """Whether the kernel has the main thread wait."""
+    with open(f"/proc/self/task/{threading.main_thread().native_id}/stat", encoding="ascii") as stat:
+        return stat.read().rpartition(")")[2].split()[0] == "S"
+
+
 def when_waiting(action: Callable[[], None], is_waiting: Callable[[], bool]) -> None:
     """Does `action` on a thread once the main thread is inside a call of the library."""
     def run() -> None:
-        while not is_waiting():
-            time.sleep(0.001)
-        time.sleep(0.05)  # from there into C
+        asleep = 0
+        while asleep < 3:  # once it may wait for the interpreter's lock, which it gets while this thread sleeps
+            time.sleep(0.01)
+            asleep = asleep + 1 if is_waiting() and is_asleep() else 0
         action()
 
     threading.Thread(target=run, daemon=True).start()

@@ -44,11 +44,12 @@ static void reference_body(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* From the latest on: a step, a save, and so on, until it is killed. */
+/* From the latest on: a step, a save, and so on up to KILL_STEPS, until it is killed. */
 static void killed_body(sherd_world *world, void *raw)
 {
     killed           *k = raw;
     sherd_save_params params;
+    sherd_engine_info info;
     char              latest[SHERDI_CHECKPOINT_NAME_BYTES];
     int               is_first;
     rig               r;
@@ -62,7 +63,9 @@ static void killed_body(sherd_world *world, void *raw)
     saved_fill(&r);
     sherd_save_params_init(&params);
     params.keep_last = k->keep_last;
-    for (int s = 0; s < KILL_STEPS; s++) {
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    for (int64_t s = 0; s < KILL_STEPS - info.step; s++) {
         if (s == is_first) { /* there is one that must survive */
             CHECK_OK(sherd_checkpoint_wait(r.engine, NULL));
             CHECK(sherd_world_rank(world) != 0 || write(k->ready, "", 1) == 1);
@@ -70,7 +73,9 @@ static void killed_body(sherd_world *world, void *raw)
         saved_train(&r, 1);
         CHECK_OK(sherd_checkpoint_save(r.engine, k->dir, NULL, &params));
     }
-    rig_close(&r);
+    for (;;) {
+        (void)pause();
+    }
 }
 
 /* What the next process does, to its end: the latest one is whole, and so is every other; the next save clears the rest. */

@@ -844,9 +844,10 @@ static void the_last_step_is_undone_at_every_stage(void)
 #define KILL_RANKS 2
 #define MOST_STEPS 400
 
-/* Goes on from what is there until it is killed or has done so many steps. */
+/* Goes on from what is there until it is killed or has done its steps. */
 typedef struct killed_run {
-    int      more;            /* steps to go */
+    int64_t  more;            /* steps to go; 0: up to MOST_STEPS, and then it waits to be killed */
+    int      ready;           /* a pipe, for a byte behind the first step */
     int64_t  first;           /* out: where it began */
     uint64_t fingerprints[2]; /* out: at the beginning, at the end */
 } killed_run;
@@ -872,8 +873,14 @@ static void killed_train(sherd_world *world, void *ctx)
         run->first           = info.step;
         run->fingerprints[0] = fingerprint;
     }
-    for (int step = 0; step < run->more; step++) {
+    for (int64_t step = 0; step < (run->more > 0 ? run->more : MOST_STEPS - info.step); step++) {
         fingerprint = rig_train(&r, 1).fingerprint;
+        if (run->more == 0 && step == 0 && sherd_world_rank(world) == 0) {
+            CHECK_INT(1, write(run->ready, "", 1));
+        }
+    }
+    while (run->more == 0) {
+        (void)pause();
     }
     if (sherd_world_rank(world) == 0) {
         run->fingerprints[1] = fingerprint;
@@ -890,7 +897,7 @@ static void reference_ranks_train(sherd_world *world, void *ctx)
     rig_open(&r, world, &options);
     rig_three(&r, ELEMS);
     rig_seal(&r);
-    for (int64_t step = 0; step < MOST_STEPS + 3; step++) {
+    for (int64_t step = 0; step < MOST_STEPS + 4; step++) {
         uint64_t fingerprint = step == 0 ? rig_fingerprint(&r) : rig_train(&r, 1).fingerprint;
 
         if (sherd_world_rank(world) == 0) {
@@ -911,7 +918,7 @@ static void sleep_us(uint64_t us)
  * step, and going on from there gives the numbers of a run that was never disturbed. */
 static void killed_at_any_moment_the_last_step_is_whole(void)
 {
-    static uint64_t want[MOST_STEPS + 3];
+    static uint64_t want[MOST_STEPS + 4];
     uint64_t        seed    = 20261121;
     int             resumed = 0;
 
@@ -919,24 +926,32 @@ static void killed_at_any_moment_the_last_step_is_whole(void)
                       ""); /* of the cases before; the folder is there before the first child is */
     test_world(KILL_RANKS, reference_ranks_train, want);
     for (int k = 0; k < KILLS; k++) {
-        killed_run run   = {.more = 1 << 30};
-        killed_run look  = {.more = 3};
-        pid_t      child = fork();
-        int        status;
+        killed_run run  = {.more = 0};
+        killed_run look = {.more = 3};
+        int        ready[2], status;
+        char       byte;
+        pid_t      child;
 
+        CHECK_INT(0, pipe(ready));
+        run.ready = ready[1];
+        child     = fork();
         if (child == 0) {
             test_world(KILL_RANKS, killed_train, &run);
             _exit(1);
         }
+        (void)close(ready[1]);
+        CHECK(k % 10 != 0 ||
+              read(ready[0], &byte, 1) == 1); /* some steps are done, however busy the machine is */
         sleep_us(test_random(&seed) % 60000);
         CHECK(kill(child, SIGKILL) == 0);
         CHECK(waitpid(child, &status, 0) == child);
         CHECK(WIFSIGNALED(status));
+        (void)close(ready[0]);
         if (k % 5 != 4) {
             continue; /* the next one goes on from what is there, and is killed in its turn */
         }
         test_world(KILL_RANKS, killed_train, &look);
-        CHECK(look.first < MOST_STEPS);
+        CHECK(look.first <= MOST_STEPS);
         CHECK_INT(want[look.first], look.fingerprints[0]);
         CHECK_INT(want[look.first + 3], look.fingerprints[1]);
         resumed += look.first > 0;

@@ -127,13 +127,15 @@ static sherd_status generation_keep(sherdi_tier *tier, unsigned char *memory, in
     return sherdi_tier_state_keep(tier, rig_folder("kept"), name);
 }
 
-/* Writes until it is killed; says when it has begun. Now and then it goes back, or keeps what is live. */
+/* Writes until it is killed; says when it has begun, and when it has kept one. Now and then it goes back, or keeps what is
+ * live. */
 static int child_write(int ready, int is_durable, uint64_t seed)
 {
     const sherdi_tier_state_params params = kill_params(is_durable);
     sherdi_ioq                    *queue  = rig_queue(CHUNK, DEPTH);
     unsigned char                 *memory = rig_memory(64 * PAGE);
     sherdi_tier                   *tier;
+    int                            has_kept = 0;
 
     if (sherdi_tier_state_open(queue, &params, rig_mem(), &tier) != SHERD_OK ||
         write(ready, "r", 1) != 1) {
@@ -143,9 +145,12 @@ static int child_write(int ready, int is_durable, uint64_t seed)
         if (generation_write(tier, memory, test_random(&seed)) != SHERD_OK) {
             return 2;
         }
-        if (test_random(&seed) % 3 == 0 &&
-            generation_keep(tier, memory, test_random(&seed) % 2 == 0) != SHERD_OK) {
-            return 4;
+        if (test_random(&seed) % 3 == 0) {
+            if (generation_keep(tier, memory, test_random(&seed) % 2 == 0) != SHERD_OK ||
+                (!has_kept && write(ready, "k", 1) != 1)) {
+                return 4;
+            }
+            has_kept = 1;
         }
         if (test_random(&seed) % 4 == 0 && sherdi_tier_state_has_previous(tier) &&
             tier->ops->rollback(tier) != SHERD_OK) {
@@ -154,7 +159,7 @@ static int child_write(int ready, int is_durable, uint64_t seed)
     }
 }
 
-static void child_run_and_kill(int is_durable, uint64_t *seed)
+static void child_run_and_kill(int is_durable, int keeps, uint64_t *seed)
 {
     int   ready[2], ended;
     char  byte;
@@ -169,11 +174,12 @@ static void child_run_and_kill(int is_durable, uint64_t *seed)
     }
     (void)close(ready[1]);
     CHECK_INT(1, read(ready[0], &byte, 1));
-    (void)close(ready[0]);
+    CHECK(!keeps || read(ready[0], &byte, 1) == 1); /* however busy the machine is */
     pause_for((long)(test_random(seed) % 25000000));
     CHECK(kill(child, SIGKILL) == 0);
     CHECK_INT(child, waitpid(child, &ended, 0));
     CHECK(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGKILL);
+    (void)close(ready[0]);
 }
 
 /* -------------------------------------------------------------- the parent -- */
@@ -289,7 +295,7 @@ static void state_survives_who_writes_it(void)
     for (int is_durable = 0; is_durable < 2; is_durable++) {
         first_generation(is_durable);
         for (int i = 0; i < KILLS / 2; i++) {
-            child_run_and_kill(is_durable, &seed);
+            child_run_and_kill(is_durable, i % 10 == 0, &seed);
             (void)survivor_check(is_durable, i % 3 != 0);
             if (i % 5 == 4) {
                 num_kept += kept_check_all();
