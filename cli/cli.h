@@ -4,7 +4,7 @@
 
 #include "sherd_tools.h"
 
-/* A command: its own name is argv[0]. Returns the exit status: 0, 1 failed, 2 bad arguments. */
+/* A command: argv[0] is "sherd" and its own name. Returns the exit status: 0, 1 failed, 2 bad arguments. */
 int cli_env(int argc, char **argv);
 int cli_plan(int argc, char **argv);
 int cli_config(int argc, char **argv);

@@ -87,13 +87,14 @@ int cli_config(int argc, char **argv)
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     config_arguments           arguments = {0};
+    char                      *end;
     int                        option;
 
     while ((option = getopt_long(argc, argv, "w:s:rh", OPTIONS, NULL)) != -1) {
         switch (option) {
         case 'w':
-            arguments.world_size = atoi(optarg);
-            if (arguments.world_size < 1) {
+            arguments.world_size = (int)strtol(optarg, &end, 10);
+            if (arguments.world_size < 1 || *end != '\0') {
                 (void)fprintf(stderr, "sherd: --world wants a number of ranks, not '%s'\n", optarg);
                 return 2;
             }

@@ -80,6 +80,11 @@ int cli_env(int argc, char **argv)
             return 2;
         }
     }
+    if (optind != argc) {
+        (void)fprintf(stderr, "sherd: '%s' is not an option; sherd env --help lists them\n",
+                      argv[optind]);
+        return 2;
+    }
     if (env_print(format) != SHERD_OK) {
         return cli_fail();
     }

@@ -18,10 +18,26 @@ static const command COMMANDS[] = {
     {"config", cli_config, "check a configuration file and print what it resolves to"},
     {"test", cli_test, "prove on this machine that layouts do not change results"},
     {"state", cli_state, "state files that runs left on drives: list them, remove them"},
-    {"checkpoint", cli_checkpoint, "checkpoints: list, inspect, verify, export and remove them"},
+    {"checkpoint", cli_checkpoint,
+     "checkpoints: list, inspect, verify, export, import and remove them"},
     {"bench", cli_bench, "measure the rates that predictions are made from"},
     {"trace", cli_trace, "where the time of a step went, from a file of SHERD_TRACE"},
     {"version", cli_version, "the version"},
+};
+
+/* What people look for here, and where it is. */
+static const struct {
+    const char *wanted, *is;
+} ELSEWHERE[] = {
+    {"verify", "sherd checkpoint verify"},
+    {"inspect", "sherd checkpoint inspect"},
+    {"export", "sherd checkpoint export"},
+    {"import", "sherd checkpoint import"},
+    {"convert", "sherd checkpoint export and import"},
+    {"estimate", "sherd plan"},
+    {"estimate-memory", "sherd plan"},
+    {"init", "sherd plan --best --out FILE, which writes a configuration"},
+    {"train", "sherd-llm, or ./run train in the sources"},
 };
 
 static void help(FILE *out)
@@ -31,6 +47,54 @@ static void help(FILE *out)
         (void)fprintf(out, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
     }
     (void)fprintf(out, "\nsherd COMMAND --help says more.\n");
+}
+
+static int is_one_of(const char *word, const char *first, const char *second, const char *third)
+{
+    return strcmp(word, first) == 0 || strcmp(word, second) == 0 || strcmp(word, third) == 0;
+}
+
+static const command *command_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof(COMMANDS) / sizeof(COMMANDS[0]); i++) {
+        if (strcmp(name, COMMANDS[i].name) == 0) {
+            return &COMMANDS[i];
+        }
+    }
+    return NULL;
+}
+
+static int command_unknown(const char *name)
+{
+    for (size_t i = 0; i < sizeof(ELSEWHERE) / sizeof(ELSEWHERE[0]); i++) {
+        if (strcmp(name, ELSEWHERE[i].wanted) == 0) {
+            (void)fprintf(stderr, "sherd: no command '%s': it is %s\n", name, ELSEWHERE[i].is);
+            return 2;
+        }
+    }
+    (void)fprintf(stderr, "sherd: no command '%s'\n\n", name);
+    help(stderr);
+    return 2;
+}
+
+/* getopt's own messages begin with argv[0]. */
+static int command_run(const command *found, int argc, char **argv)
+{
+    char name[32];
+
+    (void)snprintf(name, sizeof(name), "sherd %s", found->name);
+    argv[0] = name;
+    return found->run(argc, argv);
+}
+
+/* `sherd help plan` is `sherd plan --help`. */
+static int help_for(char *name)
+{
+    const command *found        = command_find(name);
+    char           option[]     = "--help";
+    char          *arguments[3] = {name, option, NULL};
+
+    return found == NULL ? command_unknown(name) : command_run(found, 2, arguments);
 }
 
 sherd_status cli_print(void *ctx, const char *text, size_t len_bytes)
@@ -46,8 +110,12 @@ int cli_fail(void)
 
 int cli_version(int argc, char **argv)
 {
-    (void)argc;
-    (void)argv;
+    if (argc > 1) {
+        (void)printf(
+            "usage: sherd version\n\nPrints the version and, of a build in a git checkout, the "
+            "commit.\n");
+        return strcmp(argv[1], "--help") == 0 ? 0 : 2;
+    }
     (void)printf("sherd %s\n", sherd_version());
     return 0;
 }
@@ -64,21 +132,23 @@ static int output_finish(int status)
 
 int main(int argc, char **argv)
 {
+    const command *found;
+
     if (argc < 2) {
         help(stderr);
         return 2;
     }
-    for (size_t i = 0; i < sizeof(COMMANDS) / sizeof(COMMANDS[0]); i++) {
-        if (strcmp(argv[1], COMMANDS[i].name) == 0) {
-            return output_finish(COMMANDS[i].run(argc - 1, argv + 1));
+    if (is_one_of(argv[1], "--help", "-h", "help")) {
+        if (argc > 2) {
+            return output_finish(help_for(argv[2]));
         }
-    }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
         help(stdout);
-        return 0;
+        return output_finish(0);
     }
-    (void)fprintf(stderr, "sherd: no command '%s'\n\n", argv[1]);
-    help(stderr);
-    return 2;
+    if (is_one_of(argv[1], "--version", "-V", "-v")) {
+        return output_finish(cli_version(1, argv));
+    }
+    found = command_find(argv[1]);
+    return found == NULL ? command_unknown(argv[1])
+                         : output_finish(command_run(found, argc - 1, argv + 1));
 }

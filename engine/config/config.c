@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -226,6 +227,19 @@ sherd_status sherd_config_load(const char *path, sherd_config **out)
 
 /* ---- the program's values ---- */
 
+/* Text without its quotes is what is forgotten most, in a shell above all. */
+static sherd_status value_parse(sherd_config *config, const char *key, const char *value,
+                                sherdi_json **out)
+{
+    sherd_status status = sherdi_json_parse(&config->mem, key, value, strlen(value), out);
+
+    if (status == SHERD_E_INVAL && isalpha((unsigned char)value[0])) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: %.60s is not JSON; text stands in quotes: \"%.60s\"",
+                           key, value, value);
+    }
+    return status;
+}
+
 sherd_status sherd_config_set(sherd_config *config, const char *dotted_key, const char *json_value)
 {
     sherdi_config_reader reader = {.config = config, .origin = SHERDI_ORIGIN_PROGRAM};
@@ -243,8 +257,7 @@ sherd_status sherd_config_set(sherd_config *config, const char *dotted_key, cons
     }
     was_strict        = (int)sherdi_config_integer(config, SHERDI_CONFIG_STRICT);
     reader.is_lenient = (int)sherdi_config_integer(config, SHERDI_CONFIG_LENIENT);
-    SHERDI_TRY(
-        sherdi_json_parse(&config->mem, dotted_key, json_value, strlen(json_value), &document));
+    SHERDI_TRY(value_parse(config, dotted_key, json_value, &document));
     status = sherdi_config_read_key(&reader, dotted_key, sherdi_json_root(document));
     sherdi_json_destroy(document);
     SHERDI_TRY(status);

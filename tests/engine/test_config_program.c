@@ -65,7 +65,8 @@ static void config_program_gets_errors_too(void)
         sherd_status status;
         const char  *sentence;
     } ROWS[] = {
-        {"optimizer.params.lr", "fast", SHERD_E_INVAL, "optimizer.params.lr:1:1: not JSON"},
+        {"optimizer.params.lr", "fast", SHERD_E_INVAL,
+         "optimizer.params.lr: fast is not JSON; text stands in quotes: \"fast\""},
         {"optimizer.params.lr", "\"fast\"", SHERD_E_INVAL,
          "set by the program: optimizer.params.lr"},
         {"optimizer.params.wieght_decay", "1", SHERD_E_INVAL,
