@@ -124,11 +124,11 @@ static void step_log(sherd_engine *engine)
 
     sherdi_log(
         SHERD_LOG_INFO, engine->rank,
-        "step %lld: skipped %lld, lr %g, gradient norm %g, loss scale %g, %lld samples, %.1f "
-        "samples/s",
+        "step %lld: skipped %lld, lr %g, gradient norm %g, loss scale %g, fingerprint 0x%016llx, "
+        "%lld samples, %.1f samples/s",
         (long long)engine->step, (long long)engine->skipped_steps, engine->watch.lr,
-        report->grad_norm, report->loss_scale, (long long)samples_of(engine, engine->micro_step),
-        rate_take(engine));
+        report->grad_norm, report->loss_scale, (unsigned long long)report->fingerprint,
+        (long long)samples_of(engine, engine->micro_step), rate_take(engine));
 }
 
 /* Skipped ones count, as with DeepSpeed. */

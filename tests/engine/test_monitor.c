@@ -113,6 +113,8 @@ static int heard_times(const heard *log, const char *sentence)
 
 /* ---- cases ---- */
 
+static uint64_t after_second; /* fingerprint of the last training's second step */
+
 static void train(sherd_world *world, void *ctx)
 {
     rig_options options = {
@@ -123,7 +125,11 @@ static void train(sherd_world *world, void *ctx)
     rig_three(&r, 1000);
     rig_seal(&r);
     for (int step = 0; step < 3; step++) {
-        (void)rig_train(&r, 2);
+        uint64_t fingerprint = rig_train(&r, 2).fingerprint;
+
+        if (step == 1 && sherd_world_rank(world) == 0) {
+            after_second = fingerprint;
+        }
         CHECK_OK(sherd_monitor_write(r.engine, "Train/Samples/train loss", 0.1 + step));
     }
     rig_close(&r);
@@ -155,6 +161,7 @@ static void monitors_write_what_deepspeed_writes(void)
 static void lines_come_as_often_as_they_are_wanted(void)
 {
     heard log = {0};
+    char  fingerprint[64];
 
     sherd_log_set(hear, &log, SHERD_LOG_INFO);
     test_world(
@@ -164,7 +171,10 @@ static void lines_come_as_often_as_they_are_wanted(void)
     sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
     CHECK_INT(1, heard_times(&log, "samples/s"));
     test_check_contains(__FILE__, __LINE__, log.text, "step 2: skipped 0, lr 0.01, gradient norm");
-    test_check_contains(__FILE__, __LINE__, log.text, "loss scale 16, 24 samples");
+    test_check_contains(__FILE__, __LINE__, log.text, "loss scale 16, fingerprint 0x");
+    (void)snprintf(fingerprint, sizeof(fingerprint), "fingerprint 0x%016llx, 24 samples",
+                   (unsigned long long)after_second);
+    test_check_contains(__FILE__, __LINE__, log.text, fingerprint);
     CHECK_INT(2, heard_times(&log, "memory (MiB): parameters")); /* sealed, and step 2 */
     CHECK_INT(6, heard_times(&log, "time (ms) | forward"));      /* every rank, every step */
     CHECK_INT(2, heard_times(&log, "comms: reduce_scatter: count"));
