@@ -22,6 +22,9 @@ class Config:
         if isinstance(source, Mapping):
             text = json.dumps(source).encode()
             self._lib.config_parse(text, len(text), ctypes.byref(out))
+        elif not isinstance(source, (str, bytes, os.PathLike)):
+            raise TypeError(f"a configuration is the path of a JSON file or a dict with the same keys, not "
+                            f"{type(source).__name__}")
         else:
             self._lib.config_load(os.fsencode(source), ctypes.byref(out))
         self._handle: int | None = out.value

@@ -117,6 +117,15 @@ class Refused(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "head.weight.*one storage"):
             engine_of(3, model)
 
+    def test_arguments(self) -> None:
+        config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "SGD", "params": {"lr": 1}}}
+        with self.assertRaisesRegex(TypeError, "torch.nn.Module, not dict"):
+            sherd.torch.initialize({}, config)
+        with self.assertRaisesRegex(TypeError, "a dict with the same keys, not NoneType"):
+            sherd.torch.initialize(made("plain"), None)
+        with self.assertRaisesRegex(FileNotFoundError, "nowhere.safetensors' is not there"):
+            sherd.torch.initialize(made("plain"), config, weights="nowhere.safetensors")
+
     def test_after_destroy(self) -> None:
         self.engine.destroy()
         self.assertTrue(torch.isnan(self.model.norm.weight).all())

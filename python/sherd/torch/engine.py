@@ -36,13 +36,21 @@ def initialize(model: nn.Module, config: ConfigSource, optimizer: Any = None, lr
     return Engine(model, config, optimizer, lr_scheduler, model_parameters, world or World.from_env(), **options)
 
 
+def arguments_check(model: Any, weights: Any) -> None:
+    """What would fail later, and far from its cause: weights are read at the first batch."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model is a torch.nn.Module, not {type(model).__name__}")
+    if weights is not None and not os.path.exists(weights):
+        raise FileNotFoundError(f"weights={os.fspath(weights)!r} is not there: a safetensors file, a folder of them or their index")
+
+
 class Engine:
     """A model whose parameters, gradients and optimizer state are the engine's. Called like the model.
 
     Options:
         example: a batch, as the model's only argument, a tuple of arguments or a dict of keyword arguments, from which the
             order of the units is found and memory is planned at once. Without it the first batch that comes is taken.
-        units: the wrapping policy; sherd.torch.units.divide has its forms.
+        units: the modules that are gathered as one; sherd.torch.units.divide has the forms.
         init: a function of a module that gives its own parameters values, for models on the meta device.
         same_on_all: every rank's model has the same values already; else those of rank 0 reach all.
         backward_uses: "any" where a step goes through the model as often as it likes (several losses, several forwards
@@ -57,6 +65,7 @@ class Engine:
                  same_on_all: bool = False,
                  backward_uses: str | None = None, retain_grads: bool = False, fp32: Policy = None,
                  weights: str | os.PathLike[str] | None = None) -> None:
+        arguments_check(model, weights)
         self.module, self.world = getattr(model, "_orig_mod", model), world  # below what torch.compile gives
         self._called = model
         model = self.module

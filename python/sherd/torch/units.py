@@ -94,8 +94,14 @@ def chosen(model: nn.Module, policy: Policy) -> set[nn.Module]:
     else:
         picked = {module for name, module in model.named_modules() if any(fits(e, module, name) for e in policy)}
     if not picked:
-        raise ValueError(f"the wrapping policy {policy!r} names no module of {type(model).__name__}")
+        names = [name for name, _ in model.named_modules() if name]
+        raise ValueError(f"the modules {policy!r} are none of {type(model).__name__}'s: it has {some(names)}")
     return picked
+
+
+def some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") if names else "nothing"
 
 
 def fits(entry: Any, module: nn.Module, name: str) -> bool:

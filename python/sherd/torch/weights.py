@@ -14,7 +14,7 @@ from torch import nn
 
 from sherd.engine import Engine as Core
 from sherd.errors import SherdError
-from sherd.torch.units import Division, Param
+from sherd.torch.units import Division, Param, some
 
 if TYPE_CHECKING:
     from sherd.torch.engine import Engine
@@ -110,10 +110,6 @@ def load_state_dict(core: Core, model: nn.Module, division: Division, values: Ma
             if name in values:
                 buffer.copy_(values[name])
     return missing, unexpected
-
-
-def some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") if names else "nothing"
 
 
 # ------------------------------------------------------------------- files --
