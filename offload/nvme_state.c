@@ -440,11 +440,25 @@ static sherd_status state_rollback(sherdi_tier *tier)
     return SHERD_OK;
 }
 
+/* Nothing is gone on from any more, wherever among the removals the process is killed: what is left of the files is as
+ * that of a run which never committed, and the next one reclaims it. Where it cannot be written they are removed all the
+ * same. */
+static void generations_erase(sherdi_state_tier *self)
+{
+    memset(self->front->heads, 0, sizeof(self->front->heads));
+    if (head_write(self, 0) == SHERD_OK && head_write(self, 1) == SHERD_OK) {
+        (void)sync_if_durable(self);
+    }
+}
+
 static void state_close(sherdi_tier *tier, int is_kept)
 {
     sherdi_state_tier *self = (sherdi_state_tier *)tier;
 
     assert(self->in_flight == 0);
+    if (!is_kept && self->generation > 0) {
+        generations_erase(self);
+    }
     sherdi_state_sets_fini(&self->sets, is_kept); /* the index goes last: who finds it finds them */
     sherdi_file_close(self->index, !is_kept);
     sherdi_free(self->is_ours);

@@ -1,6 +1,6 @@
 /* Who writes state is killed at random moments; whoever opens the files next finds a generation that is
  * whole, and the one before it too when a rollback says so. What it kept by links stays as it was kept. Every extent of a generation is filled with one
- * random word, its serial, which its note holds too: a generation mixed of two shows. */
+ * random word, its serial, which its note holds too: a generation mixed of two shows. Who removes state is killed at every removal. */
 #include "tests/offload/tier_rig.h"
 
 #include <dirent.h>
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -309,8 +310,90 @@ static void state_survives_who_writes_it(void)
 }
 BOTH(state_survives_who_writes_it)
 
+/* ------------------------------------------------------------ at its end -- */
+
+static int unlinks_until_death = -1; /* negative: it does not come */
+
+/* Stands before the C library's. */
+int unlink(const char *path)
+{
+    if (unlinks_until_death == 0) {
+        (void)raise(SIGKILL);
+    }
+    unlinks_until_death -= unlinks_until_death > 0;
+    return (int)syscall(SYS_unlink, path);
+}
+
+static int child_end(int is_durable, int unlinks)
+{
+    const sherdi_tier_state_params params = kill_params(is_durable);
+    sherdi_ioq                    *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_tier                   *tier;
+
+    if (sherdi_tier_state_open(queue, &params, rig_mem(), &tier) != SHERD_OK) {
+        return 1;
+    }
+    unlinks_until_death = unlinks;
+    tier->ops->close(tier, 0);
+    return 0;
+}
+
+/* Ends a run that has a generation; 0 when the removals were fewer than `unlinks` + 1, so that it was not killed. */
+static int end_and_kill(int is_durable, int unlinks)
+{
+    pid_t child;
+    int   ended;
+
+    first_generation(is_durable);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        _exit(child_end(is_durable, unlinks));
+    }
+    CHECK_INT(child, waitpid(child, &ended, 0));
+    CHECK(WIFSIGNALED(ended) || WEXITSTATUS(ended) == 0);
+    return WIFSIGNALED(ended);
+}
+
+static sherd_status reclaim_found(void *ctx, const sherdi_state_found *found)
+{
+    int         *count  = ctx;
+    uint64_t     freed  = 0;
+    sherd_status status = SHERD_E_STATE;
+
+    CHECK(sherdi_state_found_is_empty(found));
+    for (int i = 0; i < OPEN_TRIES && status == SHERD_E_STATE; i++) {
+        status = sherdi_state_reclaim(found->path, rig_folders(), 2, &freed);
+        if (status == SHERD_E_STATE) {
+            test_check_contains(__FILE__, __LINE__, sherd_last_error(), "in use");
+            pause_for(OPEN_PAUSE_NS);
+        }
+    }
+    ++*count;
+    return status;
+}
+
+/* Two sets of two stripes each, and the index behind them. */
+static void state_that_was_being_removed_is_gone_on_from_by_nobody(void)
+{
+    for (int is_durable = 0; is_durable < 2; is_durable++) {
+        int unlinks = 0, found;
+
+        for (; end_and_kill(is_durable, unlinks); unlinks++) {
+            found = 0;
+            CHECK_OK(sherdi_state_find(rig_folder("f0"), reclaim_found, &found));
+            CHECK_INT(1, found);
+            CHECK_INT(0, rig_folder_count(rig_folder("f0")) + rig_folder_count(rig_folder("f1")));
+        }
+        CHECK_INT(5, unlinks);
+        CHECK_INT(0, rig_folder_count(rig_folder("f0")) + rig_folder_count(rig_folder("f1")));
+    }
+}
+BOTH(state_that_was_being_removed_is_gone_on_from_by_nobody)
+
 static const test_case cases[] = {
     CASES(state_survives_who_writes_it),
+    CASES(state_that_was_being_removed_is_gone_on_from_by_nobody),
 };
 
 RUN_MAIN(cases)
