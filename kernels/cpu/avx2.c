@@ -69,12 +69,19 @@ INLINE int vec_flags16_any(vec_flags16 flags)
     return vec_flags_any(flags);
 }
 
-INLINE void vec_store_upper(uint16_t *at, vec_bits x)
+INLINE void vecs_store_upper(uint16_t *at, const vec_bits *x)
 {
-    __m128i low  = _mm_srli_epi32(_mm256_castsi256_si128(x), 16);
-    __m128i high = _mm_srli_epi32(_mm256_extracti128_si256(x, 1), 16);
+    __m128i low  = _mm_srli_epi32(_mm256_castsi256_si128(x[0]), 16);
+    __m128i high = _mm_srli_epi32(_mm256_extracti128_si256(x[0], 1), 16);
 
     _mm_storeu_si128((__m128i *)(void *)at, _mm_packus_epi32(low, high));
+}
+
+INLINE void vecs_load_bf16(vec_f32 *x, const uint16_t *at)
+{
+    __m128i words = _mm_loadu_si128((const __m128i *)(const void *)at);
+
+    x[0] = (vec_f32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16);
 }
 
 INLINE vec_f32 vec_choose(vec_flags flags, vec_f32 a, vec_f32 b)

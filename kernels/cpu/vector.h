@@ -7,6 +7,7 @@
  *   vec_unless_zero             what is neither zero nor NaN replaced by `other`
  *   vec_flags, vec_unordered, vec_flags_any  where one of two registers has a NaN; joined by |
  *   vec_pack_upper              the upper halves of a's 32-bit elements, then those of b's
+ *   vecs_load_bf16, vecs_store_upper  UPDATE_VECS registers from bf16; the upper halves of as many
  *   vec_blend_odd               16-bit elements: 0, 2, .. of one, 1, 3, .. of another register
  *   vec_join_halves             two halves as one register
  * Operators between registers are those of the compilers' vector types. What does
@@ -75,13 +76,13 @@ INLINE vec_f32 vec_load_f16(const uint16_t *at)
 }
 
 /* What rounds and packs takes NaN as vec_canonical or vec_quiet leave it. The upper halves of the sums
- * are the rounded values. */
+ * are the rounded values. A tie goes up where the last bit that stays is set: that bit makes it more than a tie. */
 INLINE vec_bits bf16_sums(vec_f32 x)
 {
     vec_bits bits = (vec_bits)x;
     vec_bits odd  = VEC(srli_epi32)(bits, 16) & VEC(set1_epi32)(1);
 
-    return VEC(add_epi32)(VEC(add_epi32)(bits, VEC(set1_epi32)(0x7fff)), odd);
+    return VEC(add_epi32)(bits | odd, VEC(set1_epi32)(0x7fff));
 }
 
 INLINE vec_f32 vec_round_bf16(vec_f32 x)
@@ -230,6 +231,18 @@ INLINE vec_f32 vec_load_as(const void *array, sherd_dtype dtype, size_t first)
     return vec_load_f16((const uint16_t *)array + first);
 }
 
+/* UPDATE_VECS registers. */
+INLINE void vecs_load_as(vec_f32 *x, const void *array, sherd_dtype dtype, size_t first)
+{
+    if (dtype == SHERD_BF16) {
+        vecs_load_bf16(x, (const uint16_t *)array + first);
+        return;
+    }
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        x[i] = vec_load_as(array, dtype, first + i * LANES);
+    }
+}
+
 /* Two registers' worth of elements. */
 INLINE void vec_store_pair(void *array, sherd_dtype dtype, size_t first, vec_f32 a, vec_f32 b,
                            int is_streaming)
@@ -344,9 +357,7 @@ typedef struct update_vecs {
 INLINE void update_load(update_vecs *vecs, const sherdi_update_range *range, int num_parts,
                         size_t first)
 {
-    for (size_t i = 0; i < UPDATE_VECS; i++) {
-        vecs->g[i] = vec_load_as(range->grad, range->grad_dtype, first + i * LANES);
-    }
+    vecs_load_as(vecs->g, range->grad, range->grad_dtype, first);
     for (int k = 1; k <= num_parts; k++) {
         const float *part = range->parts[k % num_parts];
 

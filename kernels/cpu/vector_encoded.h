@@ -3,7 +3,6 @@
  *   vec_less                    flags of 32-bit elements, signed
  *   vec_flags16, vec_equal16, vec_no_flags16, vec_flags16_any  of 16-bit elements
  *   vec_choose                  by flags one of two registers
- *   vec_store_upper             the upper halves of 32-bit elements
  *   vec_pack_lower              the lower halves of a's 32-bit elements, then those of b's
  *   vec_load_bytes, vec_store_bytes  LANES bytes as 32-bit elements, and the lowest bytes of such */
 #include "kernels/cpu/encoded.h"
@@ -128,12 +127,15 @@ INLINE int chunk_decode_beside(float *out, const uint16_t *param, const int16_t 
 }
 
 /* Two registers, NaN as vec_canonical leaves it; returns where ties are. The parameter's lower half is zero, so the lower
- * half of the difference is the master's. */
+ * half of the difference is the master's. As bf16_sums the upper halves go up by 1 where the lower ones are above half a unit. */
 INLINE vec_flags16 encode_beside(uint16_t *param, int16_t *rest, vec_f32 a, vec_f32 b)
 {
-    vec_bits rests = vec_pack_lower((vec_bits)a, (vec_bits)b);
+    const vec_bits one    = VEC(set1_epi16)(1);
+    vec_bits       rests  = vec_pack_lower((vec_bits)a, (vec_bits)b);
+    vec_bits       params = vec_pack_upper((vec_bits)a, (vec_bits)b);
+    vec_bits above = VEC(subs_epu16)(rests | (params & one), VEC(set1_epi16)(SHERDI_BESIDE_TIE));
 
-    vec_store_bits(param, vec_pack_bf16(a, b));
+    vec_store_bits(param, VEC(add_epi16)(params, VEC(min_epu16)(above, one)));
     vec_store_bits(rest, rests);
     return vec_equal16(rests, VEC(set1_epi16)(SHERDI_BESIDE_TIE));
 }
@@ -470,20 +472,18 @@ INLINE vec_bits tile_bf16_sums(vec_f32 x, vec_bits keys, uint32_t seed)
 INLINE void encoded_part_store(const encoded_part *part, const vec_f32 *x, const vec_bits *keys,
                                uint32_t seed, size_t i)
 {
+    vec_bits sums[UPDATE_VECS];
+
     if (part->form == TILE_F32) {
         for (size_t k = 0; k < UPDATE_VECS; k++) {
             vec_store((float *)part->at + i + k * LANES, x[k]);
         }
         return;
     }
-    if (UPDATE_VECS == 2) {
-        vec_store_bits(
-            (uint16_t *)part->at + i,
-            vec_pack_upper(tile_bf16_sums(x[0], keys[0], seed),
-                           tile_bf16_sums(x[UPDATE_VECS - 1], keys[UPDATE_VECS - 1], seed)));
-    } else {
-        vec_store_upper((uint16_t *)part->at + i, tile_bf16_sums(x[0], keys[0], seed));
+    for (size_t k = 0; k < UPDATE_VECS; k++) {
+        sums[k] = tile_bf16_sums(x[k], keys[k], seed);
     }
+    vecs_store_upper((uint16_t *)part->at + i, sums);
 }
 
 /* The step of a tile's elements from `i` on. Where the master is NaN, NaN becomes the one that is stored in all parts. */
