@@ -379,88 +379,144 @@ static __attribute__((noinline)) void tile_encode(const sherdi_encoded *part, si
     }
 }
 
-/* Where a part of a tile is read and written while the formula runs. What has something for a chunk as a whole passes
- * through memory, and so does a new master: its tile is closed later. */
+/* How a formula's loads and stores find a part of a tile. */
 typedef enum tile_form {
     TILE_F32,
     TILE_BF16,
-    TILE_BESIDE, /* read alone */
+    TILE_BESIDE, /* read alone: a new master goes through memory, for its tile is closed later */
 } tile_form;
 
 typedef struct encoded_part {
-    tile_form       form;  /* of this tile */
-    void           *at;    /* fp32, bf16 or what is beside `param`, */
-    const uint16_t *param; /* ... of TILE_BESIDE */
-    /* Of the whole range: */
-    tile_form      usual;
-    int            is_scaled; /* passes through memory */
-    size_t         chunk_bytes;
-    unsigned char *start;
+    const sherdi_encoded *from;
+    int                   is_buffered; /* passes through memory as fp32 */
+    size_t                chunk_bytes;
+    unsigned char        *at; /* of the tile that is read */
 } encoded_part;
 
-/* A tile of an encoded state between its loads and its stores. */
-typedef struct encoded_work {
-    float               values[SHERDI_UPDATE_MOST_PARTS][TILE_ELEMS];
+/* A range of an encoded state. What is buffered has two buffers in turn: of the tile that is read, and of the one that is
+ * closed while roots and quotients of the other are on their way. */
+typedef struct encoded_loop {
+    sherdi_update_range range;
     encoded_part        parts[SHERDI_UPDATE_MOST_PARTS];
-    sherdi_update_range tile; /* its gradient, and the new master */
-} encoded_work;
+    uint32_t            seeds[SHERDI_UPDATE_MOST_PARTS];
+    int                 is_beside;
+    tile_form           moments; /* of those that are not buffered */
+    float               buffers[2][SHERDI_UPDATE_MOST_PARTS][TILE_ELEMS]
+        __attribute__((aligned(CACHE_LINE_BYTES)));
+} encoded_loop;
+
+/* A tile between its loads and its stores. */
+typedef struct encoded_step_tile {
+    const void     *grad;
+    const uint16_t *param;
+    void           *parts[SHERDI_UPDATE_MOST_PARTS]; /* in their forms */
+    float          *master;                          /* the new one */
+    int             is_beside;                       /* parts[0] is what lies beside param */
+} encoded_step_tile;
 
 INLINE int encoding_is_beside(sherdi_encoding encoding)
 {
     return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
 }
 
-INLINE void encoded_part_init(encoded_part *part, const sherdi_update_range *range, int index)
+/* Moments are bf16 in registers where all of them are. */
+INLINE tile_form encoded_moments(const sherdi_update_range *range, int num_parts)
 {
-    const sherdi_encoded *from = &range->encoded[index];
-
-    part->usual       = from->encoding == SHERDI_ENCODING_BF16 ? TILE_BF16
-                        : encoding_is_beside(from->encoding)   ? TILE_BESIDE
-                                                               : TILE_F32;
-    part->is_scaled   = from->encoding >= SHERDI_ENCODING_FP8;
-    part->chunk_bytes = sherdi_encoding_chunk_bytes(from->encoding);
-    part->start       = sherdi_encoded_at(from->data, from->encoding, range->offset_elems);
+    for (int part = 1; part < num_parts; part++) {
+        if (range->encoded[part].encoding != SHERDI_ENCODING_BF16) {
+            return TILE_F32;
+        }
+    }
+    return TILE_BF16;
 }
 
-/* A tile is few stores and little arithmetic of addresses; a struct that is copied as a whole just after its fields were
- * written would wait for them. */
-INLINE void encoded_part_open(encoded_work *work, const sherdi_update_range *range, int index,
-                              size_t first)
+INLINE void encoded_loop_init(encoded_loop *loop, const sherdi_update_range *range, int num_parts)
 {
-    encoded_part *part = &work->parts[index];
+    loop->range              = *range;
+    loop->range.is_streaming = range->is_streaming && is_line_aligned(range->param);
+    loop->is_beside          = encoding_is_beside(range->encoded[0].encoding);
+    loop->moments            = encoded_moments(range, num_parts);
+    for (int index = 0; index < num_parts; index++) {
+        const sherdi_encoded *from     = &range->encoded[index];
+        encoded_part         *part     = &loop->parts[index];
+        tile_form             unpacked = index == 0 ? TILE_F32 : loop->moments;
 
-    part->form = part->usual;
-    part->at   = part->start + first / TILE_ELEMS * part->chunk_bytes;
-    if (part->usual == TILE_BESIDE) {
-        part->param = (const uint16_t *)range->param + first;
+        part->from        = from;
+        part->chunk_bytes = sherdi_encoding_chunk_bytes(from->encoding);
+        part->at          = sherdi_encoded_at(from->data, from->encoding, range->offset_elems);
+        part->is_buffered = from->encoding >= SHERDI_ENCODING_FP8 ||
+                            (from->encoding == SHERDI_ENCODING_BF16 && unpacked == TILE_F32);
+        loop->seeds[index] = sherdi_random_seed(range->step, (unsigned)index);
     }
-    if (part->is_scaled || (part->usual == TILE_BESIDE && chunk_has_ties(part->at))) {
-        tile_decode(work->values[index], &range->encoded[index], range->offset_elems + first);
-        part->form = TILE_F32;
-        part->at   = work->values[index];
+}
+
+INLINE void encoded_prefetch(const encoded_loop *loop, int num_parts, size_t first)
+{
+    size_t ahead_bytes = loop->range.ahead_bytes;
+
+    for (int i = 0; i < num_parts; i++) {
+        const unsigned char *at = loop->parts[i].at + ahead_bytes;
+
+        __builtin_prefetch(at, 0, 3);
+        __builtin_prefetch(at + CACHE_LINE_BYTES, 0, 3);
+        if (loop->parts[i].chunk_bytes > SHERDI_CHUNK_PLANE_BYTES) {
+            __builtin_prefetch(at + 2 * CACHE_LINE_BYTES, 0, 3);
+            __builtin_prefetch(at + 3 * CACHE_LINE_BYTES, 0, 3);
+        }
+    }
+    if (loop->range.grad_dtype == SHERD_F32) {
+        tile_prefetch(loop->range.grad, SHERD_F32, first, ahead_bytes);
+    } else {
+        tile_prefetch(loop->range.grad, SHERD_BF16, first, ahead_bytes);
+    }
+    if (loop->is_beside) {
+        tile_prefetch(loop->range.param, SHERD_BF16, first, ahead_bytes);
     }
 }
 
 /* The master first: it takes its ties out of another part. */
-INLINE void encoded_open(encoded_work *work, const sherdi_update_range *range, int num_parts,
-                         size_t first)
+INLINE void encoded_open(encoded_step_tile *tile, encoded_loop *loop, int num_parts, size_t first,
+                         float (*buffers)[TILE_ELEMS])
 {
-    work->tile.grad = sherdi_elem_at(range->grad, range->grad_dtype, first);
-    for (int part = 0; part < num_parts; part++) {
-        encoded_part_open(work, range, part, first);
+    const sherdi_update_range *range = &loop->range;
+
+    tile->grad  = sherdi_elem_at(range->grad, range->grad_dtype, first);
+    tile->param = (const uint16_t *)range->param + first;
+    tile->is_beside =
+        loop->is_beside && !chunk_has_ties((const int16_t *)(void *)loop->parts[0].at);
+    for (int index = 0; index < num_parts; index++) {
+        encoded_part *part = &loop->parts[index];
+
+        tile->parts[index] = part->at;
+        if (__builtin_expect(part->is_buffered, 0) ||
+            (index == 0 && loop->is_beside && !tile->is_beside)) {
+            tile_decode(buffers[index], part->from, range->offset_elems + first);
+            tile->parts[index] = buffers[index];
+        }
+        part->at += part->chunk_bytes;
     }
-    work->tile.master = work->parts[0].usual == TILE_F32 ? work->parts[0].at : work->values[0];
+    tile->master = loop->is_beside ? buffers[0] : (float *)tile->parts[0];
 }
 
-INLINE vec_f32 encoded_part_load(const encoded_part *part, int is_master, size_t i)
+INLINE void vecs_load_form(vec_f32 *x, const void *at, tile_form form, size_t i)
 {
-    if (part->form == TILE_F32) {
-        return vec_load((const float *)part->at + i);
+    if (form == TILE_BF16) {
+        vecs_load_bf16(x, (const uint16_t *)at + i);
+        return;
     }
-    if (is_master && part->form == TILE_BESIDE) {
-        return vec_load_beside(part->param + i, (const int16_t *)part->at + i);
+    for (size_t k = 0; k < UPDATE_VECS; k++) {
+        x[k] = vec_load((const float *)at + i + k * LANES);
     }
-    return vec_load_bf16((const uint16_t *)part->at + i);
+}
+
+INLINE void vecs_load_beside(vec_f32 *x, const uint16_t *param, const int16_t *rest)
+{
+    vecs_load_bf16(x, param);
+    for (size_t k = 0; k < UPDATE_VECS; k++) {
+        vec_half half = vec_load_half((const uint16_t *)rest + k * LANES);
+
+        x[k] = (vec_f32)VEC(add_epi32)((vec_bits)x[k], VEC(cvtepi16_epi32)(half));
+    }
 }
 
 INLINE vec_bits tile_bf16_sums(vec_f32 x, vec_bits keys, uint32_t seed)
@@ -469,40 +525,49 @@ INLINE vec_bits tile_bf16_sums(vec_f32 x, vec_bits keys, uint32_t seed)
                           VEC(srli_epi32)(vec_random_upper(keys ^ vec_set_bits(seed)), 16));
 }
 
-INLINE void encoded_part_store(const encoded_part *part, const vec_f32 *x, const vec_bits *keys,
-                               uint32_t seed, size_t i)
+/* The moments of a step, rounded at random where they are bf16. */
+INLINE void encoded_store_moments(const encoded_step_tile *tile, const update_vecs *vecs,
+                                  int num_parts, tile_form moments, const uint32_t *seeds,
+                                  vec_bits *keys, vec_bits key_step, size_t i)
 {
-    vec_bits sums[UPDATE_VECS];
+    vec_bits own_keys[UPDATE_VECS];
 
-    if (part->form == TILE_F32) {
-        for (size_t k = 0; k < UPDATE_VECS; k++) {
-            vec_store((float *)part->at + i + k * LANES, x[k]);
-        }
-        return;
-    }
-    for (size_t k = 0; k < UPDATE_VECS; k++) {
-        sums[k] = tile_bf16_sums(x[k], keys[k], seed);
-    }
-    vecs_store_upper((uint16_t *)part->at + i, sums);
-}
-
-/* The step of a tile's elements from `i` on. Where the master is NaN, NaN becomes the one that is stored in all parts. */
-INLINE void encoded_step(const encoded_work *work, const update_rule *rule, size_t i,
-                         const uint32_t *seeds, vec_bits *keys, vec_bits key_step)
-{
-    update_vecs vecs;
-    vec_bits    own_keys[UPDATE_VECS];
-    vec_flags   is_nan;
-
-    for (size_t k = 0; k < UPDATE_VECS; k++) {
-        vecs.g[k]   = vec_load_as(work->tile.grad, work->tile.grad_dtype, i + k * LANES);
+    for (size_t k = 0; k < UPDATE_VECS && moments == TILE_BF16; k++) {
         own_keys[k] = *keys;
         *keys       = VEC(add_epi32)(*keys, key_step);
     }
-    for (int part = rule->num_parts - 1; part >= 0; part--) {
+    for (int part = 1; part < num_parts; part++) {
+        vec_bits sums[UPDATE_VECS];
+
         for (size_t k = 0; k < UPDATE_VECS; k++) {
-            vecs.x[part][k] = encoded_part_load(&work->parts[part], part == 0, i + k * LANES);
+            if (moments == TILE_BF16) {
+                sums[k] = tile_bf16_sums(vecs->x[part][k], own_keys[k], seeds[part]);
+            } else {
+                vec_store((float *)tile->parts[part] + i + k * LANES, vecs->x[part][k]);
+            }
         }
+        if (moments == TILE_BF16) {
+            vecs_store_upper((uint16_t *)tile->parts[part] + i, sums);
+        }
+    }
+}
+
+/* The step of a tile's elements from `i` on. Where the master is NaN, NaN becomes the one that is stored in all parts. */
+INLINE void encoded_step(const encoded_step_tile *tile, sherd_dtype grad_dtype,
+                         const update_rule *rule, tile_form master, tile_form moments,
+                         const uint32_t *seeds, vec_bits *keys, vec_bits key_step, size_t i)
+{
+    update_vecs vecs;
+    vec_flags   is_nan;
+
+    vecs_load_as(vecs.g, tile->grad, grad_dtype, i);
+    for (int part = rule->num_parts - 1; part > 0; part--) {
+        vecs_load_form(vecs.x[part], tile->parts[part], moments, i);
+    }
+    if (master == TILE_BESIDE) {
+        vecs_load_beside(vecs.x[0], tile->param + i, (const int16_t *)tile->parts[0] + i);
+    } else {
+        vecs_load_form(vecs.x[0], tile->parts[0], TILE_F32, i);
     }
     update_formula(&vecs, rule);
     is_nan = vec_unordered(vecs.x[0][0], vecs.x[0][UPDATE_VECS - 1]);
@@ -513,39 +578,54 @@ INLINE void encoded_step(const encoded_work *work, const update_rule *rule, size
             }
         }
     }
-    for (int part = 1; part < rule->num_parts; part++) {
-        encoded_part_store(&work->parts[part], vecs.x[part], own_keys, seeds[part], i);
-    }
+    encoded_store_moments(tile, &vecs, rule->num_parts, moments, seeds, keys, key_step, i);
     for (size_t k = 0; k < UPDATE_VECS; k++) {
-        vec_store(work->tile.master + i + k * LANES, vecs.x[0][k]);
+        vec_store(tile->master + i + k * LANES, vecs.x[0][k]);
     }
 }
 
-/* All but the master. */
-INLINE void encoded_store(const encoded_work *work, const sherdi_update_range *range, int num_parts,
-                          size_t first, const uint32_t *seeds)
+/* One of the forms that are known where the loop is compiled. */
+INLINE void encoded_steps_as(const encoded_step_tile *tile, const encoded_loop *loop,
+                             const update_rule *rule, tile_form master, tile_form moments,
+                             vec_bits *keys, vec_bits key_step)
 {
-    for (int part = num_parts - 1; part > 0; part--) {
-        if (work->parts[part].is_scaled) {
-            tile_encode(&range->encoded[part], range->offset_elems + first, work->values[part],
-                        range->first_index + first, seeds[part]);
+#pragma GCC unroll 1
+    for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
+        encoded_step(tile, loop->range.grad_dtype, rule, master, moments, loop->seeds, keys,
+                     key_step, i);
+    }
+}
+
+INLINE void encoded_steps(const encoded_step_tile *tile, const encoded_loop *loop,
+                          const update_rule *rule, vec_bits *keys, vec_bits key_step)
+{
+    if (loop->moments == TILE_BF16 && rule->num_parts > 1) {
+        if (tile->is_beside) {
+            encoded_steps_as(tile, loop, rule, TILE_BESIDE, TILE_BF16, keys, key_step);
+        } else {
+            encoded_steps_as(tile, loop, rule, TILE_F32, TILE_BF16, keys, key_step);
         }
+    } else if (tile->is_beside) {
+        encoded_steps_as(tile, loop, rule, TILE_BESIDE, TILE_F32, keys, key_step);
+    } else {
+        encoded_steps_as(tile, loop, rule, TILE_F32, TILE_F32, keys, key_step);
     }
 }
 
 /* A master beside its parameter; after the part that its ties are put into. */
-INLINE void encoded_close_beside(const encoded_work *work, const sherdi_update_range *range,
-                                 size_t first, vec_mixer *mixer)
+INLINE void encoded_close_beside(const encoded_loop *loop, size_t first, const float *master,
+                                 vec_mixer *mixer)
 {
-    const encoded_part *part    = &work->parts[0];
-    unsigned char      *rest    = part->start + first / TILE_ELEMS * part->chunk_bytes;
-    uint16_t           *param   = (uint16_t *)range->param + first;
+    const encoded_part *part    = &loop->parts[0];
+    size_t              at      = loop->range.offset_elems + first;
+    unsigned char      *rest    = sherdi_encoded_at(part->from->data, part->from->encoding, at);
+    uint16_t           *param   = (uint16_t *)loop->range.param + first;
     const uint64_t      no_ties = 0;
     vec_flags16         ties    = vec_no_flags16();
 
     for (size_t i = 0; i < TILE_ELEMS; i += 2 * LANES) {
-        vec_f32 a = vec_load(work->tile.master + i);
-        vec_f32 b = vec_load(work->tile.master + i + LANES);
+        vec_f32 a = vec_load(master + i);
+        vec_f32 b = vec_load(master + i + LANES);
 
         vec_mixer_add(mixer, a);
         vec_mixer_add(mixer, b);
@@ -555,23 +635,24 @@ INLINE void encoded_close_beside(const encoded_work *work, const sherdi_update_r
         memcpy(rest + SHERDI_CHUNK_BF16_BYTES, &no_ties, sizeof(no_ties));
     }
     if (__builtin_expect(vec_flags16_any(ties), 0)) {
-        tile_encode(&range->encoded[0], range->offset_elems + first, work->tile.master, 0, 0);
+        tile_encode(part->from, at, master, 0, 0);
     }
 }
 
 /* A master that rounds is what it is read as again. */
-INLINE void encoded_close_master(const encoded_work *work, const sherdi_update_range *range,
-                                 size_t first, uint32_t seed, vec_mixer *mixer)
+INLINE void encoded_close_master(const encoded_loop *loop, size_t first, float *master,
+                                 vec_mixer *mixer)
 {
-    size_t at = range->offset_elems + first;
+    const sherdi_update_range *range = &loop->range;
+    size_t                     at    = range->offset_elems + first;
 
-    if (work->parts[0].usual == TILE_BF16) {
-        tile_encode(&range->encoded[0], at, work->tile.master, range->first_index + first, seed);
-        tile_decode(work->tile.master, &range->encoded[0], at);
+    if (loop->parts[0].is_buffered) {
+        tile_encode(loop->parts[0].from, at, master, range->first_index + first, loop->seeds[0]);
+        tile_decode(master, loop->parts[0].from, at);
     }
     for (size_t i = 0; i < TILE_ELEMS; i += 2 * LANES) {
-        vec_f32 a = vec_load(work->tile.master + i);
-        vec_f32 b = vec_load(work->tile.master + i + LANES);
+        vec_f32 a = vec_load(master + i);
+        vec_f32 b = vec_load(master + i + LANES);
 
         vec_mixer_add(mixer, a);
         vec_mixer_add(mixer, b);
@@ -581,35 +662,21 @@ INLINE void encoded_close_master(const encoded_work *work, const sherdi_update_r
     }
 }
 
-INLINE void encoded_close(const encoded_work *work, const sherdi_update_range *range, int num_parts,
-                          size_t first, const uint32_t *seeds, vec_mixer *mixer)
+INLINE void encoded_close(const encoded_loop *loop, int num_parts, size_t first,
+                          float (*buffers)[TILE_ELEMS], float *master, vec_mixer *mixer)
 {
-    encoded_store(work, range, num_parts, first, seeds);
-    if (work->parts[0].usual == TILE_BESIDE) {
-        encoded_close_beside(work, range, first, mixer);
-    } else {
-        encoded_close_master(work, range, first, seeds[0], mixer);
-    }
-}
+    for (int index = num_parts - 1; index > 0; index--) {
+        const encoded_part *part = &loop->parts[index];
 
-INLINE void encoded_prefetch(const encoded_work *work, const sherdi_update_range *range,
-                             int num_parts, size_t first, size_t ahead_bytes)
-{
-    for (int i = 0; i < num_parts; i++) {
-        const encoded_part  *part = &work->parts[i];
-        const unsigned char *at =
-            part->start + first / TILE_ELEMS * part->chunk_bytes + ahead_bytes;
-
-        __builtin_prefetch(at, 0, 3);
-        __builtin_prefetch(at + CACHE_LINE_BYTES, 0, 3);
-        if (part->chunk_bytes > SHERDI_CHUNK_PLANE_BYTES) {
-            __builtin_prefetch(at + 2 * CACHE_LINE_BYTES, 0, 3);
-            __builtin_prefetch(at + 3 * CACHE_LINE_BYTES, 0, 3);
+        if (part->is_buffered) {
+            tile_encode(part->from, loop->range.offset_elems + first, buffers[index],
+                        loop->range.first_index + first, loop->seeds[index]);
         }
     }
-    tile_prefetch(range->grad, range->grad_dtype, first, ahead_bytes);
-    if (work->parts[0].usual == TILE_BESIDE) {
-        tile_prefetch(range->param, SHERD_BF16, first, ahead_bytes);
+    if (loop->is_beside) {
+        encoded_close_beside(loop, first, master, mixer);
+    } else {
+        encoded_close_master(loop, first, master, mixer);
     }
 }
 
@@ -617,32 +684,28 @@ INLINE void encoded_prefetch(const encoded_work *work, const sherdi_update_range
 INLINE void update_encoded(const sherdi_update_range *range, const update_rule *rule,
                            vec_mixer *mixer)
 {
-    sherdi_rounding     start   = {.first_index = range->first_index};
-    vec_randoms         randoms = vec_randoms_start(&start);
-    encoded_work        work[2];
-    uint32_t            seeds[SHERDI_UPDATE_MOST_PARTS];
-    sherdi_update_range own = *range;
+    sherdi_rounding start   = {.first_index = range->first_index};
+    vec_randoms     randoms = vec_randoms_start(&start);
+    float          *closing = NULL; /* the new master of the tile before */
+    size_t          count   = range->count_elems;
+    encoded_loop    loop;
 
-    own.is_streaming = own.is_streaming && is_line_aligned(own.param);
-    for (int part = 0; part < rule->num_parts; part++) {
-        seeds[part] = sherdi_random_seed(own.step, (unsigned)part);
-        encoded_part_init(&work[0].parts[part], &own, part);
-        encoded_part_init(&work[1].parts[part], &own, part);
-    }
-    work[0].tile.grad_dtype = own.grad_dtype;
-    work[1].tile.grad_dtype = own.grad_dtype;
-    for (size_t first = 0; first < own.count_elems; first += TILE_ELEMS) {
-        size_t turn = first / TILE_ELEMS % 2;
+    encoded_loop_init(&loop, range, rule->num_parts);
+    for (size_t first = 0; first < count + TILE_ELEMS; first += TILE_ELEMS) {
+        size_t            turn = first / TILE_ELEMS % 2;
+        encoded_step_tile tile = {.master = NULL};
 
-        encoded_prefetch(&work[turn], &own, rule->num_parts, first, own.ahead_bytes);
-        encoded_open(&work[turn], &own, rule->num_parts, first);
-        for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
-            encoded_step(&work[turn], rule, i, seeds, &randoms.keys, randoms.step);
+        if (first < count) {
+            if (loop.range.ahead_bytes > 0) {
+                encoded_prefetch(&loop, rule->num_parts, first);
+            }
+            encoded_open(&tile, &loop, rule->num_parts, first, loop.buffers[turn]);
+            encoded_steps(&tile, &loop, rule, &randoms.keys, randoms.step);
         }
-        if (first > 0) {
-            encoded_close(&work[!turn], &own, rule->num_parts, first - TILE_ELEMS, seeds, mixer);
+        if (closing != NULL) {
+            encoded_close(&loop, rule->num_parts, first - TILE_ELEMS, loop.buffers[!turn], closing,
+                          mixer);
         }
+        closing = tile.master;
     }
-    encoded_close(&work[(own.count_elems / TILE_ELEMS - 1) % 2], &own, rule->num_parts,
-                  own.count_elems - TILE_ELEMS, seeds, mixer);
 }
