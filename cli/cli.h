@@ -11,6 +11,7 @@ int cli_config(int argc, char **argv);
 int cli_test(int argc, char **argv);
 int cli_state(int argc, char **argv);
 int cli_checkpoint(int argc, char **argv);
+int cli_launch(int argc, char **argv);
 int cli_trace(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_version(int argc, char **argv);

@@ -16,6 +16,7 @@ static const command COMMANDS[] = {
     {"env", cli_env, "what this build and this machine have"},
     {"plan", cli_plan, "memory and traffic of a model, for any number of ranks"},
     {"config", cli_config, "check a configuration file and print what it resolves to"},
+    {"launch", cli_launch, "start a program as several ranks on this host"},
     {"test", cli_test, "prove on this machine that layouts do not change results"},
     {"state", cli_state, "state files that runs left on drives: list them, remove them"},
     {"checkpoint", cli_checkpoint,

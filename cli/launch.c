@@ -1,0 +1,322 @@
+/* sherd launch: a program as the ranks of one world on this host, where neither mpirun, srun nor torchrun is at hand.
+ * Signals are waited for, not handled: the loop that waits for the ranks is plain code. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_RANKS   1024
+#define MOST_GRACE_S 86400
+/* From SIGTERM to SIGKILL. */
+#define KILL_AFTER_S 10
+/* Of a socket: sun_path, with its end. */
+#define SOCKET_PATH_BYTES 108
+/* What a shell gives for a program that cannot be run. */
+#define STATUS_NO_PROGRAM 127
+
+static const char HELP[] =
+    "usage: sherd launch -n N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n\n"
+    "Starts N processes of a program on this host, which sherd_world_from_env makes the ranks of "
+    "one\n"
+    "world, and waits for them. When one fails the others have some seconds to say so, and are "
+    "ended.\n"
+    "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on. Only rank 0 reads the input.\n\n"
+    "  -n, --ranks N   how many\n"
+    "  --grace S       seconds from the first failure to SIGTERM for the others (default 5); "
+    "those\n"
+    "                  that stay get SIGKILL 10 seconds later\n\n"
+    "Exit status: 0 when all end with 0; else that of the first that failed, of a signal 128 and "
+    "its\n"
+    "number; 127 when the program cannot be run.\n\n"
+    "  sherd launch -n 4 ./trainer --steps 100\n"
+    "  sherd launch -n 2 python train.py\n\n"
+    "On several hosts: mpirun -n N PROGRAM, srun -n N PROGRAM, or torchrun.\n";
+
+typedef struct launch {
+    int     ranks, grace_s;
+    char  **program;
+    char    folder[SOCKET_PATH_BYTES]; /* of the socket at which they meet */
+    pid_t   pids[MOST_RANKS];          /* 0: over */
+    int     running;
+    int     status;     /* of the first that failed; 0: none has */
+    int     last_sent;  /* SIGTERM, SIGKILL; 0: neither */
+    int64_t deadline_s; /* when the next of them is sent; 0: not at all */
+} launch;
+
+/* ---- the ranks ---- */
+
+static const int PASSED_ON[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+#define NUM_PASSED_ON (sizeof(PASSED_ON) / sizeof(PASSED_ON[0]))
+
+static int64_t now_s(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec;
+}
+
+static void number_set(const char *name, int value)
+{
+    char text[16];
+
+    (void)snprintf(text, sizeof(text), "%d", value);
+    (void)setenv(name, text, 1);
+}
+
+/* In the child. Does not return; an errno goes through the pipe, which a program that runs closes. */
+static void rank_become(const launch *job, int rank, int pipe_end, pid_t parent,
+                        const sigset_t *before)
+{
+    char address[SOCKET_PATH_BYTES + 16];
+    int  error;
+
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) { /* it ended in between */
+        _exit(1);
+    }
+    (void)snprintf(address, sizeof(address), "unix://%s/meeting", job->folder);
+    number_set("SHERD_RANK", rank);
+    number_set("SHERD_WORLD_SIZE", job->ranks);
+    (void)setenv("SHERD_RENDEZVOUS", address, 1);
+    if (rank > 0) {
+        int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+        (void)dup2(nothing, STDIN_FILENO);
+    }
+    (void)sigprocmask(SIG_SETMASK, before, NULL);
+    (void)execvp(job->program[0], job->program);
+    error = errno;
+    (void)!write(pipe_end, &error, sizeof(error));
+    _exit(STATUS_NO_PROGRAM);
+}
+
+static void ranks_signal(const launch *job, int number)
+{
+    for (int r = 0; r < job->ranks; r++) {
+        if (job->pids[r] > 0) {
+            (void)kill(job->pids[r], number);
+        }
+    }
+}
+
+/* 0, or -1 with a sentence: what is started by then is to be ended. */
+static int ranks_start(launch *job, const sigset_t *before)
+{
+    pid_t parent = getpid();
+    int   ends[2];
+    int   error = 0;
+
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        (void)fprintf(stderr, "sherd: no pipe to the ranks: %s\n", strerror(errno));
+        return -1;
+    }
+    for (int r = 0; r < job->ranks && error == 0; r++) {
+        job->pids[r] = fork();
+        if (job->pids[r] == 0) {
+            rank_become(job, r, ends[1], parent, before);
+        }
+        if (job->pids[r] < 0) {
+            error = errno;
+            (void)fprintf(stderr, "sherd: rank %d cannot be started: %s\n", r, strerror(error));
+        } else {
+            job->running++;
+        }
+    }
+    (void)close(ends[1]);
+    if (error == 0 && read(ends[0], &error, sizeof(error)) > 0) {
+        (void)fprintf(stderr, "sherd: %s cannot be run: %s\n", job->program[0], strerror(error));
+    }
+    (void)close(ends[0]);
+    return error == 0 ? 0 : -1;
+}
+
+/* ---- waiting for them ---- */
+
+static int rank_of(const launch *job, pid_t pid)
+{
+    for (int r = 0; r < job->ranks; r++) {
+        if (job->pids[r] == pid) {
+            return r;
+        }
+    }
+    return -1;
+}
+
+static void rank_ended(launch *job, int rank, int ended)
+{
+    int status = WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
+
+    job->pids[rank] = 0;
+    job->running--;
+    if (status == 0 ||
+        job->status != 0) { /* those that fail after the first one do so for its sake */
+        return;
+    }
+    job->status     = status;
+    job->deadline_s = now_s() + job->grace_s;
+    if (WIFSIGNALED(ended)) {
+        (void)fprintf(stderr, "sherd: rank %d was ended by signal %d (%s)\n", rank, WTERMSIG(ended),
+                      strsignal(WTERMSIG(ended)));
+    } else {
+        (void)fprintf(stderr, "sherd: rank %d ended with status %d\n", rank, status);
+    }
+}
+
+static void ranks_collect(launch *job)
+{
+    pid_t pid;
+    int   ended;
+
+    while ((pid = waitpid(-1, &ended, WNOHANG)) > 0) {
+        int rank = rank_of(job, pid);
+
+        if (rank >= 0) {
+            rank_ended(job, rank, ended);
+        }
+    }
+}
+
+/* Those that are still there when the time is over. */
+static void ranks_press(launch *job)
+{
+    if (job->deadline_s == 0 || now_s() < job->deadline_s) {
+        return;
+    }
+    job->last_sent  = job->last_sent == 0 ? SIGTERM : SIGKILL;
+    job->deadline_s = job->last_sent == SIGTERM ? now_s() + KILL_AFTER_S : 0;
+    ranks_signal(job, job->last_sent);
+}
+
+static void ranks_wait(launch *job, const sigset_t *signals)
+{
+    while (job->running > 0) {
+        struct timespec second = {.tv_sec = 1};
+        siginfo_t       got;
+        int             number = job->deadline_s == 0 ? sigwaitinfo(signals, &got)
+                                                      : sigtimedwait(signals, &got, &second);
+
+        /* A terminal tells the ranks itself: they are of the same group. */
+        if (number > 0 && number != SIGCHLD && got.si_code != SI_KERNEL) {
+            ranks_signal(job, number);
+        }
+        ranks_collect(job);
+        ranks_press(job);
+    }
+}
+
+/* ---- the job ---- */
+
+static int folder_make(launch *job)
+{
+    const char *parent = getenv("TMPDIR");
+    int         len;
+
+    if (parent == NULL || parent[0] == '\0') {
+        parent = "/tmp";
+    }
+    len = snprintf(job->folder, sizeof(job->folder), "%s/sherd-launch-XXXXXX", parent);
+    if (len < 0 || (size_t)len + sizeof("/meeting") > sizeof(job->folder)) {
+        (void)fprintf(stderr, "sherd: %s is too long a name for a socket; TMPDIR names another\n",
+                      parent);
+        return -1;
+    }
+    if (mkdtemp(job->folder) == NULL) {
+        (void)fprintf(stderr, "sherd: no folder can be made in %s: %s; TMPDIR names another\n",
+                      parent, strerror(errno));
+        return -1;
+    }
+    return 0;
+}
+
+/* The socket is gone when the ranks have met, and stays when they have not. */
+static void folder_remove(const launch *job)
+{
+    char path[SOCKET_PATH_BYTES + 16];
+
+    (void)snprintf(path, sizeof(path), "%s/meeting", job->folder);
+    (void)unlink(path);
+    (void)rmdir(job->folder);
+}
+
+static int launch_run(launch *job)
+{
+    sigset_t signals, before;
+
+    if (folder_make(job) != 0) {
+        return 1;
+    }
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGCHLD);
+    for (size_t i = 0; i < NUM_PASSED_ON; i++) {
+        (void)sigaddset(&signals, PASSED_ON[i]);
+    }
+    (void)sigprocmask(SIG_BLOCK, &signals, &before);
+    if (ranks_start(job, &before) != 0) {
+        ranks_signal(job, SIGKILL);
+        job->status = STATUS_NO_PROGRAM;
+    }
+    ranks_wait(job, &signals);
+    folder_remove(job);
+    return job->status;
+}
+
+/* A whole number in [least, most], or -1 with a sentence. */
+static int number_read(const char *option, const char *text, int least, int most)
+{
+    char *end;
+    long  value = strtol(text, &end, 10);
+
+    if (end == text || *end != '\0' || value < least || value > most) {
+        (void)fprintf(stderr, "sherd: %s wants %d to %d, not '%s'\n", option, least, most, text);
+        return -1;
+    }
+    return (int)value;
+}
+
+int cli_launch(int argc, char **argv)
+{
+    static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
+                                            {"grace", required_argument, NULL, 'g'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    launch                     job       = {.grace_s = 5};
+    int                        option;
+
+    /* "+": what follows the program is the program's. */
+    while ((option = getopt_long(argc, argv, "+n:g:h", OPTIONS, NULL)) != -1) {
+        switch (option) {
+        case 'n':
+            job.ranks = number_read("--ranks", optarg, 1, MOST_RANKS);
+            break;
+        case 'g':
+            job.grace_s = number_read("--grace", optarg, 0, MOST_GRACE_S);
+            break;
+        case 'h':
+            (void)fputs(HELP, stdout);
+            return 0;
+        default:
+            (void)fputs(HELP, stderr);
+            return 2;
+        }
+        if (job.ranks < 0 || job.grace_s < 0) {
+            return 2;
+        }
+    }
+    if (job.ranks == 0 || optind == argc) {
+        (void)fprintf(stderr, "sherd: launch wants %s; sherd launch --help lists the options\n",
+                      job.ranks == 0 ? "-n N, the number of ranks" : "a program");
+        return 2;
+    }
+    job.program = argv + optind;
+    return launch_run(&job);
+}

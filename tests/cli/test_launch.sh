@@ -1,0 +1,65 @@
+#!/bin/sh
+# Programs as ranks: sherd launch: test_launch.sh SHERD MINIMAL.
+set -eu
+sherd=$1
+minimal=$2
+subcommand=launch
+. "$(dirname "$0")/lib.sh"
+export TMPDIR="$scratch"
+
+run 0 -n 3 "$minimal"
+for rank in 0 1 2; do
+    says out "rank $rank of 3: y = 3.00 x + 1.00"
+done
+# What follows the program is the program's own, what is set before is not taken.
+SHERD_RANK=7 SHERD_WORLD_SIZE=9 run 0 --ranks 2 -- sh -c 'echo "$SHERD_RANK of $SHERD_WORLD_SIZE: $*"' name -n 5
+says out "0 of 2: -n 5"
+says out "1 of 2: -n 5"
+
+# Only rank 0 has the input.
+status=0
+echo words | "$sherd" launch -n 2 sh -c 'read -r line || line=nothing; echo "$SHERD_RANK has $line"' \
+    >"$scratch/out" 2>"$scratch/err" || status=$?
+[ "$status" = 0 ] || failed=1
+says out "0 has words"
+says out "1 has nothing"
+
+# One fails: the others, which would wait for ever, are ended.
+mkfifo "$scratch/never"
+run 3 -n 3 --grace 0 sh -c '[ "$SHERD_RANK" != 1 ] || exit 3; read -r line <"$0"' "$scratch/never"
+says err "rank 1 ended with status 3"
+run 134 -n 2 --grace 0 sh -c '[ "$SHERD_RANK" != 0 ] || kill -ABRT $$; read -r line <"$0"' "$scratch/never"
+says err "rank 0 was ended by signal 6"
+
+# A signal goes to all of them. The fifo is open both ways, so that it does not end between the ranks' lines.
+mkfifo "$scratch/ready"
+exec 3<>"$scratch/ready"
+"$sherd" launch -n 2 sh -c 'trap "kill \$!; exit 9" USR1; cat "$1" & echo "$SHERD_RANK" >"$0"; wait' \
+    "$scratch/ready" "$scratch/never" 2>"$scratch/err" &
+launcher=$!
+read -r line <&3
+read -r line <&3
+kill -USR1 $launcher
+status=0
+wait $launcher || status=$?
+exec 3<&-
+if [ "$status" != 9 ]; then
+    echo "not ok: a signal for the ranks ends them with $status"
+    failed=1
+fi
+
+run 127 -n 2 "$scratch/no-program"
+says err "no-program cannot be run: No such file or directory"
+run 2 -n 0 "$minimal"
+says err "--ranks wants 1 to 1024, not '0'"
+run 2 "$minimal"
+says err "launch wants -n N"
+run 2 -n 2
+says err "launch wants a program"
+if ls "$scratch" | grep -q sherd-launch; then
+    echo "not ok: a folder stays"
+    failed=1
+fi
+
+[ $failed = 0 ] && echo "sherd launch starts, tells and ends"
+exit $failed
