@@ -410,7 +410,7 @@ static int command_check(bench_command *command)
     if (command->request.backend == NULL || command->request.backend[0] == '\0') {
         command->request.backend = "cpu";
     }
-    if (command->ranks > 0 && bench_is_launched()) {
+    if (command->ranks > 0 && sherd_launcher() != NULL) {
         (void)fprintf(stderr,
                       "sherd: the launcher says how many ranks there are: leave --ranks out\n");
         return 2;

@@ -75,8 +75,6 @@ void bench_progress(const sherd_world *world, const char *text);
 /** What a rank does; returns its exit status. */
 typedef int (*bench_rank_fn)(sherd_world *world, void *ctx);
 
-/** Whether mpirun, srun, torchrun or the variables SHERD_* say which rank this process is. */
-int bench_is_launched(void);
 /** As many ranks as are useful here: one per device, or two, at most one per core. */
 int bench_ranks_default(const char *backend);
 /** Runs `run` on the world of the launcher, or on `count` processes of which this one is rank 0; waits for all.

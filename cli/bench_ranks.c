@@ -34,25 +34,6 @@ typedef struct rank_job {
 
 /* --------------------------------------------------------------- choosing -- */
 
-static int is_set(const char *name)
-{
-    const char *text = getenv(name);
-
-    return text != NULL && text[0] != '\0';
-}
-
-int bench_is_launched(void)
-{
-    const char *tasks =
-        getenv(is_set("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
-
-    return is_set("SHERD_RANK") || is_set("SHERD_WORLD_SIZE") || is_set("SHERD_RENDEZVOUS") ||
-           is_set("TORCHELASTIC_RUN_ID") || (is_set("RANK") && is_set("WORLD_SIZE")) ||
-           is_set("OMPI_COMM_WORLD_SIZE") ||
-           (is_set("SLURM_STEP_ID") && is_set("SLURM_PROCID") && tasks != NULL &&
-            strtol(tasks, NULL, 10) > 1);
-}
-
 /* Asked in a process of its own: a device that was touched is of no use to processes forked after it. */
 static int devices_count(const char *backend)
 {
@@ -259,5 +240,5 @@ int bench_ranks_run(int count, const sherd_world_params *params, bench_rank_fn r
 {
     rank_job job = {.count = count, .params = params, .run = run, .ctx = ctx};
 
-    return bench_is_launched() ? launched_run(&job) : own_run(&job);
+    return sherd_launcher() != NULL ? launched_run(&job) : own_run(&job);
 }

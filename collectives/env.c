@@ -7,11 +7,13 @@
  *             OMPI_COMM_WORLD_LOCAL_RANK                              MPI does the meeting
  *   srun      SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID,
  *             SLURM_STEP_NODELIST or SLURM_JOB_NODELIST               only inside a step of several tasks
+ *   mpiexec   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID                     of MPICH and Intel MPI, which say of no place to
+ *             meet: MASTER_ADDR and a port as under torchrun; before srun where that counts other tasks (its daemons)
  *
  * Each has a name for the job, which ranks that meet compare (job.h): SHERD_JOB_SECRET, else TORCHELASTIC_RUN_ID, or
  * SLURM_JOB_ID and the step; under mpirun rank 0 draws one, and MPI takes it to the others.
  *
- * SHERD_PORT moves the meeting of torchrun (default MASTER_PORT + 1: the agent of torchrun
+ * SHERD_PORT moves the meeting of torchrun and mpiexec (default MASTER_PORT + 1: the agent of torchrun
  * listens on MASTER_PORT itself) and of srun (default made of job and step). */
 #include "collectives/procs.h"
 
@@ -156,11 +158,23 @@ static sherd_status torchrun_compare_mpirun(const env_launch *launch)
     return SHERD_OK;
 }
 
+/* MASTER_ADDR and a port. */
+static sherd_status master_address_read(env_launch *launch)
+{
+    int port = 0;
+
+    SHERDI_TRY(env_int("SHERD_PORT", 1, 65535, &port));
+    if (port == 0) {
+        SHERDI_TRY(env_int_needed(launch->scheme, "MASTER_PORT", 1, 65534, &port));
+        port++;
+    }
+    address_write(launch, env_text("MASTER_ADDR"), port);
+    return SHERD_OK;
+}
+
 static sherd_status torchrun_read(env_launch *launch)
 {
-    const char *host       = env_text("MASTER_ADDR");
-    int         port       = 0;
-    int         local_size = 1 << 20;
+    int local_size = 1 << 20;
 
     SHERDI_TRY(env_launch_read(launch, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"));
     SHERDI_TRY(env_int("LOCAL_WORLD_SIZE", 1, 1 << 20, &local_size));
@@ -177,16 +191,10 @@ static sherd_status torchrun_read(env_launch *launch)
     if (launch->world_size == 1) {
         return SHERD_OK;
     }
-    if (host == NULL) {
+    if (env_text("MASTER_ADDR") == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "RANK and WORLD_SIZE are set but MASTER_ADDR is not");
     }
-    SHERDI_TRY(env_int("SHERD_PORT", 1, 65535, &port));
-    if (port == 0) {
-        SHERDI_TRY(env_int_needed("torchrun", "MASTER_PORT", 1, 65534, &port));
-        port++;
-    }
-    address_write(launch, host, port);
-    return SHERD_OK;
+    return master_address_read(launch);
 }
 
 static int mpirun_is_seen(void)
@@ -201,6 +209,14 @@ static sherd_status mpirun_read(env_launch *launch)
                            "OMPI_COMM_WORLD_LOCAL_RANK");
 }
 
+/* 0 where it is not set. */
+static long number_of(const char *name)
+{
+    const char *text = env_text(name);
+
+    return text == NULL ? 0 : strtol(text, NULL, 10);
+}
+
 static const char *srun_size_name(void)
 {
     return env_text("SLURM_STEP_NUM_TASKS") != NULL ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
@@ -209,10 +225,8 @@ static const char *srun_size_name(void)
 /* The variables leak into shells inside an allocation: only a step with several tasks counts. */
 static int srun_is_seen(void)
 {
-    const char *size = env_text(srun_size_name());
-
-    return env_text("SLURM_STEP_ID") != NULL && env_text("SLURM_PROCID") != NULL && size != NULL &&
-           strtol(size, NULL, 10) > 1;
+    return env_text("SLURM_STEP_ID") != NULL && env_text("SLURM_PROCID") != NULL &&
+           number_of(srun_size_name()) > 1;
 }
 
 /* The first host of a list like "node[03-07,9],other": "node03". */
@@ -261,23 +275,62 @@ static sherd_status srun_read(env_launch *launch)
     return SHERD_OK;
 }
 
+/* Inside an allocation of Slurm mpiexec has srun start its daemons, whose variables the ranks inherit. */
+static int mpiexec_is_seen(void)
+{
+    return env_text("PMI_RANK") != NULL && number_of("PMI_SIZE") > 1 &&
+           (!srun_is_seen() || number_of(srun_size_name()) != number_of("PMI_SIZE"));
+}
+
+static sherd_status mpiexec_read(env_launch *launch)
+{
+    SHERDI_TRY(env_launch_read(launch, "mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"));
+    if (env_text("MASTER_ADDR") == NULL) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "mpiexec started rank %d of %d (PMI_RANK, PMI_SIZE) and does not say where "
+            "ranks meet: set MASTER_ADDR to the host of rank 0 and SHERD_PORT to a free "
+            "port there, for example mpiexec -genv MASTER_ADDR 127.0.0.1 -genv "
+            "SHERD_PORT 29600; Open MPI's mpirun needs neither",
+            launch->rank, launch->world_size);
+    }
+    return master_address_read(launch);
+}
+
 /* ------------------------------------------------------------- the choice -- */
+
+/* The first that is seen is believed. */
+static const struct {
+    const char *name;
+    int (*is_seen)(void);
+    sherd_status (*read)(env_launch *launch);
+} SCHEMES[] = {
+    {"SHERD_*", explicit_is_seen, explicit_read},
+    {"torchrun", torchrun_is_seen, torchrun_read},
+    {"mpirun", mpirun_is_seen, mpirun_read},
+    {"mpiexec", mpiexec_is_seen, mpiexec_read},
+    {"srun", srun_is_seen, srun_read},
+};
+#define NUM_SCHEMES (sizeof(SCHEMES) / sizeof(SCHEMES[0]))
 
 static sherd_status launch_find(env_launch *launch)
 {
-    if (explicit_is_seen()) {
-        return explicit_read(launch);
-    }
-    if (torchrun_is_seen()) {
-        return torchrun_read(launch);
-    }
-    if (mpirun_is_seen()) {
-        return mpirun_read(launch);
-    }
-    if (srun_is_seen()) {
-        return srun_read(launch);
+    for (size_t i = 0; i < NUM_SCHEMES; i++) {
+        if (SCHEMES[i].is_seen()) {
+            return SCHEMES[i].read(launch);
+        }
     }
     return SHERD_OK;
+}
+
+const char *sherd_launcher(void)
+{
+    for (size_t i = 0; i < NUM_SCHEMES; i++) {
+        if (SCHEMES[i].is_seen()) {
+            return SCHEMES[i].name;
+        }
+    }
+    return NULL;
 }
 
 sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world **out)

@@ -178,9 +178,10 @@ static void put_environment(json_t *list)
         "SLURM_NTASKS",        "SLURM_STEP_ID", "SHERD_IO",
         "SHERD_TRACE",         "SHERD_BACKEND", "SHERD_NCCL_LIBRARY",
         "SHERD_NCCL_REGISTER", "SHERD_TIMEOUT", "SHERD_MPI_LIBRARY",
-        "SHERD_NCCL_OPTIONS",
+        "SHERD_NCCL_OPTIONS",  "PMI_SIZE",
     };
 
+    put(list, "launcher", sherd_launcher() != NULL ? sherd_launcher() : "none: one rank alone");
     for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
         if (getenv(NAMES[i]) != NULL) {
             put(list, NAMES[i], getenv(NAMES[i]));

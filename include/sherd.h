@@ -145,7 +145,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads_with(int              
                                                                const sherd_world_params *params,
                                                                sherd_world **worlds_out);
 
-/** The world that the launcher set up: torchrun, mpirun, srun, or an explicit
+/** The world that the launcher set up: torchrun, mpirun, mpiexec, srun, or an explicit
  *  SHERD_RANK/SHERD_WORLD_SIZE/SHERD_RENDEZVOUS; one rank alone when no launcher
  *  is seen. Collective over the job. Blocks until all ranks have met; docs/launching.md
  *  has the variables, and what SHERD_JOB_SECRET is for.
@@ -154,6 +154,10 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads_with(int              
  *  can move between them), E_PEER_LOST (a rank never came; every rank says which). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_env(const sherd_world_params *params,
                                                            sherd_world             **out);
+
+/** Whose variables sherd_world_from_env would believe: "SHERD_*", "torchrun", "mpirun", "mpiexec" (of MPICH), "srun";
+ *  NULL: nobody's, this process is alone. Static storage. */
+SHERD_API const char *sherd_launcher(void);
 
 /** An explicit meeting. `rendezvous` is "tcp://host:port" (rank 0 listens there)
  *  or "unix:///path/of/socket" (one host). Collective. Blocks. */

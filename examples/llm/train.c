@@ -44,13 +44,6 @@ static void signals_catch(void)
     (void)sigaction(SIGUSR1, &action, NULL);
 }
 
-/* Whether a launcher counts us, be it as one rank alone. */
-static int is_launched(int world_size)
-{
-    return world_size > 1 || getenv("OMPI_COMM_WORLD_SIZE") != NULL ||
-           getenv("WORLD_SIZE") != NULL || getenv("SHERD_WORLD_SIZE") != NULL;
-}
-
 static int complain(const char *what)
 {
     (void)fprintf(stderr, "sherd-llm: %s\n", what);
@@ -112,7 +105,7 @@ static int job_run(const options *o, trainer_job *job)
     if (sherd_world_from_env(&params, &world) != SHERD_OK) {
         return complain(sherd_last_error());
     }
-    if (is_launched(sherd_world_size(world))) {
+    if (sherd_launcher() != NULL) {
         result = launched_run(world, o, job);
         sherd_world_destroy(world);
     } else {

@@ -21,7 +21,7 @@ extern char **environ;
 
 static const char *const LAUNCHER_PREFIXES[] = {"SHERD_",        "OMPI_", "PMIX_",       "SLURM_",
                                                 "TORCHELASTIC_", "RANK=", "WORLD_SIZE=", "LOCAL_",
-                                                "MASTER_",       "PMI_"};
+                                                "MASTER_",       "PMI_",  "MPI_LOCAL"};
 
 /* No launcher's mark: what lets root run mpirun, and what a whole run is started with. */
 static int is_kept(const char *entry)

@@ -65,6 +65,40 @@ static void environment_of_slurm_shell_is_not_believed(void)
         LIST("SLURM_PROCID", "0", "SLURM_NTASKS", "1", "SLURM_STEP_ID", "0"));
 }
 
+static void launcher_is_told_by_name(void)
+{
+    static const struct {
+        const char *name, *pairs[7];
+    } ROWS[] = {
+        {"SHERD_*", {"SHERD_RANK", "0", "RANK", "0", "WORLD_SIZE", "2"}},
+        {"torchrun", {"RANK", "0", "WORLD_SIZE", "2", "PMI_RANK", "1"}},
+        {"mpirun", {"OMPI_COMM_WORLD_SIZE", "2"}},
+        {"mpiexec", {"PMI_RANK", "1", "PMI_SIZE", "2"}},
+    };
+
+    ranks_clear_environment();
+    CHECK(sherd_launcher() == NULL);
+    for (size_t i = 0; i < sizeof(ROWS) / sizeof(ROWS[0]); i++) {
+        environment_set(ROWS[i].pairs);
+        CHECK(sherd_launcher() != NULL && strcmp(sherd_launcher(), ROWS[i].name) == 0);
+    }
+    ranks_clear_environment();
+}
+
+/* srun started the daemons, one on each of two hosts, and these the ranks. */
+static void environment_of_mpiexec_is_believed_before_the_srun_of_its_daemons(void)
+{
+    environment_is_refused(LIST("PMI_RANK", "3", "PMI_SIZE", "4", "SLURM_PROCID", "1",
+                                "SLURM_NTASKS", "2", "SLURM_STEP_ID", "0"),
+                           "mpiexec started rank 3 of 4", "set MASTER_ADDR");
+    environment_is_refused(LIST("PMI_RANK", "1", "PMI_SIZE", "2", "SLURM_PROCID", "1",
+                                "SLURM_NTASKS", "2", "SLURM_STEP_ID", "0"),
+                           "SLURM_PROCID is set", "SLURM_JOB_NODELIST"); /* srun --mpi=pmi2 */
+    environment_is_refused(LIST("PMI_RANK", "0", "PMI_SIZE", "2", "MASTER_ADDR", "h"),
+                           "mpiexec set part", "MASTER_PORT");
+    environment_gives_one_rank(LIST("PMI_RANK", "0", "PMI_SIZE", "1"));
+}
+
 static void environment_that_is_explicit_wins(void)
 {
     environment_gives_one_rank(LIST("SHERD_RANK", "0", "SHERD_WORLD_SIZE", "1", "RANK", "3",
@@ -149,6 +183,20 @@ static void launcher_torchrun_wins_over_srun(void)
              .environment = {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "MASTER_ADDR=localhost",
                              port, "SLURM_PROCID=1", "SLURM_NTASKS=8"}}},
         2);
+}
+
+static void launcher_mpiexec_is_understood(void)
+{
+    char port[32];
+
+    (void)snprintf(port, sizeof(port), "SHERD_PORT=%d", ranks_port());
+    ranks_run((rank_start[]){{.part        = "part_meets",
+                              .environment = {"PMI_RANK=0", "PMI_SIZE=2", "MPI_LOCALRANKID=0",
+                                              "MASTER_ADDR=localhost", port}},
+                             {.part        = "part_meets",
+                              .environment = {"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALRANKID=1",
+                                              "MASTER_ADDR=localhost", port}}},
+              2);
 }
 
 static void launcher_srun_is_understood(void)
@@ -498,7 +546,10 @@ static const test_case CASES[] = {
     CASE(environment_that_contradicts_mpirun_is_refused),
     CASE(environment_with_an_unknown_backend_is_refused),
     CASE(launcher_torchrun_wins_over_srun),
+    CASE(launcher_mpiexec_is_understood),
     CASE(launcher_srun_is_understood),
+    CASE(launcher_is_told_by_name),
+    CASE(environment_of_mpiexec_is_believed_before_the_srun_of_its_daemons),
     CASE(meeting_with_other_world_size_is_refused),
     CASE(meeting_with_two_of_one_rank_is_refused),
     CASE(meeting_names_the_rank_that_never_came),

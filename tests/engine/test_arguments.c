@@ -566,6 +566,7 @@ static void others_take_null(void)
     REFUSED(sherd_import_raw(NULL, "/nowhere", 0, SHERD_F32, NULL));
     sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
     CHECK(sherd_version()[0] != '\0');
+    (void)sherd_launcher();
     CHECK_INT(0, sherd_dtype_bytes((sherd_dtype)9));
     CHECK(sherd_dtype_name((sherd_dtype)9) != NULL);
     CHECK(sherd_status_name((sherd_status)99) != NULL);
