@@ -206,10 +206,10 @@ static void procs_failed(sherd_world *world, sherd_status status, const char *te
     if (has_died) {
         atomic_store(&procs->has_dead, 1);
     }
-    sherdi_world_set_failed(world, status, text);
-    if (atomic_load(&procs->opened)) {
+    if (atomic_load(&procs->opened)) { /* first: who sees it in the world may leave at once */
         sherdi_peers_abort(&procs->peers, status, text);
     }
+    sherdi_world_set_failed(world, status, text);
 }
 
 static void procs_left(sherd_world *world, int rank)
@@ -281,7 +281,8 @@ static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
                                                            .address  = params->address,
                                                            .listener = params->listener,
                                                            .key      = params->key,
-                                                           .limit_ns = params->limit_ns}));
+                                                           .limit_ns = params->limit_ns,
+                                                           .world    = &procs->world}));
     if (params->world_size > 1) {
         SHERDI_TRY(sherdi_monitor_start(&watch, &procs->monitor));
     }

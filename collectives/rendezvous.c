@@ -105,6 +105,12 @@ int sherdi_rendezvous_is_first(const rendezvous *meeting, int rank)
     return 1;
 }
 
+/* What is to be a world may have failed before it is one. */
+static sherd_status world_check(const rendezvous_params *params)
+{
+    return params->world == NULL ? SHERD_OK : sherdi_world_status(params->world);
+}
+
 /* --------------------------------------------------------------- proofs -- */
 
 void sherdi_rendezvous_sign(rendezvous_call *call, const rendezvous_greeting *greeting,
@@ -305,6 +311,7 @@ static sherd_status reception_hold(reception *hall)
         int             fd;
 
         SHERDI_TRY(arrived_check(hall->meeting));
+        SHERDI_TRY(world_check(hall->params));
         if (sherdi_now_ns() >= hall->wait.deadline_ns) {
             return missing_error(hall);
         }
@@ -356,12 +363,13 @@ static sherd_status reception_open(reception *hall)
 
 static sherd_status meet_as_first(rendezvous *meeting, const rendezvous_params *params)
 {
-    reception    hall = {.meeting  = meeting,
-                         .params   = params,
-                         .listener = params->listener,
-                         .greeting = {.magic = CARD_MAGIC, .nonce = sherdi_random_u64()},
-                         .missing  = meeting->world_size - 1,
-                         .wait     = {.deadline_ns = sherdi_now_ns() + params->limit_ns}};
+    reception hall = {
+        .meeting  = meeting,
+        .params   = params,
+        .listener = params->listener,
+        .greeting = {.magic = CARD_MAGIC, .nonce = sherdi_random_u64()},
+        .missing  = meeting->world_size - 1,
+        .wait     = {.deadline_ns = sherdi_now_ns() + params->limit_ns, .world = params->world}};
     sherd_status status;
     char         text[SHERDI_ERROR_BYTES];
 
@@ -421,7 +429,8 @@ static sherd_status greeting_receive(acquaintance *known, int fd, const char *ad
                                      int64_t until_ns)
 {
     const int64_t  soon_ns = sherdi_now_ns() + GREETING_NS;
-    const net_wait wait    = {.deadline_ns = soon_ns < until_ns ? soon_ns : until_ns};
+    const net_wait wait    = {.deadline_ns = soon_ns < until_ns ? soon_ns : until_ns,
+                              .world       = known->params->world};
 
     if (sherdi_net_recv(fd, &known->greeting, sizeof(known->greeting), &wait) != SHERD_OK) {
         return sherdi_fail(SHERD_E_IO, "%s took the connection and did not greet as rank 0 does",
@@ -444,7 +453,7 @@ static sherd_status status_of(const rendezvous_reply *reply)
 
 static sherd_status card_show(acquaintance *known, int fd, const char *address, int64_t until_ns)
 {
-    const net_wait   wait = {.deadline_ns = until_ns};
+    const net_wait   wait = {.deadline_ns = until_ns, .world = known->params->world};
     rendezvous_reply reply;
 
     SHERDI_TRY(greeting_receive(known, fd, address, until_ns));
@@ -466,7 +475,7 @@ static sherd_status card_show(acquaintance *known, int fd, const char *address, 
 static sherd_status card_deliver(rendezvous *meeting, acquaintance *known, const char *address,
                                  int64_t until_ns)
 {
-    const net_wait wait = {.deadline_ns = until_ns};
+    const net_wait wait = {.deadline_ns = until_ns, .world = known->params->world};
     int            fd   = -1;
     sherd_status   status;
 
@@ -501,6 +510,7 @@ static sherd_status rank0_find(rendezvous *meeting, acquaintance *known)
         char         address[256];
         char         why[512];
 
+        SHERDI_TRY(world_check(known->params));
         while (rest != NULL && status == SHERD_E_IO) {
             rest   = address_next(rest, address, sizeof(address));
             status = card_deliver(meeting, known, address, until_ns);
@@ -523,7 +533,7 @@ static sherd_status rank0_find(rendezvous *meeting, acquaintance *known)
 
 static sherd_status cards_receive(rendezvous *meeting, const acquaintance *known)
 {
-    const net_wait   wait   = {.deadline_ns = known->deadline_ns};
+    const net_wait   wait   = {.deadline_ns = known->deadline_ns, .world = known->params->world};
     const size_t     len    = (size_t)meeting->world_size * sizeof(*meeting->cards);
     uint64_t         digest = 0;
     rendezvous_reply reply;
@@ -533,6 +543,7 @@ static sherd_status cards_receive(rendezvous *meeting, const acquaintance *known
         status = sherdi_net_recv(meeting->fds[0], meeting->cards, len, &wait);
         digest = sherdi_job_digest(known->params->key, meeting->cards, len);
     }
+    SHERDI_TRY(world_check(known->params));
     if (status == SHERD_E_PEER_LOST) {
         return sherdi_fail(SHERD_E_PEER_LOST, "rank 0 ended before all ranks had met");
     }

@@ -53,6 +53,7 @@ typedef struct rendezvous_params {
     int                    listener; /* rank 0: listens there already, or -1; taken */
     const job_key         *key;
     int64_t                limit_ns; /* longest wait for the others to come */
+    sherd_world           *world;    /* its failure ends the waits; may be NULL */
 } rendezvous_params;
 
 typedef struct rendezvous {
