@@ -5,6 +5,7 @@
 #include "sherd_tools.h"
 
 #include "base/checked.h"
+#include "collectives/split.h"
 #include "collectives/transport.h"
 
 #include <stdlib.h>
@@ -72,6 +73,8 @@ static void alone_free(sherd_world *world, void *memory)
     }
 }
 
+static sherd_status self_split(sherdi_split *split, sherd_world **out);
+
 static const sherdi_world_ops SELF_OPS = {
     .struct_size = sizeof(SELF_OPS),
     .name        = "self",
@@ -79,6 +82,7 @@ static const sherdi_world_ops SELF_OPS = {
     .close       = alone_close,
     .alloc       = alone_alloc,
     .free        = alone_free,
+    .split       = self_split,
 };
 
 static const sherdi_world_ops SIM_OPS = {
@@ -116,6 +120,16 @@ static sherd_status alone_create(const sherdi_world_ops *ops, int rank, int worl
 static sherd_status self_create(const procs_params *params, sherd_world **out)
 {
     return alone_create(&SELF_OPS, 0, 1, params->world, &(sherdi_simulated){0}, out);
+}
+
+static sherd_status self_split(sherdi_split *split, sherd_world **out)
+{
+    if (split->world_size == 0) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(alone_create(&SELF_OPS, 0, 1, &split->params, &(sherdi_simulated){0}, out));
+    sherdi_split_adopt(split, *out);
+    return SHERD_OK;
 }
 
 sherd_status sherd_world_self(sherd_world **out)

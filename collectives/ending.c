@@ -59,6 +59,9 @@ void sherdi_world_ending_note(sherd_world *world, uint64_t key, int is_agreed)
     }
     (void)pthread_cond_broadcast(&endings->has_news);
     (void)pthread_mutex_unlock(&endings->lock);
+    if (!is_agreed) {
+        sherdi_family_refused(world, key);
+    }
 }
 
 /* Under the lock: 1 when every other rank has agreed and none has refused. */

@@ -74,6 +74,7 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
     sherdi_world_endings_wake(&world->endings);
     sherdi_log(SHERD_LOG_ERROR, world->rank, "%s", text);
+    sherdi_family_failed(world);
 }
 
 sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const char *fmt, ...)

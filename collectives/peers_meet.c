@@ -41,12 +41,13 @@ sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const pe
                                int count, int me, const int *ranks, void *shared)
 {
     size_t control_bytes = sherdi_peers_shared_bytes(count) - (size_t)count * 2 * PEERS_HALF_BYTES;
+    int    crowd         = count > world->crowd ? count : world->crowd;
 
     *peers            = (sherdi_peers){.world = world, .hooks = hooks, .count = count, .me = me};
     world->peers      = peers;
     peers->control    = shared;
     peers->bounce     = (unsigned char *)shared + control_bytes;
-    peers->most_spins = count <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : SPINS_CROWDED;
+    peers->most_spins = crowd <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : SPINS_CROWDED;
     peers->spins      = peers->most_spins;
     peers->ranks =
         sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)count, sizeof(*peers->ranks));

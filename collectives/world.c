@@ -1,5 +1,5 @@
 /* The layer above the transports: the life of a world, and what every transport has from it. The calls are in calls.c,
- * their order in tickets.c, a world's end in failure.c and ending.c; the transports are alone.c, threads.c, shm.c,
+ * their order in tickets.c, a world's end in failure.c and ending.c, worlds of its ranks in split.c and family.c; the transports are alone.c, threads.c, shm.c,
  * mpi.c and nccl.c. */
 #include "collectives/world_impl.h"
 
@@ -91,13 +91,16 @@ static sherd_status threads_wanted(const sherd_world_params *params, int sharers
 sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int share,
                                 int shares)
 {
-    sherdi_cpu_params cpu = {.share   = share,
-                             .shares  = shares,
+    sherdi_cpu_params cpu = {.share   = world->shares > 0 ? world->share : share,
+                             .shares  = world->shares > 0 ? world->shares : shares,
                              .rank    = world->rank,
                              .is_idle = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0};
     char              threads[128];
 
-    SHERDI_TRY(threads_wanted(params, shares, &cpu.threads));
+    SHERDI_TRY(threads_wanted(params, cpu.shares, &cpu.threads));
+    world->share       = cpu.share;
+    world->shares      = cpu.shares;
+    world->cpu_threads = cpu.threads;
     SHERDI_TRY(sherdi_backend_cpu_create_with(&cpu, &world->mem, &world->host));
     world->backend = world->host;
     if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
@@ -120,6 +123,7 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
 
 void sherdi_world_fini(sherd_world *world)
 {
+    sherdi_family_fini(world);
     sherdi_world_device_close(world);
     sherdi_free(world->sum_scratch);
     sherdi_backend_destroy(world->host);
@@ -153,6 +157,7 @@ void sherd_world_destroy(sherd_world *world)
         return;
     }
     sherdi_world_queue_stop(world);
+    sherdi_family_leave(world);
     world->ops->close(world);
 }
 

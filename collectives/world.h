@@ -92,6 +92,8 @@ typedef struct sherdi_all_to_all_args {
 #define SHERDI_WORLD_ON_LANE       4u /* orders device collectives on the lane of its backend */
 #define SHERDI_WORLD_VENDOR_SUMS   8u /* knows SHERDI_COLL_VENDOR_SUM */
 
+struct sherdi_split;
+
 /* A transport. Slots are called by one thread at a time, in the same order on all ranks,
  * with valid arguments, and block until the local result is complete and the send buffer may be reused.
  * Memory may be any; it is fastest in memory of `alloc`. None allocates (but alloc). A world of one rank
@@ -141,6 +143,10 @@ typedef struct sherdi_world_ops {
     /* Optional (NULL = the ranks cannot be told). Any thread, never blocks: every other rank notes it
      * (sherdi_world_ending_note). What is lost on the way is not told. */
     void (*tell_ending)(sherd_world *world, uint64_t key, int is_agreed);
+    /* Optional (NULL = it cannot be split). Called by all ranks of split->parent, those of no group too: makes the world
+     * of this rank's group, over the same transport. Calls sherdi_split_tell equally often on all, and
+     * sherdi_split_adopt, as collectives/split.h has them. A world in *out beside a failure is the caller's to destroy. */
+    sherd_status (*split)(struct sherdi_split *split, sherd_world **out);
 } sherdi_world_ops;
 
 /* ---- what the engine uses. `ticket_out` NULL: returns when done; else queued where the

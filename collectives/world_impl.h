@@ -106,8 +106,11 @@ struct sherd_world {
     int                     world_size;
     int                     local_rank; /* among the ranks of this host */
     int                     local_size;
-    int                  is_single_threaded; /* the transport bears one thread only: no overlap */
-    int64_t              timeout_ns;
+    int     share, shares; /* of the cores that this process may run on: which of how many */
+    int     cpu_threads;
+    int     crowd; /* ranks that share the host with this one beyond its world; 0: none are known */
+    int     is_single_threaded; /* the transport bears one thread only: no overlap */
+    int64_t timeout_ns;
     atomic_int           owners;
     pid_t                process; /* whose it is: a forked child has a copy that means nothing */
     sherdi_mem           mem;
@@ -122,8 +125,13 @@ struct sherd_world {
     uint64_t         calls; /* that the transport was asked for; written by one thread at a time */
     world_queue      queue;
     world_endings    endings;
-    sherdi_world_observe_fn observe; /* changed while the queue is empty */
-    void                   *observe_ctx;
+    /* family.c */
+    struct world_family *_Atomic family; /* of the worlds split from this one; NULL: none was */
+    struct world_family         *kin;    /* the family of the parent, NULL: there is none */
+    struct sherd_world          *next_of_kin; /* under its lock, as is_made */
+    int                          is_made;     /* as a child: the split is over */
+    sherdi_world_observe_fn      observe;     /* changed while the queue is empty */
+    void                        *observe_ctx;
 
     atomic_int   failure_state; /* WORLD_IS_WHOLE, ...; the other two are read after HAS_FAILED */
     sherd_status failure_status;
@@ -183,6 +191,23 @@ sherd_status sherdi_world_drop(sherd_world *world, sherd_status status);
 void sherdi_ranks_add(char *text, size_t text_bytes, int rank);
 /** Turn `turn` (from 0) of waiting for something that wakes nobody. */
 void sherdi_nap(int turn);
+
+/* ---- worlds split from this one: family.c, for split.c and the end of a world */
+
+/** Before a split and after it, with the world that it made; NULL: none. `key` is the split's and the same on all
+ *  ranks. E_NOMEM. */
+sherd_status sherdi_family_begin(sherd_world *parent, uint64_t key);
+void         sherdi_family_end(sherd_world *parent, sherd_world *child);
+/** A failure of the parent is one of the child from now on, until one of the two leaves. */
+void sherdi_family_join(sherd_world *parent, sherd_world *child);
+/** Before the world is closed; nothing where it was not split from another or has left. */
+void sherdi_family_leave(sherd_world *world);
+/** The same, and of its own children: of fini. */
+void sherdi_family_fini(sherd_world *world);
+/** Any thread: the world has failed. */
+void sherdi_family_failed(sherd_world *parent);
+/** Any thread: another rank cannot go on with the split of that key. */
+void sherdi_family_refused(sherd_world *parent, uint64_t key);
 
 /** Any thread, from a transport: another rank said so. One that nobody waits for (any more) is dropped. */
 void sherdi_world_ending_note(sherd_world *world, uint64_t key, int is_agreed);

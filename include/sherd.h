@@ -197,6 +197,28 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_barrier(sherd_world *world);
 /** Gives up for all: every rank's current and later calls on this world return
  *  E_PEER_LOST with this rank and `why`. Never blocks; any thread. Accepts NULL. */
 SHERD_API void sherd_world_abort(sherd_world *world, const char *why);
+/* Of sherd_world_split: this rank wants no world. */
+#define SHERD_SPLIT_NONE (-1)
+/**
+ * A world of the ranks that gave the same `color`, over the transport of `world`. What a trainer calls that has tensor
+ * or pipeline parallelism beside this library: the engine's world is the data-parallel group.
+ *
+ * Units      color: from 0, any number, the name of a group; SHERD_SPLIT_NONE or any below 0: none. key: any number; the
+ *            ranks of a group are in the order of their keys, and of their ranks in `world` where those are equal.
+ * Ownership  *out is the caller's, to be destroyed by sherd_world_destroy; NULL beside SHERD_OK for a rank that wants
+ *            none. It holds nothing of `world`: either is destroyed first, and `world` goes on as before. It has the time
+ *            limit, backend, device and threads of `world`, and its own ranks, local ranks and traffic.
+ * Collective all ranks of `world`, those that want none too, after the calls that its engines have under way.
+ * Blocking   until all groups are whole, or one cannot be.
+ * Threads    one thread at a time for a world of this rank and those that were split from it.
+ * Errors     of the call, on all ranks alike, with the rank and its sentence: E_NOMEM, E_IO, E_DEVICE (a rank could not
+ *            make its world: nobody has one, and `world` is whole), E_PEER_LOST (`world` is lost). E_NOTSUP: a
+ *            simulated world, which knows no other rank's color: simulate the world of the group. Later: when `world`
+ *            fails (any rank dies, or aborts it) *out fails with it, as long as `world` is not destroyed: groups whose
+ *            ranks have destroyed it are independent. A failure of *out is not one of `world`.
+ */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_split(sherd_world *world, int color, int key,
+                                                        sherd_world **out);
 /** Drops the caller's reference; engines hold their own. Accepts NULL. In a child that the program has forked it
  *  does nothing: the world is the parent's, whose end the others notice whether its children live or not. */
 SHERD_API void sherd_world_destroy(sherd_world *world);

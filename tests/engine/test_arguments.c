@@ -294,17 +294,20 @@ static void worlds_without_a_result_are_refused(void)
 
 static void calls_of_no_world_are_refused(void)
 {
-    uint64_t sent     = 1;
-    uint64_t received = 1;
-    double   value    = 3;
-    char     byte     = 4;
+    sherd_world *child    = NULL;
+    uint64_t     sent     = 1;
+    uint64_t     received = 1;
+    double       value    = 3;
+    char         byte     = 4;
 
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_sum_f64(NULL, &value, 1));
     CHECK_ERROR_SAYS("sherd_world_sum_f64");
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_broadcast(NULL, &byte, 1, 0));
     CHECK_ERROR_SAYS("world is NULL");
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_barrier(NULL));
-    CHECK(value == 3 && byte == 4);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_split(NULL, 0, 0, &child));
+    CHECK_ERROR_SAYS("sherd_world_split: the world is NULL");
+    CHECK(value == 3 && byte == 4 && child == NULL);
     CHECK_INT(-1, sherd_world_rank(NULL));
     CHECK_INT(0, sherd_world_size(NULL));
     CHECK_INT(-1, sherd_world_local_rank(NULL));
@@ -457,6 +460,7 @@ static void engines_without_an_argument_refuse(void)
     REFUSED(sherd_engine_create(world, NULL, &r.engine));
     REFUSED(sherd_world_sum_f64(world, NULL, 1));
     REFUSED(sherd_world_broadcast(world, NULL, 1, 0));
+    REFUSED(sherd_world_split(world, 0, 0, NULL));
     rig_open(&r, world, &OPTIONS);
     REFUSED(sherd_group_add(r.engine, &group_params, NULL));
     REFUSED(sherd_unit_add(r.engine, NULL, &r.units[0]));

@@ -1,0 +1,165 @@
+/* What a world and those that were split from it have of each other: the failure of the one is the failure of the
+ * others. Nothing else: either may be destroyed first. A child tells the ranks of its group itself, since some of them
+ * may have destroyed the parent.
+ *
+ * Locks are taken from parent to child, never the other way round. */
+#include "collectives/split.h"
+
+#include <stdlib.h>
+
+/* Owned by the parent and by each child. */
+typedef struct world_family {
+    atomic_int      owners;
+    pthread_mutex_t lock;       /* guards all below */
+    sherd_world    *first;      /* the children that live */
+    uint64_t        key;        /* of the split that is under way; 0: none is */
+    int             is_refused; /* a rank has said that it cannot go on with that one */
+} world_family;
+
+static void family_drop(world_family *family)
+{
+    if (family != NULL && atomic_fetch_sub(&family->owners, 1) == 1) {
+        (void)pthread_mutex_destroy(&family->lock);
+        free(family);
+    }
+}
+
+static world_family *family_of(sherd_world *parent)
+{
+    return atomic_load(&parent->family);
+}
+
+/* Under the lock. While it is being made its ranks are those of the parent, which all hear the same. */
+static void child_fail(sherd_world *child, sherd_status status, const char *text)
+{
+    if (child->is_made) {
+        (void)sherdi_world_fail(child, status, "the world that this one was split from: %s", text);
+    } else {
+        sherdi_world_set_failed(child, status, text);
+    }
+}
+
+void sherdi_family_failed(sherd_world *parent)
+{
+    world_family *family = family_of(parent);
+
+    if (family == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&family->lock);
+    for (sherd_world *child = family->first; child != NULL; child = child->next_of_kin) {
+        child_fail(child, parent->failure_status, parent->failure_text);
+    }
+    (void)pthread_mutex_unlock(&family->lock);
+}
+
+/* Under the lock: the child that is being made will not be whole. */
+static void child_refuse(sherd_world *child)
+{
+    if (!child->is_made) {
+        sherdi_world_set_failed(child, SHERD_E_PEER_LOST,
+                                "another rank could not go on with sherd_world_split");
+    }
+}
+
+void sherdi_family_refused(sherd_world *parent, uint64_t key)
+{
+    world_family *family = family_of(parent);
+
+    if (family == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&family->lock);
+    if (family->key == key) {
+        family->is_refused = 1;
+        for (sherd_world *child = family->first; child != NULL; child = child->next_of_kin) {
+            child_refuse(child);
+        }
+    }
+    (void)pthread_mutex_unlock(&family->lock);
+}
+
+static sherd_status family_create(world_family **out)
+{
+    world_family *family = calloc(1, sizeof(*family));
+
+    if (family == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room for what two worlds know of each other");
+    }
+    atomic_init(&family->owners, 1);
+    (void)pthread_mutex_init(&family->lock, NULL);
+    *out = family;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_family_begin(sherd_world *parent, uint64_t key)
+{
+    world_family *family = family_of(parent);
+
+    if (family == NULL) {
+        SHERDI_TRY(family_create(&family));
+        atomic_store(&parent->family, family);
+    }
+    (void)pthread_mutex_lock(&family->lock);
+    family->key        = key;
+    family->is_refused = 0;
+    (void)pthread_mutex_unlock(&family->lock);
+    return SHERD_OK;
+}
+
+void sherdi_family_end(sherd_world *parent, sherd_world *child)
+{
+    world_family *family = family_of(parent);
+
+    if (family == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&family->lock);
+    family->key = 0;
+    if (child != NULL) {
+        child->is_made = 1;
+    }
+    (void)pthread_mutex_unlock(&family->lock);
+}
+
+void sherdi_family_join(sherd_world *parent, sherd_world *child)
+{
+    world_family *family = family_of(parent);
+
+    (void)atomic_fetch_add(&family->owners, 1);
+    (void)pthread_mutex_lock(&family->lock);
+    child->kin         = family;
+    child->next_of_kin = family->first;
+    family->first      = child;
+    if (family->is_refused) {
+        child_refuse(child);
+    }
+    (void)pthread_mutex_unlock(&family->lock);
+    if (sherdi_world_status(parent) != SHERD_OK) { /* before this child was in the list */
+        sherdi_world_set_failed(child, parent->failure_status, parent->failure_text);
+    }
+}
+
+void sherdi_family_leave(sherd_world *world)
+{
+    world_family *family = world->kin;
+
+    if (family != NULL) {
+        sherd_world **at = &family->first;
+
+        (void)pthread_mutex_lock(&family->lock);
+        while (*at != world) {
+            at = &(*at)->next_of_kin;
+        }
+        *at = world->next_of_kin;
+        (void)pthread_mutex_unlock(&family->lock);
+        world->kin = NULL;
+        family_drop(family);
+    }
+}
+
+void sherdi_family_fini(sherd_world *world)
+{
+    sherdi_family_leave(world);
+    family_drop(family_of(world));
+}
