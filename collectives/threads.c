@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "collectives/split.h"
 #include "collectives/transport.h"
 
 #include <stdlib.h>
@@ -61,9 +62,9 @@ static void pages_drop(thread_pages *pages, int owners)
     }
 }
 
-static void group_drop(thread_group *group)
+static void group_drop(thread_group *group, int owners)
 {
-    if (atomic_fetch_sub(&group->owners, 1) == 1) {
+    if (group != NULL && atomic_fetch_sub(&group->owners, owners) == owners) {
         pages_drop(group->shared, 1);
         (void)pthread_mutex_destroy(&group->lock);
         free(group->worlds);
@@ -131,7 +132,7 @@ static void threads_close(sherd_world *world)
     sherdi_peers_device_close(&self->device);
     sherdi_peers_fini(&self->peers);
     sherdi_world_fini(world);
-    group_drop(self->group);
+    group_drop(self->group, 1);
     free(self);
 }
 
@@ -173,6 +174,8 @@ static void threads_memory_leave(sherd_world *world, void *handle)
     }
 }
 
+static sherd_status threads_split(sherdi_split *split, sherd_world **out);
+
 static const sherdi_world_ops THREADS_OPS = {
     .struct_size    = sizeof(THREADS_OPS),
     .name           = "threads",
@@ -190,6 +193,7 @@ static const sherdi_world_ops THREADS_OPS = {
     .regroup        = sherdi_peers_regroup,
     .memory_leave   = threads_memory_leave,
     .tell_ending    = threads_tell_ending,
+    .split          = threads_split,
 };
 
 /* -1 gives each rank the device of its number, as far as there are any. */
@@ -198,30 +202,41 @@ static int devices_differ(const sherd_world_params *params, int world_size)
     return params->device < 0 && world_size > 1 && sherdi_backend_device_count("cuda", NULL, 0) > 1;
 }
 
-static sherd_status rank_create(thread_group *group, int rank, int world_size,
-                                const sherd_world_params *params, sherd_world **out)
+/* What rank_create is told of a rank. */
+typedef struct rank_params {
+    const sherd_world_params *world;
+    int                       rank;
+    int                       is_spread; /* not all ranks have this rank's device */
+    const sherdi_split       *split;     /* that makes the world; NULL: none does */
+} rank_params;
+
+/* Takes one of the group's owners. */
+static sherd_status rank_create(thread_group *group, const rank_params *params, sherd_world **out)
 {
     thread_world *self = calloc(1, sizeof(*self));
+    int           rank = params->rank;
     sherd_status  status;
 
     if (self == NULL) {
+        group_drop(group, 1);
         return sherdi_fail(SHERD_E_NOMEM, "no room for the world of rank %d", rank);
     }
-    sherdi_world_init(&self->world, &THREADS_OPS, rank, world_size, params);
+    sherdi_world_init(&self->world, &THREADS_OPS, rank, group->world_size, params->world);
     self->group = group;
-    (void)atomic_fetch_add(&group->owners, 1);
-    status = sherdi_peers_init(&self->peers, &self->world, &THREADS_HOOKS, world_size, rank, NULL,
-                               group->shared->base);
+    if (params->split != NULL) {
+        sherdi_split_adopt(params->split, &self->world);
+    }
+    status = sherdi_peers_init(&self->peers, &self->world, &THREADS_HOOKS, group->world_size, rank,
+                               NULL, group->shared->base);
     if (status == SHERD_OK) {
-        status = sherdi_world_equip(&self->world, params, rank, world_size);
+        status = sherdi_world_equip(&self->world, params->world, rank, group->world_size);
     }
     if (status == SHERD_OK) {
         status = sherdi_peers_device_open(&self->device, &self->peers, &group->readers,
-                                          devices_differ(params, world_size));
+                                          params->is_spread);
     }
     if (status != SHERD_OK) {
-        threads_close(&self->world);
-        return status;
+        return sherdi_world_drop(&self->world, status);
     }
     group_set_world(group, rank, &self->world);
     *out = &self->world;
@@ -229,21 +244,20 @@ static sherd_status rank_create(thread_group *group, int rank, int world_size,
 }
 
 /* Ranks on several devices read each other's memory: without the host between them where the devices can. */
-static void devices_reach(sherd_world *const *worlds, int world_size)
+static void devices_reach(const thread_group *group, int rank)
 {
-    for (int i = 0; i < world_size * world_size; i++) {
-        const sherdi_backend *lane  = worlds[i / world_size]->backend;
-        const sherdi_backend *other = worlds[i % world_size]->backend;
+    const sherdi_backend *lane = group->worlds[rank]->backend;
 
-        if (lane->device->device_reach != NULL && !lane->device->device_reach(lane, other)) {
-            sherdi_log(SHERD_LOG_INFO, i / world_size,
-                       "its device does not reach that of rank %d: copies go through the host",
-                       i % world_size);
+    for (int r = 0; r < group->world_size; r++) {
+        if (lane->device->device_reach != NULL &&
+            !lane->device->device_reach(lane, group->worlds[r]->backend)) {
+            sherdi_log(SHERD_LOG_INFO, rank,
+                       "its device does not reach that of rank %d: copies go through the host", r);
         }
     }
 }
 
-static sherd_status group_create(int world_size, thread_group **out)
+static sherd_status group_create(int world_size, int owners, thread_group **out)
 {
     thread_group *group = calloc(1, sizeof(*group));
     sherd_status  status;
@@ -251,7 +265,7 @@ static sherd_status group_create(int world_size, thread_group **out)
     if (group == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no room for a group of %d threads", world_size);
     }
-    atomic_init(&group->owners, 1);
+    atomic_init(&group->owners, owners);
     (void)pthread_mutex_init(&group->lock, NULL);
     group->world_size = world_size;
     group->worlds     = calloc((size_t)world_size, sizeof(*group->worlds));
@@ -259,11 +273,32 @@ static sherd_status group_create(int world_size, thread_group **out)
                             ? sherdi_fail(SHERD_E_NOMEM, "no room for a group of %d threads", world_size)
                             : pages_create(sherdi_peers_shared_bytes(world_size), 1, &group->shared);
     if (status != SHERD_OK) {
-        group_drop(group);
+        group_drop(group, owners);
         return status;
     }
     *out = group;
     return SHERD_OK;
+}
+
+/* The world of every rank, or of none. */
+static sherd_status ranks_create(thread_group *group, const sherd_world_params *params,
+                                 sherd_world **made)
+{
+    rank_params  rank   = {.world = params, .is_spread = devices_differ(params, group->world_size)};
+    sherd_status status = SHERD_OK;
+
+    for (; rank.rank < group->world_size && status == SHERD_OK; rank.rank++) {
+        (void)atomic_fetch_add(&group->owners, 1);
+        status = rank_create(group, &rank, &made[rank.rank]);
+    }
+    for (int r = 0; r < group->world_size; r++) {
+        if (status != SHERD_OK) {
+            sherd_world_destroy(made[r]);
+        } else if (rank.is_spread) {
+            devices_reach(group, r);
+        }
+    }
+    return status;
 }
 
 static sherd_status threads_create(int world_size, const sherd_world_params *params,
@@ -272,27 +307,60 @@ static sherd_status threads_create(int world_size, const sherd_world_params *par
     thread_group *group = NULL;
     sherd_world **made;
     sherd_status  status;
-    int           rank;
 
-    SHERDI_TRY(group_create(world_size, &group));
+    SHERDI_TRY(group_create(world_size, 1, &group));
     made   = calloc((size_t)world_size, sizeof(*made));
     status = made == NULL ? sherdi_fail(SHERD_E_NOMEM, "no room for a list of %d ranks", world_size)
-                          : SHERD_OK;
-    for (rank = 0; rank < world_size && status == SHERD_OK; rank++) {
-        status = rank_create(group, rank, world_size, params, &made[rank]);
+                          : ranks_create(group, params, made);
+    if (status == SHERD_OK) {
+        memcpy(worlds_out, made, (size_t)world_size * sizeof(sherd_world *));
     }
-    if (status == SHERD_OK && devices_differ(params, world_size)) {
-        devices_reach(made, world_size);
-    }
-    for (rank = 0; made != NULL && rank < world_size; rank++) {
-        if (status == SHERD_OK) {
-            worlds_out[rank] = made[rank];
-        } else {
-            sherd_world_destroy(made[rank]);
-        }
-    }
-    group_drop(group);
+    group_drop(group, 1);
     free(made);
+    return status;
+}
+
+/* ------------------------------------------------------------- splitting -- */
+
+static int group_is_spread(const sherdi_split *split)
+{
+    const thread_group *parents = ((const thread_world *)split->parent)->group;
+    int                 is      = 0;
+
+    for (int r = 1; r < split->world_size && sherdi_world_has_device(split->parent); r++) {
+        is |= parents->worlds[split->ranks[r]]->device.index !=
+              parents->worlds[split->ranks[0]]->device.index;
+    }
+    return is;
+}
+
+/* The first rank makes what the threads of the group share; all have a place in it from the start. */
+static sherd_status threads_split(sherdi_split *split, sherd_world **out)
+{
+    rank_params   rank   = {.world = &split->params, .rank = split->rank, .split = split};
+    thread_group *made   = NULL;
+    thread_group *group  = NULL;
+    sherd_world  *world  = NULL;
+    sherd_status  status = SHERD_OK;
+
+    if (split->rank == 0) {
+        status = group_create(split->world_size, split->world_size, &made);
+    }
+    group  = made;
+    status = sherdi_split_tell(split, status, (void *)&group, sizeof(group));
+    if (status != SHERD_OK) {
+        group_drop(made, split->world_size);
+        return status;
+    }
+    if (split->world_size > 0) {
+        rank.is_spread = group_is_spread(split);
+        status         = rank_create(group, &rank, &world);
+    }
+    status = sherdi_split_tell(split, status, NULL, 0);
+    if (status == SHERD_OK && rank.is_spread) {
+        devices_reach(group, split->rank);
+    }
+    *out = world;
     return status;
 }
 
