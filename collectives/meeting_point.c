@@ -1,6 +1,8 @@
 /* See meeting_point.h. */
 #include "collectives/meeting_point.h"
 
+#include "collectives/split.h"
+
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -118,4 +120,52 @@ sherd_status sherdi_meeting_point_agree(procs_params *procs, meeting_exchange_fn
     procs->address                             = point->address;
     free(all);
     return status;
+}
+
+/* ------------------------------------------------------------ of a split -- */
+
+_Static_assert(sizeof(meeting_point) <= SPLIT_TOLD_BYTES, "one rank can tell it the others");
+
+static int group_has_one_host(const sherdi_split *split)
+{
+    const rendezvous_card *cards = ((const sherdi_procs *)split->parent)->meeting.cards;
+    int                    is    = 1;
+
+    for (int r = 1; r < split->world_size; r++) {
+        is &= cards[split->ranks[r]].host == cards[split->ranks[0]].host;
+    }
+    return is;
+}
+
+static sherd_status point_open(const sherdi_split *split, int *listener, meeting_point *point)
+{
+    point->key.words[0] = sherdi_random_u64();
+    point->key.words[1] = sherdi_random_u64();
+    return listener_open(group_has_one_host(split), listener, point->address,
+                         sizeof(point->address));
+}
+
+sherd_status sherdi_meeting_point_split(sherdi_split *split, sherd_status here, procs_params *procs,
+                                        meeting_point *point)
+{
+    memset(point, 0, sizeof(*point)); /* told as a whole */
+    *procs = (procs_params){.world      = &split->params,
+                            .rank       = split->rank,
+                            .world_size = split->world_size,
+                            .address    = point->address,
+                            .listener   = -1,
+                            .key        = &point->key,
+                            .split      = split};
+    if (here == SHERD_OK) {
+        here = sherdi_meeting_limit(&split->params, &procs->limit_ns);
+    }
+    if (here == SHERD_OK && split->rank == 0 && split->world_size > 1) {
+        here = point_open(split, &procs->listener, point);
+    }
+    here = sherdi_split_tell(split, here, point, sizeof(*point));
+    if (here != SHERD_OK) {
+        sherdi_net_close(&procs->listener);
+    }
+    point->key.source = "sherd_world_split";
+    return here;
 }

@@ -18,5 +18,9 @@ typedef sherd_status (*meeting_exchange_fn)(void *ctx, const void *mine, void *a
  *  `point` must outlive the opening. */
 sherd_status sherdi_meeting_point_agree(procs_params *procs, meeting_exchange_fn exchange,
                                         void *ctx, const char *source, meeting_point *point);
+/** The same for the group of a rank whose world is split, one of sherdi_procs: fills in *procs for sherdi_procs_open.
+ *  Every rank of the parent calls it, with how it fared up to here, and all get the same status. */
+sherd_status sherdi_meeting_point_split(struct sherdi_split *split, sherd_status here,
+                                        procs_params *procs, meeting_point *point);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "collectives/desk.h"
+#include "collectives/split.h"
 #include "collectives/transport.h"
 
 #include <stdio.h>
@@ -348,6 +349,9 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
     sherdi_world_init(&procs->world, ops, params->rank, params->world_size, params->world);
     procs->channel_desk = -1;
     procs->pending      = -1;
+    if (params->split != NULL) {
+        sherdi_split_adopt(params->split, &procs->world);
+    }
     SHERDI_TRY(meet_all(procs, params));
     SHERDI_TRY(nccl_choose(procs, params, &is_nccl)); /* all ranks give the same answer: */
     if (params->is_one_host_only && !is_nccl) {

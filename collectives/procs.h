@@ -44,7 +44,8 @@ typedef struct procs_params {
     int64_t                   limit_ns;         /* for the meeting */
     int                       is_one_host_only; /* refuse ranks on several, without NCCL */
     procs_nccl                nccl;
-    void *comm; /* with PROCS_NCCL_ALWAYS: the trainer's ncclComm_t; else NULL */
+    void                *comm;  /* with PROCS_NCCL_ALWAYS: the trainer's ncclComm_t; else NULL */
+    struct sherdi_split *split; /* that makes the world; NULL: none does */
 } procs_params;
 
 /** What `params` ask for: their transport, or, where that is open, a GPU. */

@@ -1,6 +1,7 @@
 /* Processes of one host over memory that they share. All is in procs.c (meeting, watching,
  * memory) and peers.c (moving); this file is the table. */
-#include "collectives/procs.h"
+#include "collectives/meeting_point.h"
+#include "collectives/split.h"
 #include "collectives/transport.h"
 
 #include <stdlib.h>
@@ -11,6 +12,15 @@ static void shm_close(sherd_world *world)
 
     sherdi_procs_close(procs);
     free(procs);
+}
+
+static sherd_status shm_split(sherdi_split *split, sherd_world **out)
+{
+    procs_params  procs;
+    meeting_point point;
+
+    SHERDI_TRY(sherdi_meeting_point_split(split, SHERD_OK, &procs, &point));
+    return split->world_size > 0 ? sherdi_world_shm_create(&procs, out) : SHERD_OK;
 }
 
 static const sherdi_world_ops SHM_OPS = {
@@ -29,6 +39,7 @@ static const sherdi_world_ops SHM_OPS = {
     .abort          = sherdi_procs_abort,
     .regroup        = sherdi_peers_regroup,
     .tell_ending    = sherdi_procs_tell_ending,
+    .split          = shm_split,
 };
 
 sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **out)
