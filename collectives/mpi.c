@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "collectives/mpi_library.h"
+#include "collectives/split.h"
 #include "collectives/transport.h"
 
 #include <sched.h>
@@ -18,6 +19,8 @@
 #include <unistd.h>
 
 #define MPI_TAG 1
+/* MPI promises as many. */
+#define MPI_TAG_MOST 32767
 /* One message at most: MPI counts in int. */
 #define MESSAGE_BYTES ((size_t)1 << 28)
 /* Receive buffer of a reduction, for all ranks of other hosts together. */
@@ -28,9 +31,20 @@
 /* After a failure MPI_Finalize may take so long before the process ends without it. */
 #define END_PATIENCE_S 5
 
+/* A communicator of ours, and the worlds of this process that send over it: one that MPI's was made for and those
+ * that were split from it. They tell their messages apart by tags; mpi_lock guards it. */
+typedef struct mpi_channel {
+    MPI_Comm comm;
+    int      owners;
+    int      last_tag; /* that a world of this process was given */
+    int      is_lost;  /* a world failed: not all ranks will come to free it */
+} mpi_channel;
+
 typedef struct mpi_world {
     sherdi_procs   procs;
-    MPI_Comm       comm; /* MPI_COMM_NULL on one host */
+    mpi_channel   *channel; /* NULL on one host */
+    int            tag;
+    int           *channel_ranks; /* [world_size] in the communicator; NULL: the same as here */
     int            num_remote;
     int           *remote; /* ranks of other hosts, ascending */
     int            num_leaders;
@@ -117,6 +131,38 @@ static sherd_status mpi_begin(void)
     }
     (void)pthread_mutex_unlock(&mpi_lock);
     return status;
+}
+
+static void channel_retain(mpi_channel *channel)
+{
+    if (channel != NULL) {
+        (void)pthread_mutex_lock(&mpi_lock);
+        channel->owners++;
+        (void)pthread_mutex_unlock(&mpi_lock);
+    }
+}
+
+/* Frees it with its last owner. Accepts NULL. */
+static void channel_drop(mpi_channel *channel, int has_failed)
+{
+    int is_finalized = 0;
+    int is_last;
+
+    if (channel == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&mpi_lock);
+    channel->is_lost |= has_failed;
+    is_last = --channel->owners == 0;
+    (void)pthread_mutex_unlock(&mpi_lock);
+    if (!is_last) {
+        return;
+    }
+    (void)sherdi_mpi_api.Finalized(&is_finalized);
+    if (!channel->is_lost && !is_finalized) {
+        (void)sherdi_mpi_api.Comm_free(&channel->comm);
+    }
+    free(channel);
 }
 
 static void mpi_count_world(int change, int has_failed, int has_dead)
@@ -221,18 +267,26 @@ static sherd_status request_add(mpi_world *mpi, int rank, int code)
     return SHERD_OK;
 }
 
+/* What MPI calls a rank. */
+static int channel_rank(const mpi_world *mpi, int rank)
+{
+    return mpi->channel_ranks == NULL ? rank : mpi->channel_ranks[rank];
+}
+
 static sherd_status send_start(mpi_world *mpi, int rank, const void *data, size_t len_bytes)
 {
     return request_add(mpi, rank,
-                       sherdi_mpi_api.Isend(data, (int)len_bytes, sherdi_mpi_api.byte, rank,
-                                            MPI_TAG, mpi->comm, &mpi->requests[mpi->num_requests]));
+                       sherdi_mpi_api.Isend(data, (int)len_bytes, sherdi_mpi_api.byte,
+                                            channel_rank(mpi, rank), mpi->tag, mpi->channel->comm,
+                                            &mpi->requests[mpi->num_requests]));
 }
 
 static sherd_status recv_start(mpi_world *mpi, int rank, void *data, size_t len_bytes)
 {
     return request_add(mpi, rank,
-                       sherdi_mpi_api.Irecv(data, (int)len_bytes, sherdi_mpi_api.byte, rank,
-                                            MPI_TAG, mpi->comm, &mpi->requests[mpi->num_requests]));
+                       sherdi_mpi_api.Irecv(data, (int)len_bytes, sherdi_mpi_api.byte,
+                                            channel_rank(mpi, rank), mpi->tag, mpi->channel->comm,
+                                            &mpi->requests[mpi->num_requests]));
 }
 
 /* -------------------------------------------------------- between hosts -- */
@@ -411,23 +465,22 @@ static sherd_status mpi_alloc(sherd_world *world, size_t len_bytes, void **out)
 
 static void mpi_close(sherd_world *world)
 {
-    mpi_world *mpi          = (mpi_world *)world;
-    int        has_failed   = sherdi_world_has_failed(world);
-    int        is_finalized = 0;
+    mpi_world *mpi        = (mpi_world *)world;
+    int        has_failed = sherdi_world_has_failed(world);
 
+    sherdi_free(mpi->channel_ranks);
     sherdi_free(mpi->remote);
     sherdi_free(mpi->leaders);
     sherdi_free(mpi->requests);
     sherdi_free(mpi->request_ranks);
     sherdi_free(mpi->staging);
-    (void)sherdi_mpi_api.Finalized(&is_finalized);
-    if (mpi->comm != sherdi_mpi_api.comm_null && !has_failed && !is_finalized) {
-        (void)sherdi_mpi_api.Comm_free(&mpi->comm);
-    }
+    channel_drop(mpi->channel, has_failed);
     sherdi_procs_close(&mpi->procs);
     mpi_count_world(-1, has_failed, atomic_load(&mpi->procs.has_dead));
     free(mpi);
 }
+
+static sherd_status mpi_split(sherdi_split *split, sherd_world **out);
 
 static const sherdi_world_ops MPI_OPS = {
     .struct_size    = sizeof(MPI_OPS),
@@ -445,6 +498,7 @@ static const sherdi_world_ops MPI_OPS = {
     .abort          = sherdi_procs_abort,
     .regroup        = mpi_regroup,
     .tell_ending    = sherdi_procs_tell_ending,
+    .split          = mpi_split,
 };
 
 /* ------------------------------------------------------------- meeting -- */
@@ -484,14 +538,33 @@ static sherd_status meeting_exchange(void *ctx, const void *mine, void *all, siz
     return meeting_wait(&request, meeting->deadline_ns);
 }
 
+/* Of a world that was split from another: the ranks of its communicator, which is the other's. */
+static sherd_status channel_ranks_find(mpi_world *mpi, const sherdi_split *split)
+{
+    const mpi_world *parent = (const mpi_world *)split->parent;
+
+    mpi->channel_ranks = sherdi_alloc_array(&mpi->procs.world.mem, SHERDI_MEM_CONTROL,
+                                            (size_t)split->world_size, sizeof(int));
+    if (mpi->channel_ranks == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (int r = 0; r < split->world_size; r++) {
+        mpi->channel_ranks[r] = channel_rank(parent, split->ranks[r]);
+    }
+    return SHERD_OK;
+}
+
 /* Who is elsewhere, and room for their messages. Local. */
-static sherd_status remote_find(mpi_world *mpi)
+static sherd_status remote_find(mpi_world *mpi, const sherdi_split *split)
 {
     sherd_world           *world = &mpi->procs.world;
     const rendezvous_card *cards = mpi->procs.meeting.cards;
     size_t                 size  = (size_t)world->world_size;
     int                    count = 0;
 
+    if (split != NULL) {
+        SHERDI_TRY(channel_ranks_find(mpi, split));
+    }
     mpi->remote  = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
     mpi->leaders = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
     mpi->requests =
@@ -534,12 +607,13 @@ static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
     SHERDI_TRY(sherdi_procs_open(&mpi->procs, &MPI_OPS, params));
     if (world->ops != &MPI_OPS) { /* MPI has done its part: the world is NCCL's */
         SHERDI_TRY(world->world_size > 1 ? world->ops->barrier(world) : SHERD_OK);
-        (void)sherdi_mpi_api.Comm_free(&mpi->comm);
+        channel_drop(mpi->channel, 0);
+        mpi->channel = NULL;
         mpi_count_world(-1, 0, 0);
         return SHERD_OK;
     }
     if (mpi->procs.num_hosts > 1) {
-        sherd_status status = remote_find(mpi);
+        sherd_status status = remote_find(mpi, params->split);
 
         (void)sherdi_mpi_api.Query_thread(&provided);
         world->is_single_threaded = provided < MPI_THREAD_SERIALIZED;
@@ -549,13 +623,15 @@ static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
     }
     SHERDI_TRY(world->world_size > 1 ? mpi_barrier(world) : SHERD_OK);
     if (mpi->procs.num_hosts == 1) {
-        (void)sherdi_mpi_api.Comm_free(&mpi->comm); /* MPI has done its part */
+        channel_drop(mpi->channel, 0); /* MPI has done its part */
+        mpi->channel = NULL;
     }
     return SHERD_OK;
 }
 
-/* Takes `comm`. */
-static sherd_status world_open(MPI_Comm comm, const procs_params *params, sherd_world **out)
+/* Takes an owner's part of `channel`. */
+static sherd_status world_open(mpi_channel *channel, int tag, const procs_params *params,
+                               sherd_world **out)
 {
     mpi_world   *mpi = calloc(1, sizeof(*mpi));
     sherd_status status;
@@ -564,9 +640,11 @@ static sherd_status world_open(MPI_Comm comm, const procs_params *params, sherd_
         int listener = params->listener;
 
         sherdi_net_close(&listener);
+        channel_drop(channel, params->split == NULL);
         return sherdi_fail(SHERD_E_NOMEM, "no room for the world");
     }
-    mpi->comm = comm;
+    mpi->channel = channel;
+    mpi->tag     = tag;
     mpi_count_world(1, 0, 0);
     status = mpi_open(mpi, params);
     if (status != SHERD_OK) {
@@ -589,26 +667,100 @@ static sherd_status comm_duplicate(MPI_Comm comm, int64_t deadline_ns, MPI_Comm 
     return SHERD_OK;
 }
 
+/* A duplicate of `comm` and its only owner. */
+static sherd_status channel_create(MPI_Comm comm, int64_t deadline_ns, mpi_channel **out)
+{
+    mpi_channel *channel = calloc(1, sizeof(*channel));
+    sherd_status status;
+
+    if (channel == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room for the communicator");
+    }
+    channel->owners   = 1;
+    channel->last_tag = MPI_TAG;
+    status            = comm_duplicate(comm, deadline_ns, &channel->comm);
+    if (status != SHERD_OK) {
+        free(channel);
+        return status;
+    }
+    *out = channel;
+    return SHERD_OK;
+}
+
+/* Takes the channel. */
+static sherd_status meet_over(mpi_channel *channel, procs_params *procs, int64_t deadline_ns,
+                              sherd_world **out)
+{
+    mpi_meeting             meeting = {.comm = channel->comm, .deadline_ns = deadline_ns};
+    const sherdi_transport *named   = sherdi_transport_find(procs->world->transport);
+    meeting_point           point;
+    sherd_status            status;
+
+    status = sherdi_meeting_point_agree(procs, meeting_exchange, &meeting, "MPI", &point);
+    if (status != SHERD_OK) {
+        channel_drop(channel, 1);
+        return status;
+    }
+    if (named != NULL && named != &sherdi_transport_mpi) { /* MPI has done its part */
+        procs->is_one_host_only = (named->holds & SHERDI_TRANSPORT_HOSTS) == 0;
+        channel_drop(channel, 0);
+        return named->create(procs, out);
+    }
+    return world_open(channel, MPI_TAG, procs, out);
+}
+
 static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params, sherd_world **out)
 {
-    mpi_meeting             meeting = {.comm = sherdi_mpi_api.comm_null};
-    meeting_point           point;
-    procs_params            procs = {.world = params, .listener = -1};
-    const sherdi_transport *named = sherdi_transport_find(params->transport);
+    procs_params procs   = {.world = params, .listener = -1};
+    mpi_channel *channel = NULL;
+    int64_t      deadline_ns;
 
     SHERDI_TRY(sherdi_meeting_limit(params, &procs.limit_ns));
-    meeting.deadline_ns = sherdi_now_ns() + procs.limit_ns;
+    deadline_ns = sherdi_now_ns() + procs.limit_ns;
     (void)sherdi_mpi_api.Comm_rank(comm, &procs.rank);
     (void)sherdi_mpi_api.Comm_size(comm, &procs.world_size);
-    SHERDI_TRY(comm_duplicate(comm, meeting.deadline_ns, &meeting.comm));
+    SHERDI_TRY(channel_create(comm, deadline_ns, &channel));
     procs.nccl = sherdi_procs_nccl_of(params);
-    SHERDI_TRY(sherdi_meeting_point_agree(&procs, meeting_exchange, &meeting, "MPI", &point));
-    if (named != NULL && named != &sherdi_transport_mpi) { /* MPI has done its part */
-        procs.is_one_host_only = (named->holds & SHERDI_TRANSPORT_HOSTS) == 0;
-        (void)sherdi_mpi_api.Comm_free(&meeting.comm);
-        return named->create(&procs, out);
+    return meet_over(channel, &procs, deadline_ns, out);
+}
+
+/* A tag that no two ranks of `parent` have in common yet: each knows those of the worlds that it is in. */
+static sherd_status tag_agree(mpi_world *parent, int *out)
+{
+    sherd_world *world = &parent->procs.world;
+    const int   *tags  = (const int *)(const void *)world->sum_scratch;
+
+    SHERDI_TRY(sherdi_world_exchange(world, &parent->channel->last_tag, world->sum_scratch,
+                                     sizeof(*tags)));
+    *out = tags[0];
+    for (int r = 1; r < world->world_size; r++) {
+        *out = tags[r] > *out ? tags[r] : *out;
     }
-    return world_open(meeting.comm, &procs, out);
+    *out += 1;
+    if (*out > MPI_TAG_MOST) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "a world over MPI was split %d times: it has no tags for more",
+                           MPI_TAG_MOST - MPI_TAG);
+    }
+    parent->channel->last_tag = *out;
+    return SHERD_OK;
+}
+
+/* The ranks of a group meet again; what is between hosts goes over the parent's communicator, apart by its tag. */
+static sherd_status mpi_split(sherdi_split *split, sherd_world **out)
+{
+    mpi_world    *parent = (mpi_world *)split->parent;
+    procs_params  procs;
+    meeting_point point;
+    int           tag    = MPI_TAG;
+    sherd_status  status = has_one_host(parent) ? SHERD_OK : tag_agree(parent, &tag);
+
+    SHERDI_TRY(sherdi_meeting_point_split(split, status, &procs, &point));
+    if (split->world_size == 0) {
+        return SHERD_OK;
+    }
+    channel_retain(parent->channel);
+    return world_open(parent->channel, tag, &procs, out);
 }
 
 sherd_status sherdi_world_mpi_create(const procs_params *params, sherd_world **out)
