@@ -7,6 +7,8 @@
 #include "collectives/nccl_impl.h"
 
 #include "base/log.h"
+#include "collectives/meeting_point.h"
+#include "collectives/split.h"
 #include "collectives/transport.h"
 
 #include <stdlib.h>
@@ -394,6 +396,17 @@ static void nccl_close(sherd_world *world)
     free(procs);
 }
 
+/* The ranks meet again, for control lines and a communicator of their own. */
+static sherd_status nccl_split(sherdi_split *split, sherd_world **out)
+{
+    procs_params  procs;
+    meeting_point point;
+
+    SHERDI_TRY(sherdi_meeting_point_split(split, SHERD_OK, &procs, &point));
+    procs.nccl = PROCS_NCCL_ALWAYS;
+    return split->world_size > 0 ? sherdi_world_shm_create(&procs, out) : SHERD_OK;
+}
+
 const sherdi_world_ops sherdi_nccl_ops = {
     .struct_size    = sizeof(sherdi_nccl_ops),
     .name           = "nccl",
@@ -407,6 +420,7 @@ const sherdi_world_ops sherdi_nccl_ops = {
     .broadcast      = nccl_broadcast,
     .abort          = sherdi_procs_abort,
     .tell_ending    = sherdi_procs_tell_ending,
+    .split          = nccl_split,
     .sum_u64        = nccl_sum_u64,
     .reserve_bytes  = nccl_reserve_bytes,
     .warm           = nccl_warm,
