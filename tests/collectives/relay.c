@@ -2,7 +2,8 @@
  * and sums are those of processes; a gather is a broadcast from each rank in turn. */
 #include "tests/collectives/relay.h"
 
-#include "collectives/procs.h"
+#include "collectives/meeting_point.h"
+#include "collectives/split.h"
 #include "collectives/transport.h"
 
 #include <stdlib.h>
@@ -34,6 +35,8 @@ static sherd_status relay_all_gather(sherd_world *world, const sherdi_all_gather
     return SHERD_OK;
 }
 
+static sherd_status relay_split(sherdi_split *split, sherd_world **out);
+
 static const sherdi_world_ops RELAY_OPS = {
     .struct_size    = sizeof(RELAY_OPS),
     .name           = "relay",
@@ -47,6 +50,8 @@ static const sherdi_world_ops RELAY_OPS = {
     .all_to_all     = sherdi_peers_all_to_all,
     .broadcast      = sherdi_peers_broadcast,
     .abort          = sherdi_procs_abort,
+    .tell_ending    = sherdi_procs_tell_ending,
+    .split          = relay_split,
 };
 
 static sherd_status relay_create(const procs_params *params, sherd_world **out)
@@ -64,6 +69,15 @@ static sherd_status relay_create(const procs_params *params, sherd_world **out)
     }
     *out = &procs->world;
     return SHERD_OK;
+}
+
+static sherd_status relay_split(sherdi_split *split, sherd_world **out)
+{
+    procs_params  procs;
+    meeting_point point;
+
+    SHERDI_TRY(sherdi_meeting_point_split(split, SHERD_OK, &procs, &point));
+    return split->world_size > 0 ? relay_create(&procs, out) : SHERD_OK;
 }
 
 const sherdi_transport test_transport_relay = {

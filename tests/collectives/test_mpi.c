@@ -3,6 +3,7 @@
 #include "collectives/world.h"
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
+#include "tests/collectives/split_suite.h"
 #include "tests/collectives/world_suite.h"
 
 #include <stdlib.h>
@@ -32,7 +33,16 @@ SUITE_AT(8)
         ranks_run_mpi(3, #part, killed);                                                           \
     }
 FAILURES_ANYWHERE(FAILURE)
-#define FAILURE_CASE(name, part, killed) CASE(mpi_##name),
+
+#define SPLIT_FAILURE(name, part, killed)                                                          \
+    static void mpi_split_##name(void)                                                             \
+    {                                                                                              \
+        ranks_need_mpirun();                                                                       \
+        ranks_run_mpi(4, #part, killed);                                                           \
+    }
+SPLIT_FAILURES(SPLIT_FAILURE)
+#define FAILURE_CASE(name, part, killed)       CASE(mpi_##name),
+#define SPLIT_FAILURE_CASE(name, part, killed) CASE(mpi_split_##name),
 
 static void mpi_rank_killed_while_its_child_lives_is_named(void)
 {
@@ -115,7 +125,7 @@ static void mpi_library_is_found_after_a_wrong_one(void)
 }
 
 static const test_case CASES[] = {
-    FAILURES_ANYWHERE(FAILURE_CASE) CASE(mpi_suite_holds_at_1),
+    FAILURES_ANYWHERE(FAILURE_CASE) SPLIT_FAILURES(SPLIT_FAILURE_CASE) CASE(mpi_suite_holds_at_1),
     CASE(mpi_suite_holds_at_2),
     CASE(mpi_suite_holds_at_3),
     CASE(mpi_suite_holds_at_4),
@@ -132,7 +142,7 @@ static const test_case CASES[] = {
 };
 
 static const rank_part PARTS[] = {
-    FAILURES_ANYWHERE(FAILURE_PART) PART(part_suite),
+    FAILURES_ANYWHERE(FAILURE_PART) SPLIT_FAILURES(FAILURE_PART) PART(part_suite),
     PART(part_killed_with_a_child),
     PART(part_first_killed_with_a_child),
     PART(part_exits_without_destroy),

@@ -1,6 +1,7 @@
 /* Worlds of processes over shared memory: the suite, and how the others learn of a failure. */
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
+#include "tests/collectives/split_suite.h"
 #include "tests/collectives/world_suite.h"
 
 #define SUITE_AT(size)                                                                             \
@@ -26,7 +27,15 @@ SUITE_AT(8)
     }
 FAILURES_ANYWHERE(FAILURE)
 FAILURES_ALONE(FAILURE)
-#define FAILURE_CASE(name, part, killed) CASE(shm_##name),
+
+#define SPLIT_FAILURE(name, part, killed)                                                          \
+    static void shm_split_##name(void)                                                             \
+    {                                                                                              \
+        ranks_run_part(4, #part, killed);                                                          \
+    }
+SPLIT_FAILURES(SPLIT_FAILURE)
+#define FAILURE_CASE(name, part, killed)       CASE(shm_##name),
+#define SPLIT_FAILURE_CASE(name, part, killed) CASE(shm_split_##name),
 
 static void shm_rank_killed_while_its_child_lives_is_named(void)
 {
@@ -46,7 +55,8 @@ static void shm_rank_that_leaves_early_is_named(void)
 }
 
 static const test_case CASES[] = {
-    FAILURES_ANYWHERE(FAILURE_CASE) FAILURES_ALONE(FAILURE_CASE) CASE(shm_suite_holds_at_1),
+    FAILURES_ANYWHERE(FAILURE_CASE) FAILURES_ALONE(FAILURE_CASE) SPLIT_FAILURES(SPLIT_FAILURE_CASE)
+        CASE(shm_suite_holds_at_1),
     CASE(shm_suite_holds_at_2),
     CASE(shm_suite_holds_at_3),
     CASE(shm_suite_holds_at_4),
@@ -58,7 +68,8 @@ static const test_case CASES[] = {
 };
 
 static const rank_part PARTS[] = {
-    FAILURES_ANYWHERE(FAILURE_PART) FAILURES_ALONE(FAILURE_PART) PART(part_suite),
+    FAILURES_ANYWHERE(FAILURE_PART) FAILURES_ALONE(FAILURE_PART) SPLIT_FAILURES(FAILURE_PART)
+        PART(part_suite),
     PART(part_killed_with_a_child),
     PART(part_first_killed_with_a_child),
     PART(part_child_destroys),

@@ -1,5 +1,6 @@
 /* Worlds of threads and of one rank: the suite at every size, and what threads fail with. */
 #include "collectives/world_impl.h"
+#include "tests/collectives/split_suite.h"
 #include "tests/collectives/world_suite.h"
 #include "tests/lib/check.h"
 
@@ -167,7 +168,24 @@ static void threads_that_disagree_are_told(void)
     test_world(3, disagree_body, NULL);
 }
 
+static void threads_abort_of_the_parent_reaches_its_groups(void)
+{
+    test_world(4, split_abort_reaches_the_groups, NULL);
+}
+
 /* ------------------------------------------------------ the simulated world -- */
+
+static void sim_is_not_split(void)
+{
+    sherd_world *world = NULL;
+    sherd_world *child = NULL;
+
+    CHECK_OK(sherd_world_simulate(1, 4, &world));
+    CHECK_STATUS(SHERD_E_NOTSUP, sherd_world_split(world, 0, 0, &child));
+    CHECK_ERROR_SAYS("simulate the world of the group");
+    CHECK(child == NULL);
+    sherd_world_destroy(world);
+}
 
 static void sim_moves_nothing_and_counts_all(void)
 {
@@ -221,7 +239,9 @@ static const test_case CASES[] = {
     CASE(threads_rank_that_leaves_early_is_named),
     CASE(threads_rank_that_does_not_come_is_named),
     CASE(threads_that_disagree_are_told),
+    CASE(threads_abort_of_the_parent_reaches_its_groups),
     CASE(sim_moves_nothing_and_counts_all),
+    CASE(sim_is_not_split),
 };
 
 RUN_MAIN(CASES)

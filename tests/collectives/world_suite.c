@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "collectives/peers.h"
+#include "tests/collectives/split_suite.h"
 #include "tests/lib/check.h"
 
 #include <stdlib.h>
@@ -967,5 +968,9 @@ const world_case WORLD_SUITE[] = {
     WORLD_CASE(bad_arguments_are_refused_without_meeting),
     WORLD_CASE(tickets_keep_the_order_with_and_without_overlap),
     WORLD_CASE(overlapped_calls_of_every_kind_give_the_same_bits),
+    WORLD_CASE(split_groups_have_their_ranks_in_order),
+    WORLD_CASE(split_of_a_split_knows_its_ranks),
+    WORLD_CASE(split_comes_after_calls_that_are_queued),
+    WORLD_CASE(split_that_fails_on_one_rank_fails_on_all),
 };
 const size_t WORLD_SUITE_COUNT = sizeof(WORLD_SUITE) / sizeof(WORLD_SUITE[0]);
