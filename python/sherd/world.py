@@ -93,6 +93,20 @@ class World:
         view = memoryview(data).cast("B")
         self._lib.world_broadcast(self.handle, (ctypes.c_char * len(view)).from_buffer(view), len(view), root)
 
+    def split(self, color: int | None, key: int = 0) -> "World | None":
+        """A world of the ranks that gave the same color, ordered by `key` and then by their rank here; None for a
+        rank whose color is None or below 0.
+
+        Collective over all ranks of this world, blocking. What a program calls that has tensor or pipeline parallelism
+        of its own: its engines' world is the data-parallel group. The new world holds nothing of this one: either may be
+        destroyed first; as long as this one is there its failure is the other's too.
+        """
+        out = ctypes.c_void_p()
+        none = self._lib.constants["SHERD_SPLIT_NONE"]
+        device = self.device
+        self._lib.world_split(self.handle, none if color is None else color, key, ctypes.byref(out))
+        return None if out.value is None else World(out.value, device)
+
     def traffic(self) -> tuple[int, int]:
         """Bytes that this rank sent and received since the world was made."""
         sent, received = ctypes.c_uint64(), ctypes.c_uint64()

@@ -52,6 +52,22 @@ def on_ranks() -> None:
     engine.destroy()
 
 
+def on_groups() -> None:
+    """What a rank of several does whose even and odd ranks train apart, the last rank as the first."""
+    world = sherd.World.from_env()
+    assert world.split(None) is None
+    group = world.split(world.rank % 2, key=-world.rank)
+    assert group is not None and group.transport == world.transport
+    assert group.size == len(range(world.rank % 2, world.size, 2))
+    assert group.rank == group.size - 1 - world.rank // 2
+    assert group.sum([world.rank]) == [sum(range(world.rank % 2, world.size, 2))]
+    engine, unit, param = line(group)
+    world.destroy()
+    train(group, engine, unit, param)
+    print(f"fingerprint {engine.fingerprint():x}")
+    engine.destroy()
+
+
 class TestEngine(unittest.TestCase):
     def setUp(self) -> None:
         self.world = sherd.World.self()
@@ -142,6 +158,10 @@ class TestEngine(unittest.TestCase):
         texts = [ranks.run(size, "on_ranks")[0] for size in (2, 3)]
         self.assertTrue(all("fingerprint" in text for text in texts))
 
+    def test_groups_of_ranks_train_as_worlds_of_their_size(self) -> None:
+        alone = ranks.run(2, "on_ranks")[0]
+        self.assertEqual(ranks.run(4, "on_groups"), 4 * [alone])
+
     def test_simulated(self) -> None:
         world = sherd.World.simulate(0, 64, host_bytes=1 << 34)
         engine = sherd.Engine(world, CONFIG)
@@ -153,6 +173,6 @@ class TestEngine(unittest.TestCase):
 
 if __name__ == "__main__":
     if ranks.rank() is not None:
-        on_ranks()
+        {"on_ranks": on_ranks, "on_groups": on_groups}[sys.argv[1]]()
     else:
         unittest.main(argv=sys.argv[:1])
