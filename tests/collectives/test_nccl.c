@@ -4,6 +4,7 @@
 #include "collectives/nccl.h"
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
+#include "tests/collectives/split_suite.h"
 #include "tests/collectives/world_suite.h"
 
 #include <dlfcn.h>
@@ -440,7 +441,15 @@ static void nccl_sums_integers_over_the_sockets(void)
     }
 FAILURES_ANYWHERE(FAILURE)
 FAILURES_ALONE(FAILURE)
-#define FAILURE_CASE(name, part, killed) CASE(nccl_##name),
+
+#define SPLIT_FAILURE(name, part, killed)                                                          \
+    static void nccl_split_##name(void)                                                            \
+    {                                                                                              \
+        ranks_run_part(4, #part, killed);                                                          \
+    }
+SPLIT_FAILURES(SPLIT_FAILURE)
+#define FAILURE_CASE(name, part, killed)       CASE(nccl_##name),
+#define SPLIT_FAILURE_CASE(name, part, killed) CASE(nccl_split_##name),
 
 static void nccl_rank_that_leaves_early_is_named(void)
 {
@@ -611,7 +620,8 @@ static void nccl_world_stands_on_a_communicator_of_the_programs(void)
 }
 
 static const test_case CASES[] = {
-    FAILURES_ANYWHERE(FAILURE_CASE) FAILURES_ALONE(FAILURE_CASE) CASE(nccl_suite_holds_at_1),
+    FAILURES_ANYWHERE(FAILURE_CASE) FAILURES_ALONE(FAILURE_CASE) SPLIT_FAILURES(SPLIT_FAILURE_CASE)
+        CASE(nccl_suite_holds_at_1),
     CASE(nccl_suite_holds_at_2),
     CASE(nccl_suite_holds_at_3),
     CASE(nccl_suite_holds_at_4),
@@ -642,7 +652,8 @@ static const test_case CASES[] = {
 };
 
 static const rank_part PARTS[] = {
-    FAILURES_ANYWHERE(FAILURE_PART) FAILURES_ALONE(FAILURE_PART) PART(part_suite),
+    FAILURES_ANYWHERE(FAILURE_PART) FAILURES_ALONE(FAILURE_PART) SPLIT_FAILURES(FAILURE_PART)
+        PART(part_suite),
     PART(part_is_nccl),
     PART(part_refuses_options),
     PART(part_refuses_age),
