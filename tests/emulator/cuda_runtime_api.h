@@ -25,18 +25,22 @@ typedef enum cudaError {
     cudaErrorInvalidDevice            = 101,
     cudaErrorNoKernelImageForDevice   = 209,
     cudaErrorInvalidResourceHandle    = 400,
+    cudaErrorIllegalState             = 401,
     cudaErrorNotReady                 = 600,
     cudaErrorIllegalAddress           = 700,
     cudaErrorLaunchOutOfResources     = 701,
     cudaErrorPeerAccessAlreadyEnabled = 704,
     cudaErrorLaunchFailure            = 719,
     cudaErrorNotSupported             = 801,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
     cudaErrorUnknown                  = 999,
 } cudaError_t;
 
-typedef struct CUstream_st *cudaStream_t;
-typedef struct CUgraph_st *cudaGraph_t; /* there are none; headers of other libraries name them */
-typedef struct CUevent_st  *cudaEvent_t;
+typedef struct CUstream_st    *cudaStream_t;
+typedef struct CUgraph_st     *cudaGraph_t;
+typedef struct CUgraphExec_st *cudaGraphExec_t;
+typedef struct CUevent_st     *cudaEvent_t;
 
 #define cudaStreamLegacy    ((cudaStream_t)0x1)
 #define cudaStreamPerThread ((cudaStream_t)0x2)
@@ -59,6 +63,18 @@ typedef enum cudaMemcpyKind {
     cudaMemcpyDeviceToDevice = 3,
     cudaMemcpyDefault        = 4,
 } cudaMemcpyKind;
+
+typedef enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal      = 0,
+    cudaStreamCaptureModeThreadLocal = 1,
+    cudaStreamCaptureModeRelaxed     = 2,
+} cudaStreamCaptureMode;
+
+typedef enum cudaStreamCaptureStatus {
+    cudaStreamCaptureStatusNone        = 0,
+    cudaStreamCaptureStatusActive      = 1,
+    cudaStreamCaptureStatusInvalidated = 2,
+} cudaStreamCaptureStatus;
 
 typedef enum cudaDeviceAttr {
     cudaDevAttrMaxThreadsPerBlock               = 1,
@@ -100,15 +116,15 @@ typedef struct cudaUUID_t {
 typedef struct cudaDeviceProp {
     char       name[256];
     cudaUUID_t uuid;
-    size_t totalGlobalMem;
-    size_t sharedMemPerBlock;
-    size_t sharedMemPerBlockOptin;
-    int    warpSize;
-    int    maxThreadsPerBlock;
-    int    major, minor;
-    int    multiProcessorCount;
-    int    maxThreadsPerMultiProcessor;
-    int    l2CacheSize;
+    size_t     totalGlobalMem;
+    size_t     sharedMemPerBlock;
+    size_t     sharedMemPerBlockOptin;
+    int        warpSize;
+    int        maxThreadsPerBlock;
+    int        major, minor;
+    int        multiProcessorCount;
+    int        maxThreadsPerMultiProcessor;
+    int        l2CacheSize;
 } cudaDeviceProp;
 
 typedef void (*cudaHostFn_t)(void *ctx);
@@ -161,6 +177,15 @@ cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *ctx);
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                          unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 cudaError_t cudaEventCreate(cudaEvent_t *event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);

@@ -23,6 +23,10 @@
  * on a stream of another device than the current one is refused, as CUDA does. So is every call in a child that a
  * process forked when it had made one (cudaErrorInitializationError): programs are started by exec.
  *
+ * A stream can be captured (cudaStreamCaptureModeThreadLocal) and replayed as a graph: kernels, copies that do not wait,
+ * sets and the library's products, one after another. What CUDA forbids the capturing thread meanwhile, waits, queries and
+ * allocations, is refused and spoils the capture; so are events on the stream and emulator_call, which CUDA would allow.
+ *
  * Environment, read once:
  *   SHERD_EMULATOR_DEVICES=n      how many devices there are, default 8; 0: none, as without a driver
  *   SHERD_EMULATOR_FIRST=n        of this host's devices, the one that is number 0 here, as its UUID tells
@@ -75,8 +79,15 @@ unsigned long emulator_waits(void);
 unsigned long emulator_staged(void);
 /** Kernels launched so far, bytes of device memory held on all devices, streams alive. */
 unsigned long emulator_launches(void);
+/** Graphs launched so far; the kernels in them are not among the above. */
+unsigned long emulator_graph_launches(void);
 size_t        emulator_held_bytes(void);
 int           emulator_streams(void);
+
+/** As a library's kernel: fn with a copy of `len` bytes of arguments, in the stream's order, and again by each launch of
+ *  a graph that it was captured for. It may not block. */
+cudaError_t emulator_call_kernel(cudaStream_t stream, void (*fn)(const void *args),
+                                 const void *args, size_t len);
 
 /** Runs fn(ctx) in the stream's order on its thread, where device memory can be read and written. It may
  *  block, for other streams as well: each has its own thread. A stand-in for NCCL is made of this. */

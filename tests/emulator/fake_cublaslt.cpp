@@ -123,9 +123,9 @@ static void sums_of_b(const product *p, const float *b, size_t depth, size_t col
     }
 }
 
-static void product_run(void *ctx)
+static void product_run(const void *args)
 {
-    product *p    = (product *)ctx;
+    const product *p = (const product *)args;
     size_t   rows = p->d_layout.rows, columns = p->d_layout.columns;
     size_t   depth = p->desc.op_a == CUBLAS_OP_N ? p->a_layout.columns : p->a_layout.rows;
     float   *a = unpack(p->a, &p->a_layout, p->desc.op_a), *b = unpack(p->b, &p->b_layout, p->desc.op_b);
@@ -162,7 +162,6 @@ static void product_run(void *ctx)
     free(line);
     free(a);
     free(b);
-    free(p);
 }
 
 /* What the sizes of the four layouts have to be. */
@@ -208,27 +207,26 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
                               void *workspace, size_t, cudaStream_t stream)
 {
-    product *p = (product *)calloc(1, sizeof(*p));
+    product p;
 
     if (!is_fitting(desc, a_layout, b_layout, c_layout, d_layout) || algo->data[0] < 1 || algo->data[0] > KERNELS ||
         workspace == NULL || !is_supported(desc, d_layout)) {
-        free(p);
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    p->kernel   = algo->data[0];
-    p->desc     = *desc;
-    p->a_layout = *a_layout;
-    p->b_layout = *b_layout;
-    p->c_layout = *c_layout;
-    p->d_layout = *d_layout;
-    p->a        = a;
-    p->b        = b;
-    p->c        = c;
-    p->d        = d;
-    p->alpha    = *(const float *)alpha;
-    p->beta     = *(const float *)beta;
-    return emulator_call(stream, product_run, p) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
-                                                               : CUBLAS_STATUS_INVALID_VALUE;
+    p.kernel   = algo->data[0];
+    p.desc     = *desc;
+    p.a_layout = *a_layout;
+    p.b_layout = *b_layout;
+    p.c_layout = *c_layout;
+    p.d_layout = *d_layout;
+    p.a        = a;
+    p.b        = b;
+    p.c        = c;
+    p.d        = d;
+    p.alpha    = *(const float *)alpha;
+    p.beta     = *(const float *)beta;
+    return emulator_call_kernel(stream, product_run, &p, sizeof(p)) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                                                                  : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(

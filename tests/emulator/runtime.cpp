@@ -1,6 +1,6 @@
 /* The runtime API of the emulated devices: memory, streams, events, errors. One lock guards all of it; an operation
  * runs outside of it, on its stream's thread. */
-#include "emulator.h"
+#include "capture.h"
 
 #include "fibers.h"
 
@@ -56,6 +56,8 @@ struct CUstream_st {
     unsigned                busy = 0; /* operations queued or under way */
     std::deque<operation>   queue;
     mark_ref                last; /* of the last operation given; may be empty */
+    capture                *captured   = nullptr; /* while in capture */
+    bool                    is_spoiled = false;
     std::condition_variable has_work;
 };
 
@@ -102,6 +104,7 @@ struct emulator {
     std::map<std::pair<int, const void *>, size_t> allowed; /* ... that a device's kernel may have, where it was set */
     long                            fail_alloc, fail_launch, fail_kernel;
     unsigned long                   launches = 0;
+    unsigned long                   graphs   = 0; /* launched */
     unsigned long                   waits    = 0; /* of the host */
     unsigned long long              copied[EMULATOR_WAYS] = {};
     std::set<std::pair<int, int>>   reaches;      /* a device and another whose memory it accesses */
@@ -156,6 +159,7 @@ static emulator &the(void)
 
 static thread_local int                          current_device;
 static thread_local cudaError_t                  last_error;
+static thread_local cudaStream_t                 capturing; /* the stream that this thread captures */
 static thread_local std::map<int, cudaStream_t> *own_streams; /* cudaStreamPerThread */
 
 static cudaError_t error_keep(cudaError_t error)
@@ -186,6 +190,16 @@ static uint64_t random_next(uint64_t *state)
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return x ^ x >> 31;
+}
+
+/* For a call that no thread in capture may make, as it waits, asks or allocates: the capture is spoiled. */
+static cudaError_t capture_check(void)
+{
+    if (capturing == nullptr) {
+        return cudaSuccess;
+    }
+    capturing->is_spoiled = true;
+    return cudaErrorStreamCaptureUnsupported;
 }
 
 /* The state of the current device, for a call that needs it. */
@@ -229,6 +243,11 @@ static const struct {
      "peer access is already enabled"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
 };
 
 extern "C" const char *cudaGetErrorName(cudaError_t error)
@@ -553,6 +572,9 @@ extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t handle)
     if (stream == nullptr) {
         return error_keep(cudaErrorInvalidResourceHandle);
     }
+    if (capture_check() != cudaSuccess) {
+        return error_keep(cudaErrorStreamCaptureUnsupported);
+    }
     device = stream->device;
     mark_wait(e, held, stream->last);
     return error_keep(e.devices[device].fault);
@@ -566,6 +588,9 @@ extern "C" cudaError_t cudaStreamQuery(cudaStream_t handle)
 
     if (stream == nullptr) {
         return error_keep(cudaErrorInvalidResourceHandle);
+    }
+    if (capture_check() != cudaSuccess) {
+        return error_keep(cudaErrorStreamCaptureUnsupported);
     }
     if (e.devices[stream->device].fault != cudaSuccess) {
         return error_keep(e.devices[stream->device].fault);
@@ -600,6 +625,9 @@ extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t even
     if (stream == nullptr || event == nullptr) {
         return error_keep(cudaErrorInvalidResourceHandle);
     }
+    if (stream->captured != nullptr) {
+        return error_keep(capture_check());
+    }
     if (event->recorded && !event->recorded->is_done) {
         operation wait;
 
@@ -627,12 +655,17 @@ static cudaError_t stream_run(cudaStream_t handle, bool is_kernel, bool any_devi
     if (stream == nullptr || (!any_device && stream->device != current_device)) {
         return error_keep(cudaErrorInvalidResourceHandle);
     }
-    if (is_kernel) {
-        if (countdown(&e.fail_launch)) {
-            return error_keep(cudaErrorLaunchOutOfResources);
-        }
-        e.launches++;
+    if ((waits || may_block) && capture_check() != cudaSuccess) {
+        return error_keep(cudaErrorStreamCaptureUnsupported);
     }
+    if (is_kernel && countdown(&e.fail_launch)) {
+        return error_keep(cudaErrorLaunchOutOfResources);
+    }
+    if (stream->captured != nullptr) {
+        stream->captured->push_back({is_kernel, std::move(run)});
+        return error_keep(cudaSuccess);
+    }
+    e.launches += is_kernel ? 1 : 0;
     what.is_kernel = is_kernel;
     what.may_block = may_block;
     what.run       = std::move(run);
@@ -655,12 +688,105 @@ extern "C" cudaError_t emulator_call(cudaStream_t stream, void (*fn)(void *ctx),
         stream, false, true, [=] { fn(ctx); }, false, true);
 }
 
+extern "C" cudaError_t emulator_call_kernel(cudaStream_t stream, void (*fn)(const void *args), const void *args, size_t len)
+{
+    std::shared_ptr<unsigned char[]> kept(new unsigned char[len]);
+
+    memcpy(kept.get(), args, len);
+    return stream_run(
+        stream, false, true, [=] { fn(kept.get()); }, false);
+}
+
+/* ----------------------------------------------------------- capture -- */
+
+cudaError_t emulator_capture_begin(cudaStream_t handle)
+{
+    emulator                   &e = the();
+    std::lock_guard<std::mutex> held(e.lock);
+    cudaStream_t                stream = stream_of(e, handle);
+
+    if (stream == nullptr || stream == e.devices[stream->device].main_stream) {
+        return error_keep(stream == nullptr ? cudaErrorInvalidResourceHandle : cudaErrorStreamCaptureUnsupported);
+    }
+    if (capturing != nullptr || stream->captured != nullptr) {
+        return error_keep(cudaErrorIllegalState);
+    }
+    stream->captured   = new capture();
+    stream->is_spoiled = false;
+    capturing          = stream;
+    return cudaSuccess;
+}
+
+cudaError_t emulator_capture_end(cudaStream_t handle, capture *out)
+{
+    emulator                   &e = the();
+    std::lock_guard<std::mutex> held(e.lock);
+    cudaStream_t                stream = stream_of(e, handle);
+
+    if (stream == nullptr || stream != capturing) {
+        return error_keep(cudaErrorIllegalState);
+    }
+    *out = std::move(*stream->captured);
+    delete stream->captured;
+    stream->captured = nullptr;
+    capturing        = nullptr;
+    return error_keep(stream->is_spoiled ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
+}
+
+cudaError_t emulator_capture_state(cudaStream_t handle, cudaStreamCaptureStatus *out)
+{
+    emulator                   &e = the();
+    std::lock_guard<std::mutex> held(e.lock);
+    cudaStream_t                stream = stream_of(e, handle);
+
+    if (stream == nullptr) {
+        return error_keep(cudaErrorInvalidResourceHandle);
+    }
+    *out = stream->captured == nullptr ? cudaStreamCaptureStatusNone
+           : stream->is_spoiled        ? cudaStreamCaptureStatusInvalidated
+                                       : cudaStreamCaptureStatusActive;
+    return cudaSuccess;
+}
+
+cudaError_t emulator_capture_run(cudaStream_t handle, const capture &work)
+{
+    emulator                   &e = the();
+    std::lock_guard<std::mutex> held(e.lock);
+    cudaError_t                 error  = device_check();
+    cudaStream_t                stream = stream_of(e, handle);
+
+    if (error != cudaSuccess || stream == nullptr || stream->captured != nullptr) {
+        return error_keep(error != cudaSuccess ? error : cudaErrorInvalidResourceHandle);
+    }
+    if (countdown(&e.fail_launch)) {
+        return error_keep(cudaErrorLaunchOutOfResources);
+    }
+    e.graphs++;
+    for (const captured &one : work) {
+        operation what;
+
+        what.is_kernel = one.is_kernel;
+        what.run       = one.run;
+        (void)stream_give(e, stream, std::move(what));
+    }
+    return error_keep(e.devices[stream->device].fault);
+}
+
+extern "C" unsigned long emulator_graph_launches(void)
+{
+    emulator                   &e = the();
+    std::lock_guard<std::mutex> held(e.lock);
+
+    return e.graphs;
+}
+
 extern "C" cudaError_t cudaDeviceSynchronize(void)
 {
     emulator                    &e = the();
     std::unique_lock<std::mutex> held(e.lock);
     cudaError_t                  error = device_check();
 
+    error = error == cudaSuccess ? capture_check() : error;
     if (error == cudaSuccess) {
         device_drain(e, held, current_device);
         error = e.devices[current_device].fault;
@@ -773,6 +899,9 @@ extern "C" cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
     if (event == nullptr || stream == nullptr || event->device != stream->device) {
         return error_keep(cudaErrorInvalidResourceHandle);
     }
+    if (stream->captured != nullptr) {
+        return error_keep(capture_check());
+    }
     event->recorded = stream_give(e, stream, operation());
     return error_keep(e.devices[event->device].fault);
 }
@@ -784,6 +913,9 @@ extern "C" cudaError_t cudaEventQuery(cudaEvent_t event)
 
     if (event == nullptr) {
         return error_keep(cudaErrorInvalidResourceHandle);
+    }
+    if (capture_check() != cudaSuccess) {
+        return error_keep(cudaErrorStreamCaptureUnsupported);
     }
     if (e.devices[event->device].fault != cudaSuccess) {
         return error_keep(e.devices[event->device].fault);
@@ -804,6 +936,9 @@ extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
     if (event == nullptr) {
         return error_keep(cudaErrorInvalidResourceHandle);
+    }
+    if (capture_check() != cudaSuccess) {
+        return error_keep(cudaErrorStreamCaptureUnsupported);
     }
     recorded = event->recorded; /* another thread may record or destroy it meanwhile */
     device   = event->device;
@@ -837,6 +972,7 @@ static cudaError_t memory_make(void **out, size_t len, bool is_device)
     size_t                      room  = (len + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     allocation                  a     = {};
 
+    error = error == cudaSuccess ? capture_check() : error;
     if (error != cudaSuccess) {
         return error_keep(error);
     }
@@ -887,6 +1023,9 @@ static cudaError_t memory_end(void *memory, bool is_device)
 
     if (memory == nullptr) {
         return cudaSuccess;
+    }
+    if (capture_check() != cudaSuccess) {
+        return error_keep(cudaErrorStreamCaptureUnsupported);
     }
     if (found == e.allocations.end() || found->second.is_device != is_device ||
         found->second.is_registered) {

@@ -254,6 +254,79 @@ static void child_of_a_process_that_used_it_is_refused(void)
     CHECK_CUDA(cudaSuccess, cudaFree(x));
 }
 
+static void captured_stream_is_replayed(void)
+{
+    unsigned long           launches = emulator_launches(), graphs = emulator_graph_launches();
+    cudaStreamCaptureStatus status;
+    cudaStream_t            stream;
+    cudaGraph_t             graph;
+    cudaGraphExec_t         exec;
+    int                    *x = device_array<int>(1), *y = device_array<int>(1), got = 0;
+
+    CHECK_CUDA(cudaSuccess, cudaMemset(x, 0, sizeof(*x)));
+    CHECK_CUDA(cudaSuccess, cudaDeviceSynchronize());
+    CHECK_CUDA(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CHECK_CUDA(cudaSuccess, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CHECK_CUDA(cudaErrorIllegalState, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CHECK_CUDA(cudaSuccess, emulator_launch(add_kernel, 1, 1, 0, stream, x, 2));
+    CHECK_CUDA(cudaSuccess, cudaMemcpyAsync(y, x, sizeof(*x), cudaMemcpyDeviceToDevice, stream));
+    CHECK_CUDA(cudaSuccess, emulator_launch(add_kernel, 1, 1, 0, stream, x, 3));
+    CHECK_CUDA(cudaSuccess, cudaStreamIsCapturing(stream, &status));
+    CHECK_INT(cudaStreamCaptureStatusActive, status);
+    CHECK_CUDA(cudaSuccess, cudaStreamEndCapture(stream, &graph));
+    CHECK_CUDA(cudaSuccess, cudaGraphInstantiateWithFlags(&exec, graph, 0));
+    CHECK_CUDA(cudaSuccess, cudaGraphDestroy(graph));
+    CHECK_INT(launches, emulator_launches()); /* nothing ran */
+    for (int i = 0; i < 2; i++) {
+        CHECK_CUDA(cudaSuccess, cudaGraphLaunch(exec, stream));
+    }
+    CHECK_CUDA(cudaSuccess, cudaStreamSynchronize(stream));
+    CHECK_CUDA(cudaSuccess, cudaMemcpy(&got, x, sizeof(got), cudaMemcpyDeviceToHost));
+    CHECK_INT(10, got);
+    CHECK_CUDA(cudaSuccess, cudaMemcpy(&got, y, sizeof(got), cudaMemcpyDeviceToHost));
+    CHECK_INT(7, got);
+    CHECK_INT(graphs + 2, emulator_graph_launches());
+    CHECK_CUDA(cudaSuccess, cudaGraphExecDestroy(exec));
+    CHECK_CUDA(cudaSuccess, cudaStreamDestroy(stream));
+    CHECK_CUDA(cudaSuccess, cudaFree(x));
+    CHECK_CUDA(cudaSuccess, cudaFree(y));
+}
+
+/* Each spoils the capture, after which the stream works again. */
+static void what_no_capture_may_contain_is_refused(void)
+{
+    cudaStream_t stream;
+    cudaEvent_t  event;
+    cudaGraph_t  graph;
+    void        *memory = nullptr;
+    int         *x = device_array<int>(1), value = 0;
+
+    CHECK_CUDA(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CHECK_CUDA(cudaSuccess, cudaEventCreate(&event));
+    CHECK_CUDA(cudaErrorStreamCaptureUnsupported, cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < 8; i++) {
+        cudaError_t error = cudaSuccess;
+
+        CHECK_CUDA(cudaSuccess, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        error = i == 0   ? cudaStreamSynchronize(stream)
+                : i == 1 ? cudaStreamQuery(stream)
+                : i == 2 ? cudaEventSynchronize(event)
+                : i == 3 ? cudaDeviceSynchronize()
+                : i == 4 ? cudaMalloc(&memory, 16)
+                : i == 5 ? cudaFree(x)
+                : i == 6 ? cudaMemcpy(x, &value, sizeof(value), cudaMemcpyHostToDevice)
+                         : cudaMemcpyAsync(x, &value, sizeof(value), cudaMemcpyHostToDevice, stream);
+        CHECK_CUDA(cudaErrorStreamCaptureUnsupported, error);
+        CHECK_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
+        CHECK(graph == nullptr);
+        CHECK_CUDA(cudaSuccess, cudaStreamSynchronize(stream));
+    }
+    (void)cudaGetLastError();
+    CHECK_CUDA(cudaSuccess, cudaEventDestroy(event));
+    CHECK_CUDA(cudaSuccess, cudaStreamDestroy(stream));
+    CHECK_CUDA(cudaSuccess, cudaFree(x));
+}
+
 static void faults_come_as_asked(void)
 {
     void *memory = nullptr;
@@ -282,6 +355,8 @@ static const test_case CASES[] = {
     CASE(wait_is_for_the_last_record),
     CASE(stream_of_another_device_is_refused),
     CASE(child_of_a_process_that_used_it_is_refused),
+    CASE(captured_stream_is_replayed),
+    CASE(what_no_capture_may_contain_is_refused),
     CASE(faults_come_as_asked),
 };
 
