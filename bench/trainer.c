@@ -383,6 +383,8 @@ static void options_read(int argc, char **argv, bench_options *o)
          .value = &o->choices.tune, .most = 16},
         {"tuned", "FILE", "cuda: what was timed (default: in the user's cache)", BENCH_TEXT,
          .value = &o->choices.tuned},
+        {"graphs", NULL, "cuda: launches the pass of a unit as one graph", BENCH_SWITCH,
+         .value = &o->choices.is_graphed},
         {"peak-tflops", "N", "cuda: of the device (default: by its name)", BENCH_REAL,
          .value = &o->peak_tflops}};
     const bench_command command =

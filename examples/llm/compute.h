@@ -33,6 +33,7 @@ typedef struct compute_choices {
     int logits_rows; /* at a time; 0: as many as are good for it */
     int tune; /* kernels of the library that are timed for each shape of product; 0 or 1: the first it
                           names */
+    int is_graphed; /* passes of units are captured as graphs and replayed: the same kernels in fewer calls */
     const char *
         tuned; /* file of what was measured (tuned.h); NULL: in the user's cache. Without effect where
                           tune is not above 1 */
@@ -136,6 +137,11 @@ struct compute_ops {
     sherd_status (*losses_take)(compute *c, double *sum_out);
     /* Required. Logits [vocab] of one row of the last `head` with grad_scale 0. Waits. */
     void (*logits_get)(compute *c, size_t row, float *out);
+
+    /* Optional, together. Begin and end the pass of a unit of which nothing but the key and its number decides what is queued. 1: it
+     * was queued, as it was the last time, and nothing is to be done; 0: queue it, then end it. */
+    int (*pass_begin)(compute *c, size_t pass, const void *key, size_t key_bytes);
+    void (*pass_end)(compute *c);
 
     /* Required. y[r] = tokens[inputs[r]] (+ positions[r % length], when its data is not NULL). */
     void (*embed)(compute *c, tensor tokens, tensor positions, void *y);

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define ROTARY_THETA 1e6
 /* Most tokens of a micro-batch: keeps products of sizes far from overflow. */
@@ -18,6 +19,7 @@ struct model {
     size_t       memory_bytes;
     model_shape  shape; /* of what the memory holds */
     model_memory at;
+    float        grad_scale; /* of the last forward */
 };
 
 /* ------------------------------------------------------------- memory -- */
@@ -403,6 +405,34 @@ static layer_memory *layer_of(model *m, size_t layer)
     return &m->at.layers[m->p.is_recomputed ? 0 : layer];
 }
 
+/* Beside its unit, what decides which kernels a pass queues, and with what. */
+typedef struct pass_key {
+    model_unit params;
+    float      grad_scale; /* of the head's backward; 0 elsewhere */
+} pass_key;
+
+/* Whether the pass has been replayed. Never so is the first unit's, whose kernels follow the tokens, and the last one's forward,
+ * which is little where a backward comes. */
+static int pass_begin(model *m, size_t unit, int is_backward, const model_unit *params)
+{
+    pass_key key;
+
+    if (m->c->ops->pass_begin == NULL) {
+        return 0;
+    }
+    memset(&key, 0, sizeof(key));
+    memcpy(&key.params, params, sizeof(key.params));
+    key.grad_scale = unit > m->p.sizes.layers ? m->grad_scale : 0.0f;
+    return m->c->ops->pass_begin(m->c, 2 * unit + (size_t)is_backward, &key, sizeof(key));
+}
+
+static void pass_end(model *m)
+{
+    if (m->c->ops->pass_end != NULL) {
+        m->c->ops->pass_end(m->c);
+    }
+}
+
 void model_forward(model *m, size_t unit, const model_unit *params, float grad_scale)
 {
     size_t layers = m->p.sizes.layers;
@@ -411,25 +441,26 @@ void model_forward(model *m, size_t unit, const model_unit *params, float grad_s
         m->c->ops->embed(m->c, params->by_role[ARCH_TOKENS], params->by_role[ARCH_POSITIONS],
                          stream_before(m, 0));
     } else if (unit <= layers) {
-        layer_forward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1),
-                      stream_before(m, unit));
+        if (!pass_begin(m, unit, 0, params)) {
+            layer_forward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1),
+                          stream_before(m, unit));
+            pass_end(m);
+        }
     } else {
         norm(m,
              norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
                      m->at.stats_last),
              m->at.norm_last);
         m->c->ops->head(m->c, m->at.norm_last, params->by_role[ARCH_TOKENS], grad_scale);
+        m->grad_scale = grad_scale;
     }
 }
 
-void model_backward(model *m, size_t unit, const model_unit *params)
+static void unit_backward(model *m, size_t unit, const model_unit *params)
 {
     size_t layers = m->p.sizes.layers;
 
-    if (unit == 0) {
-        m->c->ops->embed_back(m->c, m->at.dstream, params->by_role[ARCH_TOKENS],
-                              params->by_role[ARCH_POSITIONS]);
-    } else if (unit <= layers) {
+    if (unit <= layers) {
         if (m->p.is_recomputed) {
             layer_forward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1), NULL);
         }
@@ -440,5 +471,16 @@ void model_backward(model *m, size_t unit, const model_unit *params)
                   norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
                           m->at.stats_last),
                   m->at.dhidden, m->at.dstream, 0);
+    }
+}
+
+void model_backward(model *m, size_t unit, const model_unit *params)
+{
+    if (unit == 0) {
+        m->c->ops->embed_back(m->c, m->at.dstream, params->by_role[ARCH_TOKENS],
+                              params->by_role[ARCH_POSITIONS]);
+    } else if (!pass_begin(m, unit, 1, params)) {
+        unit_backward(m, unit, params);
+        pass_end(m);
     }
 }

@@ -136,6 +136,8 @@ static const option_row rows[] = {
      "what --tune has measured, so that runs repeat (default: sherd/products.tsv in the user's "
      "cache)",
      NULL},
+    {"graphs", NULL, OPTION_SWITCH, FIELD(choices.is_graphed), 0, 0,
+     "of a GPU: launch the pass of a unit as one graph, which small micro-batches gain by", NULL},
     {"peak-tflops", "N", OPTION_RATE, FIELD(peak_tflops), 0, 0,
      "what the GPU could do, for the share of it that is reached (default: by its name)", NULL},
     {"help", NULL, OPTION_HELP, 0, 0, 0, 0, "this text", NULL},

@@ -455,6 +455,115 @@ static void fused_kernels_are_fewer_and_wait_for_nothing(void)
     choices.is_fused = 0;
 }
 
+/* --------------------------------------------------------------- graphs -- */
+
+static whole graphed_open(const model_case *c, int is_recomputed, sherd_dtype dtype)
+{
+    whole w;
+
+    choices.is_graphed = 1;
+    w                  = whole_open(c, 1, is_recomputed, dtype);
+    choices.is_graphed = 0;
+    return w;
+}
+
+/* Passes are captured in the second round, replayed in those behind it. */
+static void replayed_passes_give_the_same_bits(void)
+{
+    for (size_t i = 0; i < 2; i++) {
+        for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {
+            whole plain   = whole_open(&models[i], 1, is_recomputed, SHERD_BF16);
+            whole graphed = graphed_open(&models[i], is_recomputed, SHERD_BF16);
+
+            for (int round = 0; round < 4; round++) {
+                wholes_compare(&plain, &graphed);
+            }
+            CHECK(strstr(model_note(graphed.m), "5 passes of units as graphs") != NULL);
+            whole_close(&plain);
+            whole_close(&graphed);
+        }
+    }
+}
+
+/* What is left of the launches is the first unit's, the last one's forward and the batch's; the host waits no more often. */
+static void replayed_passes_are_a_call_each(void)
+{
+    whole         w = graphed_open(&models[1], 0, SHERD_BF16);
+    unsigned long launches, graphs, waits;
+
+    (void)whole_run(&w, 1);
+    (void)whole_run(&w, 1);
+    launches = emulator_launches();
+    graphs   = emulator_graph_launches();
+    waits    = emulator_waits();
+    (void)whole_run(&w, 1);
+    CHECK_INT(4, emulator_launches() - launches);
+    CHECK_INT(5, emulator_graph_launches() - graphs);
+    CHECK_INT(2, emulator_waits() - waits);
+    whole_close(&w);
+}
+
+/* Parameters elsewhere are another pass; of many places the first ones are kept, and the others queued as ever. */
+static void passes_of_other_memory_are_apart(void)
+{
+    whole      plain   = whole_open(&models[1], 1, 0, SHERD_BF16);
+    whole      graphed = graphed_open(&models[1], 0, SHERD_BF16);
+    model_unit held    = graphed.units[1];
+    size_t     bytes =
+        held.by_role[ARCH_UP].data == NULL ? 0 : models[1].sizes.hidden * models[1].sizes.inner * 2;
+
+    CHECK(bytes > 0);
+    for (int round = 0; round < 10; round++) {
+        void *moved = memory_make(&graphed, bytes);
+
+        CHECK(cudaMemcpy(moved, held.by_role[ARCH_UP].data, bytes, cudaMemcpyDeviceToDevice) ==
+              cudaSuccess);
+        graphed.units[1].by_role[ARCH_UP].data = moved;
+        wholes_compare(&plain, &graphed);
+        wholes_compare(&plain, &graphed);
+        graphed.units[1] = held;
+        memory_free(&graphed, moved);
+    }
+    whole_close(&plain);
+    whole_close(&graphed);
+}
+
+/* A graph that is not launched, and one in which a kernel faults, are told as failed work is; a capture that is spoiled
+ * names the option. */
+static void a_failed_graph_is_told(void)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        whole  w    = graphed_open(&models[1], 0, SHERD_BF16);
+        double loss = 7.0;
+
+        for (int round = 0; round < (kind == 2 ? 1 : 3); round++) {
+            (void)whole_run(&w, 1);
+        }
+        model_batch_set(w.m, w.tokens, w.tokens + w.c->batch * w.c->length);
+        model_forward(w.m, 0, &w.units[0], 1.0f);
+        if (kind == 0) {
+            emulator_fail_launch(1);
+        } else if (kind == 1) {
+            emulator_fail_kernel(3);
+        } else { /* in the thread's name, as a library's call might */
+            CHECK(cudaStreamBeginCapture(w.stream, cudaStreamCaptureModeThreadLocal) ==
+                  cudaSuccess);
+        }
+        model_forward(w.m, 1, &w.units[1], 1.0f);
+        if (kind == 2) {
+            cudaGraph_t graph;
+
+            CHECK(cudaStreamEndCapture(w.stream, &graph) == cudaSuccess);
+            CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+        }
+        CHECK_STATUS(SHERD_E_DEVICE, model_losses_take(w.m, &loss));
+        CHECK(strstr(model_why(w.m), kind == 1 ? "GPU" : "train without --graphs") != NULL &&
+              loss == 7.0);
+        emulator_heal(0);
+        whole_close(&w);
+    }
+}
+
 /* ------------------------------------------------------- by measurement -- */
 
 /* The file, with the kernel of every line replaced where `kernel` is not 0. Returns its lines. */
@@ -587,6 +696,10 @@ static const test_case cases[] = {
     CASE(a_file_that_cannot_be_written_is_told_at_once),
     CASE(attention_by_cudnn_falls_back_with_the_reason),
     CASE(fused_kernels_are_fewer_and_wait_for_nothing),
+    CASE(replayed_passes_give_the_same_bits),
+    CASE(replayed_passes_are_a_call_each),
+    CASE(passes_of_other_memory_are_apart),
+    CASE(a_failed_graph_is_told),
     CASE(memory_is_counted_without_a_device),
     CASE(a_failed_allocation_leaves_nothing_behind),
     CASE(a_failed_kernel_is_told),

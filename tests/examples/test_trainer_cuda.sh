@@ -75,9 +75,9 @@ layouts() {
     for precision in fp32 bf16; do
         want=""
         for layout in "--stage 0" "--stage 0" "--stage 1" "--stage 2" "--stage 3" "--stage 3 --recompute" \
-            "--stage 2 --offload cpu"; do
+            "--stage 2 --offload cpu" "--stage 3 --graphs"; do
             case "$precision $layout ${SHERD_TEST_LONG-}" in
-            "fp32 --stage 1 " | "fp32 --stage 2 " | "fp32 --stage 3 ") continue ;;
+            "fp32 --stage 1 " | "fp32 --stage 2 " | "fp32 --stage 3 " | "fp32 --stage 3 --graphs ") continue ;;
             esac
             # shellcheck disable=SC2086
             tiny --kv-heads 2 --precision $precision --backend cuda $layout

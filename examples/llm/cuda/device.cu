@@ -5,6 +5,7 @@ extern "C" {
 #include "examples/llm/compute.h"
 }
 
+#include "graphs.h"
 #include "kernels.h"
 #include "lt.h"
 #include "sdpa.h"
@@ -29,6 +30,8 @@ typedef struct cuda {
     sdpa          *library_attention; /* NULL: the own kernels */
     int            is_attention_chosen;
     tuned         *measured; /* NULL: nothing is */
+    graphs        *passes;   /* NULL: each is queued anew */
+    size_t         attention_note_len; /* of base.note */
     int            block_bytes; /* of shared memory that a block may have */
     cudaError_t    error;
     int            has_failed; /* base.why says how */
@@ -84,6 +87,7 @@ static void cuda_destroy(compute *c)
     (void)cudaStreamSynchronize(m->stream);
     lt_destroy(m->products);
     sdpa_destroy(m->library_attention);
+    graphs_destroy(m->passes);
     tuned_close(m->measured);
     for (int i = 0; i < 2; i++) {
         (void)cudaFreeHost(m->slots[i].memory);
@@ -232,6 +236,52 @@ static void cuda_logits_get(compute *c, size_t row, float *out)
     check(m, cudaMemcpyAsync(m->host, m->at.logits_row, bytes, cudaMemcpyDeviceToHost, m->stream));
     check(m, cudaStreamSynchronize(m->stream));
     memcpy(out, m->host, bytes);
+}
+
+/* -------------------------------------------------------------- passes -- */
+
+/* Graphs of passes that are there so far, behind what attention has noted. */
+static void graphs_note(cuda *m)
+{
+    size_t len = m->attention_note_len;
+
+    (void)snprintf(m->base.note + len, sizeof(m->base.note) - len, "%s%zu passes of units as graphs", len > 0 ? "; " : "",
+                   graphs_count(m->passes));
+}
+
+static void check_graphs(cuda *m)
+{
+    if (graphs_error(m->passes) != cudaSuccess && !m->has_failed) {
+        (void)cudaGetLastError();
+        (void)snprintf(m->base.why, sizeof(m->base.why), "a pass cannot be captured on the GPU as a graph (%s): train without --graphs",
+                       cudaGetErrorString(graphs_error(m->passes)));
+        m->has_failed = 1;
+    }
+}
+
+/* Failed work is not captured. */
+static int cuda_pass_begin(compute *c, size_t pass, const void *key, size_t key_bytes)
+{
+    cuda *m = cuda_of(c);
+    int   is_done;
+
+    if (m->passes == NULL || m->has_failed) {
+        return 0;
+    }
+    is_done = graphs_begin(m->passes, pass, key, key_bytes);
+    check_graphs(m);
+    return is_done;
+}
+
+static void cuda_pass_end(compute *c)
+{
+    cuda *m = cuda_of(c);
+
+    if (m->passes != NULL) {
+        graphs_end(m->passes);
+        check_graphs(m);
+        graphs_note(m);
+    }
 }
 
 /* ------------------------------------------------------------ products -- */
@@ -523,6 +573,7 @@ static sdpa *attention_choose(cuda *m, const heads_args *args)
             (void)snprintf(m->base.note, sizeof(m->base.note), "attention by cuDNN %zu, %s", info.version,
                            info.is_deterministic ? "the same bits every time" : "backward in an order of chance");
         }
+        m->attention_note_len = strlen(m->base.note);
     }
     return m->library_attention != NULL && sdpa_is_of(m->library_attention, &shape) ? m->library_attention : NULL;
 }
@@ -735,6 +786,7 @@ static void cuda_head_back(compute *c, const void *x, tensor weight, void *dx)
 static const compute_ops cuda_ops = {
     sizeof(compute_ops), "cuda",          cuda_destroy,   cuda_scratch_bytes,  cuda_alloc,
     cuda_free,           cuda_upload,     cuda_batch_set, cuda_losses_take,    cuda_logits_get,
+    cuda_pass_begin,     cuda_pass_end,
     cuda_embed,          cuda_embed_back, cuda_linear,    cuda_linear_back,    cuda_norm,
     cuda_norm_back,      cuda_rotate,     cuda_attention, cuda_attention_back, cuda_swiglu,
     cuda_swiglu_back,    cuda_head,       cuda_head_back,
@@ -876,6 +928,12 @@ extern "C" compute *compute_cuda_create(const compute_params *params, char *why,
     tuning.candidates = m->choices.tune;
     tuning.device     = m->base.device;
     m->products       = lt_create(&tuning, why, why_bytes);
+    m->passes         = m->choices.is_graphed ? graphs_create(m->stream) : NULL;
+    if (m->choices.is_graphed && m->passes == NULL) {
+        (void)snprintf(why, why_bytes, "out of memory");
+        cuda_destroy(&m->base);
+        return NULL;
+    }
     if (m->products == NULL || memory_make(m, why, why_bytes) != 0) {
         cuda_destroy(&m->base);
         return NULL;
