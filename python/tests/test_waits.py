@@ -201,6 +201,7 @@ class TestWaits(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script started the tests in the background
     if ranks.rank() is not None:
         PARTS[sys.argv[1]]()
     else:
