@@ -102,7 +102,7 @@ static inline int sherdi_encoding_loss(const char *name)
 
 /* The random bits of an element of a part: a hash of the step, the part and the element's global index, so that
  * every layout draws the same. The seed is made once for a step, the key is sherdi_mix_key(index). The mix is
- * lowbias32 of Wellons 2018. */
+ * lowbias32 of Wellons 2018, a permutation of 32-bit numbers. */
 SHERDI_FN uint32_t sherdi_random_mix(uint32_t x)
 {
     x ^= x >> 16;
@@ -112,14 +112,30 @@ SHERDI_FN uint32_t sherdi_random_mix(uint32_t x)
     return x ^ x >> 16;
 }
 
-SHERDI_FN uint32_t sherdi_random_seed(uint64_t step, unsigned part)
+/* Where the random bits of a part come from in a step. Two moments share a hash, parts 1 and 2: the second has its halves
+ * exchanged. bf16 takes one half of it each; fp8 takes 20 bits, of which the 8 lowest of one moment are the 8 highest of
+ * the other. */
+typedef struct sherdi_random {
+    uint32_t seed;
+    int      is_turned;
+} sherdi_random;
+
+SHERDI_FN sherdi_random sherdi_random_of(uint64_t step, unsigned part)
 {
-    return sherdi_random_mix((uint32_t)step ^ sherdi_random_mix((uint32_t)(step >> 32) + part + 1));
+    unsigned      pair = (part + 1) / 2;
+    sherdi_random out;
+
+    out.seed =
+        sherdi_random_mix((uint32_t)step ^ sherdi_random_mix((uint32_t)(step >> 32) + pair + 1));
+    out.is_turned = part != 0 && part % 2 == 0;
+    return out;
 }
 
-SHERDI_FN uint32_t sherdi_random_bits(uint32_t seed, uint32_t key)
+SHERDI_FN uint32_t sherdi_random_bits(sherdi_random random, uint32_t key)
 {
-    return sherdi_random_mix(key ^ seed);
+    uint32_t bits = sherdi_random_mix(key ^ random.seed);
+
+    return random.is_turned ? bits << 16 | bits >> 16 : bits;
 }
 
 /* Bits of fp32 with the `dropped` lowest gone: up with the probability of what is dropped, so that the expected

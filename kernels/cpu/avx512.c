@@ -47,7 +47,7 @@ INLINE vec_bits vec_split_words(vec_bits x)
 
 INLINE vec_bits vec_blend_odd(vec_bits even, vec_bits odd)
 {
-    return _mm512_mask_blend_epi16(0xaaaaaaaau, even, odd);
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0xffff0000u), odd, even, 0xca);
 }
 
 INLINE vec_bits vec_pack_upper(vec_bits a, vec_bits b)

@@ -36,10 +36,10 @@ static void chunk_randoms(uint32_t *out, const sherdi_rounding *how, size_t at)
     uint32_t step  = sherdi_mix_key(1);
 
     for (uint32_t i = 0; i < SHERD_CHUNK_ELEMS; i++) {
-        out[i] = sherdi_random_bits(how->seed, key + i * step);
+        out[i] = sherdi_random_bits(how->random, key + i * step);
     }
     for (uint32_t i = (uint32_t)0 - (uint32_t)index; i > 0 && i < SHERD_CHUNK_ELEMS; i++) {
-        out[i] = sherdi_random_bits(how->seed, sherdi_mix_key(index + i));
+        out[i] = sherdi_random_bits(how->random, sherdi_mix_key(index + i));
     }
 }
 

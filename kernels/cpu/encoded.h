@@ -7,9 +7,9 @@
 
 /* How what does not fit is rounded: to nearest, or at random by the seed of the step and the part. */
 typedef struct sherdi_rounding {
-    int      is_random;
-    uint32_t seed;
-    uint64_t first_index; /* global, of the first element */
+    int           is_random;
+    sherdi_random random;
+    uint64_t      first_index; /* global, of the first element */
 } sherdi_rounding;
 
 /** Elements [first, first + count) of a block's part as fp32. `takes`: its reader will write it again, so a master that is

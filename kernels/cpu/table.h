@@ -300,7 +300,7 @@ static uint64_t tile_close(encoded_tile *tile, const sherdi_update_args *args, s
 {
     for (int i = SHERDI_UPDATE_MOST_PARTS - 1; i >= 0; i--) {
         sherdi_rounding how = {.is_random   = 1,
-                               .seed        = sherdi_random_seed(args->step, (unsigned)i),
+                               .random      = sherdi_random_of(args->step, (unsigned)i),
                                .first_index = range->first_index};
 
         if (tile->is_decoded[i]) {

@@ -16,7 +16,8 @@ INLINE vec_bits vec_set_bits(uint32_t x)
 
 /* Keys of the next LANES elements; indices do not cross a multiple of 2^32 (sherdi_random_bits). */
 typedef struct vec_randoms {
-    vec_bits keys, step, seed;
+    vec_bits keys, step, seed, multipliers[2];
+    int      is_turned;
 } vec_randoms;
 
 /* Of sherdi_mix_key(0), ... */
@@ -34,26 +35,35 @@ INLINE vec_randoms vec_randoms_start(const sherdi_rounding *how)
 {
     vec_bits first = vec_set_bits(sherdi_mix_key(how->first_index));
 
-    return (vec_randoms){.keys = VEC(add_epi32)(first, vec_load_bits(LANE_KEYS)),
-                         .step = vec_set_bits(LANES * sherdi_mix_key(1)),
-                         .seed = vec_set_bits(how->seed)};
+    return (vec_randoms){.keys        = VEC(add_epi32)(first, vec_load_bits(LANE_KEYS)),
+                         .step        = vec_opaque(vec_set_bits(LANES * sherdi_mix_key(1))),
+                         .seed        = vec_set_bits(how->random.seed),
+                         .multipliers = {vec_opaque(vec_set_bits(0x7feb352du)),
+                                         vec_opaque(vec_set_bits(0x846ca68bu))},
+                         .is_turned   = how->random.is_turned};
 }
 
-/* sherdi_random_mix but its last step, which does not touch the upper half. */
-INLINE vec_bits vec_random_upper(vec_bits x)
+/* sherdi_random_mix of the next keys but its last step, which does not touch the upper half. */
+INLINE vec_bits vec_randoms_upper(vec_randoms *randoms)
 {
-    x = x ^ VEC(srli_epi32)(x, 16);
-    x = VEC(mullo_epi32)(x, vec_set_bits(0x7feb352du));
-    x = x ^ VEC(srli_epi32)(x, 15);
-    return VEC(mullo_epi32)(x, vec_set_bits(0x846ca68bu));
+    vec_bits x = randoms->keys ^ randoms->seed;
+
+    randoms->keys = VEC(add_epi32)(randoms->keys, randoms->step);
+    x             = x ^ VEC(srli_epi32)(x, 16);
+    x             = VEC(mullo_epi32)(x, randoms->multipliers[0]);
+    x             = x ^ VEC(srli_epi32)(x, 15);
+    return VEC(mullo_epi32)(x, randoms->multipliers[1]);
 }
 
 INLINE vec_bits vec_randoms_next(vec_randoms *randoms)
 {
-    vec_bits bits = vec_random_upper(randoms->keys ^ randoms->seed);
+    vec_bits bits = vec_randoms_upper(randoms);
 
-    randoms->keys = VEC(add_epi32)(randoms->keys, randoms->step);
-    return bits ^ VEC(srli_epi32)(bits, 16);
+    bits = bits ^ VEC(srli_epi32)(bits, 16);
+    if (randoms->is_turned) {
+        bits = VEC(slli_epi32)(bits, 16) | VEC(srli_epi32)(bits, 16);
+    }
+    return bits;
 }
 
 /* ----------------------------------------------------------------- bf16 -- */
@@ -369,9 +379,10 @@ static __attribute__((noinline)) void tile_decode(float *out, const sherdi_encod
 }
 
 static __attribute__((noinline)) void tile_encode(const sherdi_encoded *part, size_t first,
-                                                  const float *x, uint64_t index, uint32_t seed)
+                                                  const float *x, uint64_t index,
+                                                  sherdi_random random)
 {
-    const sherdi_rounding how     = {.is_random = 1, .seed = seed, .first_index = index};
+    const sherdi_rounding how     = {.is_random = 1, .random = random, .first_index = index};
     vec_randoms           randoms = vec_randoms_start(&how);
 
     if (__builtin_expect(!chunk_encode(part, first, x, &randoms, 1), 0)) {
@@ -390,7 +401,8 @@ typedef struct encoded_part {
     const sherdi_encoded *from;
     int                   is_buffered; /* passes through memory as fp32 */
     size_t                chunk_bytes;
-    unsigned char        *at; /* of the tile that is read */
+    unsigned char        *start; /* of the range */
+    unsigned char        *at;    /* of the tile that is read */
 } encoded_part;
 
 /* A range of an encoded state. What is buffered has two buffers in turn: of the tile that is read, and of the one that is
@@ -398,7 +410,7 @@ typedef struct encoded_part {
 typedef struct encoded_loop {
     sherdi_update_range range;
     encoded_part        parts[SHERDI_UPDATE_MOST_PARTS];
-    uint32_t            seeds[SHERDI_UPDATE_MOST_PARTS];
+    sherdi_random       randoms[SHERDI_UPDATE_MOST_PARTS];
     int                 is_beside;
     tile_form           moments; /* of those that are not buffered */
     float               buffers[2][SHERDI_UPDATE_MOST_PARTS][TILE_ELEMS]
@@ -419,7 +431,7 @@ INLINE int encoding_is_beside(sherdi_encoding encoding)
     return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
 }
 
-/* Moments are bf16 in registers where all of them are. */
+/* Moments are bf16 in registers where all of them are, two at most: one hash has bits for two. */
 INLINE tile_form encoded_moments(const sherdi_update_range *range, int num_parts)
 {
     for (int part = 1; part < num_parts; part++) {
@@ -427,7 +439,7 @@ INLINE tile_form encoded_moments(const sherdi_update_range *range, int num_parts
             return TILE_F32;
         }
     }
-    return TILE_BF16;
+    return num_parts <= 3 ? TILE_BF16 : TILE_F32;
 }
 
 INLINE void encoded_loop_init(encoded_loop *loop, const sherdi_update_range *range, int num_parts)
@@ -443,10 +455,11 @@ INLINE void encoded_loop_init(encoded_loop *loop, const sherdi_update_range *ran
 
         part->from        = from;
         part->chunk_bytes = sherdi_encoding_chunk_bytes(from->encoding);
-        part->at          = sherdi_encoded_at(from->data, from->encoding, range->offset_elems);
+        part->start       = sherdi_encoded_at(from->data, from->encoding, range->offset_elems);
+        part->at          = part->start;
         part->is_buffered = from->encoding >= SHERDI_ENCODING_FP8 ||
                             (from->encoding == SHERDI_ENCODING_BF16 && unpacked == TILE_F32);
-        loop->seeds[index] = sherdi_random_seed(range->step, (unsigned)index);
+        loop->randoms[index] = sherdi_random_of(range->step, (unsigned)index);
     }
 }
 
@@ -519,35 +532,45 @@ INLINE void vecs_load_beside(vec_f32 *x, const uint16_t *param, const int16_t *r
     }
 }
 
-INLINE vec_bits tile_bf16_sums(vec_f32 x, vec_bits keys, uint32_t seed)
+/* The sums whose upper halves are moments, rounded at random by the two halves of sherdi_random_bits. */
+INLINE vec_bits tile_bf16_sums(vec_f32 x, vec_bits hash, int part)
 {
-    return VEC(add_epi32)((vec_bits)x,
-                          VEC(srli_epi32)(vec_random_upper(keys ^ vec_set_bits(seed)), 16));
+    vec_bits upper = VEC(srli_epi32)(hash, 16);
+
+    if (part == 1) {
+        return VEC(add_epi32)((vec_bits)x, upper);
+    }
+    return VEC(add_epi32)((vec_bits)x, (hash ^ upper) & vec_set_bits(0xffff));
 }
 
-/* The moments of a step, rounded at random where they are bf16. */
-INLINE void encoded_store_moments(const encoded_step_tile *tile, const update_vecs *vecs,
-                                  int num_parts, tile_form moments, const uint32_t *seeds,
-                                  vec_bits *keys, vec_bits key_step, size_t i)
+INLINE void encoded_store_bf16(const encoded_step_tile *tile, const update_vecs *vecs,
+                               int num_parts, vec_randoms *randoms, size_t i)
 {
-    vec_bits own_keys[UPDATE_VECS];
+    vec_bits hashes[UPDATE_VECS];
 
-    for (size_t k = 0; k < UPDATE_VECS && moments == TILE_BF16; k++) {
-        own_keys[k] = *keys;
-        *keys       = VEC(add_epi32)(*keys, key_step);
+    for (size_t k = 0; k < UPDATE_VECS; k++) {
+        hashes[k] = vec_randoms_upper(randoms);
     }
     for (int part = 1; part < num_parts; part++) {
         vec_bits sums[UPDATE_VECS];
 
         for (size_t k = 0; k < UPDATE_VECS; k++) {
-            if (moments == TILE_BF16) {
-                sums[k] = tile_bf16_sums(vecs->x[part][k], own_keys[k], seeds[part]);
-            } else {
-                vec_store((float *)tile->parts[part] + i + k * LANES, vecs->x[part][k]);
-            }
+            sums[k] = tile_bf16_sums(vecs->x[part][k], hashes[k], part);
         }
-        if (moments == TILE_BF16) {
-            vecs_store_upper((uint16_t *)tile->parts[part] + i, sums);
+        vecs_store_upper((uint16_t *)tile->parts[part] + i, sums);
+    }
+}
+
+INLINE void encoded_store_moments(const encoded_step_tile *tile, const update_vecs *vecs,
+                                  int num_parts, tile_form moments, vec_randoms *randoms, size_t i)
+{
+    if (moments == TILE_BF16) {
+        encoded_store_bf16(tile, vecs, num_parts, randoms, i);
+        return;
+    }
+    for (int part = 1; part < num_parts; part++) {
+        for (size_t k = 0; k < UPDATE_VECS; k++) {
+            vec_store((float *)tile->parts[part] + i + k * LANES, vecs->x[part][k]);
         }
     }
 }
@@ -555,7 +578,7 @@ INLINE void encoded_store_moments(const encoded_step_tile *tile, const update_ve
 /* The step of a tile's elements from `i` on. Where the master is NaN, NaN becomes the one that is stored in all parts. */
 INLINE void encoded_step(const encoded_step_tile *tile, sherd_dtype grad_dtype,
                          const update_rule *rule, tile_form master, tile_form moments,
-                         const uint32_t *seeds, vec_bits *keys, vec_bits key_step, size_t i)
+                         vec_randoms *randoms, size_t i)
 {
     update_vecs vecs;
     vec_flags   is_nan;
@@ -578,7 +601,7 @@ INLINE void encoded_step(const encoded_step_tile *tile, sherd_dtype grad_dtype,
             }
         }
     }
-    encoded_store_moments(tile, &vecs, rule->num_parts, moments, seeds, keys, key_step, i);
+    encoded_store_moments(tile, &vecs, rule->num_parts, moments, randoms, i);
     for (size_t k = 0; k < UPDATE_VECS; k++) {
         vec_store(tile->master + i + k * LANES, vecs.x[0][k]);
     }
@@ -587,28 +610,27 @@ INLINE void encoded_step(const encoded_step_tile *tile, sherd_dtype grad_dtype,
 /* One of the forms that are known where the loop is compiled. */
 INLINE void encoded_steps_as(const encoded_step_tile *tile, const encoded_loop *loop,
                              const update_rule *rule, tile_form master, tile_form moments,
-                             vec_bits *keys, vec_bits key_step)
+                             vec_randoms *randoms)
 {
 #pragma GCC unroll 1
     for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
-        encoded_step(tile, loop->range.grad_dtype, rule, master, moments, loop->seeds, keys,
-                     key_step, i);
+        encoded_step(tile, loop->range.grad_dtype, rule, master, moments, randoms, i);
     }
 }
 
 INLINE void encoded_steps(const encoded_step_tile *tile, const encoded_loop *loop,
-                          const update_rule *rule, vec_bits *keys, vec_bits key_step)
+                          const update_rule *rule, vec_randoms *randoms)
 {
-    if (loop->moments == TILE_BF16 && rule->num_parts > 1) {
+    if (rule->num_parts > 1 && rule->num_parts <= 3 && loop->moments == TILE_BF16) {
         if (tile->is_beside) {
-            encoded_steps_as(tile, loop, rule, TILE_BESIDE, TILE_BF16, keys, key_step);
+            encoded_steps_as(tile, loop, rule, TILE_BESIDE, TILE_BF16, randoms);
         } else {
-            encoded_steps_as(tile, loop, rule, TILE_F32, TILE_BF16, keys, key_step);
+            encoded_steps_as(tile, loop, rule, TILE_F32, TILE_BF16, randoms);
         }
     } else if (tile->is_beside) {
-        encoded_steps_as(tile, loop, rule, TILE_BESIDE, TILE_F32, keys, key_step);
+        encoded_steps_as(tile, loop, rule, TILE_BESIDE, TILE_F32, randoms);
     } else {
-        encoded_steps_as(tile, loop, rule, TILE_F32, TILE_F32, keys, key_step);
+        encoded_steps_as(tile, loop, rule, TILE_F32, TILE_F32, randoms);
     }
 }
 
@@ -617,8 +639,7 @@ INLINE void encoded_close_beside(const encoded_loop *loop, size_t first, const f
                                  vec_mixer *mixer)
 {
     const encoded_part *part    = &loop->parts[0];
-    size_t              at      = loop->range.offset_elems + first;
-    unsigned char      *rest    = sherdi_encoded_at(part->from->data, part->from->encoding, at);
+    unsigned char      *rest    = part->start + first / TILE_ELEMS * part->chunk_bytes;
     uint16_t           *param   = (uint16_t *)loop->range.param + first;
     const uint64_t      no_ties = 0;
     vec_flags16         ties    = vec_no_flags16();
@@ -635,7 +656,7 @@ INLINE void encoded_close_beside(const encoded_loop *loop, size_t first, const f
         memcpy(rest + SHERDI_CHUNK_BF16_BYTES, &no_ties, sizeof(no_ties));
     }
     if (__builtin_expect(vec_flags16_any(ties), 0)) {
-        tile_encode(part->from, at, master, 0, 0);
+        tile_encode(part->from, loop->range.offset_elems + first, master, 0, loop->randoms[0]);
     }
 }
 
@@ -647,7 +668,7 @@ INLINE void encoded_close_master(const encoded_loop *loop, size_t first, float *
     size_t                     at    = range->offset_elems + first;
 
     if (loop->parts[0].is_buffered) {
-        tile_encode(loop->parts[0].from, at, master, range->first_index + first, loop->seeds[0]);
+        tile_encode(loop->parts[0].from, at, master, range->first_index + first, loop->randoms[0]);
         tile_decode(master, loop->parts[0].from, at);
     }
     for (size_t i = 0; i < TILE_ELEMS; i += 2 * LANES) {
@@ -670,7 +691,7 @@ INLINE void encoded_close(const encoded_loop *loop, int num_parts, size_t first,
 
         if (part->is_buffered) {
             tile_encode(part->from, loop->range.offset_elems + first, buffers[index],
-                        loop->range.first_index + first, loop->seeds[index]);
+                        loop->range.first_index + first, loop->randoms[index]);
         }
     }
     if (loop->is_beside) {
@@ -684,7 +705,8 @@ INLINE void encoded_close(const encoded_loop *loop, int num_parts, size_t first,
 INLINE void update_encoded(const sherdi_update_range *range, const update_rule *rule,
                            vec_mixer *mixer)
 {
-    sherdi_rounding start   = {.first_index = range->first_index};
+    sherdi_rounding start   = {.random      = sherdi_random_of(range->step, 1),
+                               .first_index = range->first_index};
     vec_randoms     randoms = vec_randoms_start(&start);
     float          *closing = NULL; /* the new master of the tile before */
     size_t          count   = range->count_elems;
@@ -700,7 +722,7 @@ INLINE void update_encoded(const sherdi_update_range *range, const update_rule *
                 encoded_prefetch(&loop, rule->num_parts, first);
             }
             encoded_open(&tile, &loop, rule->num_parts, first, loop.buffers[turn]);
-            encoded_steps(&tile, &loop, rule, &randoms.keys, randoms.step);
+            encoded_steps(&tile, &loop, rule, &randoms);
         }
         if (closing != NULL) {
             encoded_close(&loop, rule->num_parts, first - TILE_ELEMS, loop.buffers[!turn], closing,

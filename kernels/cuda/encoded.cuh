@@ -27,7 +27,7 @@ typedef struct encoded_part {
     unsigned        more;     /* ... and of what a chunk has behind its elements */
     int             has_ties; /* its signs are another's ties: masked when read, kept when it is
                                  written alone */
-    uint32_t        seed;     /* of random rounding */
+    sherdi_random   random;   /* of rounding */
 } encoded_part;
 
 /* What a kernel has of the parts of a state and the arrays beside them. */
@@ -94,7 +94,7 @@ static inline encoded_arrays encoded_arrays_of(const sherdi_update_args *args, i
     a.is_random  = 1;
     for (int i = 0; i < num_parts; i++) {
         a.parts[i]      = encoded_part_of(args->parts[i], args->encodings[i]);
-        a.parts[i].seed = sherdi_random_seed(args->step, (unsigned)i);
+        a.parts[i].random = sherdi_random_of(args->step, (unsigned)i);
         a.parts[i].has_ties =
             args->encodings[0] == SHERDI_ENCODING_BESIDE && i > 0 && i == args->ties_part;
     }
@@ -318,7 +318,7 @@ static inline __device__ void encoded_decode(const encoded_arrays &a, size_t at,
 
 static inline __device__ uint32_t random_of(const encoded_part &part, uint64_t index)
 {
-    return sherdi_random_bits(part.seed, sherdi_mix_key(index));
+    return sherdi_random_bits(part.random, sherdi_mix_key(index));
 }
 
 /* Bits of `old` where `kept` has them. */

@@ -152,10 +152,10 @@ static void plain_scale_set(const sherdi_encoded *part, size_t first, const floa
 }
 
 void plain_encode(const sherdi_encoded *part, size_t first, const float *x, size_t count,
-                  const uint32_t *seed, uint64_t index)
+                  const sherdi_random *random, uint64_t index)
 {
     for (size_t i = 0; i < count; i++) {
-        uint32_t random = seed == NULL ? 0 : sherdi_random_bits(*seed, sherdi_mix_key(index + i));
+        uint32_t bits = random == NULL ? 0 : sherdi_random_bits(*random, sherdi_mix_key(index + i));
 
         if (i % SHERD_CHUNK_ELEMS == 0) {
             size_t left = count - i;
@@ -163,6 +163,6 @@ void plain_encode(const sherdi_encoded *part, size_t first, const float *x, size
             plain_scale_set(part, first + i, x + i,
                             left < SHERD_CHUNK_ELEMS ? left : SHERD_CHUNK_ELEMS);
         }
-        plain_set(part, first + i, x[i], random, seed != NULL);
+        plain_set(part, first + i, x[i], bits, random != NULL);
     }
 }

@@ -13,9 +13,9 @@ typedef struct part_array {
 /** Zeros. */
 part_array part_make(sherdi_encoding encoding, size_t block_elems);
 float      plain_get(const sherdi_encoded *part, size_t i);
-/** `index` of the first element, `seed` of the step and part; NULL: to nearest. */
+/** `index` of the first element, `random` of the step and part; NULL: to nearest. */
 void plain_encode(const sherdi_encoded *part, size_t first, const float *x, size_t count,
-                  const uint32_t *seed, uint64_t index);
+                  const sherdi_random *random, uint64_t index);
 
 /** Runs body on every instruction set of the machine, with 1 and 3 threads. */
 void every_backend(void (*body)(const sherdi_backend *tested));

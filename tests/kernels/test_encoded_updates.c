@@ -31,12 +31,12 @@ static const sherdi_adam_coeffs ADAM[2] = {
 /* Decoded, updated by the plain element, encoded at random by hand. Returns the fingerprint. */
 static uint64_t plain_adam_span(const scheme *s, block *b, const sherdi_span *span, uint64_t step)
 {
-    static float p[BLOCK_ELEMS], m[BLOCK_ELEMS], v[BLOCK_ELEMS];
-    uint32_t     seeds[3]    = {sherdi_random_seed(step, 0), sherdi_random_seed(step, 1),
-                                sherdi_random_seed(step, 2)};
-    size_t       first       = span->offset_elems;
-    uint64_t     fingerprint = 0;
-    float        x[3];
+    static float  p[BLOCK_ELEMS], m[BLOCK_ELEMS], v[BLOCK_ELEMS];
+    sherdi_random randoms[3]  = {sherdi_random_of(step, 0), sherdi_random_of(step, 1),
+                                 sherdi_random_of(step, 2)};
+    size_t        first       = span->offset_elems;
+    uint64_t      fingerprint = 0;
+    float         x[3];
 
     for (size_t i = 0; i < span->count_elems; i++) {
         p[i] = plain_get(&b->master.part, first + i);
@@ -46,9 +46,9 @@ static uint64_t plain_adam_span(const scheme *s, block *b, const sherdi_span *sp
         sherdi_adam_element(&ADAM[span->group], guarded_get(&b->grad, first + i), x);
         p[i] = x[0], m[i] = x[1], v[i] = x[2];
     }
-    plain_encode(&b->m.part, first, m, span->count_elems, &seeds[1], span->first_index);
-    plain_encode(&b->v.part, first, v, span->count_elems, &seeds[2], span->first_index);
-    plain_encode(&b->master.part, first, p, span->count_elems, &seeds[0], span->first_index);
+    plain_encode(&b->m.part, first, m, span->count_elems, &randoms[1], span->first_index);
+    plain_encode(&b->v.part, first, v, span->count_elems, &randoms[2], span->first_index);
+    plain_encode(&b->master.part, first, p, span->count_elems, &randoms[0], span->first_index);
     for (size_t i = 0; i < span->count_elems; i++) {
         float now = plain_get(&b->master.part, first + i);
 

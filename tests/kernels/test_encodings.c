@@ -223,7 +223,7 @@ static void random_rounding_is_right_on_average(void)
         float  scale = sherdi_fp8_scale(sherdi_bits_f32(fabsf(x)));
 
         for (int i = 0; i < draws; i++) {
-            uint32_t random = sherdi_random_bits(sherdi_random_seed((uint64_t)i / 100, 1),
+            uint32_t random = sherdi_random_bits(sherdi_random_of((uint64_t)i / 100, 1),
                                                  sherdi_mix_key((uint64_t)i));
 
             bf16 += (double)sherdi_cast_bf16_f32(sherdi_bf16_encode_random(x, random));
@@ -232,6 +232,63 @@ static void random_rounding_is_right_on_average(void)
         }
         CHECK_CLOSE((double)x, bf16 / draws, 1e-4);
         CHECK_CLOSE((double)x, fp8 / draws, 2e-3);
+    }
+}
+
+#define DRAWS 65536
+
+/* Of the random bits of a part in a step what bf16 takes, of each of DRAWS elements. */
+static void draw(uint16_t *out, uint64_t step, unsigned part, uint64_t first)
+{
+    sherdi_random random = sherdi_random_of(step, part);
+
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        out[i] = (uint16_t)(sherdi_random_bits(random, sherdi_mix_key(first + i)) >> 16);
+    }
+}
+
+/* Pearson's correlation, within five standard deviations of none, and chi-square of the upper 4 bits of both, 255 degrees of
+ * freedom, within five. */
+static void expect_unrelated(const uint16_t *a, const uint16_t *b)
+{
+    static unsigned cells[256];
+    double          product = 0;
+    double          chi     = 0;
+
+    memset(cells, 0, sizeof(cells));
+    for (size_t i = 0; i < DRAWS; i++) {
+        product += ((double)a[i] - 32767.5) * ((double)b[i] - 32767.5);
+        cells[(a[i] >> 12) * 16 + (b[i] >> 12)]++;
+    }
+    for (size_t i = 0; i < 256; i++) {
+        double off = (double)cells[i] - DRAWS / 256.0;
+
+        chi += off * off / (DRAWS / 256.0);
+    }
+    CHECK(fabs(product / DRAWS / (65536.0 * 65536.0 / 12)) < 5.0 / 256);
+    CHECK(fabs(chi - 255) < 5 * 22.6);
+}
+
+/* The two moments that share a hash, the master beside them, the next element and the next steps draw as if each were
+ * alone. */
+static void random_bits_are_unrelated(void)
+{
+    static uint16_t base[DRAWS];
+    static uint16_t other[DRAWS];
+
+    for (unsigned part = 0; part < 3; part++) {
+        draw(base, 41, part, 1u << 20);
+        for (unsigned second = 0; second < 3; second++) {
+            for (uint64_t later = 0; later < 4; later++) {
+                for (uint64_t step = 41; step < 44; step++) {
+                    if (second == part && later == 0 && step == 41) {
+                        continue;
+                    }
+                    draw(other, step, second, (1u << 20) + later);
+                    expect_unrelated(base, other);
+                }
+            }
+        }
     }
 }
 
@@ -276,6 +333,7 @@ static const test_case CASES[] = {
     CASE(parts_of_every_variant_equal_the_plain_loops),
     CASE(signs_that_are_ties_are_masked_and_kept),
     CASE(random_rounding_is_right_on_average),
+    CASE(random_bits_are_unrelated),
     CASE(fp8_codes_are_their_own_rounding),
     CASE(fp8_scales_hold_the_largest),
 };
