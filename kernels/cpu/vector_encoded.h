@@ -660,21 +660,35 @@ INLINE void encoded_close_beside(const encoded_loop *loop, size_t first, const f
     }
 }
 
-/* A master that rounds is what it is read as again. */
-INLINE void encoded_close_master(const encoded_loop *loop, size_t first, float *master,
+/* The new masters of two registers as they are stored: what rounds is what it is read as again. */
+INLINE void master_round(vec_f32 *a, vec_f32 *b, uint16_t *at, vec_randoms *randoms)
+{
+    vec_bits upper = vec_set_bits(0xffff0000u);
+    vec_bits low   = bf16_sums_of(*a, randoms, 1);
+    vec_bits high  = bf16_sums_of(*b, randoms, 1);
+
+    vec_store_bits(at, vec_pack_upper(low, high));
+    *a = (vec_f32)(low & upper);
+    *b = (vec_f32)(high & upper);
+}
+
+INLINE void encoded_close_master(const encoded_loop *loop, size_t first, const float *master,
                                  vec_mixer *mixer)
 {
     const sherdi_update_range *range = &loop->range;
-    size_t                     at    = range->offset_elems + first;
+    const encoded_part        *part  = &loop->parts[0];
+    uint16_t *rounded = (uint16_t *)(void *)(part->start + first / TILE_ELEMS * part->chunk_bytes);
+    const sherdi_rounding how     = {.random      = loop->randoms[0],
+                                     .first_index = range->first_index + first};
+    vec_randoms           randoms = vec_randoms_start(&how);
 
-    if (loop->parts[0].is_buffered) {
-        tile_encode(loop->parts[0].from, at, master, range->first_index + first, loop->randoms[0]);
-        tile_decode(master, loop->parts[0].from, at);
-    }
     for (size_t i = 0; i < TILE_ELEMS; i += 2 * LANES) {
         vec_f32 a = vec_load(master + i);
         vec_f32 b = vec_load(master + i + LANES);
 
+        if (part->is_buffered) {
+            master_round(&a, &b, rounded + i, &randoms);
+        }
         vec_mixer_add(mixer, a);
         vec_mixer_add(mixer, b);
         if (range->param != NULL) {
@@ -684,7 +698,7 @@ INLINE void encoded_close_master(const encoded_loop *loop, size_t first, float *
 }
 
 INLINE void encoded_close(const encoded_loop *loop, int num_parts, size_t first,
-                          float (*buffers)[TILE_ELEMS], float *master, vec_mixer *mixer)
+                          float (*buffers)[TILE_ELEMS], const float *master, vec_mixer *mixer)
 {
     for (int index = num_parts - 1; index > 0; index--) {
         const encoded_part *part = &loop->parts[index];
