@@ -64,8 +64,7 @@ typedef struct bench_command {
 
 static int bad(const char *option, const char *wanted, const char *given)
 {
-    (void)fprintf(stderr, "sherd: %s wants %s, not '%s'\n", option, wanted, given);
-    return 2;
+    return cli_bad("bench", "%s wants %s, not '%s'", option, wanted, given);
 }
 
 /* ------------------------------------------------------------- the object -- */
@@ -261,15 +260,6 @@ static int rank_main(sherd_world *world, void *ctx)
 
 /* ----------------------------------------------------------- the options -- */
 
-static int read_number(const char *text, int least, int most, int *out)
-{
-    char *end;
-    long  value = strtol(text, &end, 10);
-
-    *out = (int)value;
-    return end != text && *end == '\0' && value >= least && value <= most;
-}
-
 /* "32M": powers of 1024, rounded up so that every portion has elements. */
 static int read_elems(const char *text, size_t *out)
 {
@@ -337,7 +327,7 @@ static int option_take(int option, const char *text, bench_command *command)
 {
     switch (option) {
     case 'n':
-        return read_number(text, 1, BENCH_MOST_RANKS, &command->ranks)
+        return cli_number_read(text, 1, BENCH_MOST_RANKS, &command->ranks)
                    ? -1
                    : bad("--ranks", "1 to 64", text);
     case 'b':
@@ -348,7 +338,7 @@ static int option_take(int option, const char *text, bench_command *command)
                    ? -1
                    : bad("--size", "a number of elements such as 32M", text);
     case 'r':
-        return read_number(text, 1, BENCH_MOST_ROUNDS, &command->request.rounds)
+        return cli_number_read(text, 1, BENCH_MOST_ROUNDS, &command->request.rounds)
                    ? -1
                    : bad("--rounds", "1 to 100", text);
     case 'p':

@@ -138,7 +138,7 @@ static sherd_status layout_predict(const check *c, const check_layout *layout, s
 {
     static const char *const SETTINGS[] = {"zero_optimization.overlap_comm=false"};
     planning_layout          planned    = {
-        .stage = layout->stage, .offload = layout->offload, .world_size = c->measured->ranks};
+                    .stage = layout->stage, .offload = layout->offload, .world_size = c->measured->ranks};
     planning_request request = {.model          = c->model,
                                 .settings       = SETTINGS,
                                 .num_settings   = 1,

@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+static const char COMMAND[] = "checkpoint";
+
 static const char HELP[] =
     "usage: sherd checkpoint list DIR [--json]\n"
     "       sherd checkpoint inspect DIR[/TAG] [--json]\n"
@@ -51,14 +53,6 @@ typedef struct checkpoint_arguments {
     const char *arch, *preset, *model; /* NULL: not given */
     int         is_json, is_yes;
 } checkpoint_arguments;
-
-static int usage_fail(const char *fmt, const char *what)
-{
-    (void)fprintf(stderr, "sherd: ");
-    (void)fprintf(stderr, fmt, what);
-    (void)fprintf(stderr, "; sherd checkpoint --help lists the options\n");
-    return 2;
-}
 
 /* ---- paths ---- */
 
@@ -524,7 +518,7 @@ static int checkpoint_import(const checkpoint_arguments *arguments)
 
     sherd_import_params_init(&params);
     if (arguments->arch != NULL && arguments->model != NULL) {
-        return usage_fail("--arch and --model %s", "are two ways to say one thing");
+        return cli_bad(COMMAND, "--arch and --model are two ways to say one thing");
     }
     return arguments->arch != NULL    ? import_arch(arguments, &params)
            : arguments->model != NULL ? import_model(arguments, &params)
@@ -606,7 +600,7 @@ static int arguments_read(int argc, char **argv, checkpoint_arguments *out, int 
             break;
         case 't':
             if (!dtype_read(optarg, &out->dtype)) {
-                return usage_fail("--type is fp32, bf16 or fp16, not '%s'", optarg);
+                return cli_bad(COMMAND, "--type is fp32, bf16 or fp16, not '%s'", optarg);
             }
             break;
         case 'a':
@@ -638,22 +632,22 @@ static int verb_run(const checkpoint_arguments *arguments)
             continue;
         }
         if (arguments->num_paths < verb->least_paths || arguments->num_paths > verb->most_paths) {
-            return usage_fail(verb->least_paths == 2 ? "%s wants what it reads and where it goes"
-                                                     : "%s wants a checkpoint, or its folder",
-                              verb->name);
+            return cli_bad(COMMAND, "%s wants %s", verb->name,
+                           verb->least_paths == 2 ? "what it reads and where it goes"
+                                                  : "a checkpoint, or its folder");
         }
         if (arguments->is_json && !verb->has_json) {
-            return usage_fail("%s has no --json", verb->name);
+            return cli_bad(COMMAND, "%s has no --json", verb->name);
         }
         if (arguments->model != NULL && verb->run != checkpoint_import) {
-            return usage_fail("%s has no --model", verb->name);
+            return cli_bad(COMMAND, "%s has no --model", verb->name);
         }
         if ((arguments->arch == NULL) != (arguments->preset == NULL)) {
-            return usage_fail("--arch and --preset come %s", "together");
+            return cli_bad(COMMAND, "--arch and --preset come together");
         }
         return verb->run(arguments);
     }
-    return usage_fail("there is no 'sherd checkpoint %s'", arguments->verb);
+    return cli_bad(COMMAND, "there is no 'sherd checkpoint %s'", arguments->verb);
 }
 
 int cli_checkpoint(int argc, char **argv)

@@ -31,6 +31,10 @@ void cli_json_text_print(const char *text);
 void cli_plain_print(const char *text);
 /** Asks the person at the terminal; 1: yes. */
 int cli_confirm(const char *question);
+/** A whole number from `least` to `most`: 1, or 0, and *out is left alone. */
+int cli_number_read(const char *text, int least, int most, int *out);
+/** Prints a sentence about arguments, with the command whose --help lists them; returns 2. */
+int cli_bad(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /** Prints sherd_last_error() and returns 1. */
 int cli_fail(void);
 

@@ -2,8 +2,8 @@
 #include "cli/cli.h"
 
 #include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static const char HELP[] =
     "usage: sherd config FILE [OPTIONS]\n"
@@ -87,16 +87,13 @@ int cli_config(int argc, char **argv)
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     config_arguments           arguments = {0};
-    char                      *end;
     int                        option;
 
     while ((option = getopt_long(argc, argv, "w:s:rh", OPTIONS, NULL)) != -1) {
         switch (option) {
         case 'w':
-            arguments.world_size = (int)strtol(optarg, &end, 10);
-            if (arguments.world_size < 1 || *end != '\0') {
-                (void)fprintf(stderr, "sherd: --world wants a number of ranks, not '%s'\n", optarg);
-                return 2;
+            if (!cli_number_read(optarg, 1, INT_MAX, &arguments.world_size)) {
+                return cli_bad("config", "--world wants a number of ranks, not '%s'", optarg);
             }
             break;
         case 's':

@@ -270,19 +270,6 @@ static int launch_run(launch *job)
     return job->status;
 }
 
-/* A whole number in [least, most], or -1 with a sentence. */
-static int number_read(const char *option, const char *text, int least, int most)
-{
-    char *end;
-    long  value = strtol(text, &end, 10);
-
-    if (end == text || *end != '\0' || value < least || value > most) {
-        (void)fprintf(stderr, "sherd: %s wants %d to %d, not '%s'\n", option, least, most, text);
-        return -1;
-    }
-    return (int)value;
-}
-
 int cli_launch(int argc, char **argv)
 {
     static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
@@ -296,10 +283,15 @@ int cli_launch(int argc, char **argv)
     while ((option = getopt_long(argc, argv, "+n:g:h", OPTIONS, NULL)) != -1) {
         switch (option) {
         case 'n':
-            job.ranks = number_read("--ranks", optarg, 1, MOST_RANKS);
+            if (!cli_number_read(optarg, 1, MOST_RANKS, &job.ranks)) {
+                return cli_bad("launch", "--ranks wants 1 to %d, not '%s'", MOST_RANKS, optarg);
+            }
             break;
         case 'g':
-            job.grace_s = number_read("--grace", optarg, 0, MOST_GRACE_S);
+            if (!cli_number_read(optarg, 0, MOST_GRACE_S, &job.grace_s)) {
+                return cli_bad("launch", "--grace wants 0 to %d seconds, not '%s'", MOST_GRACE_S,
+                               optarg);
+            }
             break;
         case 'h':
             (void)fputs(HELP, stdout);
@@ -308,14 +300,10 @@ int cli_launch(int argc, char **argv)
             (void)fputs(HELP, stderr);
             return 2;
         }
-        if (job.ranks < 0 || job.grace_s < 0) {
-            return 2;
-        }
     }
     if (job.ranks == 0 || optind == argc) {
-        (void)fprintf(stderr, "sherd: launch wants %s; sherd launch --help lists the options\n",
-                      job.ranks == 0 ? "-n N, the number of ranks" : "a program");
-        return 2;
+        return cli_bad("launch", "launch wants %s",
+                       job.ranks == 0 ? "-n N, the number of ranks" : "a program");
     }
     job.program = argv + optind;
     return launch_run(&job);

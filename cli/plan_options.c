@@ -1,6 +1,8 @@
 /* The arguments of sherd plan: a model, layouts, a machine, what to print. */
 #include "cli/plan_parse.h"
 
+#include "cli/cli.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -64,14 +66,6 @@ static const char HELP[] =
     "80G\n"
     "  sherd plan --params 70B --world 64 --device-memory 80G --host-memory 2T --best --out "
     "ds.json\n";
-
-int plan_bad(const char *fmt, const char *what)
-{
-    (void)fprintf(stderr, "sherd: ");
-    (void)fprintf(stderr, fmt, what);
-    (void)fprintf(stderr, "; sherd plan --help lists the options\n");
-    return 2;
-}
 
 /* ----------------------------------------------------------------- values -- */
 
@@ -250,11 +244,11 @@ static int number_take(int option, const char *value, plan_parse *in)
     if (option >= DEVICE_MEMORY) {
         return read_bytes(value, bytes[option - DEVICE_MEMORY])
                    ? 0
-                   : plan_bad("a size is like 80G, 80GB or 512M, not '%s'", value);
+                   : cli_bad("plan", "a size is like 80G, 80GB or 512M, not '%s'", value);
     }
     return read_size(value, sizes[option - HIDDEN])
                ? 0
-               : plan_bad("a size is a whole number above 0, not '%s'", value);
+               : cli_bad("plan", "a size is a whole number above 0, not '%s'", value);
 }
 
 /* Of the layout. */
@@ -266,36 +260,36 @@ static int layout_take(int option, const char *value, plan_parse *in)
     switch (option) {
     case 's':
         if (strchr(value, '=') == NULL || out->request.num_settings == PLAN_MOST_SETTINGS) {
-            return plan_bad("--set wants KEY=JSON (at most 64 times), not '%s'", value);
+            return cli_bad("plan", "--set wants KEY=JSON (at most 64 times), not '%s'", value);
         }
         out->settings[out->request.num_settings++] = value;
         return 0;
     case 'z':
         return read_stages(value, in)
                    ? 0
-                   : plan_bad("--stage wants stages from 0 to 3, not '%s'", value);
+                   : cli_bad("plan", "--stage wants stages from 0 to 3, not '%s'", value);
     case OFFLOAD:
-        return read_offloads(value, in)
-                   ? 0
-                   : plan_bad("--offload wants none, optimizer-cpu, "
-                              "optimizer-nvme, params-cpu, params-nvme or all, "
-                              "not '%s'",
-                              value);
+        return read_offloads(value, in) ? 0
+                                        : cli_bad("plan",
+                                                  "--offload wants none, optimizer-cpu, "
+                                                  "optimizer-nvme, params-cpu, params-nvme or all, "
+                                                  "not '%s'",
+                                                  value);
     case 'w':
         return read_list(value, 1, 1 << 20, out->worlds, PLAN_MOST_WORLDS, &out->num_worlds)
                    ? 0
-                   : plan_bad("--world wants numbers of ranks, not '%s'", value);
+                   : cli_bad("plan", "--world wants numbers of ranks, not '%s'", value);
     case 'r':
         return read_list(value, 0, 1 << 20, &out->request.rank, 1, &count)
                    ? 0
-                   : plan_bad("--rank wants a rank, not '%s'", value);
+                   : cli_bad("plan", "--rank wants a rank, not '%s'", value);
     case RANKS_PER_HOST:
         return read_list(value, 1, 1 << 20, &out->request.ranks_per_host, 1, &count)
                    ? 0
-                   : plan_bad("--ranks-per-host wants a number of ranks, not '%s'", value);
+                   : cli_bad("plan", "--ranks-per-host wants a number of ranks, not '%s'", value);
     case RATE:
         if (out->num_rates == PLAN_MOST_RATES) {
-            return plan_bad("--rate at most 16 times; '%s' is one more", value);
+            return cli_bad("plan", "--rate at most 16 times; '%s' is one more", value);
         }
         out->rates[out->num_rates++] = value;
         return 0;
@@ -317,7 +311,7 @@ static int option_take(int option, const char *value, plan_parse *in)
         in->has_kind = 1;
         return arch_kind_find(value, &in->kind) == 0
                    ? 0
-                   : plan_bad("no architecture '%s': gpt2 or minimind", value);
+                   : cli_bad("plan", "no architecture '%s': gpt2 or minimind", value);
     case 'p':
         in->preset = value;
         return 0;
@@ -337,7 +331,7 @@ static int option_take(int option, const char *value, plan_parse *in)
         in->backend = value;
         return strcmp(value, "cpu") == 0 || strcmp(value, "cuda") == 0
                    ? 0
-                   : plan_bad("--backend wants cpu or cuda, not '%s'", value);
+                   : cli_bad("plan", "--backend wants cpu or cuda, not '%s'", value);
     case RATES:
         out->rates_path = value;
         return 0;
@@ -385,7 +379,7 @@ int plan_options_init(int argc, char **argv, plan_options *out)
         }
     }
     if (optind != argc) {
-        return plan_bad("'%s' is not an option", argv[optind]);
+        return cli_bad("plan", "'%s' is not an option", argv[optind]);
     }
     if (in.preset != NULL && strcmp(in.preset, "help") == 0) {
         plan_presets_list(in.kind);

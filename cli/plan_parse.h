@@ -22,9 +22,6 @@ typedef struct plan_parse {
     const char      *backend;
 } plan_parse;
 
-/** Says what is wrong; 2. `fmt` has one %s. */
-int plan_bad(const char *fmt, const char *what);
-
 /** Puts `in->out` together. As plan_options_init. */
 int plan_request_make(plan_parse *in);
 /** The presets of an architecture, to standard output. */

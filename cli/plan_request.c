@@ -34,7 +34,7 @@ static int arch_finish(const plan_parse *in, arch *model, const char **preset_ou
     }
     model->kind = in->kind;
     if (preset != NULL && arch_preset(in->kind, preset, model) != 0) {
-        return plan_bad("no preset '%s'", preset);
+        return cli_bad("plan", "no preset '%s'", preset);
     }
     model->hidden     = given->hidden > 0 ? given->hidden : model->hidden;
     model->layers     = given->layers > 0 ? given->layers : model->layers;
@@ -50,7 +50,7 @@ static int arch_finish(const plan_parse *in, arch *model, const char **preset_ou
                       ? preset
                       : NULL;
     wrong       = arch_check(model, text, sizeof(text));
-    return wrong == NULL ? 0 : plan_bad("%s", wrong);
+    return wrong == NULL ? 0 : cli_bad("plan", "%s", wrong);
 }
 
 /* Sizes besides the length, which is the sequence's too. */
@@ -69,7 +69,7 @@ static int model_make(const plan_parse *in, plan_options *out)
     int  wrong;
 
     if ((in->path != NULL) + (in->count != NULL) + has_arch_options(in) > 1) {
-        return plan_bad("a model is one of %s", "--model, --params, and --arch with its sizes");
+        return cli_bad("plan", "a model is one of --model, --params, and --arch with its sizes");
     }
     if (in->path != NULL) {
         out->model = planning_model_from_file(in->path, why, sizeof(why));
@@ -77,7 +77,7 @@ static int model_make(const plan_parse *in, plan_options *out)
         size_t elems = planning_count_parse(in->count);
 
         if (elems == 0) {
-            return plan_bad("--params wants a count like 7.5B, not '%s'", in->count);
+            return cli_bad("plan", "--params wants a count like 7.5B, not '%s'", in->count);
         }
         out->model = planning_model_from_count(elems, why, sizeof(why));
     } else {
@@ -109,12 +109,12 @@ static int sequence_make(const plan_parse *in, plan_options *out)
     if (model->has_arch && model->sizes.kind == ARCH_GPT2 && tokens > model->sizes.max_length) {
         (void)snprintf(text, sizeof(text), "%zu, and the model has %zu positions", tokens,
                        model->sizes.max_length);
-        return plan_bad("--tokens is %s", text);
+        return cli_bad("plan", "--tokens is %s", text);
     }
     out->request.length = tokens;
     if (in->batch > 0) {
         if (out->request.num_settings == PLAN_MOST_SETTINGS) {
-            return plan_bad("--set %s", "at most 63 times beside --batch");
+            return cli_bad("plan", "--set at most 63 times beside --batch");
         }
         (void)snprintf(out->batch_setting, sizeof(out->batch_setting),
                        "train_micro_batch_size_per_gpu=%zu", in->batch);
@@ -146,8 +146,9 @@ static int settings_check(const plan_parse *in, const plan_options *out)
         for (size_t k = 0; k < sizeof(KEYS) / sizeof(KEYS[0]); k++) {
             if (KEYS[k].is_set > 0 && strlen(KEYS[k].key) == len &&
                 strncmp(KEYS[k].key, out->settings[i], len) == 0) {
-                return plan_bad("--set %s is what --stage and --offload choose; give it one way",
-                                KEYS[k].key);
+                return cli_bad("plan",
+                               "--set %s is what --stage and --offload choose; give it one way",
+                               KEYS[k].key);
             }
         }
     }
@@ -255,13 +256,13 @@ static int machine_make(const plan_parse *in, plan_options *out)
                        : request->device_bytes > 0 ? "cuda"
                                                    : "cpu";
     if (strcmp(request->backend, "cpu") == 0 && request->device_bytes > 0) {
-        return plan_bad("on cpu device and host are one memory: give %s", "--host-memory");
+        return cli_bad("plan", "on cpu device and host are one memory: give --host-memory");
     }
     for (int i = 0; i < out->num_worlds; i++) {
         if (request->rank >= out->worlds[i]) {
             (void)snprintf(why, sizeof(why), "%d, and a world has %d ranks", request->rank,
                            out->worlds[i]);
-            return plan_bad("--rank is %s", why);
+            return cli_bad("plan", "--rank is %s", why);
         }
     }
     planning_rates_assume(request->backend, &request->rates);
@@ -272,7 +273,7 @@ static int machine_make(const plan_parse *in, plan_options *out)
     }
     for (int i = 0; i < out->num_rates; i++) {
         if (planning_rates_set(out->rates[i], &request->rates, why, sizeof(why)) != 0) {
-            return plan_bad("--rate: %s", why);
+            return cli_bad("plan", "--rate: %s", why);
         }
     }
     return 0;
@@ -285,8 +286,8 @@ static int config_check(const planning_request *request)
 
     if (request->config_path != NULL && stat(request->config_path, &info) == 0 &&
         !S_ISREG(info.st_mode)) {
-        return plan_bad("--config wants a file that can be read more than once, not '%s'",
-                        request->config_path);
+        return cli_bad("plan", "--config wants a file that can be read more than once, not '%s'",
+                       request->config_path);
     }
     return 0;
 }
@@ -294,14 +295,14 @@ static int config_check(const planning_request *request)
 static int output_check(const plan_options *out)
 {
     if (!out->is_best && (out->out_path != NULL || out->is_forced)) {
-        return plan_bad("%s says where --best writes", out->is_forced ? "--force" : "--out");
+        return cli_bad("plan", "%s says where --best writes", out->is_forced ? "--force" : "--out");
     }
     if (out->is_best && (out->is_full || out->is_check)) {
-        return plan_bad("--best chooses between layouts; give %s with the one that it chose",
-                        out->is_full ? "--full" : "--check");
+        return cli_bad("plan", "--best chooses between layouts; give %s with the one that it chose",
+                       out->is_full ? "--full" : "--check");
     }
     if (out->is_best && out->num_worlds > 1 && (out->out_path != NULL || !out->is_json)) {
-        return plan_bad("--best writes one configuration; give one %s", "--world");
+        return cli_bad("plan", "--best writes one configuration; give one --world");
     }
     return 0;
 }

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+static const char COMMAND[] = "state";
+
 static const char HELP[] =
     "usage: sherd state list DIR... [--json]\n"
     "       sherd state remove DIR... (--run HEX | --all) [--yes]\n\n"
@@ -377,14 +379,6 @@ static int state_remove(const state_arguments *arguments, file_list *list)
 
 /* ---- arguments ---- */
 
-static int usage_fail(const char *fmt, const char *what)
-{
-    (void)fprintf(stderr, "sherd: ");
-    (void)fprintf(stderr, fmt, what);
-    (void)fprintf(stderr, "; sherd state --help lists the options\n");
-    return 2;
-}
-
 static int read_run(const char *text, uint64_t *out)
 {
     char *end;
@@ -406,7 +400,7 @@ static int arguments_read(int argc, char **argv, state_arguments *out, int *is_h
         switch (option) {
         case 'r':
             if (!read_run(optarg, &out->run)) {
-                return usage_fail("--run wants a run as list shows it, not '%s'", optarg);
+                return cli_bad(COMMAND, "--run wants a run as list shows it, not '%s'", optarg);
             }
             break;
         case 'a':
@@ -435,16 +429,16 @@ static int arguments_check(const state_arguments *arguments, const char *verb)
     int is_list = strcmp(verb, "list") == 0;
 
     if (!is_list && strcmp(verb, "remove") != 0) {
-        return usage_fail("'%s' is neither list nor remove", verb);
+        return cli_bad(COMMAND, "'%s' is neither list nor remove", verb);
     }
     if (arguments->num_folders == 0) {
-        return usage_fail("%s wants a folder", verb);
+        return cli_bad(COMMAND, "%s wants a folder", verb);
     }
     if (is_list && (arguments->run != 0 || arguments->is_all || arguments->is_yes)) {
-        return usage_fail("%s takes no option but --json", verb);
+        return cli_bad(COMMAND, "%s takes no option but --json", verb);
     }
     if (!is_list && (arguments->is_json || (arguments->run != 0) == arguments->is_all)) {
-        return usage_fail("%s wants either --run HEX or --all, and no --json", verb);
+        return cli_bad(COMMAND, "%s wants either --run HEX or --all, and no --json", verb);
     }
     return 0;
 }

@@ -48,6 +48,7 @@ typedef struct test_run {
     int                rank;
     int                is_verbose;
     int                most_ranks;
+    int                limit_s;   /* longest wait for a rank in a row */
     const char        *nvme_path; /* NULL: not given */
     scratch_folder     folder;
     char               no_state_files[256]; /* why this build has none; "": it has */
@@ -570,83 +571,75 @@ static int read_optimizer(const char *text, test_run *run)
     return run->has_adamw || run->has_lamb;
 }
 
-static int read_number(const char *text, int least, int most, int *out)
-{
-    char *end;
-    long  value = strtol(text, &end, 10);
+static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
+                                        {"backend", required_argument, NULL, 'b'},
+                                        {"optimizer", required_argument, NULL, 'o'},
+                                        {"rows", required_argument, NULL, 'r'},
+                                        {"nvme-path", required_argument, NULL, 'p'},
+                                        {"time-limit", required_argument, NULL, 't'},
+                                        {"verbose", no_argument, NULL, 'v'},
+                                        {"help", no_argument, NULL, 'h'},
+                                        {NULL, 0, NULL, 0}};
 
-    *out = (int)value;
-    return end != text && *end == '\0' && value >= least && value <= most;
+/* Exit status 2, or 0; -1: go on. */
+static int option_take(int option, const char *text, test_run *run)
+{
+    switch (option) {
+    case 'n':
+        return cli_number_read(text, 1, 64, &run->most_ranks)
+                   ? -1
+                   : cli_bad("test", "--ranks wants 1 to 64, not '%s'", text);
+    case 'b':
+        run->params.backend = text;
+        return -1;
+    case 'o':
+        return read_optimizer(text, run)
+                   ? -1
+                   : cli_bad("test", "--optimizer wants adamw, lamb or all, not '%s'", text);
+    case 'r':
+        run->only = text;
+        return -1;
+    case 'p':
+        run->nvme_path = text;
+        return -1;
+    case 't':
+        return cli_number_read(text, 1, 86400, &run->limit_s)
+                   ? -1
+                   : cli_bad("test", "--time-limit wants 1 to 86400 seconds, not '%s'", text);
+    case 'v':
+        run->is_verbose = 1;
+        return -1;
+    case 'h':
+        (void)fputs(HELP, stdout);
+        return 0;
+    default:
+        (void)fputs(HELP, stderr);
+        return 2;
+    }
 }
 
 int cli_test(int argc, char **argv)
 {
-    static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
-                                            {"backend", required_argument, NULL, 'b'},
-                                            {"optimizer", required_argument, NULL, 'o'},
-                                            {"rows", required_argument, NULL, 'r'},
-                                            {"nvme-path", required_argument, NULL, 'p'},
-                                            {"time-limit", required_argument, NULL, 't'},
-                                            {"verbose", no_argument, NULL, 'v'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    test_run                   run       = {.most_ranks = 8, .has_adamw = 1, .has_lamb = 1};
-    const char                *backend   = NULL;
-    int                        limit_s   = 60;
-    int                        option;
-    int                        failed;
+    test_run run = {.most_ranks = 8, .has_adamw = 1, .has_lamb = 1, .limit_s = 60};
+    int      option;
+    int      status;
 
+    sherd_world_params_init(&run.params);
     while ((option = getopt_long(argc, argv, "n:t:vh", OPTIONS, NULL)) != -1) {
-        switch (option) {
-        case 'n':
-            if (!read_number(optarg, 1, 64, &run.most_ranks)) {
-                (void)fprintf(stderr, "sherd: --ranks wants 1 to 64, not '%s'\n", optarg);
-                return 2;
-            }
-            break;
-        case 'b':
-            backend = optarg;
-            break;
-        case 'o':
-            if (!read_optimizer(optarg, &run)) {
-                (void)fprintf(stderr, "sherd: --optimizer wants adamw, lamb or all, not '%s'\n",
-                              optarg);
-                return 2;
-            }
-            break;
-        case 'r':
-            run.only = optarg;
-            break;
-        case 'p':
-            run.nvme_path = optarg;
-            break;
-        case 't':
-            if (!read_number(optarg, 1, 86400, &limit_s)) {
-                (void)fprintf(stderr, "sherd: --time-limit wants seconds, not '%s'\n", optarg);
-                return 2;
-            }
-            break;
-        case 'v':
-            run.is_verbose = 1;
-            break;
-        case 'h':
-            (void)fputs(HELP, stdout);
-            return 0;
-        default:
-            (void)fputs(HELP, stderr);
-            return 2;
+        status = option_take(option, optarg, &run);
+        if (status >= 0) {
+            return status;
         }
     }
-    sherd_world_params_init(&run.params);
-    run.params.timeout_ns = (int64_t)limit_s * 1000000000;
-    if (backend_choose(&run, backend) != 0) {
+    run.params.timeout_ns = (int64_t)run.limit_s * 1000000000;
+    if (backend_choose(&run, run.params.backend) != 0) {
         return 1;
     }
     if (scratch_guard_begin() != 0) { /* before the threads of a world */
         (void)fprintf(stderr, "sherd: no thread for the signals: %s\n", strerror(errno));
         return 1;
     }
-    failed = test_in_world(&run);
+    status = test_in_world(&run);
     scratch_guard_end();
-    return failed;
+    return status;
 }

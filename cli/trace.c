@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -438,19 +439,16 @@ int cli_trace(int argc, char **argv)
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     trace_file                 file      = {.path = NULL};
-    long                       skip      = 1;
+    int                        skip      = 1;
     int                        is_json   = 0;
-    char                      *end;
     int                        option;
     int                        failed;
 
     while ((option = getopt_long(argc, argv, "s:jh", OPTIONS, NULL)) != -1) {
         switch (option) {
         case 's':
-            skip = strtol(optarg, &end, 10);
-            if (end == optarg || *end != '\0' || skip < 0) {
-                (void)fprintf(stderr, "sherd: --skip wants a number of steps, not '%s'\n", optarg);
-                return 2;
+            if (!cli_number_read(optarg, 0, INT_MAX, &skip)) {
+                return cli_bad("trace", "--skip wants a number of steps, not '%s'", optarg);
             }
             break;
         case 'j':

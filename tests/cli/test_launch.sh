@@ -51,7 +51,7 @@ fi
 run 127 -n 2 "$scratch/no-program"
 says err "no-program cannot be run: No such file or directory"
 run 2 -n 0 "$minimal"
-says err "--ranks wants 1 to 1024, not '0'"
+says err "--ranks wants 1 to 1024, not '0'; sherd launch --help"
 run 2 "$minimal"
 says err "launch wants -n N"
 run 2 -n 2
