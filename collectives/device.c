@@ -262,10 +262,15 @@ sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums)
     SHERDI_TRY(world->ops->warm(world, has_vendor_sums));
     after                 = world->backend->device->free_bytes(world->backend);
     world->device.is_warm = wanted;
+    world->device.taken_bytes += before > after ? before - after : 0;
     sherdi_log(SHERD_LOG_INFO, world->rank, "%s takes %.1f MiB of the device for %d ranks",
-               world->ops->name, before > after ? (double)(before - after) / 0x1p20 : 0.0,
-               world->world_size);
+               world->ops->name, (double)world->device.taken_bytes / 0x1p20, world->world_size);
     return SHERD_OK;
+}
+
+size_t sherdi_world_taken_bytes(const sherd_world *world)
+{
+    return world->device.taken_bytes;
 }
 
 /* ---------------------------------------------------------------- tickets -- */

@@ -202,12 +202,14 @@ size_t sherdi_world_reserved_bytes(const sherd_world *world);
 
 /**
  * Lets the transport take what it takes of the device at its first calls (buffers of each peer), by a small call of each
- * kind: what is free after it is the engine's. Once; nothing on most transports. The log says how much it was.
+ * kind: what is free after it is the engine's. Once; nothing on most transports. The log says how much it was, and
+ * sherdi_world_taken_bytes; where others take of the device meanwhile, with theirs.
  *
  * Collective Blocks until all are through. `has_vendor_sums`: SHERDI_COLL_VENDOR_SUM will be asked for.
  * Errors     E_NOMEM on all ranks; E_DEVICE, E_PEER_LOST as every call.
  */
 sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums);
+size_t       sherdi_world_taken_bytes(const sherd_world *world);
 
 /* The machine that a simulated rank stands for; sizes that are not known are 0. */
 typedef struct sherdi_simulated {

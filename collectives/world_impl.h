@@ -94,7 +94,8 @@ typedef struct world_device {
     void                 *receive; /* sherdi_world_reserve */
     size_t                receive_bytes;
     int                   is_warm; /* sherdi_world_warm: 1, or 2 with the transport's own sums */
-    struct sherdi_staged *staged;  /* where the transport moves host memory only */
+    size_t                taken_bytes; /* ... and what the transport took then */
+    struct sherdi_staged *staged;      /* where the transport moves host memory only */
 } world_device;
 
 enum { WORLD_IS_WHOLE = 0, WORLD_IS_FAILING = 1, WORLD_HAS_FAILED = 2 };

@@ -161,6 +161,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
     sherdi_machine          mine      = {
                       .ranks_per_host  = sherdi_world_local_size(world),
                       .transport_bytes = sherdi_world_overhead_bytes(world),
+                      .taken_bytes     = sherdi_world_taken_bytes(world),
                       .has_device      = backend->device->is_async,
                       .has_receive     = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0,
                       .device_bytes    = backend->device->free_bytes(backend),

@@ -198,10 +198,12 @@ typedef struct sherdi_machine {
     size_t memory_bytes; /* that the ranks of this host may still take together */
     int    ranks_per_host;
     size_t transport_bytes; /* held by the world itself, per rank: shown as its own line */
-    int    has_device;      /* device memory is not the host's */
-    size_t device_bytes;    /* of it, that this rank may still take; only with has_device */
-    int    has_receive;     /* the transport moves a reduction's parts into a buffer of its own */
-    int    is_on_lane;      /* collectives are ordered on the device: new values are published while
+    size_t
+           taken_bytes; /* of the device by the transport for itself, measured: another line, and no longer free */
+    int    has_device;   /* device memory is not the host's */
+    size_t device_bytes; /* of it, that this rank may still take; only with has_device */
+    int    has_receive;  /* the transport moves a reduction's parts into a buffer of its own */
+    int    is_on_lane;   /* collectives are ordered on the device: new values are published while
                                later blocks are updated */
 } sherdi_machine;
 

@@ -65,6 +65,15 @@ static void print_total(printer *out, const char *name, const char *tier, uint64
           (double)bytes / 0x1p20);
 }
 
+/* What the transport has for itself. */
+static void print_measured(printer *out, const char *tier, size_t bytes)
+{
+    if (bytes > 0) {
+        print(out, "%-22s %-8s %16zu %12.2f  measured, not planned\n", "transport", tier, bytes,
+              mib(bytes));
+    }
+}
+
 static void print_buffers(printer *out, const sherdi_plan *plan)
 {
     print(out, "%-22s %-8s %16s %12s  %s\n", "buffer", "tier", "bytes", "MiB", "memory of");
@@ -95,10 +104,8 @@ static void print_buffers(printer *out, const sherdi_plan *plan)
         print_total(out, "room for reductions", "device", plan->receive_bytes);
     }
     print_total(out, "while a checkpoint moves", "host", sherdi_plan_checkpoint_bytes(plan));
-    if (plan->machine.transport_bytes > 0) {
-        print(out, "%-22s %-8s %16zu %12.2f  measured, not planned\n", "transport", "host",
-              plan->machine.transport_bytes, mib(plan->machine.transport_bytes));
-    }
+    print_measured(out, "host", plan->machine.transport_bytes);
+    print_measured(out, "device", plan->machine.taken_bytes);
     print(out, "\n");
 }
 
@@ -491,6 +498,9 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
     (void)json_object_set_new(root, "transient_bytes",
                               json_size(buffer_bytes(plan, SHERDI_BUFFER_TRANSIENT)));
     (void)json_object_set_new(root, "receive_bytes", json_size(plan->receive_bytes));
+    (void)json_object_set_new(root, "transport_host_bytes",
+                              json_size(plan->machine.transport_bytes));
+    (void)json_object_set_new(root, "transport_device_bytes", json_size(plan->machine.taken_bytes));
     (void)json_object_set_new(
         root, "device_bytes",
         json_size(plan->total_bytes - plan->host_bytes + plan->receive_bytes));

@@ -333,6 +333,27 @@ static void part_reserves(void)
     sherd_world_destroy(world);
 }
 
+static void part_takes(void)
+{
+    sherd_world *world = world_open("nccl", 0);
+    size_t       taken;
+
+    CHECK_INT(0, sherdi_world_taken_bytes(world));
+    CHECK_OK(sherdi_world_warm(world, 0));
+    taken = sherdi_world_taken_bytes(world);
+    CHECK(taken > 0 || getenv("SHERD_EMULATOR_DEVICES") == NULL); /* NVIDIA's may have it already */
+    CHECK_OK(sherdi_world_warm(world, 0));                        /* once */
+    CHECK_INT(taken, sherdi_world_taken_bytes(world));
+    CHECK_OK(sherdi_world_warm(world, 1));
+    CHECK(sherdi_world_taken_bytes(world) >= taken);
+    sherd_world_destroy(world);
+}
+
+static void nccl_takes_of_the_device_what_is_told(void)
+{
+    ranks_run_part(2, "part_takes", -1);
+}
+
 static void nccl_reduction_without_room_is_refused_with_the_numbers(void)
 {
     ranks_run_part(3, "part_reserves", -1);
@@ -640,6 +661,7 @@ static const test_case CASES[] = {
     CASE(nccl_that_is_not_there_is_told),
     CASE(nccl_of_nvidia_says_that_there_is_no_driver),
     CASE(nccl_without_a_device_is_refused),
+    CASE(nccl_takes_of_the_device_what_is_told),
     CASE(nccl_reduction_without_room_is_refused_with_the_numbers),
     CASE(nccl_adds_up_itself_only_when_asked),
     CASE(nccl_sums_integers_over_the_sockets),
@@ -668,6 +690,7 @@ static const rank_part PARTS[] = {
     PART(part_has_no_driver),
     PART(part_is_on_the_cpu),
     PART(part_reserves),
+    PART(part_takes),
     PART(part_sums_by_vendor),
     PART(part_counts_integers),
     PART(part_leaves_early),
