@@ -4,8 +4,9 @@
 set -eu
 cd "$1"
 failed=0
-folders='base|kernels|collectives|offload|engine|planning|cli|examples|include|bench|tests|docs'
-sources='^(\./)?('$folders')/.*\.([ch]|cu|cuh|cpp)$'
+folders='base|kernels|collectives|offload|engine|models|planning|cli|python|examples|include|bench|tools|tests|docs'
+sources='^(\./)?('$folders')/.*\.([ch]|cu|cuh|cpp|py)$'
+pages='README.md CONTRIBUTING.md docs/*.md examples/*/README.md'
 
 # missing LOCATION NAME FROM: says so unless NAME is there, seen from the folder FROM.
 missing() {
@@ -20,10 +21,11 @@ anchors() {
     sed -n 's/^##* //p' "$1" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9_ -]//g; s/ /-/g'
 }
 
-links=$(grep -noE '\]\([^) ]+\)' README.md CONTRIBUTING.md docs/*.md docs/results/*.md | sed 's/](\(.*\))$/\1/')
+# shellcheck disable=SC2086
+links=$(grep -noE '\]\([^) ]+\)' $pages docs/results/*.md | sed 's/](\(.*\))$/\1/')
 named=$(find . -path './build*' -prune -o -type f -print | grep -E "$sources" | sort |
     xargs grep -noE "(^|[^A-Za-z0-9_./<-])($folders)/[A-Za-z0-9_./-]+\.([ch]|cu|cuh|cpp|sh|py|md|json)\b" \
-        README.md CONTRIBUTING.md docs/*.md | sed 's/:\([0-9]*\):[^A-Za-z]*/:\1:/')
+        $pages | sed 's/:\([0-9]*\):[^A-Za-z]*/:\1:/')
 [ -n "$links" ] && [ -n "$named" ]
 
 while IFS=: read -r page line link; do
