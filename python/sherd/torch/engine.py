@@ -269,6 +269,23 @@ class Engine:
         """Updates done."""
         return self.core.info.step
 
+    @property
+    def micro_steps(self) -> int:
+        """Micro-batches seen."""
+        return self.core.info.micro_step
+
+    @property
+    def global_samples(self) -> int:
+        """Samples of all ranks seen."""
+        return self.micro_steps * self.train_micro_batch_size_per_gpu() * self.world_size
+
+    def was_step_applied(self) -> bool:
+        """Whether the last step() updated the parameters: not within a window, nor after an overflow."""
+        return self.report is not None and bool(self.report.was_updated)
+
+    def zero_optimization_stage(self) -> int:
+        return self.core.info.stage
+
     def gradient_accumulation_steps(self) -> int:
         return self.core.info.accumulation
 
@@ -295,6 +312,13 @@ class Engine:
     @property
     def rank(self) -> int:
         return self.world.rank
+
+    global_rank = rank  # as DeepSpeed calls it
+
+    @property
+    def local_rank(self) -> int:
+        """Of the ranks of this host."""
+        return self.world.local_rank
 
     @property
     def world_size(self) -> int:
