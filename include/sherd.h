@@ -2,7 +2,7 @@
  *
  * The life of a program: world -> config -> engine -> groups, units,
  * parameters, passes -> (bind) -> seal -> fill; then per micro-batch
- * acquire .. release in forward and backward, and sherd_step(). README.md has
+ * acquire .. release in forward and backward, and sherd_step(). docs/guide.md has
  * a complete example, docs/architecture.md the map of the source.
  *
  * Conventions. What can fail returns sherd_status; sherd_last_error() says what
@@ -146,12 +146,11 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads_with(int              
                                                                sherd_world **worlds_out);
 
 /** The world that the launcher set up: torchrun, mpirun, mpiexec, srun, or an explicit
- *  SHERD_RANK/SHERD_WORLD_SIZE/SHERD_RENDEZVOUS; one rank alone when no launcher
- *  is seen. Collective over the job. Blocks until all ranks have met; docs/launching.md
- *  has the variables, and what SHERD_JOB_SECRET is for.
- *  Errors: E_INVAL (variables contradict each other, ranks have different secrets, no
- *  socket can be where they should meet), E_NOTSUP (several hosts and no transport that
- *  can move between them), E_PEER_LOST (a rank never came; every rank says which). */
+ *  SHERD_RANK/SHERD_WORLD_SIZE/SHERD_RENDEZVOUS; one rank alone when no launcher is seen. Collective over the job.
+ *  Blocks until all ranks have met; docs/launching.md has the variables, and what SHERD_JOB_SECRET is for. Errors:
+ *  E_INVAL (variables contradict each other, ranks have different secrets, no socket can be where they should meet),
+ *  E_NOTSUP (several hosts and no transport that can move between them), E_PEER_LOST (a rank never came; every rank
+ *  says which). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_env(const sherd_world_params *params,
                                                            sherd_world             **out);
 
@@ -336,9 +335,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_add(sherd_engine *engine, sher
  *  backward its gradient can be added to. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_reads(sherd_engine *engine, sherd_unit unit,
                                                        sherd_param param);
-/** `unit` comes next in the order of `pass`; may repeat. Without any call for a
- *  pass: the order of declaration, and for BACKWARD the reverse of FORWARD. A unit that
- *  no pass has can be acquired at any time: its bytes are planned beside all others. */
+/** `unit` comes next in the order of `pass`; may repeat. Without any call for a pass: the order of declaration, and for
+ *  BACKWARD the reverse of FORWARD. A unit that no pass has can be acquired at any time: its bytes are planned beside
+ *  all others. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass,
                                                      sherd_unit unit);
 /** The same of a unit that is held longer than from its acquire to its release before the next one: it is
@@ -347,15 +346,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd
  *  holds nothing; that of EVAL, which is FORWARD's, what FORWARD's list holds. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass,
                                                           sherd_unit unit, size_t held_acquires);
-/** Trainer's own memory for a parameter at stages 0-2, before seal: `data` and
- *  `grad` [shape], the parameter's type, row-major, unpadded; the engine writes new values
- *  to `data`, reads `grad` when it is complete (at release(BACKWARD); of a unit with
- *  SHERD_USES_ANY at the step) and zeroes it at the next acquire(BACKWARD). Both stay
- *  the caller's and must outlive the engine. A bound
- *  parameter that is never filled starts from what `data` holds at the first
- *  acquire; from then on `data` is read only as sherd_param_data is: the master weights
- *  are elsewhere, and the next update overwrites what was written. `grad` is NULL for a
- *  frozen parameter. E_NOTSUP at stage 3. */
+/** Trainer's own memory for a parameter at stages 0-2, before seal: `data` and `grad` [shape], the parameter's type,
+ *  row-major, unpadded; the engine writes new values to `data`, reads `grad` when it is complete (at release(BACKWARD);
+ *  of a unit with SHERD_USES_ANY at the step) and zeroes it at the next acquire(BACKWARD). Both stay the caller's and
+ *  must outlive the engine. A bound parameter that is never filled starts from what `data` holds at the first acquire;
+ *  from then on `data` is read only as sherd_param_data is: the master weights are elsewhere, and the next update
+ *  overwrites what was written. `grad` is NULL for a frozen parameter. E_NOTSUP at stage 3. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param,
                                                        void *data, void *grad);
 
@@ -366,27 +362,22 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, she
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_describe_run(sherd_engine *engine,
                                                                 const char   *text);
 
-/** Plans, compares the ranks' plans, allocates all memory. Collective, blocking.
- *  After it the training loop allocates nothing. Errors: E_INVAL (ranks' models
- *  differ, a value cannot be met), E_NOMEM (does not fit: what is missing and the
- *  nearest setting that fits), E_STATE (sealed before). */
+/** Plans, compares the ranks' plans, allocates all memory. Collective, blocking. After it the training loop allocates
+ *  nothing. Errors: E_INVAL (ranks' models differ, a value cannot be met), E_NOMEM (does not fit: what is missing and
+ *  the nearest setting that fits), E_STATE (sealed before). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_seal(sherd_engine *engine);
 
-/** Writes the initial values out[0 .. count_elems) of the elements that start at
- *  row-major index `first_elem`. It is called for any range of the parameter, in any
- *  order, some of it twice, and must give the same values on every rank each time.
- *  The ranks compare at the first acquire: all of a parameter that they keep whole;
- *  of one that they hold in slices a few values at places that are the same on all
- *  ranks (another seed or another file shows; a difference inside one rank's slice
- *  alone need not). */
+/** Writes the initial values out[0 .. count_elems) of the elements that start at row-major index `first_elem`. It is
+ *  called for any range of the parameter, in any order, some of it twice, and must give the same values on every rank
+ *  each time. The ranks compare at the first acquire: all of a parameter that they keep whole; of one that they hold in
+ *  slices a few values at places that are the same on all ranks (another seed or another file shows; a difference
+ *  inside one rank's slice alone need not). */
 typedef sherd_status (*sherd_fill_fn)(void *ctx, size_t first_elem, size_t count_elems, float *out);
-/** Fills `param` by calling `fill`, on this thread, for what this rank holds, in
- *  ascending ranges of 256 Ki elements or what is left, and where ranks hold slices
- *  for the values that they compare. Local. After seal, before the first acquire. Any
- *  order of parameters is right; on NVMe what is filled in the order of declaration or
- *  its reverse is written once and not read, where the ring has four buffers or more.
- *  A trainable parameter whose state was resumed (sherd_engine_query: is_resumed)
- *  keeps its values, and `fill` is not called. Errors: what `fill` returns, E_STATE,
+/** Fills `param` by calling `fill`, on this thread, for what this rank holds, in ascending ranges of 256 Ki elements or
+ *  what is left, and where ranks hold slices for the values that they compare. Local. After seal, before the first
+ *  acquire. Any order of parameters is right; on NVMe what is filled in the order of declaration or its reverse is
+ *  written once and not read, where the ring has four buffers or more. A trainable parameter whose state was resumed
+ *  (sherd_engine_query: is_resumed) keeps its values, and `fill` is not called. Errors: what `fill` returns, E_STATE,
  *  E_INVAL, E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param,
                                                        sherd_fill_fn fill, void *ctx);
@@ -398,23 +389,19 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine
                                                             int root, sherd_fill_fn fill,
                                                             void *ctx);
 
-/** Makes the unit's parameters readable; for BACKWARD also its gradients writable,
- *  which are zero at the first acquire of a micro-batch. Every rank acquires and
- *  releases the same units in the same order, to evaluate too: where gathers meet,
- *  an acquire that only some ranks make is an error there or at the time limit, and
- *  everywhere the next boundary compares and names unit and ranks (E_STATE; the
- *  window is dropped). Units with SHERD_USES_ANY are compared for EVAL alone: a rank
- *  may acquire them as often as it likes, or never, where gathers do not meet (below
- *  stage 3, and there on the CPU with parameters in memory). A rank that did not use
- *  one in a micro-batch counts as zero where another did. Ideally the order is the declared one, which is prefetched;
- *  another order is legal and slower. A unit has one place, which others have while
- *  the plan does not need it: an acquire whose place a held unit covers is refused,
- *  and so is one whose gradient's place an open gradient covers (that of a unit which
- *  backward uses more than once, or whose parameters others read, is open from its
- *  first use to its last even while nothing is held; with SHERD_USES_ANY to the step). Acquires of different units may
- *  nest where the passes say so (sherd_pass_add_held) or their places lie apart. What
- *  fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST, E_IO, E_NOMEM
- *  (its place is taken, and by which unit). */
+/** Makes the unit's parameters readable; for BACKWARD also its gradients writable, which are zero at the first acquire
+ *  of a micro-batch. Every rank acquires and releases the same units in the same order, to evaluate too: where gathers
+ *  meet, an acquire that only some ranks make is an error there or at the time limit, and everywhere the next boundary
+ *  compares and names unit and ranks (E_STATE; the window is dropped). Units with SHERD_USES_ANY are compared for EVAL
+ *  alone: a rank may acquire them as often as it likes, or never, where gathers do not meet (below stage 3, and there
+ *  on the CPU with parameters in memory). A rank that did not use one in a micro-batch counts as zero where another
+ *  did. Ideally the order is the declared one, which is prefetched; another order is legal and slower. A unit has one
+ *  place, which others have while the plan does not need it: an acquire whose place a held unit covers is refused, and
+ *  so is one whose gradient's place an open gradient covers (that of a unit which backward uses more than once, or
+ *  whose parameters others read, is open from its first use to its last even while nothing is held; with SHERD_USES_ANY
+ *  to the step). Acquires of different units may nest where the passes say so (sherd_pass_add_held) or their places lie
+ *  apart. What fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST, E_IO, E_NOMEM (its place is taken,
+ *  and by which unit). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
 /** What was acquired is released even by a call that fails. Where its gradient could
@@ -422,11 +409,10 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, s
  *  Errors: E_STATE (not acquired), E_IO, E_PEER_LOST. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
-/** The parameter's type (sherd_param_params.dtype), row-major, valid while the unit (or one that reads it) is
- *  acquired; NULL, with sherd_last_error(), when it is not. Read only: the optimizer
- *  alone changes parameters. Whether a write would last depends on stage and ranks; with
- *  SHERD_DEBUG=1 the release fails (E_STATE) and names unit and parameter. (Not const,
- *  for the programs that hold it in a pointer to their element type.) */
+/** The parameter's type (sherd_param_params.dtype), row-major, valid while the unit (or one that reads it) is acquired;
+ *  NULL, with sherd_last_error(), when it is not. Read only: the optimizer alone changes parameters. Whether a write
+ *  would last depends on stage and ranks; with SHERD_DEBUG=1 the release fails (E_STATE) and names unit and parameter.
+ *  (Not const, for the programs that hold it in a pointer to their element type.) */
 SHERD_API void *sherd_param_data(sherd_engine *engine, sherd_param param);
 /** Gradient to add to, same type and shape; valid while acquired for BACKWARD. With retain_grads it is read only from the last
  *  release on, and valid until sherd_step or _prepare is called. */
