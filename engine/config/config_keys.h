@@ -28,7 +28,7 @@
       "micro-batches per optimizer step") \
     /* ---- general ---- */ \
     X(STEPS_PER_PRINT, "steps_per_print", SIZE, (SETS(steps_per_print), RANGE(0, INFINITY), NULLABLE, LOCAL), \
-      "every so many steps rank 0 logs a line (level info) with the step, rate, norm, loss scale and samples per second; a program may print one of its own as often (sherd_engine_query); none without it") \
+      "every so many steps rank 0 logs a line (level info) with the step, rate, norm, loss scale, fingerprint of the weights and samples per second; a program may print one of its own as often (sherd_engine_query); none without it") \
     X(GRADIENT_CLIPPING, "gradient_clipping", REAL, (SETS(gradient_clipping), NUMBER(1.0), \
       RANGE(0, INFINITY), AUTO("1.0")), \
       "largest L2 norm of the gradient; 0 switches clipping off") \
