@@ -21,7 +21,7 @@ env 20 the device, as sherd sees it
 kernels 60 conformance of the backend, lanes and events
 adam 60 bench gpu: AdamW, its state in encodings, the other element-wise updates
 trainer 60 GPT-2 124M, bf16, 32 x 1024
-choices 110 the same with each choice of kernels, beside the default
+choices 150 the same with each choice of kernels, beside the default; graphs on a small step
 compiled 120 the same model by PyTorch alone, torch.compile
 exposed 45 the engine's exposed share of its step
 nccl 120 NCCL, a rank on each device or several on one
@@ -33,7 +33,7 @@ lamb 40 bench gpu, LAMB
 memory 40 bench memory: planned, held, and what the device reports
 torch 90 PyTorch's tensors on the device
 sanitizer 80 memcheck and racecheck over the kernels
-large 90 GPT-2 774M, accumulation 8, with and without offload
+large 150 GPT-2 774M, half a million tokens a step, with and without offload
 "
 
 usage() {
@@ -43,7 +43,8 @@ usage: tests/gpu/check.sh [OPTIONS]
   --part LIST    parts, by commas, instead of all: env, kernels, adam, trainer, choices, compiled, exposed, nccl,
                  worlds, proof, engine, offload, lamb, memory, torch, sanitizer, large
   --limit S      seconds for all, the build among them (default: 465); parts that get none are not run
-  --out DIR      logs, check.json (a line for each part, as soon as it is known) and page.md (default: build-gpu/check)
+  --out DIR      logs, check.json (a line for each part, as soon as it is known) and page.md (default: build-gpu/check);
+                 with --part beside what earlier calls left of other parts
   --build DIR    build folder (default: build-gpu)
   --no-build     the build folder is ready
   --arch A       gpu_arch of the build (default: that of the device by its number, else native)
@@ -63,8 +64,12 @@ say() { printf '%s\n' "$*"; }
 
 figure() { printf '%s\n' "$*" >>"$OUT/$PART.figure"; }
 
-# value NAME NUMBER: a figure for programs.
-value() { printf '"%s": %s\n' "$1" "${2:-null}" >>"$OUT/$PART.values"; }
+# value NAME NUMBER: a figure for programs; what is no number, as a ratio of nothing, is none.
+value() {
+    local number=null
+    if [[ ${2-} =~ ^-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?$ ]]; then number=$2; fi
+    printf '"%s": %s\n' "$1" "$number" >>"$OUT/$PART.values"
+}
 
 # line VALUE most|least BOUND UNIT: tells the bound, and fails the part where it is missed.
 line() {
@@ -100,10 +105,11 @@ program() {
     say "$BUILD/$path"
 }
 
-# suite NAME JOBS: its tests; not all at once, since processes take turns on a device.
+# suite NAME JOBS: its tests; not all at once, since processes take turns on a device. One that hangs is ended before the part
+# is, as what it started would go on in the parts that follow.
 suite() {
     local status=0
-    python3 "$root/tests/gpu/suite.py" "$BUILD" "$(sized gpu rehearsal)-$1" --jobs "$2" | tee "$OUT/$PART.tests" || status=$?
+    python3 "$root/tests/gpu/suite.py" "$BUILD" "$(sized gpu rehearsal)-$1" --jobs "$2" --seconds $((PART_SECONDS - 5)) | tee "$OUT/$PART.tests" || status=$?
     figure "$(tail -n 1 "$OUT/$PART.tests")"
     value programs_passed "$(sed -n '$s/^\([0-9]*\) passed.*/\1/p' "$OUT/$PART.tests")"
     return "$status"
@@ -250,6 +256,18 @@ part_trainer() {
     line "$share" least "$LEAST_MFU" " %"
 }
 
+# small NAME ARGS: steps per second of 10 million parameters and 128 tokens, which the host's calls decide.
+small() {
+    local name=$1 steps_per_s
+    shift
+    # shellcheck disable=SC2046
+    train "small_$name" $(sized "--hidden 320 --layers 6 --heads 5 --kv-heads 5 --inner 1280 --vocab 8192 --batch 1 --length 128 --steps 300" \
+        "$TINY --steps 6") "$@"
+    steps_per_s=$(rate "small_$name" "$(sized 20 3)" | awk -v tokens="$(sized 128 8)" '{ printf "%.1f", $1 / tokens }')
+    figure "small $name $steps_per_s steps/s$(sed -n 's/^[0-9]* passes of units.*/, &/p' "$OUT/small_$name.said")"
+    value "small_$name" "$steps_per_s"
+}
+
 # chosen NAME ARGS: tokens per second with these choices, as a figure beside the default's, which is the first.
 chosen() {
     local name=$1 tokens_per_s
@@ -270,6 +288,9 @@ part_choices() {
     chosen cudnn --attention cudnn
     chosen tuned --tune 8 --tuned "$OUT/products.tsv"
     chosen whole_logits --logits-rows 32768
+    chosen graphs --graphs
+    small default
+    small graphs --graphs
     chosen all --kernels fused --attention cudnn --tune 8 --tuned "$OUT/products.tsv"
     chosen again --kernels fused --attention cudnn --tune 8 --tuned "$OUT/products.tsv"
     grep -h '^fingerprint' "$OUT/choice_all.said" "$OUT/choice_again.said" | sort -u >"$OUT/choices.bits"
@@ -303,7 +324,7 @@ part_exposed() {
 
 part_large() {
     local shape inside offloaded share
-    shape=$(sized "--preset 774m --batch 8 --length 1024 --accumulation 8 --steps 5" "$TINY --accumulation 2 --steps 3")
+    shape=$(sized "--preset 774m --batch 8 --length 1024 --accumulation 64 --steps 3" "$TINY --accumulation 2 --steps 3")
     # shellcheck disable=SC2086
     train large_inside $shape
     inside=$(rate large_inside 1)
@@ -317,8 +338,31 @@ part_large() {
     line "$share" least "$LEAST_OFFLOADED" ""
 }
 
+# By number where meson knows it: nvcc's own "native" may be an older one.
+arch_find() {
+    local number
+    number=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d '. ')
+    case $number in
+    80 | 86 | 89 | 90 | 100) say "$number" ;;
+    *) say native ;;
+    esac
+}
+
+# Everything optional on auto. A warning of a compiler that we have not met ends nothing, nor does one program that is not
+# built: its part says so.
+part_build() {
+    if ! command -v meson >/dev/null || ! command -v ninja >/dev/null; then
+        say "FAILED: meson and ninja are needed"
+        return 1
+    fi
+    if ! [ -f "$BUILD/build.ninja" ]; then
+        meson setup "$BUILD" "$root" -Dgpu_arch="${ARCH:-$(arch_find)}" -Dcuda=enabled -Dwerror=false || return 1
+    fi
+    ninja -C "$BUILD" -j "$(nproc)" -k 0
+}
+
 if [ "${1-}" = --run-part ]; then # by itself, below
-    PART=$2
+    PART=$2 PART_SECONDS=$3
     "part_$PART"
     exit
 fi
@@ -326,8 +370,8 @@ fi
 # ----------------------------------------------------------------- command --
 
 command_line="tests/gpu/check.sh $*"
-carried="" only="" has_build=0 limit=465 arch="" python=python3
-export OUT="" BUILD=$root/build-gpu EMULATED=0 PYTHON=""
+carried="" only="" has_build=0 limit=465 python=python3
+export OUT="" BUILD=$root/build-gpu EMULATED=0 PYTHON="" ARCH=""
 while [ $# -gt 0 ]; do
     case $1 in
     --carried | --out | --build | --part | --limit | --arch | --python)
@@ -338,7 +382,7 @@ while [ $# -gt 0 ]; do
         --build) BUILD=$(realpath -m "$2") ;;
         --part) only=$2 ;;
         --limit) limit=$2 ;;
-        --arch) arch=$2 ;;
+        --arch) ARCH=$2 ;;
         --python) python=$2 ;;
         esac
         shift 2
@@ -377,10 +421,14 @@ if [ "$EMULATED" = 0 ] && ! nvidia-smi -L >/dev/null 2>&1 && ! [ -e /dev/nvidia0
     exit 77
 fi
 mkdir -p "$OUT" "$BUILD"
-for part in $(awk '{ print $1 }' <<<"$PARTS"); do
+# What an earlier call has left of other parts stays: together they are one check.
+kept=$OUT/check.json
+[ -n "$only" ] || rm -f "$kept" "$OUT/page.md"
+todo=${only:-$(awk '{ print $1 }' <<<"$PARTS")}
+for part in ${todo//,/ } $([ $has_build = 1 ] || say build); do
     rm -f "$OUT/$part".*
+    [ ! -f "$kept" ] || sed -i "/^{\"part\": \"$part\",/d" "$kept"
 done
-rm -f "$OUT/check.json"
 
 # Packages that are not installed: a copy of their pkg-config files that says where they are. A NCCL among them is taken
 # before any other, and has rings alone (fetch-nccl.sh).
@@ -401,7 +449,7 @@ carried_use() {
     export CPATH=$carried/usr/include:$carried/usr/include/x86_64-linux-gnu${CPATH:+:$CPATH}
     export LIBRARY_PATH=$libs:$libs/openblas-pthread:$carried/lib/x86_64-linux-gnu${LIBRARY_PATH:+:$LIBRARY_PATH}
     LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$libs:$libs/openblas-pthread:$libs/openmpi/lib:$libs/pmix2/lib:$carried/lib/x86_64-linux-gnu
-    export LD_LIBRARY_PATH OPAL_PREFIX=$carried/usr
+    export LD_LIBRARY_PATH CARRIED_LIBS=$libs OPAL_PREFIX=$carried/usr
     if [ -e "$libs/libnccl.so.2" ]; then
         export SHERD_NCCL_LIBRARY=$libs/libnccl.so.2 NCCL_ALGO=RING
     fi
@@ -412,17 +460,17 @@ carried_use() {
     fi
 }
 
-# NCCL and cuBLASLt that came with Python, where the toolkit has none. Of their folders of headers, which have a runtime of
+# NCCL, cuBLASLt and cuDNN that came with Python, where the toolkit has none. Of their folders of headers, which have a runtime of
 # another version too, those alone that are wanted. A line for each that was found.
 wheels_use() {
     local folder header
     command -v python3 >/dev/null || return 0
     while read -r folder; do
-        for header in nccl.h cublasLt.h cublas_api.h; do
-            [ -f "$folder/include/$header" ] || continue
+        for header in "$folder"/include/{nccl,cublasLt,cublas_api,cudnn*}.h; do
+            [ -f "$header" ] || continue
             mkdir -p "$BUILD/wheels"
-            ln -sf "$folder/include/$header" "$BUILD/wheels/$header"
-            say "# wheels   $header of $(basename "$folder")"
+            ln -sf "$header" "$BUILD/wheels/"
+            say "# wheels   $(basename "$header") of $(basename "$folder")"
         done
         if [ -d "$folder/lib" ]; then
             export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder/lib
@@ -432,42 +480,19 @@ wheels_use() {
 import glob, os, sys
 for entry in sys.path:
     for folder in sorted(glob.glob(os.path.join(entry, "nvidia", "*"))):
-        if os.path.basename(folder) in ("nccl", "cublas", "cu12", "cu13"):
+        if os.path.basename(folder) in ("nccl", "cublas", "cudnn", "cu12", "cu13"):
             print(folder)' 2>/dev/null)
     [ ! -d "$BUILD/wheels" ] || export CPATH=${CPATH:+$CPATH:}$BUILD/wheels
     return 0
 }
 
-# A Python with PyTorch, for peers, without the libraries from above; "" where there is none.
+# A Python with PyTorch, for peers, with its own libraries before those from above; "" where there is none.
 python_find() {
     if "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1; then
         PYTHON=$OUT/with-torch
-        printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$@"\n' "'${LD_LIBRARY_PATH-}'" "'$python'" >"$PYTHON"
+        printf '#!/bin/sh\nLD_LIBRARY_PATH=%s${CARRIED_LIBS:+:$CARRIED_LIBS} exec %s "$@"\n' "'${LD_LIBRARY_PATH-}'" "'$python'" >"$PYTHON"
         chmod +x "$PYTHON"
     fi
-}
-
-# By number where meson knows it: nvcc's own "native" may be an older one.
-arch_find() {
-    local number
-    number=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d '. ')
-    case $number in
-    80 | 86 | 89 | 90 | 100) say "$number" ;;
-    *) say native ;;
-    esac
-}
-
-# Everything optional on auto. A warning of a compiler that we have not met ends nothing, nor does one program that is not
-# built: its part says so.
-build() {
-    if ! command -v meson >/dev/null || ! command -v ninja >/dev/null; then
-        say "meson and ninja are needed"
-        return 1
-    fi
-    if ! [ -f "$BUILD/build.ninja" ]; then
-        meson setup "$BUILD" "$root" -Dgpu_arch="${arch:-$(arch_find)}" -Dcuda=enabled -Dwerror=false || return 1
-    fi
-    ninja -C "$BUILD" -j "$(nproc)" -k 0
 }
 
 processor() { sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1; }
@@ -491,7 +516,7 @@ heading() {
 }
 
 # Characters of a text that JSON wants told otherwise.
-quoted() { printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g' | tr '\n\t' '  ')"; }
+quoted() { printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g' | tr '\000-\037' ' ')"; }
 
 result_rows=""
 failed=0
@@ -507,22 +532,21 @@ row() {
     case $2 in FAIL* | MISSED) failed=1 ;; esac
 }
 
-# Ends the build when so little time is left that no part would run.
+# Ends the build, and all that it has started, when so little time is left that no part would run.
 build_run() {
-    local before=$SECONDS status=0 builder
-    build >"$OUT/build.log" 2>&1 &
-    builder=$!
-    while kill -0 "$builder" 2>/dev/null && [ "$(left)" -gt 60 ]; do sleep 1; done
-    if kill -0 "$builder" 2>/dev/null; then
-        kill "$builder"
-        say "the build did not end in time"
-    fi
-    wait "$builder" || status=$?
+    local before=$SECONDS status=0 seconds
+    seconds=$(($(left) - 60))
+    [ "$seconds" -gt 1 ] || seconds=1
+    timeout -k 5 "$seconds" "$root/tests/gpu/check.sh" --run-part build "$seconds" >"$OUT/build.log" 2>&1 || status=$?
     if [ "$status" != 0 ]; then
         say '```'
         grep -E 'error|ERROR|FAILED' "$OUT/build.log" | head -n 30 || tail -n 30 "$OUT/build.log"
         say '```'
-        row build "FAIL: $(grep -c '^FAILED' "$OUT/build.log") targets" $((SECONDS - before)) "what was built goes on" ""
+        if [ "$status" = 124 ] || [ "$status" = 137 ]; then
+            row build "FAIL: over $seconds s" $((SECONDS - before)) "what was built goes on; call again, and it ends" ""
+        else
+            row build "FAIL: $(grep -c '^FAILED' "$OUT/build.log") targets" $((SECONDS - before)) "what was built goes on" ""
+        fi
         return
     fi
     row build pass $((SECONDS - before)) "$(sed -n 's/^ *\(hwloc\|Open MPI\|liburing\|libxxhash\|openblas (trainer)\|CUDA\|NCCL\) *: *\(YES\|NO\).*/\1 \2/p' "$OUT/build.log" | tr '\n' ',' | sed 's/,$//; s/,/, /g')" ""
@@ -553,7 +577,7 @@ part_run() {
         return
     fi
     [ "$seconds" -le "$(left)" ] || seconds=$(left)
-    timeout -k 5 "$seconds" "$root/tests/gpu/check.sh" --run-part "$name" >"$OUT/$name.log" 2>&1 || status=$?
+    timeout -k 5 "$seconds" "$root/tests/gpu/check.sh" --run-part "$name" "$seconds" >"$OUT/$name.log" 2>&1 || status=$?
     case $status in
     0) result=pass ;;
     77) result="not tested" ;;
@@ -622,5 +646,5 @@ set +e
 (
     set -e
     all
-) 2>&1 | tee "$OUT/page.md"
+) 2>&1 | tee -a "$OUT/page.md"
 exit "${PIPESTATUS[0]}"

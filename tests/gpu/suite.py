@@ -1,6 +1,6 @@
 """Runs the tests of one suite of a build, without meson: suite.py BUILD SUITE [--jobs N] [--seconds S]. A test whose program
-was not built is told and is no failure. Ends with 0 when all that ran passed, 77 when none ran, else 1; the last line
-counts, and the line before it that begins with "skipped: " says why the first skipped test was."""
+was not built is told and is no failure; one for which no time was left is. Ends with 0 when all that ran passed, 77 when none
+ran, else 1; the last line counts, and the line before it that begins with "skipped: " says why the first skipped test was."""
 
 import argparse
 import concurrent.futures
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-PASSED, SKIPPED, FAILED, NOT_BUILT = "passed", "skipped", "failed", "not built"
+PASSED, SKIPPED, FAILED, NOT_BUILT, NOT_RUN = "passed", "skipped", "failed", "not built", "not run"
 
 
 def tests_of(build, suite):
@@ -34,6 +34,8 @@ def run(test, build, deadline):
     if not os.access(test["cmd"][0], os.X_OK):
         return NOT_BUILT, 0.0, ""
     start = time.monotonic()
+    if start >= deadline:
+        return NOT_RUN, 0.0, ""
     seconds = max(1.0, min(test["timeout"] or 1e9, deadline - start))
     process = subprocess.Popen(test["cmd"], cwd=test["workdir"] or build, env={**os.environ, **test["env"]},
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -63,7 +65,7 @@ def arguments():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("suite")
     parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
-    parser.add_argument("--seconds", type=float, default=1e9, help="for all of them")
+    parser.add_argument("--seconds", type=float, default=1e9, help="for all of them; what runs then is killed")
     return parser.parse_args()
 
 
@@ -72,7 +74,7 @@ def main():
     given = arguments()
     build = given.build.resolve()
     deadline = time.monotonic() + given.seconds
-    counts = dict.fromkeys((PASSED, SKIPPED, FAILED, NOT_BUILT), 0)
+    counts = dict.fromkeys((PASSED, SKIPPED, FAILED, NOT_BUILT, NOT_RUN), 0)
     why = ""
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as threads:
         running = {threads.submit(run, test, build, deadline): test for test in tests_of(build, given.suite)}
@@ -84,7 +86,7 @@ def main():
     if why:
         print(f"skipped: {why}")
     print(", ".join(f"{count} {what}" for what, count in counts.items() if count or what == PASSED))
-    return 1 if counts[FAILED] else 0 if counts[PASSED] else 77
+    return 1 if counts[FAILED] or counts[NOT_RUN] else 0 if counts[PASSED] else 77
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ cat >"$scratch/bin/torch" <<'SH'
 #!/bin/sh
 case "$*" in
 *trainer_torch.py*) printf 'step 80.00 ms (79.00 .. 81.00), 409600 tokens/s, MFU 36.5 %%; loss 9.8\n' ;;
-*test_torch_cuda.py*) printf 'loss 4.0 -> 1.0\nRan 3 tests in 0.1s\n\nOK\n' ;;
+*test_torch_cuda.py*) printf 'loss 4.0 -> 1.0\nRan 3 tests in 0.1s\n\n\033[32mOK\r\n' ;;
 esac
 SH
 cat >"$scratch/bin/compute-sanitizer" <<'SH'
@@ -61,6 +61,8 @@ done
 told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+}'
 told all choices '"default": [0-9]+,"fused": [0-9]+,"cudnn": [0-9]+,"tuned": [0-9]+'
 told all choices 'cudnn [0-9]+ tokens/s .*, attention by kernels of its own'
+told all choices '"graphs": [0-9]+,"small_default": [0-9.]+,"small_graphs": [0-9.]+'
+told all choices '3 passes of units as graphs'
 told all choices ' 1 fingerprint of the last two'
 told all compiled 'MFU 36.5 % by torch.compile, [0-9.]+ % ours'
 told all adam '"of_copy": [0-9.]+'
@@ -68,6 +70,14 @@ told all exposed '"exposed_percent": [0-9.]+'
 told all large '"offloaded_share": [0-9.]+'
 python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$scratch/all/check.json" || fail "check.json is no JSON"
 cmp -s "$scratch/all.page" "$scratch/all/page.md" || fail "the page that is kept is another"
+
+# A part by itself leaves what others have found, and is held against it.
+printf '{"part": "large", "kept": true}\n' >>"$scratch/all/check.json"
+rehearse all --build "$build" --python "$scratch/bin/torch" --part compiled
+[ "$status" = 0 ] || fail "status $status: $(cat "$scratch/all.page")"
+told all compiled 'MFU 36.5 % by torch.compile, [0-9.]+ % ours'
+[ "$(grep -c '"part": "compiled"' "$scratch/all/check.json")" = 1 ] || fail "a part that ran again is told twice"
+grep -q '"kept": true' "$scratch/all/check.json" || fail "what an earlier call has found is gone"
 
 # A build that lacks a program, and a part that fails: the others go on.
 mkdir -p "$scratch/less/tests/cli" "$scratch/less/tests/gpu"
@@ -77,15 +87,27 @@ ln -s "$build/tests/cli/sherd_emulated_command" "$scratch/less/tests/cli/"
 printf '#!/bin/sh\n[ "$1" = -c ] || exit 3\n' >"$scratch/bin/torch"
 mkdir -p "$scratch/site/nvidia/cu13/include"
 touch "$scratch/site/nvidia/cu13/include/cublasLt.h" "$scratch/site/nvidia/cu13/include/cuda_runtime.h"
+mkdir -p "$scratch/site/nvidia/cudnn/include"
+touch "$scratch/site/nvidia/cudnn/include/cudnn_backend.h" "$scratch/site/nvidia/cudnn/include/cudnn_version.h"
 PYTHONPATH=$scratch/site rehearse less --build "$scratch/less" --part env,trainer,torch,proof --python "$scratch/bin/torch"
 [ "$status" = 1 ] || fail "a part failed and the status is $status"
 told less env '"result": "pass"'
 # Headers of wheels that the toolkit may lack are found, and no runtime of another version.
 grep -q "wheels   cublasLt.h of cu13" "$scratch/less.page" || fail "cublasLt.h of a wheel is not found: $(cat "$scratch/less.page")"
-[ "$(ls "$scratch/less/wheels")" = cublasLt.h ] || fail "of a wheel's headers: $(ls "$scratch/less/wheels")"
+[ "$(ls "$scratch/less/wheels" | tr '\n' ' ')" = "cublasLt.h cudnn_backend.h cudnn_version.h " ] || fail "of a wheel's headers: $(ls "$scratch/less/wheels")"
 told less trainer '"result": "not tested", .*"figure": "tests/examples/sherd-llm-emulated was not built"'
 told less torch '"result": "FAIL: status 3"'
 told less proof '"result": "pass"'
+
+# A test that hangs is ended before its part is, and what has no turn says so.
+mkdir -p "$scratch/hung/meson-info"
+for name in first second; do
+    printf '{"name": "%s", "cmd": ["/bin/sleep", "60"], "suite": ["a:gpu-x"], "timeout": 30, "workdir": null, "env": {}}\n' "$name"
+done | paste -sd, | sed 's/.*/[&]/' >"$scratch/hung/meson-info/intro-tests.json"
+status=0
+python3 "$(dirname "$0")/suite.py" "$scratch/hung" gpu-x --seconds 0.5 >"$scratch/hung.said" || status=$?
+[ "$status" = 1 ] || fail "a test that hangs gives $status"
+grep -q '^0 passed, 1 failed, 1 not run$' "$scratch/hung.said" || fail "a test that hangs: $(cat "$scratch/hung.said")"
 
 # No time: said, and no failure of what did not run.
 rehearse late --build "$build" --part env,large --limit 5
