@@ -24,7 +24,7 @@ trainer 60 GPT-2 124M, bf16, 32 x 1024
 choices 150 the same with each choice of kernels, beside the default; graphs on a small step
 compiled 120 the same model by PyTorch alone, torch.compile
 exposed 45 the engine's exposed share of its step
-nccl 120 NCCL, a rank on each device or several on one
+nccl 200 NCCL, a rank on each device or several on one, whose processes take turns there
 worlds 70 several ranks on one device: threads, processes
 proof 110 sherd test, fingerprints of CPU and GPU
 engine 110 the engine's tests, its memory on the device
@@ -540,12 +540,12 @@ build_run() {
     timeout -k 5 "$seconds" "$root/tests/gpu/check.sh" --run-part build "$seconds" >"$OUT/build.log" 2>&1 || status=$?
     if [ "$status" != 0 ]; then
         say '```'
-        grep -E 'error|ERROR|FAILED' "$OUT/build.log" | head -n 30 || tail -n 30 "$OUT/build.log"
+        grep -E 'error:|ERROR|FAILED' "$OUT/build.log" | head -n 30 || tail -n 30 "$OUT/build.log"
         say '```'
         if [ "$status" = 124 ] || [ "$status" = 137 ]; then
             row build "FAIL: over $seconds s" $((SECONDS - before)) "what was built goes on; call again, and it ends" ""
         else
-            row build "FAIL: $(grep -c '^FAILED' "$OUT/build.log") targets" $((SECONDS - before)) "what was built goes on" ""
+            row build "FAIL: status $status" $((SECONDS - before)) "$(grep -c '^FAILED' "$OUT/build.log") targets failed; what was built goes on" ""
         fi
         return
     fi
@@ -571,7 +571,7 @@ shown() {
 }
 
 part_run() {
-    local name=$1 seconds=$2 what=$3 status=0 before=$SECONDS result figures
+    local name=$1 seconds=$2 what=$3 status=0 before=$SECONDS result figures skipped
     if [ "$(left)" -lt 10 ]; then
         row "$name" "not run" 0 "no time left" ""
         return
@@ -588,7 +588,8 @@ part_run() {
     touch "$OUT/$name.figure"
     figures=$(tr '\n' ';' <"$OUT/$name.figure" | sed 's/;$//; s/;/; /g')
     if [ "$status" = 77 ]; then
-        figures=$(sed -n 's/.*skipped: //p' "$OUT/$name.log" | tail -n 1)
+        skipped=$(sed -n 's/.*skipped: //p' "$OUT/$name.log" | tail -n 1)
+        figures=${skipped:-$figures}
     elif [ "$EMULATED" = 1 ]; then
         figures="emulated: $figures"
     fi

@@ -31,7 +31,7 @@ exec $(command -v g++) -I$work/build/include "\$@" -O1 -g0
 SH
 chmod +x "$work/bin/g++"
 
-# `lib` alone: neither the static library nor tools.
+# `lib` alone: neither the static library nor tools. With NVTX: 2.30.7 does not link without.
 make -C "$work/src" -j "${4:-2}" lib BUILDDIR="$work/build" CXX="$work/bin/g++" CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}" \
     NVCC_GENCODE="-gencode=arch=compute_$arch,code=sm_$arch" ONLY_FUNCS="$FUNCTIONS"
 library=$(realpath "$work/build/lib/libnccl.so.2")

@@ -99,6 +99,12 @@ told less trainer '"result": "not tested", .*"figure": "tests/examples/sherd-llm
 told less torch '"result": "FAIL: status 3"'
 told less proof '"result": "pass"'
 
+# Nothing of a suite was built: its part says so.
+mkdir -p "$scratch/bare/meson-info"
+printf '[{"name": "a", "cmd": ["/nowhere/a"], "suite": ["a:rehearsal-kernels"]}]\n' >"$scratch/bare/meson-info/intro-tests.json"
+rehearse none --build "$scratch/bare" --part kernels
+told none kernels '"result": "not tested", .*"figure": "0 passed, 1 not built"'
+
 # A test that hangs is ended before its part is, and what has no turn says so.
 mkdir -p "$scratch/hung/meson-info"
 for name in first second; do
