@@ -25,10 +25,7 @@ template <typename Rule> struct update_encoded {
 
     __device__ void span(const span_view &view)
     {
-        c = groups[view.group];
-        if (ratios != NULL) {
-            c.neg_step_size = c.neg_step_size * ratios[view.param];
-        }
+        c = span_coeffs(groups, ratios, view);
     }
 
     __device__ void range(const span_view &view, size_t tile_first, size_t low, size_t high)

@@ -4,6 +4,7 @@
 #define SHERDI_KERNELS_CUDA_UPDATES_CUH
 
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/spans.cuh"
 #include "kernels/updates/updates.h"
 
 #define SHERDI_UPDATE(name, num_parts)                                                             \
@@ -17,6 +18,18 @@
         }                                                                                          \
     };
 #include "kernels/updates/rows.h"
+
+/* Coefficients of a span's group; `ratios`, by parameter, may be NULL. */
+template <typename Coeffs>
+static inline __device__ Coeffs span_coeffs(const Coeffs *groups, const float *ratios, const span_view &view)
+{
+    Coeffs c = groups[view.group];
+
+    if (ratios != NULL) {
+        c.neg_step_size = c.neg_step_size * ratios[view.param];
+    }
+    return c;
+}
 
 /* What all updates have; as many parts as the update at hand. */
 typedef struct update_arrays {
