@@ -14,6 +14,7 @@
  * SHERD_FAKE_NCCL, words separated by commas: version=N; hang=R, rank R never comes to the making of the
  * communicator; fail=R:N, the N-th device call (from 1) of rank R ends in an asynchronous error; stall=R:N, that
  * call never moves anything; refuse, memory cannot be registered. */
+#include "kernels/formulas.h"
 #include "tests/emulator/emulator.h"
 
 #include <nccl.h>
@@ -269,78 +270,46 @@ static int transfer_is_first(const job *work, size_t index)
 
 /* -------------------------------------------------------------------- sums -- */
 
-static float half_float(const void *data, size_t i, ncclDataType_t type)
+static float float_get(const void *data, size_t i, ncclDataType_t type)
 {
-    uint16_t bits;
-    uint32_t wide;
-    float    value;
+    const uint16_t *halves = data;
 
-    memcpy(&bits, (const unsigned char *)data + i * 2, 2);
-    if (type == ncclBfloat16) {
-        wide = (uint32_t)bits << 16;
-        memcpy(&value, &wide, 4);
-        return value;
-    }
-#if defined(__FLT16_MANT_DIG__)
-    {
-        _Float16 half;
-
-        memcpy(&half, &bits, 2);
-        return (float)half;
-    }
-#else
-    return 0;
-#endif
+    return type == ncclFloat32    ? ((const float *)data)[i]
+           : type == ncclBfloat16 ? sherdi_cast_bf16_f32(halves[i])
+                                  : sherdi_cast_f16_f32(halves[i]);
 }
 
-static void half_store(void *data, size_t i, ncclDataType_t type, float value)
+static void float_put(void *data, size_t i, ncclDataType_t type, float value)
 {
-    uint16_t bits = 0;
-    uint32_t wide;
-
-    if (type == ncclBfloat16) {
-        memcpy(&wide, &value, 4);
-        bits = (uint16_t)((wide + 0x7fff + ((wide >> 16) & 1)) >> 16);
+    if (type == ncclFloat32) {
+        ((float *)data)[i] = value;
     } else {
-#if defined(__FLT16_MANT_DIG__)
-        _Float16 half = (_Float16)value;
-
-        memcpy(&bits, &half, 2);
-#endif
+        ((uint16_t *)data)[i] =
+            type == ncclBfloat16 ? sherdi_cast_f32_bf16(value) : sherdi_cast_f32_f16(value);
     }
-    memcpy((unsigned char *)data + i * 2, &bits, 2);
 }
 
-/* recv[i] = part[last][i] + ... + part[0][i], rounded at each step as a ring would. */
+/* sum[i] += part[i], rounded as a ring would. */
+static void part_add(void *sum, const void *part, size_t count, ncclDataType_t type)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (type == ncclUint64) {
+            ((uint64_t *)sum)[i] += ((const uint64_t *)part)[i];
+        } else {
+            float_put(sum, i, type, float_get(sum, i, type) + float_get(part, i, type));
+        }
+    }
+}
+
+/* recv = part[last] + ... + part[0]. */
 static void parts_sum(const job *work)
 {
-    size_t bytes = type_bytes(work->type);
-    size_t part  = work->count * bytes;
+    size_t len  = work->count * type_bytes(work->type);
+    int    last = work->comm->size - 1;
 
-    for (size_t i = 0; i < work->count; i++) {
-        for (int r = work->comm->size - 1; r >= 0; r--) {
-            const unsigned char *from  = work->room + (size_t)r * part;
-            int                  first = r == work->comm->size - 1;
-
-            if (work->type == ncclUint64) {
-                uint64_t *sum = (uint64_t *)work->recv + i;
-                uint64_t  value;
-
-                memcpy(&value, from + i * 8, 8);
-                *sum = first ? value : *sum + value;
-            } else if (work->type == ncclFloat32) {
-                float *sum = (float *)work->recv + i;
-                float  value;
-
-                memcpy(&value, from + i * 4, 4);
-                *sum = first ? value : *sum + value;
-            } else {
-                float value = half_float(from, i, work->type);
-
-                half_store(work->recv, i, work->type,
-                           first ? value : half_float(work->recv, i, work->type) + value);
-            }
-        }
+    memcpy(work->recv, work->room + (size_t)last * len, len);
+    for (int r = last - 1; r >= 0; r--) {
+        part_add(work->recv, work->room + (size_t)r * len, work->count, work->type);
     }
 }
 
@@ -374,10 +343,8 @@ static void job_run(void *raw)
 
     if (work->send != NULL && work->room != NULL) { /* of a sum: what is sent is read now */
         size_t part = work->count * type_bytes(work->type);
-        size_t from = work->kind == OP_REDUCE_SCATTER ? (size_t)comm->rank * part : 0;
 
-        memcpy(work->room + (size_t)comm->rank * part, (const unsigned char *)work->send + from,
-               part);
+        memcpy(work->room + (size_t)comm->rank * part, work->send, part);
     } else if (work->send != NULL && work->send != work->recv) {
         memmove(work->recv, work->send, work->count * type_bytes(work->type));
     }
@@ -494,30 +461,30 @@ static ncclResult_t check(ncclComm_t comm, const void *data)
     return ncclSuccess;
 }
 
-ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer,
-                      ncclComm_t comm, cudaStream_t stream)
+static ncclResult_t one_queue(int is_send, const void *data, size_t count, ncclDataType_t type,
+                              int peer, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = check(comm, data);
 
     if (result == ncclSuccess) {
         (void)ncclGroupStart();
-        transfer_add(job_find(comm, stream, OP_SEND_RECV), 1, peer, data, count * type_bytes(type));
+        transfer_add(job_find(comm, stream, OP_SEND_RECV), is_send, peer, data,
+                     count * type_bytes(type));
         result = ncclGroupEnd();
     }
     return result;
 }
 
+ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream)
+{
+    return one_queue(1, data, count, type, peer, comm, stream);
+}
+
 ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
-    ncclResult_t result = check(comm, data);
-
-    if (result == ncclSuccess) {
-        (void)ncclGroupStart();
-        transfer_add(job_find(comm, stream, OP_SEND_RECV), 0, peer, data, count * type_bytes(type));
-        result = ncclGroupEnd();
-    }
-    return result;
+    return one_queue(0, data, count, type, peer, comm, stream);
 }
 
 /* All ranks' parts of `len` bytes come to `to`; what goes to rank r begins at `stride` * r. */
@@ -533,43 +500,29 @@ static void swap_add(job *work, const void *send, size_t stride, unsigned char *
     }
 }
 
-ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type,
-                           ncclComm_t comm, cudaStream_t stream)
+/* A call of all ranks. Of a sum the parts come to room, from which they are added up; else to recv, with the own one
+ * copied there. */
+static ncclResult_t swap_queue(int kind, const void *send, void *recv, size_t count,
+                               ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = check(comm, send);
-    size_t       len    = count * type_bytes(type);
-    job         *work;
+    int          is_sum = kind == OP_ALL_REDUCE || kind == OP_REDUCE_SCATTER;
+    int          is_cut = kind == OP_ALL_TO_ALL || kind == OP_REDUCE_SCATTER;
+    size_t       len    = count * type_bytes(type),
+           own          = result == ncclSuccess ? (size_t)comm->rank * len : 0;
+    job *work;
 
     if (result != ncclSuccess) {
         return result;
     }
     (void)ncclGroupStart();
-    work        = job_find(comm, stream, OP_ALL_GATHER);
+    work        = job_find(comm, stream, kind);
     work->count = count;
     work->type  = type;
-    work->send  = send;
-    work->recv  = (unsigned char *)recv + (size_t)comm->rank * len;
-    swap_add(work, send, 0, recv, len);
-    return ncclGroupEnd();
-}
-
-ncclResult_t ncclAlltoAll(const void *send, void *recv, size_t count, ncclDataType_t type,
-                          ncclComm_t comm, cudaStream_t stream)
-{
-    ncclResult_t result = check(comm, send);
-    size_t       len    = count * type_bytes(type);
-    job         *work;
-
-    if (result != ncclSuccess) {
-        return result;
-    }
-    (void)ncclGroupStart();
-    work        = job_find(comm, stream, OP_ALL_TO_ALL);
-    work->count = count;
-    work->type  = type;
-    work->send  = (const unsigned char *)send + (size_t)comm->rank * len;
-    work->recv  = (unsigned char *)recv + (size_t)comm->rank * len;
-    swap_add(work, send, len, recv, len);
+    work->room  = is_sum ? malloc(len * (size_t)comm->size + 1) : NULL;
+    work->send  = (const unsigned char *)send + (is_cut ? own : 0);
+    work->recv  = (unsigned char *)recv + (is_sum ? 0 : own);
+    swap_add(work, send, is_cut ? len : 0, is_sum ? work->room : recv, len);
     return ncclGroupEnd();
 }
 
@@ -577,25 +530,20 @@ static ncclResult_t sum_queue(int kind, const void *send, void *recv, size_t cou
                               ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                               cudaStream_t stream)
 {
-    ncclResult_t result = check(comm, send);
-    size_t       len    = count * type_bytes(type);
-    job         *work;
+    return op == ncclSum ? swap_queue(kind, send, recv, count, type, comm, stream)
+                         : fail(ncclInvalidArgument, "this stand-in can only add");
+}
 
-    if (result != ncclSuccess) {
-        return result;
-    }
-    if (op != ncclSum) {
-        return fail(ncclInvalidArgument, "this stand-in can only add");
-    }
-    (void)ncclGroupStart();
-    work        = job_find(comm, stream, kind);
-    work->count = count;
-    work->type  = type;
-    work->send  = send;
-    work->recv  = recv;
-    work->room  = malloc(len * (size_t)comm->size + 1);
-    swap_add(work, send, kind == OP_REDUCE_SCATTER ? len : 0, work->room, len);
-    return ncclGroupEnd();
+ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    return swap_queue(OP_ALL_GATHER, send, recv, count, type, comm, stream);
+}
+
+ncclResult_t ncclAlltoAll(const void *send, void *recv, size_t count, ncclDataType_t type,
+                          ncclComm_t comm, cudaStream_t stream)
+{
+    return swap_queue(OP_ALL_TO_ALL, send, recv, count, type, comm, stream);
 }
 
 ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type,
