@@ -26,9 +26,9 @@ static const char *const LAUNCHER_PREFIXES[] = {"SHERD_",        "OMPI_", "PMIX_
 /* No launcher's mark: what lets root run mpirun, and what a whole run is started with. */
 static int is_kept(const char *entry)
 {
-    static const char *const KEPT[] = {"OMPI_ALLOW",      "SHERD_LOG",   "SHERD_BACKEND",
-                                       "SHERD_EMULATOR_", "SHERD_NCCL_", "SHERD_FAKE_",
-                                       "SHERD_TEST_LONG", NOTES_VARIABLE};
+    static const char *const KEPT[] = {"OMPI_ALLOW",      "SHERD_LOG",      "SHERD_BACKEND",
+                                       "SHERD_EMULATOR_", "SHERD_NCCL_",    "SHERD_FAKE_",
+                                       "SHERD_TEST_LONG", "SHERD_CPU_BIND", NOTES_VARIABLE};
 
     for (size_t i = 0; i < sizeof(KEPT) / sizeof(KEPT[0]); i++) {
         if (strncmp(entry, KEPT[i], strlen(KEPT[i])) == 0) {

@@ -86,7 +86,8 @@ static void expect_reference_everywhere(toy_options options)
             for (options.stage = OFFLOADS[i].least_stage;
                  options.stage <= 3 && toy_takes_ranks(RANKS[r]); options.stage++) {
                 if ((!options.is_bound || options.stage < 3) &&
-                    toy_takes_stage(options.stage, OFFLOADS[i].least_stage, (int)i + case_number)) {
+                    toy_takes_stage(options.stage, OFFLOADS[i].least_stage,
+                                    (int)(i + r) + case_number)) {
                     expect_reference(RANKS[r], &options, OFFLOADS[i].name);
                 }
             }

@@ -119,8 +119,9 @@ static void expect_reference(int world_size, const toy_options *options, const c
 
 static void expect_reference_everywhere(toy_options options, const int *ranks, size_t num_ranks)
 {
-    static int case_number; /* so that another case has another stage of the same layout */
-    char       keys[1024];
+    static int
+         case_number; /* so that another case has another stage of the same layout and ranks */
+    char keys[1024];
 
     case_number++;
     for (size_t i = 0; i < NUM_LAYOUTS; i++) {
@@ -132,7 +133,8 @@ static void expect_reference_everywhere(toy_options options, const int *ranks, s
             for (options.stage = LAYOUTS[i].least_stage;
                  options.stage <= 3 && toy_takes_ranks(ranks[r]); options.stage++) {
                 if ((options.is_bound && options.stage == 3) ||
-                    !toy_takes_stage(options.stage, LAYOUTS[i].least_stage, (int)i + case_number)) {
+                    !toy_takes_stage(options.stage, LAYOUTS[i].least_stage,
+                                     (int)(i + r) + case_number)) {
                     continue;
                 }
                 expect_reference(ranks[r], &options, LAYOUTS[i].name);
@@ -274,7 +276,7 @@ static void bytes_are_counted_as_planned(void)
         for (int stage = LAYOUTS[i].least_stage; stage <= 3 && layout_is_possible(&LAYOUTS[i]);
              stage++) {
             for (int accumulation = 1; accumulation <= 3; accumulation += 2) {
-                int ranks = (i % 2 == 0) == (accumulation == 1) ? 1 : 2; /* long: both */
+                int ranks = 1 + ((int)i / 2 + accumulation / 2) % 2; /* long: both */
 
                 if (!toy_takes_stage(stage, LAYOUTS[i].least_stage, (int)i + accumulation / 2)) {
                     continue;

@@ -95,7 +95,7 @@ static void expect_reference_on(size_t num_tiers, toy_options options)
         for (int ranks = 1; ranks <= 3; ranks++) {
             for (options.stage = TIERS[i].least_stage; options.stage <= 3 && toy_takes_ranks(ranks);
                  options.stage++) {
-                if (toy_takes_stage(options.stage, TIERS[i].least_stage, (int)i) &&
+                if (toy_takes_stage(options.stage, TIERS[i].least_stage, (int)i + ranks) &&
                     !(options.is_bound && options.stage == 3)) {
                     expect_reference(ranks, options, TIERS[i].name);
                 }

@@ -49,8 +49,8 @@ typedef struct toy_result {
 /** Whether a matrix shall have this number of ranks: on an emulated device, which takes a hundred times as long,
  *  3 alone, but for the long list; on a real one 1 and 3. */
 int toy_takes_ranks(int world_size);
-/** Whether the row of that number shall have this stage, of those from `least`: on an emulated device one of them,
- *  which changes from row to row, but for the long list. */
+/** Whether the row of that number shall have this stage, of those from `least`: one of them, which changes from row to
+ *  row, but for the long list and a real device. So rows that are layouts and numbers of ranks have every pair. */
 int toy_takes_stage(int stage, int least, int row);
 
 /** Trains on one rank of `world`; the result is the same on every rank. Fails the test on error. */
