@@ -534,7 +534,7 @@ static void nccl_error_of_one_rank_reaches_all_with_its_text(void)
 
 static void part_stands_still(void)
 {
-    sherd_world *world = world_open("nccl", INT64_C(600000000));
+    sherd_world *world = world_open("nccl", INT64_C(1200000000));
 
     CHECK_STATUS(SHERD_E_PEER_LOST, gather_until_it_fails(world));
     CHECK_ERROR_SAYS("time limit");
