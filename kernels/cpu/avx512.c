@@ -34,25 +34,18 @@ INLINE int vec_flags_any(vec_flags flags)
     return flags != 0;
 }
 
-/* Two registers whose 16-bit elements 0, 2, .. and 1, 3, .. are one after the other: one port's one permutation, where that of
- * two registers takes three. */
-INLINE vec_bits vec_split_words(vec_bits x)
-{
-    const vec_bits even_then_odd =
-        _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26, 24,
-                         22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-
-    return _mm512_permutexvar_epi16(even_then_odd, x);
-}
-
 INLINE vec_bits vec_blend_odd(vec_bits even, vec_bits odd)
 {
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0xffff0000u), odd, even, 0xca);
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, even, odd);
 }
 
 INLINE vec_bits vec_pack_upper(vec_bits a, vec_bits b)
 {
-    return vec_split_words(vec_blend_odd(_mm512_srli_epi32(a, 16), b));
+    const vec_bits upper_halves =
+        _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                         25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+
+    return _mm512_permutex2var_epi16(a, upper_halves, b);
 }
 
 INLINE vec_bits vec_join_halves(vec_half low, vec_half high)
@@ -62,7 +55,11 @@ INLINE vec_bits vec_join_halves(vec_half low, vec_half high)
 
 INLINE vec_bits vec_pack_lower(vec_bits a, vec_bits b)
 {
-    return vec_split_words(vec_blend_odd(a, _mm512_slli_epi32(b, 16)));
+    const vec_bits lower_halves =
+        _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26,
+                         24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+
+    return _mm512_permutex2var_epi16(a, lower_halves, b);
 }
 
 INLINE vec_flags vec_less(vec_bits a, vec_bits b)
@@ -90,17 +87,15 @@ INLINE void vecs_store_upper(uint16_t *at, const vec_bits *x)
     _mm512_storeu_si512(at, vec_pack_upper(x[0], x[1]));
 }
 
-/* One permutation puts words into upper halves: no shift. */
 INLINE void vecs_load_bf16(vec_f32 *x, const uint16_t *at)
 {
-    const vec_bits low =
-        _mm512_set_epi32(0xf0000, 0xe0000, 0xd0000, 0xc0000, 0xb0000, 0xa0000, 0x90000, 0x80000,
-                         0x70000, 0x60000, 0x50000, 0x40000, 0x30000, 0x20000, 0x10000, 0);
-    const vec_bits high  = _mm512_add_epi32(low, _mm512_set1_epi32(0x100000));
-    vec_bits       words = _mm512_loadu_si512(at);
+    vec_half low;
+    vec_half high;
 
-    x[0] = (vec_f32)_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, low, words);
-    x[1] = (vec_f32)_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, high, words);
+    memcpy(&low, at, sizeof(low));
+    memcpy(&high, at + LANES, sizeof(high));
+    x[0] = (vec_f32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(low), 16);
+    x[1] = (vec_f32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16);
 }
 
 INLINE vec_f32 vec_choose(vec_flags flags, vec_f32 a, vec_f32 b)
