@@ -213,7 +213,9 @@ static sherd_status room_reserve(const writer *x, size_t file)
     }
     if (bytes > 0 && fallocate(x->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) != 0 &&
         errno == ENOSPC) {
-        return sherdi_fail(SHERD_E_IO, "%s: there is no room for its %zu bytes", x->path, bytes);
+        return sherdi_fail(
+            SHERD_E_IO, "%s: there is no room for its %zu bytes; make some, or give another folder",
+            x->path, bytes);
     }
     return SHERD_OK;
 }
