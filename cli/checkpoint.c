@@ -290,11 +290,14 @@ static int checkpoint_verify(const checkpoint_arguments *arguments)
     params.progress_ctx = &shown;
     params.damage       = damage_print;
     params.damage_ctx   = &l;
-    (void)printf(l.is_json ? "{\"damages\": [" : "");
+    if (l.is_json) {
+        (void)printf("{\"damages\": [");
+    }
     status = sherd_checkpoint_verify(c, &params);
     progress_end(&shown);
-    (void)printf(l.is_json ? "],\n \"is_whole\": %s}\n" : "",
-                 status == SHERD_OK ? "true" : "false");
+    if (l.is_json) {
+        (void)printf("],\n \"is_whole\": %s}\n", status == SHERD_OK ? "true" : "false");
+    }
     if (status != SHERD_OK) {
         (void)cli_fail();
     } else if (!l.is_json) {
