@@ -199,22 +199,18 @@ SHERD_API void sherd_world_abort(sherd_world *world, const char *why);
 /* Of sherd_world_split: this rank wants no world. */
 #define SHERD_SPLIT_NONE (-1)
 /**
- * A world of the ranks that gave the same `color`, over the transport of `world`. What a trainer calls that has tensor
- * or pipeline parallelism beside this library: the engine's world is the data-parallel group.
+ * A world of the ranks that gave the same `color`, over the same transport. Beside tensor or pipeline parallelism of a
+ * trainer's own it is the data-parallel group, and the world of the engine.
  *
- * Units      color: from 0, any number, the name of a group; SHERD_SPLIT_NONE or any below 0: none. key: any number; the
- *            ranks of a group are in the order of their keys, and of their ranks in `world` where those are equal.
- * Ownership  *out is the caller's, to be destroyed by sherd_world_destroy; NULL beside SHERD_OK for a rank that wants
- *            none. It holds nothing of `world`: either is destroyed first, and `world` goes on as before. It has the time
- *            limit, backend, device and threads of `world`, and its own ranks, local ranks and traffic.
- * Collective all ranks of `world`, those that want none too, after the calls that its engines have under way.
- * Blocking   until all groups are whole, or one cannot be.
- * Threads    one thread at a time for a world of this rank and those that were split from it.
- * Errors     of the call, on all ranks alike, with the rank and its sentence: E_NOMEM, E_IO, E_DEVICE (a rank could not
- *            make its world: nobody has one, and `world` is whole), E_PEER_LOST (`world` is lost). E_NOTSUP: a
- *            simulated world, which knows no other rank's color: simulate the world of the group. Later: when `world`
- *            fails (any rank dies, or aborts it) *out fails with it, as long as `world` is not destroyed: groups whose
- *            ranks have destroyed it are independent. A failure of *out is not one of `world`.
+ * Units      color: any number from 0; SHERD_SPLIT_NONE or any below 0: no world. key: the order of the ranks; where keys
+ *            are equal it is that of their ranks in `world`.
+ * Ownership  *out is the caller's to destroy, and NULL beside SHERD_OK for who wants none. It has the time limit, device
+ *            and threads of `world` and holds nothing of it: either may be destroyed first.
+ * Collective all ranks of `world`, those that want none too, behind its engines' calls. Blocks until all have theirs.
+ * Threads    one at a time for a world of this rank and those that were split from it.
+ * Errors     on all ranks alike: E_NOMEM, E_IO, E_DEVICE of any rank (nobody has a world, `world` is whole); E_PEER_LOST;
+ *            E_NOTSUP: a simulated world, which knows no other rank's color; simulate that of the group. Later a
+ *            failure of `world`, such as a dead rank, is one of *out until either is destroyed; not the other way round.
  */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_split(sherd_world *world, int color, int key,
                                                         sherd_world **out);
