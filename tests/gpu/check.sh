@@ -549,7 +549,7 @@ build_run() {
         fi
         return
     fi
-    row build pass $((SECONDS - before)) "$(sed -n 's/^ *\(hwloc\|Open MPI\|liburing\|libxxhash\|openblas (trainer)\|CUDA\|NCCL\) *: *\(YES\|NO\).*/\1 \2/p' "$OUT/build.log" | tr '\n' ',' | sed 's/,$//; s/,/, /g')" ""
+    row build pass $((SECONDS - before)) "$(tail -n 40 "$BUILD/meson-logs/meson-log.txt" | sed -n 's/^ *\(hwloc\|Open MPI\|liburing\|libxxhash\|openblas (trainer)\|CUDA\|NCCL\) *: *\(YES\|NO\).*/\1 \2/p' | tr '\n' ',' | sed 's/,$//; s/,/, /g')" ""
 }
 
 # Text as it is, in Markdown.

@@ -102,8 +102,13 @@ told less proof '"result": "pass"'
 # Nothing of a suite was built: its part says so.
 mkdir -p "$scratch/bare/meson-info"
 printf '[{"name": "a", "cmd": ["/nowhere/a"], "suite": ["a:rehearsal-kernels"]}]\n' >"$scratch/bare/meson-info/intro-tests.json"
-rehearse none --build "$scratch/bare" --part kernels
+touch "$scratch/bare/libsherd.so"
+mkdir -p "$scratch/carried/usr/lib/x86_64-linux-gnu"
+printf '#!/bin/sh\n[ "$1" = -c ] || printf "Ran 1 test\\nlibraries %%s\\n" "$LD_LIBRARY_PATH"\n' >"$scratch/bin/torch"
+rehearse none --build "$scratch/bare" --part kernels,torch --carried "$scratch/carried" --python "$scratch/bin/torch"
 told none kernels '"result": "not tested", .*"figure": "0 passed, 1 not built"'
+# PyTorch's process, which loads libsherd.so, finds what was carried.
+told none torch "libraries [^ ]*$scratch/carried/usr/lib/x86_64-linux-gnu"
 
 # A test that hangs is ended before its part is, and what has no turn says so.
 mkdir -p "$scratch/hung/meson-info"
