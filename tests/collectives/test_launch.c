@@ -35,6 +35,17 @@ static void environment_is_refused(const char *const *pairs, const char *word, c
     ranks_clear_environment();
 }
 
+/* Of a variable that the whole run has, which goes on after. */
+static void environment_of_the_run_is_refused(const char *name, const char *value)
+{
+    const char *before = getenv(name);
+    char        kept[64];
+
+    (void)snprintf(kept, sizeof(kept), "%s", before == NULL ? "" : before);
+    environment_is_refused((const char *const[]){name, value, NULL}, name, value);
+    CHECK_INT(0, kept[0] == '\0' ? unsetenv(name) : setenv(name, kept, 1));
+}
+
 static void environment_gives_one_rank(const char *const *pairs)
 {
     sherd_world *world = NULL;
@@ -143,7 +154,7 @@ static void environment_that_is_no_number_is_refused(void)
         LIST("RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "h", "SHERD_PORT", "70000"),
         "SHERD_PORT", "70000");
     environment_is_refused(LIST("SHERD_THREADS", "many"), "SHERD_THREADS", "many");
-    environment_is_refused(LIST("SHERD_CPU_BIND", "0-x"), "SHERD_CPU_BIND", "0-x");
+    environment_of_the_run_is_refused("SHERD_CPU_BIND", "0-x");
 }
 
 static void environment_that_contradicts_mpirun_is_refused(void)
@@ -489,12 +500,7 @@ static void create_takes_the_struct_of_an_older_program(void)
 
 static void environment_with_an_unknown_backend_is_refused(void)
 {
-    const char *before = getenv("SHERD_BACKEND"); /* of the whole run, which goes on after */
-    char        kept[16];
-
-    (void)snprintf(kept, sizeof(kept), "%s", before == NULL ? "" : before);
-    environment_is_refused(LIST("SHERD_BACKEND", "abacus"), "SHERD_BACKEND", "abacus");
-    CHECK_INT(0, kept[0] == '\0' ? unsetenv("SHERD_BACKEND") : setenv("SHERD_BACKEND", kept, 1));
+    environment_of_the_run_is_refused("SHERD_BACKEND", "abacus");
 }
 
 static void create_opens_the_backend_that_is_asked_for(void)
