@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A PyTorch model whose training does not fit in a memory control group, trained in it by sherd.torch at stage 3 with state
 on NVMe; in the same group plain torch with AdamW is killed. Peaks are those of the group's own processes, beside what the
-plan says and what torch takes by itself.
+plan says and what torch takes by itself; pages of files are left out.
 
 Needs the right to make control groups; without it ends with 77."""
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from peak import Peak, pss_bytes
+from peak import OWN, Peak, pss_bytes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLACES = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max"))
@@ -49,7 +49,7 @@ def platform_bytes() -> int:
     for _ in range(2):
         model(*batch()).backward()
         optimizer.step()
-    return pss_bytes()
+    return pss_bytes(kinds=OWN)
 
 
 def init(module) -> None:
@@ -70,7 +70,7 @@ def sharded_run(arguments) -> dict:
     platform = platform_bytes()
     model = model_make(arguments, "meta")
     nvme = {"device": "nvme", "nvme_path": arguments.dir}
-    with Peak() as peak:
+    with Peak(kinds=OWN) as peak:
         engine = sherd.torch.initialize(model, init=init, config={
             "train_micro_batch_size_per_gpu": BATCH, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
             "zero_optimization": {"stage": 3, "offload_optimizer": {**nvme, "buffer_size": arguments.buffer, "gradients": "nvme"},

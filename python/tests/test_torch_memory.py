@@ -11,4 +11,4 @@ SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../bench/p
 
 with tempfile.TemporaryDirectory(dir=".") as folder:
     sys.exit(subprocess.run([sys.executable, SCRIPT, "--dir", folder, "--layers", "12", "--width", "768", "--limit", "1024",
-                             "--steps", "2", "--buffer", str(1 << 19), "--slack", "96"]).returncode)
+                             "--steps", "2", "--buffer", str(1 << 19), "--slack", "128"]).returncode)
