@@ -58,13 +58,19 @@ static int folder_remove(const char *folder)
     return -1;
 }
 
-static void guarded_remove(void)
+/* Under the lock. */
+static void locked_remove(void)
 {
-    (void)pthread_mutex_lock(&lock);
     if (guarded[0] != '\0' && folder_remove(guarded) != 0) {
         (void)fprintf(stderr, "sherd: %s stays: %s\n", guarded, strerror(errno));
     }
     guarded[0] = '\0';
+}
+
+static void guarded_remove(void)
+{
+    (void)pthread_mutex_lock(&lock);
+    locked_remove();
     (void)pthread_mutex_unlock(&lock);
 }
 
@@ -89,6 +95,7 @@ static void signals_fill(sigset_t *out)
     (void)sigaddset(out, SIGNAL_OVER);
 }
 
+/* Keeps the lock to the end of the process: the other threads go on until then, and would make the next folder. */
 static void *guard_main(void *ctx)
 {
     sigset_t signals;
@@ -97,7 +104,8 @@ static void *guard_main(void *ctx)
     (void)ctx;
     signals_fill(&signals);
     if (sigwait(&signals, &number) == 0 && number != SIGNAL_OVER) {
-        guarded_remove();
+        (void)pthread_mutex_lock(&lock);
+        locked_remove();
         (void)signal(number, SIG_DFL);
         (void)pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
         (void)raise(number);
