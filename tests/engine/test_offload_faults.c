@@ -185,7 +185,7 @@ static void fault_train(sherd_world *world, void *ctx)
 
 /* Every one in the long list. Else io_uring has the odd requests and the threads the even ones; of those with encoded state,
  * every fourth. */
-static int request_step(void)
+static int stride(void)
 {
     return test_is_long() ? 1 : getenv("SHERD_TEST_STATE") != NULL ? 4 : 2;
 }
@@ -206,8 +206,7 @@ static void every_request_fails_once(fault_kind kind, int may_fail, const char *
         test_world(1, fault_train, &run); /* nothing armed: counts */
         CHECK_INT(SHERD_OK, run.status);
         CHECK(run.count > 10);
-        for (int nth = 1 + (int)e % request_step(), count = run.count; nth <= count;
-             nth += request_step()) {
+        for (int nth = 1 + (int)e % stride(), count = run.count; nth <= count; nth += stride()) {
             run.kind = kind;
             run.nth  = nth;
             test_world(1, fault_train, &run);
@@ -344,8 +343,7 @@ static void fault_fill_in_disorder(sherd_world *world, void *ctx)
 
 static void eio_at_every_request_of_a_fill_in_disorder_is_an_error_and_no_number(void)
 {
-    int step  = test_is_long() ? 1 : 2;
-    int whole = 0;
+    int step = test_is_long() ? 1 : 2, whole = 0;
 
     (void)setenv("SHERD_IO", "threads", 1);
     test_world(1, reference_train, NULL);
@@ -936,8 +934,7 @@ static void killed_at_any_moment_the_last_step_is_whole(void)
                       ""); /* of the cases before; the folder is there before the first child is */
     test_world(KILL_RANKS, reference_ranks_train, want);
     for (int k = 0; k < KILLS; k++) {
-        killed_run run  = {.more = 0};
-        killed_run look = {.more = 3};
+        killed_run run = {.more = 0}, look = {.more = 3};
         int        ready[2], status;
         char       byte;
         pid_t      child;
@@ -950,8 +947,7 @@ static void killed_at_any_moment_the_last_step_is_whole(void)
             _exit(1);
         }
         (void)close(ready[1]);
-        CHECK(k % 10 != 0 ||
-              read(ready[0], &byte, 1) == 1); /* some steps are done, however busy the machine is */
+        CHECK(k % 10 != 0 || read(ready[0], &byte, 1) == 1); /* however busy the machine is */
         sleep_us(test_random(&seed) % 60000);
         CHECK(kill(child, SIGKILL) == 0);
         CHECK(waitpid(child, &status, 0) == child);

@@ -16,7 +16,7 @@ void    graphs_destroy(graphs *g); /* accepts NULL; its work has ended */
 
 /** Begins a pass: `key` is all that its launches follow from beside its number. 1: it was launched, and there is no more to do; 0: the
  *  caller queues it, without waits and allocations, and ends it. */
-int graphs_begin(graphs *g, size_t pass, const void *key, size_t key_bytes);
+int  graphs_begin(graphs *g, size_t pass, const void *key, size_t key_bytes);
 void graphs_end(graphs *g);
 
 /** The first failure of any of it, after which no pass is captured. */
