@@ -49,11 +49,6 @@ INLINE vec_bits vec_pack_lower(vec_bits a, vec_bits b)
     return _mm256_permute4x64_epi64(packed, 0xd8);
 }
 
-INLINE vec_flags vec_less(vec_bits a, vec_bits b)
-{
-    return _mm256_cmpgt_epi32(b, a);
-}
-
 INLINE vec_flags16 vec_equal16(vec_bits a, vec_bits b)
 {
     return _mm256_cmpeq_epi16(a, b);
@@ -84,21 +79,37 @@ INLINE void vecs_load_bf16(vec_f32 *x, const uint16_t *at)
     x[0] = (vec_f32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16);
 }
 
-INLINE vec_f32 vec_choose(vec_flags flags, vec_f32 a, vec_f32 b)
-{
-    return _mm256_blendv_ps(b, a, (vec_f32)flags);
-}
-
 INLINE vec_bits vec_load_bytes(const uint8_t *at)
 {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)at));
 }
 
-INLINE void vec_store_bytes(uint8_t *at, vec_bits x)
+INLINE vec_bits vec_load_signed_bytes(const uint8_t *at)
 {
-    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)at));
+}
 
-    _mm_storel_epi64((__m128i *)(void *)at, _mm_packus_epi16(words, words));
+INLINE vec_bits vec_pack_bytes(const vec_bits *x)
+{
+    const vec_bits order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);
+    vec_bits       bytes =
+        _mm256_packus_epi16(_mm256_packus_epi32(x[0], x[1]), _mm256_packus_epi32(x[2], x[3]));
+
+    return _mm256_permutevar8x32_epi32(bytes, order);
+}
+
+INLINE vec_bits vec_swap_halves(vec_bits x)
+{
+    return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(x, 0xb1), 0xb1);
+}
+
+INLINE uint32_t vec_largest(vec_bits x)
+{
+    __m128i most = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+
+    most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0x4e));
+    most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(most);
 }
 
 INLINE vec_bits vec_blend_odd(vec_bits even, vec_bits odd)

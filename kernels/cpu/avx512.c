@@ -62,11 +62,6 @@ INLINE vec_bits vec_pack_lower(vec_bits a, vec_bits b)
     return _mm512_permutex2var_epi16(a, lower_halves, b);
 }
 
-INLINE vec_flags vec_less(vec_bits a, vec_bits b)
-{
-    return _mm512_cmplt_epi32_mask(a, b);
-}
-
 INLINE vec_flags16 vec_equal16(vec_bits a, vec_bits b)
 {
     return _mm512_cmpeq_epi16_mask(a, b);
@@ -98,19 +93,34 @@ INLINE void vecs_load_bf16(vec_f32 *x, const uint16_t *at)
     x[1] = (vec_f32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16);
 }
 
-INLINE vec_f32 vec_choose(vec_flags flags, vec_f32 a, vec_f32 b)
-{
-    return _mm512_mask_mov_ps(b, flags, a);
-}
-
 INLINE vec_bits vec_load_bytes(const uint8_t *at)
 {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at));
 }
 
-INLINE void vec_store_bytes(uint8_t *at, vec_bits x)
+INLINE vec_bits vec_load_signed_bytes(const uint8_t *at)
 {
-    _mm_storeu_si128((__m128i *)(void *)at, _mm512_cvtepi32_epi8(x));
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at));
+}
+
+/* As in AVX2 the packs work inside 128-bit quarters. */
+INLINE vec_bits vec_pack_bytes(const vec_bits *x)
+{
+    const vec_bits order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    vec_bits       bytes =
+        _mm512_packus_epi16(_mm512_packus_epi32(x[0], x[1]), _mm512_packus_epi32(x[2], x[3]));
+
+    return _mm512_permutexvar_epi32(order, bytes);
+}
+
+INLINE vec_bits vec_swap_halves(vec_bits x)
+{
+    return _mm512_rol_epi32(x, 16);
+}
+
+INLINE uint32_t vec_largest(vec_bits x)
+{
+    return _mm512_reduce_max_epu32(x);
 }
 
 #include "kernels/cpu/vector.h"

@@ -1,10 +1,11 @@
 /* range_decode and range_encode over vectors, a chunk of 64 elements in registers at a time. What is no whole chunk, and
  * chunks with ties, go through encoded.h. avx2.c and avx512.c define beside what vector.h asks for:
- *   vec_less                    flags of 32-bit elements, signed
  *   vec_flags16, vec_equal16, vec_no_flags16, vec_flags16_any  of 16-bit elements
- *   vec_choose                  by flags one of two registers
  *   vec_pack_lower              the lower halves of a's 32-bit elements, then those of b's
- *   vec_load_bytes, vec_store_bytes  LANES bytes as 32-bit elements, and the lowest bytes of such */
+ *   vec_swap_halves             of each 32-bit element
+ *   vec_largest                 of 32-bit elements without sign
+ *   vec_load_bytes, vec_load_signed_bytes  LANES bytes as 32-bit elements
+ *   vec_pack_bytes              four registers of elements from 0 to 255 as one of bytes */
 #include "kernels/cpu/encoded.h"
 
 INLINE vec_bits vec_set_bits(uint32_t x)
@@ -60,10 +61,7 @@ INLINE vec_bits vec_randoms_next(vec_randoms *randoms)
     vec_bits bits = vec_randoms_upper(randoms);
 
     bits = bits ^ VEC(srli_epi32)(bits, 16);
-    if (randoms->is_turned) {
-        bits = VEC(slli_epi32)(bits, 16) | VEC(srli_epi32)(bits, 16);
-    }
-    return bits;
+    return randoms->is_turned ? vec_swap_halves(bits) : bits;
 }
 
 /* ----------------------------------------------------------------- bf16 -- */
@@ -163,89 +161,116 @@ INLINE int chunk_encode_beside(uint16_t *param, int16_t *rest, const float *x)
 
 /* ------------------------------------------------------------------ fp8 -- */
 
-INLINE vec_f32 vec_fp8_magnitude(vec_bits codes, uint32_t bias)
-{
-    vec_bits fraction = VEC(slli_epi32)(codes, SHERDI_FP8_DROPPED);
-    vec_bits offset   = vec_set_bits((bias + 1) << 23);
-    vec_f32  small    = (vec_f32)VEC(add_epi32)(fraction, offset) - (vec_f32)offset;
-    vec_bits normal   = VEC(add_epi32)(fraction, vec_set_bits(bias << 23));
+/* Largest bits without sign of the chunks that vectors write; others, and those with NaN and Inf, have a scale of their own
+ * kind (sherdi_fp8_scale). */
+#define FP8_MOST_BITS (253u << 23)
 
-    return vec_choose(vec_less(codes, vec_set_bits(8)), small, (vec_f32)normal);
+/* The magnitude of codes that are shifted to a float's fraction. A denormal is less than what its bits say as a normal
+ * one, and a normal one is less than what they say as a denormal. */
+INLINE vec_f32 vec_fp8_magnitude(vec_bits fraction, uint32_t bias)
+{
+    vec_f32 normal = (vec_f32)(fraction | vec_set_bits(bias << 23));
+    vec_f32 small  = vec_fma(normal, vec_set(2), -(vec_f32)vec_set_bits((bias + 1) << 23));
+
+    return VEC(min_ps)(small, normal);
 }
 
-INLINE void chunk_decode_fp8(float *out, const uint8_t *codes, float scale, int is_signed)
+INLINE vec_f32 vec_load_fp8(const uint8_t *codes, float scale)
 {
-    for (size_t i = 0; i < TILE_ELEMS; i += LANES) {
-        vec_bits code = vec_load_bytes(codes + i);
-        vec_f32  x;
+    vec_bits code = vec_load_signed_bytes(codes);
+    vec_bits fraction =
+        VEC(slli_epi32)(code, SHERDI_FP8_DROPPED) & vec_set_bits(0x7fu << SHERDI_FP8_DROPPED);
+    vec_f32 x = vec_fp8_magnitude(fraction, SHERDI_FP8_BIAS) * vec_set(scale);
 
-        if (is_signed) {
-            x = vec_fp8_magnitude(code & vec_set_bits(0x7f), SHERDI_FP8_BIAS) * vec_set(scale);
-            x = (vec_f32)((vec_bits)x | VEC(slli_epi32)(code & vec_set_bits(0x80), 24));
-        } else {
-            x = vec_fp8_magnitude(code, SHERDI_UFP8_BIAS) * vec_set(scale);
-        }
-        vec_store(out + i, vec_canonical(x));
+    return (vec_f32)((vec_bits)x | (code & vec_set_bits(0x80000000u)));
+}
+
+INLINE vec_f32 vec_load_ufp8(const uint8_t *codes, float scale)
+{
+    vec_bits fraction = VEC(slli_epi32)(vec_load_bytes(codes), SHERDI_FP8_DROPPED);
+
+    return vec_fp8_magnitude(fraction, SHERDI_UFP8_BIAS) * vec_set(scale);
+}
+
+/* Whether the chunk is no NaN. */
+INLINE int chunk_decode_fp8(float *out, const unsigned char *at, int is_signed)
+{
+    float scale;
+
+    memcpy(&scale, at + TILE_ELEMS, sizeof(scale));
+    for (size_t i = 0; i < TILE_ELEMS; i += LANES) {
+        vec_store(out + i, is_signed ? vec_load_fp8(at + i, scale) : vec_load_ufp8(at + i, scale));
     }
+    return scale == scale;
 }
 
 INLINE uint32_t chunk_magnitude(const float *x)
 {
     vec_bits most = VEC(set1_epi32)(0);
-    uint32_t lanes[LANES];
-    uint32_t result = 0;
 
     for (size_t i = 0; i < TILE_ELEMS; i += LANES) {
         most = VEC(max_epu32)(most, vec_load_bits(x + i) & vec_set_bits(0x7fffffffu));
     }
-    vec_store_bits(lanes, most);
-    for (size_t i = 0; i < LANES; i++) {
-        result = lanes[i] > result ? lanes[i] : result;
-    }
-    return result;
+    return vec_largest(most);
 }
 
-/* Codes, without sign, of magnitudes from 0 to 1. */
-INLINE vec_bits vec_fp8_codes(vec_f32 magnitude, uint32_t bias, vec_randoms *randoms, int is_random)
+/* Magnitudes from 0 to 1 as sherdi_fp8_bits has them, `less` already taken: the difference that is not meant is the
+ * smaller one. */
+INLINE vec_bits vec_fp8_bits(vec_f32 magnitude, uint32_t bias)
 {
-    vec_f32   smallest = (vec_f32)vec_set_bits((bias + 1) << 23);
-    vec_flags is_small = vec_less((vec_bits)magnitude, (vec_bits)smallest);
-    vec_bits  wide     = (vec_bits)vec_choose(is_small, magnitude + smallest, magnitude);
-    vec_bits  less     = (vec_bits)vec_choose(is_small, (vec_f32)vec_set_bits((bias + 1) << 3),
-                                              (vec_f32)vec_set_bits(bias << 3));
-    vec_bits  up;
+    vec_bits smallest = vec_set_bits((bias + 1) << 23);
+    vec_bits normal   = VEC(sub_epi32)((vec_bits)magnitude, vec_set_bits(bias << 23));
+    vec_bits small    = VEC(sub_epi32)((vec_bits)(magnitude + (vec_f32)smallest), smallest);
 
-    if (is_random) {
-        up = VEC(srli_epi32)(vec_randoms_next(randoms), 32 - SHERDI_FP8_DROPPED);
-    } else {
-        up = VEC(add_epi32)(VEC(srli_epi32)(wide, SHERDI_FP8_DROPPED) & vec_set_bits(1),
-                            vec_set_bits((1u << (SHERDI_FP8_DROPPED - 1)) - 1));
-    }
-    return VEC(sub_epi32)(VEC(srli_epi32)(VEC(add_epi32)(wide, up), SHERDI_FP8_DROPPED), less);
+    return VEC(max_epi32)(normal, small);
 }
 
-/* A chunk with a NaN or an Inf has no inverse, and codes of 0. */
-INLINE void chunk_encode_fp8(uint8_t *codes, const float *x, float inverse, int is_signed,
-                             vec_randoms *randoms, int is_random)
+/* What is added before the lower bits are dropped. */
+INLINE vec_bits vec_fp8_nearest(vec_bits wide)
 {
-    vec_bits kept = vec_set_bits(inverse > 0 ? 0x7fffffffu : 0);
+    return VEC(add_epi32)(VEC(srli_epi32)(wide, SHERDI_FP8_DROPPED) & vec_set_bits(1),
+                          vec_set_bits((1u << (SHERDI_FP8_DROPPED - 1)) - 1));
+}
 
-    for (size_t i = 0; i < TILE_ELEMS; i += LANES) {
-        vec_bits bits      = vec_load_bits(x + i);
-        vec_f32  magnitude = (vec_f32)(bits & kept) * vec_set(inverse);
-        vec_bits code;
+INLINE vec_bits vec_fp8_random(vec_bits random)
+{
+    return VEC(srli_epi32)(random, 32 - SHERDI_FP8_DROPPED);
+}
 
-        if (is_signed) {
-            code = vec_fp8_codes(magnitude, SHERDI_FP8_BIAS, randoms, is_random);
-            code = VEC(min_epu32)(code, vec_set_bits(127)) |
-                   (VEC(srli_epi32)(bits, 24) & vec_set_bits(0x80));
-        } else { /* what is not zero does not become zero */
-            code = vec_fp8_codes(magnitude, SHERDI_UFP8_BIAS, randoms, is_random);
-            code = VEC(max_epu32)(VEC(min_epu32)(code, vec_set_bits(255)),
-                                  VEC(min_epu32)(bits & kept, vec_set_bits(1)));
+/* The codes of a register, of a chunk with that inverse scale; `up` is NULL to round to nearest. What is not zero and
+ * never negative does not become zero. */
+INLINE vec_bits vec_fp8_codes(vec_bits bits, float inverse, int is_signed, const vec_bits *up)
+{
+    vec_bits positive = bits & vec_set_bits(0x7fffffffu);
+    vec_bits wide     = vec_fp8_bits((vec_f32)positive * vec_set(inverse),
+                                 is_signed ? SHERDI_FP8_BIAS : SHERDI_UFP8_BIAS);
+    vec_bits sum      = VEC(add_epi32)(wide, up != NULL ? *up : vec_fp8_nearest(wide));
+    vec_bits code     = VEC(srli_epi32)(sum, SHERDI_FP8_DROPPED);
+
+    if (is_signed) {
+        return code | (VEC(srli_epi32)(bits, 24) & vec_set_bits(0x80));
+    }
+    return VEC(max_epi32)(code, VEC(min_epu32)(positive, vec_set_bits(1)));
+}
+
+/* Whether vectors can; `ups` are of the chunk's registers, or NULL. */
+INLINE int chunk_encode_fp8(unsigned char *at, const float *x, int is_signed, const vec_bits *ups)
+{
+    uint32_t magnitude = chunk_magnitude(x);
+    float    scale     = sherdi_fp8_scale(magnitude);
+    float    inverse   = sherdi_fp8_inverse(scale);
+
+    for (size_t i = 0; i < TILE_VECS; i += 4) {
+        vec_bits codes[4];
+
+        for (size_t k = 0; k < 4; k++) {
+            codes[k] = vec_fp8_codes(vec_load_bits(x + (i + k) * LANES), inverse, is_signed,
+                                     ups != NULL ? &ups[i + k] : NULL);
         }
-        vec_store_bytes(codes + i, code);
+        vec_store_bits(at + i * LANES, vec_pack_bytes(codes));
     }
+    memcpy(at + TILE_ELEMS, &scale, sizeof(scale));
+    return magnitude <= FP8_MOST_BITS;
 }
 
 /* --------------------------------------------------------------- ranges -- */
@@ -255,7 +280,6 @@ INLINE int chunk_decode(float *out, const sherdi_encoded *part, size_t first)
 {
     void    *at   = sherdi_encoded_at(part->data, part->encoding, first);
     uint32_t mask = part->has_ties ? 0x7fffffffu : 0xffffffffu;
-    float    scale;
 
     switch (part->encoding) {
     case SHERDI_ENCODING_BF16:
@@ -265,13 +289,9 @@ INLINE int chunk_decode(float *out, const sherdi_encoded *part, size_t first)
     case SHERDI_ENCODING_BESIDE_PLANE:
         return chunk_decode_beside(out, part->param + first, at);
     case SHERDI_ENCODING_FP8:
-        memcpy(&scale, (char *)at + TILE_ELEMS, sizeof(scale));
-        chunk_decode_fp8(out, at, scale, 1);
-        return 1;
+        return chunk_decode_fp8(out, at, 1);
     case SHERDI_ENCODING_UFP8:
-        memcpy(&scale, (char *)at + TILE_ELEMS, sizeof(scale));
-        chunk_decode_fp8(out, at, scale, 0);
-        return 1;
+        return chunk_decode_fp8(out, at, 0);
     default:
         chunk_decode_f32(out, at, vec_set_bits(mask));
         return 1;
@@ -301,13 +321,18 @@ static void range_decode(float *out, const sherdi_encoded *part, size_t first, s
     sherdi_part_decode(out + done, part, first + done, count - done, takes);
 }
 
-INLINE void chunk_store_fp8(unsigned char *at, const float *x, int is_signed, vec_randoms *randoms,
-                            int is_random)
+INLINE int chunk_store_fp8(unsigned char *at, const float *x, int is_signed, vec_randoms *randoms,
+                           int is_random)
 {
-    float scale = sherdi_fp8_scale(chunk_magnitude(x));
+    vec_bits ups[TILE_VECS];
 
-    chunk_encode_fp8(at, x, sherdi_fp8_inverse(scale), is_signed, randoms, is_random);
-    memcpy(at + TILE_ELEMS, &scale, sizeof(scale));
+    if (!is_random) {
+        return chunk_encode_fp8(at, x, is_signed, NULL);
+    }
+    for (size_t i = 0; i < TILE_VECS; i++) {
+        ups[i] = vec_fp8_random(vec_randoms_next(randoms));
+    }
+    return chunk_encode_fp8(at, x, is_signed, ups);
 }
 
 /* As chunk_decode. Where another master has its ties in these bits they stay: that is done element by element. */
@@ -327,11 +352,9 @@ INLINE int chunk_encode(const sherdi_encoded *part, size_t first, const float *x
         memcpy((char *)at + SHERDI_CHUNK_BF16_BYTES, &no_ties, sizeof(no_ties));
         return chunk_encode_beside(part->param + first, at, x);
     case SHERDI_ENCODING_FP8:
-        chunk_store_fp8(at, x, 1, randoms, is_random);
-        return 1;
+        return chunk_store_fp8(at, x, 1, randoms, is_random);
     case SHERDI_ENCODING_UFP8:
-        chunk_store_fp8(at, x, 0, randoms, is_random);
-        return 1;
+        return chunk_store_fp8(at, x, 0, randoms, is_random);
     default:
         chunk_decode_f32(at, x, vec_set_bits(0xffffffffu));
         return 1;
@@ -346,7 +369,10 @@ INLINE size_t chunks_encode(const sherdi_encoded *part, size_t first, size_t cou
 
     for (; done + TILE_ELEMS <= count; done += TILE_ELEMS) {
         if (__builtin_expect(!chunk_encode(part, first + done, x + done, &randoms, is_random), 0)) {
-            sherdi_part_encode(part, first + done, TILE_ELEMS, x + done, how);
+            sherdi_rounding chunk = *how;
+
+            chunk.first_index += done;
+            sherdi_part_encode(part, first + done, TILE_ELEMS, x + done, &chunk);
         }
     }
     return done;
@@ -390,10 +416,44 @@ static __attribute__((noinline)) void tile_encode(const sherdi_encoded *part, si
     }
 }
 
+/* A moment of a tile in fp8; `random` is where `ups` are from. */
+INLINE void tile_encode_fp8(const sherdi_encoded *part, size_t first, const float *x,
+                            uint64_t index, sherdi_random random, int is_signed,
+                            const vec_bits *ups)
+{
+    const sherdi_rounding how = {.is_random = 1, .random = random, .first_index = index};
+    unsigned char        *at  = sherdi_encoded_at(part->data, part->encoding, first);
+
+    if (__builtin_expect(!chunk_encode_fp8(at, x, is_signed, ups), 0)) {
+        sherdi_part_encode(part, first, TILE_ELEMS, x, &how);
+    }
+}
+
+/* Two moments, the second never negative, by one hash (sherdi_random_of). */
+static __attribute__((noinline)) void tile_encode_fp8s(const sherdi_encoded *parts, size_t first,
+                                                       float (*x)[TILE_ELEMS], uint64_t    index,
+                                                       const sherdi_random *random)
+{
+    const sherdi_rounding how     = {.random = random[0], .first_index = index};
+    vec_randoms           randoms = vec_randoms_start(&how);
+    vec_bits              ups[2][TILE_VECS];
+
+    randoms.is_turned = 0;
+    for (size_t i = 0; i < TILE_VECS; i++) {
+        vec_bits bits = vec_randoms_next(&randoms);
+
+        ups[0][i] = vec_fp8_random(bits);
+        ups[1][i] = vec_fp8_random(vec_swap_halves(bits));
+    }
+    tile_encode_fp8(&parts[0], first, x[0], index, random[0], 1, ups[0]);
+    tile_encode_fp8(&parts[1], first, x[1], index, random[1], 0, ups[1]);
+}
+
 /* How a formula's loads and stores find a part of a tile. */
 typedef enum tile_form {
     TILE_F32,
     TILE_BF16,
+    TILE_FP8, /* read alone, the second moment in UFP8: the scale of the new ones is known later */
     TILE_BESIDE, /* read alone: a new master goes through memory, for its tile is closed later */
 } tile_form;
 
@@ -422,8 +482,9 @@ typedef struct encoded_step_tile {
     const void     *grad;
     const uint16_t *param;
     void           *parts[SHERDI_UPDATE_MOST_PARTS]; /* in their forms */
-    float          *master;                          /* the new one */
-    int             is_beside;                       /* parts[0] is what lies beside param */
+    float (*buffers)[TILE_ELEMS];                    /* by part, for what is closed later */
+    float *master;                                   /* the new one */
+    int    is_beside;                                /* parts[0] is what lies beside param */
 } encoded_step_tile;
 
 INLINE int encoding_is_beside(sherdi_encoding encoding)
@@ -431,9 +492,13 @@ INLINE int encoding_is_beside(sherdi_encoding encoding)
     return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
 }
 
-/* Moments are bf16 in registers where all of them are, two at most: one hash has bits for two. */
+/* Moments that are bf16, two at most, or the two of fp8 are so in registers: one hash has bits for two. */
 INLINE tile_form encoded_moments(const sherdi_update_range *range, int num_parts)
 {
+    if (num_parts == 3 && range->encoded[1].encoding == SHERDI_ENCODING_FP8 &&
+        range->encoded[2].encoding == SHERDI_ENCODING_UFP8) {
+        return TILE_FP8;
+    }
     for (int part = 1; part < num_parts; part++) {
         if (range->encoded[part].encoding != SHERDI_ENCODING_BF16) {
             return TILE_F32;
@@ -457,7 +522,7 @@ INLINE void encoded_loop_init(encoded_loop *loop, const sherdi_update_range *ran
         part->chunk_bytes = sherdi_encoding_chunk_bytes(from->encoding);
         part->start       = sherdi_encoded_at(from->data, from->encoding, range->offset_elems);
         part->at          = part->start;
-        part->is_buffered = from->encoding >= SHERDI_ENCODING_FP8 ||
+        part->is_buffered = (from->encoding >= SHERDI_ENCODING_FP8 && unpacked != TILE_FP8) ||
                             (from->encoding == SHERDI_ENCODING_BF16 && unpacked == TILE_F32);
         loop->randoms[index] = sherdi_random_of(range->step, (unsigned)index);
     }
@@ -493,8 +558,9 @@ INLINE void encoded_open(encoded_step_tile *tile, encoded_loop *loop, int num_pa
 {
     const sherdi_update_range *range = &loop->range;
 
-    tile->grad  = sherdi_elem_at(range->grad, range->grad_dtype, first);
-    tile->param = (const uint16_t *)range->param + first;
+    tile->grad    = sherdi_elem_at(range->grad, range->grad_dtype, first);
+    tile->param   = (const uint16_t *)range->param + first;
+    tile->buffers = buffers;
     tile->is_beside =
         loop->is_beside && !chunk_has_ties((const int16_t *)(void *)loop->parts[0].at);
     for (int index = 0; index < num_parts; index++) {
@@ -511,10 +577,26 @@ INLINE void encoded_open(encoded_step_tile *tile, encoded_loop *loop, int num_pa
     tile->master = loop->is_beside ? buffers[0] : (float *)tile->parts[0];
 }
 
-INLINE void vecs_load_form(vec_f32 *x, const void *at, tile_form form, size_t i)
+INLINE void vecs_load_fp8(vec_f32 *x, const unsigned char *at, int is_signed, size_t i)
+{
+    float scale;
+
+    memcpy(&scale, at + TILE_ELEMS, sizeof(scale));
+    for (size_t k = 0; k < UPDATE_VECS; k++) {
+        const unsigned char *codes = at + i + k * LANES;
+
+        x[k] = is_signed ? vec_load_fp8(codes, scale) : vec_load_ufp8(codes, scale);
+    }
+}
+
+INLINE void vecs_load_form(vec_f32 *x, const void *at, tile_form form, int part, size_t i)
 {
     if (form == TILE_BF16) {
         vecs_load_bf16(x, (const uint16_t *)at + i);
+        return;
+    }
+    if (form == TILE_FP8) {
+        vecs_load_fp8(x, at, part == 1, i);
         return;
     }
     for (size_t k = 0; k < UPDATE_VECS; k++) {
@@ -569,8 +651,10 @@ INLINE void encoded_store_moments(const encoded_step_tile *tile, const update_ve
         return;
     }
     for (int part = 1; part < num_parts; part++) {
+        float *at = moments == TILE_FP8 ? tile->buffers[part] : tile->parts[part];
+
         for (size_t k = 0; k < UPDATE_VECS; k++) {
-            vec_store((float *)tile->parts[part] + i + k * LANES, vecs->x[part][k]);
+            vec_store(at + i + k * LANES, vecs->x[part][k]);
         }
     }
 }
@@ -585,12 +669,12 @@ INLINE void encoded_step(const encoded_step_tile *tile, sherd_dtype grad_dtype,
 
     vecs_load_as(vecs.g, tile->grad, grad_dtype, i);
     for (int part = rule->num_parts - 1; part > 0; part--) {
-        vecs_load_form(vecs.x[part], tile->parts[part], moments, i);
+        vecs_load_form(vecs.x[part], tile->parts[part], moments, part, i);
     }
     if (master == TILE_BESIDE) {
         vecs_load_beside(vecs.x[0], tile->param + i, (const int16_t *)tile->parts[0] + i);
     } else {
-        vecs_load_form(vecs.x[0], tile->parts[0], TILE_F32, i);
+        vecs_load_form(vecs.x[0], tile->parts[0], TILE_F32, 0, i);
     }
     update_formula(&vecs, rule);
     is_nan = vec_unordered(vecs.x[0][0], vecs.x[0][UPDATE_VECS - 1]);
@@ -618,19 +702,26 @@ INLINE void encoded_steps_as(const encoded_step_tile *tile, const encoded_loop *
     }
 }
 
+INLINE void encoded_steps_of(const encoded_step_tile *tile, const encoded_loop *loop,
+                             const update_rule *rule, tile_form moments, vec_randoms *randoms)
+{
+    if (tile->is_beside) {
+        encoded_steps_as(tile, loop, rule, TILE_BESIDE, moments, randoms);
+    } else {
+        encoded_steps_as(tile, loop, rule, TILE_F32, moments, randoms);
+    }
+}
+
+/* Only those that there may be with as many parts. */
 INLINE void encoded_steps(const encoded_step_tile *tile, const encoded_loop *loop,
                           const update_rule *rule, vec_randoms *randoms)
 {
-    if (rule->num_parts > 1 && rule->num_parts <= 3 && loop->moments == TILE_BF16) {
-        if (tile->is_beside) {
-            encoded_steps_as(tile, loop, rule, TILE_BESIDE, TILE_BF16, randoms);
-        } else {
-            encoded_steps_as(tile, loop, rule, TILE_F32, TILE_BF16, randoms);
-        }
-    } else if (tile->is_beside) {
-        encoded_steps_as(tile, loop, rule, TILE_BESIDE, TILE_F32, randoms);
+    if (rule->num_parts == 3 && loop->moments == TILE_FP8) {
+        encoded_steps_of(tile, loop, rule, TILE_FP8, randoms);
+    } else if (rule->num_parts > 1 && rule->num_parts <= 3 && loop->moments == TILE_BF16) {
+        encoded_steps_of(tile, loop, rule, TILE_BF16, randoms);
     } else {
-        encoded_steps_as(tile, loop, rule, TILE_F32, TILE_F32, randoms);
+        encoded_steps_of(tile, loop, rule, TILE_F32, randoms);
     }
 }
 
@@ -700,7 +791,14 @@ INLINE void encoded_close_master(const encoded_loop *loop, size_t first, const f
 INLINE void encoded_close(const encoded_loop *loop, int num_parts, size_t first,
                           float (*buffers)[TILE_ELEMS], const float *master, vec_mixer *mixer)
 {
-    for (int index = num_parts - 1; index > 0; index--) {
+    int moments = num_parts - 1;
+
+    if (num_parts == 3 && loop->moments == TILE_FP8) {
+        tile_encode_fp8s(&loop->range.encoded[1], loop->range.offset_elems + first, &buffers[1],
+                         loop->range.first_index + first, &loop->randoms[1]);
+        moments = 0;
+    }
+    for (int index = moments; index > 0; index--) {
         const encoded_part *part = &loop->parts[index];
 
         if (part->is_buffered) {

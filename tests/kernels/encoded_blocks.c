@@ -67,6 +67,14 @@ void block_check_equal(const block *want, const block *got)
     CHECK_GUARDED(&want->param, &got->param);
 }
 
+/* Moments of all bits have a NaN in nearly every chunk: every third one has none, but the largest numbers. */
+static float finite_of(float x, size_t i)
+{
+    uint32_t bits = sherdi_bits_f32(x);
+
+    return sherdi_f32_from_bits(i / SHERD_CHUNK_ELEMS % 3 == 1 ? bits & ~0x00800000u : bits);
+}
+
 void block_fill(block *b, input_kind kind)
 {
     static float x[BLOCK_ELEMS];
@@ -79,12 +87,16 @@ void block_fill(block *b, input_kind kind)
 
         guarded_fill(&array, kind, &seed);
         for (size_t i = 0; i < span->count_elems; i++) {
-            x[i] = fabsf(guarded_get(&array, i)) * 0.01f;
+            x[i] = kind == INPUT_WILD ? fabsf(finite_of(guarded_get(&array, i), i))
+                                      : fabsf(guarded_get(&array, i)) * 0.01f;
         }
         plain_encode(&b->v.part, span->offset_elems, x, span->count_elems, NULL, 0);
         guarded_fill(&array, kind, &seed);
-        plain_encode(&b->m.part, span->offset_elems, (float *)(void *)array.first,
-                     span->count_elems, NULL, 0);
+        for (size_t i = 0; i < span->count_elems; i++) {
+            x[i] =
+                kind == INPUT_WILD ? finite_of(guarded_get(&array, i), i) : guarded_get(&array, i);
+        }
+        plain_encode(&b->m.part, span->offset_elems, x, span->count_elems, NULL, 0);
         guarded_fill(&array, kind, &seed);
         for (size_t i = 0; i < span->count_elems; i++) {
             uint32_t bits = sherdi_bits_f32(guarded_get(&array, i));

@@ -119,6 +119,12 @@ static void values_fill(float *x, size_t count, int is_unsigned)
         if (i / SHERD_CHUNK_ELEMS % 5 == 4) {
             x[i] = sherdi_f32_from_bits((uint32_t)test_random(&seed)); /* any bits */
         }
+        if (i / SHERD_CHUNK_ELEMS % 5 == 3) {
+            x[i] = sherdi_f32_from_bits(sherdi_bits_f32(x[i]) | 0x7e800000u); /* huge */
+        }
+        if (i / SHERD_CHUNK_ELEMS % 10 == 3 && !(fabsf(x[i]) <= 3.4e38f)) {
+            x[i] = 3e38f; /* ... and finite */
+        }
         x[i] = is_unsigned ? fabsf(x[i]) : x[i];
     }
     guarded_free(&array);
