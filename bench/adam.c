@@ -243,6 +243,17 @@ static void shape_check(const bench_table *table, const bench_arrays *arrays)
     }
 }
 
+/* A state that a kernel of the table has spoilt is none for the others. */
+static void state_check(const bench_table *table, const bench_run *run)
+{
+    const bench_update *update = &BENCH_UPDATES[table->rows[ROW_KERNEL].index];
+
+    if (!bench_update_is_sound(run, update)) {
+        die(update->name,
+            "its state or that of a kernel beside it has a NaN, an Inf or a denormal");
+    }
+}
+
 static void table_run(bench_table *table, const bench_options *options, bench_run *run,
                       bench_peers *peers)
 {
@@ -254,6 +265,7 @@ static void table_run(bench_table *table, const bench_options *options, bench_ru
     shape_check(table, run->arrays);
     bench_update_prepare(run, &BENCH_UPDATES[table->rows[ROW_KERNEL].index]);
     table_measure(table, options, run, peers, seconds);
+    state_check(table, run);
     table_evaluate(table, options->rounds, seconds, seconds + options->rounds * table->num_rows);
     free(seconds);
 }

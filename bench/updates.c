@@ -2,6 +2,7 @@
 
 #include "kernels/updates/updates.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ----------------------------------------------------------------- rows -- */
@@ -69,22 +70,25 @@ static int is_mixed(const bench_update *update)
     return TRAFFIC_TABLE[update->shape].grad_bytes < SHERD_CHUNK_ELEMS * sizeof(float);
 }
 
-static void part_fill(const bench_run *run, const bench_update *update, int part, float scale)
+static sherdi_encoded part_of(const bench_arrays *a, const bench_update *update, int part)
 {
-    const bench_arrays  *a       = run->arrays;
-    float *const         parts[] = {a->p, a->m, a->v};
-    const sherdi_encoded encoded = {
+    float *const parts[] = {a->p, a->m, a->v};
+
+    return (sherdi_encoded){
         .encoding      = update->encodings[part],
         .data          = parts[part],
         .param         = a->p16,
         .ties          = a->v,
         .ties_encoding = update->encodings[2],
+        .has_ties      = part == 2 && update->encodings[0] == SHERDI_ENCODING_BESIDE,
     };
+}
 
-    if (encoded.encoding == SHERDI_ENCODING_F32) {
-        bench_array_fill(parts[part], run->elems, scale);
-        return;
-    }
+static void part_fill(const bench_run *run, const bench_update *update, int part, float scale)
+{
+    const bench_arrays  *a       = run->arrays;
+    const sherdi_encoded encoded = part_of(a, update, part);
+
     bench_array_fill(a->out, run->elems, scale);
     run->backend->kernels->encode(run->backend, &encoded, 0, a->out, run->elems);
 }
@@ -107,12 +111,12 @@ typedef union bench_coeffs {
 
 static bench_coeffs coeffs_of(sherdi_update_id update)
 {
+    /* Without decay: what is added up of positive gradients stays positive, and is a state for the next update too. */
     const sherdi_group_step step   = {.grad_scale = 1,
                                       .lr         = 1e-4,
                                       .beta1      = 0.9,
                                       .beta2      = 0.999,
                                       .eps        = 1e-8,
-                                      .decay      = 0.01,
                                       .bias1      = 0.9,
                                       .bias2      = 0.5,
                                       .step       = 10};
@@ -147,6 +151,23 @@ static bench_coeffs coeffs_of(sherdi_update_id update)
         break;
     }
     return coeffs;
+}
+
+int bench_update_is_sound(const bench_run *run, const bench_update *update)
+{
+    const float *out = run->arrays->out;
+
+    for (int part = 0; part < TRAFFIC_MOST_PARTS; part++) {
+        const sherdi_encoded encoded = part_of(run->arrays, update, part);
+
+        run->backend->kernels->decode(run->backend, run->arrays->out, &encoded, 0, run->elems);
+        for (size_t i = 0; i < run->elems; i++) {
+            if (out[i] != 0 && !isnormal(out[i])) {
+                return 0;
+            }
+        }
+    }
+    return 1;
 }
 
 static sherdi_update_args args_of(const bench_arrays *a, const bench_update *update)
