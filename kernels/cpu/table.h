@@ -415,7 +415,8 @@ static void table_update(const sherdi_backend *backend, sherdi_update_id update,
     };
     update_call        call  = {.args = args, .update = UPDATES[update]};
     size_t             bytes = sherdi_update_traffic_bytes(update, args);
-    sherdi_ahead_trial trial = sherdi_ahead_begin(backend, bytes);
+    sherdi_ahead_kind  kind  = is_encoded(args) ? SHERDI_AHEAD_ENCODED : SHERDI_AHEAD_PLAIN;
+    sherdi_ahead_trial trial = sherdi_ahead_begin(backend, kind, bytes);
 
     update_call_run(backend, &call, sherdi_update_parts(update), bytes, trial.ahead_bytes,
                     update_task);
