@@ -330,11 +330,14 @@ sherd_status sherdi_checkpoint_latest(const char *dir, char tag_out[SHERDI_CHECK
     SHERDI_TRY(path_make(dir, "", "latest", "", NULL, path));
     SHERDI_TRY(sherdi_checksum_check_built());
     fd = file_open(path);
+    if (fd < 0 && errno != ENOENT) {
+        return io_fail("open", path);
+    }
+    if (fd < 0 && access(dir, F_OK) != 0) {
+        return sherdi_fail(SHERD_E_IO, "there is no folder %s", dir);
+    }
     if (fd < 0) {
-        return errno == ENOENT
-                   ? sherdi_fail(SHERD_E_IO, "%s has no complete checkpoint: there is no %s", dir,
-                                 path)
-                   : io_fail("open", path);
+        return sherdi_fail(SHERD_E_IO, "%s has no complete checkpoint: there is no %s", dir, path);
     }
     len = read(fd, text, sizeof(text) - 1);
     if (len < 0) {

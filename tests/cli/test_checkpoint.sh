@@ -60,6 +60,7 @@ run 1 list "$scratch/none"
 run 1 inspect "$dir"
 says err "no complete checkpoint"
 run 1 verify "$dir/none"
+says err "there is no folder $dir/none"
 
 "$make_checkpoint" "$dir" one two three
 run 0 list "$dir"
