@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -215,6 +216,13 @@ sherd_status sherdi_desk_come(const char *address, uint64_t session, int index,
     int              fd     = -1;
     sherd_status     status = sherdi_net_connect(address, wait, &fd);
 
+    if (status == SHERD_E_IO) { /* a desk is open before its address is told */
+        char why[SHERDI_ERROR_BYTES];
+
+        (void)snprintf(why, sizeof(why), "%s", sherd_last_error());
+        return sherdi_fail(SHERD_E_PEER_LOST, "the rank that was to listen there has gone: %s",
+                           why);
+    }
     if (status == SHERD_OK && !sherdi_net_is_same_user(fd)) {
         status = sherdi_fail(SHERD_E_INVAL, "who listens at %s runs as another user", address);
     }

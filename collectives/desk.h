@@ -30,7 +30,8 @@ void sherdi_desk_close(net_desk *desk);
  *  "2 ranks" and `late`; or the failure of wait's world. */
 sherd_status sherdi_desk_gather(int listener, uint64_t session, int *fds, int count,
                                 const net_wait *wait, const char *late);
-/** The other side: number `index` of them comes. As sherdi_net_connect; E_INVAL when another user listens there. */
+/** The other side: number `index` of them comes. As sherdi_net_connect; E_PEER_LOST when nobody listens any more,
+ *  E_INVAL when another user does. */
 sherd_status sherdi_desk_come(const char *address, uint64_t session, int index,
                               const net_wait *wait, int *out);
 
