@@ -311,14 +311,18 @@ static void nccl_memory_drop(sherd_world *world, void *memory)
     (void)sherdi_nccl_api.MemFree(memory);
 }
 
-/* Under the lock. */
-static ncclResult_t memory_register(struct sherdi_nccl *nccl, void *memory, size_t len_bytes,
-                                    void **handle)
+/* Under the lock. A window is registered by a thread of NCCL's, and the call says so only to who asks afterwards. */
+static ncclResult_t memory_register(struct sherdi_nccl *nccl, void *memory, size_t len_bytes)
 {
-    return nccl->options.has_windows
-               ? sherdi_nccl_api.CommWindowRegister(nccl->comm, memory, len_bytes, handle,
-                                                    NCCL_WIN_COLL_SYMMETRIC)
-               : sherdi_nccl_api.CommRegister(nccl->comm, memory, len_bytes, handle);
+    ncclResult_t result;
+
+    nccl->window = NULL;
+    if (!nccl->options.has_windows) {
+        return sherdi_nccl_api.CommRegister(nccl->comm, memory, len_bytes, &nccl->window);
+    }
+    result = sherdi_nccl_api.CommWindowRegister(nccl->comm, memory, len_bytes, &nccl->window,
+                                                NCCL_WIN_COLL_SYMMETRIC);
+    return result == ncclSuccess ? ncclInProgress : result;
 }
 
 /* NCCL moves registered memory without copies of its own; where it will not have it, it copies. */
@@ -333,13 +337,12 @@ static void *nccl_memory_enter(sherd_world *world, void *memory, size_t len_byte
     }
     (void)pthread_mutex_lock(&nccl->lock);
     if (nccl->comm != NULL) {
-        result = memory_register(nccl, memory, len_bytes, &handle);
+        result = memory_register(nccl, memory, len_bytes);
         if (!is_going(result)) {
             sherdi_log(SHERD_LOG_DEBUG, world->rank, "NCCL does not register %zu bytes: %s",
                        len_bytes, sherdi_nccl_result_text(nccl, result));
-            handle = NULL;
-        } else if (sherdi_nccl_settle(nccl, result, "the registration of memory") != SHERD_OK) {
-            handle = NULL;
+        } else if (sherdi_nccl_settle(nccl, result, "the registration of memory") == SHERD_OK) {
+            handle = nccl->window;
         }
     }
     (void)pthread_mutex_unlock(&nccl->lock);

@@ -39,6 +39,7 @@ static sherd_status given_wait(const given_comm *given)
         if (error != cudaSuccess && error != cudaErrorNotReady) {
             return given_fail(cudaGetErrorString(error));
         }
+        (void)cudaGetLastError(); /* not ready counts as the trainer's last error too */
         if (sherdi_now_ns() > given->deadline_ns) {
             return sherdi_fail(SHERD_E_PEER_LOST, "not all ranks of the NCCL communicator came "
                                                   "within the time limit (SHERD_TIMEOUT)");
@@ -55,8 +56,8 @@ static sherd_status given_move(given_comm *given, const void *mine, void *all, s
 
     if (cudaStreamCreateWithFlags(&given->stream, cudaStreamNonBlocking) != cudaSuccess ||
         cudaMalloc((void **)&given->memory, all_bytes + len_bytes) != cudaSuccess ||
-        cudaMemcpy(given->memory + all_bytes, mine, len_bytes, cudaMemcpyHostToDevice) !=
-            cudaSuccess) {
+        cudaMemcpyAsync(given->memory + all_bytes, mine, len_bytes, cudaMemcpyHostToDevice,
+                        given->stream) != cudaSuccess) {
         return given_fail(cudaGetErrorString(cudaGetLastError()));
     }
     result = sherdi_nccl_api.AllGather(given->memory + all_bytes, given->memory, len_bytes,

@@ -23,7 +23,8 @@ struct sherdi_nccl {
     sherdi_procs       *procs;
     pthread_mutex_t     lock; /* guards comm and every call with it; has_news */
     pthread_cond_t      has_news;
-    ncclComm_t          comm;       /* NULL: not yet, or aborted */
+    ncclComm_t          comm;   /* NULL: not yet, or aborted */
+    void               *window; /* what NCCL writes when it has registered one, whenever that is */
     int                 is_foreign; /* the trainer's: it goes on without us */
     int                 is_stopping;
     int                 is_watched;

@@ -56,9 +56,10 @@ void sherdi_cuda_note(cuda_device *device, cudaError_t error);
 sherd_status sherdi_cuda_result(cuda_device *device, cudaError_t error, const char *what,
                                 const char *name);
 
-/** Fills a lane; the stream as sherdi_device_ops.lane_create says. */
+/** Fills a lane; the stream as sherdi_device_ops.lane_create says. One that is urgent goes before what computes: it is the
+ *  world's, whose work other ranks wait for. */
 sherd_status sherdi_cuda_lane_make(cuda_device *device, const char *name, void *stream,
-                                   sherdi_mem *mem, sherdi_backend **out);
+                                   int is_urgent, sherdi_mem *mem, sherdi_backend **out);
 /** No lane is left. */
 void sherdi_cuda_device_free(cuda_device *device);
 

@@ -245,18 +245,13 @@ void sherdi_cuda_device_free(cuda_device *device)
 static cudaError_t device_open(cuda_device *device)
 {
     cudaError_t error = cudaSetDevice(device->index);
-    int         least = 0, greatest = 0;
 
     if (error == cudaSuccess) {
         error = cudaDeviceGetAttribute(&device->processors, cudaDevAttrMultiProcessorCount,
                                        device->index);
     }
     if (error == cudaSuccess) {
-        error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    }
-    if (error ==
-        cudaSuccess) { /* the world's lane: what other ranks wait for goes before what computes */
-        error = cudaStreamCreateWithPriority(&device->stream, cudaStreamNonBlocking, greatest);
+        error = cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking);
     }
     if (error == cudaSuccess) {
         error = cudaEventCreate(&device->base);
@@ -323,7 +318,7 @@ static sherd_status cuda_create(int index, sherdi_mem *mem, sherdi_backend **out
         status = device_check(device);
     }
     if (status == SHERD_OK) {
-        status = sherdi_cuda_lane_make(device, "main", NULL, mem, out);
+        status = sherdi_cuda_lane_make(device, "main", NULL, 1, mem, out);
     }
     if (status != SHERD_OK) {
         sherdi_cuda_device_free(device);

@@ -54,8 +54,18 @@ static void lane_free(cuda_lane *lane)
     sherdi_free(lane);
 }
 
+static cudaError_t stream_create(cudaStream_t *out, int is_urgent)
+{
+    int         least = 0, greatest = 0;
+    cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+
+    return error == cudaSuccess
+               ? cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, is_urgent ? greatest : 0)
+               : error;
+}
+
 sherd_status sherdi_cuda_lane_make(cuda_device *device, const char *name, void *stream,
-                                   sherdi_mem *mem, sherdi_backend **out)
+                                   int is_urgent, sherdi_mem *mem, sherdi_backend **out)
 {
     cuda_lane   *lane = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*lane));
     cudaError_t  error;
@@ -73,7 +83,7 @@ sherd_status sherdi_cuda_lane_make(cuda_device *device, const char *name, void *
     sherdi_cuda_enter(device);
     error = cudaEventCreateWithFlags(&lane->follow, cudaEventDisableTiming);
     if (error == cudaSuccess && stream == NULL) {
-        error = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
+        error = stream_create(&lane->stream, is_urgent);
     }
     status = sherdi_cuda_result(device, error, "making lane", name);
     if (status != SHERD_OK) {
@@ -88,7 +98,7 @@ sherd_status sherdi_cuda_lane_make(cuda_device *device, const char *name, void *
 static sherd_status cuda_lane_create(sherdi_backend *lane, const char *name, void *stream,
                                      sherdi_backend **out)
 {
-    return sherdi_cuda_lane_make(((cuda_lane *)lane)->device, name, stream, lane->mem, out);
+    return sherdi_cuda_lane_make(((cuda_lane *)lane)->device, name, stream, 0, lane->mem, out);
 }
 
 static void cuda_lane_destroy(sherdi_backend *backend)
@@ -228,12 +238,16 @@ static void cuda_lane_follow_event(const sherdi_backend *backend, const sherdi_e
 }
 
 /* A failed device is done with everything: its waits say why. */
+/* Threads of our own ask too, while one of the trainer's may capture a graph: without a word that would spoil it. */
 static int cuda_event_is_done(const sherdi_event *event)
 {
-    cudaError_t error;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaError_t                error;
 
     sherdi_cuda_enter(event->device);
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
     error = cudaEventQuery(event->event);
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
     if (error == cudaErrorNotReady) {
         (void)cudaGetLastError(); /* it counts as the thread's last error */
         return 0;

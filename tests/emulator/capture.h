@@ -14,7 +14,7 @@ struct captured {
 typedef std::vector<captured> capture;
 
 /* The stream's calls of this thread are kept from here on instead of run. */
-cudaError_t emulator_capture_begin(cudaStream_t stream);
+cudaError_t emulator_capture_begin(cudaStream_t stream, bool is_for_all);
 /* What was kept; cudaErrorStreamCaptureInvalidated when something came between that no capture may contain. */
 cudaError_t emulator_capture_end(cudaStream_t stream, capture *out);
 cudaError_t emulator_capture_state(cudaStream_t stream, cudaStreamCaptureStatus *out);

@@ -23,7 +23,7 @@
  * on a stream of another device than the current one is refused, as CUDA does. So is every call in a child that a
  * process forked when it had made one (cudaErrorInitializationError): programs are started by exec.
  *
- * A stream can be captured (cudaStreamCaptureModeThreadLocal) and replayed as a graph: kernels, copies that do not wait,
+ * A stream can be captured (in all modes but the relaxed one) and replayed as a graph: kernels, copies that do not wait,
  * sets and the library's products, one after another. What CUDA forbids the capturing thread meanwhile, waits, queries and
  * allocations, is refused and spoils the capture; so are events on the stream and emulator_call, which CUDA would allow.
  *

@@ -52,21 +52,23 @@ typedef struct shared_part {
 } shared_part;
 
 struct ncclComm {
-    shared_part *shared;
-    size_t       shared_bytes;
-    char         path[64];
-    int          rank, size, device;
-    int          is_blocking;
-    atomic_int   owners; /* the caller, and every job that is queued */
-    atomic_int   state;  /* ncclResult_t, but for the looks */
-    atomic_int   looks;
-    atomic_int   is_aborted;
-    char         text[256];
-    pthread_t    maker;
-    int          has_maker;
-    int          calls;
-    int          registered, windows;
-    void        *buffers[OP_REDUCE_SCATTER +
+    shared_part  *shared;
+    size_t        shared_bytes;
+    char          path[64];
+    int           rank, size, device;
+    int           is_blocking;
+    atomic_int    owners; /* the caller, and every job that is queued */
+    atomic_int    state;  /* ncclResult_t, but for the looks */
+    atomic_int    looks;
+    atomic_int    is_aborted;
+    char          text[256];
+    pthread_t     maker;
+    int           has_maker;
+    int           calls;
+    int           registered, windows;
+    ncclWindow_t *window_out; /* where the handle of the window goes that is being registered */
+    ncclWindow_t  window;
+    void         *buffers[OP_REDUCE_SCATTER +
                   1]; /* as NCCL's for its peers: made at the first call of a kind */
 };
 
@@ -666,6 +668,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
     if (state == ncclSuccess && atomic_load(&comm->looks) > 0) {
         (void)atomic_fetch_sub(&comm->looks, 1);
         state = ncclInProgress;
+    } else if (state == ncclSuccess && comm->window_out != NULL) {
+        *comm->window_out = comm->window;
+        comm->window_out  = NULL;
     }
     *out = state;
     return ncclSuccess;
@@ -812,8 +817,17 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t len, n
     if (len == 0 || flags != NCCL_WIN_COLL_SYMMETRIC || !memory_is_given(memory)) {
         return fail(ncclInvalidUsage, "a window stands over memory of ncclMemAlloc");
     }
+    if (check(comm, memory) != ncclSuccess) {
+        return ncclInvalidUsage;
+    }
     comm->windows++;
     *out = (ncclWindow_t)memory;
+    if (!comm->is_blocking) { /* as NVIDIA's: it returns success and is through later */
+        *out             = NULL;
+        comm->window     = (ncclWindow_t)memory;
+        comm->window_out = out;
+        atomic_store(&comm->looks, LOOKS);
+    }
     return ncclSuccess;
 }
 

@@ -11,7 +11,8 @@ struct CUgraphExec_st {
 
 extern "C" cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
 {
-    return mode == cudaStreamCaptureModeThreadLocal ? emulator_capture_begin(stream) : cudaErrorNotSupported;
+    return mode == cudaStreamCaptureModeRelaxed ? cudaErrorNotSupported
+                                                : emulator_capture_begin(stream, mode == cudaStreamCaptureModeGlobal);
 }
 
 extern "C" cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)

@@ -53,7 +53,8 @@ struct CUstream_st {
     uint64_t                random;
     bool                    is_slow;
     unsigned                order;
-    unsigned                busy = 0; /* operations queued or under way */
+    int                     priority = 0;
+    unsigned                busy     = 0; /* operations queued or under way */
     std::deque<operation>   queue;
     mark_ref                last; /* of the last operation given; may be empty */
     capture                *captured   = nullptr; /* while in capture */
@@ -160,6 +161,8 @@ static emulator &the(void)
 static thread_local int                          current_device;
 static thread_local cudaError_t                  last_error;
 static thread_local cudaStream_t                 capturing; /* the stream that this thread captures */
+static cudaStream_t                              capturing_for_all; /* in global mode, by any thread; with the lock held */
+static thread_local cudaStreamCaptureMode        capture_mode = cudaStreamCaptureModeGlobal; /* what this thread is held to */
 static thread_local std::map<int, cudaStream_t> *own_streams; /* cudaStreamPerThread */
 
 static cudaError_t error_keep(cudaError_t error)
@@ -192,13 +195,18 @@ static uint64_t random_next(uint64_t *state)
     return x ^ x >> 31;
 }
 
-/* For a call that no thread in capture may make, as it waits, asks or allocates: the capture is spoiled. */
+/* For a call that no thread in capture may make, as it waits, asks or allocates: the capture is spoiled. One in global mode is
+ * spoiled by other threads too, but for those that have said that they do not mind. */
 static cudaError_t capture_check(void)
 {
-    if (capturing == nullptr) {
+    cudaStream_t spoiled = capturing != nullptr                            ? capturing
+                           : capture_mode == cudaStreamCaptureModeGlobal ? capturing_for_all
+                                                                         : nullptr;
+
+    if (spoiled == nullptr) {
         return cudaSuccess;
     }
-    capturing->is_spoiled = true;
+    spoiled->is_spoiled = true;
     return cudaErrorStreamCaptureUnsupported;
 }
 
@@ -544,8 +552,25 @@ extern "C" cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned 
 extern "C" cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
                                                     int priority)
 {
-    (void)priority;
-    return stream_create(stream, flags);
+    cudaError_t error = stream_create(stream, flags);
+
+    if (error == cudaSuccess) {
+        (*stream)->priority = priority;
+    }
+    return error;
+}
+
+extern "C" cudaError_t cudaStreamGetPriority(cudaStream_t handle, int *priority)
+{
+    emulator                   &e = the();
+    std::lock_guard<std::mutex> held(e.lock);
+    cudaStream_t                stream = stream_of(e, handle);
+
+    if (stream == nullptr) {
+        return error_keep(cudaErrorInvalidResourceHandle);
+    }
+    *priority = stream->priority;
+    return cudaSuccess;
 }
 
 extern "C" cudaError_t cudaStreamDestroy(cudaStream_t stream)
@@ -699,7 +724,13 @@ extern "C" cudaError_t emulator_call_kernel(cudaStream_t stream, void (*fn)(cons
 
 /* ----------------------------------------------------------- capture -- */
 
-cudaError_t emulator_capture_begin(cudaStream_t handle)
+extern "C" cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode)
+{
+    std::swap(*mode, capture_mode);
+    return cudaSuccess;
+}
+
+cudaError_t emulator_capture_begin(cudaStream_t handle, bool is_for_all)
 {
     emulator                   &e = the();
     std::lock_guard<std::mutex> held(e.lock);
@@ -714,6 +745,7 @@ cudaError_t emulator_capture_begin(cudaStream_t handle)
     stream->captured   = new capture();
     stream->is_spoiled = false;
     capturing          = stream;
+    capturing_for_all  = is_for_all ? stream : capturing_for_all;
     return cudaSuccess;
 }
 
@@ -728,8 +760,9 @@ cudaError_t emulator_capture_end(cudaStream_t handle, capture *out)
     }
     *out = std::move(*stream->captured);
     delete stream->captured;
-    stream->captured = nullptr;
-    capturing        = nullptr;
+    stream->captured  = nullptr;
+    capturing         = nullptr;
+    capturing_for_all = capturing_for_all == stream ? nullptr : capturing_for_all;
     return error_keep(stream->is_spoiled ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
 }
 

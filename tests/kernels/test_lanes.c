@@ -5,8 +5,11 @@
 #include "base/clock.h"
 #ifdef TEST_EMULATED
 #include "emulator.h"
+
+#include <cuda_runtime_api.h>
 #endif
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -431,6 +434,64 @@ static void failed_allocations_leave_nothing(void)
     CHECK_INT(held, emulator_held_bytes());
 }
 
+static int priority_of(const sherdi_backend *lane)
+{
+    int priority = 0;
+
+    CHECK_INT(cudaSuccess, cudaStreamGetPriority(lane->device->lane_stream(lane), &priority));
+    return priority;
+}
+
+/* The first lane is the world's. */
+static void first_lane_goes_before_others(void)
+{
+    sherdi_backend *first  = device_open(0);
+    sherdi_backend *second = lane_make(first, "second");
+
+    CHECK(priority_of(first) < priority_of(second));
+    sherdi_backend_destroy(second);
+    device_close(first);
+}
+
+typedef struct asked_event {
+    sherdi_backend *lane;
+    sherdi_event   *event;
+    int             is_done;
+} asked_event;
+
+static void *asked_main(void *raw)
+{
+    asked_event *asked = raw;
+
+    asked->is_done = asked->lane->device->event_is_done(asked->event);
+    return NULL;
+}
+
+/* A trainer's thread captures a graph for all threads; one of ours asks how far a lane is. */
+static void asking_for_an_event_spoils_no_capture(void)
+{
+    sherdi_backend *lane   = device_open(0);
+    sherdi_backend *second = lane_make(lane, "second");
+    asked_event     asked  = {.lane = lane};
+    cudaStream_t    stream = second->device->lane_stream(second);
+    cudaGraph_t     graph  = NULL;
+    pthread_t       thread;
+
+    CHECK_OK(lane->device->event_create(lane, &asked.event));
+    lane->device->event_record(asked.event, lane);
+    CHECK_OK(lane->device->event_wait(asked.event));
+    CHECK_INT(cudaSuccess, cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    CHECK_INT(0, pthread_create(&thread, NULL, asked_main, &asked));
+    CHECK_INT(0, pthread_join(thread, NULL));
+    CHECK_INT(cudaSuccess, cudaStreamEndCapture(stream, &graph));
+    CHECK(asked.is_done);
+    CHECK_INT(cudaSuccess, cudaGraphDestroy(graph));
+    CHECK_OK(sherdi_lane_wait(lane));
+    lane->device->event_destroy(asked.event);
+    sherdi_backend_destroy(second);
+    device_close(lane);
+}
+
 static void refused_launch_is_the_next_waits_error(void)
 {
     sherdi_backend *lane = device_open(0);
@@ -488,6 +549,8 @@ static const test_case CASES[] = {
     CASE(device_that_is_not_there_is_refused),
 #ifdef TEST_EMULATED
     CASE(failed_allocations_leave_nothing),
+    CASE(first_lane_goes_before_others),
+    CASE(asking_for_an_event_spoils_no_capture),
     CASE(refused_launch_is_the_next_waits_error),
     CASE(kernel_that_faults_ends_the_device),
 #endif

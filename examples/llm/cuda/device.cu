@@ -825,7 +825,7 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
     r.used_bytes = 0;
     cuda_scratch_lay_out(l, &r, &m->at);
     error = cudaMemsetAsync(m->at.loss_sum, 0, sizeof(double), m->stream);
-    if (error == cudaSuccess) { /* the rows of zeros stay */
+    if (error == cudaSuccess && m->at.head_weight_elems > 0) { /* the rows of zeros stay */
         error = cudaMemsetAsync(m->at.head_weight, 0, m->at.head_weight_elems * m->base.elem_bytes, m->stream);
     }
     if (error != cudaSuccess) {

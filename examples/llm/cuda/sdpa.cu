@@ -6,6 +6,7 @@
 #include <cudnn_backend.h>
 
 #include <dlfcn.h>
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -799,7 +800,9 @@ typedef struct numbers {
 
 static numbers numbers_of(const sdpa *s)
 {
-    numbers n = {1.0f / sqrtf((float)s->shape.width), -INFINITY, 1.0f};
+    /* Before 9.10 a row's largest score may not be an infinity (cudnn-frontend gives those the lowest number too). */
+    float   masked = s->f.cudnnGetVersion() < 91000 ? -FLT_MAX : -INFINITY;
+    numbers n      = {1.0f / sqrtf((float)s->shape.width), masked, 1.0f};
 
     return n;
 }
