@@ -50,6 +50,8 @@ def step_seconds(model, args):
         optimizer.zero_grad(set_to_none=True)
         wait(args.device)
         seconds.append(time.perf_counter() - start)
+        if len(seconds) == 1:
+            print(f"# the first step, with what it compiles: {seconds[0]:.1f} s", flush=True)
     return seconds[WARM_STEPS:], loss.item()
 
 

@@ -210,7 +210,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def batch(seed: int) -> torch.Tensor:
-    return torch.randint(0, WORDS, (2, LENGTH), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(0, WORDS, (2, LENGTH), generator=torch.Generator().manual_seed(seed), device="cpu")
 
 
 def config(stage: int, accumulation: int = 1, **changes: Any) -> dict[str, Any]:

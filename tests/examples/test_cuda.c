@@ -1,4 +1,4 @@
-/* The GPU's operations on the emulator, with a stand-in for cuBLASLt: each against the CPU's, attention against
+/* The GPU's operations, on the emulator with a stand-in for cuBLASLt and on a real one: each against the CPU's, attention against
  * sums in double, and everything twice for the same bits; whole models are in test_cuda_models.c. What the emulator
  * cannot tell is in tests/emulator/emulator.h. */
 #include "tests/lib/check.h"
@@ -10,7 +10,9 @@
 #include "kernels/formulas.h"
 
 #include <cuda_runtime_api.h>
+#ifdef TEST_EMULATED
 #include <emulator.h>
+#endif
 
 #include <math.h>
 #include <stdio.h>
@@ -794,6 +796,7 @@ static void attention_gives_the_same_bits_again(void)
     }
 }
 
+#ifdef TEST_EMULATED
 /* What backward of a head gives on a device whose blocks have so much shared memory. */
 static char *heads_bits(heads_case c, sherd_dtype dtype, size_t block_bytes, size_t *bytes_out)
 {
@@ -851,6 +854,7 @@ static void attention_that_fits_nowhere_is_refused(void)
     emulator_limit_shared(0);
     test_check_contains(__FILE__, __LINE__, why, "65536 bytes of shared memory");
 }
+#endif
 
 static const test_case cases[] = {
     CASE(embedding_matches_the_cpu),
@@ -867,8 +871,10 @@ static const test_case cases[] = {
     CASE(logits_match_the_cpu),
     CASE(attention_matches_its_definition),
     CASE(attention_gives_the_same_bits_again),
+#ifdef TEST_EMULATED
     CASE(attention_of_wide_heads_fits_a_device_with_less_shared_memory),
     CASE(attention_that_fits_nowhere_is_refused),
+#endif
 };
 
 RUN_MAIN(cases)

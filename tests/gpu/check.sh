@@ -21,8 +21,9 @@ env 20 the device, as sherd sees it
 kernels 60 conformance of the backend, lanes and events
 adam 60 bench gpu: AdamW, its state in encodings, the other element-wise updates
 trainer 60 GPT-2 124M, bf16, 32 x 1024
+compute 90 the trainer's operations against the CPU's, and its losses
 choices 150 the same with each choice of kernels, beside the default; graphs on a small step
-compiled 120 the same model by PyTorch alone, torch.compile
+compiled 180 the same model by PyTorch alone, torch.compile
 exposed 45 the engine's exposed share of its step
 nccl 200 NCCL, a rank on each device or several on one, whose processes take turns there
 worlds 70 several ranks on one device: threads, processes
@@ -32,7 +33,7 @@ offload 60 bench gpu-offload
 lamb 40 bench gpu, LAMB
 memory 40 bench memory: planned, held, and what the device reports
 torch 90 PyTorch's tensors on the device
-sanitizer 80 memcheck and racecheck over the kernels
+sanitizer 110 memcheck over the trainer and the kernels, racecheck
 large 150 GPT-2 774M, half a million tokens a step, with and without offload
 "
 
@@ -40,8 +41,8 @@ usage() {
     cat <<'TEXT'
 usage: tests/gpu/check.sh [OPTIONS]
 
-  --part LIST    parts, by commas, instead of all: env, kernels, adam, trainer, choices, compiled, exposed, nccl,
-                 worlds, proof, engine, offload, lamb, memory, torch, sanitizer, large
+  --part LIST    parts, by commas, instead of all: env, kernels, adam, trainer, compute, choices, compiled, exposed,
+                 nccl, worlds, proof, engine, offload, lamb, memory, torch, sanitizer, large
   --limit S      seconds for all, the build among them (default: 465); parts that get none are not run
   --out DIR      logs, check.json (a line for each part, as soon as it is known) and page.md (default: build-gpu/check);
                  with --part beside what earlier calls left of other parts
@@ -124,7 +125,21 @@ train() {
     shift
     trainer=$(program trainer)
     "$trainer" --backend cuda --data "$OUT/text" --arch gpt2 --precision bf16 --ranks 1 --sample 0 --eval-every 0 \
-        --log "$OUT/$name.jsonl" "$@" | tee "$OUT/$name.said"
+        --log "$OUT/$name.jsonl" "$@" 2>&1 | tee "$OUT/$name.said"
+}
+
+# last_loss NAME: of a run; empty where it is no number.
+last_loss() { sed -n 's/^loss [0-9.]* -> \([0-9.]*\)$/\1/p' "$OUT/$1.said"; }
+
+# learned NAME [OTHER]: whether the loss fell, and is that of the other run within a hundredth: a wrong kernel is fast too.
+learned() {
+    local first
+    first=$(sed -n 's/^loss \([0-9.]*\) -> .*/\1/p' "$OUT/$1.said")
+    awk -v first="${first:-0}" -v last="$(last_loss "$1")" -v other="$(last_loss "${2:-$1}")" -v falls="$((EMULATED == 0))" \
+        'BEGIN { gap = last - other; exit !(last > 0 && (!falls || last < first) && gap * gap <= 1e-4 * other * other) }' || {
+        say "the loss of $1 is wrong: $(sed -n '/^loss /p' "$OUT/$1.said"), ${2:-the first} $(last_loss "${2:-$1}")"
+        return 1
+    }
 }
 
 # rate NAME FIRST: tokens per second of the median step after the FIRST ones.
@@ -144,6 +159,7 @@ part_env() {
 }
 
 part_kernels() { suite kernels 2; }
+part_compute() { suite compute 3; }
 part_worlds() { SHERD_NCCL_LIBRARY=/nonexistent suite worlds 4; }
 part_nccl() { suite nccl 1; }
 part_engine() { suite engine 4; }
@@ -159,20 +175,26 @@ part_proof() {
 }
 
 part_sanitizer() {
-    local tool kernels status=0 race
+    local tool kernels trainer status=0 race
     kernels=$(program kernels)
+    trainer=$(program trainer)
     tool=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer || true)
     [ -n "$tool" ] || skip "compute-sanitizer is not installed"
     "$tool" --tool racecheck --error-exitcode 9 "$kernels" sumsq_equals >"$OUT/sanitizer.race" 2>&1 &
     race=$!
-    "$tool" --tool memcheck --leak-check no --error-exitcode 9 "$kernels" "$(sized "" sumsq_equals)" >"$OUT/sanitizer.memory" 2>&1 || status=$?
+    # Heads of 64, a length and a vocabulary that nothing divides.
+    # shellcheck disable=SC2046
+    "$tool" --tool memcheck --leak-check no --error-exitcode 9 "$trainer" --backend cuda --data "$OUT/text" --arch gpt2 --precision bf16 --ranks 1 --sample 0 \
+        --eval-every 0 $(sized "--hidden 256 --layers 1 --heads 4 --kv-heads 4 --inner 512 --vocab 257 --batch 2 --length 200 --steps 2" "$TINY --steps 1") \
+        >"$OUT/sanitizer.memory" 2>&1 || status=$?
+    "$tool" --tool memcheck --leak-check no --error-exitcode 9 "$kernels" "$(sized "" sumsq_equals)" >>"$OUT/sanitizer.memory" 2>&1 || status=$?
     wait "$race" || status=$?
     cat "$OUT/sanitizer.memory" "$OUT/sanitizer.race"
     # On some virtual machines it cannot attach at all: that says nothing about the kernels.
     if grep -qiE 'device not supported|not supported on this' "$OUT/sanitizer.race"; then
         skip "compute-sanitizer does not work here: $(grep -iE -m 1 'not supported' "$OUT/sanitizer.race")"
     fi
-    figure "memcheck all, racecheck sumsq: $(grep -h 'SUMMARY' "$OUT/sanitizer.memory" "$OUT/sanitizer.race" | sed 's/^=* *//' | tr '\n' ';')"
+    figure "memcheck of the trainer and all kernels, racecheck sumsq: $(grep -h 'SUMMARY' "$OUT/sanitizer.memory" "$OUT/sanitizer.race" | sed 's/^=* *//' | tr '\n' ';')"
     return "$status"
 }
 
@@ -245,15 +267,28 @@ part_torch() {
     figure "nanogpt.py: $(sed -n 's/^loss /loss /p' "$OUT/torch.said" | tail -n 1)"
 }
 
+# Where cuBLASLt has no kernel for one of the default's products, the other ones give a figure nevertheless.
 part_trainer() {
-    local share
-    # shellcheck disable=SC2046
-    train trainer $(sized "--preset 124m --batch 32 --length 1024 --steps 25" "$TINY --steps 4 --peak-tflops 1")
+    local share shape status
+    shape=$(sized "--preset 124m --batch 32 --length 1024 --steps 25" "$TINY --steps 4 --peak-tflops 1")
+    set +e
+    # shellcheck disable=SC2086
+    train trainer $shape
+    status=$?
+    set -e
+    if [ "$status" != 0 ]; then
+        figure "by default: $(tail -n 1 "$OUT/trainer.said")"
+        # shellcheck disable=SC2086
+        train trainer $shape --kernels fused
+        figure "with fused kernels"
+    fi
+    learned trainer
     share=$(sed -n 's/^median step .*MFU \([0-9.]*\) %.*/\1/p' "$OUT/trainer.said")
     figure "$(rate trainer "$(sized 5 2)") tokens/s, MFU $share % of the median step"
     value tokens_per_s "$(rate trainer "$(sized 5 2)")"
     value mfu_percent "$share"
     line "$share" least "$LEAST_MFU" " %"
+    return "$status"
 }
 
 # small NAME ARGS: steps per second of 10 million parameters and 128 tokens, which the host's calls decide.
@@ -270,31 +305,48 @@ small() {
 
 # chosen NAME ARGS: tokens per second with these choices, as a figure beside the default's, which is the first.
 chosen() {
-    local name=$1 tokens_per_s
+    local name=$1 tokens_per_s of_default
     shift
     # shellcheck disable=SC2046
     train "choice_$name" $(sized "--preset 124m --batch 32 --length 1024 --steps 15" "$TINY --steps 4") "$@"
+    learned "choice_$name" "$([ ! -e "$OUT/choice_default.jsonl" ] || echo choice_default)"
     tokens_per_s=$(rate "choice_$name" "$(sized 5 2)")
-    [ "$name" != default ] || of_default=$tokens_per_s
-    figure "$name $tokens_per_s tokens/s ($(awk -v a="$tokens_per_s" -v b="$of_default" 'BEGIN { printf "%.3f", (b > 0 ? a / b : 0) }'))$(
+    of_default=$(rate choice_default "$(sized 5 2)" 2>/dev/null || true)
+    figure "$name $tokens_per_s tokens/s ($(awk -v a="$tokens_per_s" -v b="${of_default:-0}" 'BEGIN { printf "%.3f", (b > 0 ? a / b : 0) }'))$(
         sed -n 's/^attention by/, &/p' "$OUT/choice_$name.said")"
     value "$name" "$tokens_per_s"
 }
 
+# attempt FUNCTION NAME ARGS: in a process of its own, since one choice that fails is not the end of the others.
+attempt() {
+    local status
+    set +e
+    (
+        set -e
+        "$@"
+    )
+    status=$?
+    set -e
+    [ "$status" = 0 ] || figure "$1 $2 FAILED"
+    [ "$status" = 0 ] || attempts_failed=1
+}
+
 part_choices() {
-    local of_default=0
-    chosen default
-    chosen fused --kernels fused
-    chosen cudnn --attention cudnn
-    chosen tuned --tune 8 --tuned "$OUT/products.tsv"
-    chosen whole_logits --logits-rows 32768
-    chosen graphs --graphs
-    small default
-    small graphs --graphs
-    chosen all --kernels fused --attention cudnn --tune 8 --tuned "$OUT/products.tsv"
-    chosen again --kernels fused --attention cudnn --tune 8 --tuned "$OUT/products.tsv"
-    grep -h '^fingerprint' "$OUT/choice_all.said" "$OUT/choice_again.said" | sort -u >"$OUT/choices.bits"
+    local attempts_failed=0
+    rm -f "$OUT"/choice_* "$OUT"/small_*
+    attempt chosen default
+    attempt chosen fused --kernels fused
+    attempt chosen cudnn --attention cudnn
+    attempt chosen tuned --tune 8 --tuned "$OUT/products.tsv"
+    attempt chosen whole_logits --logits-rows 32768
+    attempt chosen graphs --graphs
+    attempt small default
+    attempt small graphs --graphs
+    attempt chosen all --kernels fused --attention cudnn --tune 8 --tuned "$OUT/products.tsv"
+    attempt chosen again --kernels fused --attention cudnn --tune 8 --tuned "$OUT/products.tsv"
+    cat "$OUT/choice_all.said" "$OUT/choice_again.said" 2>/dev/null | grep -h '^fingerprint' | sort -u >"$OUT/choices.bits" || true
     figure "$(wc -l <"$OUT/choices.bits") fingerprint of the last two"
+    return "$attempts_failed"
 }
 
 # Not below it: the model that PyTorch compiles, in the same run as the trainer's.

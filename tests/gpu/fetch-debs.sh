@@ -62,6 +62,7 @@ find . \( -name '*.a' -o -name 'liblapack*' -o -name '*.mod' \) -delete
 rm -rf .packages/*.deb usr/share/doc usr/share/man usr/share/locale usr/share/lintian usr/share/bug usr/sbin usr/lib/*/fortran var
 du -sh --exclude=.packages . | awk '{ print "unpacked " $1 }'
 if [ -n "$archive" ]; then
+    mkdir -p "$(dirname "$archive")"
     tar czf "$archive" --exclude=.packages -C "$(dirname "$PWD")" "$(basename "$PWD")"
     du -h "$archive" | awk '{ print "packed " $1 }'
 fi

@@ -7,7 +7,7 @@ check=$(dirname "$0")/check.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
-PARTS="env kernels adam trainer choices compiled exposed nccl worlds proof engine offload lamb memory torch sanitizer large"
+PARTS="env kernels adam trainer compute choices compiled exposed nccl worlds proof engine offload lamb memory torch sanitizer large"
 
 fail() {
     echo "not ok: $*"
@@ -98,6 +98,25 @@ grep -q "wheels   cublasLt.h of cu13" "$scratch/less.page" || fail "cublasLt.h o
 told less trainer '"result": "not tested", .*"figure": "tests/examples/sherd-llm-emulated was not built"'
 told less torch '"result": "FAIL: status 3"'
 told less proof '"result": "pass"'
+
+# A choice that dies, and one that is fast and wrong: the part says which, and the others are measured.
+mkdir -p "$scratch/odd/tests/examples"
+cat >"$scratch/odd/tests/examples/sherd-llm-emulated" <<'SH'
+#!/bin/sh
+case "$*" in *"--attention cudnn"*) echo "sherd-llm: no such attention" >&2 && exit 1 ;; esac
+last=4.0
+case "$*" in *--graphs*) last=4.2 ;; esac
+while [ "$1" != --log ]; do shift; done
+for step in 1 2 3 4 5 6; do echo "{\"tokens\": ${step}00, \"seconds\": 0.5}"; done >"$2"
+echo "loss 5.0 -> $last"
+SH
+chmod +x "$scratch/odd/tests/examples/sherd-llm-emulated"
+rehearse odd --build "$scratch/odd" --part choices
+told odd choices '"result": "FAIL: status 1"'
+told odd choices 'fused 200 tokens/s .*chosen cudnn FAILED; tuned 200 tokens/s .*chosen graphs FAILED; small default'
+told odd choices 'chosen again FAILED; 0 fingerprint'
+grep -q "the loss of choice_graphs is wrong: loss 5.0 -> 4.2, choice_default 4.0" "$scratch/odd.page" ||
+    fail "a wrong loss is not told: $(cat "$scratch/odd.page")"
 
 # Nothing of a suite was built: its part says so.
 mkdir -p "$scratch/bare/meson-info"
