@@ -1,9 +1,10 @@
 /* Ranks with a GPU each: device memory goes over NCCL, control data over the sockets of star.c. Only files of this
  * name include nccl.h.
  *
- * Everything on device memory is queued on the world's lane and returns. NCCL's own sums have an order of their
- * own, so a reduction is an all-to-all into planned room (sherdi_world_reserve) and the sum of reduce on the
- * lane: the bits of every other transport. */
+ * Everything on device memory is queued on the world's lane and returns when NCCL has launched it, which it does by a
+ * thread of its own, as its communicators do not block; how long that takes no GPU has shown yet. NCCL's own sums
+ * have an order of their own, so a reduction is an all-to-all into planned room (sherdi_world_reserve) and the sum
+ * of reduce on the lane: the bits of every other transport. */
 #include "collectives/nccl_impl.h"
 
 #include "base/log.h"
