@@ -120,6 +120,11 @@ void sherdi_family_end(sherd_world *parent, sherd_world *child)
         child->is_made = 1;
     }
     (void)pthread_mutex_unlock(&family->lock);
+    /* Its parent failed in between: nobody has told the ranks of its group, and this one may leave it at once. The failure
+     * that it has stays. */
+    if (child != NULL && sherdi_world_has_failed(child)) {
+        (void)sherdi_world_fail(child, SHERD_E_PEER_LOST, "the world that this one was split from");
+    }
 }
 
 void sherdi_family_join(sherd_world *parent, sherd_world *child)
