@@ -224,23 +224,41 @@ static sherd_status slot_read(const value_range *f, sherdi_ring ring, size_t slo
                       sherdi_op_of_transfer(plan, SHERDI_OP_WRITE, ring, slot, extent, unit));
 }
 
-/* Behind what is written from it: if that failed it holds that still. An extent that has some of its values comes as
- * it went, or was left. */
+/* Where an extent lies in a slot, with its tail. */
+static sherdi_range slot_range(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
+{
+    const sherdi_plan *plan = f->program->plan;
+    sherdi_op          read =
+        sherdi_op_of_transfer(plan, SHERDI_OP_READ, ring, slot, extent, f->segment->unit);
+    sherdi_range all = read.uses[SHERDI_USE_DST];
+
+    all.bytes += has_tail(f, ring, extent) ? sherdi_plan_tail(plan, extent)->len_bytes : 0;
+    return all;
+}
+
+/* Behind all that is written from it, also beyond what comes: if that failed it holds that still. */
+static sherd_status slot_clear(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
+{
+    size_t       held = f->program->progress->held[ring][slot];
+    size_t       left = held == SHERDI_NO_EXTENT ? 0 : slot_range(f, ring, slot, held).bytes;
+    sherdi_range all  = slot_range(f, ring, slot, extent);
+    sherdi_op    zero = range_op(f, SHERDI_OP_ZERO, SHERDI_LANE_HOST);
+
+    if (!f->is_put && left == 0) {
+        return SHERD_OK;
+    }
+    all.bytes = sherdi_max_size(all.bytes, left);
+    sherdi_op_use(&zero, SHERDI_USE_DST, SHERDI_WRITES, all);
+    return sherdi_program_emit(f->program, &zero);
+}
+
+/* An extent that has some of its values comes as it went, or was left. */
 static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
-    const sherdi_plan *plan     = f->program->plan;
-    sherdi_progress   *progress = f->program->progress;
-    sherdi_op          zero     = range_op(f, SHERDI_OP_ZERO, SHERDI_LANE_HOST);
-    sherdi_op read = sherdi_op_of_transfer(plan, SHERDI_OP_READ, ring, slot, extent, zero.unit);
+    sherdi_progress *progress = f->program->progress;
 
-    if (f->is_put) {
-        sherdi_range all = read.uses[SHERDI_USE_DST];
-
-        all.bytes += has_tail(f, ring, extent) ? sherdi_plan_tail(plan, extent)->len_bytes : 0;
-        sherdi_op_use(&zero, SHERDI_USE_DST, SHERDI_WRITES, all);
-        SHERDI_TRY(sherdi_program_emit(f->program, &zero));
-    }
-    sherdi_progress_release(progress, plan, ring, slot);
+    SHERDI_TRY(slot_clear(f, ring, slot, extent));
+    sherdi_progress_release(progress, f->program->plan, ring, slot);
     if (f->is_put && !progress->filled[ring][extent].is_begun) {
         progress->has_tail[ring][slot] = 1;
         return SHERD_OK;
