@@ -90,6 +90,8 @@ __attribute__((constructor)) static void fault_read_environment(void)
     }
 }
 
+static _Atomic unsigned fault_late_us;
+
 /* Counts one; whether it goes wrong. Under the lock. */
 static int one_is_due(void)
 {
@@ -113,7 +115,15 @@ static fault_kind request_fault(int is_write, size_t len_bytes)
         kind = fault_now;
     }
     (void)pthread_mutex_unlock(&fault_lock);
+    if (kind != FAULT_NONE && fault_late_us > 0) {
+        (void)usleep(fault_late_us);
+    }
     return kind;
+}
+
+void fault_late(unsigned us)
+{
+    fault_late_us = us;
 }
 
 static int kind_errno(fault_kind kind)

@@ -22,6 +22,8 @@ typedef enum fault_only {
 /** The `nth` request from now (1: the next) and those after it, `count` in all (0: for ever), go wrong.
  *  For BUSY and RING submissions are counted. nth 0: none. Starts to count at zero. */
 void fault_arm(fault_kind kind, fault_only only, int nth, int count);
+/** What fails does so late by as many microseconds, from now on. */
+void fault_late(unsigned us);
 /** How many requests (or submissions) were counted since then. */
 int fault_seen(void);
 /** How many of them were made to go wrong. */
