@@ -121,7 +121,16 @@ extern __thread unsigned emulator_lane_number;
 emulator_meeting *emulator_meet(unsigned mask, uint64_t low, uint64_t high);
 [[noreturn]] void emulator_no_such_lane(void);
 unsigned          emulator_active(void); /* lanes of this warp that have not ended */
-void             *emulator_shared(void); /* of the launch's shared bytes, 128-byte aligned */
+
+/** The launch's shared bytes, 128-byte aligned. */
+void *emulator_shared(void);
+/** Ends the process unless `at` is a multiple of `len` and all of it is in the launch's shared memory. */
+void emulator_shared_at(const void *at, size_t len);
+/** Copies of sixteen bytes into shared memory, as cp.async's: what is there is NaN until the calling thread waits
+ *  until no more than `pending` groups are under way. */
+void emulator_copy_start(void *to, const void *from, bool is_there);
+void emulator_copies_commit(void);
+void emulator_copies_wait(unsigned pending);
 
 static inline unsigned emulator_lane(void)
 {

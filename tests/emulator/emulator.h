@@ -4,12 +4,13 @@
  *
  * To compile a .cu file with it: put -Itests/emulator in front, name the file to the C++ compiler as C++
  * (tests/emulator/meson.build wraps it: emulate.cpp.in) with -ffp-contract=off, link `emulator_lib`. The source
- * includes <cuda_runtime.h> (C: <cuda_runtime_api.h>) as always; <cuda_bf16.h>, <cuda_fp16.h> and <mma.h>
- * (wmma, 16 x 16 x 16, bf16 or half into float) are there in part. SHERD_EMULATOR is defined. Three things differ:
+ * includes <cuda_runtime.h> (C: <cuda_runtime_api.h>) as always; <cuda_bf16.h> and <cuda_fp16.h>
+ * are there in part. SHERD_EMULATOR is defined. Three things differ:
  *   - `kernel<<<grid, block, shared, stream>>>(args)` is written, under #ifdef SHERD_EMULATOR,
  *     emulator_launch(kernel, grid, block, shared, stream, args...), which returns a cudaError_t;
  *   - `extern __shared__` is written float *x = (float *)emulator_shared() (`__shared__ float x[64]` works);
- *   - there is no inline PTX, no cooperative groups, no texture.
+ *   - there is no inline PTX, no cooperative groups, no texture. For cp.async there is emulator_copy_start: what it
+ *     copies is NaN until it is waited for.
  *
  * Streams are threads with queues. Calls return at once; what does not wait for an event that it needs reads
  * wrong numbers, above all with SHERD_EMULATOR_SEED=n, which delays operations at random and runs threads of
@@ -18,8 +19,8 @@
  * faults. While no stream works, device memory cannot be read or written: a host that does ends by SIGSEGV and
  * is told why (SHERD_EMULATOR_GUARD=0: it may).
  *
- * The blocks of a kernel run one after another, the threads of a block as fibers that change at barriers,
- * shuffles and wmma; a barrier that not all can reach ends the process with the kernel's state. Work
+ * The blocks of a kernel run one after another, the threads of a block as fibers that change at barriers
+ * and shuffles; a barrier that not all can reach ends the process with the kernel's state. Work
  * on a stream of another device than the current one is refused, as CUDA does. So is every call in a child that a
  * process forked when it had made one (cudaErrorInitializationError): programs are started by exec.
  *

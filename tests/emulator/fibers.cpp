@@ -44,6 +44,13 @@ __thread unsigned emulator_lane_number;
 /* Meetings of one warp that are open at once: masks that do not overlap, and the one being left. */
 #define WARP_MEETINGS 64
 #define SHARED_BYTES  ((size_t)228 << 10)
+/* Of shared memory: what a launch asks for ends at a page that faults, or less than this before it. */
+#define SHARED_ALIGN ((size_t)128)
+#define PAGE_BYTES   4096
+/* Copies into shared memory that one thread may have under way, and groups of them. */
+#define MAX_COPIES 128
+#define MAX_GROUPS 8
+#define COPY_BYTES 16
 /* Stacks begin at different lines of a page, or a cache would hold few of them. */
 #define STACK_COLOURS     31
 #define STACK_COLOUR_STEP 128
@@ -129,6 +136,17 @@ struct emulator_fiber {
 
 typedef emulator_fiber fiber;
 
+/* Copies of one thread that have not arrived, in the order of their start. */
+struct pending_copies {
+    struct {
+        void       *to;
+        const void *from; /* null: zeros */
+    } copies[MAX_COPIES];
+    unsigned started;
+    unsigned groups;
+    unsigned ends[MAX_GROUPS]; /* of the groups, as numbers of copies */
+};
+
 /* What runs blocks on one real thread. */
 struct machine {
     machine *next; /* spare */
@@ -150,7 +168,10 @@ struct machine {
     int      barrier_sums[2];
 
     emulator_meeting *meetings; /* [MAX_WARPS][WARP_MEETINGS] */
-    unsigned char    *shared;
+    unsigned char    *shared_end;
+    size_t            shared_bytes;   /* of this launch, whole SHARED_ALIGN */
+    pending_copies   *copies;         /* [MAX_THREADS] */
+    unsigned          copies_started; /* of all threads */
 };
 
 static __thread machine *here;
@@ -168,17 +189,20 @@ static __thread machine *here;
     abort();
 }
 
-static void *map_bytes(size_t len, size_t guard)
+/* Whole pages, with one before and one behind that fault. */
+static void *map_bytes(size_t wanted)
 {
+    size_t         len = (wanted + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     unsigned char *memory =
-        (unsigned char *)mmap(nullptr, len + guard, PROT_READ | PROT_WRITE,
+        (unsigned char *)mmap(nullptr, len + (size_t)2 * PAGE_BYTES, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-    if (memory == MAP_FAILED || (guard > 0 && mprotect(memory, guard, PROT_NONE) != 0)) {
+    if (memory == MAP_FAILED || mprotect(memory, PAGE_BYTES, PROT_NONE) != 0 ||
+        mprotect(memory + PAGE_BYTES + len, PAGE_BYTES, PROT_NONE) != 0) {
         (void)fprintf(stderr, "emulator: no memory for %zu bytes\n", len);
         abort();
     }
-    return memory + guard;
+    return memory + PAGE_BYTES;
 }
 
 static void fibers_wake(machine *m, fiber **waiting)
@@ -204,6 +228,9 @@ static void meetings_without(machine *m, unsigned warp);
 
 static void thread_end(machine *m, unsigned linear)
 {
+    if (m->copies_started > 0 && m->copies[linear].started > 0) {
+        die("a thread ends before its copies into shared memory have arrived");
+    }
     m->live--;
     m->ended[linear / 32] |= 1u << linear % 32;
     if (m->meeting[linear / 32] > 0) {
@@ -287,7 +314,7 @@ static fiber *fiber_take(machine *m)
         return f;
     }
     f        = new fiber();
-    f->stack = (unsigned char *)map_bytes(STACK_BYTES, 4096);
+    f->stack = (unsigned char *)map_bytes(STACK_BYTES);
 
     size_t bytes = STACK_BYTES - m->made++ % STACK_COLOURS * STACK_COLOUR_STEP;
 #if defined(__x86_64__)
@@ -424,9 +451,73 @@ void emulator_no_such_lane(void)
     die("a shuffle reads a lane that is not in its mask, or has ended");
 }
 
+/* ----------------------------------------------------------- shared memory -- */
+
 void *emulator_shared(void)
 {
-    return here->shared;
+    return here->shared_end - here->shared_bytes;
+}
+
+void emulator_shared_at(const void *at, size_t len)
+{
+    const unsigned char *first = (const unsigned char *)at;
+
+    if ((uintptr_t)at % len != 0) {
+        die("an address in shared memory is not a multiple of what is read or written there");
+    }
+    if (first < (unsigned char *)emulator_shared() || first + len > here->shared_end) {
+        die("an address is not in the launch's shared memory");
+    }
+}
+
+void emulator_copy_start(void *to, const void *from, bool is_there)
+{
+    pending_copies *mine = &here->copies[here->current->linear];
+
+    emulator_shared_at(to, COPY_BYTES);
+    if ((uintptr_t)from % COPY_BYTES != 0) {
+        die("a copy into shared memory reads at no multiple of 16 bytes");
+    }
+    if (mine->started == MAX_COPIES) {
+        die("more copies into shared memory are under way than the emulator keeps");
+    }
+    memset(to, 0xff, COPY_BYTES); /* NaN */
+    mine->copies[mine->started].to   = to;
+    mine->copies[mine->started].from = is_there ? from : nullptr;
+    mine->started++;
+    here->copies_started++;
+}
+
+void emulator_copies_commit(void)
+{
+    pending_copies *mine = &here->copies[here->current->linear];
+
+    if (mine->groups == MAX_GROUPS) {
+        die("more groups of copies are under way than the emulator keeps");
+    }
+    mine->ends[mine->groups++] = mine->started;
+}
+
+void emulator_copies_wait(unsigned pending)
+{
+    pending_copies *mine    = &here->copies[here->current->linear];
+    unsigned        over    = mine->groups > pending ? mine->groups - pending : 0; /* groups */
+    unsigned        arrived = over > 0 ? mine->ends[over - 1] : 0;
+
+    for (unsigned i = 0; i < arrived; i++) {
+        if (mine->copies[i].from != nullptr) {
+            memcpy(mine->copies[i].to, mine->copies[i].from, COPY_BYTES);
+        } else {
+            memset(mine->copies[i].to, 0, COPY_BYTES);
+        }
+    }
+    mine->started -= arrived;
+    here->copies_started -= arrived;
+    mine->groups -= over;
+    memmove(mine->copies, mine->copies + arrived, mine->started * sizeof(mine->copies[0]));
+    for (unsigned i = 0; i < mine->groups; i++) {
+        mine->ends[i] = mine->ends[i + over] - arrived;
+    }
 }
 
 /* ----------------------------------------------------------- blocks -- */
@@ -436,8 +527,9 @@ static machine *machine_make(void)
     machine *m = new machine();
 
     m->meetings =
-        (emulator_meeting *)map_bytes(sizeof(emulator_meeting) * MAX_WARPS * WARP_MEETINGS, 0);
-    m->shared = (unsigned char *)map_bytes(SHARED_BYTES, 4096);
+        (emulator_meeting *)map_bytes(sizeof(emulator_meeting) * MAX_WARPS * WARP_MEETINGS);
+    m->shared_end = (unsigned char *)map_bytes(SHARED_BYTES) + SHARED_BYTES;
+    m->copies     = (pending_copies *)map_bytes(sizeof(pending_copies) * MAX_THREADS);
     return m;
 }
 
@@ -498,7 +590,7 @@ static thread_local struct machine_holder {
     }
 } holder;
 
-static void block_run(machine *m, unsigned shared_bytes)
+static void block_run(machine *m)
 {
     m->started            = 0;
     m->live               = m->threads;
@@ -510,7 +602,7 @@ static void block_run(machine *m, unsigned shared_bytes)
     if (m->threads % 32 != 0) {
         m->ended[m->threads / 32] = ~0u << m->threads % 32;
     }
-    memset(m->shared, 0xd5, shared_bytes); /* a block finds garbage */
+    memset(emulator_shared(), 0xd5, m->shared_bytes); /* a block finds garbage */
     machine_go_on(m, &m->home);
 }
 
@@ -523,18 +615,19 @@ void emulator_grid_run(emulator_work *work, dim3 grid, dim3 block, size_t shared
     if (holder.taken == nullptr) {
         holder.taken = machine_take();
     }
-    m          = holder.taken;
-    here       = m;
-    m->work    = work;
-    m->order   = order;
-    m->threads = block.x * block.y * block.z;
-    blockDim   = {block.x, block.y, block.z};
-    gridDim    = {grid.x, grid.y, grid.z};
+    m               = holder.taken;
+    here            = m;
+    m->work         = work;
+    m->order        = order;
+    m->threads      = block.x * block.y * block.z;
+    m->shared_bytes = (shared_bytes + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
+    blockDim        = {block.x, block.y, block.z};
+    gridDim         = {grid.x, grid.y, grid.z};
     for (size_t i = 0; i < blocks; i++) {
         size_t number = (order & 1) != 0 ? blocks - 1 - i : i;
 
         blockIdx = {(unsigned)(number % grid.x), (unsigned)(number / grid.x % grid.y),
                     (unsigned)(number / grid.x / grid.y)};
-        block_run(m, (unsigned)shared_bytes);
+        block_run(m);
     }
 }

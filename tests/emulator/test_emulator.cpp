@@ -1,8 +1,8 @@
 /* The emulator itself: fibers, streams, events, memory, faults. */
 #include "cuda_runtime.h"
 #include "emulator.h"
-#include "mma.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -112,48 +112,89 @@ static void ended_lanes_and_masks_are_kept_apart(void)
     cudaFree(out);
 }
 
-static void __global__ wmma_kernel(const __nv_bfloat16 *a, const __nv_bfloat16 *b, float *c)
+/* Every thread copies its four numbers, and four of zeros, in two groups; what it sees of them before a wait, after a
+ * wait for the first and after the last goes to `out`, twelve numbers a thread. */
+static void __global__ copies_kernel(const float *x, float *out)
 {
-    using namespace nvcuda::wmma;
-    fragment<matrix_a, 16, 16, 16, __nv_bfloat16, row_major> left;
-    fragment<matrix_b, 16, 16, 16, __nv_bfloat16, col_major> right;
-    fragment<accumulator, 16, 16, 16, float>                 sum;
+    float *own = (float *)emulator_shared() + threadIdx.x * 8;
+    float *to  = out + threadIdx.x * 12;
 
-    fill_fragment(sum, 1.0f);
-    load_matrix_sync(left, a, 16);
-    load_matrix_sync(right, b, 16);
-    mma_sync(sum, left, right, sum);
-    for (int i = 0; i < sum.num_elements; i++) {
-        sum.x[i] *= 2;
-    }
-    store_matrix_sync(c, sum, 16, mem_row_major);
+    emulator_copy_start(own, x + threadIdx.x * 4, true);
+    emulator_copies_commit();
+    emulator_copy_start(own + 4, x, false);
+    emulator_copies_commit();
+    memcpy(to, own, 16);
+    emulator_copies_wait(1);
+    memcpy(to + 4, own, 16);
+    to[7] = own[4];
+    emulator_copies_wait(0);
+    memcpy(to + 8, own + 4, 16);
 }
 
-static void wmma_multiplies(void)
+static void copies_into_shared_memory_arrive_when_waited_for(void)
 {
-    __nv_bfloat16 host[256];
-    float         got[256];
-    auto         *a = device_array<__nv_bfloat16>(256);
-    auto         *c = device_array<float>(256);
+    enum { THREADS = 64 };
+    float  host[THREADS * 4];
+    float  got[THREADS * 12];
+    float *x   = device_array<float>(THREADS * 4);
+    float *out = device_array<float>(THREADS * 12);
 
-    for (int i = 0; i < 256; i++) {
-        host[i] = (float)(i * 7 % 13 - 6);
+    for (int i = 0; i < THREADS * 4; i++) {
+        host[i] = (float)i;
     }
-    CHECK_CUDA(cudaSuccess, cudaMemcpy(a, host, sizeof(host), cudaMemcpyDefault));
-    CHECK_CUDA(cudaSuccess, emulator_launch(wmma_kernel, 1, 32, 0, nullptr, a, a, c));
-    CHECK_CUDA(cudaSuccess, cudaMemcpy(got, c, sizeof(got), cudaMemcpyDefault));
-    for (int row = 0; row < 16; row++) {
-        for (int col = 0; col < 16; col++) {
-            float want = 1;
+    CHECK_CUDA(cudaSuccess, cudaMemcpy(x, host, sizeof(host), cudaMemcpyDefault));
+    CHECK_CUDA(cudaSuccess,
+               emulator_launch(copies_kernel, 1, THREADS, THREADS * 32, nullptr, x, out));
+    CHECK_CUDA(cudaSuccess, cudaMemcpy(got, out, sizeof(got), cudaMemcpyDefault));
+    for (int t = 0; t < THREADS; t++) {
+        const float *own = got + t * 12;
 
-            for (int k = 0; k < 16; k++) {
-                want += (float)host[row * 16 + k] * (float)host[col * 16 + k];
-            }
-            CHECK(got[row * 16 + col] == 2 * want);
+        CHECK(isnan(own[0]) && isnan(own[3]) && isnan(own[7]));
+        for (int i = 0; i < 3; i++) {
+            CHECK(own[4 + i] == host[t * 4 + i]);
         }
+        CHECK(own[8] == 0 && own[11] == 0);
     }
-    cudaFree(a);
-    cudaFree(c);
+    cudaFree(x);
+    cudaFree(out);
+}
+
+/* What a kernel does wrong, by number: each of them is undefined on a device. */
+static void __global__ wrong_kernel(int what, const float *x)
+{
+    unsigned char *shared = (unsigned char *)emulator_shared();
+
+    if (what == 0) { /* nobody waits */
+        emulator_copy_start(shared, x, true);
+        emulator_copies_commit();
+    } else if (what == 1) {
+        emulator_copy_start(shared + 8, x, true);
+    } else if (what == 2) {
+        emulator_copy_start(shared, x + 1, true);
+    } else if (what == 3) {
+        emulator_shared_at(shared + 128, 16); /* of the 100 bytes asked for */
+    } else if (what == 4) {
+        *(volatile unsigned char *)(shared + 128) = 1;
+    }
+}
+
+static void wrong_use_of_shared_memory_ends_the_process(void)
+{
+    for (int what = 0; what <= 5; what++) { /* 5: nothing */
+        int   status = 0;
+        pid_t child  = fork(); /* before this process has used a device */
+
+        if (child == 0) {
+            float *x = device_array<float>(8);
+
+            (void)dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+            (void)emulator_launch(wrong_kernel, 1, 1, 100, nullptr, what, x);
+            (void)cudaDeviceSynchronize();
+            _exit(0);
+        }
+        CHECK_INT(child, waitpid(child, &status, 0));
+        CHECK_INT(what < 5, status != 0);
+    }
 }
 
 /* ----------------------------------------------------------- streams -- */
@@ -349,9 +390,10 @@ static void faults_come_as_asked(void)
 }
 
 static const test_case CASES[] = {
+    CASE(wrong_use_of_shared_memory_ends_the_process), /* first: it forks */
     CASE(kernel_with_barriers_and_shuffles_sums),
     CASE(ended_lanes_and_masks_are_kept_apart),
-    CASE(wmma_multiplies),
+    CASE(copies_into_shared_memory_arrive_when_waited_for),
     CASE(wait_is_for_the_last_record),
     CASE(stream_of_another_device_is_refused),
     CASE(child_of_a_process_that_used_it_is_refused),

@@ -65,6 +65,7 @@ static inline void matrices_load(uint32_t (&to)[4], const void *row)
     warp_exchange *x    = exchange_of_warp();
     int            lane = (int)threadIdx.x % 32;
 
+    emulator_shared_at(row, 16);
     x->at[lane] = row;
     __syncwarp();
     for (int i = 0; i < 4; i++) {
@@ -78,6 +79,7 @@ static inline void matrices_load_flipped(uint32_t (&to)[4], const void *row)
     warp_exchange *x    = exchange_of_warp();
     int            lane = (int)threadIdx.x % 32;
 
+    emulator_shared_at(row, 16);
     x->at[lane] = row;
     __syncwarp();
     for (int i = 0; i < 4; i++) {
@@ -91,19 +93,17 @@ static inline void matrices_load_flipped(uint32_t (&to)[4], const void *row)
 
 static inline void copy_start(void *to, const void *from, bool is_there)
 {
-    if (is_there) {
-        memcpy(to, from, 16);
-    } else {
-        memset(to, 0, 16);
-    }
+    emulator_copy_start(to, from, is_there);
 }
 
 static inline void copies_commit(void)
 {
+    emulator_copies_commit();
 }
 
 template <int PENDING> static inline void copies_wait(void)
 {
+    emulator_copies_wait(PENDING);
 }
 
 #else
