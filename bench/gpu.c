@@ -715,8 +715,8 @@ static void run_init(gpu_run *run, int device)
 {
     sherdi_mem_init(&run->mem);
     check(sherdi_backend_device_create("cuda", device, &run->mem, &run->lane), "the device");
-    check(run->lane->device->event_create(run->lane, &run->start), "an event");
-    check(run->lane->device->event_create(run->lane, &run->end), "an event");
+    check(run->lane->device->event_create(run->lane, 1, &run->start), "an event");
+    check(run->lane->device->event_create(run->lane, 1, &run->end), "an event");
     small_arrays_make(run);
 }
 

@@ -75,7 +75,7 @@ static sherd_status events_create(sherd_world *world)
     sherdi_backend *lane = world->backend;
 
     for (int i = 0; i < WORLD_EVENTS; i++) {
-        SHERDI_TRY(lane->device->event_create(lane, &world->device.events[i]));
+        SHERDI_TRY(lane->device->event_create(lane, 0, &world->device.events[i]));
     }
     return SHERD_OK;
 }
@@ -285,6 +285,13 @@ static sherdi_event *ticket_event(const sherd_world *world, sherdi_ticket ticket
 void sherdi_world_lane_record(sherd_world *world, sherdi_ticket ticket)
 {
     world->backend->device->event_record(ticket_event(world, ticket), world->backend);
+}
+
+void sherdi_world_thread_begin(const sherd_world *world)
+{
+    if (sherdi_world_has_device(world) && world->backend->device->thread_begin != NULL) {
+        world->backend->device->thread_begin(world->backend);
+    }
 }
 
 /* With other ranks in it a lane may stand still because one of them is dead: so the wait looks at the

@@ -158,6 +158,7 @@ static void *watch_main(void *raw)
     int64_t             since_ns = sherdi_now_ns();
     char                text[SHERDI_ERROR_BYTES / 2];
 
+    sherdi_world_thread_begin(world);
     (void)pthread_mutex_lock(&nccl->lock);
     while (!nccl->is_stopping) {
         sherdi_ticket   queued = atomic_load_explicit(&world->queue.done, memory_order_acquire);

@@ -50,8 +50,8 @@ sherd_status sherdi_peers_device_open(peers_device *device, sherdi_peers *peers,
         return SHERD_OK;
     }
     *device = (peers_device){.peers = peers, .readers = readers, .is_spread = is_spread};
-    SHERDI_TRY(lane->device->event_create(lane, &device->ready));
-    SHERDI_TRY(lane->device->event_create(lane, &device->done));
+    SHERDI_TRY(lane->device->event_create(lane, 0, &device->ready));
+    SHERDI_TRY(lane->device->event_create(lane, 0, &device->done));
     peers->control->slots[peers->me].device = peers->device = device;
     return is_spread ? scratch_create(device) : SHERD_OK;
 }

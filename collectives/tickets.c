@@ -116,6 +116,7 @@ static void *queue_main(void *raw)
     sherd_world *world = raw;
     world_queue *queue = &world->queue;
 
+    sherdi_world_thread_begin(world);
     (void)pthread_mutex_lock(&queue->lock);
     for (;;) {
         sherdi_ticket next = atomic_load_explicit(&queue->done, memory_order_relaxed) + 1;

@@ -266,6 +266,8 @@ void         sherdi_world_device_free(sherd_world *world, void *memory);
 
 /** The call with this ticket has been queued on the lane. */
 void sherdi_world_lane_record(sherd_world *world, sherdi_ticket ticket);
+/** A thread of the world's own begins, before it asks anything of the device. */
+void sherdi_world_thread_begin(const sherd_world *world);
 /** Blocks until the lane has passed it, or the world has failed. */
 sherd_status sherdi_world_lane_wait(sherd_world *world, sherdi_ticket ticket);
 void sherdi_world_lane_follow(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket);

@@ -234,8 +234,8 @@ typedef struct sherdi_device_ops {
     /* Required. Blocks until the lane has done all. E_DEVICE: work on this device has failed. */
     sherd_status (*lane_wait)(const sherdi_backend *lane);
 
-    /* Required. */
-    sherd_status (*event_create)(sherdi_backend *lane, sherdi_event **out);
+    /* Required. `is_timed`: for event_ns too; others are for order alone, which costs a device less. */
+    sherd_status (*event_create)(sherdi_backend *lane, int is_timed, sherdi_event **out);
     void (*event_destroy)(sherdi_event *event); /* accepts NULL */
     /* Required. Never block. An event that was never recorded is done. */
     void (*event_record)(sherdi_event *event, const sherdi_backend *lane);
@@ -243,8 +243,8 @@ typedef struct sherdi_device_ops {
     int (*event_is_done)(const sherdi_event *event);
     /* Required. Blocks until the work before it is done. E_DEVICE. */
     sherd_status (*event_wait)(const sherdi_event *event);
-    /* Required. Nanoseconds on the clock of sherdi_now_ns() at which an event that is done was passed,
-     * as well as the device can tell; 0 where it cannot. For traces. */
+    /* Required. Nanoseconds on the clock of sherdi_now_ns() at which a timed event that is done was
+     * passed, as well as the device can tell; 0 where it cannot. For traces. */
     int64_t (*event_ns)(const sherdi_event *event);
 
     /* Required. Fills with a byte, on the lane. */
@@ -259,6 +259,10 @@ typedef struct sherdi_device_ops {
     /* Optional. Lets copies on lanes of this device reach memory of the other's directly from now on. 0: they cannot, and
      * go through the host as before; 1: they do, or it is the same device. */
     int (*device_reach)(const sherdi_backend *lane, const sherdi_backend *other);
+
+    /* Optional. Once, by a thread that the library made, before it asks anything of this lane's device: nothing that it
+     * asks then spoils what the program's threads do meanwhile (a graph that one of them captures). */
+    void (*thread_begin)(const sherdi_backend *lane);
 
     /* Optional, both or none: a range of the host's time by name, for the vendor's profiler. May overlap. */
     uint64_t (*range_begin)(const char *name);

@@ -35,8 +35,8 @@ static sherd_status slots_open(sherdi_marks *marks, sherdi_backend *lane, sherdi
         return SHERD_E_NOMEM;
     }
     for (int i = 0; i < SHERDI_MARK_SLOTS; i++) {
-        SHERDI_TRY(lane->device->event_create(lane, &marks->slots[i].start));
-        SHERDI_TRY(lane->device->event_create(lane, &marks->slots[i].end));
+        SHERDI_TRY(lane->device->event_create(lane, 1, &marks->slots[i].start));
+        SHERDI_TRY(lane->device->event_create(lane, 1, &marks->slots[i].end));
     }
     return SHERD_OK;
 }

@@ -753,7 +753,7 @@ static sherd_status events_open(sherd_engine *engine)
 
     for (size_t l = 0; l < sizeof(LANES) / sizeof(LANES[0]) && sherdi_has_device(engine); l++) {
         for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
-            SHERDI_TRY(engine->backend->device->event_create(engine->backend,
+            SHERDI_TRY(engine->backend->device->event_create(engine->backend, 0,
                                                              &engine->run.events[LANES[l]][i]));
         }
     }

@@ -61,9 +61,10 @@ static sherd_status cpu_lane_wait(const sherdi_backend *lane)
     return SHERD_OK;
 }
 
-static sherd_status cpu_event_create(sherdi_backend *lane, sherdi_event **out)
+static sherd_status cpu_event_create(sherdi_backend *lane, int is_timed, sherdi_event **out)
 {
     (void)lane;
+    (void)is_timed;
     *out = (sherdi_event *)&always_done;
     return SHERD_OK;
 }

@@ -175,6 +175,14 @@ static int cuda_device_reach(const sherdi_backend *backend, const sherdi_backend
     return is_on && (error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled);
 }
 
+/* A capture in global mode forbids every thread to wait, ask or allocate but those that are in relaxed mode. */
+static void cuda_thread_begin(const sherdi_backend *backend)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+
+    sherdi_cuda_note(lane_enter(backend)->device, cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
 #ifdef HAVE_NVTX
 static uint64_t cuda_range_begin(const char *name)
 {
@@ -194,18 +202,19 @@ static void *cuda_lane_stream(const sherdi_backend *backend)
 
 /* --------------------------------------------------------------- events -- */
 
-static sherd_status cuda_event_create(sherdi_backend *backend, sherdi_event **out)
+static sherd_status cuda_event_create(sherdi_backend *backend, int is_timed, sherdi_event **out)
 {
     const cuda_lane *lane  = lane_enter(backend);
     sherdi_event    *event = sherdi_alloc(backend->mem, SHERDI_MEM_CONTROL, sizeof(*event));
+    unsigned         flags = is_timed ? cudaEventDefault : cudaEventDisableTiming;
     sherd_status     status;
 
     if (event == NULL) {
         return SHERD_E_NOMEM;
     }
     event->device = lane->device;
-    status        = sherdi_cuda_result(event->device, cudaEventCreate(&event->event),
-                                       "making an event of lane", lane->name);
+    status = sherdi_cuda_result(event->device, cudaEventCreateWithFlags(&event->event, flags),
+                                "making an event of lane", lane->name);
     if (status != SHERD_OK) {
         sherdi_free(event);
         return status;
@@ -238,16 +247,12 @@ static void cuda_lane_follow_event(const sherdi_backend *backend, const sherdi_e
 }
 
 /* A failed device is done with everything: its waits say why. */
-/* Threads of our own ask too, while one of the trainer's may capture a graph: without a word that would spoil it. */
 static int cuda_event_is_done(const sherdi_event *event)
 {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    cudaError_t                error;
+    cudaError_t error;
 
     sherdi_cuda_enter(event->device);
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
     error = cudaEventQuery(event->event);
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
     if (error == cudaErrorNotReady) {
         (void)cudaGetLastError(); /* it counts as the thread's last error */
         return 0;
@@ -360,6 +365,7 @@ static const sherdi_device_ops DEVICE = {
     .lane_dlpack       = cuda_lane_dlpack,
     .free_bytes        = cuda_free_bytes,
     .device_reach      = cuda_device_reach,
+    .thread_begin      = cuda_thread_begin,
 #ifdef HAVE_NVTX
     .range_begin = cuda_range_begin,
     .range_end   = cuda_range_end,

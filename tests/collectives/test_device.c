@@ -2,6 +2,7 @@
  * others. The suite on devices is that of the transports. */
 #include "base/clock.h"
 #include "collectives/world_impl.h"
+#include "tests/collectives/ranks.h"
 #include "tests/collectives/world_suite.h"
 #include "tests/emulator/emulator.h"
 #include "tests/lib/check.h"
@@ -196,13 +197,21 @@ static void threads_device_that_fails_takes_the_world_with_it(void)
     emulator_heal(1);
 }
 
-static void gather_and_reduce(sherd_world *world, void *ctx)
-{
-    enum { ELEMS = 1000, BYTES = ELEMS * 4 };
+enum { ELEMS = 1000, BYTES = ELEMS * 4 };
 
-    int                    size   = sherd_world_size(world);
-    sherdi_ticket          ticket = 0;
-    unsigned char         *memory;
+/* Room for what gather_and_reduce does. */
+static unsigned char *room_make(sherd_world *world)
+{
+    void *memory;
+
+    CHECK_OK(sherdi_world_alloc(world, ((size_t)sherd_world_size(world) + 1) * BYTES, &memory));
+    return memory;
+}
+
+/* Queues both; the ticket of the later. */
+static sherdi_ticket gather_and_reduce(sherd_world *world, unsigned char *memory)
+{
+    sherdi_ticket          ticket;
     sherdi_all_gather_args gather = {.slice_bytes = BYTES};
     sherdi_reduction_args  reduce = {.slice_elems = ELEMS,
                                      .send_dtype  = SHERD_F32,
@@ -210,15 +219,21 @@ static void gather_and_reduce(sherd_world *world, void *ctx)
                                      .recv_dtype  = SHERD_F32,
                                      .scale       = 1};
 
-    (void)ctx;
-    CHECK_OK(sherdi_world_alloc(world, ((size_t)size + 1) * BYTES, (void **)&memory));
     gather.send = memory;
     gather.recv = memory + BYTES;
     CHECK_OK(sherdi_world_all_gather(world, &gather, &ticket));
     reduce.send = memory + BYTES;
     reduce.recv = memory;
     CHECK_OK(sherdi_world_reduce_scatter(world, &reduce, &ticket));
-    CHECK_OK(sherdi_world_wait(world, ticket));
+    return ticket;
+}
+
+static void calls_body(sherd_world *world, void *ctx)
+{
+    unsigned char *memory = room_make(world);
+
+    (void)ctx;
+    CHECK_OK(sherdi_world_wait(world, gather_and_reduce(world, memory)));
     sherdi_world_free(world, memory);
 }
 
@@ -226,10 +241,42 @@ static void threads_on_several_devices_copy_without_the_host(void)
 {
     unsigned long before = emulator_staged();
 
-    test_world(2, gather_and_reduce, NULL);
+    test_world(2, calls_body, NULL);
     CHECK_INT(0, emulator_staged() - before);
-    test_world(4, gather_and_reduce, NULL); /* again, and two on each */
+    test_world(4, calls_body, NULL); /* again, and two on each */
     CHECK_INT(0, emulator_staged() - before);
+}
+
+/* A rank over shared memory, whose calls wait for the device: its thread captures a graph for all threads while
+ * the queue works. */
+static void part_captures(void)
+{
+    sherd_world   *world;
+    cudaStream_t   stream;
+    cudaGraph_t    graph;
+    sherdi_ticket  ticket;
+    unsigned char *memory;
+
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    CHECK_OK(sherdi_world_overlap(world));
+    memory = room_make(world);
+    CHECK_OK(sherdi_world_wait(world, gather_and_reduce(world, memory)));
+    CHECK_INT(0, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CHECK_INT(0, cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    ticket = gather_and_reduce(world, memory);
+    while (atomic_load(&world->queue.done) < ticket) {
+        (void)poll(NULL, 0, 1);
+    }
+    CHECK_INT(0, cudaStreamEndCapture(stream, &graph));
+    CHECK_OK(sherdi_world_wait(world, ticket));
+    CHECK_INT(0, cudaGraphDestroy(graph));
+    CHECK_INT(0, cudaStreamDestroy(stream));
+    sherd_world_destroy(world);
+}
+
+static void queue_spoils_no_capture(void)
+{
+    ranks_run_part(2, "part_captures", -1);
 }
 
 static const test_case CASES[] = {
@@ -240,7 +287,12 @@ static const test_case CASES[] = {
     CASE(device_that_is_not_there_is_refused),
     CASE(threads_have_the_devices_in_turn_or_the_one_that_is_given),
     CASE(threads_on_several_devices_copy_without_the_host),
+    CASE(queue_spoils_no_capture),
     CASE(threads_device_that_fails_takes_the_world_with_it),
 };
 
-RUN_MAIN(CASES)
+static const rank_part PARTS[] = {
+    PART(part_captures),
+};
+
+RANKS_MAIN(CASES, PARTS)

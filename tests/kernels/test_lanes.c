@@ -95,7 +95,7 @@ static void events_order_lanes_by_their_last_record(void)
     sherdi_event   *event  = NULL;
     float           want   = 0;
 
-    CHECK_OK(first->device->event_create(first, &event));
+    CHECK_OK(first->device->event_create(first, 0, &event));
     CHECK(first->device->event_is_done(event)); /* never recorded */
     CHECK_OK(first->device->event_wait(event));
     first->device->lane_follow_event(second, event);
@@ -123,10 +123,12 @@ static void event_tells_when_it_was_passed(void)
     const int64_t   slack_ns = 2000000; /* two clocks */
     sherdi_backend *lane     = device_open(0);
     sherdi_event   *event    = NULL;
+    sherdi_event   *plain    = NULL;
     float          *ones     = ones_put(lane);
     int64_t         last_ns  = 0;
 
-    CHECK_OK(lane->device->event_create(lane, &event));
+    CHECK_OK(lane->device->event_create(lane, 1, &event));
+    CHECK_OK(lane->device->event_create(lane, 0, &plain));
     CHECK_OK(sherdi_lane_wait(lane));
     for (int i = 0; i < 5; i++) {
         int64_t before_ns = sherdi_now_ns();
@@ -140,6 +142,10 @@ static void event_tells_when_it_was_passed(void)
         CHECK(passed_ns >= last_ns - slack_ns);
         last_ns = passed_ns;
     }
+    lane->device->event_record(plain, lane);
+    CHECK_OK(lane->device->event_wait(plain));
+    CHECK_INT(0, lane->device->event_ns(plain)); /* it is for order alone */
+    lane->device->event_destroy(plain);
     lane->device->event_destroy(event);
     device_close(lane);
 }
@@ -358,7 +364,7 @@ static void error_is_kept_for_every_wait(void)
     sherdi_event   *event  = NULL;
     float          *x      = ones_put(lane);
 
-    CHECK_OK(lane->device->event_create(lane, &event));
+    CHECK_OK(lane->device->event_create(lane, 0, &event));
     CHECK_OK(sherdi_lane_wait(lane));
     reduce_wrongly(lane, x);
     triple(lane, x); /* what came after is no cure */
@@ -463,12 +469,14 @@ static void *asked_main(void *raw)
 {
     asked_event *asked = raw;
 
+    asked->lane->device->thread_begin(asked->lane);
     asked->is_done = asked->lane->device->event_is_done(asked->event);
+    CHECK_OK(sherdi_lane_wait(asked->lane));
     return NULL;
 }
 
-/* A trainer's thread captures a graph for all threads; one of ours asks how far a lane is. */
-static void asking_for_an_event_spoils_no_capture(void)
+/* A trainer's thread captures a graph for all threads; one of ours asks how far a lane is and waits for it. */
+static void threads_of_the_library_spoil_no_capture(void)
 {
     sherdi_backend *lane   = device_open(0);
     sherdi_backend *second = lane_make(lane, "second");
@@ -477,7 +485,7 @@ static void asking_for_an_event_spoils_no_capture(void)
     cudaGraph_t     graph  = NULL;
     pthread_t       thread;
 
-    CHECK_OK(lane->device->event_create(lane, &asked.event));
+    CHECK_OK(lane->device->event_create(lane, 0, &asked.event));
     lane->device->event_record(asked.event, lane);
     CHECK_OK(lane->device->event_wait(asked.event));
     CHECK_INT(cudaSuccess, cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
@@ -550,7 +558,7 @@ static const test_case CASES[] = {
 #ifdef TEST_EMULATED
     CASE(failed_allocations_leave_nothing),
     CASE(first_lane_goes_before_others),
-    CASE(asking_for_an_event_spoils_no_capture),
+    CASE(threads_of_the_library_spoil_no_capture),
     CASE(refused_launch_is_the_next_waits_error),
     CASE(kernel_that_faults_ends_the_device),
 #endif
