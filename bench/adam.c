@@ -22,8 +22,6 @@
 #define TIMED_ELEMS ((size_t)64 << 20)
 /* The distance of the limits that prefetch: of those that were tried the one that is nowhere slower. */
 #define AHEAD_BYTES 4096
-/* A backend's first updates try how far ahead it fills the caches (kernels/cpu/ahead.h). */
-#define FIRST_CALLS 16
 
 typedef struct bench_options {
     bench_list  sizes, threads;
@@ -72,6 +70,7 @@ typedef struct bench_row {
     char           name[64];
     bench_row_kind kind;
     size_t         index; /* in BENCH_UPDATES, or of the peer */
+    sherdi_ahead   ahead; /* of a kernel: what it tried settled */
     bench_stat     gel_per_s;
     bench_stat     of_limit; /* of a kernel: by time, of the faster limit */
     bench_stat     ours_of;  /* of a peer: AdamW's elements per second over the peer's */
@@ -163,6 +162,7 @@ static void row_run(bench_run *run, const bench_table *table, const bench_row *r
         bench_traffic(run, table->shape, AHEAD_BYTES);
         break;
     default:
+        *run->backend->ahead = row->ahead;
         bench_update_run(run, &BENCH_UPDATES[row->index]);
         break;
     }
@@ -264,6 +264,11 @@ static void table_run(bench_table *table, const bench_options *options, bench_ru
     }
     shape_check(table, run->arrays);
     bench_update_prepare(run, &BENCH_UPDATES[table->rows[ROW_KERNEL].index]);
+    for (size_t i = ROW_KERNEL; i < table->num_rows; i++) {
+        if (table->rows[i].kind == ROW_KERNEL) {
+            table->rows[i].ahead = bench_update_settle(run, &BENCH_UPDATES[table->rows[i].index]);
+        }
+    }
     table_measure(table, options, run, peers, seconds);
     state_check(table, run);
     table_evaluate(table, options->rounds, seconds, seconds + options->rounds * table->num_rows);
@@ -508,10 +513,6 @@ static size_t tables_run(bench_table *tables, const bench_options *options, benc
 {
     bench_table *table = tables;
 
-    bench_update_prepare(run, &BENCH_UPDATES[0]);
-    for (int i = 0; i < FIRST_CALLS; i++) {
-        bench_update_run(run, &BENCH_UPDATES[0]);
-    }
     bench_peers_setup(peers, run->elems, run->backend->threads);
     for (size_t first = 0; first < BENCH_NUM_UPDATES;) {
         (void)snprintf(table->isa, sizeof(table->isa), "%s", isa);
