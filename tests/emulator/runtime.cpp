@@ -163,7 +163,7 @@ static thread_local cudaError_t                  last_error;
 static thread_local cudaStream_t                 capturing; /* the stream that this thread captures */
 static cudaStream_t                              capturing_for_all; /* in global mode, by any thread; with the lock held */
 static thread_local cudaStreamCaptureMode        capture_mode = cudaStreamCaptureModeGlobal; /* what this thread is held to */
-static thread_local std::map<int, cudaStream_t> *own_streams; /* cudaStreamPerThread */
+static thread_local std::map<int, cudaStream_t>  own_streams; /* cudaStreamPerThread */
 
 static cudaError_t error_keep(cudaError_t error)
 {
@@ -440,13 +440,10 @@ static cudaStream_t stream_of(emulator &e, cudaStream_t handle)
         return device.main_stream;
     }
     if (handle == cudaStreamPerThread) {
-        if (own_streams == nullptr) {
-            own_streams = new std::map<int, cudaStream_t>();
+        if (own_streams.count(current_device) == 0) {
+            own_streams[current_device] = stream_make(e, current_device, true);
         }
-        if (own_streams->count(current_device) == 0) {
-            (*own_streams)[current_device] = stream_make(e, current_device, true);
-        }
-        return (*own_streams)[current_device];
+        return own_streams[current_device];
     }
     for (int i = 0; i < e.num_devices; i++) {
         if (e.devices[i].streams.count(handle) != 0 && !handle->is_closing) {
