@@ -1,0 +1,382 @@
+/* State on a drive that is full, deleted, damaged, taken back or left by a process that was killed: an error or a whole
+ * step, never another number. */
+#include "sherd_build.h"
+#include "tests/engine/drive_rig.h"
+#include "tests/lib/check.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STEPS 3
+
+/* ------------------------------------------------------------- full, deleted -- */
+
+/* Real limit, in a child: no file may grow past 64 KiB. */
+static void no_room_is_an_error_at_seal(void)
+{
+    pid_t child;
+    int   status;
+
+    test_files_remove(test_scratch(), ""); /* of the cases before */
+    child = fork();
+    if (child == 0) {
+        struct rlimit      limit = {65536, 65536};
+        char               keys[1024];
+        rig_options        options = drive_options(drive_keys("", keys));
+        sherd_world       *world;
+        sherd_engine      *engine;
+        sherd_unit_params  unit;
+        sherd_param_params param;
+        sherd_unit         u;
+        sherd_param        p;
+
+        (void)signal(SIGXFSZ, SIG_IGN);
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0 || sherd_world_self(&world) != SHERD_OK ||
+            rig_create(world, rig_json(&options), &engine) != SHERD_OK) {
+            _exit(2);
+        }
+        sherd_unit_params_init(&unit);
+        unit.name = "u";
+        sherd_param_params_init(&param);
+        param.name     = "w";
+        param.ndim     = 1;
+        param.shape[0] = 100000;
+        if (sherd_unit_add(engine, &unit, &u) != SHERD_OK ||
+            sherd_param_add(engine, u, &param, &p) != SHERD_OK) {
+            _exit(3);
+        }
+        if (sherd_engine_seal(engine) != SHERD_E_IO ||
+            strstr(sherd_last_error(), test_scratch()) == NULL) {
+            (void)fprintf(stderr, "%s\n", sherd_last_error());
+            _exit(4);
+        }
+        sherd_engine_destroy(engine);
+        sherd_world_destroy(world);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK_INT(0, WEXITSTATUS(status));
+    CHECK_INT(0, test_files(test_scratch(), ""));
+}
+
+static void deleted_train(sherd_world *world, void *ctx)
+{
+    rig         r;
+    char        keys[1024];
+    rig_options options = drive_options(drive_keys("", keys));
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    rig_three(&r, DRIVE_ELEMS);
+    rig_seal(&r);
+    CHECK_INT(drive_reference[1], rig_train(&r, 1).fingerprint);
+    test_files_remove(test_scratch(), "");
+    for (int step = 2; step <= STEPS; step++) {
+        CHECK_INT(drive_reference[step], rig_train(&r, 1).fingerprint);
+    }
+    rig_close(&r);
+}
+
+/* The open file lives on: training goes on with the right numbers, and the log has said what is lost. */
+static void a_deleted_file_trains_on(void)
+{
+    test_world(1, drive_reference_train, NULL);
+    test_world(1, deleted_train, NULL);
+    CHECK_INT(0, test_files(test_scratch(), ""));
+}
+
+/* ------------------------------------------------------------ flipped bits -- */
+
+static void flipped_train(sherd_world *world, void *ctx)
+{
+    rig               r;
+    char              keys[1024];
+    rig_options       options = drive_options(drive_keys(ctx, keys));
+    sherd_step_report report;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, DRIVE_ELEMS);
+    rig_seal(&r);
+    CHECK_INT(drive_reference[1], rig_train(&r, 1).fingerprint);
+    drive_bits_flip();
+    CHECK_STATUS(SHERD_E_IO, drive_step_try(&r, &report));
+    CHECK(strstr(sherd_last_error(), ".slots-") != NULL);
+    CHECK(sherd_step_undo(r.engine) != SHERD_OK); /* both slots are damaged */
+    rig_close(&r);
+}
+
+static void resume_refused(sherd_world *world, void *ctx)
+{
+    rig         r;
+    char        keys[1024];
+    rig_options options = drive_options(drive_keys(", \"resume\": true", keys));
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    rig_three(&r, DRIVE_ELEMS);
+    CHECK_STATUS(SHERD_E_IO, sherd_engine_seal(r.engine));
+    CHECK(strstr(sherd_last_error(), ".slots-") != NULL);
+    rig_close(&r);
+}
+
+/* What was filled is compared when the first update reads it, and after that only where it is asked for. */
+static void flipped_after_the_fill(sherd_world *world, void *ctx)
+{
+    rig               r;
+    char              keys[1024];
+    rig_options       options = drive_options(drive_keys("", keys));
+    sherd_step_report report;
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    rig_three(&r, DRIVE_ELEMS);
+    rig_seal(&r);
+    rig_acquire(&r, 0, SHERD_EVAL); /* what was filled is committed */
+    rig_release(&r, 0, SHERD_EVAL);
+    drive_bits_flip();
+    CHECK_STATUS(SHERD_E_IO, drive_step_try(&r, &report));
+    CHECK_ERROR_SAYS("does not hold what was written");
+    rig_close(&r);
+}
+
+/* Caught on the next read where that is asked for, and always when a run goes on from it. */
+static void a_flipped_bit_is_found(void)
+{
+    test_world(1, flipped_after_the_fill, NULL);
+    test_files_remove(test_scratch(), "");
+    test_world(1, drive_reference_train, NULL);
+    test_world(1, flipped_train, ", \"verify_reads\": true");
+    CHECK_INT(1, test_files(test_scratch(), ".state")); /* a run that failed leaves its state */
+    test_world(1, resume_refused, NULL);
+    test_files_remove(test_scratch(), "");
+}
+
+/* --------------------------------------------------------------------- undo -- */
+
+static void undo_train(sherd_world *world, void *ctx)
+{
+    rig               r;
+    char              keys[1024];
+    rig_options       options = drive_options(drive_keys(ctx, keys));
+    sherd_engine_info info;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, DRIVE_ELEMS);
+    rig_seal(&r);
+    CHECK_INT(SHERD_E_STATE, sherd_step_undo(r.engine)); /* nothing to undo */
+    (void)rig_train(&r, 3);
+    CHECK_OK(sherd_step_undo(r.engine));
+    CHECK_INT(drive_reference[2], rig_fingerprint(&r));
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    CHECK_INT(2, info.step);
+    CHECK_INT(2, info.micro_step);
+    CHECK_INT(SHERD_E_STATE, sherd_step_undo(r.engine)); /* once */
+    r.micro = 2;
+    CHECK_INT(drive_reference[3], rig_train(&r, 1).fingerprint);
+    CHECK_INT(drive_reference[4], rig_train(&r, 1).fingerprint);
+    CHECK_OK(sherd_step_undo(r.engine));
+    r.micro = 3;
+    CHECK_INT(drive_reference[4], rig_train(&r, 1).fingerprint);
+    CHECK_INT(drive_reference[5], rig_train(&r, 1).fingerprint);
+    rig_close(&r);
+}
+
+static void the_last_step_is_undone(void)
+{
+    test_world(1, drive_reference_train, NULL);
+    test_world(1, undo_train, "");
+    test_world(1, undo_train, ", \"gradients\": \"nvme\", \"verify_reads\": true");
+}
+
+/* Every stage, several ranks, small parameters that stay whole: what is published again is what was. */
+static void undo_everywhere_train(sherd_world *world, void *ctx)
+{
+    const int  *stage = ctx;
+    char        keys[1024];
+    rig_options options;
+    uint64_t    want[4];
+    float       before[DRIVE_ELEMS];
+    float       after[DRIVE_ELEMS];
+    rig         r;
+
+    (void)snprintf(keys, sizeof(keys),
+                   ", \"stage3_param_persistence_threshold\": 3100, \"sub_group_size\": 2048,"
+                   " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\","
+                   " \"durable\": false}",
+                   test_scratch());
+    options       = drive_options(keys);
+    options.stage = *stage;
+    rig_open(&r, world, &options);
+    rig_three(&r, DRIVE_ELEMS);
+    rig_seal(&r);
+    for (int step = 0; step < 3; step++) {
+        want[step] = rig_train(&r, 1).fingerprint;
+        if (step == 1) {
+            rig_values(&r, 0, before);
+        }
+    }
+    CHECK_OK(sherd_step_undo(r.engine));
+    CHECK_INT(want[1], rig_fingerprint(&r));
+    rig_values(&r, 0, after);
+    CHECK(memcmp(before, after, sizeof(before)) == 0);
+    r.micro = 2;
+    CHECK_INT(want[2], rig_train(&r, 1).fingerprint);
+    rig_close(&r);
+}
+
+static void the_last_step_is_undone_at_every_stage(void)
+{
+    for (int stage = 1; stage <= 3; stage++) {
+        test_world(1, undo_everywhere_train, &stage);
+        test_world(3, undo_everywhere_train, &stage);
+    }
+}
+
+/* --------------------------------------------------------------------- kill -- */
+
+#define KILLS      (test_is_long() ? 500 : 50)
+#define KILL_RANKS 2
+#define MOST_STEPS 400
+
+/* Goes on from what is there until it is killed or has done its steps. */
+typedef struct killed_run {
+    int64_t  more;            /* steps to go; 0: up to MOST_STEPS, and then it waits to be killed */
+    int      ready;           /* a pipe, for a byte behind the first step */
+    int64_t  first;           /* out: where it began */
+    uint64_t fingerprints[2]; /* out: at the beginning, at the end */
+} killed_run;
+
+static void killed_train(sherd_world *world, void *ctx)
+{
+    killed_run *run = ctx;
+    rig         r;
+    char        keys[1024];
+    rig_options options =
+        drive_options(drive_keys(", \"resume\": true, \"fast_init\": true", keys));
+    sherd_engine_info info;
+    uint64_t          fingerprint;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, DRIVE_ELEMS);
+    rig_seal(&r);
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    CHECK_INT(info.step, info.micro_step);
+    r.micro     = info.micro_step;
+    fingerprint = rig_fingerprint(&r);
+    if (sherd_world_rank(world) == 0) {
+        run->first           = info.step;
+        run->fingerprints[0] = fingerprint;
+    }
+    for (int64_t step = 0; step < (run->more > 0 ? run->more : MOST_STEPS - info.step); step++) {
+        fingerprint = rig_train(&r, 1).fingerprint;
+        if (run->more == 0 && step == 0 && sherd_world_rank(world) == 0) {
+            CHECK_INT(1, write(run->ready, "", 1));
+        }
+    }
+    while (run->more == 0) {
+        (void)pause();
+    }
+    if (sherd_world_rank(world) == 0) {
+        run->fingerprints[1] = fingerprint;
+    }
+    rig_close(&r);
+}
+
+static void reference_ranks_train(sherd_world *world, void *ctx)
+{
+    rig         r;
+    rig_options options = drive_options("");
+    uint64_t   *out     = ctx;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, DRIVE_ELEMS);
+    rig_seal(&r);
+    for (int64_t step = 0; step < MOST_STEPS + 4; step++) {
+        uint64_t fingerprint = step == 0 ? rig_fingerprint(&r) : rig_train(&r, 1).fingerprint;
+
+        if (sherd_world_rank(world) == 0) {
+            out[step] = fingerprint;
+        }
+    }
+    rig_close(&r);
+}
+
+static void sleep_us(uint64_t us)
+{
+    struct timespec rest = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+
+    (void)nanosleep(&rest, NULL);
+}
+
+/* Each time a process of two ranks trains and is killed at a random moment; what it leaves is a whole
+ * step, and going on from there gives the numbers of a run that was never disturbed. */
+static void killed_at_any_moment_the_last_step_is_whole(void)
+{
+    static uint64_t want[MOST_STEPS + 4];
+    uint64_t        seed    = 20261121;
+    int             resumed = 0;
+
+    test_files_remove(test_scratch(),
+                      ""); /* of the cases before; the folder is there before the first child is */
+    test_world(KILL_RANKS, reference_ranks_train, want);
+    for (int k = 0; k < KILLS; k++) {
+        killed_run run = {.more = 0}, look = {.more = 3};
+        int        ready[2], status;
+        char       byte;
+        pid_t      child;
+
+        CHECK_INT(0, pipe(ready));
+        run.ready = ready[1];
+        child     = fork();
+        if (child == 0) {
+            test_world(KILL_RANKS, killed_train, &run);
+            _exit(1);
+        }
+        (void)close(ready[1]);
+        CHECK(k % 10 != 0 || read(ready[0], &byte, 1) == 1); /* however busy the machine is */
+        sleep_us(test_random(&seed) % 60000);
+        CHECK(kill(child, SIGKILL) == 0);
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFSIGNALED(status));
+        (void)close(ready[0]);
+        if (k % 5 != 4) {
+            continue; /* the next one goes on from what is there, and is killed in its turn */
+        }
+        test_world(KILL_RANKS, killed_train, &look);
+        CHECK(look.first <= MOST_STEPS);
+        CHECK_INT(want[look.first], look.fingerprints[0]);
+        CHECK_INT(want[look.first + 3], look.fingerprints[1]);
+        resumed += look.first > 0;
+        test_files_remove(test_scratch(), "");
+    }
+    CHECK(resumed > 0);
+    (void)printf("  kills: %d\n", KILLS);
+}
+
+static const test_case CASES[] = {
+    CASE(no_room_is_an_error_at_seal),
+    CASE(a_deleted_file_trains_on),
+    CASE(a_flipped_bit_is_found),
+    CASE(the_last_step_is_undone),
+    CASE(the_last_step_is_undone_at_every_stage),
+    CASE(killed_at_any_moment_the_last_step_is_whole),
+};
+
+#ifdef SHERDI_HAVE_XXHASH
+RUN_MAIN(CASES)
+#else /* state cannot rest on a drive */
+int main(void)
+{
+    (void)CASES;
+    (void)puts("skip: no libxxhash in this build");
+    return 77;
+}
+#endif
