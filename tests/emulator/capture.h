@@ -1,4 +1,4 @@
-/* What streams keep for graphs while they are in capture: between runtime.cpp and graphs.cpp. See emulator.h. */
+/* What streams keep for graphs while they are in capture: between streams.cpp and graphs.cpp. See emulator.h. */
 #ifndef TESTS_EMULATOR_CAPTURE_H
 #define TESTS_EMULATOR_CAPTURE_H
 
