@@ -437,13 +437,6 @@ static sherd_status mpi_barrier(sherd_world *world)
     return sherdi_peers_barrier(world);
 }
 
-/* What is under way between hosts cannot be taken back. */
-static sherd_status mpi_regroup(sherd_world *world)
-{
-    return has_one_host((const mpi_world *)world) ? sherdi_peers_regroup(world)
-                                                  : sherdi_world_regroup_counted(world);
-}
-
 static sherd_status mpi_alloc(sherd_world *world, size_t len_bytes, void **out)
 {
     mpi_world   *mpi    = (mpi_world *)world;
@@ -496,7 +489,7 @@ static const sherdi_world_ops MPI_OPS = {
     .all_to_all     = mpi_all_to_all,
     .broadcast      = mpi_broadcast,
     .abort          = sherdi_procs_abort,
-    .regroup        = mpi_regroup,
+    .regroup        = sherdi_peers_regroup,
     .tell_ending    = sherdi_procs_tell_ending,
     .split          = mpi_split,
 };

@@ -319,7 +319,8 @@ int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
 
 /* ------------------------------------------------------------- regrouping -- */
 
-sherd_status sherdi_world_regroup_counted(sherd_world *world)
+/* All ranks must have made equally many calls: E_STATE, and the world is lost. */
+static sherd_status regroup_counted(sherd_world *world)
 {
     uint64_t               mine = world->calls;
     uint64_t              *all  = (uint64_t *)(void *)world->sum_scratch;
@@ -342,6 +343,12 @@ sherd_status sherdi_world_regroup_counted(sherd_world *world)
     return SHERD_OK;
 }
 
+/* What is under way between hosts cannot be taken back. */
+int sherdi_world_takes_back(const sherd_world *world)
+{
+    return world->ops->regroup != NULL && world->local_size == world->world_size;
+}
+
 sherd_status sherdi_world_regroup(sherd_world *world)
 {
     world_queue *queue = &world->queue;
@@ -350,8 +357,8 @@ sherd_status sherdi_world_regroup(sherd_world *world)
     sherdi_world_queue_drain(world);
     SHERDI_TRY(sherdi_world_status(world));
     if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
-        SHERDI_TRY(world->ops->regroup != NULL ? world->ops->regroup(world)
-                                               : sherdi_world_regroup_counted(world));
+        SHERDI_TRY(sherdi_world_takes_back(world) ? world->ops->regroup(world)
+                                                  : regroup_counted(world));
     }
     (void)pthread_mutex_lock(&queue->lock);
     atomic_store(&queue->failed_ticket, 0);

@@ -124,7 +124,7 @@ typedef struct sherdi_world_ops {
     /* Optional (NULL = there is nobody to tell). Any thread, never blocks: makes all ranks' calls fail. */
     void (*abort)(sherd_world *world, const char *why);
 
-    /* Optional (NULL = calls that some ranks have made cannot be taken back): sherdi_world_regroup. */
+    /* Optional (NULL = calls that some ranks have made cannot be taken back): sherdi_world_regroup of ranks on one host. */
     sherd_status (*regroup)(sherd_world *world);
     /* Optional (NULL = by all_to_all and all_gather of host memory): sherdi_world_sum_u64. */
     sherd_status (*sum_u64)(sherd_world *world, uint64_t *values, size_t count);
@@ -239,6 +239,8 @@ sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all
  * Errors     E_STATE or E_INVAL, and the world is lost: calls that cannot be taken back. E_PEER_LOST.
  */
 sherd_status sherdi_world_regroup(sherd_world *world);
+/** Whether sherdi_world_regroup ends calls that some ranks have made and others have not. */
+int sherdi_world_takes_back(const sherd_world *world);
 
 /** Small control data: all[r * len_bytes ..] is what rank r gave. Meets. Blocking. On the
  *  simulated world every rank's part is a copy of `mine`. */

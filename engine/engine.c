@@ -717,6 +717,7 @@ void sherd_engine_destroy(sherd_engine *engine)
     if (engine == NULL || engine->process != getpid()) {
         return;
     }
+    sherdi_loop_give_up(engine);
     memory_close(engine);
     sherdi_blobs_fini(&engine->blobs);
     sherdi_model_fini(&engine->model);

@@ -396,8 +396,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine
  *  so is one whose gradient's place an open gradient covers (that of a unit which backward uses more than once, or
  *  whose parameters others read, is open from its first use to its last even while nothing is held; with SHERD_USES_ANY
  *  to the step). Acquires of different units may nest where the passes say so (sherd_pass_add_held) or their places lie
- *  apart. What fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST, E_IO, E_NOMEM (its place is taken,
- *  and by which unit). */
+ *  apart. What fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST, E_IO (the drive of this rank: call
+ *  it again, or sherd_step_discard; with nccl, and with mpi over several hosts, the other ranks are lost to it), E_NOMEM
+ *  (its place is taken, and by which unit). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
 /** What was acquired is released even by a call that fails. Where its gradient could

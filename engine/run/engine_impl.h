@@ -87,6 +87,7 @@ typedef struct sherdi_window {
     int64_t           first_micro;    /* the engine's count of them at the last boundary */
     sherd_status      lost;           /* what a gradient was lost to: the window will be dropped */
     char              lost_text[SHERDI_ERROR_BYTES];
+    char              untold_text[SHERDI_ERROR_BYTES]; /* see others_tell in loop.c; "": nothing */
     double            sumsq; /* of the prepared gradient, before unscaling */
     sherdi_fixed_sink fixed_sink;
 } sherdi_window;
@@ -252,6 +253,8 @@ sherd_status sherdi_loop_nothing_held(const sherd_engine *engine, const char *be
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
 /** The window is lost to a failure; returns the first one. */
 sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status);
+/** The engine is destroyed: if a failure of its drive has left others waiting, they are told of it. */
+void sherdi_loop_give_up(sherd_engine *engine);
 /** The last window is over, or dropped. */
 void sherdi_loop_window_begin(sherd_engine *engine);
 /** Reads parameters ahead for the next training pass. */

@@ -49,15 +49,34 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
     return SHERD_OK;
 }
 
-/* A failure that ends a rank's part in the gathers is told to those who would wait for it. */
+/* A drive's failure ends this rank's part in the calls of the world, for now. Where the others can be brought back out of
+ * what they will wait in, they are when this rank drops the window, or it tries again and comes after them; what is to be
+ * told them if it gives up is kept until then. Elsewhere they are told now, and the world is lost. */
+static void others_tell(sherd_engine *engine, sherd_status status, const char *text)
+{
+    if (status != SHERD_E_IO || engine->world_size == 1) {
+        return;
+    }
+    if (sherdi_world_takes_back(engine->world)) {
+        (void)snprintf(engine->window.untold_text, sizeof(engine->window.untold_text), "%s", text);
+    } else {
+        sherd_world_abort(engine->world, text);
+    }
+}
+
+void sherdi_loop_give_up(sherd_engine *engine)
+{
+    if (engine->window.untold_text[0] != '\0') {
+        sherd_world_abort(engine->world, engine->window.untold_text);
+    }
+}
+
 static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
 {
     char text[SHERDI_ERROR_BYTES];
 
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-    if (status == SHERD_E_IO && engine->world_size > 1) {
-        sherd_world_abort(engine->world, text);
-    }
+    others_tell(engine, status, text);
     if (status == SHERD_E_NOMEM && engine->window.lost != SHERD_OK) {
         return sherdi_fail_relay(
             engine->window.lost,
@@ -88,6 +107,9 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     if (status != SHERD_OK) {
         return failure_tell(engine, status);
     }
+    if (engine->window.lost == SHERD_OK) {
+        engine->window.untold_text[0] = '\0'; /* it was tried again */
+    }
     engine->window.has_backward |= pass == SHERD_BACKWARD;
     if (state->acquired[pass] == 1) {
         engine->compute_marks[unit].pass[pass] = sherdi_mark_begin(
@@ -96,8 +118,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     return alone_do(engine, unit, sherdi_debug_params_note);
 }
 
-/* What one rank cannot keep is lost for the window; the others, who would wait for it at the boundary,
- * are told now. The first failure is what the step says. */
+/* What one rank cannot keep is lost for the window. The first failure is what the step says. */
 sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
 {
     if (engine->window.lost == SHERD_OK) {
@@ -105,9 +126,7 @@ sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
         (void)snprintf(engine->window.lost_text, sizeof(engine->window.lost_text), "%s",
                        sherd_last_error());
     }
-    if (status == SHERD_E_IO && engine->world_size > 1) {
-        sherd_world_abort(engine->world, engine->window.lost_text);
-    }
+    others_tell(engine, status, engine->window.lost_text);
     return sherdi_fail_relay(engine->window.lost, engine->window.lost_text);
 }
 

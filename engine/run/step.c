@@ -476,6 +476,9 @@ static sherd_status step_discard(sherd_engine *engine)
 {
     sherd_status status = sherdi_world_regroup(engine->world);
 
+    if (status == SHERD_OK) {
+        engine->window.untold_text[0] = '\0';
+    }
     sherdi_loop_let_go(engine);
     sherdi_eval_drop(engine);
     if (status != SHERD_OK || engine->phase == SHERDI_PHASE_SEALED) { /* no window has begun */

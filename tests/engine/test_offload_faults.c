@@ -204,10 +204,16 @@ static void interrupted_requests_change_nothing(void)
 }
 
 /* Several ranks: whoever meets the fault, all of them end with an error or with the right number. */
+#define RANKS 3
+
 typedef struct ranks_run {
+    int          stage;
+    const char  *more; /* keys of offload_optimizer */
     int          nth;
     int          count;
-    sherd_status status[2];
+    sherd_status status[RANKS];
+    int          dropped[RANKS];  /* windows */
+    uint64_t     want[STEPS + 1]; /* fingerprints, where nothing failed */
 } ranks_run;
 
 static void ranks_train(sherd_world *world, void *ctx)
@@ -257,6 +263,82 @@ static void a_rank_that_fails_fails_all(void)
         fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
         CHECK((run.status[0] == SHERD_OK) == (run.status[1] == SHERD_OK));
     }
+    (void)unsetenv("SHERD_IO");
+}
+
+/* A step that must end, however often its window is dropped on the way. Ranks that were not told wait for the others in a
+ * call that ends when those drop the window. */
+static sherd_status step_insist(rig *r, sherd_step_report *report, int *dropped)
+{
+    sherd_status status = drive_step_try(r, report);
+
+    for (*dropped = 0; status != SHERD_OK && *dropped < 3; ++*dropped) {
+        CHECK(status == SHERD_E_IO || status == SHERD_E_STATE);
+        if (sherd_step_discard(r->engine) != SHERD_OK) { /* the update had begun, everywhere */
+            CHECK_OK(sherd_step_undo(r->engine));
+        }
+        status = drive_step_try(r, report);
+    }
+    return status;
+}
+
+/* One rank's drive fails, in any request of a step: nobody is lost, and all do the step again. */
+static void ranks_go_on(sherd_world *world, void *ctx)
+{
+    ranks_run        *run  = ctx;
+    int               rank = sherd_world_rank(world);
+    rig               r;
+    char              keys[1024];
+    rig_options       options = drive_options(drive_keys(run->more, keys));
+    sherd_step_report report  = {0};
+    int               dropped;
+
+    options.stage = run->stage;
+    rig_open(&r, world, &options);
+    rig_three(&r, DRIVE_ELEMS);
+    rig_seal(&r);
+    for (int step = 1; step <= STEPS; step++, r.micro++) {
+        if (step == 2) {
+            CHECK_OK(sherd_world_barrier(world));
+            if (rank == 0) {
+                fault_arm(run->nth > 0 ? FAULT_EIO : FAULT_NONE, FAULT_ANY, run->nth, 1);
+            }
+            CHECK_OK(sherd_world_barrier(world));
+        }
+        CHECK_OK(step_insist(&r, &report, &dropped));
+        run->dropped[rank] += dropped;
+        if (rank == 0 && run->nth == 0) {
+            run->count      = step == 2 ? fault_seen() : run->count;
+            run->want[step] = report.fingerprint;
+        }
+        CHECK(rank != 0 || run->want[step] == report.fingerprint);
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+    rig_close(&r);
+}
+
+static void every_request_of_a_rank_fails(ranks_run *run, int ranks)
+{
+    test_world(ranks, ranks_go_on, run);
+    CHECK(run->count > 10 && run->dropped[0] + run->dropped[1] == 0);
+    for (int nth = 1, count = run->count; nth <= count; nth += test_is_long() ? 1 : 3) {
+        run->nth = nth;
+        test_world(ranks, ranks_go_on, run);
+    }
+    CHECK(run->dropped[0] > 0 && run->dropped[1] > 0);
+}
+
+static void a_rank_that_fails_loses_nobody(void)
+{
+    (void)setenv("SHERD_IO", "threads", 1);
+    for (int stage = 1; stage <= 3; stage++) {
+        every_request_of_a_rank_fails(&(ranks_run){.stage = stage, .more = ""}, 2);
+    }
+    every_request_of_a_rank_fails(
+        &(ranks_run){.stage = 2, .more = ", \"gradients\": \"nvme\", \"buffer_count\": 2"}, 2);
+    every_request_of_a_rank_fails(&(ranks_run){.stage = 3, .more = ", \"gradients\": \"nvme\""},
+                                  RANKS);
     (void)unsetenv("SHERD_IO");
 }
 
@@ -423,6 +505,7 @@ static const test_case CASES[] = {
     CASE(interrupted_requests_change_nothing),
     CASE(requests_fail_in_other_layouts),
     CASE(a_rank_that_fails_fails_all),
+    CASE(a_rank_that_fails_loses_nobody),
     CASE(a_drive_that_breaks_in_the_update_is_undone_when_it_works_again),
     CASE(the_others_hear_what_failed),
 };
