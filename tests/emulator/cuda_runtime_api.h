@@ -20,6 +20,7 @@ typedef enum cudaError {
     cudaErrorInitializationError      = 3,
     cudaErrorInvalidConfiguration     = 9,
     cudaErrorInsufficientDriver       = 35,
+    cudaErrorCallRequiresNewerDriver  = 36,
     cudaErrorInvalidDeviceFunction    = 98,
     cudaErrorNoDevice                 = 100,
     cudaErrorInvalidDevice            = 101,

@@ -82,9 +82,32 @@ static void what_cudnn_has_no_kernels_for_is_told(void)
     CHECK(strstr(why, "fp32") != NULL);
 }
 
+static void versions_with_known_faults_are_not_asked(void)
+{
+    static const struct {
+        size_t version, length;
+        int    is_asked;
+    } ASKED[] = {{90700, 1024, 0}, {90800, 1024, 1}, {91000, 1024, 0}, {91001, 1024, 0}, {91002, 1024, 1},
+                 {91002, 1000, 0}, {91500, 64, 0},   {91501, 64, 1},   {91900, 1000, 1}, {91900, 1, 0}};
+
+    char       why[512] = "";
+    sdpa_info  info;
+    sdpa_shape shape = joined(12, 64, SHERD_BF16);
+
+    (void)check(&shape, &info, why, sizeof(why)); /* skips a build without the header */
+    for (size_t i = 0; i < sizeof(ASKED) / sizeof(ASKED[0]); i++) {
+        shape.length = ASKED[i].length;
+        CHECK_INT(ASKED[i].is_asked, sdpa_fault_of(ASKED[i].version, &shape) == NULL);
+    }
+    shape.length = 1;
+    CHECK(sdpa_check(&shape, H100, &info, why, sizeof(why)) != 0);
+    CHECK(strstr(why, "one token") != NULL);
+}
+
 static const test_case cases[] = {
     CASE(cudnn_has_kernels_for_what_is_described),
     CASE(what_cudnn_has_no_kernels_for_is_told),
+    CASE(versions_with_known_faults_are_not_asked),
 };
 
 RUN_MAIN(cases)

@@ -844,6 +844,10 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
 
 #if CUDART_VERSION >= 12080
     error = cudaStreamGetDevice(m->stream, &device);
+    if (error == cudaErrorCallRequiresNewerDriver) { /* a driver older than this toolkit */
+        (void)cudaGetLastError();
+        error = cudaGetDevice(&device);
+    }
 #else
     error = cudaGetDevice(&device); /* the engine has made its own the thread's */
 #endif
@@ -881,11 +885,17 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
     return 0;
 }
 
+/* What no launch could do. */
 static int limits_check(const compute_limits *l, char *why, size_t why_bytes)
 {
     if (l->hidden / l->heads > ATTENTION_MOST_WIDTH) {
         (void)snprintf(why, why_bytes, "heads of %zu elements are too wide for the GPU: at most %d",
                        l->hidden / l->heads, ATTENTION_MOST_WIDTH);
+        return -1;
+    }
+    if (l->batch > ATTENTION_MOST_BATCH) {
+        (void)snprintf(why, why_bytes, "%zu sequences at once are too many for the GPU: at most %d",
+                       l->batch, ATTENTION_MOST_BATCH);
         return -1;
     }
     return 0;

@@ -120,6 +120,7 @@ void        attention_plain_queue(const attention_launch *args, cudaStream_t str
 cudaError_t attention_plain_prepare(void);
 
 #define ATTENTION_MOST_WIDTH 256 /* of a head */
+#define ATTENTION_MOST_BATCH 65535
 
 /* Lets the kernels have the shared memory that they need on the current device, which has `block_bytes` for a block. */
 cudaError_t attention_prepare(size_t block_bytes);

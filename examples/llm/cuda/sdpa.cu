@@ -521,7 +521,20 @@ static int64_t configs_find(graph *g, descriptor whole, descriptor *configs)
         (void)goes_on(g, g->f->cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                                         MOST_CONFIGS, &count, configs), "what kernels there are");
     }
-    return g->status == CUDNN_STATUS_SUCCESS ? count : 0;
+    if (g->status != CUDNN_STATUS_SUCCESS) {
+        return 0;
+    }
+    return count < MOST_CONFIGS ? count : MOST_CONFIGS; /* it counts what it has, not what it gave */
+}
+
+/* From 10.0 on what repeats is a question of an engine's settings too (cudnn-frontend sets them one by one), which nobody has
+ * tried here. */
+static int engines_say_what_repeats(void)
+{
+    int device = 0, major = 0;
+
+    return cudaGetDevice(&device) != cudaSuccess ||
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess || major < 10;
 }
 
 /* Whether its engine says that results come in the order of chance. What cannot be asked counts as that. */
@@ -542,7 +555,10 @@ static int config_is_deterministic(graph *g, descriptor config)
         notes[0] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
     }
     (void)g->f->cudnnBackendDestroyDescriptor(engine);
-    for (int64_t i = 0; i < count; i++) {
+    if (g->device == NULL && !engines_say_what_repeats()) {
+        return 0;
+    }
+    for (int64_t i = 0; i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++) {
         if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) {
             return 0;
         }
@@ -644,9 +660,25 @@ static int plans_find(sdpa *s, const char *device_json, char *why, size_t why_by
 
 /* ---------------------------------------------------------------- creation -- */
 
+const char *sdpa_fault_of(size_t version, const sdpa_shape *shape)
+{
+    if (version < 90800) {
+        return "9.8 is the oldest whose attention is used";
+    }
+    if (version == 91000 || version == 91001) {
+        return "attention of 9.10.0 and 9.10.1 has known faults";
+    }
+    /* Without padding masks, which the frontend would add, and which cost others time. */
+    if (version <= 91500 && shape->length % 128 != 0) {
+        return "up to 9.15.0 its backward may read past the keys where the length is no multiple of 128";
+    }
+    return shape->length == 1 ? "one token has nothing to attend to" : NULL;
+}
+
 static sdpa *handle_make(const sdpa_shape *shape, char *why, size_t why_bytes)
 {
-    sdpa *s = (sdpa *)calloc(1, sizeof(*s));
+    sdpa       *s = (sdpa *)calloc(1, sizeof(*s));
+    const char *fault;
 
     if (s == NULL) {
         (void)snprintf(why, why_bytes, "out of memory");
@@ -659,6 +691,12 @@ static sdpa *handle_make(const sdpa_shape *shape, char *why, size_t why_bytes)
         return NULL;
     }
     if (functions_find(&s->f, why, why_bytes) != 0) {
+        free(s);
+        return NULL;
+    }
+    fault = sdpa_fault_of(s->f.cudnnGetVersion(), shape);
+    if (fault != NULL) {
+        (void)snprintf(why, why_bytes, "cuDNN is %zu: %s", s->f.cudnnGetVersion(), fault);
         free(s);
         return NULL;
     }

@@ -35,6 +35,9 @@ void  sdpa_destroy(sdpa *s); /* accepts NULL; its work has ended */
 int       sdpa_check(const sdpa_shape *shape, const char *device_json, sdpa_info *out, char *why,
                      size_t why_bytes);
 sdpa_info sdpa_describe(const sdpa *s);
+/** Why a version of cuDNN is not asked for a shape that it has kernels for: a fault that its release notes tell of, or that
+ *  cudnn-frontend keeps its users from. NULL: it is asked. */
+const char *sdpa_fault_of(size_t version, const sdpa_shape *shape);
 int       sdpa_is_of(const sdpa *s, const sdpa_shape *shape);
 
 /** Queue attention, and its backward, of a shape equal to the created one. log_sums [batch, heads, length] pass between the two;
