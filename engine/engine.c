@@ -580,6 +580,31 @@ static void bucket_tell(const sherd_engine *engine)
     }
 }
 
+/* Why gradients that were asked to rest on a drive stay where they are; NULL: they do not. */
+static const char *gradients_stay(const sherdi_plan *plan)
+{
+    if (!plan->settings.gradients_on_nvme || plan->num_grad_extents > 0) {
+        return NULL;
+    }
+    return plan->settings.stage < 2 ? "below stage 2 they stay whole until the update"
+           : plan->is_deterministic ? "the deterministic mode's sums stay where they are made"
+           : sherdi_plan_accumulates_on_device(plan)
+               ? "with several micro-batches to a step their sum stays on the device "
+                 "(offload_optimizer.accumulate)"
+               : "no state rests there";
+}
+
+static void gradients_tell(const sherd_engine *engine)
+{
+    const char *why = gradients_stay(engine->plan);
+
+    if (engine->rank == 0 && why != NULL) {
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "zero_optimization.offload_optimizer.gradients is nvme and changes nothing: %s",
+                   why);
+    }
+}
+
 sherd_status sherd_engine_seal(sherd_engine *engine)
 {
     sherdi_machine machine;
@@ -623,6 +648,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
         return status;
     }
     bucket_tell(engine);
+    gradients_tell(engine);
     engine->phase = SHERDI_PHASE_SEALED;
     sherdi_watch_sealed(engine);
     sherd_world_traffic(engine->world, &engine->wire_at_seal, &received);

@@ -44,7 +44,7 @@ int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
             (settings->accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
 }
 
-/* Which types gradients have on their way: design section 2, "one reduction". What is fp32 beside the compute type stays
+/* Which types gradients have on their way (docs/numerics.md). What is fp32 beside the compute type stays
  * so, but where a communication type is asked for. */
 static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
 {

@@ -361,8 +361,56 @@ static void killed_at_any_moment_the_last_step_is_whole(void)
     (void)printf("  kills: %d\n", KILLS);
 }
 
+/* ----------------------------------------------------------------- gradients -- */
+
+static char told[1024];
+
+static void told_keep(void *ctx, sherd_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    (void)snprintf(told, sizeof(told), "%s", line);
+}
+
+static void options_seal(sherd_world *world, void *ctx)
+{
+    rig r;
+
+    rig_open(&r, world, ctx);
+    rig_three(&r, DRIVE_ELEMS);
+    CHECK_OK(sherd_engine_seal(r.engine));
+    rig_close(&r);
+}
+
+static void gradients_that_stay_in_memory_are_told(void)
+{
+    static const struct {
+        int         stage;
+        const char *top, *why; /* NULL: they rest on the drive */
+    } TOLD[] = {{1, "", "below stage 2"},
+                {2, "", NULL},
+                {3, "", NULL},
+                {3, ", \"deterministic\": true", "deterministic"}};
+
+    for (size_t i = 0; i < sizeof(TOLD) / sizeof(TOLD[0]); i++) {
+        char        keys[1024];
+        rig_options options = drive_options(drive_keys(", \"gradients\": \"nvme\"", keys));
+
+        options.stage = TOLD[i].stage;
+        options.top   = TOLD[i].top;
+        told[0]       = '\0';
+        sherd_log_set(told_keep, NULL, SHERD_LOG_WARN);
+        test_world(2, options_seal, &options);
+        sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
+        CHECK_INT(TOLD[i].why != NULL,
+                  strstr(told, "gradients is nvme and changes nothing") != NULL);
+        CHECK(TOLD[i].why == NULL || strstr(told, TOLD[i].why) != NULL);
+    }
+}
+
 static const test_case CASES[] = {
     CASE(no_room_is_an_error_at_seal),
+    CASE(gradients_that_stay_in_memory_are_told),
     CASE(a_deleted_file_trains_on),
     CASE(a_flipped_bit_is_found),
     CASE(the_last_step_is_undone),
