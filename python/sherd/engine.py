@@ -153,7 +153,7 @@ class Engine:
 
     def data(self, param: int) -> Memory:
         """The parameter's elements, to be read while its unit is acquired."""
-        return self._memory(param, self._lib.param_data(self.handle, param))
+        return self._memory(param, self._lib.param_data(self.handle, param), is_readonly=True)
 
     def grad(self, param: int) -> Memory:
         """The parameter's gradient, to be added to while its unit is acquired for BACKWARD."""
@@ -161,16 +161,16 @@ class Engine:
 
     def address(self, param: int) -> Memory:
         """Where `data` is whenever the unit is acquired, from seal to destroy: made once, kept in a view. Local."""
-        return self._memory(param, self._lib.param_address(self.handle, param))
+        return self._memory(param, self._lib.param_address(self.handle, param), is_readonly=True)
 
     def grad_address(self, param: int) -> Memory:
         """The same of `grad`."""
         return self._memory(param, self._lib.param_grad_address(self.handle, param))
 
-    def _memory(self, param: int, address: int | None) -> Memory:
+    def _memory(self, param: int, address: int | None, is_readonly: bool = False) -> Memory:
         if not address:
             raise self._lib.error(self._lib.constants["SHERD_E_STATE"])
-        return Memory(address, self._shapes[param], self._dtypes[param] or self._compute, self.device, self)
+        return Memory(address, self._shapes[param], self._dtypes[param] or self._compute, self.device, self, is_readonly)
 
     @contextlib.contextmanager
     def evaluating(self, keep_units: int | None = None) -> Iterator[None]:
@@ -204,6 +204,12 @@ class Engine:
             rates = (ctypes.c_double * len(group_lr))(*group_lr)
             struct.group_lr, struct.group_count = rates, len(group_lr)
         self._lib.step_apply(self.handle, ctypes.byref(struct))
+
+    def grad_norms(self) -> list[float]:
+        """The L2 norm of each parameter's gradient, by number: between `prepare` at a boundary and `apply`. Collective."""
+        out = (ctypes.c_double * len(self._shapes))()
+        self._lib.grad_norms(self.handle, out, len(out))
+        return list(out)
 
     def discard(self) -> None:
         """Drops the window's gradients; nothing else changes. What to call after a failure in a micro-batch. Collective."""
@@ -279,6 +285,13 @@ class Engine:
         count = memoryview(values).nbytes // 4
         self._lib.param_write(self.handle, param, value.encode(), first, count, _float_pointer(values, count))
 
+    def read_local(self, param: int, value: str = "master", out: Any = None) -> Any:
+        """What this rank owns of a value (`local` has the range), read by it alone; else as `read`. Local."""
+        first, count = self.local(param)
+        out = (ctypes.c_float * count)() if out is None else out
+        self._lib.param_read_local(self.handle, param, value.encode(), first, count, _float_pointer(out, count))
+        return out
+
     def local(self, param: int) -> tuple[int, int]:
         """First element and count of the range that this rank owns. Local."""
         first, count = ctypes.c_size_t(), ctypes.c_size_t()
@@ -292,6 +305,10 @@ class Engine:
         for extent in self._shapes[param]:
             elems *= extent
         return elems - first
+
+    def keep_state(self, is_kept: bool = True) -> None:
+        """A clean end leaves the state files on NVMe from now on, or not: for a program that was asked to stop. Local."""
+        self._lib.engine_keep_state(self.handle, is_kept)
 
     def set_step(self, step: int, micro_step: int) -> None:
         """Counters of a run that goes on here. Collective."""

@@ -15,7 +15,8 @@ CPU, CUDA = 1, 2  # DLPack's kinds of device
 class Memory:
     """Elements of the engine, row-major, at an address that stays. The engine owns them and has to live as long.
 
-    Whether they mean anything now depends on what is acquired. `device` is DLPack's pair of kind and number.
+    Whether they mean anything now depends on what is acquired. `device` is DLPack's pair of kind and number; of parameters,
+    which the engine alone writes, arrays of numpy are read-only.
     """
 
     address: int
@@ -23,6 +24,7 @@ class Memory:
     dtype: str
     device: tuple[int, int] = (CPU, 0)
     owner: Any = None
+    is_readonly: bool = False
 
     @property
     def elems(self) -> int:
@@ -46,7 +48,7 @@ class Memory:
         kind = {"fp32": "<f4", "fp16": "<f2", "bf16": "<u2"}[self.dtype]
         if self.device[0] != CPU:
             raise AttributeError("memory of a device has no array interface; use DLPack")
-        return {"version": 3, "shape": self.shape, "typestr": kind, "data": (self.address, False)}
+        return {"version": 3, "shape": self.shape, "typestr": kind, "data": (self.address, self.is_readonly)}
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device

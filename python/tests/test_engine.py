@@ -111,12 +111,25 @@ class TestEngine(unittest.TestCase):
             engine.fill(param, fails)
         engine.destroy()
 
+    def test_gradients_have_norms(self) -> None:
+        engine, unit, param = line(self.world)
+        with engine.acquired(unit, sherd.BACKWARD):
+            grad = memoryview(engine.grad(param).buffer()).cast("B").cast("f")
+            grad[0], grad[1] = 3, 4
+        self.assertAlmostEqual(engine.prepare().grad_norm, 5)
+        self.assertEqual(engine.grad_norms(), [5])
+        engine.apply()
+        engine.destroy()
+
     def test_values_and_blobs(self) -> None:
-        engine, _, param = line(self.world)
+        engine, unit, param = line(self.world)
         engine.write(param, (ctypes.c_float * 2)(2.5, -1.0))
         self.assertEqual(list(engine.read(param)), [2.5, -1.0])
         self.assertEqual(list(engine.read(param, "exp_avg", first=1)), [0.0])
         self.assertEqual(engine.local(param), (0, 2))
+        engine.keep_state()
+        train(self.world, engine, unit, param, steps=1)
+        self.assertEqual(list(engine.read_local(param, "exp_avg")), list(engine.read(param, "exp_avg")))
         engine.set_blob("place", b"batch 7")
         self.assertEqual(engine.blob("place"), b"batch 7")
         with self.assertRaises(sherd.InvalidError):

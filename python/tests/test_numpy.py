@@ -56,6 +56,7 @@ def train(world: sherd.World, stage: int) -> tuple[np.ndarray, int]:
         engine.seal()
         engine.fill(param, first_values())
         weight = np.asarray(engine.address(param))
+        assert not weight.flags.writeable  # the engine alone writes it
         grad = np.asarray(engine.grad_address(param))
         for step in range(1, STEPS + 1):
             with engine.acquired(unit, sherd.FORWARD):
