@@ -902,9 +902,8 @@ typedef struct sherd_memory_report {
     size_t transport_held;                /* what the transport has taken itself, host */
     size_t padding_elems;                 /* of all segments of all ranks together */
     size_t nvme_index_planned;            /* beside nvme_planned: the index of the state */
-    size_t checkpoint_planned; /* host, beside the total: only while one is saved or loaded */
-    size_t
-        transport_device_held; /* the transport's own of the device, measured at its first calls */
+    size_t checkpoint_planned;    /* host, beside the total: only while one is saved or loaded */
+    size_t transport_device_held; /* ... of the device, measured at its first calls */
 } sherd_memory_report;
 SHERD_API void                        sherd_memory_report_init(sherd_memory_report *report);
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,
