@@ -71,10 +71,10 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     }
     world->failure_status = status;
     (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
+    sherdi_family_failed(world); /* whoever sees this world failed sees those split from it so, too */
     atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
     sherdi_world_endings_wake(&world->endings);
     sherdi_log(SHERD_LOG_ERROR, world->rank, "%s", text);
-    sherdi_family_failed(world);
 }
 
 sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const char *fmt, ...)
@@ -98,7 +98,7 @@ sherd_status sherdi_world_status(sherd_world *world)
     if (!sherdi_world_has_failed(world)) {
         return SHERD_OK;
     }
-    /* Another thread is between its two stores: a few instructions. */
+    /* Another thread is between its two stores: it tells the worlds split from this one, and waits for nobody. */
     while (atomic_load_explicit(&world->failure_state, memory_order_acquire) != WORLD_HAS_FAILED) {
         (void)sched_yield();
     }
