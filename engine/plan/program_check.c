@@ -407,7 +407,8 @@ static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass
                                     int *is_taken_out)
 {
     event        e      = {.kind = EVENT_ACQUIRE, .what = unit, .pass = pass, .only = only};
-    size_t       before = check->sides[0].cap_ops;
+    const side  *acting = &check->sides[only > 0 ? only - 1 : 0];
+    size_t       before = acting->cap_ops;
     sherd_status status;
 
     *is_taken_out = 0;
@@ -415,8 +416,8 @@ static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass
         return SHERD_OK;
     }
     status = event_collect(check, &e);
-    if (status == SHERD_E_NOMEM && check->sides[0].num_ops == 0 &&
-        before == check->sides[0].cap_ops) { /* its memory is held */
+    if (status == SHERD_E_NOMEM && acting->num_ops == 0 &&
+        before == acting->cap_ops) { /* its memory is held */
         ring_settle(check, SHERDI_RING_PARAMS);
         return SHERD_OK;
     }

@@ -195,6 +195,12 @@ static void drawn_plans_have_no_hazard(void)
     }
 }
 
+/* Of the long list: one rank alone acquires a unit whose gradient's place a retained one of a unit outside the passes has. */
+static void acquire_of_one_rank_may_be_refused(void)
+{
+    CHECK(seed_prove(4515) > 0);
+}
+
 /* ---------------------------------------------------- order that is taken out -- */
 
 #define SEEDS_TRIED 400
@@ -439,6 +445,7 @@ static void update_that_does_not_wait_for_its_read_is_named(void)
 
 static const test_case CASES[] = {
     CASE(drawn_plans_have_no_hazard),
+    CASE(acquire_of_one_rank_may_be_refused),
     CASE(lane_that_does_not_follow_another_is_named),
     CASE(calls_that_do_not_meet_are_named),
     CASE(undo_that_does_not_meet_first_is_named),
