@@ -522,8 +522,10 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_discard(sherd_engine *engine);
  *  once. Errors: E_INVAL (count), E_STATE (nothing is prepared), E_IO; `out` means nothing then. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_grad_norms(sherd_engine *engine, double *out,
                                                        size_t count);
-/** The report of the last boundary, complete, with its fingerprint. Today a step ends with its numbers, and this waits for
- *  nothing; ask on every rank all the same. Errors: E_STATE (before seal), E_INVAL, E_PEER_LOST. */
+/** The report of the last boundary, complete. A step ends with all numbers but one kind: of the times of a device
+ *  ("wall_clock_breakdown", SHERD_TRACE) what it has not passed counts for the next report, unless this call comes before
+ *  the next micro-batch: it waits for them. On every rank. Errors: E_STATE (before seal), E_INVAL, E_PEER_LOST,
+ *  E_DEVICE. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out);
 /** The next sherd_step or _prepare is a boundary even if the window is short; the
  *  mean is taken over the micro-batches that it saw. Same on all ranks. */

@@ -160,7 +160,8 @@ struct sherd_engine {
     sherdi_store          store;
     sherdi_run            run;
     sherdi_marks          marks;
-    sherdi_mark           step_mark; /* of the boundary under way */
+    sherdi_mark           step_mark;      /* of the boundary under way */
+    uint64_t              boundary_marks; /* begun when the last boundary was over */
     sherdi_watch          watch;
 
     int               is_evaluating; /* between sherd_eval_begin and _end */

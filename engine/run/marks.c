@@ -100,18 +100,29 @@ void sherdi_mark_add(sherdi_marks *marks, sherdi_mark_kind kind, const char *wha
                           end_ns);
 }
 
-/* The oldest ones that the device has passed. */
+/* The oldest one. NULL: there is none, or it has not ended. */
+static sherdi_mark_slot *oldest(const sherdi_marks *marks)
+{
+    sherdi_mark_slot *slot = &marks->slots[marks->resolved % SHERDI_MARK_SLOTS];
+
+    return marks->resolved < marks->begun && slot->mark.slot >= 0 ? slot : NULL;
+}
+
+/* ... which the device has passed. */
+static void slot_resolve(sherdi_marks *marks, const sherdi_backend *lane,
+                         const sherdi_mark_slot *slot)
+{
+    sherdi_mark_add(marks, slot->mark.kind, slot->mark.what, slot->mark.bytes,
+                    lane->device->event_ns(slot->start), lane->device->event_ns(slot->end));
+    marks->resolved++;
+}
+
 static void oldest_resolve(sherdi_marks *marks, const sherdi_backend *lane)
 {
-    while (marks->resolved < marks->begun) {
-        sherdi_mark_slot *slot = &marks->slots[marks->resolved % SHERDI_MARK_SLOTS];
+    const sherdi_mark_slot *slot;
 
-        if (slot->mark.slot < 0 || !lane->device->event_is_done(slot->end)) {
-            return; /* not ended, or not passed */
-        }
-        sherdi_mark_add(marks, slot->mark.kind, slot->mark.what, slot->mark.bytes,
-                        lane->device->event_ns(slot->start), lane->device->event_ns(slot->end));
-        marks->resolved++;
+    while ((slot = oldest(marks)) != NULL && lane->device->event_is_done(slot->end)) {
+        slot_resolve(marks, lane, slot);
     }
 }
 
@@ -120,6 +131,17 @@ void sherdi_marks_resolve(sherdi_marks *marks, const sherdi_backend *lane)
     if (marks->slots != NULL) {
         oldest_resolve(marks, lane);
     }
+}
+
+sherd_status sherdi_marks_wait(sherdi_marks *marks, const sherdi_backend *lane, uint64_t until)
+{
+    const sherdi_mark_slot *slot;
+
+    while (marks->slots != NULL && marks->resolved < until && (slot = oldest(marks)) != NULL) {
+        SHERDI_TRY(lane->device->event_wait(slot->end));
+        slot_resolve(marks, lane, slot);
+    }
+    return SHERD_OK;
 }
 
 sherdi_mark sherdi_mark_begin(sherdi_marks *marks, sherdi_mark_kind kind,

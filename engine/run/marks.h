@@ -1,7 +1,7 @@
 /* How long things took: between two marks on a lane, or by the host's clock where the lane is the host. Sums
  * by kind since the last boundary stand in the step's report; with SHERD_TRACE every span is in the trace. On a
  * device marks are events, taken only where somebody wants to know (a trace, wall_clock_breakdown), and looked at
- * when the step has waited for the device anyway. */
+ * when the step has waited for the device anyway, or by sherd_step_wait. */
 #ifndef SHERDI_ENGINE_RUN_MARKS_H
 #define SHERDI_ENGINE_RUN_MARKS_H
 
@@ -75,6 +75,8 @@ void sherdi_mark_add(sherdi_marks *marks, sherdi_mark_kind kind, const char *wha
                      int64_t start_ns, int64_t end_ns);
 /** Looks at what the device has passed. */
 void sherdi_marks_resolve(sherdi_marks *marks, const sherdi_backend *lane);
+/** Blocks until the device has passed those that were begun when `begun` was `until`, and have ended. E_DEVICE. */
+sherd_status sherdi_marks_wait(sherdi_marks *marks, const sherdi_backend *lane, uint64_t until);
 /** Seconds since the last call for this kind. */
 double sherdi_marks_take(sherdi_marks *marks, sherdi_mark_kind kind);
 

@@ -190,36 +190,44 @@ static sherd_status step_prepare(sherd_engine *engine)
 
 /* ------------------------------------------------------------------ apply -- */
 
-/* Where the time of this boundary and the window before it went. The step's own mark ends here: what the device
- * has not passed yet counts for the next one. */
-static void times_close(sherd_engine *engine)
+/* What the device has passed since the last look counts for this report. */
+static void times_add(sherd_engine *engine, sherd_step_report *report)
 {
-    sherd_step_report *report = &engine->report;
-    sherdi_marks      *marks  = &engine->marks;
-    double             waits;
-    double             moves;
+    sherdi_marks *marks      = &engine->marks;
+    double        forward_s  = sherdi_marks_take(marks, SHERDI_MARK_FORWARD);
+    double        backward_s = sherdi_marks_take(marks, SHERDI_MARK_BACKWARD);
+    double        waits;
+    double        moves;
 
-    sherdi_lanes_join(engine);
-    sherdi_mark_end(marks, engine->backend, &engine->step_mark);
-    engine->step_mark = (sherdi_mark){.slot = -1};
-    sherdi_marks_resolve(marks, engine->backend);
-    report->update_s = sherdi_marks_take(marks, SHERDI_MARK_UPDATE);
-    report->norm_s   = sherdi_marks_take(marks, SHERDI_MARK_NORM);
-    report->gather_s = sherdi_marks_take(marks, SHERDI_MARK_GATHER);
-    report->reduce_s = sherdi_marks_take(marks, SHERDI_MARK_REDUCE);
-    report->copy_s =
+    engine->watch.forward_s += forward_s;
+    engine->watch.backward_s += backward_s;
+    report->update_s += sherdi_marks_take(marks, SHERDI_MARK_UPDATE);
+    report->norm_s += sherdi_marks_take(marks, SHERDI_MARK_NORM);
+    report->gather_s += sherdi_marks_take(marks, SHERDI_MARK_GATHER);
+    report->reduce_s += sherdi_marks_take(marks, SHERDI_MARK_REDUCE);
+    report->copy_s +=
         sherdi_marks_take(marks, SHERDI_MARK_DOWN) + sherdi_marks_take(marks, SHERDI_MARK_UP);
-    report->wait_gather_s    = sherdi_marks_take(marks, SHERDI_MARK_WAIT_GATHER);
-    report->wait_reduce_s    = sherdi_marks_take(marks, SHERDI_MARK_WAIT_REDUCE);
-    report->step_s           = sherdi_marks_take(marks, SHERDI_MARK_STEP);
-    engine->watch.forward_s  = sherdi_marks_take(marks, SHERDI_MARK_FORWARD);
-    engine->watch.backward_s = sherdi_marks_take(marks, SHERDI_MARK_BACKWARD);
-    report->compute_s        = engine->watch.forward_s + engine->watch.backward_s +
-                        sherdi_marks_take(marks, SHERDI_MARK_EVAL);
+    report->wait_gather_s += sherdi_marks_take(marks, SHERDI_MARK_WAIT_GATHER);
+    report->wait_reduce_s += sherdi_marks_take(marks, SHERDI_MARK_WAIT_REDUCE);
+    report->step_s += sherdi_marks_take(marks, SHERDI_MARK_STEP);
+    report->compute_s += forward_s + backward_s + sherdi_marks_take(marks, SHERDI_MARK_EVAL);
     waits             = report->wait_gather_s + report->wait_reduce_s;
     moves             = report->gather_s + report->reduce_s;
     report->exposed_s = waits + report->wait_param_s + report->step_s;
     report->hidden_s  = moves > waits ? moves - waits : 0;
+}
+
+/* Where the time of this boundary and the window before it went. The step's own mark ends here: what the device
+ * has not passed yet counts for the next report, unless sherd_step_wait comes before. */
+static void times_close(sherd_engine *engine)
+{
+    sherdi_lanes_join(engine);
+    sherdi_mark_end(&engine->marks, engine->backend, &engine->step_mark);
+    engine->step_mark       = (sherdi_mark){.slot = -1};
+    engine->boundary_marks  = engine->marks.begun;
+    engine->watch.forward_s = engine->watch.backward_s = 0;
+    sherdi_marks_resolve(&engine->marks, engine->backend);
+    times_add(engine, &engine->report);
 }
 
 /* What this boundary and the window before it moved and waited for; the counting starts anew. */
@@ -508,6 +516,18 @@ sherd_status sherd_step_discard(sherd_engine *engine)
     return sherdi_engine_outcome(engine, status);
 }
 
+/* Times that the step could not wait for. What the wire was given comes first: a rank that is lost ends that wait. */
+static sherd_status times_wait(sherd_engine *engine)
+{
+    if (engine->marks.resolved >= engine->boundary_marks) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_run_drain(engine));
+    SHERDI_TRY(sherdi_marks_wait(&engine->marks, engine->backend, engine->boundary_marks));
+    times_add(engine, &engine->boundary);
+    return SHERD_OK;
+}
+
 sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine));
@@ -516,6 +536,7 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
     }
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(sherdi_world_status(engine->world));
+    SHERDI_TRY(sherdi_engine_outcome(engine, times_wait(engine)));
     report_fill(&engine->boundary, out);
     return SHERD_OK;
 }

@@ -255,10 +255,38 @@ static void default_streams_are_streams_of_the_trainers_own(void)
     }
 }
 
+/* Each step's own, however late the device is: a wait has them all, and leaves none for the next. */
+static void wait_for_times(sherd_world *world, void *ctx)
+{
+    const rig_options options = {
+        .stage = 3, .dtype = SHERD_BF16, .top = ", \"wall_clock_breakdown\": true"};
+    sherd_step_report report;
+    rig               r;
+
+    (void)ctx;
+    declare(&r, world, &options);
+    rig_seal(&r);
+    for (int i = 0; i < 20; i++) {
+        micro_batch(&r);
+        sherd_step_report_init(&report);
+        CHECK_OK(sherd_step_wait(r.engine, &report));
+        CHECK(report.update_s > 0 && report.step_s > 0 && report.norm_s > 0);
+        CHECK(report.step_s >= report.update_s);
+        CHECK_INT(r.engine->marks.begun, r.engine->marks.resolved);
+    }
+    rig_close(&r);
+}
+
+static void a_report_is_complete_behind_its_wait(void)
+{
+    test_world(1, wait_for_times, NULL);
+}
+
 static const test_case CASES[] = {
     CASE(the_host_waits_twice_in_a_step),
     CASE(an_offloaded_step_waits_for_what_the_host_needs),
     CASE(a_fill_waits_once_for_a_portion),
+    CASE(a_report_is_complete_behind_its_wait),
     CASE(the_trainers_own_stream_changes_nothing),
     CASE(default_streams_are_streams_of_the_trainers_own),
 };
