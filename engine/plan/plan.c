@@ -380,6 +380,7 @@ static int plan_fits(const sherdi_plan *plan)
 typedef struct other_plan {
     int          stage;
     int          has_prefetch;
+    int          is_beside; /* masters are what their parameters lack */
     sherdi_space state, params;
     int          world_size;
 } other_plan;
@@ -417,6 +418,9 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
     if (!how->has_prefetch) {
         settings.prefetch_bucket_size = 0;
         settings.max_reuse_distance   = 0;
+    }
+    if (how->is_beside) {
+        settings.master_encoding = SHERDI_MASTER_BESIDE;
     }
     space_set(&settings.offload_state, how->state);
     space_set(&settings.offload_param, how->params);
@@ -473,8 +477,34 @@ static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sher
     return 0;
 }
 
-/* First a higher stage, then one that gathers nothing ahead, then the host where its memory is apart from the
- * device's, then the drive, then more hosts of the same kind. */
+/* Two bytes less of each bf16 parameter, without a lost bit: at the least stage at which they are enough, then where nothing is
+ * gathered ahead. */
+static int beside_fits(const sherdi_plan *plan, const sherdi_model *model, char *text,
+                       size_t len_bytes)
+{
+    other_plan how = {.is_beside = 1, .world_size = plan->world_size};
+    char       need[NEED_CHARS];
+
+    if (plan->settings.master_encoding != SHERDI_MASTER_F32) {
+        return 0;
+    }
+    for (how.has_prefetch = 1; how.has_prefetch >= 0; how.has_prefetch--) {
+        for (how.stage = how.has_prefetch ? plan->settings.stage : 3; how.stage <= 3; how.stage++) {
+            if (other_fits(plan, model, &how, need)) {
+                (void)snprintf(text, len_bytes,
+                               "zero_optimization.stage %d%s and sherd.master_encoding "
+                               "\"bf16_beside\", which loses no bit, would fit (%s)",
+                               how.stage,
+                               how.has_prefetch ? "" : " with stage3_prefetch_bucket_size 0", need);
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* First a higher stage, then one that gathers nothing ahead, then masters beside their parameters, then the host where its
+ * memory is apart from the device's, then the drive, then more hosts of the same kind. */
 static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char *text,
                         size_t len_bytes)
 {
@@ -496,6 +526,9 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
                        "zero_optimization.stage 3 with stage3_prefetch_bucket_size 0 and "
                        "stage3_max_reuse_distance 0 would fit (%s)",
                        need);
+        return;
+    }
+    if (beside_fits(plan, model, text, len_bytes)) {
         return;
     }
     if (plan->machine.has_device && offload_fits(plan, model, SHERDI_SPACE_HOST, text, len_bytes)) {

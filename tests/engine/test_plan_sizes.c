@@ -282,6 +282,8 @@ static void plan_that_does_not_fit_says_what_would(void)
     fit_case(0, 4, 4, 6, "zero_optimization.stage 2 would fit");
     fit_case(2, 4, 4, 5.5, "zero_optimization.stage 3 with stage3_prefetch_bucket_size 0");
     fit_case(2, 4, 4, 4.9, "zero_optimization.stage 3 with stage3_prefetch_bucket_size 0");
+    fit_case(3, 4, 4, 4.5,
+             "stage3_prefetch_bucket_size 0 and sherd.master_encoding \"bf16_beside\"");
     fit_case(3, 4, 4, 2.5, "stage 3 on 32 ranks over 8 such hosts would fit");
     fit_case(3, 4, 4, 0.001, "no stage fits");
     fit_case(3, 64, 4, 3, NULL);
