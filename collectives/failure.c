@@ -71,7 +71,8 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     }
     world->failure_status = status;
     (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
-    sherdi_family_failed(world); /* whoever sees this world failed sees those split from it so, too */
+    /* Whoever sees this world failed sees those split from it so, too. */
+    sherdi_family_failed(world);
     atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
     sherdi_world_endings_wake(&world->endings);
     sherdi_log(SHERD_LOG_ERROR, world->rank, "%s", text);

@@ -49,7 +49,7 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
     return SHERD_OK;
 }
 
-/* A drive's failure ends this rank's part in the calls of the world, for now. Where the others can be brought back out of
+/* A drive's failure ends this rank's part in the calls of the world, until it goes on. Where the others can be brought back out of
  * what they will wait in, they are when this rank drops the window, or it tries again and comes after them; what is to be
  * told them if it gives up is kept until then. Elsewhere they are told now, and the world is lost. */
 static void others_tell(sherd_engine *engine, sherd_status status, const char *text)

@@ -1,6 +1,5 @@
 /* State on a drive that is full, deleted, damaged, taken back or left by a process that was killed: an error or a whole
  * step, never another number. */
-#include "sherd_build.h"
 #include "tests/engine/drive_rig.h"
 #include "tests/lib/check.h"
 
@@ -418,13 +417,4 @@ static const test_case CASES[] = {
     CASE(killed_at_any_moment_the_last_step_is_whole),
 };
 
-#ifdef SHERDI_HAVE_XXHASH
 RUN_MAIN(CASES)
-#else /* state cannot rest on a drive */
-int main(void)
-{
-    (void)CASES;
-    (void)puts("skip: no libxxhash in this build");
-    return 77;
-}
-#endif

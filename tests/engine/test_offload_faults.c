@@ -1,6 +1,5 @@
 /* Drives that break while an engine trains: a request that fails or falls short, at every request of a
  * step. The outcome is an error or a complete state, never another number and never a hang. */
-#include "sherd_build.h"
 #include "tests/engine/drive_rig.h"
 #include "tests/lib/check.h"
 #include "tests/offload/fault_uring.h"
@@ -510,13 +509,4 @@ static const test_case CASES[] = {
     CASE(the_others_hear_what_failed),
 };
 
-#ifdef SHERDI_HAVE_XXHASH
 RUN_MAIN(CASES)
-#else /* state cannot rest on a drive */
-int main(void)
-{
-    (void)CASES;
-    (void)puts("skip: no libxxhash in this build");
-    return 77;
-}
-#endif
