@@ -706,6 +706,7 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     sherd_status status;
 
     SHERDI_TRY(unit_call_check(engine, unit, pass));
+    SHERDI_TRY(sherdi_loop_left_check(engine));
     if (engine->phase == SHERDI_PHASE_SEALED) {
         SHERDI_TRY(sherdi_engine_start(engine));
     }

@@ -402,7 +402,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
 /** What was acquired is released even by a call that fails. Where its gradient could
- *  not be reduced, the next sherd_step fails with the same error and drops the window.
+ *  not be reduced, the next sherd_step fails with the same error and drops the window;
+ *  of several ranks the others then wait, and nothing but sherd_step_discard is taken.
  *  Errors: E_STATE (not acquired), E_IO, E_PEER_LOST. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);

@@ -88,6 +88,7 @@ typedef struct sherdi_window {
     sherd_status      lost;           /* what a gradient was lost to: the window will be dropped */
     char              lost_text[SHERDI_ERROR_BYTES];
     char              untold_text[SHERDI_ERROR_BYTES]; /* see others_tell in loop.c; "": nothing */
+    int is_left; /* its step failed here alone: other ranks wait in theirs for a discard */
     double            sumsq; /* of the prepared gradient, before unscaling */
     sherdi_fixed_sink fixed_sink;
 } sherdi_window;
@@ -254,6 +255,10 @@ sherd_status sherdi_loop_nothing_held(const sherd_engine *engine, const char *be
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
 /** The window is lost to a failure; returns the first one. */
 sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status);
+/** This rank ends its step by a failure of its own, before it has met the others. */
+void sherdi_loop_leave(sherd_engine *engine, sherd_status status);
+/** E_STATE where other ranks wait for this one to discard its window: what it would call would meet what they wait in. */
+sherd_status sherdi_loop_left_check(const sherd_engine *engine);
 /** The engine is destroyed: if a failure of its drive has left others waiting, they are told of it. */
 void sherdi_loop_give_up(sherd_engine *engine);
 /** The last window is over, or dropped. */

@@ -64,6 +64,23 @@ static void others_tell(sherd_engine *engine, sherd_status status, const char *t
     }
 }
 
+void sherdi_loop_leave(sherd_engine *engine, sherd_status status)
+{
+    engine->window.is_left |=
+        engine->world_size > 1 && (status == SHERD_E_IO || status == SHERD_E_NOMEM);
+}
+
+sherd_status sherdi_loop_left_check(const sherd_engine *engine)
+{
+    if (!engine->window.is_left) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(SHERD_E_STATE,
+                       "the last step failed on rank %d alone, and the others wait in theirs; call "
+                       "sherd_step_discard, on all ranks, before anything else",
+                       engine->rank);
+}
+
 void sherdi_loop_give_up(sherd_engine *engine)
 {
     if (engine->window.untold_text[0] != '\0') {
@@ -176,10 +193,15 @@ sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
 {
     sherd_status status = sherdi_agree_used(engine);
 
-    if (status == SHERD_OK) {
-        status = sherdi_program_micro_batch_end(&engine->run.program);
+    if (status != SHERD_OK) {
+        return sherdi_loop_lose(engine, status);
     }
-    return status == SHERD_OK ? SHERD_OK : sherdi_loop_lose(engine, status);
+    status = sherdi_program_micro_batch_end(&engine->run.program);
+    if (status == SHERD_OK) {
+        return SHERD_OK;
+    }
+    sherdi_loop_leave(engine, status);
+    return sherdi_loop_lose(engine, status);
 }
 
 void sherdi_loop_window_begin(sherd_engine *engine)

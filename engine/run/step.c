@@ -115,7 +115,9 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
         engine->window.first_micro = first;
     }
     engine->window.has_backward = 0;
-    sherdi_loop_fetch_ahead(engine);
+    if (!engine->window.is_left) {
+        sherdi_loop_fetch_ahead(engine);
+    }
     return sherdi_fail_relay(status, text);
 }
 
@@ -157,8 +159,10 @@ static sherd_status step_prepare(sherd_engine *engine)
 
     sherd_status status;
 
+    SHERDI_TRY(sherdi_loop_left_check(engine));
     SHERDI_TRY(sherdi_loop_nothing_held(engine, "the step"));
     if (engine->window.lost != SHERD_OK) { /* when a unit was released */
+        sherdi_loop_leave(engine, engine->window.lost);
         return window_drop(engine,
                            sherdi_fail_relay(engine->window.lost, engine->window.lost_text));
     }
@@ -486,6 +490,7 @@ static sherd_status step_discard(sherd_engine *engine)
 
     if (status == SHERD_OK) {
         engine->window.untold_text[0] = '\0';
+        engine->window.is_left        = 0;
     }
     sherdi_loop_let_go(engine);
     sherdi_eval_drop(engine);
