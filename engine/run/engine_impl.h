@@ -80,16 +80,16 @@ typedef struct sherdi_memory {
 
 /* The micro-batches since the last boundary. */
 typedef struct sherdi_window {
-    int               micro_seen;
-    int               micro_backward; /* of these, with a backward pass */
-    int               has_backward;   /* a unit was acquired for BACKWARD since the last step */
-    int               is_closing;     /* the window ends with the next step */
-    int64_t           first_micro;    /* the engine's count of them at the last boundary */
-    sherd_status      lost;           /* what a gradient was lost to: the window will be dropped */
-    char              lost_text[SHERDI_ERROR_BYTES];
-    char              untold_text[SHERDI_ERROR_BYTES]; /* see others_tell in loop.c; "": nothing */
-    int is_left; /* its step failed here alone: other ranks wait in theirs for a discard */
-    double            sumsq; /* of the prepared gradient, before unscaling */
+    int          micro_seen;
+    int          micro_backward; /* of these, with a backward pass */
+    int          has_backward;   /* a unit was acquired for BACKWARD since the last step */
+    int          is_closing;     /* the window ends with the next step */
+    int64_t      first_micro;    /* the engine's count of them at the last boundary */
+    sherd_status lost;           /* what a gradient was lost to: the window will be dropped */
+    char         lost_text[SHERDI_ERROR_BYTES];
+    char         untold_text[SHERDI_ERROR_BYTES]; /* see others_tell in loop.c; "": nothing */
+    int          is_left; /* its step failed here alone: other ranks wait in theirs for a discard */
+    double       sumsq;   /* of the prepared gradient, before unscaling */
     sherdi_fixed_sink fixed_sink;
 } sherdi_window;
 

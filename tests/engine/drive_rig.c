@@ -26,6 +26,15 @@ rig_options drive_options(const char *keys)
         .stage = 3, .accumulation = 1, .dtype = SHERD_BF16, .clip = 1, .zero = keys, .top = ""};
 }
 
+void drive_open(rig *r, sherd_world *world, const char *more)
+{
+    char        keys[1024];
+    rig_options options = drive_options(drive_keys(more, keys));
+
+    rig_open(r, world, &options);
+    rig_three(r, DRIVE_ELEMS);
+}
+
 sherd_status drive_step_try(rig *r, sherd_step_report *report)
 {
     for (int u = 0; u < 2 * r->num_units; u++) {

@@ -15,6 +15,9 @@ const char *drive_keys(const char *more, char out[1024]);
 /** Of a rig with such keys, which it borrows. */
 rig_options drive_options(const char *keys);
 
+/** A rig of three units with such keys, to be sealed. */
+void drive_open(rig *r, sherd_world *world, const char *more);
+
 /** A micro-batch and its step; the first failure comes back. */
 sherd_status drive_step_try(rig *r, sherd_step_report *report);
 

@@ -66,13 +66,10 @@ static void no_room_is_an_error_at_seal(void)
 
 static void deleted_train(sherd_world *world, void *ctx)
 {
-    rig         r;
-    char        keys[1024];
-    rig_options options = drive_options(drive_keys("", keys));
+    rig r;
 
     (void)ctx;
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, "");
     rig_seal(&r);
     CHECK_INT(drive_reference[1], rig_train(&r, 1).fingerprint);
     test_files_remove(test_scratch(), "");
@@ -95,12 +92,9 @@ static void a_deleted_file_trains_on(void)
 static void flipped_train(sherd_world *world, void *ctx)
 {
     rig               r;
-    char              keys[1024];
-    rig_options       options = drive_options(drive_keys(ctx, keys));
     sherd_step_report report;
 
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, ctx);
     rig_seal(&r);
     CHECK_INT(drive_reference[1], rig_train(&r, 1).fingerprint);
     drive_bits_flip();
@@ -112,13 +106,10 @@ static void flipped_train(sherd_world *world, void *ctx)
 
 static void resume_refused(sherd_world *world, void *ctx)
 {
-    rig         r;
-    char        keys[1024];
-    rig_options options = drive_options(drive_keys(", \"resume\": true", keys));
+    rig r;
 
     (void)ctx;
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, ", \"resume\": true");
     CHECK_STATUS(SHERD_E_IO, sherd_engine_seal(r.engine));
     CHECK(strstr(sherd_last_error(), ".slots-") != NULL);
     rig_close(&r);
@@ -128,13 +119,10 @@ static void resume_refused(sherd_world *world, void *ctx)
 static void flipped_after_the_fill(sherd_world *world, void *ctx)
 {
     rig               r;
-    char              keys[1024];
-    rig_options       options = drive_options(drive_keys("", keys));
     sherd_step_report report;
 
     (void)ctx;
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, "");
     rig_seal(&r);
     rig_acquire(&r, 0, SHERD_EVAL); /* what was filled is committed */
     rig_release(&r, 0, SHERD_EVAL);
@@ -161,12 +149,9 @@ static void a_flipped_bit_is_found(void)
 static void undo_train(sherd_world *world, void *ctx)
 {
     rig               r;
-    char              keys[1024];
-    rig_options       options = drive_options(drive_keys(ctx, keys));
     sherd_engine_info info;
 
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, ctx);
     rig_seal(&r);
     CHECK_INT(SHERD_E_STATE, sherd_step_undo(r.engine)); /* nothing to undo */
     (void)rig_train(&r, 3);
@@ -254,16 +239,12 @@ typedef struct killed_run {
 
 static void killed_train(sherd_world *world, void *ctx)
 {
-    killed_run *run = ctx;
-    rig         r;
-    char        keys[1024];
-    rig_options options =
-        drive_options(drive_keys(", \"resume\": true, \"fast_init\": true", keys));
+    killed_run       *run = ctx;
+    rig               r;
     sherd_engine_info info;
     uint64_t          fingerprint;
 
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, ", \"resume\": true, \"fast_init\": true");
     rig_seal(&r);
     sherd_engine_info_init(&info);
     CHECK_OK(sherd_engine_query(r.engine, &info));

@@ -28,13 +28,10 @@ typedef struct fault_run {
  * what was written. */
 static void fault_fill(sherd_world *world, void *ctx)
 {
-    fault_run  *run = ctx;
-    rig         r;
-    char        keys[1024];
-    rig_options options = drive_options(drive_keys(run->more, keys));
+    fault_run *run = ctx;
+    rig        r;
 
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, run->more);
     CHECK_INT(3, r.num_params);
     CHECK_OK(sherd_engine_seal(r.engine));
     fault_arm(run->nth > 0 ? FAULT_EIO : FAULT_NONE, FAULT_ANY, run->nth, 1);

@@ -222,13 +222,10 @@ static void ranks_train(sherd_world *world, void *ctx)
     ranks_run        *run  = ctx;
     int               rank = sherd_world_rank(world);
     rig               r;
-    char              keys[1024];
-    rig_options       options = drive_options(drive_keys("", keys));
-    sherd_step_report report  = {0};
+    sherd_step_report report = {0};
     sherd_status      status;
 
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, "");
     rig_seal(&r);
     CHECK_OK(drive_step_try(&r, &report));
     r.micro++;
@@ -374,13 +371,10 @@ static void broken_train(sherd_world *world, void *ctx)
 {
     fault_run        *run = ctx;
     rig               r;
-    char              keys[1024];
-    rig_options       options = drive_options(drive_keys(run->more, keys));
-    sherd_step_report report  = {0};
+    sherd_step_report report = {0};
     uint64_t          fingerprint;
 
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, run->more);
     rig_seal(&r);
     CHECK_OK(drive_step_try(&r, &report));
     r.micro++;
@@ -442,13 +436,10 @@ static void told_note(told_run *run, int rank, sherd_status status)
 /* The drive fails when the filled state is committed. */
 static void first_commit_fails(sherd_world *world, void *ctx)
 {
-    int         rank = sherd_world_rank(world);
-    rig         r;
-    char        keys[1024];
-    rig_options options = drive_options(drive_keys("", keys));
+    int rank = sherd_world_rank(world);
+    rig r;
 
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, "");
     rig_seal(&r);
     CHECK_OK(sherd_world_barrier(world));
     if (rank == 0) {
@@ -463,25 +454,19 @@ static void first_commit_fails(sherd_world *world, void *ctx)
 
 static void resume_told(sherd_world *world, void *ctx)
 {
-    rig         r;
-    char        keys[1024];
-    rig_options options = drive_options(drive_keys(", \"resume\": true", keys));
+    rig r;
 
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, ", \"resume\": true");
     told_note(ctx, sherd_world_rank(world), sherd_engine_seal(r.engine));
     rig_close(&r);
 }
 
 static void keep_train(sherd_world *world, void *ctx)
 {
-    rig         r;
-    char        keys[1024];
-    rig_options options = drive_options(drive_keys(", \"keep\": true", keys));
+    rig r;
 
     (void)ctx;
-    rig_open(&r, world, &options);
-    rig_three(&r, DRIVE_ELEMS);
+    drive_open(&r, world, ", \"keep\": true");
     rig_seal(&r);
     (void)rig_train(&r, 1);
     rig_close(&r);
