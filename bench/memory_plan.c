@@ -51,12 +51,13 @@ static int search_ranks_per_host(const search *s)
 }
 
 /* What is fullest. */
-static const char *bound_of(const search *s, const planning_row *row)
+static const char *bound_of(const search *s, const planning_request *request,
+                            const planning_row *row)
 {
     double ranks  = search_ranks_per_host(s);
     double device = (double)row->device_bytes / (double)s->params->device_bytes;
     double host   = ranks * (double)row->host_bytes / (double)s->params->host_bytes;
-    double nvme   = ranks * (double)row->nvme_bytes / (double)s->params->nvme_bytes;
+    double nvme   = planning_nvme_need(request, row) / (double)s->params->nvme_bytes;
 
     if (nvme > device && nvme > host) {
         return "nvme";
@@ -73,9 +74,9 @@ static int search_try(search *s, double elems)
                                 .backend        = "cuda",
                                 .ranks_per_host = search_ranks_per_host(s),
                                 .device_bytes   = s->params->device_bytes,
-                                .host_bytes     = s->params->host_bytes};
+                                .host_bytes     = s->params->host_bytes,
+                                .nvme_bytes     = s->params->nvme_bytes};
     planning_row     row;
-    int              fits;
 
     if (model == NULL) {
         s->best->bound = "count"; /* more than an engine declares */
@@ -89,16 +90,14 @@ static int search_try(search *s, double elems)
         planning_model_destroy(model);
         return 0;
     }
-    fits = row.fits &&
-           (double)row.nvme_bytes * search_ranks_per_host(s) <= (double)s->params->nvme_bytes;
-    if (fits) {
+    if (row.fits) {
         s->best->elems = model->elems;
         s->best->plan  = row;
     } else {
-        s->best->bound = bound_of(s, &row);
+        s->best->bound = bound_of(s, &request, &row);
     }
     planning_model_destroy(model);
-    return fits;
+    return row.fits;
 }
 
 int memory_limit_find(const memory_limits_params *params, int stage, planning_offload offload,

@@ -177,6 +177,8 @@ void plan_shortage_find(const plan_entry *entry, plan_shortage *out)
 {
     out->device_bytes = lack_of(plan_device_need(entry), entry->request.device_bytes);
     out->host_bytes   = lack_of(plan_host_need(entry), entry->request.host_bytes);
+    out->nvme_bytes =
+        lack_of(planning_nvme_need(&entry->request, &entry->row), entry->request.nvme_bytes);
 }
 
 /* --------------------------------------------------------------- printing -- */

@@ -57,9 +57,9 @@ const plan_entry *plan_first(const plan_entry *entries, size_t count);
 /** Whether none of them has a row; then it is said why. */
 int plan_are_refused(const plan_entry *entries, size_t count);
 
-/* What a row needs beyond what there is; 0 where memory is not known or suffices. A host's is of all its ranks. */
+/* What a row needs beyond what there is; 0 where that is not known or suffices. A host's and its drives' are of all its ranks. */
 typedef struct plan_shortage {
-    double device_bytes, host_bytes;
+    double device_bytes, host_bytes, nvme_bytes;
 } plan_shortage;
 void plan_shortage_find(const plan_entry *entry, plan_shortage *out);
 
@@ -70,8 +70,8 @@ double plan_host_need(const plan_entry *entry);
 /** "12.3 GiB", three digits. */
 #define PLAN_BYTES_CHARS 24
 const char *plan_bytes_text(double bytes, char out[PLAN_BYTES_CHARS]);
-/** "no: device +12.3 GiB", "yes", "" where no memory was given. */
-#define PLAN_FIT_CHARS 64
+/** "no: device +12.3 GiB, nvme +1.2 TiB", "yes", "" where neither memory nor drives were given. */
+#define PLAN_FIT_CHARS 96
 const char *plan_fit_text(const plan_entry *entry, char out[PLAN_FIT_CHARS]);
 /** Whether a rate that a row's time is made from was assumed. */
 int plan_is_assumed(const plan_entry *entry);

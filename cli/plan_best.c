@@ -55,15 +55,19 @@ static const plan_entry *simplest_find(const plan_entry *entries, int count,
     return best;
 }
 
-/* How many times what there is: the device's or the host's, whichever is worse. */
+/* How many times what there is: the device's, the host's or its drives', whichever is worst. */
 static double excess_of(const plan_entry *entry)
 {
     const planning_request *request = &entry->request;
     double                  device =
         request->device_bytes > 0 ? plan_device_need(entry) / (double)request->device_bytes : 0;
     double host = request->host_bytes > 0 ? plan_host_need(entry) / (double)request->host_bytes : 0;
+    double nvme = request->nvme_bytes > 0
+                      ? planning_nvme_need(request, &entry->row) / (double)request->nvme_bytes
+                      : 0;
 
-    return device > host ? device : host;
+    device = device > host ? device : host;
+    return device > nvme ? device : nvme;
 }
 
 /* ------------------------------------------------------------- without a loss -- */
@@ -125,7 +129,6 @@ static void need_print(const plan_entry *entry)
     const planning_row *row   = &entry->row;
     const char         *comma = "";
     char                text[PLAN_BYTES_CHARS];
-    int                 ranks = planning_ranks_per_host(&entry->request, row->layout.world_size);
 
     if (plan_device_need(entry) > 0) {
         (void)fprintf(stderr, "%s of a device", plan_bytes_text(plan_device_need(entry), text));
@@ -138,7 +141,7 @@ static void need_print(const plan_entry *entry)
     }
     if (row->nvme_bytes > 0) {
         (void)fprintf(stderr, "%s%s of its drives", comma,
-                      plan_bytes_text((double)row->nvme_bytes * ranks, text));
+                      plan_bytes_text(planning_nvme_need(&entry->request, row), text));
     }
 }
 
@@ -151,9 +154,10 @@ static void head_print(const plan_entry *entry, int count)
     (void)fprintf(stderr, "%s on %d rank%s, %d to a host: %d layout%s\n", request->model->label,
                   world, world > 1 ? "s" : "", planning_ranks_per_host(request, world), count,
                   count > 1 ? "s" : "");
-    if (request->device_bytes + request->host_bytes == 0) {
-        (void)fprintf(stderr, "No memory is given (--device-memory, --host-memory): every layout "
-                              "counts as one that fits.\n");
+    if (!entry->row.has_fit) {
+        (void)fprintf(stderr,
+                      "Neither memory nor drives are given (--device-memory, --host-memory, "
+                      "--nvme-space): every layout counts as one that fits.\n");
         return;
     }
     if (request->device_bytes > 0) {
@@ -163,6 +167,10 @@ static void head_print(const plan_entry *entry, int count)
     if (request->host_bytes > 0) {
         (void)fprintf(stderr, "A host has %s. ",
                       plan_bytes_text((double)request->host_bytes, text));
+    }
+    if (request->nvme_bytes > 0) {
+        (void)fprintf(stderr, "Its drives have %s. ",
+                      plan_bytes_text((double)request->nvme_bytes, text));
     }
     if (entry->row.activation_bytes > 0) {
         (void)fprintf(stderr, "Activations take %s of a rank.\n",

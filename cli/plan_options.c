@@ -37,6 +37,7 @@ static const char HELP[] =
     "  --device-memory SIZE of a rank's device, --host-memory SIZE of a host for all its ranks:\n"
     "                       80G and 80GiB are powers of 1024, 80GB of 1000; on cpu both are the\n"
     "                       host's. Then each row says whether it fits\n"
+    "  --nvme-space SIZE    of a host's drives for all its ranks, asked in the same way\n"
     "  --ranks-per-host N   (default: 8 on cuda, all on cpu)\n"
     "  --rates FILE         rates that `sherd bench --out FILE` measured\n"
     "  --rate NAME=VALUE    rates a second: flops, wire, down, up, nvme_read, nvme_write, device,\n"
@@ -177,6 +178,7 @@ enum {
     TOKENS, /* up to here whole numbers */
     DEVICE_MEMORY,
     HOST_MEMORY,
+    NVME_SPACE,
     ACTIVATIONS, /* bytes */
     MODEL,
     PARAMS,
@@ -214,6 +216,7 @@ static const struct option OPTIONS[] = {{"arch", required_argument, NULL, 'a'},
                                         {"tokens", required_argument, NULL, TOKENS},
                                         {"device-memory", required_argument, NULL, DEVICE_MEMORY},
                                         {"host-memory", required_argument, NULL, HOST_MEMORY},
+                                        {"nvme-space", required_argument, NULL, NVME_SPACE},
                                         {"activations", required_argument, NULL, ACTIVATIONS},
                                         {"model", required_argument, NULL, MODEL},
                                         {"params", required_argument, NULL, PARAMS},
@@ -238,7 +241,7 @@ static int number_take(int option, const char *value, plan_parse *in)
     size_t *const     sizes[] = {&in->given.hidden,     &in->given.layers, &in->given.heads,
                                  &in->given.kv_heads,   &in->given.inner,  &in->given.vocab,
                                  &in->given.max_length, &in->batch,        &in->tokens};
-    size_t *const     bytes[] = {&request->device_bytes, &request->host_bytes,
+    size_t *const     bytes[] = {&request->device_bytes, &request->host_bytes, &request->nvme_bytes,
                                  &request->activation_bytes};
 
     if (option >= DEVICE_MEMORY) {

@@ -99,25 +99,26 @@ static const char *seconds_text(double seconds, char out[PLAN_BYTES_CHARS])
 
 const char *plan_fit_text(const plan_entry *entry, char out[PLAN_FIT_CHARS])
 {
-    plan_shortage lack;
-    char          device[PLAN_BYTES_CHARS];
-    char          host[PLAN_BYTES_CHARS];
+    static const char *const SPACES[] = {"device", "host", "nvme"};
+    plan_shortage            lack;
+    char                     text[PLAN_BYTES_CHARS];
+    size_t                   len = 0;
 
-    if (!entry->row.has_fit) {
-        (void)snprintf(out, PLAN_FIT_CHARS, "%s", "");
-        return out;
-    }
     plan_shortage_find(entry, &lack);
-    (void)plan_bytes_text(lack.device_bytes, device);
-    (void)plan_bytes_text(lack.host_bytes, host);
-    if (entry->row.fits) {
-        (void)snprintf(out, PLAN_FIT_CHARS, "yes");
-    } else if (lack.device_bytes > 0 && lack.host_bytes > 0) {
-        (void)snprintf(out, PLAN_FIT_CHARS, "no: device +%.16s, host +%.16s", device, host);
-    } else if (lack.device_bytes > 0) {
-        (void)snprintf(out, PLAN_FIT_CHARS, "no: device +%.16s", device);
-    } else {
-        (void)snprintf(out, PLAN_FIT_CHARS, "no: host +%.16s", host);
+    (void)snprintf(out, PLAN_FIT_CHARS, "%s",
+                   !entry->row.has_fit ? ""
+                   : entry->row.fits   ? "yes"
+                                       : "no:");
+    for (int i = 0; i < 3 && entry->row.has_fit && !entry->row.fits; i++) {
+        double bytes = i == 0 ? lack.device_bytes : i == 1 ? lack.host_bytes : lack.nvme_bytes;
+
+        if (bytes > 0) {
+            const char *comma = len > 0 ? "," : "";
+
+            len = strlen(out);
+            (void)snprintf(out + len, PLAN_FIT_CHARS - len, "%s %s +%s", comma, SPACES[i],
+                           plan_bytes_text(bytes, text));
+        }
     }
     return out;
 }
@@ -257,7 +258,7 @@ static void memory_print(const plan_entry *entry)
                                                          : "activations, the trainer's",
                      (double)row->activation_bytes, 0, 0);
     }
-    if (entry->request.device_bytes + entry->request.host_bytes > 0) {
+    if (row->has_fit) {
         (void)printf("\n");
     }
     if (row->has_fit && row->activation_bytes == 0) {
@@ -266,6 +267,7 @@ static void memory_print(const plan_entry *entry)
     room_print("a device", plan_device_need(entry), entry->request.device_bytes);
     (void)snprintf(whose, sizeof(whose), "a host, %d rank%s", ranks, ranks > 1 ? "s" : "");
     room_print(whose, plan_host_need(entry), entry->request.host_bytes);
+    room_print("its drives", planning_nvme_need(&entry->request, row), entry->request.nvme_bytes);
     (void)printf("\nmodel state %s; by the ZeRO paper's formula %s\n",
                  plan_bytes_text((double)row->params_bytes + (double)row->grads_bytes +
                                      (double)row->optimizer_bytes,

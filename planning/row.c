@@ -575,9 +575,32 @@ static int activations_fill(const planning_request *request, planning_row *row)
     return 1;
 }
 
+double planning_nvme_need(const planning_request *request, const planning_row *row)
+{
+    return ((double)row->nvme_bytes + (double)row->memory.nvme_index_planned) *
+           planning_ranks_per_host(request, row->layout.world_size);
+}
+
+/* An engine does not know its drives before seal opens them. 1 with the sentence. */
+static int drives_fill(const planning_request *request, planning_row *row)
+{
+    double need = planning_nvme_need(request, row);
+    double have = (double)request->nvme_bytes;
+
+    if (have == 0 || need <= have) {
+        return 0;
+    }
+    (void)snprintf(
+        row->why, sizeof(row->why),
+        "the plan needs %.1f MiB of the drives of each host, %.1f MiB more than they have; "
+        "what rests in host memory needs none, and with more hosts each has less to keep",
+        need / 0x1p20, (need - have) / 0x1p20);
+    return 1;
+}
+
 static void fit_ask(const planning_request *request, sherd_engine *engine, planning_row *row)
 {
-    row->has_fit = request->device_bytes > 0 || request->host_bytes > 0;
+    row->has_fit = request->device_bytes > 0 || request->host_bytes > 0 || request->nvme_bytes > 0;
     row->fits    = 1;
     if (!row->has_fit) {
         return;
@@ -587,6 +610,7 @@ static void fit_ask(const planning_request *request, sherd_engine *engine, plann
         return;
     }
     if (sherd_engine_fits(engine) == SHERD_OK) {
+        row->fits = !drives_fill(request, row);
         return;
     }
     row->fits = 0;

@@ -52,7 +52,9 @@ typedef struct planning_request {
     const char           *backend; /* "cpu" or "cuda": whose layout is planned */
     int                   rank;
     int                   ranks_per_host; /* 0: all, at most 8 on "cuda" */
-    size_t device_bytes, host_bytes;      /* 0: not known; what fits is asked against them */
+    size_t                device_bytes, host_bytes,
+        nvme_bytes;               /* of a device, a host and its drives; 0: not known,
+                                                    else what fits is asked against them */
     size_t batch, length; /* of a micro-batch, for activations and arithmetic; 0: left out */
     int    is_recomputed;
     size_t activation_bytes; /* given; 0: the trainer's formula where it knows the model */
@@ -113,12 +115,15 @@ typedef struct planning_row {
     /* by space: the engine's; activations are not among them */
     size_t           device_bytes, host_bytes, pinned_bytes, nvme_bytes;
     double           paper_bytes; /* the ZeRO paper's formula for the same model state */
-    int              has_fit;     /* memory was given: `fits` and `why` say something */
+    int              has_fit;     /* memory or drives were given: `fits` and `why` say something */
     int              fits;        /* activations counted */
     char             why[512];    /* what is missing, and the nearest setting that would fit */
     planning_time    time;
     planning_assumed assumed;
 } planning_row;
+
+/** Bytes of a host's drives: the files of all its ranks, their indices too. */
+double planning_nvme_need(const planning_request *request, const planning_row *row);
 
 /** Plans one row. E_NOTSUP, E_INVAL (the configuration, a layout that cannot be: sherd_last_error() says it;
  *  layout->is_beside where the file names another encoding), E_NOMEM. A row that does not fit is SHERD_OK with fits 0. */

@@ -172,6 +172,10 @@ run 1 --params 1B --stage 1 --device-memory 16.1GB --activations 1G
 says out "activations, as given"
 run 1 --params 1B --stage 1 --world 2 --host-memory 18G
 says out "fits: no: host +"
+run 1 --params 1B --stage 1 --offload nvme --nvme-space 10G
+says out "fits: no: nvme +12.4 GiB"
+says out "its drives                       22.4 GiB of 10.0 GiB: missing 12.4 GiB"
+says err "of the drives of each host"
 run 0 --params 1B --device-memory 10G
 says out "no: device +"
 [ "$(grep -c '  yes$' out)" -gt 3 ] || fail "rows that fit beside rows that do not"
@@ -274,6 +278,18 @@ run 0 --params 1B --best --out there.json --force
 "$sherd" config there.json >/dev/null 2>&1 || fail "--force"
 run 1 --params 70B --world 8 --device-memory 1G --host-memory 100G --best --out none.json
 says err "nothing fits. The least is stage 3, offload params-nvme, which needs"
+
+# A drive that is too small is not chosen, nor where memory is left open.
+few="--params 1B --world 8 --device-memory 1G --host-memory 4G --best --force --out drives.json"
+run 0 $few
+says err "Chosen: stage 3, offload optimizer-nvme"
+run 0 $few --nvme-space 40G
+says err "Chosen: stage 3, offload optimizer-nvme"
+run 1 $few --nvme-space 10G
+says err "A host has 4.00 GiB. Its drives have 10.0 GiB."
+says err "stage 3, offload optimizer-nvme  does not fit: nvme +"
+run 0 --params 1B --backend cuda --stage 3 --offload optimizer-cpu,optimizer-nvme --nvme-space 1G --best --force --out drives.json
+says err "Chosen: stage 3, offload optimizer-cpu"
 [ ! -e none.json ] || fail "a configuration of nothing"
 run 1 --params 1B --best --out /nowhere/at/all.json
 says err "/nowhere/at/all.json"

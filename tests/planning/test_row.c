@@ -149,6 +149,39 @@ static void row_that_does_not_fit_says_what_would(void)
     planning_model_destroy(model);
 }
 
+/* To the byte, of all ranks of a host, and where memory is not asked about. */
+static void row_is_held_against_the_drives(void)
+{
+    planning_model  *model   = counted(100000000);
+    planning_request request = request_of(model, "cuda");
+    planning_layout  layout  = {
+          .stage = 3, .offload = PLANNING_OFFLOAD_OPTIMIZER_NVME, .world_size = 4};
+    planning_row row;
+    size_t       need;
+
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(0, row.has_fit);
+    need = 4 * (row.memory.nvme_planned + row.memory.nvme_index_planned);
+    CHECK(row.memory.nvme_index_planned > 0);
+    CHECK(planning_nvme_need(&request, &row) == (double)need);
+    request.nvme_bytes = need;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(1, row.has_fit);
+    CHECK_INT(1, row.fits);
+    request.nvme_bytes = need - 1;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(0, row.fits);
+    CHECK(strstr(row.why, "MiB of the drives of each host, 0.0 MiB more than they have") != NULL);
+    request.ranks_per_host = 2;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(1, row.fits);
+    layout.offload     = PLANNING_OFFLOAD_OPTIMIZER_CPU; /* needs no drive */
+    request.nvme_bytes = 1;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(1, row.fits);
+    planning_model_destroy(model);
+}
+
 /* Old names of keys, and keys that other places refuse, do not make one row of all. */
 static void row_is_of_its_layout_whatever_a_setting_says(void)
 {
@@ -585,6 +618,7 @@ static const test_case cases[] = {
     CASE(row_purposes_sum_to_spaces),
     CASE(row_model_state_is_the_papers),
     CASE(row_that_does_not_fit_says_what_would),
+    CASE(row_is_held_against_the_drives),
     CASE(row_is_of_its_layout_whatever_a_setting_says),
     CASE(row_wear_counts_the_ranks_of_a_host),
     CASE(row_time_follows_the_traffic),
