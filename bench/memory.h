@@ -153,7 +153,7 @@ typedef struct memory_limit {
     int              gpus;
     size_t           elems;
     planning_row     plan;
-    const char      *bound; /* "device", "host" or "nvme": what a larger one would not fit in */
+    const char      *bound; /* what ends it: "device", "host", "nvme", "blocks" or "count" */
 } memory_limit;
 
 typedef struct memory_limits_params {

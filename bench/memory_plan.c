@@ -76,21 +76,22 @@ static int search_try(search *s, double elems)
                                 .device_bytes   = s->params->device_bytes,
                                 .host_bytes     = s->params->host_bytes,
                                 .nvme_bytes     = s->params->nvme_bytes};
-    planning_row     row;
+    planning_row     row     = {.fits = 0};
+    sherd_status     status;
 
     if (model == NULL) {
         s->best->bound = "count"; /* more than an engine declares */
         return 0;
     }
     planning_rates_assume("cuda", &request.rates);
-    if (planning_row_make(&request, &s->layout, &row) != SHERD_OK) {
+    status = planning_row_make(&request, &s->layout, &row);
+    if (status == SHERD_E_NOMEM) {
+        s->best->bound = "blocks"; /* more than a plan has; smaller tries may tell another end */
+    } else if (status != SHERD_OK) {
         (void)fprintf(stderr, "bench-memory: %s on %d GPUs: %s\n", model->label,
                       s->layout.world_size, sherd_last_error());
         s->has_failed = 1;
-        planning_model_destroy(model);
-        return 0;
-    }
-    if (row.fits) {
+    } else if (row.fits) {
         s->best->elems = model->elems;
         s->best->plan  = row;
     } else {
