@@ -97,6 +97,7 @@ static sherd_status boundary_run(plain_run *run)
     SHERDI_TRY(measure_run(run));
     SHERDI_TRY(sherdi_program_walk(program, SHERDI_WALK_UPDATE));
     SHERDI_TRY(sherdi_program_collect(program));
+    SHERDI_TRY(sherdi_program_generation(program, SHERDI_OP_COMMIT));
     SHERDI_TRY(sherdi_program_exchange(program, sizeof(sherdi_publish_message)));
     SHERDI_TRY(sherdi_program_publish(program));
     return sherdi_program_window_begin(program);
