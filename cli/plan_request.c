@@ -189,8 +189,7 @@ static int layout_refuse(planning_offload offload, int stage)
 static void lists_finish(plan_parse *in, const plan_options *out)
 {
     int is_open   = in->num_stages + in->num_offloads == 0;
-    int is_wanted =
-        out->request.device_bytes > 0 || out->request.host_bytes > 0 || out->request.nvme_bytes > 0;
+    int is_wanted = planning_has_limits(&out->request);
 
     if (is_open && !in->is_every_stage && !in->is_every_offload && is_wanted) {
         in->is_every_stage = in->is_every_offload = 1;

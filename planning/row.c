@@ -575,6 +575,11 @@ static int activations_fill(const planning_request *request, planning_row *row)
     return 1;
 }
 
+int planning_has_limits(const planning_request *request)
+{
+    return request->device_bytes > 0 || request->host_bytes > 0 || request->nvme_bytes > 0;
+}
+
 double planning_nvme_need(const planning_request *request, const planning_row *row)
 {
     return ((double)row->nvme_bytes + (double)row->memory.nvme_index_planned) *
@@ -600,7 +605,7 @@ static int drives_fill(const planning_request *request, planning_row *row)
 
 static void fit_ask(const planning_request *request, sherd_engine *engine, planning_row *row)
 {
-    row->has_fit = request->device_bytes > 0 || request->host_bytes > 0 || request->nvme_bytes > 0;
+    row->has_fit = planning_has_limits(request);
     row->fits    = 1;
     if (!row->has_fit) {
         return;

@@ -52,9 +52,8 @@ typedef struct planning_request {
     const char           *backend; /* "cpu" or "cuda": whose layout is planned */
     int                   rank;
     int                   ranks_per_host; /* 0: all, at most 8 on "cuda" */
-    size_t                device_bytes, host_bytes,
-        nvme_bytes;               /* of a device, a host and its drives; 0: not known,
-                                                    else what fits is asked against them */
+    size_t device_bytes, host_bytes;      /* 0: not known; what fits is asked against them */
+    size_t nvme_bytes;                    /* ... of a host's drives */
     size_t batch, length; /* of a micro-batch, for activations and arithmetic; 0: left out */
     int    is_recomputed;
     size_t activation_bytes; /* given; 0: the trainer's formula where it knows the model */
@@ -70,6 +69,8 @@ typedef struct planning_layout {
 
 /** Ranks that share a host and its drives: as given, else 8 on "cuda" and all on "cpu", at most the world. */
 int planning_ranks_per_host(const planning_request *request, int world_size);
+/** Whether memory or drives are given: then rows say whether they fit. */
+int planning_has_limits(const planning_request *request);
 
 /* What a step waits for. */
 typedef enum planning_bound {
