@@ -3,13 +3,11 @@
 #include "engine/plan/program_check.h"
 
 #include "base/checked.h"
+#include "engine/plan/program_calls.h"
 
 #include <string.h>
 
 #define RANKS 2
-
-/* Ranges of control data do not matter: a byte each. */
-#define EXCHANGED_BYTES 8
 
 typedef struct side {
     const sherdi_plan *plan;
@@ -31,6 +29,7 @@ typedef struct check {
     const sherdi_model *model;
     const sherdi_plan  *plan; /* of the first */
     sherdi_mem         *mem;
+    sherdi_calls        calls;
     side                sides[RANKS];
     sherdi_hazard      *hazard;
     use                *uses;
@@ -44,71 +43,12 @@ typedef struct check {
 
 /* ------------------------------------------------------------------ events -- */
 
-typedef enum event_kind {
-    EVENT_PLAIN = 0, /* is told nothing */
-    EVENT_FILL,
-    EVENT_FINGERPRINT,
-    EVENT_PUT,
-    EVENT_GET,
-    EVENT_NORM, /* of a parameter's gradient */
-    EVENT_ACQUIRE,
-    EVENT_RELEASE,
-    EVENT_BEGIN, /* a gradient */
-    EVENT_GENERATION,
-    EVENT_WALK,
-} event_kind;
-
-typedef sherd_status (*plain_fn)(const sherdi_program *program);
-
-typedef struct event {
-    event_kind kind;
-    int        what; /* parameter, unit, kind of an operation or of a walk */
-    sherd_pass pass;
-    plain_fn   plain;
-    int        only; /* 0: on both ranks; else on this one, counted from 1 */
-
-    sherdi_values values;
-} event;
-
-static sherd_status event_run(const sherdi_program *program, const event *e)
-{
-    switch (e->kind) {
-    case EVENT_PLAIN:
-        return e->plain(program);
-    case EVENT_FILL:
-        return sherdi_program_fill(program, (size_t)e->what, 1);
-    case EVENT_FINGERPRINT:
-        return sherdi_program_fingerprint(program, &e->values);
-    case EVENT_PUT:
-        return sherdi_program_put(program, &e->values);
-    case EVENT_GET:
-        return sherdi_program_get(program, &e->values);
-    case EVENT_NORM:
-        return sherdi_program_param_norm(program, e->values.param);
-    case EVENT_ACQUIRE:
-        return sherdi_program_acquire(program, e->what, e->pass);
-    case EVENT_RELEASE:
-        return sherdi_program_release(program, e->what, e->pass);
-    case EVENT_BEGIN:
-        return sherdi_program_gradient_begin(program, e->what);
-    case EVENT_GENERATION:
-        return sherdi_program_generation(program, (sherdi_op_kind)e->what);
-    case EVENT_WALK:
-        return sherdi_program_walk(program, (sherdi_walk)e->what);
-    }
-    return SHERD_OK;
-}
-
-static sherd_status control_exchange(const sherdi_program *program)
-{
-    return sherdi_program_exchange(program, EXCHANGED_BYTES);
-}
-
 /* A rank does it by itself, with the parts that it holds of a parameter. */
-static int is_alone(const event *e)
+static int is_alone(const sherdi_event *e)
 {
-    return e->kind == EVENT_FILL || e->kind == EVENT_FINGERPRINT || e->kind == EVENT_PUT ||
-           e->kind == EVENT_GET || e->kind == EVENT_NORM || e->plain == sherdi_program_fill_end;
+    return e->kind == SHERDI_EVENT_FILL || e->kind == SHERDI_EVENT_FINGERPRINT ||
+           e->kind == SHERDI_EVENT_PUT || e->kind == SHERDI_EVENT_GET ||
+           e->kind == SHERDI_EVENT_NORM || e->plain == sherdi_program_fill_end;
 }
 
 /* Nothing lies beyond its buffer. Without a device scalars of kernels have none. */
@@ -176,31 +116,31 @@ static sherd_status side_mirror(side *to, const side *from)
     return SHERD_OK;
 }
 
-static sherd_status event_collect_alone(check *check, const event *e)
+static sherd_status event_collect_alone(check *check, int only, const sherdi_event *e)
 {
-    side          *side    = &check->sides[e->only - 1];
+    side          *side    = &check->sides[only - 1];
     sherdi_program program = {side->plan, check->model, &side->progress, op_collect, side};
 
     side->num_ops = 0;
-    SHERDI_TRY(event_run(&program, e));
-    return side_mirror(&check->sides[RANKS - e->only], side);
+    SHERDI_TRY(sherdi_event_run(&program, e));
+    return side_mirror(&check->sides[RANKS - only], side);
 }
 
-/* Fills the operations of both. */
-static sherd_status event_collect(check *check, const event *e)
+/* Fills the operations of both. `only`: 0, or the rank that has the event alone, counted from 1. */
+static sherd_status event_collect(check *check, int only, const sherdi_event *e)
 {
     const size_t *counts[RANKS] = {&check->sides[0].num_ops, &check->sides[1].num_ops};
     sherd_status  statuses[RANKS];
 
-    if (e->only > 0) {
-        return event_collect_alone(check, e);
+    if (only > 0) {
+        return event_collect_alone(check, only, e);
     }
     for (int r = 0; r < RANKS; r++) {
         side          *side    = &check->sides[r];
         sherdi_program program = {side->plan, check->model, &side->progress, op_collect, side};
 
         side->num_ops = 0;
-        statuses[r]   = event_run(&program, e);
+        statuses[r]   = sherdi_event_run(&program, e);
     }
     if (statuses[0] != statuses[1] || (!is_alone(e) && *counts[0] != *counts[1])) {
         return ranks_part(check);
@@ -208,7 +148,7 @@ static sherd_status event_collect(check *check, const event *e)
     return statuses[0];
 }
 
-static sherd_status use_add(check *check, const event *e, const sherdi_op *one,
+static sherd_status use_add(check *check, const sherdi_event *e, const sherdi_op *one,
                             const sherdi_op *other)
 {
     SHERDI_TRY(sherdi_grow(check->mem, SHERDI_MEM_CONTROL, (void **)&check->uses, &check->cap_uses,
@@ -219,7 +159,7 @@ static sherd_status use_add(check *check, const event *e, const sherdi_op *one,
 }
 
 /* A rank that has no more parts of a parameter does nothing. */
-static sherd_status event_prove(check *check, const event *e)
+static sherd_status event_prove(check *check, const sherdi_event *e)
 {
     const side     *sides   = check->sides;
     const sherdi_op nothing = sherdi_op_of(SHERDI_OP_FILL, SHERDI_LANE_HOST);
@@ -239,28 +179,49 @@ static sherd_status event_prove(check *check, const event *e)
     return SHERD_OK;
 }
 
-static sherd_status event_do(check *check, event e)
+static sherd_status event_do_on(check *check, int only, sherdi_event e)
 {
-    SHERDI_TRY(event_collect(check, &e));
+    SHERDI_TRY(event_collect(check, only, &e));
     return event_prove(check, &e);
 }
 
-static sherd_status happen(check *check, plain_fn plain)
+static sherd_status event_do(check *check, sherdi_event e)
 {
-    return event_do(check, (event){.plain = plain});
+    return event_do_on(check, 0, e);
+}
+
+static sherd_status event_take(void *ctx, const sherdi_event *e)
+{
+    return event_do(ctx, *e);
+}
+
+static sherd_status happen(check *check, sherdi_plain_fn plain)
+{
+    return sherdi_calls_plain(&check->calls, plain);
+}
+
+/* Ranges of control data do not matter here: a word each. */
+static sherd_status exchange(check *check)
+{
+    return sherdi_calls_exchange(&check->calls, sizeof(uint64_t));
 }
 
 static sherd_status generation_change(check *check, sherdi_op_kind how)
 {
-    return event_do(check, (event){.kind = EVENT_GENERATION, .what = (int)how});
+    return sherdi_calls_generation(&check->calls, how);
 }
 
-/* The slots of a ring hold nothing any more. */
-static void ring_settle(check *check, sherdi_ring ring)
+static sherd_status ring_settle(check *check, sherdi_ring ring)
 {
-    for (int r = 0; r < RANKS; r++) {
-        sherdi_progress_forget(&check->sides[r].progress, check->sides[r].plan, ring);
+    return sherdi_calls_settle(&check->calls, ring);
+}
+
+static sherd_status rings_settle(check *check)
+{
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        SHERDI_TRY(ring_settle(check, (sherdi_ring)ring));
     }
+    return SHERD_OK;
 }
 
 /* ------------------------------------------------------------ first values -- */
@@ -271,16 +232,13 @@ static sherd_status start(check *check)
     size_t params = check->plan->num_params;
 
     for (size_t p = 0; p < params; p++) {
-        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FILL, .what = (int)p}));
+        SHERDI_TRY(event_do(check, (sherdi_event){.kind = SHERDI_EVENT_FILL, .what = (int)p}));
     }
     for (size_t p = params; p-- > 0;) {
-        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FILL, .what = (int)p}));
+        SHERDI_TRY(event_do(check, (sherdi_event){.kind = SHERDI_EVENT_FILL, .what = (int)p}));
     }
-    SHERDI_TRY(happen(check, sherdi_program_fill_end));
-    ring_settle(check, SHERDI_RING_STATE);
-    ring_settle(check, SHERDI_RING_PARAMS);
-    SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
-    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(sherdi_calls_filled(&check->calls));
+    SHERDI_TRY(exchange(check));
     return happen(check, sherdi_program_fetch_ahead);
 }
 
@@ -302,10 +260,10 @@ static sherdi_values values_next(check *check)
 }
 
 /* Slots hold nothing but what comes in between. */
-static void values_settle(check *check)
+static sherd_status values_settle(check *check)
 {
-    ring_settle(check, SHERDI_RING_STATE);
-    ring_settle(check, SHERDI_RING_PARAMS);
+    SHERDI_TRY(ring_settle(check, SHERDI_RING_STATE));
+    return ring_settle(check, SHERDI_RING_PARAMS);
 }
 
 /* fill.c: of one parameter. */
@@ -314,10 +272,10 @@ static sherd_status fingerprint(check *check)
     if (check->plan->num_params == 0) {
         return SHERD_OK;
     }
-    values_settle(check);
-    SHERDI_TRY(event_do(check, (event){.kind = EVENT_FINGERPRINT, .values = values_next(check)}));
-    values_settle(check);
-    return SHERD_OK;
+    SHERDI_TRY(values_settle(check));
+    SHERDI_TRY(event_do(
+        check, (sherdi_event){.kind = SHERDI_EVENT_FINGERPRINT, .values = values_next(check)}));
+    return values_settle(check);
 }
 
 /* values.c: who reads, of two parameters. */
@@ -326,13 +284,14 @@ static sherd_status values_read(check *check)
     if (check->plan->num_params == 0) {
         return SHERD_OK;
     }
-    SHERDI_TRY(happen(check, control_exchange));
-    values_settle(check);
+    SHERDI_TRY(exchange(check));
+    SHERDI_TRY(values_settle(check));
     for (int i = 0; i < 2; i++) {
-        SHERDI_TRY(event_do(check, (event){.kind = EVENT_GET, .values = values_next(check)}));
+        SHERDI_TRY(event_do(
+            check, (sherdi_event){.kind = SHERDI_EVENT_GET, .values = values_next(check)}));
     }
-    values_settle(check);
-    return happen(check, control_exchange);
+    SHERDI_TRY(values_settle(check));
+    return exchange(check);
 }
 
 /* ... of the gradient, while a step is prepared. */
@@ -348,12 +307,12 @@ static sherd_status gradient_read(check *check)
     if (check->model->params[values.param].is_frozen) {
         return SHERD_OK;
     }
-    SHERDI_TRY(happen(check, control_exchange));
-    SHERDI_TRY(event_do(check, (event){.kind = EVENT_GET, .values = values}));
-    ring_settle(check, SHERDI_RING_GRADS);
-    SHERDI_TRY(event_do(check, (event){.kind = EVENT_NORM, .values = values}));
-    ring_settle(check, SHERDI_RING_GRADS);
-    return happen(check, control_exchange);
+    SHERDI_TRY(exchange(check));
+    SHERDI_TRY(event_do(check, (sherdi_event){.kind = SHERDI_EVENT_GET, .values = values}));
+    SHERDI_TRY(ring_settle(check, SHERDI_RING_GRADS));
+    SHERDI_TRY(event_do(check, (sherdi_event){.kind = SHERDI_EVENT_NORM, .values = values}));
+    SHERDI_TRY(ring_settle(check, SHERDI_RING_GRADS));
+    return exchange(check);
 }
 
 /* ... who writes, and looks at it: of two parameters, which one commit has. */
@@ -362,24 +321,23 @@ static sherd_status values_write(check *check)
     if (check->plan->num_params == 0) {
         return SHERD_OK;
     }
-    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(exchange(check));
     SHERDI_TRY(happen(check, sherdi_program_forget));
-    values_settle(check);
+    SHERDI_TRY(values_settle(check));
     for (int i = 0; i < 2; i++) {
-        event put = {.kind = EVENT_PUT, .values = values_next(check)};
-        event get = {.kind = EVENT_GET, .values = put.values};
+        sherdi_event put = {.kind = SHERDI_EVENT_PUT, .values = values_next(check)};
+        sherdi_event get = {.kind = SHERDI_EVENT_GET, .values = put.values};
 
         if (put.values.parts != SHERDI_VALUES_COMPUTE) {
             put.values.parts &= ~SHERDI_VALUES_COMPUTE;
         }
-        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FINGERPRINT, .values = put.values}));
+        SHERDI_TRY(event_do(
+            check, (sherdi_event){.kind = SHERDI_EVENT_FINGERPRINT, .values = put.values}));
         SHERDI_TRY(event_do(check, put));
         SHERDI_TRY(event_do(check, get));
     }
-    SHERDI_TRY(happen(check, sherdi_program_fill_end));
-    values_settle(check);
-    SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
-    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(sherdi_calls_filled(&check->calls));
+    SHERDI_TRY(exchange(check));
     return happen(check, sherdi_program_fetch_ahead);
 }
 
@@ -406,7 +364,7 @@ static int is_refused(const check *check, int unit, sherd_pass pass)
 static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass pass,
                                     int *is_taken_out)
 {
-    event        e      = {.kind = EVENT_ACQUIRE, .what = unit, .pass = pass, .only = only};
+    sherdi_event e      = {.kind = SHERDI_EVENT_ACQUIRE, .what = unit, .pass = pass};
     const side  *acting = &check->sides[only > 0 ? only - 1 : 0];
     size_t       before = acting->cap_ops;
     sherd_status status;
@@ -415,11 +373,10 @@ static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass
     if (is_refused(check, unit, pass)) {
         return SHERD_OK;
     }
-    status = event_collect(check, &e);
+    status = event_collect(check, only, &e);
     if (status == SHERD_E_NOMEM && acting->num_ops == 0 &&
         before == acting->cap_ops) { /* its memory is held */
-        ring_settle(check, SHERDI_RING_PARAMS);
-        return SHERD_OK;
+        return ring_settle(check, SHERDI_RING_PARAMS);
     }
     SHERDI_TRY(status);
     *is_taken_out = 1;
@@ -457,8 +414,8 @@ static sherd_status unit_release_on(check *check, int only, int unit, sherd_pass
         }
     }
     check->num_uses = kept;
-    return event_do(check,
-                    (event){.kind = EVENT_RELEASE, .what = unit, .pass = pass, .only = only});
+    return event_do_on(check, only,
+                       (sherdi_event){.kind = SHERDI_EVENT_RELEASE, .what = unit, .pass = pass});
 }
 
 static sherd_status unit_release(check *check, int unit, sherd_pass pass)
@@ -511,14 +468,14 @@ static sherd_status used_agree(check *check)
     if (check->plan->num_open_ended == 0) {
         return SHERD_OK;
     }
-    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(exchange(check));
     for (size_t u = 0; u < check->plan->num_units; u++) {
         int has[RANKS] = {check->sides[0].progress.units[u].has_gradient,
                           check->sides[1].progress.units[u].has_gradient};
 
         if (has[0] != has[1]) {
-            SHERDI_TRY(event_do(
-                check, (event){.kind = EVENT_BEGIN, .what = (int)u, .only = has[0] ? 2 : 1}));
+            SHERDI_TRY(event_do_on(check, has[0] ? 2 : 1,
+                                   (sherdi_event){.kind = SHERDI_EVENT_BEGIN, .what = (int)u}));
         }
     }
     return SHERD_OK;
@@ -639,64 +596,29 @@ static sherd_status evals_run(check *check)
 
 /* -------------------------------------------------------- the trainer's calls -- */
 
-/* update.c */
-static sherd_status walk_run(check *check, sherdi_walk walk)
-{
-    int is_over_all = walk != SHERDI_WALK_FINGERPRINT;
-
-    if (is_over_all) {
-        ring_settle(check, SHERDI_RING_PARAMS);
-    }
-    SHERDI_TRY(event_do(check, (event){.kind = EVENT_WALK, .what = (int)walk}));
-    ring_settle(check, SHERDI_RING_STATE);
-    if (is_over_all) {
-        ring_settle(check, SHERDI_RING_PARAMS);
-        ring_settle(check, SHERDI_RING_GRADS);
-    }
-    return happen(check, sherdi_program_collect);
-}
-
 static sherd_status window_drop(check *check)
 {
-    ring_settle(check, SHERDI_RING_PARAMS);
+    SHERDI_TRY(ring_settle(check, SHERDI_RING_PARAMS));
     SHERDI_TRY(happen(check, sherdi_program_forget));
-    ring_settle(check, SHERDI_RING_STATE);
-    ring_settle(check, SHERDI_RING_GRADS);
+    SHERDI_TRY(ring_settle(check, SHERDI_RING_STATE));
+    SHERDI_TRY(ring_settle(check, SHERDI_RING_GRADS));
     SHERDI_TRY(happen(check, sherdi_program_window_begin));
     return happen(check, sherdi_program_fetch_ahead);
 }
 
-/* step.c */
-static sherd_status boundary_prepare(check *check)
-{
-    SHERDI_TRY(happen(check, control_exchange));
-    SHERDI_TRY(happen(check, sherdi_program_window_end));
-    SHERDI_TRY(happen(check, sherdi_program_norm));
-    ring_settle(check, SHERDI_RING_GRADS);
-    SHERDI_TRY(happen(check, control_exchange));
-    return happen(check, sherdi_program_forget);
-}
-
+/* The fingerprint is walked for only where nobody had to know it yet. */
 static sherd_status apply_skip(check *check)
 {
     SHERDI_TRY(happen(check, sherdi_program_window_begin));
-    ring_settle(check, SHERDI_RING_STATE);
-    SHERDI_TRY(walk_run(check, SHERDI_WALK_FINGERPRINT)); /* only where nobody had to know it yet */
-    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(ring_settle(check, SHERDI_RING_STATE));
+    SHERDI_TRY(sherdi_calls_walk(&check->calls, SHERDI_WALK_FINGERPRINT));
+    SHERDI_TRY(exchange(check));
     return happen(check, sherdi_program_fetch_ahead);
 }
 
 static sherd_status apply(check *check)
 {
-    if (sherdi_plan_sweeps(check->plan) > 1) {
-        SHERDI_TRY(walk_run(check, SHERDI_WALK_MEASURE));
-        SHERDI_TRY(happen(check, control_exchange)); /* of how it went: agree.c */
-        SHERDI_TRY(happen(check, sherdi_program_sum));
-    }
-    SHERDI_TRY(walk_run(check, SHERDI_WALK_UPDATE));
-    SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
-    SHERDI_TRY(happen(check, control_exchange));
-    SHERDI_TRY(happen(check, sherdi_program_publish));
+    SHERDI_TRY(sherdi_calls_apply(&check->calls));
     SHERDI_TRY(happen(check, sherdi_program_fetch_ahead));
     return happen(check, sherdi_program_window_begin);
 }
@@ -704,36 +626,32 @@ static sherd_status apply(check *check)
 /* restore.c */
 static sherd_status undo(check *check)
 {
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        ring_settle(check, (sherdi_ring)ring);
-    }
+    SHERDI_TRY(rings_settle(check));
     SHERDI_TRY(happen(check, sherdi_program_window_begin));
     SHERDI_TRY(happen(check, sherdi_program_forget));
     SHERDI_TRY(generation_change(check, SHERDI_OP_ABANDON));
     SHERDI_TRY(generation_change(check, SHERDI_OP_ROLLBACK));
-    SHERDI_TRY(happen(check, control_exchange));
-    SHERDI_TRY(walk_run(check, SHERDI_WALK_REPUBLISH));
-    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(exchange(check));
+    SHERDI_TRY(sherdi_calls_walk(&check->calls, SHERDI_WALK_REPUBLISH));
+    SHERDI_TRY(exchange(check));
     SHERDI_TRY(happen(check, sherdi_program_publish));
-    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(exchange(check));
     return happen(check, sherdi_program_fetch_ahead);
 }
 
 /* load.c; of what is frozen values_write is the proof. */
 static sherd_status load(check *check, sherdi_walk walk)
 {
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        ring_settle(check, (sherdi_ring)ring);
-    }
+    SHERDI_TRY(rings_settle(check));
     SHERDI_TRY(happen(check, sherdi_program_forget));
     SHERDI_TRY(generation_change(check, SHERDI_OP_ABANDON));
-    SHERDI_TRY(happen(check, control_exchange));
-    SHERDI_TRY(walk_run(check, walk));
-    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(exchange(check));
+    SHERDI_TRY(sherdi_calls_walk(&check->calls, walk));
+    SHERDI_TRY(exchange(check));
     SHERDI_TRY(happen(check, sherdi_program_publish));
-    SHERDI_TRY(happen(check, control_exchange)); /* of the fingerprints */
+    SHERDI_TRY(exchange(check)); /* of the fingerprints */
     SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
-    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(exchange(check));
     return happen(check, sherdi_program_fetch_ahead);
 }
 
@@ -825,7 +743,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
         return undo(check);
     }
     SHERDI_TRY(micro_batch_end(check));
-    SHERDI_TRY(boundary_prepare(check));
+    SHERDI_TRY(sherdi_calls_prepare(&check->calls));
     SHERDI_TRY(nth % 2 == 1 ? gradient_read(check) : SHERD_OK);
     if (kind == WINDOW_SKIPPED) {
         return apply_skip(check);
@@ -836,7 +754,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     SHERDI_TRY(apply(check));
     SHERDI_TRY(nth % 2 == 1 ? fingerprint(check) : values_read(check));
     if (nth % 3 == 1) {
-        SHERDI_TRY(walk_run(check, SHERDI_WALK_SAVE));
+        SHERDI_TRY(sherdi_calls_walk(&check->calls, SHERDI_WALK_SAVE));
     }
     if (nth % 5 == 2) {
         SHERDI_TRY(load(check, nth % 2 == 0 ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME));
@@ -926,6 +844,7 @@ sherd_status sherdi_program_check(const sherdi_plan *one, const sherdi_plan *oth
     check        check  = {.model = model,
                            .plan  = one,
                            .mem   = one->mem,
+                           .calls = {one, event_take, &check},
                            .sides = {{.plan = one, .mem = one->mem}, {.plan = other, .mem = one->mem}}};
     sherd_status status = check_open(&check, params);
 

@@ -1,6 +1,6 @@
 /* The plain run of a program: every acquire where the plan expects it, and a step that updates. What `sherd plan` prints
  * and what the plan promises to move comes from it. */
-#include "engine/plan/program.h"
+#include "engine/plan/program_calls.h"
 
 #include "base/checked.h"
 #include "base/hash.h"
@@ -70,52 +70,33 @@ static sherd_status micro_batch_run(plain_run *run)
     return sherdi_program_staged_drain(&run->program); /* told with what was staged */
 }
 
-/* How the first sweep went, and the norms of all tensors. */
-static sherd_status measure_run(plain_run *run)
+static sherd_status event_tell(void *ctx, const sherdi_event *event)
 {
-    const sherdi_plan *plan = run->program.plan;
+    const plain_run *run = ctx;
 
-    if (sherdi_plan_sweeps(plan) < 2) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_program_walk(&run->program, SHERDI_WALK_MEASURE));
-    SHERDI_TRY(sherdi_program_collect(&run->program));
-    SHERDI_TRY(sherdi_program_exchange(&run->program, SHERDI_AGREE_STATUS_WORDS * sizeof(double)));
-    return sherdi_program_sum(&run->program);
+    return sherdi_event_run(&run->program, event);
 }
 
 static sherd_status boundary_run(plain_run *run)
 {
-    const sherdi_program *program = &run->program;
+    sherdi_calls calls = {run->program.plan, event_tell, run};
 
     run->phase = SHERDI_IN_BOUNDARY;
-    SHERDI_TRY(sherdi_program_exchange(program, sizeof(sherdi_agree_message)));
-    SHERDI_TRY(sherdi_program_window_end(program));
-    SHERDI_TRY(sherdi_program_norm(program));
-    SHERDI_TRY(sherdi_program_exchange(program, sizeof(sherdi_norm_message)));
-    SHERDI_TRY(sherdi_program_forget(program));
-    SHERDI_TRY(measure_run(run));
-    SHERDI_TRY(sherdi_program_walk(program, SHERDI_WALK_UPDATE));
-    SHERDI_TRY(sherdi_program_collect(program));
-    SHERDI_TRY(sherdi_program_generation(program, SHERDI_OP_COMMIT));
-    SHERDI_TRY(sherdi_program_exchange(program, sizeof(sherdi_publish_message)));
-    SHERDI_TRY(sherdi_program_publish(program));
-    return sherdi_program_window_begin(program);
+    SHERDI_TRY(sherdi_calls_prepare(&calls));
+    SHERDI_TRY(sherdi_calls_apply(&calls));
+    return sherdi_program_window_begin(&run->program);
 }
 
 /* Parameters as the model has them. */
 static sherd_status fill_run(plain_run *run)
 {
-    const sherdi_program *program = &run->program;
+    sherdi_calls calls = {run->program.plan, event_tell, run};
 
     run->phase = SHERDI_IN_FILL;
-    for (size_t p = 0; p < program->plan->num_params; p++) {
-        SHERDI_TRY(sherdi_program_fill(program, p, 1));
+    for (size_t p = 0; p < calls.plan->num_params; p++) {
+        SHERDI_TRY(sherdi_program_fill(&run->program, p, 1));
     }
-    SHERDI_TRY(sherdi_program_fill_end(program));
-    sherdi_progress_forget(program->progress, program->plan, SHERDI_RING_STATE);
-    sherdi_progress_forget(program->progress, program->plan, SHERDI_RING_PARAMS);
-    return sherdi_program_generation(program, SHERDI_OP_COMMIT);
+    return sherdi_calls_filled(&calls);
 }
 
 /* Micro-batches but for those between the second and the last are told; a window has at least one. Inference has no

@@ -1,0 +1,122 @@
+/* See program_calls.h. */
+#include "engine/plan/program_calls.h"
+
+sherd_status sherdi_event_run(const sherdi_program *program, const sherdi_event *event)
+{
+    switch (event->kind) {
+    case SHERDI_EVENT_PLAIN:
+        return event->plain(program);
+    case SHERDI_EVENT_EXCHANGE:
+        return sherdi_program_exchange(program, event->len_bytes);
+    case SHERDI_EVENT_SETTLE:
+        sherdi_progress_forget(program->progress, program->plan, (sherdi_ring)event->what);
+        return SHERD_OK;
+    case SHERDI_EVENT_FILL:
+        return sherdi_program_fill(program, (size_t)event->what, 1);
+    case SHERDI_EVENT_FINGERPRINT:
+        return sherdi_program_fingerprint(program, &event->values);
+    case SHERDI_EVENT_PUT:
+        return sherdi_program_put(program, &event->values);
+    case SHERDI_EVENT_GET:
+        return sherdi_program_get(program, &event->values);
+    case SHERDI_EVENT_NORM:
+        return sherdi_program_param_norm(program, event->values.param);
+    case SHERDI_EVENT_ACQUIRE:
+        return sherdi_program_acquire(program, event->what, event->pass);
+    case SHERDI_EVENT_RELEASE:
+        return sherdi_program_release(program, event->what, event->pass);
+    case SHERDI_EVENT_BEGIN:
+        return sherdi_program_gradient_begin(program, event->what);
+    case SHERDI_EVENT_GENERATION:
+        return sherdi_program_generation(program, (sherdi_op_kind)event->what);
+    case SHERDI_EVENT_WALK:
+        return sherdi_program_walk(program, (sherdi_walk)event->what);
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------ events -- */
+
+static sherd_status event_tell(const sherdi_calls *calls, sherdi_event event)
+{
+    return calls->fn(calls->ctx, &event);
+}
+
+sherd_status sherdi_calls_plain(const sherdi_calls *calls, sherdi_plain_fn plain)
+{
+    return event_tell(calls, (sherdi_event){.plain = plain});
+}
+
+sherd_status sherdi_calls_exchange(const sherdi_calls *calls, size_t len_bytes)
+{
+    return event_tell(calls, (sherdi_event){.kind = SHERDI_EVENT_EXCHANGE, .len_bytes = len_bytes});
+}
+
+sherd_status sherdi_calls_settle(const sherdi_calls *calls, sherdi_ring ring)
+{
+    return event_tell(calls, (sherdi_event){.kind = SHERDI_EVENT_SETTLE, .what = (int)ring});
+}
+
+sherd_status sherdi_calls_generation(const sherdi_calls *calls, sherdi_op_kind kind)
+{
+    return event_tell(calls, (sherdi_event){.kind = SHERDI_EVENT_GENERATION, .what = (int)kind});
+}
+
+/* ------------------------------------------------------------------- calls -- */
+
+/* fill.c, value_calls.c */
+sherd_status sherdi_calls_filled(const sherdi_calls *calls)
+{
+    SHERDI_TRY(sherdi_calls_plain(calls, sherdi_program_fill_end));
+    SHERDI_TRY(sherdi_calls_settle(calls, SHERDI_RING_STATE));
+    SHERDI_TRY(sherdi_calls_settle(calls, SHERDI_RING_PARAMS));
+    return sherdi_calls_generation(calls, SHERDI_OP_COMMIT);
+}
+
+/* update.c. One that writes ends what was read ahead of the parameters: they are about to change. */
+sherd_status sherdi_calls_walk(const sherdi_calls *calls, sherdi_walk walk)
+{
+    int is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
+
+    if (is_written) {
+        SHERDI_TRY(sherdi_calls_settle(calls, SHERDI_RING_PARAMS));
+    }
+    SHERDI_TRY(event_tell(calls, (sherdi_event){.kind = SHERDI_EVENT_WALK, .what = (int)walk}));
+    SHERDI_TRY(sherdi_calls_settle(calls, SHERDI_RING_STATE));
+    if (is_written) {
+        SHERDI_TRY(sherdi_calls_settle(calls, SHERDI_RING_PARAMS));
+        SHERDI_TRY(sherdi_calls_settle(calls, SHERDI_RING_GRADS));
+    }
+    return sherdi_calls_plain(calls, sherdi_program_collect);
+}
+
+/* step.c */
+sherd_status sherdi_calls_prepare(const sherdi_calls *calls)
+{
+    SHERDI_TRY(sherdi_calls_exchange(calls, sizeof(sherdi_agree_message)));
+    SHERDI_TRY(sherdi_calls_plain(calls, sherdi_program_window_end));
+    SHERDI_TRY(sherdi_calls_plain(calls, sherdi_program_norm));
+    SHERDI_TRY(sherdi_calls_settle(calls, SHERDI_RING_GRADS));
+    SHERDI_TRY(sherdi_calls_exchange(calls, sizeof(sherdi_norm_message)));
+    return sherdi_calls_plain(calls, sherdi_program_forget);
+}
+
+/* How the first sweep went, and the norms of all tensors. */
+static sherd_status measure(const sherdi_calls *calls)
+{
+    if (sherdi_plan_sweeps(calls->plan) < 2) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_calls_walk(calls, SHERDI_WALK_MEASURE));
+    SHERDI_TRY(sherdi_calls_exchange(calls, SHERDI_AGREE_STATUS_WORDS * sizeof(double)));
+    return sherdi_calls_plain(calls, sherdi_program_sum);
+}
+
+sherd_status sherdi_calls_apply(const sherdi_calls *calls)
+{
+    SHERDI_TRY(measure(calls));
+    SHERDI_TRY(sherdi_calls_walk(calls, SHERDI_WALK_UPDATE));
+    SHERDI_TRY(sherdi_calls_generation(calls, SHERDI_OP_COMMIT));
+    SHERDI_TRY(sherdi_calls_exchange(calls, sizeof(sherdi_publish_message)));
+    return sherdi_calls_plain(calls, sherdi_program_publish);
+}
