@@ -175,9 +175,11 @@ static void head_print(const plan_entry *entry, int count)
     if (entry->row.activation_bytes > 0) {
         (void)fprintf(stderr, "Activations take %s of a rank.\n",
                       plan_bytes_text((double)entry->row.activation_bytes, text));
-    } else {
+    } else if (entry->row.lacks_activations) {
         (void)fprintf(stderr, "Activations are not known and not counted: --activations gives "
                               "them.\n");
+    } else {
+        (void)fprintf(stderr, "\n");
     }
 }
 

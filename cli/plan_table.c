@@ -261,7 +261,7 @@ static void memory_print(const plan_entry *entry)
     if (row->has_fit) {
         (void)printf("\n");
     }
-    if (row->has_fit && row->activation_bytes == 0) {
+    if (row->lacks_activations) {
         (void)printf("activations are not known and not counted: --activations gives them\n");
     }
     room_print("a device", plan_device_need(entry), entry->request.device_bytes);
@@ -486,7 +486,7 @@ static void table_explain(const plan_entry *entries, size_t count, const plan_en
                      plan_bytes_text((double)first->row.activation_bytes, text),
                      first->row.has_fit ? ", counted in what fits" : "");
     }
-    if (first->row.activation_bytes == 0 && first->row.has_fit) {
+    if (first->row.lacks_activations) {
         (void)printf("Activations are not known and not counted: --activations gives them.\n");
     }
     if (!has_compute) {

@@ -564,6 +564,7 @@ static int activations_fill(const planning_request *request, planning_row *row)
                          ? row->activation_bytes
                          : host_activations(request, row->layout.world_size, row->activation_bytes);
 
+    row->lacks_activations = whole > 0 && row->activation_bytes == 0;
     if (whole == 0 || taken < whole) {
         return 0;
     }

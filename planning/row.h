@@ -117,8 +117,9 @@ typedef struct planning_row {
     size_t           device_bytes, host_bytes, pinned_bytes, nvme_bytes;
     double           paper_bytes; /* the ZeRO paper's formula for the same model state */
     int              has_fit;     /* memory or drives were given: `fits` and `why` say something */
-    int              fits;        /* activations counted */
-    char             why[512];    /* what is missing, and the nearest setting that would fit */
+    int              lacks_activations; /* ... of where they would lie, and nobody knows them */
+    int              fits;              /* activations counted */
+    char             why[512]; /* what is missing, and the nearest setting that would fit */
     planning_time    time;
     planning_assumed assumed;
 } planning_row;

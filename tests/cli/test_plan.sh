@@ -176,6 +176,7 @@ run 1 --params 1B --stage 1 --offload nvme --nvme-space 10G
 says out "fits: no: nvme +12.4 GiB"
 says out "its drives                       22.4 GiB of 10.0 GiB: missing 12.4 GiB"
 says err "of the drives of each host"
+! grep -qi "activations are not known" out || fail "activations do not lie on drives"
 run 0 --params 1B --device-memory 10G
 says out "no: device +"
 [ "$(grep -c '  yes$' out)" -gt 3 ] || fail "rows that fit beside rows that do not"
@@ -290,6 +291,7 @@ says err "A host has 4.00 GiB. Its drives have 10.0 GiB."
 says err "stage 3, offload optimizer-nvme  does not fit: nvme +"
 run 0 --params 1B --backend cuda --stage 3 --offload optimizer-cpu,optimizer-nvme --nvme-space 1G --best --force --out drives.json
 says err "Chosen: stage 3, offload optimizer-cpu"
+! grep -q Activations err || fail "activations do not lie on drives"
 [ ! -e none.json ] || fail "a configuration of nothing"
 run 1 --params 1B --best --out /nowhere/at/all.json
 says err "/nowhere/at/all.json"
