@@ -31,6 +31,8 @@ enum {
 /* One read or write of Linux moves less than 2 GiB; a registered buffer has at most this. */
 #define MAX_REQUEST_BYTES ((size_t)1 << 30)
 
+/* Small, that no huge page is spent on it. A C library lays a program's thread-local variables there too: where they need more,
+ * the thread has the stack that threads have. */
 #define STACK_BYTES ((size_t)256 << 10)
 
 /* ------------------------------------------------- transfers to requests -- */
@@ -313,6 +315,9 @@ int sherdi_ioq_thread_start(pthread_t *thread, void *(*body)(void *), void *ctx)
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(thread, &attributes, body, ctx);
+    if (error == EINVAL) {
+        error = pthread_create(thread, NULL, body, ctx);
+    }
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     (void)pthread_attr_destroy(&attributes);
     return error;
