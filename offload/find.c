@@ -175,7 +175,9 @@ static void sets_look_at(const sherdi_state_header *header, sherdi_state_found *
     }
 }
 
-/* 0: no regular file is there (any more). One that cannot be opened is told as not valid. */
+/* 0: no regular file is there (any more). One that cannot be opened is told as not valid. The lock is asked on both sides
+ * of what is read, and the name after it: a run may have begun in between, and then what was read was half written, or
+ * may have ended, and then it has removed its file. */
 static int found_fill(sherdi_state_found *found)
 {
     sherdi_state_front front;
@@ -188,14 +190,19 @@ static int found_fill(sherdi_state_found *found)
     found->held_bytes = (uint64_t)info.st_blocks * 512;
     found->changed_s  = info.st_mtime;
     fd                = open(found->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd >= 0) {
-        found->is_locked = lock_is_held(fd);
-        if (found_read(fd, found, &front)) {
-            sets_look_at(&front.header, found);
-        }
-        (void)close(fd);
+    if (fd < 0) {
+        return errno != ENOENT;
     }
-    return 1;
+    found->is_locked = lock_is_held(fd);
+    if (found_read(fd, found, &front)) {
+        sets_look_at(&front.header, found);
+    }
+    found->is_locked = lock_is_held(fd) || found->is_locked;
+    if (fstat(fd, &info) != 0) {
+        info.st_nlink = 0;
+    }
+    (void)close(fd);
+    return info.st_nlink > 0;
 }
 
 static sherd_status entry_hand_over(const char *folder, const char *name, sherdi_state_found_fn fn,
