@@ -9,6 +9,7 @@
 #include "collectives/nccl_impl.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -88,12 +89,22 @@ sherd_status sherdi_nccl_settle(struct sherdi_nccl *nccl, ncclResult_t result, c
 
 /* ----------------------------------------------------------------- the watch -- */
 
-/* Under the lock. What still runs on the device ends by it. */
+/* Under the lock. What still runs on the device ends by it; with a communicator of the trainer's own, by the trainer. */
 static void comm_abort(struct sherdi_nccl *nccl)
 {
     ncclComm_t comm = nccl->comm;
 
-    if (comm == NULL || nccl->is_foreign) {
+    if (comm == NULL) {
+        return;
+    }
+    if (nccl->is_foreign) {
+        if (!nccl->is_abort_asked) {
+            nccl->is_abort_asked = 1;
+            sherdi_log(
+                SHERD_LOG_WARN, nccl->procs->world.rank,
+                "the world has failed, and its communicator is the program's: call ncclCommAbort "
+                "before the engine and the world are destroyed, which wait for the device");
+        }
         return;
     }
     nccl->comm = NULL; /* and with it go the registrations */

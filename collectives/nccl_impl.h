@@ -25,7 +25,8 @@ struct sherdi_nccl {
     pthread_cond_t      has_news;
     ncclComm_t          comm;   /* NULL: not yet, or aborted */
     void               *window; /* what NCCL writes when it has registered one, whenever that is */
-    int                 is_foreign; /* the trainer's: it goes on without us */
+    int                 is_foreign;     /* the trainer's: it goes on without us */
+    int                 is_abort_asked; /* and its owner was told to end it */
     int                 is_stopping;
     int                 is_watched;
     pthread_t           watch;

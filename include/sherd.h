@@ -768,7 +768,9 @@ SHERD_API int sherd_device_count(const char *backend);
 /** A world over a communicator of the trainer's own, which stays its own and outlives the world; use
  *  sherd_cuda.h, which wraps this call. `comm` is an ncclComm_t. `params` may name a device; its transport must
  *  be NULL or "nccl". Collective over the communicator, by which the ranks tell each other where their sockets
- *  meet: SHERD_TIMEOUT is the time for it. E_NOTSUP in a build without NCCL. */
+ *  meet: SHERD_TIMEOUT is the time for it. After a failure of the world what NCCL has on the device may never end, and only
+ *  the communicator's owner may end it: call ncclCommAbort(comm) before the engine or the world is destroyed, which wait for
+ *  the device. E_NOTSUP in a build without NCCL. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_nccl_handle(void                     *comm,
                                                                    const sherd_world_params *params,
                                                                    sherd_world             **out);

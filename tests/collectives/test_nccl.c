@@ -8,6 +8,7 @@
 #include "tests/collectives/world_suite.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -575,32 +576,44 @@ typedef struct handle_case {
 
 typedef int (*set_device_fn)(int device);
 
-static void handle_rank(int rank, void *raw)
+/* A communicator that the program makes, and what it does with it: by the types of nccl.h, which tests do not include. */
+static void *handle_comm(const handle_case *handle, int rank)
 {
-    /* The types of nccl.h, which tests do not include. */
     typedef struct unique_id {
         char internal[128];
     } unique_id;
 
-    handle_case *handle = raw;
     int (*init)(void **, int, unique_id, int);
-    int (*count)(void *, int *);
-    int (*destroy)(void *);
-    set_device_fn      set_device;
-    unique_id          id;
-    sherd_world       *world = NULL;
-    sherd_world_params params;
-    void              *comm = NULL;
-    int                size = 0;
+    set_device_fn set_device;
+    unique_id     id;
+    void         *comm = NULL;
 
     *(void **)&init       = dlsym(handle->library, "ncclCommInitRank");
-    *(void **)&count      = dlsym(handle->library, "ncclCommCount");
-    *(void **)&destroy    = dlsym(handle->library, "ncclCommDestroy");
     *(void **)&set_device = dlsym(RTLD_DEFAULT, "cudaSetDevice");
     CHECK_INT(0, set_device(rank));
     memcpy(&id, handle->id, sizeof(id));
     CHECK_INT(0, init(&comm, handle->size, id, rank));
+    return comm;
+}
 
+static void comm_end(const handle_case *handle, const char *call, void *comm)
+{
+    int (*end)(void *);
+
+    *(void **)&end = dlsym(handle->library, call);
+    CHECK_INT(0, end(comm));
+}
+
+static void handle_rank(int rank, void *raw)
+{
+    handle_case       *handle = raw;
+    void              *comm   = handle_comm(handle, rank);
+    sherd_world       *world  = NULL;
+    sherd_world_params params;
+    int                size = 0;
+    int (*count)(void *, int *);
+
+    *(void **)&count = dlsym(handle->library, "ncclCommCount");
     sherd_world_params_init(&params);
     params.transport = "shm";
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_from_nccl_handle(comm, &params, &world));
@@ -617,10 +630,10 @@ static void handle_rank(int rank, void *raw)
     sherd_world_destroy(world);
     CHECK_INT(0, count(comm, &size)); /* still the program's */
     CHECK_INT(handle->size, size);
-    CHECK_INT(0, destroy(comm));
+    comm_end(handle, "ncclCommDestroy", comm);
 }
 
-static void handle_at(int size)
+static void handle_at(int size, void (*run)(int rank, void *handle))
 {
     handle_case handle = {.size = size};
     int (*unique)(void *);
@@ -629,18 +642,69 @@ static void handle_at(int size)
     CHECK(handle.library != NULL);
     *(void **)&unique = dlsym(handle.library, "ncclGetUniqueId");
     CHECK_INT(0, unique(handle.id));
-    test_threads(size, handle_rank, &handle);
+    test_threads(size, run, &handle);
     (void)dlclose(handle.library);
 }
 
 static void nccl_world_stands_on_a_communicator_of_the_programs(void)
 {
-    handle_at(3);
+    handle_at(3, handle_rank);
     if (test_is_long()) {
-        handle_at(1);
-        handle_at(2);
-        handle_at(4);
+        handle_at(1, handle_rank);
+        handle_at(2, handle_rank);
+        handle_at(4, handle_rank);
     }
+}
+
+static atomic_int times_told;
+
+static void told_count(void *ctx, sherd_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    atomic_fetch_add(&times_told, strstr(line, "call ncclCommAbort before") != NULL);
+}
+
+/* The last rank gives up while the others wait for it on the device: sherd cannot end what is there. */
+static void handle_failing_rank(int rank, void *raw)
+{
+    handle_case   *handle = raw;
+    void          *comm   = handle_comm(handle, rank);
+    sherd_world   *world  = NULL;
+    unsigned char *send;
+    unsigned char *recv;
+    sherdi_ticket  ticket = 0;
+    sherd_status   status;
+
+    CHECK_OK(sherd_world_from_nccl_handle(comm, NULL, &world));
+    send = suite_alloc(world, 64);
+    recv = suite_alloc(world, (size_t)handle->size * 64);
+    CHECK_OK(sherd_world_barrier(world));
+    if (rank == handle->size - 1) {
+        sherd_world_abort(world, "the data ran out");
+        comm_end(handle, "ncclCommAbort", comm);
+    } else {
+        sherdi_all_gather_args args = {.send = send, .recv = recv, .slice_bytes = 64};
+
+        status = sherdi_world_all_gather(world, &args, &ticket);
+        status = status == SHERD_OK ? sherdi_world_wait(world, ticket) : status;
+        CHECK_STATUS(SHERD_E_PEER_LOST, status);
+        while (atomic_load(&times_told) < handle->size - 1) {
+            (void)usleep(1000);
+        }
+        comm_end(handle, "ncclCommAbort", comm);
+    }
+    suite_free(world, recv);
+    suite_free(world, send);
+    sherd_world_destroy(world);
+}
+
+static void nccl_failure_asks_the_program_to_abort_its_communicator(void)
+{
+    atomic_store(&times_told, 0);
+    sherd_log_set(told_count, NULL, SHERD_LOG_WARN);
+    handle_at(3, handle_failing_rank);
+    sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
 }
 
 static const test_case CASES[] = {
@@ -674,6 +738,7 @@ static const test_case CASES[] = {
     CASE(nccl_call_that_makes_no_progress_ends_with_its_name),
     CASE(nccl_rank_that_leaves_before_a_device_call_is_named),
     CASE(nccl_world_stands_on_a_communicator_of_the_programs),
+    CASE(nccl_failure_asks_the_program_to_abort_its_communicator),
 };
 
 static const rank_part PARTS[] = {
