@@ -26,7 +26,7 @@ SH
 cat >"$scratch/bin/compute-sanitizer" <<'SH'
 #!/bin/sh
 while [ "${1#--}" != "$1" ]; do
-    case $1 in --tool | --leak-check | --error-exitcode) shift 2 ;; *) shift ;; esac
+    case $1 in --tool | --leak-check | --report-api-errors | --error-exitcode) shift 2 ;; *) shift ;; esac
 done
 "$@" && echo "========= ERROR SUMMARY: 0 errors"
 SH
