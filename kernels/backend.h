@@ -154,6 +154,23 @@ typedef struct sherdi_fixed_args {
     sherdi_fixed_counts *counts; /* added to */
 } sherdi_fixed_args;
 
+/* dst[i, j] = sherdi_product_element of sherdi_product_sum over left[i, 0 .. inner) and right[0 .. inner, j]. Matrices are
+ * row-major; left[i, k] is left[i * left_row_stride + k * left_inner_stride] and right[k, j] is
+ * right[k * right_inner_stride + j * right_col_stride], so a transposed matrix needs no copy. One stride of each pair is
+ * 1. dst overlaps nothing else; left and right may be one array. */
+typedef struct sherdi_product_args {
+    float       *dst; /* [rows, cols], dense */
+    const float *left;
+    size_t       left_row_stride, left_inner_stride;
+    const float *right;
+    size_t       right_inner_stride, right_col_stride;
+    size_t       rows, cols, inner;
+    float        scale;
+    const float *addend; /* [rows, cols], dense; NULL: none */
+    float        addend_scale;
+    int is_symmetric; /* rows == cols, and only dst[i, j] with i <= j is computed; dst[j, i] is a copy */
+} sherdi_product_args;
+
 /* Pure functions of their arguments, queued on the lane that `backend` is. None fails (a device that
  * does says so when its lane is waited for), none allocates. Lengths may be 0. */
 typedef struct sherdi_kernel_ops {
@@ -197,6 +214,11 @@ typedef struct sherdi_kernel_ops {
     /* As fingerprint, of a master that is encoded. */
     void (*fingerprint_encoded)(const sherdi_backend *backend, const sherdi_span *spans,
                                 size_t num_spans, const sherdi_encoded *master, uint64_t *sum);
+    void (*product)(const sherdi_backend *backend, const sherdi_product_args *args);
+    /* dst[i] = sherdi_normalize_element(src[i], sherdi_normalize_factor(sumsq, eps)), where *sumsq is of any form; eps
+     * above 0. dst may be src. */
+    void (*normalize)(const sherdi_backend *backend, float *dst, const float *src,
+                      size_t count_elems, const sherdi_norm_acc *sumsq, float eps);
 } sherdi_kernel_ops;
 
 typedef enum sherdi_memory_kind {

@@ -124,6 +124,10 @@ INLINE vec_bits vec_join_halves(vec_half low, vec_half high)
 
 #include "kernels/cpu/vector.h"
 
+/* 12 of 16 registers are sums. */
+#define PRODUCT_TILE_ROWS 6
+#include "kernels/cpu/vector_product.h"
+
 #define TABLE_NAME          sherdi_kernels_avx2
 #define TABLE_ISA           "avx2"
 #define TABLE_TAKES_ENCODED 1

@@ -125,6 +125,10 @@ INLINE uint32_t vec_largest(vec_bits x)
 
 #include "kernels/cpu/vector.h"
 
+/* 28 of 32 registers are sums. */
+#define PRODUCT_TILE_ROWS 14
+#include "kernels/cpu/vector_product.h"
+
 #define TABLE_NAME          sherdi_kernels_avx512
 #define TABLE_ISA           "avx512"
 #define TABLE_TAKES_ENCODED 1

@@ -43,6 +43,9 @@ typedef struct sherdi_update_range {
  * range_decode, range_encode  as sherdi_part_decode and sherdi_part_encode
  * range_stream_end  after the last range_adam, ... and range_cast of a task: what they wrote around the caches is written
  * range_lamb_norms  adds to *norms, reads alone; the range starts at a multiple of 64 from its span's start
+ * range_product     a rectangle of dst, from (first_row, first_col) on, of at most PRODUCT_ROWS rows; where the result is
+ *                   symmetric, what is below the diagonal may be left out. first_row and first_col are multiples of
+ *                   PRODUCT_ROWS and PRODUCT_COLS, which the instruction set chooses
  * range_fingerprint indices do not cross a multiple of 2^32 */
 
 static inline void *sherdi_elem_at(const void *array, sherd_dtype dtype, size_t index)

@@ -1,0 +1,214 @@
+/* range_product over vectors; avx2.c and avx512.c define PRODUCT_TILE_ROWS before. A tile of the result lies in
+ * registers, PRODUCT_TILE_ROWS rows of PRODUCT_VECS registers, while the sums over PRODUCT_INNER factors run; between those
+ * its sums are in dst. Both factors are packed first, so that a tile reads them one behind the other: of the left
+ * all rows of the strip, which stay in the second-level cache, of the right the columns of one tile, which stay in the first.
+ * What a tile has beyond the result is zero in the panels and goes to memory of its own. The panels are on the stack,
+ * so nothing is asked of the caller. */
+
+#define PRODUCT_VECS        2
+#define PRODUCT_COLS        (PRODUCT_VECS * LANES)
+#define PRODUCT_STRIP_TILES (PRODUCT_ROWS / PRODUCT_TILE_ROWS)
+#define PRODUCT_ROWS        (112 / PRODUCT_TILE_ROWS * PRODUCT_TILE_ROWS)
+#define PRODUCT_INNER       256
+/* Elements of a packed column of the left: fours of rows are transposed at once. */
+#define PRODUCT_LEFT_WIDTH ((PRODUCT_TILE_ROWS + 3) / 4 * 4)
+
+typedef struct product_panels {
+    float left[PRODUCT_STRIP_TILES][PRODUCT_INNER * PRODUCT_LEFT_WIDTH];
+    float right[PRODUCT_INNER * PRODUCT_COLS];
+    float tile[PRODUCT_TILE_ROWS * PRODUCT_COLS]; /* of which a part is in the result */
+} __attribute__((aligned(64))) product_panels;
+
+/* -------------------------------------------------------------- panels -- */
+
+/* Rows `i` on of four columns: to[k * width + i] = from[i * stride + k]. */
+INLINE void four_transpose(float *to, size_t width, const float *from, size_t stride)
+{
+    __m128 a = _mm_loadu_ps(from);
+    __m128 b = _mm_loadu_ps(from + stride);
+    __m128 c = _mm_loadu_ps(from + 2 * stride);
+    __m128 d = _mm_loadu_ps(from + 3 * stride);
+
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(to, a);
+    _mm_storeu_ps(to + width, b);
+    _mm_storeu_ps(to + 2 * width, c);
+    _mm_storeu_ps(to + 3 * width, d);
+}
+
+/* panel[k * width + i] = from[i * stride + k * inner_stride] for i < count, zero up to `full`. */
+INLINE void panel_pack_plain(float *panel, size_t width, size_t full, const float *from,
+                             size_t stride, size_t inner_stride, size_t count, size_t inner)
+{
+    for (size_t k = 0; k < inner; k++) {
+        for (size_t i = 0; i < full; i++) {
+            panel[k * width + i] = i < count ? from[i * stride + k * inner_stride] : 0.0f;
+        }
+    }
+}
+
+/* The same where inner_stride is 1 and all rows are there. */
+INLINE void panel_pack_transposed(float *panel, size_t width, size_t full, const float *from,
+                                  size_t stride, size_t inner)
+{
+    size_t fours_inner = inner / 4 * 4;
+    size_t fours       = full / 4 * 4;
+
+    for (size_t k = 0; k < fours_inner; k += 4) {
+        for (size_t i = 0; i < fours; i += 4) {
+            four_transpose(panel + k * width + i, width, from + i * stride + k, stride);
+        }
+    }
+    panel_pack_plain(panel + fours_inner * width, width, fours, from + fours_inner, stride, 1,
+                     fours, inner - fours_inner);
+    panel_pack_plain(panel + fours, width, full - fours, from + fours * stride, stride, 1,
+                     full - fours, inner);
+}
+
+INLINE void panel_pack(float *panel, size_t width, size_t full, const float *from, size_t stride,
+                       size_t inner_stride, size_t count, size_t inner)
+{
+    if (count == full && stride == 1) {
+        for (size_t k = 0; k < inner; k++) {
+            memcpy(panel + k * width, from + k * inner_stride, full * sizeof(*from));
+        }
+    } else if (count == full && inner_stride == 1) {
+        panel_pack_transposed(panel, width, full, from, stride, inner);
+    } else {
+        panel_pack_plain(panel, width, full, from, stride, inner_stride, count, inner);
+    }
+}
+
+/* --------------------------------------------------------------- tiles -- */
+
+/* Adds `inner` products to the sums at `at`, or to zero. */
+static void tile_multiply(const float *left, const float *right, size_t inner, float *at,
+                          size_t stride, int is_first)
+{
+    vec_f32 sums[PRODUCT_TILE_ROWS][PRODUCT_VECS];
+
+#pragma GCC unroll 14
+    for (size_t i = 0; i < PRODUCT_TILE_ROWS; i++) {
+        sums[i][0] = is_first ? vec_set(0.0f) : vec_load(at + i * stride);
+        sums[i][1] = is_first ? vec_set(0.0f) : vec_load(at + i * stride + LANES);
+    }
+    for (size_t k = 0; k < inner; k++) {
+        vec_f32 low  = vec_load(right + k * PRODUCT_COLS);
+        vec_f32 high = vec_load(right + k * PRODUCT_COLS + LANES);
+
+#pragma GCC unroll 14
+        for (size_t i = 0; i < PRODUCT_TILE_ROWS; i++) {
+            vec_f32 factor = vec_set(left[k * PRODUCT_LEFT_WIDTH + i]);
+
+            sums[i][0] = vec_fma(factor, low, sums[i][0]);
+            sums[i][1] = vec_fma(factor, high, sums[i][1]);
+        }
+    }
+#pragma GCC unroll 14
+    for (size_t i = 0; i < PRODUCT_TILE_ROWS; i++) {
+        vec_store(at + i * stride, sums[i][0]);
+        vec_store(at + i * stride + LANES, sums[i][1]);
+    }
+}
+
+/* Copies the part of a tile that is in the result. */
+static void tile_copy(float *to, size_t to_stride, const float *from, size_t from_stride,
+                      size_t rows, size_t cols)
+{
+    for (size_t i = 0; i < rows; i++) {
+        memcpy(to + i * to_stride, from + i * from_stride, cols * sizeof(*from));
+    }
+}
+
+/* From sums to elements. */
+static void row_finish(const sherdi_product_args *args, size_t first, size_t count)
+{
+    float       *dst    = args->dst + first;
+    const float *addend = args->addend == NULL ? NULL : args->addend + first;
+    size_t       i      = 0;
+
+    for (; i + LANES <= count; i += LANES) {
+        vec_f32 element = vec_set(args->scale) * vec_load(dst + i);
+
+        if (addend != NULL) {
+            element = vec_fma(vec_set(args->scale), vec_load(dst + i),
+                              vec_set(args->addend_scale) * vec_load(addend + i));
+        }
+        vec_store(dst + i, vec_canonical(element));
+    }
+    for (; i < count; i++) {
+        dst[i] = sherdi_product_element(dst[i], args->scale, addend == NULL ? NULL : addend + i,
+                                        args->addend_scale);
+    }
+}
+
+/* The part of a sum that one packing of both factors gives. */
+typedef struct product_step {
+    size_t inner;
+    int    is_first, is_last;
+} product_step;
+
+static void tile_run(const sherdi_product_args *args, product_panels *panels, const float *left,
+                     size_t row, size_t rows, size_t col, size_t cols, product_step step)
+{
+    float *at = args->dst + row * args->cols + col;
+
+    if (rows == PRODUCT_TILE_ROWS && cols == PRODUCT_COLS) {
+        tile_multiply(left, panels->right, step.inner, at, args->cols, step.is_first);
+    } else {
+        if (!step.is_first) {
+            tile_copy(panels->tile, PRODUCT_COLS, at, args->cols, rows, cols);
+        }
+        tile_multiply(left, panels->right, step.inner, panels->tile, PRODUCT_COLS, step.is_first);
+        tile_copy(at, args->cols, panels->tile, PRODUCT_COLS, rows, cols);
+    }
+    for (size_t i = 0; step.is_last && i < rows; i++) {
+        row_finish(args, (row + i) * args->cols + col, cols);
+    }
+}
+
+/* The tiles of `cols` columns, of which the panel of the right has been packed. */
+static void column_run(const sherdi_product_args *args, product_panels *panels, size_t first_row,
+                       size_t rows, size_t col, size_t cols, product_step step)
+{
+    for (size_t i = 0; i < rows; i += PRODUCT_TILE_ROWS) {
+        size_t row = first_row + i;
+
+        if (args->is_symmetric && row >= col + cols) {
+            break; /* this tile and what follows is below the diagonal */
+        }
+        tile_run(args, panels, panels->left[i / PRODUCT_TILE_ROWS], row,
+                 sherdi_min_size(PRODUCT_TILE_ROWS, rows - i), col, cols, step);
+    }
+}
+
+static void range_product(const sherdi_product_args *args, size_t first_row, size_t rows,
+                          size_t first_col, size_t cols)
+{
+    product_panels panels;
+    size_t         done = 0;
+
+    do {
+        product_step step  = {sherdi_min_size(PRODUCT_INNER, args->inner - done), done == 0,
+                              done + PRODUCT_INNER >= args->inner};
+        const float *left  = args->left + done * args->left_inner_stride;
+        const float *right = args->right + done * args->right_inner_stride;
+
+        for (size_t i = 0; i < rows; i += PRODUCT_TILE_ROWS) {
+            panel_pack(panels.left[i / PRODUCT_TILE_ROWS], PRODUCT_LEFT_WIDTH, PRODUCT_TILE_ROWS,
+                       left + (first_row + i) * args->left_row_stride, args->left_row_stride,
+                       args->left_inner_stride, sherdi_min_size(PRODUCT_TILE_ROWS, rows - i),
+                       step.inner);
+        }
+        for (size_t j = 0; j < cols; j += PRODUCT_COLS) {
+            size_t col   = first_col + j;
+            size_t count = sherdi_min_size(PRODUCT_COLS, cols - j);
+
+            panel_pack(panels.right, PRODUCT_COLS, PRODUCT_COLS,
+                       right + col * args->right_col_stride, args->right_col_stride,
+                       args->right_inner_stride, count, step.inner);
+            column_run(args, &panels, first_row, rows, col, count, step);
+        }
+        done += PRODUCT_INNER;
+    } while (done < args->inner);
+}
