@@ -105,8 +105,8 @@ typedef struct sherdi_update_args {
     sherdi_encoding encodings[SHERDI_UPDATE_MOST_PARTS];
     uint64_t        step;      /* of the optimizer, for encodings that round at random */
     int             ties_part; /* of a master that is BESIDE: the part whose signs are its ties */
-    uint64_t
-        *fingerprint; /* the block's share is added; see sherdi_mix_element. Not by lamb_norms */
+    uint64_t                *
+        fingerprint; /* the block's share is added; see sherdi_mix_element. NULL: nobody asks. Not by lamb_norms */
     sherdi_lamb_norms *norms; /* added to, by lamb_norms alone; need not be normalised */
     const float *
         ratios; /* by parameter: neg_step_size of the coefficients is multiplied by it; NULL: by nothing */

@@ -421,7 +421,9 @@ static void table_update(const sherdi_backend *backend, sherdi_update_id update,
     update_call_run(backend, &call, sherdi_update_parts(update), bytes, trial.ahead_bytes,
                     update_task);
     sherdi_ahead_end(backend, &trial);
-    *args->fingerprint += call.fingerprint;
+    if (args->fingerprint != NULL) {
+        *args->fingerprint += call.fingerprint;
+    }
 }
 
 /* To the one that all threads of the call share; a task has few parameters. */

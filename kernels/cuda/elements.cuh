@@ -143,7 +143,7 @@ static inline __device__ void block_sum(bin_t share, bin_t *sum)
         for (int i = 0; i < BLOCK_WARPS; i++) {
             total += warps[i];
         }
-        if (total != 0) {
+        if (total != 0 && sum != NULL) {
             atomicAdd(sum, total);
         }
     }

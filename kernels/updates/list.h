@@ -6,3 +6,4 @@
 #include "kernels/updates/lion.h"
 #include "kernels/updates/sgd.h"
 #include "kernels/updates/adagrad.h"
+#include "kernels/updates/muon.h"

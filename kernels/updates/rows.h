@@ -1,4 +1,4 @@
-/* The rows of list.h, for whoever has defined some of these three; they end here. No guard: each place that names
+/* The rows of list.h, for whoever has defined some of these four; they end here. No guard: each place that names
  * all updates or all element-wise optimizers includes it.
  *
  *   SHERDI_UPDATE(update, num_parts)                      a formula
@@ -6,7 +6,9 @@
  *                                                         and the fields of its table (engine/optimizers/optimizer.h) that
  *                                                         do not follow from the rest
  *   SHERDI_VARIANT(table, type, update, (fields))         what that type means with some settings: a table without a type
- *                                                         of its own */
+ *                                                         of its own
+ *   SHERDI_SWEEP(update)                                  one of several sweeps of an optimizer, whose table is elsewhere;
+ *                                                         its coefficients too are made of a group's numbers alone */
 #ifndef SHERDI_UPDATE
 #define SHERDI_UPDATE(update, num_parts)
 #endif
@@ -16,9 +18,13 @@
 #ifndef SHERDI_VARIANT
 #define SHERDI_VARIANT(table, type, update, fields)
 #endif
+#ifndef SHERDI_SWEEP
+#define SHERDI_SWEEP(update)
+#endif
 #define SHERDI_UPDATE_ROWS
 #include "kernels/updates/list.h"
 #undef SHERDI_UPDATE_ROWS
 #undef SHERDI_UPDATE
 #undef SHERDI_ELEMENTWISE
 #undef SHERDI_VARIANT
+#undef SHERDI_SWEEP

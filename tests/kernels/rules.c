@@ -29,8 +29,9 @@ static const sherdi_group_step STEPS[2] = {
      .is_nesterov = 1},
 };
 
-#define SHERDI_ELEMENTWISE MAKE_OF
-#define SHERDI_VARIANT     MAKE_OF
+#define SHERDI_ELEMENTWISE   MAKE_OF
+#define SHERDI_VARIANT       MAKE_OF
+#define SHERDI_SWEEP(update) MAKE_OF(update, #update, update, )
 #define MAKE_OF(table, type, update_name, fields)                                                  \
     static void table##_make(update_rule *rule)                                                    \
     {                                                                                              \
@@ -53,6 +54,7 @@ const update_rule *update_rules(void)
 #define MADE_OF(table, type, update, fields) table##_make(&rules[UPDATE_RULE_##table]);
 #define SHERDI_ELEMENTWISE                   MADE_OF
 #define SHERDI_VARIANT                       MADE_OF
+#define SHERDI_SWEEP(update)                 MADE_OF(update, , update, )
 #include "kernels/updates/rows.h"
     return rules;
 }

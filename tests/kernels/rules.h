@@ -19,6 +19,7 @@ enum {
 #define RULE_OF(table, type, update, fields) UPDATE_RULE_##table,
 #define SHERDI_ELEMENTWISE                   RULE_OF
 #define SHERDI_VARIANT                       RULE_OF
+#define SHERDI_SWEEP(update)                 RULE_OF(update, #update, update, )
 #include "kernels/updates/rows.h"
     UPDATE_RULES,
 };
