@@ -34,7 +34,13 @@ typedef struct sherdi_group_settings {
 typedef struct sherdi_sgd_settings {
     double momentum, dampening; /* momentum 0: there is no buffer */
     int    is_nesterov;
+    int    has_momentum, has_nesterov; /* given; else the optimizer's defaults */
 } sherdi_sgd_settings;
+
+typedef struct sherdi_muon_settings {
+    int steps;
+    int matches_rms; /* adjust_lr_fn match_rms_adamw */
+} sherdi_muon_settings;
 
 typedef struct sherdi_adagrad_settings {
     double lr_decay;
@@ -118,6 +124,7 @@ typedef struct sherdi_settings {
     sherdi_lamb_settings    lamb;
     sherdi_sgd_settings     sgd;
     sherdi_adagrad_settings adagrad;
+    sherdi_muon_settings    muon;
     sherdi_group_settings   groups[SHERDI_MAX_GROUPS]; /* behind the last one all is 0 */
     sherdi_schedule_params  schedule;
     double                  gradient_clipping; /* 0: off */

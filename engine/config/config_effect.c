@@ -194,6 +194,7 @@ static void own_default_effect(const sherd_config *config, sherdi_config_id id,
     const sherdi_optimizer          *optimizer;
     const sherdi_optimizer_defaults *own;
     double                           first, second = 0;
+    int64_t                          integer = 0;
 
     if (!sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE)) {
         return;
@@ -205,9 +206,17 @@ static void own_default_effect(const sherd_config *config, sherdi_config_id id,
     if (id == SHERDI_CONFIG_BETAS) {
         second = own->betas[1];
     }
+    if (id == SHERDI_CONFIG_NESTEROV) {
+        integer = own->is_nesterov;
+        first   = own->is_nesterov;
+    }
+    if (id == (optimizer->with_momentum == NULL ? SHERDI_CONFIG_MOMENTUM : SHERDI_CONFIG_BETAS)) {
+        first = 0; /* the other one is what it has */
+    }
     if (first != 0) {
-        out->value.real   = first;
-        out->value.second = second;
+        out->value.integer = integer;
+        out->value.real    = first;
+        out->value.second  = second;
         (void)snprintf(out->origin, sizeof(out->origin), "%sdefault of %s",
                        is_auto ? "auto: the " : "", sherdi_optimizer_name(optimizer));
     }
@@ -349,6 +358,8 @@ static void rule_effect(const sherd_config *config, int world_size, sherdi_confi
     case SHERDI_CONFIG_LR:
     case SHERDI_CONFIG_BETAS:
     case SHERDI_CONFIG_EPS:
+    case SHERDI_CONFIG_MOMENTUM:
+    case SHERDI_CONFIG_NESTEROV:
         own_default_effect(config, id, out);
         break;
     case SHERDI_CONFIG_OVERLAP_COMM:

@@ -140,11 +140,15 @@
     X(EXCLUDE_1D, "optimizer.params.exclude_1d", BOOL, (SETS(lamb.exclude_1d), OFF), \
       "Lamb: the trust ratio of parameters with at most one dimension is 1, in groups that do not say otherwise (a key of sherd's own)") \
     X(MOMENTUM, "optimizer.params.momentum", REAL, (SETS(sgd.momentum), NUMBER(0.0), \
-      BELOW(0, 1)), "SGD: share of the buffer that stays; 0: there is no buffer") \
+      BELOW(0, 1)), "SGD and Muon (0.95 unless it is given): share of the buffer that stays; 0, of SGD: there is no buffer") \
     X(DAMPENING, "optimizer.params.dampening", REAL, (SETS(sgd.dampening), NUMBER(0.0), \
       RANGE(0, 1)), "SGD: share of the gradient that stays out of the buffer, but for the first step's") \
     X(NESTEROV, "optimizer.params.nesterov", BOOL, (SETS(sgd.is_nesterov), OFF), \
-      "SGD: Nesterov's momentum") \
+      "SGD and Muon (true unless it is given): Nesterov's momentum") \
+    X(NS_STEPS, "optimizer.params.ns_steps", INT, (SETS(muon.steps), NUMBER(5), RANGE(1, 20)), \
+      "Muon: steps of the Newton-Schulz iteration") \
+    X(ADJUST_LR, "optimizer.params.adjust_lr_fn", TEXT, (SETS(muon.matches_rms), FIRST("original"), CHOICES("original|match_rms_adamw")), \
+      "Muon: what the rate of a matrix of r rows and c columns is multiplied by: max(1, r / c)^0.5, or 0.2 max(r, c)^0.5, with which rates and decay of AdamW can be kept (as in PyTorch)") \
     X(LR_DECAY, "optimizer.params.lr_decay", REAL, (SETS(adagrad.lr_decay), NUMBER(0.0), \
       RANGE(0, INFINITY)), "Adagrad: step t divides the rate by 1 + (t - 1) times this") \
     X(INITIAL_ACCUMULATOR, "optimizer.params.initial_accumulator_value", REAL, (SETS(adagrad.initial), NUMBER(0.0), \

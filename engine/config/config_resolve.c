@@ -53,6 +53,37 @@ static sherd_status precision_check(const sherd_config *config)
     return SHERD_OK;
 }
 
+/* Which of the optimizers the configuration names. */
+static size_t optimizer_index(const sherd_config *config)
+{
+    return (size_t)sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
+}
+
+static int optimizer_reads(size_t index, sherdi_config_id id)
+{
+    const sherdi_optimizer *optimizer = sherdi_optimizer_at(index);
+
+    for (size_t i = 0; i < optimizer->num_keys; i++) {
+        if (optimizer->keys[i] == (int)id) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether the optimizer named has Nesterov's momentum, and no buffer that it could be without. */
+static int has_no_dampening(const sherd_config *config)
+{
+    size_t index;
+
+    if (!sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE)) {
+        return 0;
+    }
+    index = optimizer_index(config);
+    return optimizer_reads(index, SHERDI_CONFIG_NESTEROV) &&
+           !optimizer_reads(index, SHERDI_CONFIG_DAMPENING);
+}
+
 static sherd_status coefficients_check(const sherd_config *config)
 {
     if (sherdi_config_is_on(config, SHERDI_CONFIG_VENDOR_REDUCTION) &&
@@ -68,7 +99,7 @@ static sherd_status coefficients_check(const sherd_config *config)
             "wants units that have one place, and with sherd.free_packing "
             "they have none; leave one of the two out");
     }
-    if (sherdi_config_is_on(config, SHERDI_CONFIG_NESTEROV) &&
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_NESTEROV) && !has_no_dampening(config) &&
         (sherdi_config_real(config, SHERDI_CONFIG_MOMENTUM) == 0 ||
          sherdi_config_real(config, SHERDI_CONFIG_DAMPENING) != 0)) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_NESTEROV,
@@ -90,35 +121,38 @@ sherd_status sherdi_config_check(const sherd_config *config, int is_complete)
 
 /* ---- remarks ---- */
 
-/* Which of the optimizers the configuration names. */
-static size_t optimizer_index(const sherd_config *config)
+/* Named for all parameters, or for those of a group. */
+static int optimizer_is_used(const sherd_config *config, size_t index)
 {
-    return (size_t)sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
+    const sherdi_config_value *groups = &config->entries[SHERDI_CONFIG_GROUPS].value;
+
+    for (int64_t g = 0; groups->groups != NULL && g < groups->integer; g++) {
+        if (groups->groups[g].optimizer == 1 + (int)index) {
+            return 1;
+        }
+    }
+    return index == optimizer_index(config);
 }
 
-/* Given keys that another optimizer than the one named is alone to read. */
-static sherd_status others_remark(sherd_config *config, size_t other)
+/* A given key that some optimizers alone read, and none of those that are used. */
+static sherd_status others_remark(sherd_config *config, sherdi_config_id id)
 {
-    const sherdi_config_value *groups    = &config->entries[SHERDI_CONFIG_GROUPS].value;
-    const sherdi_optimizer    *optimizer = sherdi_optimizer_at(other);
-    char                       sentence[64];
-    size_t                     bytes;
-    const char *type = sherdi_config_choice_at(sherdi_optimizer_types + 1, other, &bytes);
+    char   readers[64] = "";
+    size_t len         = 0;
 
-    (void)snprintf(sentence, sizeof(sentence), "is ignored: only %.*s reads it", (int)bytes, type);
-    for (int64_t g = 0; groups->groups != NULL && g < groups->integer; g++) {
-        if (groups->groups[g].optimizer == 1 + (int)other) {
+    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
+        if (!optimizer_reads(i, id)) {
+            continue;
+        }
+        if (optimizer_is_used(config, i)) {
             return SHERD_OK;
         }
+        len += (size_t)snprintf(readers + len, sizeof(readers) - len, "%s%s",
+                                len == 0 ? "is ignored: only " : " or ",
+                                sherdi_optimizer_name(sherdi_optimizer_at(i)));
     }
-    for (size_t i = 0; i < optimizer->num_keys; i++) {
-        sherdi_config_id key = (sherdi_config_id)optimizer->keys[i];
-
-        if (sherdi_config_is_given(config, key)) {
-            SHERDI_TRY(sherdi_config_key_warn(config, key, sentence));
-        }
-    }
-    return SHERD_OK;
+    (void)snprintf(readers + len, sizeof(readers) - len, " reads it");
+    return len == 0 ? SHERD_OK : sherdi_config_key_warn(config, id, readers);
 }
 
 /* Given keys that the optimizer named does not read, though others do. */
@@ -142,9 +176,9 @@ static sherd_status optimizer_remark(sherd_config *config)
 {
     int has_type = sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
 
-    for (size_t i = 0; i < sherdi_optimizer_count() && has_type; i++) {
-        if (i != optimizer_index(config)) {
-            SHERDI_TRY(others_remark(config, i));
+    for (int id = 0; id < SHERDI_CONFIG_IDS && has_type; id++) {
+        if (sherdi_config_is_given(config, (sherdi_config_id)id)) {
+            SHERDI_TRY(others_remark(config, (sherdi_config_id)id));
         }
     }
     if (has_type) {
@@ -381,10 +415,12 @@ static sherd_status monitors_resolve(const sherd_config *config, sherdi_settings
 
 static void rules_apply(const sherd_config *config, sherdi_settings *settings)
 {
-    settings->has_comm_dtype = sherdi_config_is_given(config, SHERDI_CONFIG_COMM_DTYPE);
-    settings->has_lr         = sherdi_config_is_given(config, SHERDI_CONFIG_LR);
-    settings->has_betas      = sherdi_config_is_given(config, SHERDI_CONFIG_BETAS);
-    settings->has_eps        = sherdi_config_is_given(config, SHERDI_CONFIG_EPS);
+    settings->has_comm_dtype   = sherdi_config_is_given(config, SHERDI_CONFIG_COMM_DTYPE);
+    settings->has_lr           = sherdi_config_is_given(config, SHERDI_CONFIG_LR);
+    settings->has_betas        = sherdi_config_is_given(config, SHERDI_CONFIG_BETAS);
+    settings->has_eps          = sherdi_config_is_given(config, SHERDI_CONFIG_EPS);
+    settings->sgd.has_momentum = sherdi_config_is_given(config, SHERDI_CONFIG_MOMENTUM);
+    settings->sgd.has_nesterov = sherdi_config_is_given(config, SHERDI_CONFIG_NESTEROV);
     scaler_resolve(config, &settings->scaler);
     settings->check_overflow |= settings->compute_dtype == SHERD_F16;
     settings->optimizer = sherdi_optimizer_in(settings, settings->optimizer);

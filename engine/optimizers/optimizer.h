@@ -56,7 +56,8 @@ typedef enum sherdi_grain {
 
 /* What keys of optimizer.params are while nobody gives them; 0: what the key itself says. */
 typedef struct sherdi_optimizer_defaults {
-    double lr, betas[2], eps;
+    double lr, betas[2], eps; /* a momentum is the first of the betas */
+    int    is_nesterov;
 } sherdi_optimizer_defaults;
 
 /* From the norms of all parameters to what the second sweep is told. */
@@ -121,13 +122,20 @@ static inline const sherdi_optimizer *sherdi_optimizer_with_momentum(
            : momentum != 0                  ? optimizer->with_momentum
                                             : optimizer->without_momentum;
 }
+/** Where it has a momentum: the configuration's, or its own default. */
+static inline double sherdi_optimizer_momentum(const sherdi_settings  *settings,
+                                               const sherdi_optimizer *optimizer)
+{
+    return settings->sgd.has_momentum ? settings->sgd.momentum : optimizer->defaults.betas[0];
+}
 /** What an optimizer means in this configuration: adam_w_mode, momentum. */
 static inline const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings  *settings,
                                                           const sherdi_optimizer *optimizer)
 {
     return settings->decouples_decay && optimizer->decoupled != NULL
                ? optimizer->decoupled
-               : sherdi_optimizer_with_momentum(optimizer, settings->sgd.momentum);
+               : sherdi_optimizer_with_momentum(optimizer,
+                                                sherdi_optimizer_momentum(settings, optimizer));
 }
 /** The one that `name` means in this configuration, in any case; `who` names it, for the sentence. E_NOTSUP, with the
  *  names that there are. */

@@ -103,7 +103,7 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_s
                      .bias2       = 1,
                      .step        = step,
                      .dampening   = settings->sgd.dampening,
-                     .is_nesterov = settings->sgd.is_nesterov,
+                     .is_nesterov = numbers.is_nesterov,
                      .lr_decay    = settings->adagrad.lr_decay,
                      .initial     = settings->adagrad.initial,
     };
