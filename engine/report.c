@@ -220,6 +220,7 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
         plan->moves.nvme_written_step_bytes + sherdi_store_blob_bytes(engine);
     report.update_device_planned = plan->moves.update_device_bytes;
     report.update_host_planned   = plan->moves.update_host_bytes;
+    report.update_flops_planned  = plan->moves.update_flops;
     report.wear_days             = wear.days;
     report.wear_step_s           = wear.step_seconds;
     if (plan == engine->plan) {
@@ -242,13 +243,14 @@ void sherd_prediction_init(sherd_prediction *prediction)
 
 static sherd_status rates_check(const sherd_rates *rates)
 {
-    const double values[] = {rates->wire,       rates->down,   rates->up,   rates->nvme_read,
-                             rates->nvme_write, rates->device, rates->host, rates->compute_s};
+    const double values[] = {rates->wire,      rates->down,       rates->up,
+                             rates->nvme_read, rates->nvme_write, rates->device,
+                             rates->host,      rates->compute_s,  rates->products};
 
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         if (!(values[i] >= 0) || !isfinite(values[i])) {
             return sherdi_fail(SHERD_E_INVAL,
-                               "a rate of sherd_rates is %g: bytes a second, 0 for what takes no "
+                               "a rate of sherd_rates is %g: so many a second, 0 for what takes no "
                                "time",
                                values[i]);
         }

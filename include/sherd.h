@@ -932,6 +932,8 @@ typedef struct sherd_traffic_report {
     double   wear_days; /* until a drive is written as often as it is rated for, by all ranks of the
                            host; 0: nothing is written. At `wear_step_s` a step */
     double wear_step_s; /* aio.step_seconds, else what the drive's traffic alone takes at 2 GB/s */
+    uint64_t
+        update_flops_planned; /* of a boundary's products of matrices, which this rank makes (Muon) */
 } sherd_traffic_report;
 SHERD_API void sherd_traffic_report_init(sherd_traffic_report *report);
 /** Before seal the plan's numbers alone. The wire counts all engines of the world. Waits for the drive's transfers

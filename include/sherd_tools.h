@@ -30,7 +30,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_simulate_with(int rank, int wo
 
 /* --------------------------------------------------------------- plans --- */
 
-/* What moves bytes for one rank, bytes a second; a rate of 0 makes what it moves take no time. */
+/* What moves bytes for one rank, bytes a second, and what multiplies matrices; a rate of 0 makes what it does take no time. */
 typedef struct sherd_rates {
     size_t struct_size;
     double wire;                  /* sent, all ranks at it */
@@ -38,6 +38,8 @@ typedef struct sherd_rates {
     double nvme_read, nvme_write; /* this rank's share of its host's drives */
     double device, host;          /* memory of the update's kernels */
     double compute_s;             /* the trainer's own seconds of a micro-batch */
+    double
+        products; /* operations of floating point a second, of an update by whole matrices (Muon) */
 } sherd_rates;
 SHERD_API void sherd_rates_init(sherd_rates *rates);
 

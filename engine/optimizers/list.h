@@ -4,4 +4,5 @@
     SHERDI_OPTIMIZER(type, sherdi_optimizer_##table)
 #include "kernels/updates/rows.h"
 SHERDI_OPTIMIZER("Lamb", sherdi_optimizer_lamb)
+SHERDI_OPTIMIZER("Muon", sherdi_optimizer_muon)
 SHERDI_OPTIMIZER("none", sherdi_optimizer_none)

@@ -27,7 +27,7 @@ typedef struct sherdi_sweep_args {
     const sherdi_span     *spans;
     size_t                 num_spans;
     const void            *coeffs; /* by group */
-    const void            *grad;
+    const void            *grad;   /* of a sweep that reads directions: what became of them, fp32 */
     sherd_dtype            grad_dtype;
     void                  *parts[SHERDI_MOST_PARTS];
     const sherdi_encoding *encodings; /* by part */
@@ -35,15 +35,18 @@ typedef struct sherdi_sweep_args {
     uint64_t               step;      /* ... too */
     void            *param; /* receives the new value in param_dtype; NULL: the master is it */
     sherd_dtype      param_dtype;
+    float           *direction;   /* of the block, which a sweep that writes it makes */
     uint64_t        *fingerprint; /* the last sweep adds the block's share: sherdi_mix_element */
     sherdi_norm_acc *norms;       /* num_norms by parameter: the first of two sweeps adds to them */
     const float     *ratios;      /* by parameter, for the second */
 } sherdi_sweep_args;
 
-/* One walk over the whole state. The last sweep writes; what fails in an earlier one leaves the old state whole. */
+/* One pass over blocks: with norms of whole tensors over all of them, with matrices over those of a segment. The last sweep
+ * writes the parameter. */
 typedef struct sherdi_sweep {
     unsigned reads, writes; /* bit i: part i */
     int      reads_gradient;
+    int      writes_direction, reads_direction; /* SHERDI_GRAIN_MATRIX only */
     int      writes_param;
     void (*run)(const sherdi_backend *lane, const sherdi_sweep_args *args);
 } sherdi_sweep;
@@ -51,7 +54,10 @@ typedef struct sherdi_sweep {
 /* The smallest thing that an update can be made of alone. */
 typedef enum sherdi_grain {
     SHERDI_GRAIN_ELEMENT = 0, /* one sweep */
-    SHERDI_GRAIN_TENSOR, /* norms of whole tensors: two sweeps, the ranks add the norms between them */
+    SHERDI_GRAIN_TENSOR, /* norms of whole tensors: two sweeps, the ranks add the norms between them; the first writes
+                            nothing, so what fails in it leaves the old state whole */
+    SHERDI_GRAIN_MATRIX, /* whole matrices: the first of two sweeps makes directions, which the ranks gather; another matrix is
+                            made of each, and the second sweep updates by that */
 } sherdi_grain;
 
 /* What keys of optimizer.params are while nobody gives them; 0: what the key itself says. */
@@ -68,6 +74,13 @@ typedef struct sherdi_ratio_args {
     float                 *ratios;
     size_t                 num_params;
 } sherdi_ratio_args;
+
+/* A matrix of directions, row-major on the lane's device, with zeros behind it up to a whole chunk. */
+typedef struct sherdi_matrix_args {
+    float *matrix;
+    size_t rows, cols;
+    void  *workspace; /* workspace_bytes of it */
+} sherdi_matrix_args;
 
 struct sherdi_optimizer {
     sherdi_optimizer_part parts[SHERDI_MOST_PARTS]; /* the first is the master */
@@ -97,6 +110,13 @@ struct sherdi_optimizer {
     int (*has_ratio)(const sherdi_settings *settings, const sherdi_model_group *group,
                      const sherdi_model_param *param);
     void (*ratios)(const sherdi_backend *host, const sherdi_ratio_args *args);
+
+    /* Of SHERDI_GRAIN_MATRIX only: what is made of a matrix, in its place; the bytes that it takes meanwhile, a multiple of
+     * SHERD_ALIGN_BYTES, and its operations of floating point. */
+    void (*matrix)(const sherdi_backend *lane, const sherdi_settings *settings,
+                   const sherdi_matrix_args *args);
+    size_t (*workspace_bytes)(size_t rows, size_t cols);
+    double (*matrix_flops)(const sherdi_settings *settings, size_t rows, size_t cols);
 };
 
 #define SHERDI_OPTIMIZER(type, table) extern const sherdi_optimizer table;

@@ -117,6 +117,7 @@ static void buffers_name(sherdi_plan *plan)
         [SHERDI_BUFFER_TRANSIENT]    = {"transient gradients", SHERDI_MEM_TRANSIENT, 0, 0, 0, 0},
         [SHERDI_BUFFER_STAGING]      = {"staging", SHERDI_MEM_STAGING, 0, 1, 0, 0},
         [SHERDI_BUFFER_GRAD_STAGING] = {"staging of gradients", SHERDI_MEM_STAGING, 0, 0, 0, 0},
+        [SHERDI_BUFFER_DIRECTIONS]   = {"directions of matrices", SHERDI_MEM_STAGING, 0, 1, 0, 0},
         [SHERDI_BUFFER_SCALARS]      = {"scalars of kernels", SHERDI_MEM_STAGING, 0, 0, 0, 0},
         [SHERDI_BUFFER_HOST_PARAMS]  = {"offloaded parameters", SHERDI_MEM_HOST_PARAMS, 0, 0, 1, 0},
         [SHERDI_BUFFER_HOST_GRADS]   = {"offloaded gradients", SHERDI_MEM_HOST_GRADS, 0, 0, 1, 0},
@@ -152,16 +153,14 @@ static void buffers_name(sherdi_plan *plan)
     }
 }
 
-int sherdi_plan_sweeps(const sherdi_plan *plan)
+int sherdi_plan_is_measured(const sherdi_plan *plan)
 {
-    int most = 0;
-
     for (size_t i = 0; i < plan->num_optimizers; i++) {
-        int sweeps = plan->optimizers[i].optimizer->num_sweeps;
-
-        most = sweeps > most ? sweeps : most;
+        if (plan->optimizers[i].optimizer->grain == SHERDI_GRAIN_TENSOR) {
+            return 1;
+        }
     }
-    return most;
+    return 0;
 }
 
 const sherdi_plan_optimizer *sherdi_plan_optimizer_of(const sherdi_plan      *plan,

@@ -168,8 +168,9 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_TRANSIENT,
     SHERDI_BUFFER_STAGING,
     SHERDI_BUFFER_GRAD_STAGING, /* slices of gradients on their way to host memory */
-    SHERDI_BUFFER_SCALARS,      /* small data of kernels: see sherdi_plan_scalars */
-    SHERDI_BUFFER_HOST_PARAMS,  /* from here on in host memory */
+    SHERDI_BUFFER_DIRECTIONS, /* of a segment of matrices, whole, and what is needed to work with one of them */
+    SHERDI_BUFFER_SCALARS,     /* small data of kernels: see sherdi_plan_scalars */
+    SHERDI_BUFFER_HOST_PARAMS, /* from here on in host memory */
     SHERDI_BUFFER_HOST_GRADS,
     SHERDI_BUFFER_HOST_STATE,
     SHERDI_BUFFER_BOUNCE, /* of the block that is updated: its gradient from, its new values to the device */
@@ -191,6 +192,7 @@ typedef struct sherdi_plan_moves {
     uint64_t nvme_index_bytes; /* of these, a commit's record */
     uint64_t update_device_bytes,
         update_host_bytes; /* memory that norm and update read and write */
+    uint64_t update_flops; /* of products of matrices, per boundary */
 } sherdi_plan_moves;
 
 /* What the plan knows of the machine. 0: unknown. */
@@ -249,10 +251,12 @@ typedef struct sherdi_plan {
     size_t receive_bytes;      /* and that room: the other ranks' slices; beside the buffers here */
     size_t grad_staging_bytes; /* of one slot; there are num_grad_stagings */
     int    num_grad_stagings;
-    size_t bounce_param_offset; /* bounce buffer: new values, behind the gradient */
-    size_t bounce_bytes;        /* of one buffer; there are num_bounces */
+    size_t bounce_param_offset;     /* bounce buffer: new values, behind the gradient */
+    size_t bounce_direction_offset; /* ... directions of a block, behind these */
+    size_t bounce_bytes;            /* of one buffer; there are num_bounces */
     int    num_bounces;
-    int    publishes_early; /* while later blocks are updated */
+    size_t workspace_offset; /* directions: where the workspace begins */
+    int    publishes_early;  /* while later blocks are updated */
     /* beside the buffers, while a checkpoint is saved or loaded: slots of data on their way from and to its files */
     size_t checkpoint_slot_bytes, checkpoint_slots;
     size_t fill_elems, fill_cast_offset; /* fill: values, then the same in the parameter's type */
@@ -395,10 +399,16 @@ static inline int sherdi_segment_parts(const sherdi_segment *segment)
     return segment->optimizer == NULL ? 0 : segment->optimizer->num_parts;
 }
 
-/** How often an update goes over a segment; 0: it is frozen. */
-static inline int sherdi_segment_sweeps(const sherdi_segment *segment)
+/** Whether the norms of a segment's tensors are taken before it is updated. */
+static inline int sherdi_segment_is_measured(const sherdi_segment *segment)
 {
-    return segment->optimizer == NULL ? 0 : segment->optimizer->num_sweeps;
+    return segment->optimizer != NULL && segment->optimizer->grain == SHERDI_GRAIN_TENSOR;
+}
+
+/** Whether a segment is updated by whole matrices. */
+static inline int sherdi_segment_has_matrices(const sherdi_segment *segment)
+{
+    return segment->optimizer != NULL && segment->optimizer->grain == SHERDI_GRAIN_MATRIX;
 }
 
 /** Bytes of so many elements of a part of a segment's state: sherdi_encoding_bytes. */
@@ -445,8 +455,8 @@ static inline size_t sherdi_saved_bytes(const sherdi_segment *segment)
                                       : (size_t)sherdi_segment_parts(segment) * sizeof(float);
 }
 
-/** How often an update goes over the state, at most. */
-int sherdi_plan_sweeps(const sherdi_plan *plan);
+/** Whether the norms of any tensors are taken before an update. */
+int sherdi_plan_is_measured(const sherdi_plan *plan);
 /** What the plan has of an optimizer that a segment names. */
 const sherdi_plan_optimizer *sherdi_plan_optimizer_of(const sherdi_plan      *plan,
                                                       const sherdi_optimizer *optimizer);

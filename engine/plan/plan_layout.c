@@ -153,6 +153,24 @@ static sherd_status param_type_check(const sherdi_plan *plan, const sherdi_model
         param->name, sherd_dtype_name((sherd_dtype)param->dtype), sherd_dtype_name(compute));
 }
 
+/* What is updated by whole matrices is one. */
+static sherd_status matrix_check(const sherdi_model *model, const sherdi_model_param *param,
+                                 const sherdi_optimizer *optimizer)
+{
+    const char *name;
+
+    if (optimizer == NULL || optimizer->grain != SHERDI_GRAIN_MATRIX || param->ndim == 2) {
+        return SHERD_OK;
+    }
+    name = sherdi_optimizer_name(optimizer);
+    return sherdi_fail(
+        SHERD_E_INVAL,
+        "parameter %s of unit %s is no matrix (dimensions: %d), and %s updates matrices alone; "
+        "give "
+        "it to a group with another optimizer (sherd.groups, sherd_group_params.optimizer)",
+        param->name, model->units[param->unit].name, param->ndim, name);
+}
+
 static sherd_status optimizer_take(sherdi_plan *plan, const sherdi_optimizer *optimizer)
 {
     for (size_t i = 0; i < plan->num_optimizers; i++) {
@@ -223,6 +241,7 @@ static sherd_status unit_segments_make(sherdi_plan *plan, const sherdi_model *mo
         int                       index;
 
         SHERDI_TRY(param_type_check(plan, param));
+        SHERDI_TRY(matrix_check(model, param, wanted.optimizer));
         SHERDI_TRY(segment_take(plan, &wanted, first, &index));
         plan->params[unit->params[i]].segment = index;
         plan->segments[index].elems += param->elems;
@@ -569,6 +588,26 @@ static void staging_size(sherdi_plan *plan)
         sherdi_round_up(sherdi_max_size(grads, plan->publish_offset + publish), SHERD_ALIGN_BYTES);
 }
 
+/* The largest segment of matrices whole, and what the largest of them takes. */
+static void directions_size(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t elems     = 0;
+    size_t workspace = 0;
+
+    for (size_t p = 0; p < model->num_params; p++) {
+        const sherdi_model_param *param   = &model->params[p];
+        const sherdi_segment     *segment = sherdi_param_segment(plan, p);
+
+        if (sherdi_segment_has_matrices(segment)) {
+            elems     = sherdi_max_size(elems, segment->padded_elems);
+            workspace = sherdi_max_size(
+                workspace, segment->optimizer->workspace_bytes(param->shape[0], param->shape[1]));
+        }
+    }
+    plan->workspace_offset = sherdi_round_up(elems * sizeof(float), SHERD_ALIGN_BYTES);
+    plan->buffers[SHERDI_BUFFER_DIRECTIONS].bytes = plan->workspace_offset + workspace;
+}
+
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
     size_t host_elems = 0;
@@ -582,6 +621,7 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(sherdi_plan_offload_lay_out(plan, model));
     SHERDI_TRY(sherdi_plan_check_encodings(plan, model));
     staging_size(plan);
+    directions_size(plan, model);
     fill_size(plan, model);
     checkpoint_size(plan);
     return SHERD_OK;

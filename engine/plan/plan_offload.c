@@ -175,11 +175,23 @@ static size_t extents_longest(const sherdi_extent *extents, size_t count)
     return longest;
 }
 
-/* In memory a block is an extent. On a drive small ones travel together, in as many bytes as the largest
- * block has. */
+/* Whether a block on a drive joins the extent of the one before it there, which has so many bytes by now: small ones travel
+ * together. Those of a segment of matrices all do, and alone: its two sweeps go over them while they are in one slot. */
+static int extent_is_joined(const sherdi_plan *plan, const sherdi_block *before,
+                            const sherdi_block *block, size_t bytes, size_t most)
+{
+    if (sherdi_segment_has_matrices(&plan->segments[block->segment]) ||
+        sherdi_segment_has_matrices(&plan->segments[before->segment])) {
+        return before->segment == block->segment;
+    }
+    return bytes + block_state_bytes(plan, block) <= most;
+}
+
+/* In memory a block is an extent. On a drive it has as many bytes as the largest block, or as a segment of matrices. */
 static sherd_status state_extents_make(sherdi_plan *plan)
 {
-    size_t most = 0;
+    const sherdi_block *before = NULL; /* on the drive */
+    size_t              most   = 0;
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
         if (plan->blocks[b].space == SHERDI_SPACE_STORAGE) {
@@ -195,13 +207,14 @@ static sherd_status state_extents_make(sherdi_plan *plan)
 
         block->state_offset = 0;
         if (block->space == SHERDI_SPACE_STORAGE && last != NULL &&
-            last->len_bytes + bytes <= most) {
+            extent_is_joined(plan, before, block, last->len_bytes, most)) {
             block->state_offset = last->len_bytes;
             last->len_bytes += bytes;
         } else {
             SHERDI_TRY(extent_add(plan, extents, count, &plan->cap_extents[block->space], bytes));
         }
         block->extent = *count - 1;
+        before        = block->space == SHERDI_SPACE_STORAGE ? block : before;
     }
     return SHERD_OK;
 }
@@ -448,8 +461,9 @@ static size_t bounce_grad_bytes(const sherdi_plan *plan, const sherdi_block *blo
 
 static void bounce_size(sherdi_plan *plan)
 {
-    size_t grads  = 0;
-    size_t params = 0;
+    size_t grads      = 0;
+    size_t params     = 0;
+    size_t directions = 0;
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_block   *block   = &plan->blocks[b];
@@ -462,10 +476,16 @@ static void bounce_size(sherdi_plan *plan)
         if (segment->param_space == SHERDI_SPACE_DEVICE && !keeps_values(plan, block)) {
             params = sherdi_max_size(params, block->elems * sherdi_compute_bytes(segment));
         }
+        if (sherdi_segment_has_matrices(segment)) {
+            directions = sherdi_max_size(directions, block->elems * sizeof(float));
+        }
     }
     plan->bounce_param_offset = sherdi_round_up(grads, SHERD_ALIGN_BYTES);
-    plan->bounce_bytes = plan->bounce_param_offset + sherdi_round_up(params, SHERD_ALIGN_BYTES);
-    plan->num_bounces  = plan->machine.has_device ? SHERDI_MOST_BOUNCES : 1;
+    plan->bounce_direction_offset =
+        plan->bounce_param_offset + sherdi_round_up(params, SHERD_ALIGN_BYTES);
+    plan->bounce_bytes =
+        plan->bounce_direction_offset + sherdi_round_up(directions, SHERD_ALIGN_BYTES);
+    plan->num_bounces                         = plan->machine.has_device ? SHERDI_MOST_BOUNCES : 1;
     plan->buffers[SHERDI_BUFFER_BOUNCE].bytes = plan->bounce_bytes * (size_t)plan->num_bounces;
 }
 
@@ -483,8 +503,9 @@ static sherd_status measured_mark(sherdi_plan *plan)
     int    is_all = 1;
 
     for (size_t s = 0; s < plan->num_segments; s++) {
-        is_all = is_all && (plan->segments[s].optimizer == NULL ||
-                            sherdi_segment_sweeps(&plan->segments[s]) == sherdi_plan_sweeps(plan));
+        is_all = is_all &&
+                 (plan->segments[s].optimizer == NULL ||
+                  sherdi_segment_is_measured(&plan->segments[s]) == sherdi_plan_is_measured(plan));
     }
     if (is_all || states == 0) {
         return SHERD_OK;
@@ -497,7 +518,7 @@ static sherd_status measured_mark(sherdi_plan *plan)
     }
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[b];
-        int is_measured           = sherdi_segment_sweeps(&plan->segments[block->segment]) > 1;
+        int is_measured           = sherdi_segment_is_measured(&plan->segments[block->segment]);
 
         if (is_measured && block->space == SHERDI_SPACE_STORAGE) {
             plan->measured_state[block->extent] = 1;

@@ -10,6 +10,7 @@
  *   program_units.c    acquire and release: gathers, the trainer's use
  *   program_grads.c    gradients of a window
  *   program_walk.c     walks over the blocks: norm, update, publish, fingerprint
+ *   program_matrices.c directions of matrices, and what is made of them
  *   program_params.c   the parameters of a block, beside its state and at rest
  *   program_values.c   first values, and any range of any value */
 #ifndef SHERDI_ENGINE_PLAN_PROGRAM_H
@@ -41,6 +42,7 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_ROLLBACK, /* ... or what counted before does again */
     SHERDI_OP_NORM,
     SHERDI_OP_UPDATE, /* one sweep of the optimizer over a block */
+    SHERDI_OP_MATRIX, /* what the optimizer makes of a matrix of directions, in its place */
     SHERDI_OP_FINGERPRINT,
     SHERDI_OP_SAVE,    /* a block's values go to a checkpoint, */
     SHERDI_OP_LOAD,    /* ... or come from one */
@@ -91,7 +93,7 @@ typedef struct sherdi_range {
 enum {
     SHERDI_USE_DST = 0,
     SHERDI_USE_SRC,   /* also the gradient of norm and update */
-    SHERDI_USE_STATE, /* of a block; of a collective in place what lies behind this rank's slice */
+    SHERDI_USE_STATE, /* of a block; of a collective in place what lies behind this rank's slice; of a matrix the workspace */
     SHERDI_USE_PARAM, /* of an update: the compute type that is written; the master where it is that */
     SHERDI_USE_SCALARS, /* what kernels add to */
     SHERDI_USES,
@@ -106,6 +108,7 @@ enum {
     SHERDI_MOVES_WRITTEN,
     SHERDI_MOVES_DEVICE, /* memory that norm and update read and write */
     SHERDI_MOVES_HOST,
+    SHERDI_MOVES_FLOPS, /* no bytes: operations of floating point */
     SHERDI_MEDIA,
 };
 
@@ -215,7 +218,9 @@ typedef struct sherdi_progress {
     int                staged_next;
     size_t            *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
     size_t             bounced;            /* blocks whose gradient went down in this walk */
-    int                is_updated; /* the parameters that are published next come from an update, else from what the state has */
+    size_t
+        directed; /* segments up to which the directions of matrices were gathered in this walk */
+    int is_updated; /* the parameters that are published next come from an update, else from what the state has */
 
     /* values that are given or asked for */
     sherdi_fill_extent *filled[SHERDI_RINGS];
@@ -324,6 +329,9 @@ sherd_status sherdi_program_norm(const sherdi_program *program);
 /** ... of one parameter's, while a step is prepared. */
 sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param);
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk);
+/** This rank ends its update after a failure. The others know nothing of it yet and still come to what the walk gathers on its
+ *  way, and so does this one: what it brings does not matter, the exchange behind the walk tells all. */
+sherd_status sherdi_program_walk_leave(const sherdi_program *program);
 /** Results of a walk come to the host. */
 sherd_status sherdi_program_collect(const sherdi_program *program);
 /** What the ranks have updated goes to all, where it has not yet. */

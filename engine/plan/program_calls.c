@@ -104,7 +104,7 @@ sherd_status sherdi_calls_prepare(const sherdi_calls *calls)
 /* How the first sweep went, and the norms of all tensors. */
 static sherd_status measure(const sherdi_calls *calls)
 {
-    if (sherdi_plan_sweeps(calls->plan) < 2) {
+    if (!sherdi_plan_is_measured(calls->plan)) {
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_calls_walk(calls, SHERDI_WALK_MEASURE));

@@ -215,6 +215,7 @@ sherd_status sherdi_plan_count(sherdi_plan *plan, const sherdi_model *model)
     moves->nvme_written_step_bytes  = c.step[SHERDI_MOVES_WRITTEN] + moves->nvme_index_bytes;
     moves->update_device_bytes      = c.step[SHERDI_MOVES_DEVICE];
     moves->update_host_bytes        = c.step[SHERDI_MOVES_HOST];
+    moves->update_flops             = c.step[SHERDI_MOVES_FLOPS];
     plan->num_collectives           = c.num_collectives;
     plan->collectives_hash          = c.hash;
     return SHERD_OK;

@@ -49,9 +49,9 @@ static sherdi_lane_id resource_of(const play *p, sherdi_lane_id lane)
 
 /* ----------------------------------------------------------------- seconds -- */
 
-static double seconds_at(uint64_t bytes, double rate)
+static double seconds_at(uint64_t count, double rate)
 {
-    return rate > 0 ? (double)bytes / rate : 0;
+    return rate > 0 ? (double)count / rate : 0;
 }
 
 static double use_elems(const play *p, sherdi_phase_name phase, const sherdi_op *op)
@@ -78,7 +78,8 @@ static double seconds_of(const play *p, const sherdi_op *op)
            seconds_at(op->moves[SHERDI_MOVES_READ], r->nvme_read) +
            seconds_at(op->moves[SHERDI_MOVES_WRITTEN], r->nvme_write) +
            seconds_at(op->moves[SHERDI_MOVES_DEVICE], r->device) +
-           seconds_at(op->moves[SHERDI_MOVES_HOST], r->host);
+           seconds_at(op->moves[SHERDI_MOVES_HOST], r->host) +
+           seconds_at(op->moves[SHERDI_MOVES_FLOPS], r->products);
 }
 
 /* ------------------------------------------------------------------ playing -- */

@@ -29,10 +29,10 @@ static int is_skipped(const sherdi_program *program, sherdi_walk walk, int unit)
            sherdi_program_unit(program, unit)->uses.runs == 0;
 }
 
-/* The first of two sweeps has nothing to do with what has one. */
+/* Norms are taken of some optimizers' tensors. */
 static int visits(sherdi_walk walk, const sherdi_segment *segment)
 {
-    return walk != SHERDI_WALK_MEASURE || sherdi_segment_sweeps(segment) > 1;
+    return walk != SHERDI_WALK_MEASURE || sherdi_segment_is_measured(segment);
 }
 
 /* ... and needs no extent in which there is nothing else. */
@@ -92,10 +92,9 @@ static sherd_status slots_begin(const sherdi_program *program, sherdi_walk walk,
 
 sherd_status sherdi_program_read_ahead(const sherdi_program *program)
 {
-    int is_measured = sherdi_plan_sweeps(program->plan) > 1;
-
-    return slots_begin(program, is_measured ? SHERDI_WALK_MEASURE : SHERDI_WALK_UPDATE,
-                       SHERDI_RING_STATE);
+    return slots_begin(
+        program, sherdi_plan_is_measured(program->plan) ? SHERDI_WALK_MEASURE : SHERDI_WALK_UPDATE,
+        SHERDI_RING_STATE);
 }
 
 /* ------------------------------------------------------------------ state -- */
@@ -420,16 +419,18 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
 {
     const sherdi_sweep *sweep = &segment->optimizer->sweeps[op->sweep];
     uint64_t            grad  = sweep->reads_gradient ? sherdi_grad_bytes(plan, segment) : 0;
+    uint64_t            direction =
+        (uint64_t)(sweep->reads_direction + sweep->writes_direction) * sizeof(float);
     uint64_t param = sweep->writes_param && segment->has_master ? sherdi_compute_bytes(segment) : 0;
 
     param += sherdi_segment_is_beside(segment) ? sherdi_compute_bytes(segment) : 0; /* it is read */
 
     op->moves[sherdi_is_on_device(op->space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
         parts_bytes(segment, op->elems, sweep->reads) +
-        parts_bytes(segment, op->elems, sweep->writes) + op->elems * (grad + param);
+        parts_bytes(segment, op->elems, sweep->writes) + op->elems * (grad + direction + param);
 }
 
-/* The kernel that works with the gradient. */
+/* The sweep that writes the parameter, or takes norms. `gradient`: what it is updated by. */
 static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range gradient, sherdi_range param)
@@ -438,7 +439,7 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
     sherdi_op          op         = sherdi_op_of_block(plan, SHERDI_OP_UPDATE, block);
     int                is_written = walk == SHERDI_WALK_UPDATE;
 
-    op.sweep = is_written ? sherdi_segment_sweeps(segment) - 1 : 0;
+    op.sweep = is_written ? segment->optimizer->num_sweeps - 1 : 0;
     sherdi_op_use(&op, SHERDI_USE_STATE, is_written ? SHERDI_ADDS : SHERDI_READS,
                   sherdi_state_at(plan, block));
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
@@ -542,6 +543,47 @@ static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
     return state_give(program, walk, block);
 }
 
+/* The first sweep over a segment of matrices: the state's moments change, and the directions are made. */
+static sherd_status block_direct(const sherdi_program *program, const sherdi_segment *segment,
+                                 const sherdi_block *block)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_op          op   = sherdi_op_of_block(plan, SHERDI_OP_UPDATE, block);
+    sherdi_range       gradient;
+
+    SHERDI_TRY(state_take(program, SHERDI_WALK_UPDATE, block));
+    SHERDI_TRY(gradient_take(program, segment, block, &gradient));
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, sherdi_direction_at(plan, block));
+    sherdi_op_use(&op, SHERDI_USE_STATE, SHERDI_ADDS, sherdi_state_at(plan, block));
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
+    sweep_count(plan, segment, &op);
+    SHERDI_TRY(sherdi_program_emit(program, &op));
+    SHERDI_TRY(sherdi_program_direction_give(program, block));
+    return gradient_give(program, SHERDI_WALK_UPDATE, block);
+}
+
+/* ... of all blocks, and the matrices by which the second sweep updates. */
+static sherd_status segment_direct(const sherdi_program *program, const sherdi_segment *segment)
+{
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        SHERDI_TRY(
+            block_direct(program, segment, &program->plan->blocks[segment->first_block + b]));
+    }
+    SHERDI_TRY(sherdi_program_directions_gather(program, segment));
+    return sherdi_program_matrices_make(program, segment);
+}
+
+/* What a block is updated by. */
+static sherd_status gradient_open(const sherdi_program *program, const sherdi_segment *segment,
+                                  const sherdi_block *block, sherdi_range *out)
+{
+    if (!sherdi_segment_has_matrices(segment)) {
+        return gradient_take(program, segment, block, out);
+    }
+    *out = sherdi_direction_at(program->plan, block);
+    return sherdi_program_direction_take(program, block);
+}
+
 static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
 {
@@ -550,12 +592,12 @@ static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
 
     SHERDI_TRY(state_take(program, walk, block));
     if (sherdi_walk_has_gradient(walk)) {
-        SHERDI_TRY(gradient_take(program, segment, block, &gradient));
+        SHERDI_TRY(gradient_open(program, segment, block, &gradient));
     }
     SHERDI_TRY(sherdi_program_param_open(program, walk, segment, block, &param));
     SHERDI_TRY(block_work(program, walk, segment, block, gradient, param));
     SHERDI_TRY(sherdi_program_param_close(program, walk, segment, block));
-    if (sherdi_walk_has_gradient(walk)) {
+    if (sherdi_walk_has_gradient(walk) && !sherdi_segment_has_matrices(segment)) {
         SHERDI_TRY(gradient_give(program, walk, block));
     }
     return state_give(program, walk, block);
@@ -596,6 +638,9 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
         !plan->is_sliced) {
         SHERDI_TRY(slices_collect(program, segment));
     }
+    if (walk == SHERDI_WALK_UPDATE && sherdi_segment_has_matrices(segment)) {
+        SHERDI_TRY(segment_direct(program, segment));
+    }
     for (size_t b = 0; b < segment->num_blocks; b++) {
         SHERDI_TRY(block_walk(program, walk, segment, &plan->blocks[segment->first_block + b]));
     }
@@ -615,12 +660,28 @@ sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, 
     return sherdi_program_emit(program, &op);
 }
 
+sherd_status sherdi_program_walk_leave(const sherdi_program *program)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t s = program->progress->directed; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        if (sherdi_segment_has_matrices(segment) &&
+            !is_skipped(program, SHERDI_WALK_UPDATE, segment->unit)) {
+            SHERDI_TRY(sherdi_program_directions_gather(program, segment));
+        }
+    }
+    return SHERD_OK;
+}
+
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk)
 {
     const sherdi_plan *plan = program->plan;
     size_t             from = offsetof(sherdi_scalars_head, fingerprint);
 
     program->progress->bounced    = 0;
+    program->progress->directed   = 0;
     program->progress->is_updated = walk == SHERDI_WALK_UPDATE;
     SHERDI_TRY(sherdi_program_clear(program, from, plan->scalars.results_bytes - from));
     if (walk != SHERDI_WALK_LOAD) {
@@ -632,6 +693,7 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     for (size_t s = 0; s < plan->num_segments; s++) {
         SHERDI_TRY(segment_walk(program, walk, &plan->segments[s]));
     }
+    program->progress->directed = 0;
     return SHERD_OK;
 }
 

@@ -1,4 +1,4 @@
-/* What the parts of the walks share (program_walk.c, program_params.c). */
+/* What the parts of the walks share (program_walk.c, program_matrices.c, program_params.c). */
 #ifndef SHERDI_ENGINE_PLAN_PROGRAM_WALK_H
 #define SHERDI_ENGINE_PLAN_PROGRAM_WALK_H
 
@@ -46,6 +46,21 @@ static inline sherdi_range sherdi_bounce_at(const sherdi_plan *plan, const sherd
 
     return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->bounce_bytes + offset, bytes);
 }
+
+/** Where the kernels of a block have its directions: among the segment's, or in the bounce buffer. */
+sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block);
+/** The first sweep has made them there: zeros lie between them, and they go among the segment's. */
+sherd_status sherdi_program_direction_give(const sherdi_program *program,
+                                           const sherdi_block   *block);
+/** What became of them comes there. */
+sherd_status sherdi_program_direction_take(const sherdi_program *program,
+                                           const sherdi_block   *block);
+/** All ranks' directions come to each, */
+sherd_status sherdi_program_directions_gather(const sherdi_program *program,
+                                              const sherdi_segment *segment);
+/** ... and another matrix is made of each of which this rank updates a part. */
+sherd_status sherdi_program_matrices_make(const sherdi_program *program,
+                                          const sherdi_segment *segment);
 
 /** Where the kernel of a walk has the parameter of a block: `out` with how it is accessed. Its state has been read. */
 sherd_status sherdi_program_param_open(const sherdi_program *program, sherdi_walk walk,

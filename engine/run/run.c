@@ -310,6 +310,7 @@ static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op 
         .encodings   = segment->encodings,
         .ties_part   = segment->ties_part,
         .step        = (uint64_t)engine->step + 1,
+        .direction   = address_of(engine, op, SHERDI_USE_DST),
         .param       = segment->has_master ? param : NULL,
         .param_dtype = segment->types.compute,
         .fingerprint = &scalars->head->fingerprint,
@@ -330,6 +331,27 @@ static void op_update(sherd_engine *engine, const sherdi_backend *lane, const sh
         sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane, subject_of(engine, op), 0);
 
     engine->plan->segments[op->segment].optimizer->sweeps[op->sweep].run(lane, &args);
+    sherdi_mark_end(&engine->marks, lane, &mark);
+}
+
+static void op_matrix(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    const size_t *shape = engine->model.params[op->param].shape;
+    sherdi_mark   mark;
+
+    if (op->uses[SHERDI_USE_DST].where == SHERDI_AT_NOWHERE) {
+        return; /* another rank's */
+    }
+    mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane, subject_of(engine, op), 0);
+
+    engine->plan->segments[op->segment].optimizer->matrix(
+        lane, &engine->settings,
+        &(sherdi_matrix_args){
+            .matrix    = address_of(engine, op, SHERDI_USE_DST),
+            .rows      = shape[0],
+            .cols      = shape[1],
+            .workspace = address_of(engine, op, SHERDI_USE_STATE),
+        });
     sherdi_mark_end(&engine->marks, lane, &mark);
 }
 
@@ -635,6 +657,7 @@ static const kernel_fn KERNELS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_UPDATE] = op_update, [SHERDI_OP_FINGERPRINT] = op_fingerprint,
     [SHERDI_OP_ENCODE] = op_encode, [SHERDI_OP_DECODE] = op_decode,
     [SHERDI_OP_CLEAR] = op_clear,   [SHERDI_OP_POISON] = op_poison,
+    [SHERDI_OP_MATRIX] = op_matrix,
 };
 
 /* What can fail at once. The wire gives numbers of its own; 0: it is over when it returns. */

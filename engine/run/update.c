@@ -31,6 +31,9 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scal
     if (all.status == SHERD_OK) {
         outcome_add(&all, sherdi_program_walk(&engine->run.program, walk));
     }
+    if (all.status != SHERD_OK && walk == SHERDI_WALK_UPDATE) {
+        outcome_add(&all, sherdi_program_walk_leave(&engine->run.program));
+    }
     outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_STATE));
     if (is_written) { /* else it leaves what is read ahead alone */
         outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
@@ -141,7 +144,7 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
     sherdi_scalars_head unused;
     sherd_status        status;
 
-    if (sherdi_plan_sweeps(engine->plan) < 2) {
+    if (!sherdi_plan_is_measured(engine->plan)) {
         return SHERD_OK;
     }
     status = walk_run(engine, SHERDI_WALK_MEASURE, &unused);

@@ -220,7 +220,7 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
             const sherdi_block *block = &plan->blocks[b];
 
             is_lamb |= block->space == SHERDI_SPACE_STORAGE && block->extent == e &&
-                       sherdi_segment_sweeps(&plan->segments[block->segment]) == 2;
+                       sherdi_segment_is_measured(&plan->segments[block->segment]);
         }
         all += len;
         measured += is_lamb ? len : 0;
@@ -399,7 +399,7 @@ static void rank_names(sherd_world *world, void *ctx)
     params.optimizer = "SDG";
     CHECK_STATUS(SHERD_E_NOTSUP, sherd_group_add(r.engine, &params, &group));
     CHECK_ERROR_SAYS(
-        "head: optimizer SDG is not known; known: AdamW|Adam|Lion|SGD|Adagrad|Lamb|none|HeavyBall");
+        "head: optimizer SDG is not known; known: AdamW|Adam|Lion|SGD|Adagrad|Lamb|Muon|none|HeavyBall");
     params.optimizer = "none";
     CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, &params, &group));
     CHECK_ERROR_SAYS("group head: optimizer none beside optimizer.type AdamW");
@@ -638,7 +638,7 @@ static const refusal UNREADABLE[] = {
     {"[{\"name\": \"a\"}, {\"name\": \"a\"}]", SHERD_E_INVAL,
      "sherd.groups[1] has the name of an earlier one"},
     {"[{\"name\": \"a\", \"type\": \"SDG\"}]", SHERD_E_INVAL,
-     "sherd.groups[0].type is \"SDG\"; known: AdamW|Adam|Lion|SGD|Adagrad|Lamb|none|HeavyBall"},
+     "sherd.groups[0].type is \"SDG\"; known: AdamW|Adam|Lion|SGD|Adagrad|Lamb|Muon|none|HeavyBall"},
     {"[{\"name\": \"a\", \"type\": \"none\"}]", SHERD_E_INVAL,
      "sherd.groups[0].type is for a whole engine"},
     {"[{\"name\": \"a\", \"params\": {\"lr\": -1}}]", SHERD_E_INVAL,

@@ -176,9 +176,9 @@ static void added_optimizer_is_a_choice(void)
     static const char JSON[] = "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"SDG\"}}";
     sherd_config     *config;
 
-    CHECK_INT(8, sherdi_optimizer_count());
+    CHECK_INT(9, sherdi_optimizer_count());
     CHECK_STATUS(SHERD_E_NOTSUP, sherd_config_parse(JSON, sizeof(JSON) - 1, &config));
-    CHECK_ERROR_SAYS("known: AdamW|Adam|Lion|SGD|Adagrad|Lamb|none|HeavyBall");
+    CHECK_ERROR_SAYS("known: AdamW|Adam|Lion|SGD|Adagrad|Lamb|Muon|none|HeavyBall");
 }
 
 /* What the plan and the update rely on without a look. */
@@ -188,12 +188,17 @@ static void optimizers_are_whole(void)
         const sherdi_optimizer *optimizer = sherdi_optimizer_at(i);
         unsigned                all       = (1u << optimizer->num_parts) - 1;
         int                     has_norms = optimizer->grain == SHERDI_GRAIN_TENSOR;
+        int                     is_whole  = optimizer->grain == SHERDI_GRAIN_MATRIX;
 
         CHECK_INT(i, sherdi_optimizer_index(optimizer));
         CHECK(optimizer->coeff_bytes > 0 && optimizer->coeffs != NULL);
-        CHECK_INT(1 + has_norms, optimizer->num_sweeps);
+        CHECK_INT(1 + has_norms + is_whole, optimizer->num_sweeps);
         CHECK_INT(has_norms, optimizer->num_norms > 0);
         CHECK_INT(has_norms, optimizer->has_ratio != NULL && optimizer->ratios != NULL);
+        CHECK_INT(is_whole, optimizer->matrix != NULL && optimizer->workspace_bytes != NULL &&
+                                optimizer->matrix_flops != NULL);
+        CHECK_INT(is_whole, optimizer->sweeps[0].writes_direction);
+        CHECK_INT(is_whole, optimizer->sweeps[1].reads_direction);
         for (int s = 0; s < optimizer->num_sweeps; s++) {
             const sherdi_sweep *sweep   = &optimizer->sweeps[s];
             int                 is_last = s == optimizer->num_sweeps - 1;

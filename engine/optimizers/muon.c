@@ -1,0 +1,101 @@
+/* Muon (Jordan et al. 2024), with the defaults of torch.optim.Muon: the momentum's direction is made orthogonal by a
+ * Newton-Schulz iteration, in fp32, and that is what a matrix moves by. It is for matrices alone; embeddings, heads and vectors
+ * are given to another optimizer by groups. */
+#include "engine/config/config_impl.h"
+#include "engine/optimizers/elementwise.h"
+#include "kernels/orthogonal.h"
+#include "kernels/updates/updates.h"
+
+#include "base/checked.h"
+
+enum { MASTER = 1, MOMENTUM = 2 };
+
+static void muon_coeffs(const sherdi_settings *settings, const sherdi_group_step *group, void *out)
+{
+    (void)settings;
+    *(sherdi_muon_coeffs *)out = sherdi_muon_coeffs_of(group);
+}
+
+/* The direction is what the kernel takes for the master: fp32, with nothing beside it. */
+static void direction_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
+{
+    sherdi_update_args update = sherdi_update_args_of(args);
+
+    update.parts[0]     = args->direction;
+    update.encodings[0] = SHERDI_ENCODING_F32;
+    update.param        = NULL;
+    update.fingerprint  = NULL;
+    lane->kernels->update(lane, SHERDI_UPDATE_muon_direction, &update);
+}
+
+static void update_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
+{
+    sherdi_update_args update = sherdi_update_args_of(args);
+
+    update.grad_dtype = SHERD_F32;
+    lane->kernels->update(lane, SHERDI_UPDATE_muon, &update);
+}
+
+/* ----------------------------------------------------------------- matrices -- */
+
+/* What the step is multiplied by. */
+static float rate_factor(const sherdi_settings *settings, size_t rows, size_t cols)
+{
+    double longest = (double)sherdi_max_size(rows, cols);
+
+    return settings->muon.matches_rms
+               ? (float)(0.2 * sqrt(longest))
+               : (float)sqrt(longest / (double)cols); /* max(1, rows / cols) */
+}
+
+static void muon_matrix(const sherdi_backend *lane, const sherdi_settings *settings,
+                        const sherdi_matrix_args *args)
+{
+    sherdi_orthogonal(lane, &(sherdi_orthogonal_args){
+                                .matrix    = args->matrix,
+                                .rows      = args->rows,
+                                .cols      = args->cols,
+                                .steps     = settings->muon.steps,
+                                .scale     = rate_factor(settings, args->rows, args->cols),
+                                .workspace = args->workspace,
+                            });
+}
+
+static double muon_flops(const sherdi_settings *settings, size_t rows, size_t cols)
+{
+    return sherdi_orthogonal_flops(rows, cols, settings->muon.steps);
+}
+
+static const int KEYS[]   = {SHERDI_CONFIG_MOMENTUM, SHERDI_CONFIG_NESTEROV, SHERDI_CONFIG_NS_STEPS,
+                             SHERDI_CONFIG_ADJUST_LR};
+static const int UNREAD[] = {SHERDI_CONFIG_BETAS, SHERDI_CONFIG_EPS, SHERDI_CONFIG_BIAS_CORRECTION};
+
+const sherdi_optimizer sherdi_optimizer_muon = {
+    .parts            = {{.name = "master"}, {.name = "momentum_buffer"}},
+    .num_parts        = 2,
+    .sweeps           = {{.reads            = MOMENTUM,
+                          .writes           = MOMENTUM,
+                          .reads_gradient   = 1,
+                          .writes_direction = 1,
+                          .run              = direction_run},
+                         {.reads           = MASTER,
+                          .writes          = MASTER,
+                          .reads_direction = 1,
+                          .writes_param    = 1,
+                          .run             = update_run}},
+    .num_sweeps       = 2,
+    .grain            = SHERDI_GRAIN_MATRIX,
+    .state_tag        = 8,
+    .coeff_bytes      = sizeof(sherdi_muon_coeffs),
+    .coeffs           = muon_coeffs,
+    .defaults         = {.betas = {0.95}, .is_nesterov = 1},
+    .keys             = KEYS,
+    .num_keys         = sizeof(KEYS) / sizeof(KEYS[0]),
+    .unread           = UNREAD,
+    .num_unread       = sizeof(UNREAD) / sizeof(UNREAD[0]),
+    .without_momentum = &sherdi_optimizer_muon,
+    .with_momentum    = &sherdi_optimizer_muon,
+    .matrix           = muon_matrix,
+    .workspace_bytes  = sherdi_orthogonal_workspace_bytes,
+    .matrix_flops     = muon_flops,
+};
