@@ -42,11 +42,12 @@ const char *rig_json(const rig_options *options)
     (void)snprintf(json, sizeof(json),
                    "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d,"
                    "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"%s\", \"params\": {"
-                   "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1}},"
+                   "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1%s}},"
                    "\"zero_optimization\": {\"stage\": %d%s%s}%s%s%s}",
                    options->micro_batch == 0 ? 1 : options->micro_batch,
                    options->accumulation == 0 ? 1 : options->accumulation, options->clip,
-                   options->optimizer == NULL ? "AdamW" : options->optimizer, options->stage,
+                   options->optimizer == NULL ? "AdamW" : options->optimizer,
+                   options->params == NULL ? "" : options->params, options->stage,
                    options->zero != NULL && strstr(options->zero, "param_persistence") != NULL
                        ? ""
                        : ", \"stage3_param_persistence_threshold\": 0",
@@ -111,11 +112,13 @@ int rig_param_as(rig *r, int unit, const char *name, size_t elems, const sherd_p
     CHECK(r->num_params < RIG_PARAMS);
     given.struct_size = sizeof(given);
     given.name        = name;
-    given.ndim        = 1;
-    given.shape[0]    = elems;
-    given.dtype       = r->wide >> r->num_params & 1 ? SHERD_F32 : given.dtype;
-    *info             = (rig_param_info){
-                    .unit = unit, .elems = elems, .is_frozen = given.frozen, .dtype = r->dtype};
+    if (given.ndim == 0) {
+        given.ndim     = 1;
+        given.shape[0] = elems;
+    }
+    given.dtype = r->wide >> r->num_params & 1 ? SHERD_F32 : given.dtype;
+    *info       = (rig_param_info){
+              .unit = unit, .elems = elems, .is_frozen = given.frozen, .dtype = r->dtype};
     if (given.dtype >= 0) {
         info->dtype = (sherd_dtype)given.dtype;
     }

@@ -18,6 +18,7 @@ typedef struct rig_options {
     const char *zero;          /* more keys of zero_optimization, ", \"key\": value" */
     const char *top;           /* and of the top level */
     const char *optimizer;     /* NULL: AdamW */
+    const char *params;        /* more keys of optimizer.params, ", \"key\": value" */
     int         backward_uses; /* of every unit: 0 or SHERD_USES_ANY */
     int         retain_grads;  /* of every unit */
     unsigned    wide;          /* bit p: parameter p is declared as fp32 */
@@ -63,7 +64,8 @@ int rig_unit_as(rig *r, const char *name, sherd_unit_params *params);
 int rig_param(rig *r, int unit, const char *name, size_t elems);
 /** Units a, b and c with a parameter each, of `elems` elements and of 641 more for each. */
 void rig_three(rig *r, size_t elems);
-/** With what the other fields of params say; name, shape and struct_size are given here, and the type of wide ones. */
+/** With what the other fields of params say; name and struct_size are given here, the shape where params have none, and the
+ *  type of wide ones. */
 int rig_param_as(rig *r, int unit, const char *name, size_t elems,
                  const sherd_param_params *params);
 /** Seals and fills every parameter. */

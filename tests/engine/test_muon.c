@@ -1,0 +1,513 @@
+/* Muon beside an optimizer of vectors: the bits of the same training over whole matrices, at every stage and place and on
+ * every number of ranks; what is planned for it and moved; what is refused; a rank that fails between the gathers. */
+#include "base/checked.h"
+#include "engine/run/engine_impl.h"
+#include "kernels/orthogonal.h"
+#include "kernels/updates/updates.h"
+#include "sherd_build.h"
+#include "tests/engine/elements.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS  3
+#define PARAMS 8
+
+/* Wide, tall, square, of one row and of one column; the last is frozen, and no matrix. */
+static const struct {
+    int    unit, is_vector;
+    size_t rows, cols;
+} MODEL[PARAMS] = {{0, 0, 40, 90}, {0, 1, 300, 1}, {0, 0, 33, 7}, {1, 0, 65, 1},
+                   {1, 0, 1, 130}, {2, 0, 24, 24}, {2, 1, 64, 1}, {2, 0, 100, 1}};
+
+static int is_frozen(int param)
+{
+    return param == PARAMS - 1;
+}
+
+static size_t elems_of(int param)
+{
+    return MODEL[param].rows * MODEL[param].cols;
+}
+
+/* What of optimizer.params, and what it means. */
+typedef struct variant {
+    const char *params;
+    double      momentum;
+    int         is_nesterov, steps, matches_rms;
+} variant;
+
+static const variant VARIANTS[] = {
+    {NULL, 0.95, 1, 5, 0},
+    {", \"momentum\": 0.8, \"nesterov\": false, \"ns_steps\": 2, \"adjust_lr_fn\": "
+     "\"match_rms_adamw\"",
+     0.8, 0, 2, 1},
+    {", \"momentum\": 0, \"ns_steps\": 1", 0, 1, 1, 0},
+};
+#define NUM_VARIANTS (sizeof(VARIANTS) / sizeof(VARIANTS[0]))
+
+typedef struct place {
+    const char *keys; /* of zero_optimization; %s is the folder */
+    int         least_stage;
+    int         is_on_drive;
+} place;
+
+#define STATE(more)                                                                                \
+    ", \"sub_group_size\": 256, \"offload_optimizer\": {\"nvme_path\": \"%s\", \"durable\": "      \
+    "false" more "}"
+
+static const place PLACES[] = {
+    {"", 0, 0},
+    {", \"sub_group_size\": 256", 0, 0},
+    {STATE(", \"device\": \"cpu\", \"buffer_size\": 4096"), 1, 0},
+    {STATE(", \"device\": \"nvme\", \"buffer_size\": 4096, \"buffer_count\": 2"), 1, 1},
+    {STATE(", \"device\": \"nvme\", \"gradients\": \"nvme\", \"buffer_size\": 4096"), 2, 1},
+    {STATE(", \"device\": \"nvme\", \"ratio\": 0.4, \"buffer_size\": 4096"), 1, 1},
+};
+#define NUM_PLACES (sizeof(PLACES) / sizeof(PLACES[0]))
+
+static int is_built(const place *at)
+{
+#ifndef SHERDI_HAVE_XXHASH
+    return !at->is_on_drive;
+#else
+    (void)at;
+    return 1;
+#endif
+}
+
+/* --------------------------------------------------------------- the engine -- */
+
+static void model_declare(rig *r)
+{
+    sherd_group_params group;
+    sherd_group        vectors;
+    char               name[8];
+
+    sherd_group_params_init(&group);
+    group.name      = "vectors";
+    group.optimizer = "AdamW";
+    CHECK_OK(sherd_group_add(r->engine, &group, &vectors));
+    for (int u = 0; u < 3; u++) {
+        (void)snprintf(name, sizeof(name), "u%d", u);
+        (void)rig_unit(r, name);
+    }
+    for (int p = 0; p < PARAMS; p++) {
+        sherd_param_params params;
+
+        sherd_param_params_init(&params);
+        params.group    = MODEL[p].is_vector ? vectors : SHERD_GROUP_DEFAULT;
+        params.frozen   = is_frozen(p);
+        params.ndim     = MODEL[p].is_vector || is_frozen(p) ? 1 : 2;
+        params.shape[0] = MODEL[p].rows;
+        params.shape[1] = params.ndim == 2 ? MODEL[p].cols : 0;
+        (void)snprintf(name, sizeof(name), "p%d", p);
+        (void)rig_param_as(r, MODEL[p].unit, name, elems_of(p), &params);
+    }
+}
+
+/* ------------------------------------------------------------ without one -- */
+
+/* Of a rank's micro-batch. */
+static float gradient(int step, int rank, int param, size_t i)
+{
+    uint64_t state = (((uint64_t)step * 16 + (uint64_t)rank) * PARAMS + (uint64_t)param) << 32 | i;
+
+    return test_random_float(&state);
+}
+
+static void plain_normalize(float *x, size_t elems)
+{
+    sherdi_norm_acc acc = {0};
+    double          factor;
+
+    for (size_t at = 0; at < elems; at += SHERD_CHUNK_ELEMS) {
+        float  chunk[SHERD_CHUNK_ELEMS] = {0};
+        size_t count                    = sherdi_min_size(elems - at, SHERD_CHUNK_ELEMS);
+
+        memcpy(chunk, x + at, count * sizeof(float));
+        sherdi_norm_add(&acc, sherdi_norm_chunk(chunk));
+    }
+    factor = sherdi_normalize_factor(&acc, SHERDI_ORTHOGONAL_EPS);
+    for (size_t i = 0; i < elems; i++) {
+        x[i] = sherdi_normalize_element(x[i], factor);
+    }
+}
+
+/* One step: a X + (b A + c A A) X with A = X X', or what that is of the transposed, where that is smaller. */
+static void plain_iterate(float *x, size_t rows, size_t cols, float scale)
+{
+    const float a = 3.4445f, b = -4.7750f, c = 2.0315f;
+    int         is_wide = rows <= cols;
+    size_t      n       = is_wide ? rows : cols;
+    size_t      inner   = is_wide ? cols : rows;
+    size_t      outer   = is_wide ? cols : 1; /* from one row of the smaller side to the next */
+    size_t      along   = is_wide ? 1 : cols;
+    float      *gram    = malloc(2 * n * n * sizeof(float));
+    float      *blend   = gram + n * n;
+    float      *next    = malloc(rows * cols * sizeof(float));
+
+    CHECK(gram != NULL && next != NULL);
+    for (size_t i = 0; i < n * n; i++) {
+        gram[i] = sherdi_product_element(
+            sherdi_product_sum(x + i / n * outer, along, x + i % n * outer, along, inner), 1, NULL,
+            0);
+    }
+    for (size_t i = 0; i < n * n; i++) {
+        blend[i] = sherdi_product_element(
+            sherdi_product_sum(gram + i / n * n, 1, gram + i % n, n, n), c, &gram[i], b);
+    }
+    for (size_t i = 0; i < rows * cols; i++) {
+        size_t row = i / cols, col = i % cols;
+        float  sum = is_wide ? sherdi_product_sum(blend + row * n, 1, x + col, cols, n)
+                             : sherdi_product_sum(x + row * cols, 1, blend + col, n, n);
+
+        next[i] = sherdi_product_element(sum, scale, &x[i], scale * a);
+    }
+    memcpy(x, next, rows * cols * sizeof(float));
+    free(gram);
+    free(next);
+}
+
+static void plain_muon(plain_param *param, int p, const variant *how)
+{
+    const sherdi_group_step step   = {.grad_scale  = 1,
+                                      .lr          = 0.01,
+                                      .beta1       = how->momentum,
+                                      .decay       = 0.1,
+                                      .is_nesterov = how->is_nesterov};
+    sherdi_muon_coeffs      coeffs = sherdi_muon_coeffs_of(&step);
+    size_t                  rows = MODEL[p].rows, cols = MODEL[p].cols;
+    double                  longest = (double)sherdi_max_size(rows, cols);
+    float  scale = (float)(how->matches_rms ? 0.2 * sqrt(longest) : sqrt(longest / (double)cols));
+    float *direction = param->v;
+
+    for (size_t i = 0; i < param->elems; i++) {
+        float x[2] = {0, param->m[i]};
+
+        sherdi_muon_direction_element(&coeffs, param->grad[i], x);
+        direction[i] = x[0];
+        param->m[i]  = x[1];
+    }
+    plain_normalize(direction, param->elems);
+    for (int s = 0; s < how->steps; s++) {
+        plain_iterate(direction, rows, cols, s + 1 == how->steps ? scale : 1);
+    }
+    for (size_t i = 0; i < param->elems; i++) {
+        sherdi_muon_element(&coeffs, direction[i], &param->master[i]);
+    }
+}
+
+static void plain_param_step(plain_param *param, int p, const variant *how, int t)
+{
+    const plain_rule rule = {.kind = PLAIN_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+
+    if (MODEL[p].is_vector) {
+        plain_update(param, &rule, 1, t);
+    } else {
+        plain_muon(param, p, how);
+    }
+}
+
+static uint64_t plain_train(int world_size, sherd_dtype dtype, const variant *how)
+{
+    plain_param params[PARAMS];
+    uint64_t    fingerprint;
+
+    for (int p = 0; p < PARAMS; p++) {
+        plain_param_init(&params[p], elems_of(p));
+        params[p].dtype     = dtype;
+        params[p].is_frozen = is_frozen(p);
+        params[p].lr        = 0.01;
+        params[p].decay     = 0.1;
+        CHECK_OK(rig_fill((void *)(uintptr_t)p, 0, elems_of(p), params[p].master));
+        for (size_t i = 0; i < elems_of(p); i++) {
+            params[p].weight[i] = plain_round(params[p].master[i], dtype);
+        }
+    }
+    for (int step = 0; step < STEPS; step++) {
+        for (int p = 0; p < PARAMS - 1; p++) {
+            for (size_t i = 0; i < elems_of(p); i++) {
+                float g[8];
+
+                for (int r = 0; r < world_size; r++) {
+                    g[r] = plain_round(gradient(step, r, p, i), dtype);
+                }
+                params[p].grad[i] = plain_mean(g, world_size, dtype);
+            }
+            plain_param_step(&params[p], p, how, step + 1);
+        }
+    }
+    fingerprint = plain_fingerprint(params, PARAMS);
+    for (int p = 0; p < PARAMS; p++) {
+        plain_param_fini(&params[p]);
+    }
+    return fingerprint;
+}
+
+/* ------------------------------------------------------------------ cases -- */
+
+static void backward(rig *r, int step, int unit)
+{
+    rig_acquire(r, unit, SHERD_BACKWARD);
+    for (int p = 0; p < PARAMS - 1; p++) {
+        size_t bytes = elems_of(p) * sherd_dtype_bytes(r->dtype);
+        void  *grad =
+            MODEL[p].unit == unit ? sherd_param_grad(r->engine, r->params[p].handle) : NULL;
+        void *made = grad == NULL ? NULL : malloc(bytes);
+
+        for (size_t i = 0; grad != NULL && i < elems_of(p); i++) {
+            store(made, i, r->dtype, gradient(step, sherd_world_rank(r->world), p, i));
+        }
+        if (grad != NULL) {
+            CHECK_OK(sherd_copy(r->engine, grad, made, bytes));
+        }
+        free(made);
+    }
+    rig_release(r, unit, SHERD_BACKWARD);
+}
+
+/* Steps [from, to). */
+static sherd_step_report train(rig *r, int from, int to)
+{
+    sherd_step_report report = {0};
+
+    for (int step = from; step < to; step++) {
+        for (int u = 0; u < 3; u++) {
+            rig_forward(r, u, SHERD_FORWARD);
+        }
+        for (int u = 2; u >= 0; u--) {
+            backward(r, step, u);
+        }
+        report = rig_step(r);
+    }
+    return report;
+}
+
+/* A state is read and written once in a step; a segment of matrices lies in one extent, alone. */
+static void extents_check(const rig *r, const sherd_step_report *report)
+{
+    const sherdi_plan *plan = r->engine->plan;
+    uint64_t           all  = 0;
+
+    for (size_t e = 0; e < plan->num_extents[SHERDI_SPACE_STORAGE]; e++) {
+        all += plan->extents[SHERDI_SPACE_STORAGE][e].len_bytes;
+    }
+    for (size_t a = 0; a < plan->num_blocks; a++) {
+        for (size_t b = 0; b < plan->num_blocks; b++) {
+            const sherdi_block *one = &plan->blocks[a], *other = &plan->blocks[b];
+
+            if (one->space == SHERDI_SPACE_STORAGE && other->space == one->space &&
+                sherdi_segment_has_matrices(&plan->segments[one->segment])) {
+                CHECK_INT(one->segment == other->segment, one->extent == other->extent);
+            }
+        }
+    }
+    if (plan->num_grad_extents == 0) {
+        CHECK_INT(all, report->nvme_read_bytes);
+    }
+    CHECK_INT(plan->moves.nvme_read_micro_bytes + plan->moves.nvme_read_step_bytes,
+              report->nvme_read_bytes);
+    CHECK_INT(plan->moves.nvme_written_micro_bytes + plan->moves.nvme_written_step_bytes,
+              report->nvme_written_bytes);
+}
+
+/* Products are planned of the matrices of which this rank updates a part. */
+static void flops_check(const rig *r)
+{
+    const sherdi_plan *plan  = r->engine->plan;
+    int                steps = r->engine->settings.muon.steps;
+    double             flops = 0;
+
+    for (size_t p = 0; p < PARAMS - 1; p++) {
+        const sherdi_segment *segment = sherdi_param_segment(plan, p);
+        size_t                begin   = plan->params[p].offset_elems;
+        size_t                first;
+        size_t                owned = sherdi_plan_owned(plan, segment, &first);
+
+        if (!MODEL[p].is_vector && begin < first + owned && first < begin + elems_of((int)p)) {
+            flops += sherdi_orthogonal_flops(MODEL[p].rows, MODEL[p].cols, steps);
+        }
+    }
+    CHECK_INT((uint64_t)flops, plan->moves.update_flops);
+}
+
+/* The steps moved what was planned. */
+static void traffic_check(const rig *r, const sherd_traffic_report *before)
+{
+    sherd_traffic_report t;
+
+    sherd_traffic_report_init(&t);
+    CHECK_OK(sherd_engine_traffic(r->engine, &t));
+    CHECK_INT((STEPS - 1) * (t.wire_micro_planned + t.wire_step_planned),
+              t.wire_counted - before->wire_counted);
+    CHECK_INT((STEPS - 1) * (t.up_micro_planned + t.up_step_planned),
+              t.up_counted - before->up_counted);
+    CHECK_INT((STEPS - 1) * (t.down_micro_planned + t.down_step_planned),
+              t.down_counted - before->down_counted);
+}
+
+typedef struct wanted {
+    rig_options options;
+    uint64_t    fingerprint;
+} wanted;
+
+static void rank_train(sherd_world *world, void *ctx)
+{
+    const wanted        *what = ctx;
+    sherd_memory_report  memory;
+    sherd_traffic_report before;
+    sherd_step_report    report;
+    rig                  r;
+
+    rig_open(&r, world, &what->options);
+    model_declare(&r);
+    CHECK_OK(sherd_engine_check_plans(r.engine));
+    rig_seal(&r);
+    (void)train(&r, 0, 1); /* the first values end in it */
+    sherd_traffic_report_init(&before);
+    CHECK_OK(sherd_engine_traffic(r.engine, &before));
+    report = train(&r, 1, STEPS);
+    extents_check(&r, &report);
+    flops_check(&r);
+    sherd_memory_report_init(&memory);
+    CHECK_OK(sherd_engine_memory(r.engine, &memory));
+    CHECK_INT(memory.total_planned, memory.total_held);
+    traffic_check(&r, &before);
+    CHECK_INT(what->fingerprint, rig_fingerprint(&r));
+    rig_close(&r);
+}
+
+static void places_train(int ranks, size_t v)
+{
+    const uint64_t fingerprints[] = {[SHERD_F32]  = plain_train(ranks, SHERD_F32, &VARIANTS[v]),
+                                     [SHERD_BF16] = plain_train(ranks, SHERD_BF16, &VARIANTS[v])};
+    char           keys[512];
+
+    for (size_t i = 0; i < NUM_PLACES; i++) {
+        wanted what = {
+            .options = {.zero = keys, .optimizer = "Muon", .params = VARIANTS[v].params}};
+
+        (void)snprintf(keys, sizeof(keys), PLACES[i].keys, test_scratch());
+        what.options.stage = is_built(&PLACES[i]) ? PLACES[i].least_stage : 4;
+        for (; what.options.stage <= 3; what.options.stage++) {
+            what.options.dtype =
+                ((size_t)ranks + i + (size_t)what.options.stage) % 2 == 0 ? SHERD_BF16 : SHERD_F32;
+            what.fingerprint = fingerprints[what.options.dtype];
+            test_world(ranks, rank_train, &what);
+        }
+    }
+}
+
+static void matrices_equal_unsharded(void)
+{
+    static const int RANKS[] = {1, 2, 3, 4, 7, 8};
+
+    for (size_t n = 0; n < sizeof(RANKS) / sizeof(RANKS[0]); n++) {
+        places_train(RANKS[n], 0);
+    }
+}
+
+static void variants_equal_unsharded(void)
+{
+    for (size_t v = 1; v < NUM_VARIANTS; v++) {
+        places_train(3, v);
+    }
+}
+
+/* ---------------------------------------------------------- one training -- */
+
+typedef struct layout {
+    rig_options options;
+    uint64_t    fingerprint; /* out */
+} layout;
+
+/* So many micro-batches of one that has six ranks. */
+static void rank_train_fixed(sherd_world *world, void *ctx)
+{
+    layout own = *(layout *)ctx; /* threads share ctx */
+    rig    r;
+
+    own.options.accumulation = 6 / sherd_world_size(world);
+    own.options.top          = ", \"deterministic\": true";
+    rig_open(&r, world, &own.options);
+    model_declare(&r);
+    rig_seal(&r);
+    (void)rig_train(&r, 2 * own.options.accumulation);
+    own.fingerprint = rig_fingerprint(&r);
+    if (sherd_world_rank(world) == 0) {
+        ((layout *)ctx)->fingerprint = own.fingerprint;
+    }
+    rig_close(&r);
+}
+
+static void deterministic_is_one_training(void)
+{
+    char   keys[512] = "";
+    layout what = {.options = {.stage = 3, .dtype = SHERD_BF16, .optimizer = "Muon", .zero = keys}};
+    uint64_t want;
+
+    test_world(2, rank_train_fixed, &what);
+    want = what.fingerprint;
+    for (size_t i = 0; i < NUM_PLACES && is_built(&PLACES[i]); i++) {
+        for (int ranks = 1; ranks <= 3; ranks++) {
+            int stage = ranks == 1 && PLACES[i].least_stage == 0 ? 0 : 1 + (ranks + (int)i) % 3;
+
+            what.options.stage = stage < PLACES[i].least_stage ? PLACES[i].least_stage : stage;
+            (void)snprintf(keys, sizeof(keys), PLACES[i].keys, test_scratch());
+            test_world(ranks, rank_train_fixed, &what);
+            CHECK_INT(want, what.fingerprint);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ refusals -- */
+
+static void rank_refused(sherd_world *world, void *ctx)
+{
+    static const size_t SHAPES[][4] = {{1, 7}, {3, 2, 3, 4}, {4, 2, 2, 2}};
+    rig_options         options     = {.stage = 2, .optimizer = "Muon"};
+
+    (void)ctx;
+    for (size_t i = 0; i < 3; i++) {
+        sherd_param_params params;
+        char               says[128];
+        size_t             elems = 1;
+        rig                r;
+
+        rig_open(&r, world, &options);
+        (void)rig_unit(&r, "head");
+        sherd_param_params_init(&params);
+        params.ndim = (int)SHAPES[i][0];
+        for (int d = 0; d < params.ndim; d++) {
+            params.shape[d] = d < 3 ? SHAPES[i][d + 1] : 2;
+            elems *= params.shape[d];
+        }
+        (void)rig_param_as(&r, 0, "bias", elems, &params);
+        (void)snprintf(says, sizeof(says),
+                       "parameter bias of unit head is no matrix (dimensions: %d), and Muon",
+                       params.ndim);
+        CHECK_STATUS(SHERD_E_INVAL, sherd_engine_seal(r.engine));
+        CHECK_ERROR_SAYS(says);
+        rig_close(&r);
+    }
+}
+
+static void what_is_no_matrix_is_refused(void)
+{
+    test_world(2, rank_refused, NULL);
+}
+
+static const test_case CASES[] = {
+    CASE(matrices_equal_unsharded),
+    CASE(variants_equal_unsharded),
+    CASE(deterministic_is_one_training),
+    CASE(what_is_no_matrix_is_refused),
+};
+
+RUN_MAIN(CASES)
