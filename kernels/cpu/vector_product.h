@@ -3,13 +3,13 @@
  * its sums are in dst. Both factors are packed first, so that a tile reads them one behind the other: of the left
  * all rows of the strip, which stay in the second-level cache, of the right the columns of one tile, which stay in the first.
  * What a tile has beyond the result is zero in the panels and goes to memory of its own. The panels are on the stack,
- * so nothing is asked of the caller. */
+ * less than 256 KiB, so nothing is asked of the caller. */
 
 #define PRODUCT_VECS        2
 #define PRODUCT_COLS        (PRODUCT_VECS * LANES)
 #define PRODUCT_STRIP_TILES (PRODUCT_ROWS / PRODUCT_TILE_ROWS)
-#define PRODUCT_ROWS        (112 / PRODUCT_TILE_ROWS * PRODUCT_TILE_ROWS)
-#define PRODUCT_INNER       256
+#define PRODUCT_ROWS        (224 / PRODUCT_TILE_ROWS * PRODUCT_TILE_ROWS)
+#define PRODUCT_INNER       192
 /* Elements of a packed column of the left: fours of rows are transposed at once. */
 #define PRODUCT_LEFT_WIDTH ((PRODUCT_TILE_ROWS + 3) / 4 * 4)
 
@@ -79,20 +79,57 @@ INLINE void panel_pack(float *panel, size_t width, size_t full, const float *fro
     }
 }
 
+/* Asks for a share of what panel_pack will read: part `part` of `parts`. */
+INLINE void panel_ask(const float *from, size_t stride, size_t inner_stride, size_t count,
+                      size_t inner, size_t part, size_t parts)
+{
+    size_t lines  = stride == 1 ? inner : count; /* rows of memory, and how long they are */
+    size_t length = stride == 1 ? count : inner;
+    size_t step   = stride == 1 ? inner_stride : stride;
+
+    for (size_t line = lines * part / parts; line < lines * (part + 1) / parts; line++) {
+        for (size_t i = 0; i < length; i += CACHE_LINE_BYTES / sizeof(*from)) {
+            _mm_prefetch((const char *)(from + line * step + i), _MM_HINT_T1);
+        }
+    }
+}
+
 /* --------------------------------------------------------------- tiles -- */
 
-/* Adds `inner` products to the sums at `at`, or to zero. */
-static void tile_multiply(const float *left, const float *right, size_t inner, float *at,
-                          size_t stride, int is_first)
+/* The part of all sums that one packing of both factors gives. */
+typedef struct product_step {
+    size_t       inner;
+    int          is_first, is_last;
+    const float *next; /* what the right's panel is packed from after this one; NULL: nothing */
+} product_step;
+
+/* From sums to elements. */
+INLINE vec_f32 vec_product_element(vec_f32 sum, const sherdi_product_args *args,
+                                   const float *addend)
+{
+    vec_f32 element = vec_set(args->scale) * sum;
+
+    if (addend != NULL) {
+        element =
+            vec_fma(vec_set(args->scale), sum, vec_set(args->addend_scale) * vec_load(addend));
+    }
+    return vec_canonical(element);
+}
+
+/* Adds the step's products to the sums at `at`, or to zero. Where `is_whole` the tile lies in the result from element
+ * `first` on, and the last step makes elements of the sums. */
+INLINE void tile_multiply(const sherdi_product_args *args, const float *left, const float *right,
+                          const product_step *step, float *at, size_t stride, int is_whole,
+                          size_t first)
 {
     vec_f32 sums[PRODUCT_TILE_ROWS][PRODUCT_VECS];
 
 #pragma GCC unroll 14
     for (size_t i = 0; i < PRODUCT_TILE_ROWS; i++) {
-        sums[i][0] = is_first ? vec_set(0.0f) : vec_load(at + i * stride);
-        sums[i][1] = is_first ? vec_set(0.0f) : vec_load(at + i * stride + LANES);
+        sums[i][0] = step->is_first ? vec_set(0.0f) : vec_load(at + i * stride);
+        sums[i][1] = step->is_first ? vec_set(0.0f) : vec_load(at + i * stride + LANES);
     }
-    for (size_t k = 0; k < inner; k++) {
+    for (size_t k = 0; k < step->inner; k++) {
         vec_f32 low  = vec_load(right + k * PRODUCT_COLS);
         vec_f32 high = vec_load(right + k * PRODUCT_COLS + LANES);
 
@@ -102,6 +139,17 @@ static void tile_multiply(const float *left, const float *right, size_t inner, f
 
             sums[i][0] = vec_fma(factor, low, sums[i][0]);
             sums[i][1] = vec_fma(factor, high, sums[i][1]);
+        }
+    }
+    if (is_whole && step->is_last) {
+        const float *addend = args->addend == NULL ? NULL : args->addend + first;
+
+#pragma GCC unroll 14
+        for (size_t i = 0; i < PRODUCT_TILE_ROWS; i++) {
+            const float *row = addend == NULL ? NULL : addend + i * stride;
+
+            sums[i][0] = vec_product_element(sums[i][0], args, row);
+            sums[i][1] = vec_product_element(sums[i][1], args, row == NULL ? NULL : row + LANES);
         }
     }
 #pragma GCC unroll 14
@@ -120,65 +168,50 @@ static void tile_copy(float *to, size_t to_stride, const float *from, size_t fro
     }
 }
 
-/* From sums to elements. */
-static void row_finish(const sherdi_product_args *args, size_t first, size_t count)
+/* A tile that the end of the result cuts. */
+static void tile_run_cut(const sherdi_product_args *args, product_panels *panels, const float *left,
+                         size_t first, size_t rows, size_t cols, const product_step *step)
 {
-    float       *dst    = args->dst + first;
-    const float *addend = args->addend == NULL ? NULL : args->addend + first;
-    size_t       i      = 0;
+    float *at = args->dst + first;
 
-    for (; i + LANES <= count; i += LANES) {
-        vec_f32 element = vec_set(args->scale) * vec_load(dst + i);
+    if (!step->is_first) {
+        tile_copy(panels->tile, PRODUCT_COLS, at, args->cols, rows, cols);
+    }
+    tile_multiply(args, left, panels->right, step, panels->tile, PRODUCT_COLS, 0, 0);
+    tile_copy(at, args->cols, panels->tile, PRODUCT_COLS, rows, cols);
+    for (size_t i = 0; step->is_last && i < rows; i++) {
+        for (size_t j = 0; j < cols; j++) {
+            size_t       to     = first + i * args->cols + j;
+            const float *addend = args->addend == NULL ? NULL : args->addend + to;
 
-        if (addend != NULL) {
-            element = vec_fma(vec_set(args->scale), vec_load(dst + i),
-                              vec_set(args->addend_scale) * vec_load(addend + i));
+            args->dst[to] =
+                sherdi_product_element(args->dst[to], args->scale, addend, args->addend_scale);
         }
-        vec_store(dst + i, vec_canonical(element));
-    }
-    for (; i < count; i++) {
-        dst[i] = sherdi_product_element(dst[i], args->scale, addend == NULL ? NULL : addend + i,
-                                        args->addend_scale);
-    }
-}
-
-/* The part of a sum that one packing of both factors gives. */
-typedef struct product_step {
-    size_t inner;
-    int    is_first, is_last;
-} product_step;
-
-static void tile_run(const sherdi_product_args *args, product_panels *panels, const float *left,
-                     size_t row, size_t rows, size_t col, size_t cols, product_step step)
-{
-    float *at = args->dst + row * args->cols + col;
-
-    if (rows == PRODUCT_TILE_ROWS && cols == PRODUCT_COLS) {
-        tile_multiply(left, panels->right, step.inner, at, args->cols, step.is_first);
-    } else {
-        if (!step.is_first) {
-            tile_copy(panels->tile, PRODUCT_COLS, at, args->cols, rows, cols);
-        }
-        tile_multiply(left, panels->right, step.inner, panels->tile, PRODUCT_COLS, step.is_first);
-        tile_copy(at, args->cols, panels->tile, PRODUCT_COLS, rows, cols);
-    }
-    for (size_t i = 0; step.is_last && i < rows; i++) {
-        row_finish(args, (row + i) * args->cols + col, cols);
     }
 }
 
 /* The tiles of `cols` columns, of which the panel of the right has been packed. */
 static void column_run(const sherdi_product_args *args, product_panels *panels, size_t first_row,
-                       size_t rows, size_t col, size_t cols, product_step step)
+                       size_t rows, size_t col, size_t cols, const product_step *step)
 {
     for (size_t i = 0; i < rows; i += PRODUCT_TILE_ROWS) {
-        size_t row = first_row + i;
+        size_t       row   = first_row + i;
+        size_t       first = row * args->cols + col;
+        const float *left  = panels->left[i / PRODUCT_TILE_ROWS];
 
         if (args->is_symmetric && row >= col + cols) {
             break; /* this tile and what follows is below the diagonal */
         }
-        tile_run(args, panels, panels->left[i / PRODUCT_TILE_ROWS], row,
-                 sherdi_min_size(PRODUCT_TILE_ROWS, rows - i), col, cols, step);
+        if (step->next != NULL) {
+            panel_ask(step->next, args->right_col_stride, args->right_inner_stride, PRODUCT_COLS,
+                      step->inner, i / PRODUCT_TILE_ROWS, sherdi_div_up(rows, PRODUCT_TILE_ROWS));
+        }
+        if (rows - i >= PRODUCT_TILE_ROWS && cols == PRODUCT_COLS) {
+            tile_multiply(args, left, panels->right, step, args->dst + first, args->cols, 1, first);
+        } else {
+            tile_run_cut(args, panels, left, first, sherdi_min_size(PRODUCT_TILE_ROWS, rows - i),
+                         cols, step);
+        }
     }
 }
 
@@ -190,7 +223,7 @@ static void range_product(const sherdi_product_args *args, size_t first_row, siz
 
     do {
         product_step step  = {sherdi_min_size(PRODUCT_INNER, args->inner - done), done == 0,
-                              done + PRODUCT_INNER >= args->inner};
+                              done + PRODUCT_INNER >= args->inner, NULL};
         const float *left  = args->left + done * args->left_inner_stride;
         const float *right = args->right + done * args->right_inner_stride;
 
@@ -204,10 +237,14 @@ static void range_product(const sherdi_product_args *args, size_t first_row, siz
             size_t col   = first_col + j;
             size_t count = sherdi_min_size(PRODUCT_COLS, cols - j);
 
+            step.next = j + PRODUCT_COLS < cols
+                            ? right + (col + PRODUCT_COLS) * args->right_col_stride
+                            : NULL;
+
             panel_pack(panels.right, PRODUCT_COLS, PRODUCT_COLS,
                        right + col * args->right_col_stride, args->right_col_stride,
                        args->right_inner_stride, count, step.inner);
-            column_run(args, &panels, first_row, rows, col, count, step);
+            column_run(args, &panels, first_row, rows, col, count, &step);
         }
         done += PRODUCT_INNER;
     } while (done < args->inner);
