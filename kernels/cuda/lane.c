@@ -340,6 +340,8 @@ static const sherdi_kernel_ops KERNELS = {
     .decode              = sherdi_cuda_decode,
     .encode              = sherdi_cuda_encode,
     .fingerprint_encoded = sherdi_cuda_fingerprint_encoded,
+    .product             = sherdi_cuda_product,
+    .normalize           = sherdi_cuda_normalize,
 };
 
 static const sherdi_device_ops DEVICE = {

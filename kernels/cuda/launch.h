@@ -63,6 +63,9 @@ void sherdi_cuda_accumulate(const sherdi_backend *backend, void *acc, sherd_dtyp
 void sherdi_cuda_reduce_fixed(const sherdi_backend *backend, const sherdi_fixed_args *args);
 void sherdi_cuda_fixed_to_f32(const sherdi_backend *backend, float *dst, const int64_t *acc,
                               size_t count_elems);
+void sherdi_cuda_product(const sherdi_backend *backend, const sherdi_product_args *args);
+void sherdi_cuda_normalize(const sherdi_backend *backend, float *dst, const float *src,
+                           size_t count_elems, const sherdi_norm_acc *sumsq, float eps);
 
 #ifdef __cplusplus
 }
