@@ -50,6 +50,7 @@ static const char *const MEANINGS[PLANNING_RATES] = {
     [PLANNING_RATE_NVME_WRITE] = "written to the drives beside that, and committed",
     [PLANNING_RATE_DEVICE]     = "read and written by the update in device memory",
     [PLANNING_RATE_HOST]       = "read and written by the update in host memory",
+    [PLANNING_RATE_PRODUCTS]   = "arithmetic of an update by whole matrices",
 };
 
 typedef struct bench_command {
@@ -190,7 +191,7 @@ static void table_print(const bench_result *result)
     (void)printf("%-11s %12s  %-24s  %s\n", "rate", "median", "min .. max", "what");
     for (int i = 0; i < PLANNING_RATES; i++) {
         const bench_rate *rate     = &result->rates[i];
-        int               is_flops = i == PLANNING_RATE_FLOPS;
+        int               is_flops = i == PLANNING_RATE_FLOPS || i == PLANNING_RATE_PRODUCTS;
 
         if (rate->median <= 0) {
             continue;

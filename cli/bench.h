@@ -47,9 +47,9 @@ sherd_status bench_check_run(sherd_world *world, const bench_request *request,
 
 /* ---- steps (bench_steps.c) ---- */
 
-/* An engine's configuration: AdamW in bf16, communication not overlapped. */
+/* An engine's configuration: AdamW, or Muon for matrices, in bf16, communication not overlapped. */
 typedef struct bench_settings {
-    int         stage, micro_batches;
+    int         stage, micro_batches, has_matrices;
     const char *state_device, *param_device; /* NULL: none; "cpu", "nvme" */
     const char *nvme_path;
 } bench_settings;

@@ -1,9 +1,10 @@
-/* What `sherd bench` measures, through the engine's own reports: three engines, one after the other, of which
+/* What `sherd bench` measures, through the engine's own reports: engines, one after the other, of which
  * real steps are taken without a trainer's arithmetic.
  *
  *   in device memory     device: the update's kernels; wire: gathers and reductions of stage 3
  *   in host memory       host: the update's kernels; down, up: copies over the link
  *   state on NVMe        nvme_read, nvme_write: a pass that only reads, and the boundary of a step
+ *   whole matrices       products: the update by Muon
  *
  * All ranks are at it at the same time, and the slowest one's time counts: the others wait for it in a step. */
 #include "cli/bench.h"
@@ -20,6 +21,10 @@
 #define ELEM_BYTES 2
 
 #define GRADIENT_ELEMS ((size_t)1 << 20)
+
+/* Most of the matrices that an update multiplies: large enough for the kernels' best on that backend, and soon done. */
+#define MATRIX_SIDE_CPU    ((size_t)768)
+#define MATRIX_SIDE_DEVICE ((size_t)4096)
 
 /* Passes that only read parameters, beside a step's own: enough to tell what comes up from what goes down. */
 #define EVAL_PASSES 4
@@ -42,6 +47,7 @@ typedef struct bench {
 
 typedef struct bench_engine {
     sherd_engine        *engine;
+    size_t               unit_elems;
     sherd_unit           units[UNITS];
     sherd_param          params[UNITS];
     sherd_step_report    report;  /* of the last step */
@@ -73,7 +79,27 @@ static bench_rate rate_of(samples *all)
 
 /* ------------------------------------------------------------- engines ---- */
 
-static sherd_status engine_declare(const bench *b, bench_engine *e)
+static int is_on_cpu(const bench *b)
+{
+    return strcmp(b->request->backend, "cpu") == 0;
+}
+
+/* A vector, or for an update by whole matrices one of them. */
+static void shape_make(const bench *b, int has_matrices, sherd_param_params *param)
+{
+    size_t most = is_on_cpu(b) ? MATRIX_SIDE_CPU : MATRIX_SIDE_DEVICE;
+    size_t side = 1;
+
+    while (side < most && 4 * side * side <= b->request->elems / UNITS) {
+        side *= 2;
+    }
+    side            = side < most ? side : most;
+    param->ndim     = has_matrices ? 2 : 1;
+    param->shape[0] = has_matrices ? side : b->unit_elems;
+    param->shape[1] = side;
+}
+
+static sherd_status engine_declare(const bench *b, int has_matrices, bench_engine *e)
 {
     for (int u = 0; u < UNITS; u++) {
         sherd_unit_params  unit;
@@ -85,9 +111,9 @@ static sherd_status engine_declare(const bench *b, bench_engine *e)
         unit.name = name;
         BENCH_TRY(sherd_unit_add(e->engine, &unit, &e->units[u]));
         sherd_param_params_init(&param);
-        param.name     = name;
-        param.ndim     = 1;
-        param.shape[0] = b->unit_elems;
+        param.name = name;
+        shape_make(b, has_matrices, &param);
+        e->unit_elems = param.shape[0] * (has_matrices ? param.shape[1] : 1);
         BENCH_TRY(sherd_param_add(e->engine, e->units[u], &param, &e->params[u]));
     }
     return SHERD_OK;
@@ -112,7 +138,7 @@ static sherd_status engine_open(const bench *b, const bench_settings *settings, 
     sherd_config_destroy(config);
     BENCH_TRY(status);
     sherd_traffic_report_init(&out->traffic);
-    status = engine_declare(b, out);
+    status = engine_declare(b, settings->has_matrices, out);
     if (status == SHERD_OK) {
         status = sherd_engine_seal(out->engine);
     }
@@ -131,8 +157,8 @@ static sherd_status gradient_write(const bench *b, const bench_engine *e, int u)
 {
     unsigned char *gradient = sherd_param_grad(e->engine, e->params[u]);
 
-    for (size_t at = 0; at < b->unit_elems; at += GRADIENT_ELEMS) {
-        size_t left = b->unit_elems - at;
+    for (size_t at = 0; at < e->unit_elems; at += GRADIENT_ELEMS) {
+        size_t left = e->unit_elems - at;
 
         BENCH_TRY(sherd_copy(e->engine, gradient + at * ELEM_BYTES, b->gradient,
                              (left < GRADIENT_ELEMS ? left : GRADIENT_ELEMS) * ELEM_BYTES));
@@ -180,11 +206,6 @@ static sherd_status rounds_run(bench *b, bench_engine *e, round_fn run, int drop
 
 /* A plan's bytes are those of norm and update. On a GPU the norm's time is the host's, who waits in it for the
  * backward pass: there the update tells for both. */
-static int is_on_cpu(const bench *b)
-{
-    return strcmp(b->request->backend, "cpu") == 0;
-}
-
 static double update_bytes(const bench *b, uint64_t planned)
 {
     return (double)planned - (is_on_cpu(b) ? 0 : (double)b->request->elems * ELEM_BYTES);
@@ -336,6 +357,22 @@ static sherd_status nvme_round(bench *b, bench_engine *e, int is_counted)
     return SHERD_OK;
 }
 
+/* ------------------------------------------------------------- matrices ---- */
+
+/* What the update moves beside the products counts as theirs. */
+static sherd_status matrices_round(bench *b, bench_engine *e, int is_counted)
+{
+    double update_s;
+
+    BENCH_TRY(pass_run(b, e, SHERD_BACKWARD));
+    BENCH_TRY(step_run(e));
+    BENCH_TRY(bench_slowest(b->world, e->report.update_s, &update_s));
+    if (is_counted) {
+        samples_add(b, PLANNING_RATE_PRODUCTS, (double)e->traffic.update_flops_planned, update_s);
+    }
+    return SHERD_OK;
+}
+
 /* ------------------------------------------------------------- the parts ---- */
 
 static sherd_status part_run(bench *b, const bench_settings *settings, round_fn run, int dropped)
@@ -372,6 +409,7 @@ static sherd_status parts_run(bench *b)
     static const bench_settings ON_DEVICE = {.stage = 3, .micro_batches = 1};
     static const bench_settings WITH_HOST = {
         .stage = 3, .micro_batches = 1, .state_device = "cpu", .param_device = "cpu"};
+    static const bench_settings OF_MATRICES = {.stage = 3, .micro_batches = 1, .has_matrices = 1};
 
     bench_progress(b->world, "state on the device: device, wire ");
     BENCH_TRY(part_run(b, &ON_DEVICE, device_round, 1));
@@ -381,7 +419,8 @@ static sherd_status parts_run(bench *b)
         bench_progress(b->world, "state on NVMe: nvme_read, nvme_write ");
         BENCH_TRY(nvme_run(b));
     }
-    return SHERD_OK;
+    bench_progress(b->world, "whole matrices: products ");
+    return part_run(b, &OF_MATRICES, matrices_round, 1);
 }
 
 /* Hosts are counted by their first ranks. */

@@ -14,7 +14,7 @@ static const char CONFIG[] =
     "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
     " \"bf16\": {\"enabled\": true}, \"wall_clock_breakdown\": true,"
     " \"data_types\": {\"grad_accum_dtype\": \"bf16\"},"
-    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001}},"
+    " \"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": 0.001}},"
     " \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": false,"
     " \"stage3_param_persistence_threshold\": 0%s%s}}";
 
@@ -62,8 +62,8 @@ sherd_status bench_config_make(const bench_request *request, const bench_setting
                   state, sizeof(state));
     offload_write("offload_param", settings->param_device, settings->nvme_path, is_pinned, params,
                   sizeof(params));
-    len = snprintf(json, sizeof(json), CONFIG, settings->micro_batches, settings->stage, state,
-                   params);
+    len = snprintf(json, sizeof(json), CONFIG, settings->micro_batches,
+                   settings->has_matrices ? "Muon" : "AdamW", settings->stage, state, params);
     return sherd_config_parse(json, (size_t)len, out);
 }
 

@@ -28,6 +28,8 @@ static int rate_is_used(const planning_row *row, planning_rate rate)
         return row->traffic.update_device_planned > 0;
     case PLANNING_RATE_HOST:
         return row->traffic.update_host_planned > 0;
+    case PLANNING_RATE_PRODUCTS:
+        return row->traffic.update_flops_planned > 0;
     case PLANNING_RATES:
         break;
     }
@@ -325,7 +327,8 @@ static void origins_print(const plan_entry *entry, planning_bound bound)
                          {PLANNING_BOUND_NVME, PLANNING_RATE_NVME_READ},
                          {PLANNING_BOUND_NVME, PLANNING_RATE_NVME_WRITE},
                          {PLANNING_BOUND_UPDATE, PLANNING_RATE_DEVICE},
-                         {PLANNING_BOUND_UPDATE, PLANNING_RATE_HOST}};
+                         {PLANNING_BOUND_UPDATE, PLANNING_RATE_HOST},
+                         {PLANNING_BOUND_UPDATE, PLANNING_RATE_PRODUCTS}};
     const char *comma = "";
 
     for (size_t i = 0; i < sizeof(OF) / sizeof(OF[0]); i++) {

@@ -15,6 +15,7 @@ typedef enum planning_rate {
     PLANNING_RATE_NVME_WRITE, /* the same */
     PLANNING_RATE_DEVICE,     /* device memory, read and written, in the update */
     PLANNING_RATE_HOST,       /* host memory in the update, all ranks of the host at it */
+    PLANNING_RATE_PRODUCTS, /* arithmetic of an update by whole matrices, per second, all ranks at it */
     PLANNING_RATES,
 } planning_rate;
 
@@ -29,7 +30,7 @@ typedef struct planning_rates {
     planning_origin origins[PLANNING_RATES];
 } planning_rates;
 
-/** "flops", "wire", "down", "up", "nvme_read", "nvme_write", "device", "host". */
+/** "flops", "wire", "down", "up", "nvme_read", "nvme_write", "device", "host", "products". */
 const char *planning_rate_name(planning_rate rate);
 const char *planning_origin_name(planning_origin origin); /* "assumed", "measured", "given" */
 

@@ -425,7 +425,8 @@ static void times_make(const planning_request *request, planning_row *row)
     moved_time(request, row->layout.world_size, &step, s);
     m[PLANNING_BOUND_COMPUTE] = compute_time(request);
     s[PLANNING_BOUND_UPDATE]  = (double)t->update_device_planned / rates[PLANNING_RATE_DEVICE] +
-                               (double)t->update_host_planned / rates[PLANNING_RATE_HOST];
+                               (double)t->update_host_planned / rates[PLANNING_RATE_HOST] +
+                               (double)t->update_flops_planned / rates[PLANNING_RATE_PRODUCTS];
     time->bound = PLANNING_BOUND_COMPUTE;
     for (int i = 0; i < PLANNING_BOUNDS; i++) {
         time->by_bound[i] = row->accumulation * m[i] + s[i];
@@ -454,6 +455,7 @@ static sherd_status time_make(const planning_request *request, sherd_engine *eng
     rates.nvme_write = values[PLANNING_RATE_NVME_WRITE] / ranks;
     rates.device     = values[PLANNING_RATE_DEVICE];
     rates.host       = values[PLANNING_RATE_HOST];
+    rates.products   = values[PLANNING_RATE_PRODUCTS];
     rates.compute_s  = compute_time(request);
     times_make(request, row);
     status               = sherd_engine_predict(engine, &rates, &predicted);

@@ -103,6 +103,7 @@ static void traffic_set(json_t *root, const planning_row *row)
         size_set(root, name, MOVES[i].micro * micro + MOVES[i].step);
     }
     size_set(root, "update_bytes_per_step", t->update_device_planned + t->update_host_planned);
+    size_set(root, "update_flops_per_step", t->update_flops_planned);
     if (t->wear_days > 0) {
         real_set(root, "wear_days", t->wear_days);
         real_set(root, "wear_step_s", t->wear_step_s);

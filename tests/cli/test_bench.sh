@@ -18,7 +18,7 @@ loads() {
 # On a device: two ranks share it.
 if [ $# -gt 2 ]; then
     run 0 --backend "$3" --ranks 2 --size 64K --rounds 1 --out "$scratch/device.json" --check
-    loads "$scratch/device.json" wire down up device host
+    loads "$scratch/device.json" wire down up device host products
     grep -q "\"backend\": \"$3\"" "$scratch/device.json" || failed=1
     [ $failed = 0 ] && echo "sherd bench measures on $3"
     exit $failed
@@ -28,7 +28,7 @@ fi
 run 0 --size 64K --rounds 2 --out "$scratch/rates.json"
 says out "2 ranks, 2 to a host, by shm"
 says out "sent by a rank in gathers and reductions"
-loads "$scratch/rates.json" wire down up device host
+loads "$scratch/rates.json" wire down up device host products
 for key in ranks machine command date; do
     if ! grep -q "\"$key\": " "$scratch/rates.json"; then
         echo "not ok: no $key in the file"
@@ -56,7 +56,7 @@ run 1 --ranks 1 --size 1K --rounds 1 --out "$scratch/rates.json" --force
 cmp "$scratch/rates.json" "$scratch/before" || failed=1
 rmdir "$scratch/rates.json.part"
 run 0 --ranks 3 --size 1K --rounds 1 --flops 400T --out "$scratch/rates.json" --force --json
-loads "$scratch/rates.json" flops wire down up device host
+loads "$scratch/rates.json" flops wire down up device host products
 says out '"ranks": 3'
 says out '"flops": 4e14'
 if command -v python3 >/dev/null; then
@@ -66,12 +66,12 @@ fi
 
 # One rank sends nothing. The check needs no drive.
 run 0 --ranks 1 --size 1K --rounds 1 --out "$scratch/one.json" --check
-loads "$scratch/one.json" down up device host
+loads "$scratch/one.json" down up device host products
 says out "params-cpu"
 
 # Drives, where this build can use them.
 run 0 --size 64K --rounds 1 --nvme-path "$scratch/drive" --out "$scratch/nvme.json" --check
-loads "$scratch/nvme.json" wire down up nvme_read nvme_write device host
+loads "$scratch/nvme.json" wire down up nvme_read nvme_write device host products
 says out "optimizer-nvme"
 
 # Mistakes are told before anything is measured.

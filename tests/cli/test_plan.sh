@@ -92,7 +92,7 @@ PY
 
 # Times scale with the rates that are given.
 run 0 --params 1B --world 8 --stage 3 --offload nvme --tokens 1000 --batch 2 --json \
-    --rate flops=1e13,wire=1G --rate down=1e9,up=1e9,nvme_read=1G,nvme_write=1G,device=1T,host=1e9
+    --rate flops=1e13,wire=1G --rate down=1e9,up=1e9,nvme_read=1G,nvme_write=1G,device=1T,host=1e9,products=1T
 check "times at given rates" <<'PY'
 row = rows[0]
 must("compute", abs(row["compute_s"] - 6 * 1e9 * 2000 / 1e13) < 1e-6)
