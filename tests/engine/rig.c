@@ -75,6 +75,7 @@ void rig_open(rig *r, sherd_world *world, const rig_options *options)
     r->dtype         = options->dtype;
     r->backward_uses = options->backward_uses;
     r->retain_grads  = options->retain_grads;
+    r->has_matrices  = options->has_matrices;
     r->wide          = options->wide;
     CHECK_OK(rig_create(world, rig_json(options), &r->engine));
 }
@@ -113,8 +114,9 @@ int rig_param_as(rig *r, int unit, const char *name, size_t elems, const sherd_p
     given.struct_size = sizeof(given);
     given.name        = name;
     if (given.ndim == 0) {
-        given.ndim     = 1;
+        given.ndim     = r->has_matrices ? 2 : 1;
         given.shape[0] = elems;
+        given.shape[1] = 1;
     }
     given.dtype = r->wide >> r->num_params & 1 ? SHERD_F32 : given.dtype;
     *info       = (rig_param_info){

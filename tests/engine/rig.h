@@ -21,7 +21,8 @@ typedef struct rig_options {
     const char *params;        /* more keys of optimizer.params, ", \"key\": value" */
     int         backward_uses; /* of every unit: 0 or SHERD_USES_ANY */
     int         retain_grads;  /* of every unit */
-    unsigned    wide;          /* bit p: parameter p is declared as fp32 */
+    int has_matrices; /* parameters that say nothing of their shape are one column, not vectors */
+    unsigned wide;    /* bit p: parameter p is declared as fp32 */
 } rig_options;
 
 typedef struct rig_param_info {
@@ -36,7 +37,7 @@ typedef struct rig {
     sherd_world   *world;
     sherd_engine  *engine;
     sherd_dtype    dtype;
-    int            backward_uses, retain_grads;
+    int            backward_uses, retain_grads, has_matrices;
     unsigned       wide;
     sherd_unit     units[RIG_UNITS];
     int            num_units;

@@ -5,6 +5,7 @@
 #include "kernels/orthogonal.h"
 #include "kernels/updates/updates.h"
 #include "sherd_build.h"
+#include "sherd_tools.h"
 #include "tests/engine/elements.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/rig.h"
@@ -404,11 +405,18 @@ static void places_train(int ranks, size_t v)
     }
 }
 
+static int is_on_device(void)
+{
+    return getenv("SHERD_BACKEND") != NULL;
+}
+
+/* A device is emulated for long, so a few of them tell what is its own. */
 static void matrices_equal_unsharded(void)
 {
-    static const int RANKS[] = {1, 2, 3, 4, 7, 8};
+    static const int RANKS[] = {3, 1, 7, 2, 4, 8};
+    size_t           count   = test_is_long() ? 6 : is_on_device() ? 1 : 3;
 
-    for (size_t n = 0; n < sizeof(RANKS) / sizeof(RANKS[0]); n++) {
+    for (size_t n = 0; n < count; n++) {
         places_train(RANKS[n], 0);
     }
 }
@@ -416,7 +424,42 @@ static void matrices_equal_unsharded(void)
 static void variants_equal_unsharded(void)
 {
     for (size_t v = 1; v < NUM_VARIANTS; v++) {
-        places_train(3, v);
+        places_train(v == 1 ? 3 : 2, v);
+    }
+}
+
+/* What the products take is told apart from what the update moves. */
+static void rank_predict(sherd_world *world, void *ctx)
+{
+    sherd_traffic_report traffic;
+    sherd_prediction     without, with;
+    sherd_rates          rates;
+    rig                  r;
+
+    rig_open(&r, world, ctx);
+    model_declare(&r);
+    sherd_rates_init(&rates);
+    sherd_prediction_init(&without);
+    sherd_prediction_init(&with);
+    sherd_traffic_report_init(&traffic);
+    CHECK_OK(sherd_engine_traffic(r.engine, &traffic));
+    CHECK(traffic.update_flops_planned > 0);
+    CHECK_OK(sherd_engine_predict(r.engine, &rates, &without));
+    CHECK(without.step_s == 0);
+    rates.products = 1e6;
+    CHECK_OK(sherd_engine_predict(r.engine, &rates, &with));
+    CHECK(fabs(with.boundary_s - (double)traffic.update_flops_planned / 1e6) <=
+          1e-9 * with.boundary_s);
+    CHECK(with.step_s == with.boundary_s);
+    rig_close(&r);
+}
+
+static void products_take_their_time(void)
+{
+    rig_options options = {.optimizer = "Muon"};
+
+    for (options.stage = 0; options.stage <= 3; options.stage++) {
+        test_world(3, rank_predict, &options);
     }
 }
 
@@ -504,9 +547,8 @@ static void what_is_no_matrix_is_refused(void)
 }
 
 static const test_case CASES[] = {
-    CASE(matrices_equal_unsharded),
-    CASE(variants_equal_unsharded),
-    CASE(deterministic_is_one_training),
+    CASE(matrices_equal_unsharded),     CASE(variants_equal_unsharded),
+    CASE(products_take_their_time),     CASE(deterministic_is_one_training),
     CASE(what_is_no_matrix_is_refused),
 };
 

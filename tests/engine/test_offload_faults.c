@@ -209,6 +209,7 @@ static void interrupted_requests_change_nothing(void)
 typedef struct ranks_run {
     int          stage;
     const char  *more; /* keys of offload_optimizer */
+    int          is_muon;
     int          nth;
     int          count;
     sherd_status status[RANKS];
@@ -305,7 +306,9 @@ static void ranks_go_on(sherd_world *world, void *ctx)
     sherd_step_report report  = {0};
     int               dropped;
 
-    options.stage = run->stage;
+    options.stage        = run->stage;
+    options.optimizer    = run->is_muon ? "Muon" : NULL;
+    options.has_matrices = run->is_muon;
     rig_open(&r, world, &options);
     rig_three(&r, DRIVE_ELEMS);
     rig_seal(&r);
@@ -331,13 +334,13 @@ static void ranks_go_on(sherd_world *world, void *ctx)
 }
 
 /* How often a release failed. */
-static int every_request_of_a_rank_fails(int stage, const char *more, int ranks)
+static int every_request_of_a_rank_fails_by(int is_muon, int stage, const char *more, int ranks)
 {
-    ranks_run run  = {.stage = stage, .more = more};
+    ranks_run run  = {.stage = stage, .more = more, .is_muon = is_muon};
     int       left = 0;
 
     test_world(ranks, ranks_go_on, &run);
-    CHECK(run.count > 10 && run.dropped[0] + run.dropped[1] == 0);
+    CHECK(run.count > (is_muon ? 5 : 10) && run.dropped[0] + run.dropped[1] == 0);
     for (int nth = 1, count = run.count; nth <= count; nth += test_is_long() ? 1 : 3) {
         run.nth = nth;
         test_world(ranks, ranks_go_on, &run);
@@ -347,6 +350,22 @@ static int every_request_of_a_rank_fails(int stage, const char *more, int ranks)
         left += run.left[rank];
     }
     return left;
+}
+
+static int every_request_of_a_rank_fails(int stage, const char *more, int ranks)
+{
+    return every_request_of_a_rank_fails_by(0, stage, more, ranks);
+}
+
+/* The others are in a gather of the update, which they expect of it. */
+static void a_rank_that_fails_still_gathers_directions(void)
+{
+    (void)setenv("SHERD_IO", "threads", 1);
+    (void)every_request_of_a_rank_fails_by(1, 1, "", 2);
+    (void)every_request_of_a_rank_fails_by(1, 2, ", \"gradients\": \"nvme\", \"buffer_count\": 2",
+                                           2);
+    (void)every_request_of_a_rank_fails_by(1, 3, ", \"pipeline_read\": false", RANKS);
+    (void)unsetenv("SHERD_IO");
 }
 
 static void a_rank_that_fails_loses_nobody(void)
@@ -516,6 +535,7 @@ static const test_case CASES[] = {
     CASE(requests_fail_in_other_layouts),
     CASE(a_rank_that_fails_fails_all),
     CASE(a_rank_that_fails_loses_nobody),
+    CASE(a_rank_that_fails_still_gathers_directions),
     CASE(a_drive_that_breaks_in_the_update_is_undone_when_it_works_again),
     CASE(the_others_hear_what_failed),
 };
