@@ -1,128 +1,189 @@
-/* See orthogonal.h. With n rows and m columns, n <= m: A = X X', B = b A + c A A, X := a X + B X; where there are more rows
- * than columns the same of the transposed, without a transposed copy: A = X' X, X := a X + X B. */
+/* See orthogonal.h. The iterations go back and forth between dst and a matrix of the workspace; which of them is first
+ * is chosen so that the last result lies in dst. */
 #include "kernels/orthogonal.h"
 
 #include "base/checked.h"
 
-static const float A = 3.4445f, B = -4.7750f, C = 2.0315f;
+/* The parts of a workspace, each at a multiple of SHERD_ALIGN_BYTES. */
+typedef struct orthogonal_space {
+    sherdi_norm_acc *norm;
+    float           *tail;   /* a chunk: the elements behind the last whole one, and zeros */
+    float           *square; /* A, [side, side] */
+    float           *mixed;  /* B, [side, side] */
+    float           *other;  /* X, [rows, cols] */
+} orthogonal_space;
 
-typedef struct workspace {
-    sherdi_norm_acc *sumsq;
-    float           *next, *gram, *blend;
-    size_t           bytes;
-} workspace;
-
-static void *take(unsigned char *memory, size_t *bytes, size_t more)
+static size_t aligned_bytes(size_t len_bytes)
 {
-    void *at = memory == NULL ? NULL : memory + *bytes;
-
-    *bytes = sherdi_round_up(*bytes + more, SHERD_ALIGN_BYTES);
-    return at;
+    return sherdi_div_up(len_bytes, SHERD_ALIGN_BYTES) * SHERD_ALIGN_BYTES;
 }
 
-/* `memory` NULL: only its size. */
-static workspace workspace_of(void *memory, size_t rows, size_t cols)
+static size_t side_of(size_t rows, size_t cols)
 {
-    size_t    n   = sherdi_min_size(rows, cols);
-    workspace out = {0};
-
-    out.sumsq = take(memory, &out.bytes, sizeof(*out.sumsq));
-    out.next  = take(memory, &out.bytes,
-                     sherdi_round_up(rows * cols, SHERD_CHUNK_ELEMS) * sizeof(*out.next));
-    out.gram  = take(memory, &out.bytes, n * n * sizeof(*out.gram));
-    out.blend = take(memory, &out.bytes, n * n * sizeof(*out.blend));
-    return out;
+    return sherdi_min_size(rows, cols);
 }
+
+static size_t square_bytes(size_t rows, size_t cols)
+{
+    return aligned_bytes(side_of(rows, cols) * side_of(rows, cols) * sizeof(float));
+}
+
+#define TAIL_BYTES (SHERD_CHUNK_ELEMS * sizeof(float))
 
 size_t sherdi_orthogonal_workspace_bytes(size_t rows, size_t cols)
 {
-    return workspace_of(NULL, rows, cols).bytes;
+    if (rows == 0 || cols == 0) {
+        return 0;
+    }
+    return aligned_bytes(sizeof(sherdi_norm_acc)) + aligned_bytes(TAIL_BYTES) +
+           2 * square_bytes(rows, cols) + aligned_bytes(rows * cols * sizeof(float));
+}
+
+static orthogonal_space space_of(const sherdi_orthogonal_args *args)
+{
+    unsigned char   *at = args->workspace;
+    orthogonal_space space;
+
+    space.norm = (sherdi_norm_acc *)(void *)at;
+    at += aligned_bytes(sizeof(sherdi_norm_acc));
+    space.tail = (float *)(void *)at;
+    at += aligned_bytes(TAIL_BYTES);
+    space.square = (float *)(void *)at;
+    at += square_bytes(args->rows, args->cols);
+    space.mixed = (float *)(void *)at;
+    at += square_bytes(args->rows, args->cols);
+    space.other = (float *)(void *)at;
+    return space;
 }
 
 double sherdi_orthogonal_flops(size_t rows, size_t cols, int steps)
 {
-    double n    = (double)sherdi_min_size(rows, cols);
-    double m    = (double)sherdi_max_size(rows, cols);
-    double half = n * (n + 1) / 2;
+    double side = (double)side_of(rows, cols);
+    double half = side * (side + 1) / 2; /* elements of a symmetric result that are computed */
+    double all  = (double)rows * (double)cols;
 
-    return 2.0 * steps * (half * m + half * n + n * n * m);
+    if (rows == 0 || cols == 0) {
+        return 0;
+    }
+    return 2 * steps * (half * (all / side) + half * side + all * side);
 }
 
-/* One step, from `x` to `out`. */
-static void iterate(const sherdi_backend *backend, const sherdi_orthogonal_args *args,
-                    const workspace *w, const float *x, float *out, float scale)
+/* The sum of squares goes by whole chunks; what is behind the last one is filled up with zeros. */
+static void matrix_normalize(const sherdi_backend *backend, const sherdi_orthogonal_args *args,
+                             const orthogonal_space *space, float *x)
 {
-    size_t              rows = args->rows, cols = args->cols;
-    int                 is_wide = rows <= cols;
-    size_t              n       = is_wide ? rows : cols;
-    sherdi_product_args gram    = {
-           .dst                = w->gram,
-           .left               = x,
-           .left_row_stride    = is_wide ? cols : 1,
-           .left_inner_stride  = is_wide ? 1 : cols,
-           .right              = x,
-           .right_inner_stride = is_wide ? 1 : cols,
-           .right_col_stride   = is_wide ? cols : 1,
-           .rows               = n,
-           .cols               = n,
-           .inner              = is_wide ? cols : rows,
-           .scale              = 1,
-           .is_symmetric       = 1,
-    };
-    sherdi_product_args blend = {
-        .dst                = w->blend,
-        .left               = w->gram,
-        .left_row_stride    = n,
-        .left_inner_stride  = 1,
-        .right              = w->gram,
-        .right_inner_stride = n,
-        .right_col_stride   = 1,
-        .rows               = n,
-        .cols               = n,
-        .inner              = n,
-        .scale              = C,
-        .addend             = w->gram,
-        .addend_scale       = B,
-        .is_symmetric       = 1,
-    };
-    sherdi_product_args apply = {
-        .dst                = out,
-        .left               = is_wide ? w->blend : x,
-        .left_row_stride    = n,
-        .left_inner_stride  = 1,
-        .right              = is_wide ? x : w->blend,
-        .right_inner_stride = cols,
-        .right_col_stride   = 1,
-        .rows               = rows,
-        .cols               = cols,
-        .inner              = n,
-        .scale              = scale,
-        .addend             = x,
-        .addend_scale       = scale * A,
-    };
+    const sherdi_kernel_ops *kernels = backend->kernels;
+    size_t                   elems   = args->rows * args->cols;
+    size_t                   rest    = elems % SHERD_CHUNK_ELEMS;
 
-    backend->kernels->product(backend, &gram);
-    backend->kernels->product(backend, &blend);
-    backend->kernels->product(backend, &apply);
+    kernels->zero(backend, space->norm, sizeof(*space->norm));
+    kernels->sumsq(backend, args->src, SHERD_F32, elems - rest, space->norm);
+    if (rest > 0) {
+        kernels->zero(backend, space->tail, TAIL_BYTES);
+        kernels->copy(backend, space->tail, args->src + (elems - rest), rest * sizeof(float));
+        kernels->sumsq(backend, space->tail, SHERD_F32, SHERD_CHUNK_ELEMS, space->norm);
+    }
+    kernels->normalize(backend, x, args->src, elems, space->norm, SHERDI_ORTHOGONAL_EPS);
+}
+
+/* A = X X^T or X^T X. */
+static sherdi_product_args square_of(const sherdi_orthogonal_args *args, float *square,
+                                     const float *x)
+{
+    int                 is_tall = args->rows > args->cols;
+    size_t              across  = is_tall ? 1 : args->cols; /* from one row of A to the next */
+    size_t              along   = is_tall ? args->cols : 1;
+    sherdi_product_args product = {.dst                = square,
+                                   .left               = x,
+                                   .left_row_stride    = across,
+                                   .left_inner_stride  = along,
+                                   .right              = x,
+                                   .right_inner_stride = along,
+                                   .right_col_stride   = across,
+                                   .rows               = side_of(args->rows, args->cols),
+                                   .cols               = side_of(args->rows, args->cols),
+                                   .inner              = is_tall ? args->rows : args->cols,
+                                   .scale              = 1,
+                                   .is_symmetric       = 1};
+
+    return product;
+}
+
+/* B = c A A + b A. The left A is read as its own transpose, which is how factors are packed fastest. */
+static sherdi_product_args mixed_of(const sherdi_orthogonal_args *args, float *mixed,
+                                    const float *square)
+{
+    size_t              side    = side_of(args->rows, args->cols);
+    sherdi_product_args product = {.dst                = mixed,
+                                   .left               = square,
+                                   .left_row_stride    = 1,
+                                   .left_inner_stride  = side,
+                                   .right              = square,
+                                   .right_inner_stride = side,
+                                   .right_col_stride   = 1,
+                                   .rows               = side,
+                                   .cols               = side,
+                                   .inner              = side,
+                                   .scale              = SHERDI_ORTHOGONAL_C,
+                                   .addend             = square,
+                                   .addend_scale       = SHERDI_ORTHOGONAL_B,
+                                   .is_symmetric       = 1};
+
+    return product;
+}
+
+/* B X + a X or X B + a X, times `scale`. */
+static sherdi_product_args applied_of(const sherdi_orthogonal_args *args, float *next,
+                                      const float *mixed, const float *x, float scale)
+{
+    size_t              side    = side_of(args->rows, args->cols);
+    sherdi_product_args product = {.dst                = next,
+                                   .left               = mixed,
+                                   .left_row_stride    = 1,
+                                   .left_inner_stride  = side,
+                                   .right              = x,
+                                   .right_inner_stride = args->cols,
+                                   .right_col_stride   = 1,
+                                   .rows               = args->rows,
+                                   .cols               = args->cols,
+                                   .inner              = side,
+                                   .scale              = scale,
+                                   .addend             = x,
+                                   .addend_scale       = scale * SHERDI_ORTHOGONAL_A};
+
+    if (args->rows > args->cols) {
+        product.left              = x;
+        product.left_row_stride   = args->cols;
+        product.left_inner_stride = 1;
+        product.right             = mixed;
+    }
+    return product;
 }
 
 void sherdi_orthogonal(const sherdi_backend *backend, const sherdi_orthogonal_args *args)
 {
-    size_t    elems = args->rows * args->cols;
-    workspace w     = workspace_of(args->workspace, args->rows, args->cols);
-    float    *from =
-        args->steps % 2 == 0 ? args->matrix : w.next; /* so that the last step ends there */
-    float *to = args->steps % 2 == 0 ? w.next : args->matrix;
+    orthogonal_space space;
+    float           *x;
+    float           *next;
 
-    backend->kernels->zero(backend, w.sumsq, sizeof(*w.sumsq));
-    backend->kernels->sumsq(backend, args->matrix, SHERD_F32,
-                            sherdi_round_up(elems, SHERD_CHUNK_ELEMS), w.sumsq);
-    backend->kernels->normalize(backend, from, args->matrix, elems, w.sumsq, SHERDI_ORTHOGONAL_EPS);
+    if (args->rows == 0 || args->cols == 0) {
+        return;
+    }
+    space = space_of(args);
+    x     = args->steps % 2 == 0 ? args->dst : space.other;
+    next  = args->steps % 2 == 0 ? space.other : args->dst;
+    matrix_normalize(backend, args, &space, x);
     for (int step = 0; step < args->steps; step++) {
-        float *ended = from;
+        float                     scale      = step + 1 == args->steps ? args->scale : 1;
+        const sherdi_product_args products[] = {square_of(args, space.square, x),
+                                                mixed_of(args, space.mixed, space.square),
+                                                applied_of(args, next, space.mixed, x, scale)};
+        float                    *last       = x;
 
-        iterate(backend, args, &w, from, to, step + 1 == args->steps ? args->scale : 1);
-        from = to;
-        to   = ended;
+        for (int i = 0; i < 3; i++) {
+            backend->kernels->product(backend, &products[i]);
+        }
+        x    = next;
+        next = last;
     }
 }

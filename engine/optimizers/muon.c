@@ -52,7 +52,8 @@ static void muon_matrix(const sherdi_backend *lane, const sherdi_settings *setti
                         const sherdi_matrix_args *args)
 {
     sherdi_orthogonal(lane, &(sherdi_orthogonal_args){
-                                .matrix    = args->matrix,
+                                .dst       = args->matrix,
+                                .src       = args->matrix,
                                 .rows      = args->rows,
                                 .cols      = args->cols,
                                 .steps     = settings->muon.steps,

@@ -75,7 +75,7 @@ typedef struct sherdi_ratio_args {
     size_t                 num_params;
 } sherdi_ratio_args;
 
-/* A matrix of directions, row-major on the lane's device, with zeros behind it up to a whole chunk. */
+/* A matrix of directions, row-major on the lane's device. */
 typedef struct sherdi_matrix_args {
     float *matrix;
     size_t rows, cols;

@@ -3,8 +3,6 @@
  * so, too). A segment of k matrices on P ranks is cut in at most k + P - 1 pieces, so they make at most so many together. */
 #include "engine/plan/program_walk.h"
 
-#include "base/checked.h"
-
 static sherdi_range directions_at(size_t first_elem, size_t elems)
 {
     return sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, first_elem * sizeof(float),
@@ -30,18 +28,12 @@ sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *bl
 
 sherd_status sherdi_program_direction_give(const sherdi_program *program, const sherdi_block *block)
 {
-    const sherdi_plan *plan = program->plan;
-    sherdi_op          op   = sherdi_op_of_block(plan, SHERDI_OP_ZERO, block);
-
-    op.flags |= SHERDI_OP_GAPS;
-    op.to = SHERD_F32;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS, sherdi_direction_at(plan, block));
-    SHERDI_TRY(sherdi_program_emit(program, &op));
     return sherdi_is_on_device(block->space)
                ? SHERD_OK
-               : sherdi_program_copy(program, SHERDI_LANE_UP, &plan->segments[block->segment],
-                                     direction_on_device(plan, block),
-                                     sherdi_direction_at(plan, block));
+               : sherdi_program_copy(program, SHERDI_LANE_UP,
+                                     &program->plan->segments[block->segment],
+                                     direction_on_device(program->plan, block),
+                                     sherdi_direction_at(program->plan, block));
 }
 
 sherd_status sherdi_program_direction_take(const sherdi_program *program, const sherdi_block *block)
@@ -88,14 +80,13 @@ static sherd_status matrix_make(const sherdi_program *program, const sherdi_segm
     const sherdi_plan        *plan  = program->plan;
     const sherdi_model_param *model = &program->model->params[param];
     const sherdi_optimizer   *by    = segment->optimizer;
-    size_t                    elems = sherdi_round_up(model->elems, SHERD_CHUNK_ELEMS);
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_MATRIX, SHERDI_LANE_UPDATE, segment);
 
     op.param = (int)param;
     op.elems = model->elems;
     if (is_updated(program, segment, param)) {
         sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
-                      directions_at(plan->params[param].offset_elems, elems));
+                      directions_at(plan->params[param].offset_elems, model->elems));
         sherdi_op_use(&op, SHERDI_USE_STATE, SHERDI_WRITES,
                       sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, plan->workspace_offset,
                                       by->workspace_bytes(model->shape[0], model->shape[1])));

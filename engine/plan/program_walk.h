@@ -49,7 +49,7 @@ static inline sherdi_range sherdi_bounce_at(const sherdi_plan *plan, const sherd
 
 /** Where the kernels of a block have its directions: among the segment's, or in the bounce buffer. */
 sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block);
-/** The first sweep has made them there: zeros lie between them, and they go among the segment's. */
+/** The first sweep has made them there: they go among the segment's. */
 sherd_status sherdi_program_direction_give(const sherdi_program *program,
                                            const sherdi_block   *block);
 /** What became of them comes there. */

@@ -1,9 +1,11 @@
-/* Matrix products and normalising on a device give the bits of a plain loop of the definition: small tiles and large
+/* Matrix products, normalising and what is made of them on a device give the bits of a plain loop of the definition: small tiles and large
  * ones, all strides, lengths around tiles and steps, symmetric results, Inf, NaN and zeros of both signs. */
+#include "kernels/orthogonal.h"
 #include "tests/kernels/device_rig.h"
 #include "tests/kernels/product_cases.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void product_compare(sherdi_backend *lane, const product_shape *shape)
@@ -126,11 +128,56 @@ static void normalize_equals_scalar(void)
     device_close(lane);
 }
 
+static void orthogonal_equals_scalar(void)
+{
+    static const size_t SHAPES[][2] = {{1, 1}, {1, 50}, {50, 1}, {24, 70}, {70, 24}, {32, 32}};
+    sherdi_backend     *lane        = device_open(0);
+    sherdi_backend      scalar      = backend_make("scalar", 1);
+
+    for (int form = 0; form < 12; form++) {
+        uint64_t               seed  = (uint64_t)form;
+        size_t                 rows  = SHAPES[form / 2][0];
+        size_t                 cols  = SHAPES[form / 2][1];
+        size_t                 bytes = sherdi_orthogonal_workspace_bytes(rows, cols);
+        void                  *host  = aligned_alloc(SHERD_ALIGN_BYTES, bytes);
+        guarded                want  = guarded_make(SHERD_F32, rows * cols, 0);
+        guarded                got   = guarded_make(SHERD_F32, rows * cols, 0);
+        sherdi_orthogonal_args args  = {.rows      = rows,
+                                        .cols      = cols,
+                                        .steps     = SHERDI_ORTHOGONAL_STEPS - form % 2,
+                                        .a         = SHERDI_ORTHOGONAL_A,
+                                        .b         = SHERDI_ORTHOGONAL_B,
+                                        .c         = SHERDI_ORTHOGONAL_C,
+                                        .eps       = SHERDI_ORTHOGONAL_EPS,
+                                        .workspace = host};
+
+        CHECK(host != NULL);
+        guarded_fill(&want, INPUT_TAME, &seed);
+        guarded_copy(&got, &want);
+        args.dst = (float *)(void *)want.first;
+        args.src = args.dst;
+        sherdi_orthogonal(&scalar, &args);
+        args.dst       = device_array(lane, &got);
+        args.src       = args.dst;
+        args.workspace = device_put(lane, NULL, bytes);
+        sherdi_orthogonal(lane, &args);
+        device_array_get(lane, args.dst, &got);
+        CHECK_GUARDED(&want, &got);
+        guarded_free(&want);
+        guarded_free(&got);
+        free(host);
+        device_drop(lane);
+    }
+    backend_destroy(&scalar);
+    device_close(lane);
+}
+
 static const test_case CASES[] = {
     CASE(product_equals_the_plain_loop),
     CASE(product_of_every_form_equals_the_plain_loop),
     CASE(product_of_large_tiles_equals_the_plain_loop),
     CASE(normalize_equals_scalar),
+    CASE(orthogonal_equals_scalar),
 };
 
 RUN_MAIN(CASES)
