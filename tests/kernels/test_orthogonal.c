@@ -12,18 +12,14 @@ static const size_t      SHAPES[][2] = {{1, 1},   {1, 50},  {50, 1},   {8, 8},  
                                         {96, 24}, {33, 70}, {70, 33},  {64, 64}, {40, 300},
                                         {3, 7},   {7, 3},   {260, 250}};
 
+#define STEPS 5
+
 #define NUM_ISAS   (sizeof(ISAS) / sizeof(ISAS[0]))
 #define NUM_SHAPES (sizeof(SHAPES) / sizeof(SHAPES[0]))
 
 static sherdi_orthogonal_args args_of(size_t rows, size_t cols, int steps)
 {
-    return (sherdi_orthogonal_args){.rows  = rows,
-                                    .cols  = cols,
-                                    .steps = steps,
-                                    .a     = SHERDI_ORTHOGONAL_A,
-                                    .b     = SHERDI_ORTHOGONAL_B,
-                                    .c     = SHERDI_ORTHOGONAL_C,
-                                    .eps   = SHERDI_ORTHOGONAL_EPS};
+    return (sherdi_orthogonal_args){.rows = rows, .cols = cols, .steps = steps, .scale = 1};
 }
 
 /* Random, and beside it on the diagonal, so that no singular value is near zero. */
@@ -206,11 +202,12 @@ static void orthogonal_is_close_to_the_iterations_in_double(void)
             }
             matrix_fill(x, args.rows, args.cols, &seed);
             plain_orthogonal(want, x, args.rows, args.cols, steps);
-            args.dst = x;
-            args.src = x;
+            args.dst   = x;
+            args.src   = x;
+            args.scale = steps % 2 == 0 ? 1.0f : 0.75f;
             orthogonal_run(&scalar, args);
             for (size_t i = 0; i < elems; i++) {
-                CHECK(fabs((double)x[i] - want[i]) < TOLERANCE);
+                CHECK(fabs((double)x[i] - (double)args.scale * want[i]) < TOLERANCE);
             }
             free(x);
             free(want);
@@ -226,7 +223,7 @@ static void orthogonal_has_singular_values_near_one(void)
 
     for (size_t s = 0; s + 1 < NUM_SHAPES; s++) {
         size_t                 elems = SHAPES[s][0] * SHAPES[s][1];
-        sherdi_orthogonal_args args  = args_of(SHAPES[s][0], SHAPES[s][1], SHERDI_ORTHOGONAL_STEPS);
+        sherdi_orthogonal_args args  = args_of(SHAPES[s][0], SHAPES[s][1], STEPS);
         float                 *x     = calloc(elems, sizeof(*x));
         double                 low;
         double                 high;
@@ -296,7 +293,7 @@ static void orthogonal_of_zeros_is_zero_and_of_nan_is_nan(void)
 {
     static const float     ODD[]  = {0, -NAN, INFINITY, -INFINITY};
     sherdi_backend         scalar = backend_make("scalar", 1);
-    sherdi_orthogonal_args args   = args_of(5, 13, SHERDI_ORTHOGONAL_STEPS);
+    sherdi_orthogonal_args args   = args_of(5, 13, STEPS);
 
     for (int i = 0; i < 4; i++) {
         for (size_t at = 0; at < 65; at += 64) { /* in the last whole chunk and behind it */
@@ -317,7 +314,7 @@ static void orthogonal_of_zeros_is_zero_and_of_nan_is_nan(void)
 static void orthogonal_of_nothing_needs_nothing(void)
 {
     sherdi_backend         scalar = backend_make("scalar", 1);
-    sherdi_orthogonal_args args   = args_of(0, 7, SHERDI_ORTHOGONAL_STEPS);
+    sherdi_orthogonal_args args   = args_of(0, 7, STEPS);
 
     CHECK_INT(0, sherdi_orthogonal_workspace_bytes(0, 7));
     CHECK_INT(0, sherdi_orthogonal_workspace_bytes(7, 0));

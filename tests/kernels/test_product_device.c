@@ -1,5 +1,5 @@
-/* Matrix products, normalising and what is made of them on a device give the bits of a plain loop of the definition: small tiles and large
- * ones, all strides, lengths around tiles and steps, symmetric results, Inf, NaN and zeros of both signs. */
+/* Matrix products, normalising and what is made of them on a device give the bits of a plain loop of the definition:
+ * small tiles and large ones, all strides, lengths around tiles and steps, symmetric results, Inf, NaN and zeros of both signs. */
 #include "kernels/orthogonal.h"
 #include "tests/kernels/device_rig.h"
 #include "tests/kernels/product_cases.h"
@@ -142,14 +142,8 @@ static void orthogonal_equals_scalar(void)
         void                  *host  = aligned_alloc(SHERD_ALIGN_BYTES, bytes);
         guarded                want  = guarded_make(SHERD_F32, rows * cols, 0);
         guarded                got   = guarded_make(SHERD_F32, rows * cols, 0);
-        sherdi_orthogonal_args args  = {.rows      = rows,
-                                        .cols      = cols,
-                                        .steps     = SHERDI_ORTHOGONAL_STEPS - form % 2,
-                                        .a         = SHERDI_ORTHOGONAL_A,
-                                        .b         = SHERDI_ORTHOGONAL_B,
-                                        .c         = SHERDI_ORTHOGONAL_C,
-                                        .eps       = SHERDI_ORTHOGONAL_EPS,
-                                        .workspace = host};
+        sherdi_orthogonal_args args  = {
+             .rows = rows, .cols = cols, .steps = 5 - form % 2, .scale = 1.25f, .workspace = host};
 
         CHECK(host != NULL);
         guarded_fill(&want, INPUT_TAME, &seed);
