@@ -104,8 +104,25 @@ typedef struct proof {
         }                                                                                          \
     } while (0)
 
+static sherd_status vectors_group(const proof *p, sherd_group *out)
+{
+    sherd_group_params group;
+
+    *out = SHERD_GROUP_DEFAULT;
+    if (p->layout->optimizer->of_vectors == NULL) {
+        return SHERD_OK;
+    }
+    sherd_group_params_init(&group);
+    group.name      = "vectors";
+    group.optimizer = p->layout->optimizer->of_vectors;
+    return sherd_group_add(p->engine, &group, out);
+}
+
 static sherd_status declare(proof *p)
 {
+    sherd_group vectors;
+
+    TRY(vectors_group(p, &vectors));
     for (int u = 0; u < NUM_UNITS; u++) {
         sherd_unit_params unit;
 
@@ -122,6 +139,7 @@ static sherd_status declare(proof *p)
         param.shape[0] = PARAMS[i].rows;
         param.shape[1] = PARAMS[i].columns;
         param.frozen   = PARAMS[i].is_frozen;
+        param.group    = PARAMS[i].columns > 0 ? SHERD_GROUP_DEFAULT : vectors;
         TRY(sherd_param_add(p->engine, p->units[PARAMS[i].unit], &param, &p->params[i]));
     }
     return sherd_unit_reads(p->engine, p->units[3], p->params[0]);
@@ -140,11 +158,11 @@ static sherd_status proof_open(proof *p, sherd_world *world)
                  "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
                  " \"gradient_clipping\": 1.0, \"bf16\": {\"enabled\": %s}, \"deterministic\": %s,"
                  " \"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": 0.01,"
-                 " \"weight_decay\": 0.1}}, \"zero_optimization\": {\"stage\": %d,"
+                 " \"weight_decay\": 0.1%s}}, \"zero_optimization\": {\"stage\": %d,"
                  " \"stage3_param_persistence_threshold\": 8%s}}",
                  layout->accumulation, layout->dtype == SHERD_BF16 ? "true" : "false",
-                 layout->is_deterministic ? "true" : "false",
-                 layout->optimizer == NULL ? "AdamW" : layout->optimizer, layout->stage,
+                 layout->is_deterministic ? "true" : "false", layout->optimizer->name,
+                 layout->optimizer->params, layout->stage,
                  layout->zero_extra == NULL ? "" : layout->zero_extra);
     if (len < 0 || (size_t)len >= sizeof(json)) {
         return SHERD_E_INVAL;

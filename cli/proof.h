@@ -5,12 +5,19 @@
 
 #include "sherd.h"
 
+/* As a configuration has it. */
+typedef struct proof_optimizer {
+    const char *name;
+    const char *params;     /* more keys of its params, each with a leading comma */
+    const char *of_vectors; /* what updates parameters that are no matrices; NULL: it does */
+} proof_optimizer;
+
 typedef struct proof_layout {
-    const char *optimizer; /* as a configuration names it; NULL: "AdamW" */
-    int         stage;
-    int         accumulation; /* micro-batches per rank and step */
-    sherd_dtype dtype;
-    int         is_deterministic;
+    const proof_optimizer *optimizer;
+    int                    stage;
+    int                    accumulation; /* micro-batches per rank and step */
+    sherd_dtype            dtype;
+    int                    is_deterministic;
     const char
         *zero_extra; /* more keys of zero_optimization, each with a leading comma; NULL: none */
 } proof_layout;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #define GLOBAL_BATCH 24
@@ -17,7 +18,16 @@
 #define SCRATCH_BYTES ((uint64_t)16 << 20)
 
 /* Column of the fingerprints. */
-#define WIDTH 71
+#define WIDTH 74
+
+/* AdamW in every way; of the others what is theirs. */
+static const proof_optimizer OPTIMIZERS[] = {
+    {"AdamW", "", NULL},   {"Lamb", "", NULL},
+    {"Lion", "", NULL},    {"SGD", ", \"momentum\": 0.9", NULL},
+    {"Adagrad", "", NULL}, {"Muon", "", "AdamW"},
+};
+
+#define NUM_OPTIMIZERS (sizeof(OPTIMIZERS) / sizeof(OPTIMIZERS[0]))
 
 static const char HELP[] =
     "usage: sherd test [OPTIONS]\n\n"
@@ -29,7 +39,7 @@ static const char HELP[] =
     "  --backend NAME       cpu (default, unless SHERD_BACKEND says another) or cuda: then each "
     "row\n"
     "                       runs on GPUs and on the CPU, and both must give the same bits\n"
-    "  --optimizer NAME     adamw, lamb or all (default)\n"
+    "  --optimizer NAME     adamw, lamb, lion, sgd, adagrad, muon or all (default)\n"
     "  --rows WORD          only rows whose names have it\n"
     "  -n, --ranks N        most ranks to play as threads (default 8)\n"
     "  --nvme-path DIR      where the rows on nvme make a folder of their own, removed at the end\n"
@@ -43,8 +53,8 @@ typedef struct test_run {
     sherd_world_params cpu;        /* the same on the CPU */
     int                has_device; /* the backend is another one: each row runs on the CPU too */
     const char        *only;       /* rows that have it in their names; NULL: all */
-    int                has_adamw, has_lamb;
-    sherd_world       *world; /* of the job; NULL: ranks are threads */
+    const char        *optimizer;  /* the one; NULL: all */
+    sherd_world       *world;      /* of the job; NULL: ranks are threads */
     int                rank;
     int                is_verbose;
     int                most_ranks;
@@ -301,9 +311,10 @@ static void offload_rows(test_run *run, const char *title, proof_layout layout,
 /* "deterministic bf16", "Lamb, default fp32" */
 static const char *layout_name(const proof_layout *layout, char out[48])
 {
-    (void)snprintf(out, 48, "%s%s%s %s", layout->optimizer == NULL ? "" : layout->optimizer,
-                   layout->optimizer == NULL ? "" : ", ",
-                   layout->is_deterministic ? "deterministic" : "default",
+    int is_first = layout->optimizer == &OPTIMIZERS[0];
+
+    (void)snprintf(out, 48, "%s%s%s %s", is_first ? "" : layout->optimizer->name,
+                   is_first ? "" : ", ", layout->is_deterministic ? "deterministic" : "default",
                    sherd_dtype_name(layout->dtype));
     return out;
 }
@@ -329,7 +340,7 @@ static void deterministic_job_rows(test_run *run, proof_layout layout)
     offload_rows(run, title, layout, &want, &over, NULL);
 }
 
-static void deterministic_rows(test_run *run, const char *optimizer, sherd_dtype dtype)
+static void deterministic_rows(test_run *run, const proof_optimizer *optimizer, sherd_dtype dtype)
 {
     static const int RANKS[] = {1, 2, 3, 4, 6, 8};
     proof_layout     layout  = {.optimizer = optimizer, .dtype = dtype, .is_deterministic = 1};
@@ -366,7 +377,7 @@ static void deterministic_rows(test_run *run, const char *optimizer, sherd_dtype
 }
 
 /* The default mode: stages agree with one micro-batch a step, settings and offload never matter. */
-static void default_rows(test_run *run, const char *optimizer, sherd_dtype dtype,
+static void default_rows(test_run *run, const proof_optimizer *optimizer, sherd_dtype dtype,
                          const char *durable)
 {
     static const char *const SETTINGS[] = {
@@ -404,7 +415,8 @@ static void default_rows(test_run *run, const char *optimizer, sherd_dtype dtype
 static void isa_rows(test_run *run)
 {
     static const char *const ISAS[] = {"scalar", "avx2", "avx512"};
-    proof_layout layout = {.dtype = SHERD_BF16, .accumulation = 12, .is_deterministic = 1};
+    proof_layout             layout = {
+                    .optimizer = OPTIMIZERS, .dtype = SHERD_BF16, .accumulation = 12, .is_deterministic = 1};
     const char  *before = getenv("SHERD_ISA");
     char        *kept   = before == NULL ? NULL : strdup(before);
     proof_result want;
@@ -437,8 +449,10 @@ static void isa_rows(test_run *run)
 /* The proof has to be able to fail: the same layouts without the deterministic mode. */
 static void control_row(test_run *run)
 {
-    proof_layout one  = {.dtype = SHERD_BF16, .accumulation = 2, .stage = 2};
-    proof_layout two  = {.dtype = SHERD_BF16, .accumulation = 3, .stage = 2};
+    proof_layout one = {
+        .optimizer = OPTIMIZERS, .dtype = SHERD_BF16, .accumulation = 2, .stage = 2};
+    proof_layout two = {
+        .optimizer = OPTIMIZERS, .dtype = SHERD_BF16, .accumulation = 3, .stage = 2};
     const char  *what = "control: the default mode on 3 and on 2 ranks must differ";
     proof_result a;
     proof_result b;
@@ -454,17 +468,27 @@ static void control_row(test_run *run)
               &b, now_s() - start, "(it does not: the comparison is blind)");
 }
 
+static void optimizer_rows(test_run *run, const proof_optimizer *optimizer)
+{
+    int is_first = optimizer == &OPTIMIZERS[0];
+
+    if (run->optimizer != NULL && strcasecmp(run->optimizer, optimizer->name) != 0) {
+        return;
+    }
+    if (is_first) {
+        deterministic_rows(run, optimizer, SHERD_F32);
+    }
+    deterministic_rows(run, optimizer, SHERD_BF16);
+    default_rows(run, optimizer, SHERD_F32, NULL);
+    if (is_first) {
+        default_rows(run, optimizer, SHERD_BF16, "optimizer on nvme");
+    }
+}
+
 static void rows_all(test_run *run)
 {
-    if (run->has_adamw) {
-        deterministic_rows(run, NULL, SHERD_F32);
-        deterministic_rows(run, NULL, SHERD_BF16);
-        default_rows(run, NULL, SHERD_F32, NULL);
-        default_rows(run, NULL, SHERD_BF16, "optimizer on nvme");
-    }
-    if (run->has_lamb) {
-        deterministic_rows(run, "Lamb", SHERD_BF16);
-        default_rows(run, "Lamb", SHERD_F32, NULL);
+    for (size_t i = 0; i < NUM_OPTIMIZERS; i++) {
+        optimizer_rows(run, &OPTIMIZERS[i]);
     }
     if (run->world != NULL) {
         return;
@@ -564,11 +588,13 @@ static int backend_choose(test_run *run, const char *backend)
 
 static int read_optimizer(const char *text, test_run *run)
 {
-    int is_all = strcmp(text, "all") == 0;
-
-    run->has_adamw = is_all || strcmp(text, "adamw") == 0;
-    run->has_lamb  = is_all || strcmp(text, "lamb") == 0;
-    return run->has_adamw || run->has_lamb;
+    run->optimizer = strcmp(text, "all") == 0 ? NULL : text;
+    for (size_t i = 0; i < NUM_OPTIMIZERS; i++) {
+        if (strcasecmp(text, OPTIMIZERS[i].name) == 0) {
+            return 1;
+        }
+    }
+    return run->optimizer == NULL;
 }
 
 static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
@@ -595,7 +621,10 @@ static int option_take(int option, const char *text, test_run *run)
     case 'o':
         return read_optimizer(text, run)
                    ? -1
-                   : cli_bad("test", "--optimizer wants adamw, lamb or all, not '%s'", text);
+                   : cli_bad(
+                         "test",
+                         "--optimizer wants adamw, lamb, lion, sgd, adagrad, muon or all, not '%s'",
+                         text);
     case 'r':
         run->only = text;
         return -1;
@@ -620,7 +649,7 @@ static int option_take(int option, const char *text, test_run *run)
 
 int cli_test(int argc, char **argv)
 {
-    test_run run = {.most_ranks = 8, .has_adamw = 1, .has_lamb = 1, .limit_s = 60};
+    test_run run = {.most_ranks = 8, .limit_s = 60};
     int      option;
     int      status;
 

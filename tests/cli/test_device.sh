@@ -34,6 +34,7 @@ agree 7 -n 2 --optimizer adamw --rows "default bf16"
 export SHERD_EMULATOR_GUARD=0
 agree 7 -n 2 --optimizer lamb --rows "default fp32"
 agree 1 -n 2 --rows "Lamb, deterministic bf16, 2 ranks"
+agree 1 -n 2 --rows "Muon, deterministic bf16, 2 ranks"
 agree 1 -n 2 --rows "deterministic fp32, 2 ranks"
 
 # The variable counts, and the option before it.
@@ -58,7 +59,7 @@ says "abacus"
 status=0
 "$sherd" test --optimizer newton >"$scratch/out" 2>&1 || status=$?
 [ "$status" = 2 ] || fail "an optimizer that is not there gives $status"
-says "--optimizer wants adamw, lamb or all, not 'newton'"
+says "--optimizer wants adamw, lamb, lion, sgd, adagrad, muon or all, not 'newton'"
 status=0
 "$sherd" test --rows nothing >"$scratch/out" 2>&1 || status=$?
 [ "$status" = 2 ] || fail "no row gives $status"

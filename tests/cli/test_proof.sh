@@ -25,7 +25,7 @@ empty() {
 # A clean end, in a folder whose name has to be written carefully.
 odd="$scratch/drive/a \"folder\""
 mkdir "$odd"
-"$sherd" test -n 1 --nvme-path "$odd" >"$scratch/out" 2>&1 || fail "sherd test fails"
+"$sherd" test --optimizer adamw -n 1 --nvme-path "$odd" >"$scratch/out" 2>&1 || fail "sherd test fails"
 says "PASS: "
 says "deterministic bf16, 1 rank: optimizer on cpu"
 empty "$odd" "a clean end"
@@ -42,21 +42,21 @@ if [ "$(id -u)" != 0 ]; then
     "$sherd" test --nvme-path . >"$scratch/out" 2>&1 || status=$?
     [ "$status" = 1 ] || fail "a folder that cannot be written to gives $status"
     says "no folder can be made in .: Permission denied"
-    TMPDIR=$scratch/drive "$sherd" test -n 1 >"$scratch/out" 2>&1 || fail "no other folder is taken"
+    TMPDIR=$scratch/drive "$sherd" test --optimizer adamw -n 1 >"$scratch/out" 2>&1 || fail "no other folder is taken"
     chmod 700 "$scratch/here"
 fi
 
 # No room is no failure.
 (
     ulimit -f 1000
-    "$sherd" test -n 1 >"$scratch/out" 2>&1
+    "$sherd" test --optimizer adamw -n 1 >"$scratch/out" 2>&1
 ) || fail "a limit on the size of files fails"
 says "skipped: files may have"
 says " skipped"
 empty "$scratch/here" "a run without room"
 
 # Interrupted.
-"$sherd" test --nvme-path "$scratch/drive" >"$scratch/out" 2>&1 &
+"$sherd" test --optimizer adamw --nvme-path "$scratch/drive" >"$scratch/out" 2>&1 &
 pid=$!
 until [ -n "$(ls -A "$scratch/drive")" ]; do
     kill -0 "$pid" || break
