@@ -208,9 +208,13 @@ static void draw_optimizer(draw *d, layout *out)
 {
     out->rule = (plain_rule){
         .kind = PLAIN_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .max_coeff = 10};
+    out->rule.muon = (plain_muon){.momentum = 0.95, .is_nesterov = 1, .steps = 5};
     if (draw_begins(d, LAYOUT_optimizer)) {
         out->rule.kind  = (plain_kind)below(d, PLAIN_KINDS);
         out->rule.beta2 = is_one_in(d, 2) ? 0.95 : 0.999;
+    }
+    if (out->rule.kind == PLAIN_MOMENTUM || out->rule.kind == PLAIN_NESTEROV) {
+        out->rule.muon.momentum = 0.9; /* one key for both */
     }
     out->group_lr[0]    = 0.01;
     out->group_decay[0] = 0.1;
@@ -218,6 +222,19 @@ static void draw_optimizer(draw *d, layout *out)
         ", \"optimizer\": {\"type\": %s\"lr\": 0.01, \"betas\": [0.9, %g], \"eps\": 1e-8,"
         " \"weight_decay\": 0.1}}",
         plain_type(out->rule.kind), out->rule.beta2);
+}
+
+/* What Muon updates is a matrix: of one column, where it was none. */
+static void matrices_make(layout *out, int group)
+{
+    for (int p = 0; p < out->num_params; p++) {
+        layout_param *param = &out->params[p];
+
+        if (param->group == group && !param->is_frozen && param->ndim < 2) {
+            param->ndim     = 2;
+            param->shape[1] = 1;
+        }
+    }
 }
 
 /* Groups that name another optimizer. What Adam means, and which form of LAMB, is the configuration's. */
@@ -228,13 +245,16 @@ static void draw_group_optimizers(draw *d, layout *out)
     plain_kind lamb      = out->rule.kind == PLAIN_LAMB_PAPER ? PLAIN_LAMB_PAPER : PLAIN_LAMB;
 
     for (int g = 0; g < out->num_groups; g++) {
-        const char *const NAMES[] = {NULL, "AdamW", "adam", "LAMB", "lion"};
+        const char *const NAMES[] = {NULL, "AdamW", "adam", "LAMB", "lion", "muon"};
         const plain_kind  KINDS[] = {out->rule.kind, PLAIN_ADAMW, adam,
-                                     lamb,           PLAIN_LION,  PLAIN_ADAGRAD};
+                                     lamb,           PLAIN_LION,  PLAIN_MUON};
         int which = has_other && g > 0 ? below(d, (int)(sizeof(NAMES) / sizeof(NAMES[0]))) : 0;
 
         out->group_optimizer[g] = NAMES[which];
         out->group_kind[g]      = KINDS[which];
+        if (KINDS[which] == PLAIN_MUON) {
+            matrices_make(out, g);
+        }
     }
 }
 

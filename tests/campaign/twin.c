@@ -31,6 +31,7 @@ static void twin_open(twin *t, const layout *what)
         plain_param        *param = &t->params[p];
 
         plain_param_init(param, from->elems);
+        param->cols         = from->shape[1];
         param->dtype        = from->dtype;
         param->is_frozen    = from->is_frozen;
         param->lr           = what->group_lr[from->group];

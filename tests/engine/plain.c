@@ -2,6 +2,7 @@
 #include "tests/engine/plain.h"
 
 #include "kernels/formulas.h"
+#include "kernels/orthogonal.h"
 #include "tests/engine/elements.h"
 #include "tests/lib/check.h"
 
@@ -200,10 +201,87 @@ static void update_adagrad(plain_param *param, const plain_rule *rule, double sc
     }
 }
 
+static void muon_normalize(float *x, size_t elems)
+{
+    sherdi_norm_acc acc = {0};
+    double          factor;
+
+    norm_add(&acc, x, elems);
+    factor = sherdi_normalize_factor(&acc, SHERDI_ORTHOGONAL_EPS);
+    for (size_t i = 0; i < elems; i++) {
+        x[i] = sherdi_normalize_element(x[i], factor);
+    }
+}
+
+/* One step: a X + (b A + c A A) X with A = X X', or what that is of the transposed, where that is smaller. */
+static void muon_iterate(float *x, size_t rows, size_t cols, float scale)
+{
+    const float a = 3.4445f, b = -4.7750f, c = 2.0315f;
+    int         is_wide = rows <= cols;
+    size_t      n       = is_wide ? rows : cols;
+    size_t      inner   = is_wide ? cols : rows;
+    size_t      outer   = is_wide ? cols : 1; /* from one row of the smaller side to the next */
+    size_t      along   = is_wide ? 1 : cols;
+    float      *gram    = malloc(2 * n * n * sizeof(float));
+    float      *blend   = gram + n * n;
+    float      *next    = malloc(rows * cols * sizeof(float));
+
+    CHECK(gram != NULL && next != NULL);
+    for (size_t i = 0; i < n * n; i++) {
+        gram[i] = sherdi_product_element(
+            sherdi_product_sum(x + i / n * outer, along, x + i % n * outer, along, inner), 1, NULL,
+            0);
+    }
+    for (size_t i = 0; i < n * n; i++) {
+        blend[i] = sherdi_product_element(
+            sherdi_product_sum(gram + i / n * n, 1, gram + i % n, n, n), c, &gram[i], b);
+    }
+    for (size_t i = 0; i < rows * cols; i++) {
+        size_t row = i / cols, col = i % cols;
+        float  sum = is_wide ? sherdi_product_sum(blend + row * n, 1, x + col, cols, n)
+                             : sherdi_product_sum(x + row * cols, 1, blend + col, n, n);
+
+        next[i] = sherdi_product_element(sum, scale, &x[i], scale * a);
+    }
+    memcpy(x, next, rows * cols * sizeof(float));
+    free(gram);
+    free(next);
+}
+
+static void update_muon(plain_param *param, const plain_rule *rule, double scale, int t)
+{
+    const plain_muon *muon     = &rule->muon;
+    size_t            rows     = param->elems / param->cols;
+    double            longest  = (double)(rows > param->cols ? rows : param->cols);
+    double            ratio    = longest / (double)param->cols;
+    float             factor   = (float)(muon->matches_rms ? 0.2 * sqrt(longest) : sqrt(ratio));
+    float             momentum = (float)muon->momentum, fresh = (float)(1 - muon->momentum);
+    float             decay = (float)(-param->lr * param->decay);
+    float            *x     = param->v;
+
+    (void)t;
+    for (size_t i = 0; i < param->elems; i++) {
+        float g = param->grad[i] * (float)scale;
+
+        param->m[i] = fmaf(momentum, param->m[i], fresh * g);
+        x[i]        = muon->is_nesterov ? fmaf(momentum, param->m[i], fresh * g)
+                                        : fmaf(1, param->m[i], 0 * g);
+    }
+    muon_normalize(x, param->elems);
+    for (int step = 0; step < muon->steps; step++) {
+        muon_iterate(x, rows, param->cols, step + 1 == muon->steps ? factor : 1);
+    }
+    for (size_t i = 0; i < param->elems; i++) {
+        float w = fmaf(decay, param->master[i], param->master[i]);
+
+        param->master[i] = fmaf((float)-param->lr, x[i], w);
+    }
+}
+
 static const struct {
     const char *type;
     void (*update)(plain_param *param, const plain_rule *rule, double scale, int t);
-} KINDS[PLAIN_KINDS] = {
+} KINDS[PLAIN_KINDS + 1] = {
     [PLAIN_ADAMW]      = {"\"AdamW\", \"params\": {", update_adam},
     [PLAIN_ADAM]       = {"\"Adam\", \"params\": {\"adam_w_mode\": false, ", update_adam},
     [PLAIN_LAMB]       = {"\"Lamb\", \"params\": {", update_lamb},
@@ -217,6 +295,7 @@ static const struct {
     [PLAIN_ADAGRAD]    = {"\"Adagrad\", \"params\": {\"lr_decay\": 0.1, "
                              "\"initial_accumulator_value\": 0.25, ",
                           update_adagrad},
+    [PLAIN_MUON]       = {"\"Muon\", \"params\": {", update_muon},
 };
 
 const char *plain_type(plain_kind kind)

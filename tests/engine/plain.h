@@ -16,7 +16,14 @@ typedef enum plain_kind {
     PLAIN_NESTEROV, /* 0.9 */
     PLAIN_ADAGRAD,  /* lr_decay 0.1, initial_accumulator_value 0.25 */
     PLAIN_KINDS,
+    PLAIN_MUON = PLAIN_KINDS, /* of matrices alone, so a training has another kind beside it */
 } plain_kind;
+
+/* As optimizer.params have it. */
+typedef struct plain_muon {
+    double momentum;
+    int    is_nesterov, steps, matches_rms;
+} plain_muon;
 
 /** Behind "type": in the block "optimizer", up to where further params follow: "\"Lion\", \"params\": {". */
 const char *plain_type(plain_kind kind);
@@ -26,10 +33,12 @@ typedef struct plain_rule {
     plain_kind kind;
     double     beta1, beta2, eps;
     double     max_coeff; /* LAMB: largest trust ratio; the smallest is 0.01 */
+    plain_muon muon;
 } plain_rule;
 
 typedef struct plain_param {
     size_t      elems;
+    size_t      cols;  /* Muon: of the matrix */
     sherd_dtype dtype; /* of the weights that the trainer sees */
     int         is_frozen;
     double      lr, decay;

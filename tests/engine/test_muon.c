@@ -3,7 +3,6 @@
 #include "base/checked.h"
 #include "engine/run/engine_impl.h"
 #include "kernels/orthogonal.h"
-#include "kernels/updates/updates.h"
 #include "sherd_build.h"
 #include "sherd_tools.h"
 #include "tests/engine/elements.h"
@@ -39,16 +38,15 @@ static size_t elems_of(int param)
 /* What of optimizer.params, and what it means. */
 typedef struct variant {
     const char *params;
-    double      momentum;
-    int         is_nesterov, steps, matches_rms;
+    plain_muon  means;
 } variant;
 
 static const variant VARIANTS[] = {
-    {NULL, 0.95, 1, 5, 0},
+    {NULL, {0.95, 1, 5, 0}},
     {", \"momentum\": 0.8, \"nesterov\": false, \"ns_steps\": 2, \"adjust_lr_fn\": "
      "\"match_rms_adamw\"",
-     0.8, 0, 2, 1},
-    {", \"momentum\": 0, \"ns_steps\": 1", 0, 1, 1, 0},
+     {0.8, 0, 2, 1}},
+    {", \"momentum\": 0, \"ns_steps\": 1", {0, 1, 1, 0}},
 };
 #define NUM_VARIANTS (sizeof(VARIANTS) / sizeof(VARIANTS[0]))
 
@@ -122,106 +120,15 @@ static float gradient(int step, int rank, int param, size_t i)
     return test_random_float(&state);
 }
 
-static void plain_normalize(float *x, size_t elems)
-{
-    sherdi_norm_acc acc = {0};
-    double          factor;
-
-    for (size_t at = 0; at < elems; at += SHERD_CHUNK_ELEMS) {
-        float  chunk[SHERD_CHUNK_ELEMS] = {0};
-        size_t count                    = sherdi_min_size(elems - at, SHERD_CHUNK_ELEMS);
-
-        memcpy(chunk, x + at, count * sizeof(float));
-        sherdi_norm_add(&acc, sherdi_norm_chunk(chunk));
-    }
-    factor = sherdi_normalize_factor(&acc, SHERDI_ORTHOGONAL_EPS);
-    for (size_t i = 0; i < elems; i++) {
-        x[i] = sherdi_normalize_element(x[i], factor);
-    }
-}
-
-/* One step: a X + (b A + c A A) X with A = X X', or what that is of the transposed, where that is smaller. */
-static void plain_iterate(float *x, size_t rows, size_t cols, float scale)
-{
-    const float a = 3.4445f, b = -4.7750f, c = 2.0315f;
-    int         is_wide = rows <= cols;
-    size_t      n       = is_wide ? rows : cols;
-    size_t      inner   = is_wide ? cols : rows;
-    size_t      outer   = is_wide ? cols : 1; /* from one row of the smaller side to the next */
-    size_t      along   = is_wide ? 1 : cols;
-    float      *gram    = malloc(2 * n * n * sizeof(float));
-    float      *blend   = gram + n * n;
-    float      *next    = malloc(rows * cols * sizeof(float));
-
-    CHECK(gram != NULL && next != NULL);
-    for (size_t i = 0; i < n * n; i++) {
-        gram[i] = sherdi_product_element(
-            sherdi_product_sum(x + i / n * outer, along, x + i % n * outer, along, inner), 1, NULL,
-            0);
-    }
-    for (size_t i = 0; i < n * n; i++) {
-        blend[i] = sherdi_product_element(
-            sherdi_product_sum(gram + i / n * n, 1, gram + i % n, n, n), c, &gram[i], b);
-    }
-    for (size_t i = 0; i < rows * cols; i++) {
-        size_t row = i / cols, col = i % cols;
-        float  sum = is_wide ? sherdi_product_sum(blend + row * n, 1, x + col, cols, n)
-                             : sherdi_product_sum(x + row * cols, 1, blend + col, n, n);
-
-        next[i] = sherdi_product_element(sum, scale, &x[i], scale * a);
-    }
-    memcpy(x, next, rows * cols * sizeof(float));
-    free(gram);
-    free(next);
-}
-
-static void plain_muon(plain_param *param, int p, const variant *how)
-{
-    const sherdi_group_step step   = {.grad_scale  = 1,
-                                      .lr          = 0.01,
-                                      .beta1       = how->momentum,
-                                      .decay       = 0.1,
-                                      .is_nesterov = how->is_nesterov};
-    sherdi_muon_coeffs      coeffs = sherdi_muon_coeffs_of(&step);
-    size_t                  rows = MODEL[p].rows, cols = MODEL[p].cols;
-    double                  longest = (double)sherdi_max_size(rows, cols);
-    float  scale = (float)(how->matches_rms ? 0.2 * sqrt(longest) : sqrt(longest / (double)cols));
-    float *direction = param->v;
-
-    for (size_t i = 0; i < param->elems; i++) {
-        float x[2] = {0, param->m[i]};
-
-        sherdi_muon_direction_element(&coeffs, param->grad[i], x);
-        direction[i] = x[0];
-        param->m[i]  = x[1];
-    }
-    plain_normalize(direction, param->elems);
-    for (int s = 0; s < how->steps; s++) {
-        plain_iterate(direction, rows, cols, s + 1 == how->steps ? scale : 1);
-    }
-    for (size_t i = 0; i < param->elems; i++) {
-        sherdi_muon_element(&coeffs, direction[i], &param->master[i]);
-    }
-}
-
-static void plain_param_step(plain_param *param, int p, const variant *how, int t)
-{
-    const plain_rule rule = {.kind = PLAIN_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
-
-    if (MODEL[p].is_vector) {
-        plain_update(param, &rule, 1, t);
-    } else {
-        plain_muon(param, p, how);
-    }
-}
-
 static uint64_t plain_train(int world_size, sherd_dtype dtype, const variant *how)
 {
     plain_param params[PARAMS];
+    plain_rule  rule = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .muon = how->means};
     uint64_t    fingerprint;
 
     for (int p = 0; p < PARAMS; p++) {
         plain_param_init(&params[p], elems_of(p));
+        params[p].cols      = MODEL[p].cols;
         params[p].dtype     = dtype;
         params[p].is_frozen = is_frozen(p);
         params[p].lr        = 0.01;
@@ -241,7 +148,8 @@ static uint64_t plain_train(int world_size, sherd_dtype dtype, const variant *ho
                 }
                 params[p].grad[i] = plain_mean(g, world_size, dtype);
             }
-            plain_param_step(&params[p], p, how, step + 1);
+            rule.kind = MODEL[p].is_vector ? PLAIN_ADAMW : PLAIN_MUON;
+            plain_update(&params[p], &rule, 1, step + 1);
         }
     }
     fingerprint = plain_fingerprint(params, PARAMS);
