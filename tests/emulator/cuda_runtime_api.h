@@ -35,6 +35,7 @@ typedef enum cudaError {
     cudaErrorNotSupported             = 801,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureIsolation   = 905,
     cudaErrorUnknown                  = 999,
 } cudaError_t;
 

@@ -44,6 +44,13 @@ cudaError_t capture_check(void)
     return cudaErrorStreamCaptureUnsupported;
 }
 
+/* For a call on a stream in capture, by any thread, that the capture cannot keep. With the lock held. */
+static cudaError_t captured_refuse(cudaStream_t stream, cudaError_t error)
+{
+    stream->is_spoiled = true;
+    return error_keep(error);
+}
+
 /* ----------------------------------------------------------- streams -- */
 
 static void delay(CUstream_st *stream)
@@ -339,8 +346,8 @@ extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t even
     if (stream == nullptr || event == nullptr) {
         return error_keep(cudaErrorInvalidResourceHandle);
     }
-    if (stream->captured != nullptr) {
-        return error_keep(capture_check());
+    if (stream->captured != nullptr) { /* no event is of a capture: they are all from outside */
+        return captured_refuse(stream, cudaErrorStreamCaptureIsolation);
     }
     if (event->recorded && !event->recorded->is_done) {
         operation wait;
@@ -623,7 +630,7 @@ extern "C" cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
         return error_keep(cudaErrorInvalidResourceHandle);
     }
     if (stream->captured != nullptr) {
-        return error_keep(capture_check());
+        return captured_refuse(stream, cudaErrorStreamCaptureUnsupported);
     }
     event->recorded = stream_give(e, stream, operation());
     return error_keep(e.devices[event->device].fault);

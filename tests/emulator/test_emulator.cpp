@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <thread>
+
 #define _Noreturn __attribute__((noreturn))
 extern "C" {
 #include "tests/lib/check.h"
@@ -368,6 +370,41 @@ static void what_no_capture_may_contain_is_refused(void)
     CHECK_CUDA(cudaSuccess, cudaFree(x));
 }
 
+/* In thread-local mode too: it is the stream that is in capture, not the thread alone. */
+static void events_of_another_thread_spoil_a_capture(void)
+{
+    cudaStream_t stream;
+    cudaEvent_t  event;
+    cudaGraph_t  graph;
+    int         *x = device_array<int>(1);
+
+    CHECK_CUDA(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CHECK_CUDA(cudaSuccess, cudaEventCreate(&event));
+    CHECK_CUDA(cudaSuccess, cudaEventRecord(event, stream));
+    for (int is_wait = 0; is_wait < 2; is_wait++) {
+        cudaStreamCaptureStatus status;
+        cudaError_t             error = cudaSuccess;
+
+        CHECK_CUDA(cudaSuccess, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        CHECK_CUDA(cudaSuccess, emulator_launch(add_kernel, 1, 1, 0, stream, x, 1));
+        std::thread([&] {
+            error =
+                is_wait ? cudaStreamWaitEvent(stream, event, 0) : cudaEventRecord(event, stream);
+        }).join();
+        CHECK_CUDA(is_wait ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureUnsupported,
+                   error);
+        CHECK_CUDA(cudaSuccess, cudaStreamIsCapturing(stream, &status));
+        CHECK_INT(cudaStreamCaptureStatusInvalidated, status);
+        CHECK_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
+        CHECK(graph == nullptr);
+        CHECK_CUDA(cudaSuccess, cudaStreamSynchronize(stream));
+    }
+    (void)cudaGetLastError();
+    CHECK_CUDA(cudaSuccess, cudaEventDestroy(event));
+    CHECK_CUDA(cudaSuccess, cudaStreamDestroy(stream));
+    CHECK_CUDA(cudaSuccess, cudaFree(x));
+}
+
 static void faults_come_as_asked(void)
 {
     void *memory = nullptr;
@@ -399,6 +436,7 @@ static const test_case CASES[] = {
     CASE(child_of_a_process_that_used_it_is_refused),
     CASE(captured_stream_is_replayed),
     CASE(what_no_capture_may_contain_is_refused),
+    CASE(events_of_another_thread_spoil_a_capture),
     CASE(faults_come_as_asked),
 };
 
