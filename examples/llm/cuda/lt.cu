@@ -47,7 +47,7 @@ typedef struct plan_key {
     size_t   m, n, k, a_stride, b_stride, d_stride;
     int32_t  dtype, a_is_transposed, b_is_transposed, has_c, has_bias, gelu; /* gelu: 1 forward, 2 back */
     int32_t  is_wide, has_sums;
-    uint32_t align_a, align_b, align_c, align_d;
+    uint32_t align_a, align_b, align_c, align_d, align_bias, align_aux;
 } plan_key;
 
 typedef struct plan {
@@ -224,6 +224,17 @@ static uint32_t align_of(const void *data)
     return align;
 }
 
+/* The addresses inside a product's description: of bias or sums, and of gelu's operand. */
+static const void *bias_of(const lt_product *p)
+{
+    return p->sums != NULL ? p->sums : p->bias;
+}
+
+static const void *aux_of(const lt_product *p)
+{
+    return p->gelu_x != NULL ? p->gelu_x : p->gelu_back;
+}
+
 static plan_key key_of(const lt_product *p)
 {
     plan_key key;
@@ -247,6 +258,8 @@ static plan_key key_of(const lt_product *p)
     key.align_b         = align_of(p->b.data);
     key.align_c         = align_of(p->c);
     key.align_d         = align_of(p->d);
+    key.align_bias      = align_of(bias_of(p));
+    key.align_aux       = align_of(aux_of(p));
     return key;
 }
 
@@ -277,13 +290,9 @@ static cublasStatus_t layout_make(lt *l, cudaDataType_t type, size_t rows, size_
     return l->f.cublasLtMatrixLayoutCreate(out, type, columns, rows, (int64_t)stride);
 }
 
-/* Bias, sums and gelu's operand are addresses inside the description: set before each use. */
-static cublasStatus_t pointers_set(lt *l, const plan *p, const lt_product *product)
+static cublasStatus_t addresses_set(lt *l, const plan *p, const void *bias, const void *aux)
 {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    const void    *aux    = product->gelu_x != NULL ? product->gelu_x : product->gelu_back;
-
-    const void    *bias   = product->sums != NULL ? product->sums : product->bias;
 
     if (bias != NULL) {
         status = desc_set(l, p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
@@ -292,6 +301,22 @@ static cublasStatus_t pointers_set(lt *l, const plan *p, const lt_product *produ
         status = desc_set(l, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
     }
     return status;
+}
+
+/* Set before each use of a plan. */
+static cublasStatus_t pointers_set(lt *l, const plan *p, const lt_product *product)
+{
+    return addresses_set(l, p, bias_of(product), aux_of(product));
+}
+
+/* For the choice of a kernel, which follows the alignment of these addresses as well: stand-ins, aligned as the key says and
+ * no further. They lie in the workspace, which begins at a multiple of 256 bytes; a choice reads nothing there. */
+static cublasStatus_t pointers_stand_in(lt *l, const plan *p, const lt_product *product)
+{
+    const char *base = (const char *)l->workspace;
+
+    return addresses_set(l, p, bias_of(product) != NULL ? base + p->key.align_bias : NULL,
+                         aux_of(product) != NULL ? base + p->key.align_aux : NULL);
 }
 
 static cublasStatus_t desc_make(lt *l, plan *p, const lt_product *product)
@@ -316,7 +341,7 @@ static cublasStatus_t desc_make(lt *l, plan *p, const lt_product *product)
     if (status == CUBLAS_STATUS_SUCCESS && key->gelu != 0) {
         status = desc_set(l, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &stride, sizeof(stride));
     }
-    return status == CUBLAS_STATUS_SUCCESS ? pointers_set(l, p, product) : status;
+    return status == CUBLAS_STATUS_SUCCESS ? pointers_stand_in(l, p, product) : status;
 }
 
 static cublasStatus_t preference_make(lt *l, const plan_key *key, cublasLtMatmulPreference_t *out)
@@ -366,11 +391,11 @@ static void key_write(const lt *l, const plan_key *k, char *out, size_t out_byte
 {
     (void)snprintf(out, out_bytes,
                    "%.120s, cuBLASLt %zu, %s%s: m %zu n %zu k %zu, strides %zu %zu %zu, %c%c, c %d, bias %d, gelu %d, "
-                   "sums %d, aligned %u %u %u %u",
+                   "sums %d, aligned %u %u %u %u %u %u",
                    l->tuning.device, l->f.cublasLtGetVersion(), sherd_dtype_name((sherd_dtype)k->dtype),
                    k->is_wide ? " to fp32" : "", k->m, k->n, k->k, k->a_stride, k->b_stride, k->d_stride,
                    k->a_is_transposed ? 'T' : 'N', k->b_is_transposed ? 'T' : 'N', k->has_c, k->has_bias, k->gelu,
-                   k->has_sums, k->align_a, k->align_b, k->align_c, k->align_d);
+                   k->has_sums, k->align_a, k->align_b, k->align_c, k->align_d, k->align_bias, k->align_aux);
 }
 
 static int hex_read(const char *text, cublasLtMatmulAlgo_t *out)
@@ -486,7 +511,7 @@ static int fastest_find(lt *l, const plan *p, const lt_product *product,
     return best;
 }
 
-/* Of several: the one that the file has, else the fastest, which it has then. */
+/* Of several: the one that the file has, else the fastest, which it has then. What cannot be measured keeps the first. */
 static void algo_tune(lt *l, plan *p, const lt_product *product, const cublasLtMatmulHeuristicResult_t *found, int count,
                       cudaStream_t stream)
 {
@@ -494,13 +519,26 @@ static void algo_tune(lt *l, plan *p, const lt_product *product, const cublasLtM
     float ms;
 
     key_write(l, &p->key, key, sizeof(key));
-    if (choice_find(l, p, key) == 0) {
+    if (choice_find(l, p, key) == 0 || pointers_set(l, p, product) != CUBLAS_STATUS_SUCCESS) {
         return;
     }
     p->algo = found[fastest_find(l, p, product, found, count, &ms, stream)].algo;
     if (ms >= 0.0f) {
         choice_keep(l, key, &p->algo, ms);
     }
+}
+
+/* Those that can be used, in front; returns how many. */
+static int results_usable(cublasLtMatmulHeuristicResult_t *found, int count)
+{
+    int usable = 0;
+
+    for (int i = 0; i < count; i++) {
+        if (found[i].state == CUBLAS_STATUS_SUCCESS) {
+            found[usable++] = found[i];
+        }
+    }
+    return usable;
 }
 
 static cublasStatus_t algo_choose(lt *l, plan *p, const lt_product *product, cudaStream_t stream)
@@ -517,8 +555,12 @@ static cublasStatus_t algo_choose(lt *l, plan *p, const lt_product *product, cud
                                                      preference, wanted, found, &count);
     }
     if (status == CUBLAS_STATUS_SUCCESS && count > 0) {
-        p->algo     = found[0].algo;
-        p->is_there = 1;
+        status      = found[0].state; /* says why, where none can be used */
+        count       = results_usable(found, count);
+        p->is_there = count > 0;
+    }
+    if (p->is_there) {
+        p->algo = found[0].algo;
         if (count > 1) {
             algo_tune(l, p, product, found, count, stream);
         }
