@@ -636,6 +636,23 @@ static void parts_of_the_logits_round_the_gradient_once(void)
     }
 }
 
+/* The weight's gradient is summed beside itself then, and added at the end. */
+static void head_in_parts_matches_the_cpu(void)
+{
+    for (size_t i = 0; i < NUM_SHAPES; i++) {
+        for (int dtype = SHERD_BF16; dtype <= SHERD_F16; dtype++) {
+            compute_limits limits = shapes[i];
+            rig            r;
+
+            limits.logits_rows = 8;
+            r                  = rig_open(limits, (sherd_dtype)dtype);
+            rig_set(&r);
+            head_body(&r);
+            rig_close(&r);
+        }
+    }
+}
+
 static void logits_match_the_cpu(void)
 {
     for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
@@ -945,6 +962,7 @@ static const test_case cases[] = {
     CASE(rotation_matches_the_cpu),
     CASE(head_matches_the_cpu),
     CASE(head_of_whole_tiles_matches_the_cpu),
+    CASE(head_in_parts_matches_the_cpu),
     CASE(parts_of_the_logits_round_the_gradient_once),
     CASE(logits_match_the_cpu),
     CASE(attention_matches_its_definition),

@@ -758,8 +758,7 @@ static void head_run(cuda *m, const void *x, tensor given, void *dx)
         }
     }
     if (dx != NULL && m->at.head_grad_elems > 0) {
-        columns_finish_launch(m->limits.dtype, m->at.head_grad, 0, 1, vocab * hidden, weight.grad,
-                              m->stream);
+        add_wide_launch(m->limits.dtype, vocab * hidden, m->at.head_grad, weight.grad, m->stream);
     }
     loss_finish_launch(m->at.losses, m->rows, m->at.loss_sum, m->stream);
     check_queued(m);

@@ -44,6 +44,8 @@ void column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t c
 void gelu_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream);
 /* y += x. */
 void add_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream);
+/* The same of fp32 x: one partial of columns_finish_launch, with the same bits. Both at multiples of 16 bytes. */
+void add_wide_launch(sherd_dtype dtype, size_t elems, const float *x, void *y, cudaStream_t stream);
 /* d *= gelu'(x). */
 void gelu_back_launch(sherd_dtype dtype, size_t elems, const void *x, void *d, cudaStream_t stream);
 void swiglu_launch(sherd_dtype dtype, size_t elems, const void *gate, const void *up, void *y,

@@ -207,6 +207,30 @@ template <typename T> __global__ void widen(const T *src, float *dst, size_t ele
     }
 }
 
+/* A vector of y a thread: four bytes are read and two read and written an element. What is left behind the last whole one is
+ * the next thread's. x is a sum that began with 0, as columns_finish has it: -0 becomes 0. */
+template <typename T> __global__ void add_wide(size_t elems, const float *x, T *y)
+{
+    constexpr int N = wide_of<T>::elems;
+    size_t        i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * N;
+    float         sum[N], at[N];
+
+    if (i + N <= elems) {
+        for (int k = 0; k < N; k += 4) {
+            vector_of<float, 4>::load(x + i + k, sum + k);
+        }
+        vector_of<T, N>::load(y + i, at);
+        for (int k = 0; k < N; k++) {
+            at[k] += 0.0f + sum[k];
+        }
+        vector_of<T, N>::store(y + i, at);
+        return;
+    }
+    for (; i < elems; i++) {
+        float_put(&y[i], float_get(y[i]) + (0.0f + x[i]));
+    }
+}
+
 /* ----------------------------------------------------------- launchers -- */
 
 template <typename F>
@@ -232,6 +256,16 @@ void gelu_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaSt
 void add_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream)
 {
     elementwise_queue<add_forward>(dtype, elems, x, y, NULL, y, NULL, stream);
+}
+
+void add_wide_launch(sherd_dtype dtype, size_t elems, const float *x, void *y, cudaStream_t stream)
+{
+    by_type(dtype, [&](auto one) {
+        typedef typename decltype(one)::type T;
+
+        LLM_LAUNCH(add_wide<T>, dim3(blocks_of(elems, (size_t)THREADS * wide_of<T>::elems)), dim3(THREADS), 0, stream, elems, x,
+                   (T *)y);
+    });
 }
 
 void gelu_back_launch(sherd_dtype dtype, size_t elems, const void *x, void *d, cudaStream_t stream)
