@@ -452,7 +452,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
     LLM_SHARED(shared);
     T     *k_tile = (T *)shared, *v_tile = k_tile + OWN_KEYS * LD, *q_tiles = v_tile + OWN_KEYS * LD;
     T     *do_tiles = q_tiles + STAGES * QUERIES * LD;
-    float *logs     = (float *)(do_tiles + STAGES * QUERIES * LD), *deltas = logs + STAGES * QUERIES;
+    float *sums     = (float *)(do_tiles + STAGES * QUERIES * LD); /* logarithms of one tile's queries, then deltas */
     int    warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
     int    kv_head = (int)blockIdx.y, group = a.heads / a.kv_heads;
     int    first = (int)blockIdx.x * OWN_KEYS, own = first + warp * ROWS;
@@ -463,12 +463,9 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
     uint32_t k[TILES][D / 16][4], v[TILES][D / 16][4];
     float    dk[TILES][D / 8][4], dv[TILES][D / 8][4];
 
-    /* Tile i of all heads of the group, one after the other: with its logarithms and deltas. */
+    /* Tile i of all heads of the group, one after the other. */
     auto queries_start = [&](int i) {
-        int    head = kv_head * group + i / tiles, slot = i % STAGES;
-        int    row0 = (tile0 + i % tiles) * QUERIES, row = row0 + (int)threadIdx.x % QUERIES;
-        size_t log0 = (blockIdx.z * (size_t)a.heads + head) * a.length;
-        bool   is_there = row < a.length;
+        int head = kv_head * group + i / tiles, slot = i % STAGES, row0 = (tile0 + i % tiles) * QUERIES;
 
         tile_start<T, D, QUERIES>(q_tiles + slot * QUERIES * LD,
                                   a.q + batch0 * a.q_stride + head * a.width, a.q_stride, row0, a.length,
@@ -476,33 +473,46 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
         tile_start<T, D, QUERIES>(do_tiles + slot * QUERIES * LD,
                                   a.dout + (batch0 * a.heads + head) * a.width, out_stride, row0,
                                   a.length, a.width);
-        if (threadIdx.x < QUERIES) {
-            logs[slot * QUERIES + threadIdx.x] = is_there ? a.log_sums[log0 + row] * LOG2_E : INFINITY;
-        } else {
-            deltas[slot * QUERIES + threadIdx.x - QUERIES] = is_there ? a.deltas[log0 + row] : 0.0f;
-        }
     };
+    /* This thread's logarithm or delta of that tile. */
+    auto sum_get = [&](int i) {
+        int    head = kv_head * group + i / tiles;
+        int    row  = (tile0 + i % tiles) * QUERIES + (int)threadIdx.x % QUERIES;
+        size_t at   = (blockIdx.z * (size_t)a.heads + head) * a.length + row;
+
+        if (threadIdx.x < QUERIES) {
+            return row < a.length ? a.log_sums[at] : INFINITY; /* past the end: 2^(0 - inf) = 0 */
+        }
+        return row < a.length ? a.deltas[at] : 0.0f;
+    };
+    float sum;
 
     static_assert(THREADS == 2 * QUERIES, "a thread a logarithm or a delta");
     tile_start<T, D, OWN_KEYS>(k_tile, a.k + kv0, a.kv_stride, first, a.length, a.width);
     tile_start<T, D, OWN_KEYS>(v_tile, a.v + kv0, a.kv_stride, first, a.length, a.width);
     queries_start(0);
     copies_commit();
+    sum = sum_get(0);
     zero(dk);
     zero(dv);
 
     for (int tile = 0; tile < tiles * group; tile++) {
         int          slot = tile % STAGES, next = tile + STAGES - 1;
         const T     *q_tile = q_tiles + slot * QUERIES * LD, *do_tile = do_tiles + slot * QUERIES * LD;
-        const float *log2s = logs + slot * QUERIES, *drops = deltas + slot * QUERIES;
+        const float *log2s = sums, *drops = sums + QUERIES;
         int          row0 = (tile0 + tile % tiles) * QUERIES;
 
+        /* It has come beside the products before, whose readers are past the barrier at their end. */
+        sums[threadIdx.x] = threadIdx.x < QUERIES ? sum * LOG2_E : sum;
         if (next > 0 && next < tiles * group) {
             queries_start(next);
             copies_commit();
             copies_wait<STAGES - 1>();
         } else {
             copies_wait<0>();
+        }
+        if (tile + 1 < tiles * group) {
+            sum = sum_get(tile + 1);
         }
         __syncthreads();
         if (tile == 0) {
@@ -599,7 +609,7 @@ template <typename T, int D> static size_t back_kv_bytes(int stages)
 {
     const size_t keys = WARPS * 16 * tiles_of<D>::back_kv;
 
-    return (2 * keys + 2 * stages * 64) * (D + 8) * sizeof(T) + 2 * stages * 64 * sizeof(float);
+    return (2 * keys + 2 * stages * 64) * (D + 8) * sizeof(T) + THREADS * sizeof(float);
 }
 
 /* A kernel with what its launch needs. */
