@@ -60,8 +60,11 @@ void emulator_fail_kernel(long n);
 void emulator_heal(int device);
 
 /** Shared memory that a block may have from now on, on all devices, once a kernel is allowed to
- *  (cudaFuncAttributeMaxDynamicSharedMemorySize); what was allowed so far is forgotten. 0: 227 KiB. */
+ *  (cudaFuncAttributeMaxDynamicSharedMemorySize); what was allowed so far is forgotten. 0: 227 KiB. A multiprocessor has 1 KiB
+ *  more, which is what a block takes from it beside its own; that blocks share one shows in nothing but the device's attribute. */
 void emulator_limit_shared(size_t block_bytes);
+/** The most shared memory that a launch has asked for since this was asked last. */
+size_t emulator_most_shared(void);
 
 /** Where copies go, pinned memory being the host's; what a kernel reads or writes itself is not among them. */
 typedef enum emulator_way {

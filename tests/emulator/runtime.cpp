@@ -301,8 +301,10 @@ extern "C" cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, i
         *value = 0;
         return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
         *value = (int)the().block_bytes;
+        return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+        *value = (int)(the().block_bytes + RESERVED_BYTES);
         return cudaSuccess;
     }
     return error_keep(cudaErrorInvalidValue);
@@ -380,6 +382,15 @@ extern "C" void emulator_limit_shared(size_t block_bytes)
 
     the().block_bytes = block_bytes == 0 ? MOST_BLOCK_BYTES : block_bytes;
     the().allowed.clear();
+}
+
+extern "C" size_t emulator_most_shared(void)
+{
+    std::lock_guard<std::mutex> held(the().lock);
+    size_t                      most = the().most_shared;
+
+    the().most_shared = 0;
+    return most;
 }
 
 extern "C" unsigned long emulator_launches(void)

@@ -20,6 +20,8 @@
 /* Shared memory of a block: as it is, and at most when a kernel is allowed to. */
 #define BLOCK_BYTES      ((size_t)48 << 10)
 #define MOST_BLOCK_BYTES ((size_t)227 << 10)
+/* What a multiprocessor has more than a block may: what it keeps for each block that runs there. */
+#define RESERVED_BYTES ((size_t)1 << 10)
 
 /* A place in a stream's work. */
 struct mark {
@@ -92,6 +94,7 @@ struct emulator {
     int                             running       = 0; /* operations queued or under way */
     std::map<uintptr_t, allocation> allocations;
     size_t                          block_bytes = MOST_BLOCK_BYTES; /* of shared memory */
+    size_t                          most_shared = 0; /* that a launch has asked for */
     std::map<std::pair<int, const void *>, size_t>
                        allowed; /* ... that a device's kernel may have, where it was set */
     long               fail_alloc, fail_launch, fail_kernel;

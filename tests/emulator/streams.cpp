@@ -3,6 +3,7 @@
 
 #include "fibers.h"
 
+#include <algorithm>
 #include <thread>
 #include <time.h>
 
@@ -545,6 +546,7 @@ cudaError_t emulator_enqueue(emulator_work *work, const void *kernel, dim3 grid,
         if (shared_bytes > (allowed == e.allowed.end() ? BLOCK_BYTES : allowed->second)) {
             return error_keep(cudaErrorInvalidValue);
         }
+        e.most_shared = std::max(e.most_shared, shared_bytes);
         if (e.num_devices > 0 && device_check() == cudaSuccess) {
             cudaStream_t stream = stream_of(e, handle);
 

@@ -891,42 +891,67 @@ static void attention_gives_the_same_bits_again(void)
 }
 
 #ifdef TEST_EMULATED
-/* What backward of a head gives on a device whose blocks have so much shared memory. */
+/* What a head gives, forward and back, on a device whose blocks have so much shared memory. */
 static char *heads_bits(heads_case c, sherd_dtype dtype, size_t block_bytes, size_t *bytes_out)
 {
     heads_rig h;
-    size_t    bytes;
+    size_t    bytes = 0;
     char     *bits;
 
     emulator_limit_shared(block_bytes);
-    h     = heads_open(c, dtype);
-    bytes = h.dq.count * sherd_dtype_bytes(dtype);
-    bits  = malloc(bytes +
-                   2 * h.dk.count * sherd_dtype_bytes(dtype)); /* the caller's: outlives the rig */
+    h = heads_open(c, dtype);
+
+    const struct {
+        const void *at;
+        size_t      bytes;
+    } arrays[] = {{h.out.gpu, h.out.count * sherd_dtype_bytes(dtype)},
+                  {h.log_sums, h.num_log_sums * sizeof(float)},
+                  {h.dq.gpu, h.dq.count * sherd_dtype_bytes(dtype)},
+                  {h.dk.gpu, h.dk.count * sherd_dtype_bytes(dtype)},
+                  {h.dv.gpu, h.dv.count * sherd_dtype_bytes(dtype)}};
+
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
+        bytes += arrays[i].bytes;
+    }
+    bits = malloc(bytes); /* the caller's: outlives the rig */
     CHECK(bits != NULL);
     heads_compute(&h);
-    device_get(&h.r, h.dq.gpu, bits, bytes);
-    for (int i = 0; i < 2; i++, bytes += h.dk.count * sherd_dtype_bytes(dtype)) {
-        device_get(&h.r, i == 0 ? h.dk.gpu : h.dv.gpu, bits + bytes,
-                   h.dk.count * sherd_dtype_bytes(dtype));
+    bytes = 0;
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
+        device_get(&h.r, arrays[i].at, bits + bytes, arrays[i].bytes);
+        bytes += arrays[i].bytes;
     }
     heads_close(&h, 0);
     *bytes_out = bytes;
     return bits;
 }
 
-/* 8.6, 8.9 and 12.x give a block 99 KiB: a tile at a time there, with the same sums. */
-static void attention_of_wide_heads_fits_a_device_with_less_shared_memory(void)
+/* 8.6, 8.9 and 12.x give a block 99 KiB and all blocks of a multiprocessor 100, 8.0 163 and 164: fewer tiles at a time there, with
+ * the same sums, where one block would fit alone, and as on 9.0 where two do or less would not make two. */
+static void attention_takes_less_shared_memory_where_two_blocks_would_not_fit(void)
 {
-    static const heads_case CASES[] = {
-        {1, 100, 2, 1, 128, 0}, {1, 70, 1, 1, 104, 0}, {1, 70, 1, 1, 64, 0}};
+    static const struct {
+        heads_case heads;
+        size_t     block_kib,
+            most_bytes; /* of the largest block of forward and backward; 0: as on 9.0 */
+    } CASES[] = {
+        {{1, 100, 2, 1, 32, 0}, 99, 0},      {{1, 300, 2, 1, 64, 0}, 99, 46080},
+        {{2, 70, 1, 1, 64, 0}, 99, 46080},   {{1, 130, 4, 2, 48, 0}, 99, 46080},
+        {{1, 70, 1, 1, 64, 0}, 163, 0},      {{1, 70, 1, 1, 96, 0}, 99, 0},
+        {{1, 100, 2, 1, 128, 0}, 99, 87040}, {{1, 70, 1, 1, 104, 0}, 163, 87040},
+    };
 
     for (int dtype = SHERD_BF16; dtype <= SHERD_F16; dtype++) {
         for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
-            size_t bytes;
-            char  *want = heads_bits(CASES[i], (sherd_dtype)dtype, 0, &bytes);
-            char  *got  = heads_bits(CASES[i], (sherd_dtype)dtype, (size_t)99 << 10, &bytes);
+            size_t bytes, most_there, most;
+            char  *want, *got;
 
+            (void)emulator_most_shared();
+            want       = heads_bits(CASES[i].heads, (sherd_dtype)dtype, 0, &bytes);
+            most_there = emulator_most_shared();
+            got  = heads_bits(CASES[i].heads, (sherd_dtype)dtype, CASES[i].block_kib << 10, &bytes);
+            most = emulator_most_shared();
+            CHECK_INT(CASES[i].most_bytes != 0 ? CASES[i].most_bytes : most_there, most);
             CHECK_BYTES_EQUAL(want, got, bytes);
             free(want);
             free(got);
@@ -968,7 +993,7 @@ static const test_case cases[] = {
     CASE(attention_matches_its_definition),
     CASE(attention_gives_the_same_bits_again),
 #ifdef TEST_EMULATED
-    CASE(attention_of_wide_heads_fits_a_device_with_less_shared_memory),
+    CASE(attention_takes_less_shared_memory_where_two_blocks_would_not_fit),
     CASE(attention_that_fits_nowhere_is_refused),
 #endif
 };

@@ -23,9 +23,17 @@
 #define LOG2_E 1.44269504f
 #define LN_2   0.69314718f
 
-/* Rows of 16 that a warp owns: two as long as their sums fit in registers. */
+/* Rows of 16 that a warp owns, two as long as their sums fit in registers, and tiles that backward loads at a time. */
 template <int D> struct tiles_of {
-    static const int forward = D <= 64 ? 2 : 1, back_q = D <= 64 ? 2 : 1, back_kv = D <= 32 ? 2 : 1;
+    static const int forward = D <= 64 ? 2 : 1, back_q = D <= 64 ? 2 : 1, back_kv = D <= 32 ? 2 : 1, stages = 2;
+};
+
+/* The same with less shared memory, for multiprocessors that have room for one block of the above alone; the bits do not
+ * change. Two blocks of up to 32 columns fit everywhere; of up to 96 they fit 164 KiB as they are, and 100 KiB not even so. */
+template <int D> constexpr bool has_small = D == 64 || D > 96;
+
+template <int D> struct small_tiles_of {
+    static const int forward = 1, back_q = 1, back_kv = 1, stages = 1;
 };
 
 /* Blocks that a multiprocessor shall hold: what limits the registers of a thread. */
@@ -593,23 +601,23 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
 
 /* ----------------------------------------------------------- launchers -- */
 
-template <typename T, int D> static size_t forward_bytes(void)
+template <typename T, int D> static constexpr size_t forward_bytes(int tiles)
 {
-    return (size_t)(WARPS * 16 * tiles_of<D>::forward + 4 * KEYS) * (D + 8) * sizeof(T);
+    return (size_t)(WARPS * 16 * tiles + 4 * KEYS) * (D + 8) * sizeof(T);
 }
 
-template <typename T, int D> static size_t back_q_bytes(int stages)
+template <typename T, int D> static constexpr size_t back_q_bytes(int tiles, int stages)
 {
-    const size_t queries = WARPS * 16 * tiles_of<D>::back_q;
+    const size_t queries = (size_t)WARPS * 16 * tiles;
 
-    return (2 * queries + 2 * stages * KEYS) * (D + 8) * sizeof(T) + queries * sizeof(float);
+    return (2 * queries + 2 * (size_t)stages * KEYS) * (D + 8) * sizeof(T) + queries * sizeof(float);
 }
 
-template <typename T, int D> static size_t back_kv_bytes(int stages)
+template <typename T, int D> static constexpr size_t back_kv_bytes(int tiles, int stages)
 {
-    const size_t keys = WARPS * 16 * tiles_of<D>::back_kv;
+    const size_t keys = (size_t)WARPS * 16 * tiles;
 
-    return (2 * keys + 2 * stages * 64) * (D + 8) * sizeof(T) + THREADS * sizeof(float);
+    return (2 * keys + 2 * (size_t)stages * 64) * (D + 8) * sizeof(T) + THREADS * sizeof(float);
 }
 
 /* A kernel with what its launch needs. */
@@ -619,48 +627,65 @@ template <typename T> struct flash_kernel {
     size_t shared_bytes;
 };
 
-/* The wide ones of backward, which need 103 KiB with two tiles at a time, for devices that give a block 99. */
-template <int D> constexpr int least_stages = D > 96 ? 1 : 2;
-
-template <typename T, int D, int STAGES = 2> struct flash_kernels {
-    typedef tiles_of<D>   tiles;
-    const flash_kernel<T> forward = {flash_forward<T, D, tiles::forward>, WARPS * 16 * tiles::forward,
-                                     forward_bytes<T, D>()};
-    const flash_kernel<T> back_q  = {flash_back_q<T, D, tiles::back_q, STAGES>, WARPS * 16 * tiles::back_q,
-                                     back_q_bytes<T, D>(STAGES)};
-    const flash_kernel<T> back_kv = {flash_back_kv<T, D, tiles::back_kv, STAGES>, WARPS * 16 * tiles::back_kv,
-                                     back_kv_bytes<T, D>(STAGES)};
+/* Those of a head's columns, by the kind of tiles. */
+template <typename T> struct flash_kernels {
+    flash_kernel<T> forward, back_q, back_kv;
 };
 
-/* Calls what(flash_kernels<T, D>()) with those that a block of so much shared memory can run. */
-template <typename T, int D, typename What> static void by_memory(size_t block_bytes, const What &what)
+template <typename T, int D, typename TILES> static flash_kernels<T> kernels_of(void)
 {
-    const flash_kernels<T, D> large;
+    return {{flash_forward<T, D, TILES::forward>, WARPS * 16 * TILES::forward, forward_bytes<T, D>(TILES::forward)},
+            {flash_back_q<T, D, TILES::back_q, TILES::stages>, WARPS * 16 * TILES::back_q,
+             back_q_bytes<T, D>(TILES::back_q, TILES::stages)},
+            {flash_back_kv<T, D, TILES::back_kv, TILES::stages>, WARPS * 16 * TILES::back_kv,
+             back_kv_bytes<T, D>(TILES::back_kv, TILES::stages)}};
+}
 
-    if (large.back_q.shared_bytes <= block_bytes && large.back_kv.shared_bytes <= block_bytes) {
-        what(large);
+/* What each block takes from a multiprocessor beside its own (CUDA C++ Programming Guide, compute capabilities 8.x to 12.x). */
+#define RESERVED_BYTES ((size_t)1 << 10)
+
+template <typename T> static bool is_twice_there(const flash_kernel<T> &kernel, const attention_memory &memory)
+{
+    return kernel.shared_bytes <= memory.block_bytes &&
+           2 * (kernel.shared_bytes + RESERVED_BYTES) <= memory.processor_bytes;
+}
+
+/* The large one, unless the small one alone fits, or fits twice where the large one does not. */
+template <typename T>
+static flash_kernel<T> by_memory(const flash_kernel<T> &large, const flash_kernel<T> &small, const attention_memory &memory)
+{
+    bool is_better = is_twice_there(small, memory) && !is_twice_there(large, memory);
+
+    return is_better || large.shared_bytes > memory.block_bytes ? small : large;
+}
+
+/* Those for heads of up to D columns on a device of so much memory. */
+template <typename T, int D> static flash_kernels<T> kernels_for(const attention_memory &memory)
+{
+    flash_kernels<T> large = kernels_of<T, D, tiles_of<D>>();
+
+    if constexpr (has_small<D>) {
+        flash_kernels<T> small = kernels_of<T, D, small_tiles_of<D>>();
+
+        return {by_memory(large.forward, small.forward, memory), by_memory(large.back_q, small.back_q, memory),
+                by_memory(large.back_kv, small.back_kv, memory)};
     } else {
-        what(flash_kernels<T, D, least_stages<D>>());
+        return large;
     }
 }
 
-/* ... for the D that holds a width. */
-template <typename T, typename What>
-static void by_width(size_t width, size_t block_bytes, const What &what)
+/* ... and for a width. */
+template <typename T> static flash_kernels<T> by_width(size_t width, const attention_memory &memory)
 {
     switch ((width + 31) / 32) {
     case 1:
-        by_memory<T, 32>(block_bytes, what);
-        return;
+        return kernels_for<T, 32>(memory);
     case 2:
-        by_memory<T, 64>(block_bytes, what);
-        return;
+        return kernels_for<T, 64>(memory);
     case 3:
-        by_memory<T, 96>(block_bytes, what);
-        return;
+        return kernels_for<T, 96>(memory);
     default:
-        by_memory<T, 128>(block_bytes, what);
-        return;
+        return kernels_for<T, 128>(memory);
     }
 }
 
@@ -675,14 +700,14 @@ static void flash_queue(const flash_kernel<T> &kernel, const attention_launch *a
 
 template <typename T> static void typed_queue(const attention_launch *a, cudaStream_t stream)
 {
-    by_width<T>(a->shape.width, a->block_bytes, [&](const auto &kernels) {
-        if (a->dout == NULL) {
-            flash_queue(kernels.forward, a, a->shape.heads, stream);
-        } else {
-            flash_queue(kernels.back_q, a, a->shape.heads, stream);
-            flash_queue(kernels.back_kv, a, a->shape.kv_heads, stream);
-        }
-    });
+    const flash_kernels<T> kernels = by_width<T>(a->shape.width, a->memory);
+
+    if (a->dout == NULL) {
+        flash_queue(kernels.forward, a, a->shape.heads, stream);
+    } else {
+        flash_queue(kernels.back_q, a, a->shape.heads, stream);
+        flash_queue(kernels.back_kv, a, a->shape.kv_heads, stream);
+    }
 }
 
 /* Sixteen bytes are eight elements: widths and strides have to be multiples of that. */
@@ -713,22 +738,22 @@ template <typename T> static void flash_allow(const flash_kernel<T> &kernel, cud
     }
 }
 
-template <typename T> static void typed_allow(size_t block_bytes, cudaError_t *error)
+template <typename T> static void typed_allow(const attention_memory &memory, cudaError_t *error)
 {
     for (size_t width = 32; width <= 128; width += 32) {
-        by_width<T>(width, block_bytes, [&](const auto &kernels) {
-            flash_allow(kernels.forward, error);
-            flash_allow(kernels.back_q, error);
-            flash_allow(kernels.back_kv, error);
-        });
+        const flash_kernels<T> kernels = by_width<T>(width, memory);
+
+        flash_allow(kernels.forward, error);
+        flash_allow(kernels.back_q, error);
+        flash_allow(kernels.back_kv, error);
     }
 }
 
-cudaError_t attention_prepare(size_t block_bytes)
+cudaError_t attention_prepare(attention_memory memory)
 {
     cudaError_t error = attention_plain_prepare();
 
-    typed_allow<bf16_t>(block_bytes, &error);
-    typed_allow<f16_t>(block_bytes, &error);
+    typed_allow<bf16_t>(memory, &error);
+    typed_allow<f16_t>(memory, &error);
     return error;
 }

@@ -32,7 +32,7 @@ typedef struct cuda {
     tuned         *measured; /* NULL: nothing is */
     graphs        *passes;   /* NULL: each is queued anew */
     size_t         attention_note_len; /* of base.note */
-    int            block_bytes; /* of shared memory that a block may have */
+    attention_memory shared; /* memory of the device's multiprocessors */
     cudaError_t    error;
     int            has_failed; /* base.why says how */
 
@@ -539,7 +539,7 @@ static attention_launch attention_of(const cuda *m, const heads_args *args)
     a.dtype  = m->limits.dtype;
     a.shape  = *args;
     a.deltas = m->at.deltas;
-    a.block_bytes = (size_t)m->block_bytes;
+    a.memory = m->shared;
     return a;
 }
 
@@ -837,7 +837,7 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
 /* The device that the engine's stream is on becomes the thread's: it need not be the first one. */
 static int device_enter(cuda *m, char *why, size_t why_bytes)
 {
-    int            device = 0, major = 0;
+    int            device = 0, major = 0, block_bytes = 0, processor_bytes = 0;
     cudaDeviceProp properties;
     cudaError_t    error;
 
@@ -860,7 +860,10 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
         error = cudaGetDeviceProperties(&properties, device);
     }
     if (error == cudaSuccess) {
-        error = cudaDeviceGetAttribute(&m->block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+        error = cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    }
+    if (error == cudaSuccess) {
+        error = cudaDeviceGetAttribute(&processor_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     }
     if (error != cudaSuccess) {
         (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
@@ -872,12 +875,14 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
                        device, major);
         return -1;
     }
-    error = attention_prepare((size_t)m->block_bytes);
+    m->shared.block_bytes     = (size_t)block_bytes;
+    m->shared.processor_bytes = (size_t)processor_bytes;
+    error                     = attention_prepare(m->shared);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
         (void)snprintf(why, why_bytes,
                        "GPU %d gives a block %d bytes of shared memory, too little for attention (%s)",
-                       device, m->block_bytes, cudaGetErrorString(error));
+                       device, block_bytes, cudaGetErrorString(error));
         return -1;
     }
     (void)snprintf(m->base.device, sizeof(m->base.device), "%s", properties.name);

@@ -104,6 +104,11 @@ void widen_launch(sherd_dtype dtype, const void *src, float *dst, size_t elems,
 
 /* ---- attention.cu, attention_plain.cu */
 
+/* Shared memory of a device: that a block may have, and that the blocks on one multiprocessor have together. */
+typedef struct attention_memory {
+    size_t block_bytes, processor_bytes;
+} attention_memory;
+
 typedef struct attention_launch {
     sherd_dtype dtype;
     heads_args  shape;
@@ -113,7 +118,7 @@ typedef struct attention_launch {
           *dout; /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
     void  *dq, *dk, *dv;
     float *deltas;      /* [batch, heads, length]: scratch */
-    size_t block_bytes; /* of shared memory that a block may have on this device */
+    attention_memory memory; /* of this device */
 } attention_launch;
 
 /* Tensor cores where type, width and strides allow, the plain kernels elsewhere. */
@@ -124,7 +129,7 @@ cudaError_t attention_plain_prepare(void);
 #define ATTENTION_MOST_WIDTH 256 /* of a head */
 #define ATTENTION_MOST_BATCH 65535
 
-/* Lets the kernels have the shared memory that they need on the current device, which has `block_bytes` for a block. */
-cudaError_t attention_prepare(size_t block_bytes);
+/* Lets the kernels have the shared memory that they need on the current device, which has so much. */
+cudaError_t attention_prepare(attention_memory memory);
 
 #endif
