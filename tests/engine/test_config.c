@@ -118,6 +118,84 @@ static void config_adam_is_adamw_unless_told(void)
     sherd_config_destroy(config);
 }
 
+/* What nobody gives is the optimizer's own; what it is given counts for every optimizer that has it. */
+static void config_momentum_is_the_optimizers(void)
+{
+    static const struct {
+        const char *type, *params;
+        double      muon, sgd;
+        int         muon_is_nesterov, sgd_is_nesterov;
+    } CASES_OF[] = {
+        {"Muon", "", 0.95, 0, 1, 0},
+        {"AdamW", "", 0.95, 0, 1, 0},
+        {"SGD", "\"momentum\": 0.5", 0.5, 0.5, 1, 0},
+        {"Muon", "\"momentum\": 0.5, \"nesterov\": false", 0.5, 0.5, 0, 0},
+        {"SGD", "\"momentum\": 0.5, \"nesterov\": true", 0.5, 0.5, 1, 1},
+        {"Muon", "\"momentum\": 0, \"nesterov\": true", 0, 0, 1, 1},
+    };
+
+    for (size_t i = 0; i < sizeof(CASES_OF) / sizeof(CASES_OF[0]); i++) {
+        char                      json[256];
+        sherd_config             *config;
+        sherdi_settings           got;
+        sherdi_optimizer_defaults muon, sgd;
+
+        (void)snprintf(
+            json, sizeof(json),
+            "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"%s\", \"params\": {%s}}}",
+            CASES_OF[i].type, CASES_OF[i].params);
+        config = parsed(json);
+        got    = resolved(config, 1);
+        muon   = sherdi_optimizer_numbers(&got, &sherdi_optimizer_muon);
+        sgd    = sherdi_optimizer_numbers(&got, &sherdi_optimizer_sgd);
+        CHECK_CLOSE(CASES_OF[i].muon, muon.betas[0], 0);
+        CHECK_CLOSE(CASES_OF[i].sgd, sgd.betas[0], 0);
+        CHECK_INT(CASES_OF[i].muon_is_nesterov, muon.is_nesterov);
+        CHECK_INT(CASES_OF[i].sgd_is_nesterov, sgd.is_nesterov);
+        CHECK(sherdi_optimizer_in(&got, &sherdi_optimizer_muon) == &sherdi_optimizer_muon);
+        CHECK(sherdi_optimizer_in(&got, &sherdi_optimizer_sgd) ==
+              (CASES_OF[i].sgd != 0 ? &sherdi_optimizer_sgd : &sherdi_optimizer_sgd_plain));
+        CHECK_INT(0, sherd_config_warning_count(config));
+        sherd_config_destroy(config);
+    }
+}
+
+/* One optimizer that is used reads it, or a sentence names all that would. */
+static void config_key_that_no_optimizer_reads_is_remarked_on(void)
+{
+    static const struct {
+        const char *optimizer, *groups, *says;
+    } CASES_OF[] = {
+        {"\"AdamW\", \"params\": {\"momentum\": 0.9}", "",
+         "optimizer.params.momentum is ignored: only SGD or Muon reads it"},
+        {"\"Lion\", \"params\": {\"ns_steps\": 4}", "",
+         "optimizer.params.ns_steps is ignored: only Muon reads it"},
+        {"\"Muon\", \"params\": {\"dampening\": 0.5}", "",
+         "optimizer.params.dampening is ignored: only SGD reads it"},
+        {"\"Muon\", \"params\": {\"eps\": 1e-6}", "",
+         "optimizer.params.eps is ignored: Muon does not read it"},
+        {"\"Muon\", \"params\": {\"momentum\": 0.9}", "", NULL},
+        {"\"AdamW\", \"params\": {\"ns_steps\": 4}",
+         ", \"sherd\": {\"groups\": [{\"name\": \"g\", \"type\": \"Muon\", \"matching\": \"*\"}]}",
+         NULL},
+    };
+
+    for (size_t i = 0; i < sizeof(CASES_OF) / sizeof(CASES_OF[0]); i++) {
+        char          json[512];
+        sherd_config *config;
+
+        (void)snprintf(json, sizeof(json),
+                       "{\"train_batch_size\": 1, \"optimizer\": {\"type\": %s}%s}",
+                       CASES_OF[i].optimizer, CASES_OF[i].groups);
+        config = parsed(json);
+        (void)resolved(config, 1);
+        CHECK_INT(CASES_OF[i].says != NULL, sherd_config_warning_count(config));
+        CHECK(CASES_OF[i].says == NULL ||
+              strstr(sherd_config_warning(config, 0), CASES_OF[i].says) != NULL);
+        sherd_config_destroy(config);
+    }
+}
+
 /* ---- batch ---- */
 
 static void config_batch_sizes_are_derived(void)
@@ -818,6 +896,8 @@ static const test_case CASES[] = {
     CASE(config_every_honoured_key_arrives),
     CASE(config_optimizer_params_arrive),
     CASE(config_adam_is_adamw_unless_told),
+    CASE(config_momentum_is_the_optimizers),
+    CASE(config_key_that_no_optimizer_reads_is_remarked_on),
     CASE(config_batch_sizes_are_derived),
     CASE(config_batch_sizes_that_do_not_multiply_out_are_refused),
     CASE(config_head_stage_is_read_generously),
