@@ -435,9 +435,8 @@ static char *epilogue_bits(sherd_dtype dtype, size_t offset_bytes, size_t *bytes
     pair   bias = pair_make(&r, out, 3, 1.0f), y = pair_make(&r, rows * out, 4, 1.0f);
     pair   gelu = pair_make(&r, rows * out, 5, 1.0f), dy = pair_make(&r, rows * out, 6, 1.0f);
     pair   dweight = pair_make(&r, weight.count, 7, 1.0f), dx = pair_make(&r, x.count, 8, 1.0f);
-    pair   dbias = pair_make(&r, out, 9, 1.0f);
-    pair   all[] = {x, weight, bias, y, gelu, dy, dweight, dx, dbias};
-    void  *bias_alloc, *gelu_alloc, *x_alloc;
+    pair   all[] = {x, weight, bias, y, gelu, dy, dweight, dx};
+    void  *allocs[3];
     size_t bytes             = y.count * sherd_dtype_bytes(dtype);
     size_t dx_bytes          = dx.count * sherd_dtype_bytes(dtype);
     char  *bits              = malloc(2 * bytes + dx_bytes); /* the caller's: outlives the rig */
@@ -453,20 +452,19 @@ static char *epilogue_bits(sherd_dtype dtype, size_t offset_bytes, size_t *bytes
 
     CHECK(bits != NULL);
     forward.bias      = gpu_tensor(&r, bias, pair_none());
-    forward.bias.data = device_place(&r, bias, offset_bytes, &bias_alloc);
+    forward.bias.data = device_place(&r, bias, offset_bytes, &allocs[0]);
     r.gpu->ops->linear(r.gpu, &forward);
     device_get(&r, y.gpu, bits, bytes);
-    forward.y    = device_place(&r, y, offset_bytes, &gelu_alloc);
+    forward.y    = device_place(&r, y, offset_bytes, &allocs[1]);
     forward.gelu = gelu.gpu;
     r.gpu->ops->linear(r.gpu, &forward);
     device_get(&r, gelu.gpu, bits + bytes, bytes);
-    back.bias   = gpu_tensor(&r, bias, dbias);
-    back.gelu_x = device_place(&r, x, offset_bytes, &x_alloc);
+    back.gelu_x = device_place(&r, x, offset_bytes, &allocs[2]);
     r.gpu->ops->linear_back(r.gpu, &back);
     device_get(&r, dx.gpu, bits + 2 * bytes, dx_bytes);
-    r.gpu->ops->free(r.gpu, bias_alloc);
-    r.gpu->ops->free(r.gpu, gelu_alloc);
-    r.gpu->ops->free(r.gpu, x_alloc);
+    for (int i = 0; i < 3; i++) {
+        r.gpu->ops->free(r.gpu, allocs[i]);
+    }
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         pair_free(&r, all[i]);
     }
