@@ -170,10 +170,15 @@ static sherd_status gather_in_place(sherdi_peers *peers, const sherdi_all_gather
     return call_end(peers);
 }
 
+/* In place this rank's own slice is not written, not even with what it has: others may read it meanwhile. */
 static void gather_mail(sherdi_peers *peers, const sherdi_all_gather_args *args)
 {
     for (int i = 0; i < peers->count && args->slice_bytes > 0; i++) {
-        memcpy(gather_slice(peers, args, i), sherdi_peers_mail(peers, i), args->slice_bytes);
+        unsigned char *slice = gather_slice(peers, args, i);
+
+        if (slice != args->send) {
+            memcpy(slice, sherdi_peers_mail(peers, i), args->slice_bytes);
+        }
     }
 }
 

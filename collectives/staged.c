@@ -123,11 +123,14 @@ static void slices_down(const struct sherdi_staged *staged, const unsigned char 
     }
 }
 
+/* `own`: a slice that stays as it is, or NULL. */
 static void slices_up(const struct sherdi_staged *staged, unsigned char *slices, size_t slice_bytes,
-                      size_t count, size_t at, size_t portion)
+                      size_t count, size_t at, size_t portion, const unsigned char *own)
 {
     for (size_t r = 0; r < count; r++) {
-        copy(staged, slices + r * slice_bytes + at, staged->up + r * portion, portion);
+        if (slices + r * slice_bytes != own) {
+            copy(staged, slices + r * slice_bytes + at, staged->up + r * portion, portion);
+        }
     }
 }
 
@@ -145,7 +148,8 @@ static sherd_status all_gather_portion(struct sherdi_staged         *staged,
     slices_down(staged, args->send, 0, 1, at, portion);
     SHERDI_TRY(lane_settle(staged));
     SHERDI_TRY(world->ops->all_gather(world, &here));
-    slices_up(staged, args->recv, args->slice_bytes, (size_t)world->world_size, at, portion);
+    slices_up(staged, args->recv, args->slice_bytes, (size_t)world->world_size, at, portion,
+              args->send); /* in place what it sends is there */
     return SHERD_OK;
 }
 
@@ -163,7 +167,7 @@ static sherd_status all_to_all_portion(struct sherdi_staged         *staged,
     slices_down(staged, args->send, args->slice_bytes, size, at, portion);
     SHERDI_TRY(lane_settle(staged));
     SHERDI_TRY(world->ops->all_to_all(world, &here));
-    slices_up(staged, args->recv, args->slice_bytes, size, at, portion);
+    slices_up(staged, args->recv, args->slice_bytes, size, at, portion, NULL);
     return SHERD_OK;
 }
 
@@ -211,7 +215,7 @@ static sherd_status reduction_portion(struct sherdi_staged        *staged,
     SHERDI_TRY(is_whole ? world->ops->all_reduce(world, &here)
                         : world->ops->reduce_scatter(world, &here));
     slices_up(staged, args->recv, args->slice_elems * recv_bytes, is_whole ? size : 1,
-              first * recv_bytes, count * recv_bytes);
+              first * recv_bytes, count * recv_bytes, NULL);
     return args->fixed != NULL ? counts_add(staged, args->fixed, &counted) : SHERD_OK;
 }
 
