@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import tempfile
 import unittest
 
 try:
@@ -91,6 +92,27 @@ class TestRead(unittest.TestCase):
         values, rates = ours(make, schedule)
         self.assert_close(values, plain(make, schedule))
         self.assertEqual([round(rate, 9) for rate in rates], [round(1e-2 / 7, 9), round(3e-2 / 7, 9)])
+
+    def test_a_loaded_schedule_goes_on_from_its_rates(self) -> None:
+        def schedule(optimizer):  # multiplies the rate that stands in the group
+            return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+        def make(model):
+            return torch.optim.AdamW(decayed(model), lr=1e-2)
+
+        rates = ours(make, schedule)[1]
+        with tempfile.TemporaryDirectory() as folder:
+            for part in (batches()[:4], batches()[4:]):
+                model = model_of()
+                optimizer = make(model)
+                engine = sherd.torch.initialize(model, SILENT, optimizer=optimizer, lr_scheduler=schedule(optimizer), example=part[0])
+                engine.load_checkpoint(folder)
+                for batch in part:
+                    engine.backward(engine(batch).square().mean())
+                    engine.step()
+                engine.save_checkpoint(folder)
+                self.assertEqual(engine.get_lr(), rates if len(part) == 2 else [rate * 4 for rate in rates])
+                engine.destroy()
 
     def test_groups_over_the_configuration(self) -> None:
         config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "eps": EPS}}}

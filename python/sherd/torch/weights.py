@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from sherd.engine import Engine as Core
 from sherd.errors import SherdError
@@ -185,7 +186,7 @@ def escaped(name: str) -> str:
 
 def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_state: Mapping[str, Any] | None,
                     **options: Any) -> None:
-    """Everything that goes on later: weights, optimizer, counters, buffers, the schedule of torch, `client_state`. Collective.
+    """Everything that goes on later: weights, optimizer, counters, buffers, schedules of torch, `client_state`. Collective.
 
     What is not the engine's is kept as JSON, never as a pickle; buffers that have changed are in it, up to a MiB.
     """
@@ -210,8 +211,8 @@ def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_onl
     except SherdError:
         kept = {"client_state": {}, "schedule": None, "buffers": {}}  # another program saved it
     engine.buffers.take(kept["buffers"])
-    if not weights_only and kept["schedule"] is not None and engine.lr_scheduler is not None:
-        engine.lr_scheduler.load_state_dict(kept["schedule"])
+    if not weights_only and kept["schedule"] is not None:
+        schedule_load(engine, kept["schedule"])
     return os.path.join(folder, tag if tag is not None else latest(folder)), kept["client_state"]
 
 
@@ -253,11 +254,16 @@ def digest(buffer: torch.Tensor) -> bytes:
 
 
 def schedule_state(engine: "Engine") -> Any:
-    """What a torch scheduler has to say of itself; functions are the script's own."""
-    if engine.lr_scheduler is None:
+    """What torch schedulers have to say of themselves; functions are the script's own."""
+    given = engine.lr_scheduler
+    return [state_of(one) for one in given] if isinstance(given, list) else state_of(given)
+
+
+def state_of(scheduler: Any) -> dict[str, Any] | None:
+    if scheduler is None:
         return None
     state = {}
-    for key, value in engine.lr_scheduler.state_dict().items():
+    for key, value in scheduler.state_dict().items():
         try:
             json.dumps(value)
             state[key] = value
@@ -266,3 +272,20 @@ def schedule_state(engine: "Engine") -> Any:
     return state
 
 
+def schedule_load(engine: "Engine", kept: Any) -> None:
+    """The opposite. The rates come with it: torch keeps those with the optimizer, and many schedules go on from what stands there."""
+    given = engine.lr_scheduler
+    if given is None:
+        return
+    schedulers = given if isinstance(given, list) else [given]
+    states = kept if isinstance(kept, list) else [kept]
+    if len(schedulers) != len(states):
+        raise ValueError(f"the checkpoint has the schedules of {len(states)} optimizers, and initialize() was given those of "
+                         f"{len(schedulers)}: give as many, or load with load_module_only=True")
+    for scheduler, state in zip(schedulers, states):
+        if scheduler is None or state is None:
+            continue
+        scheduler.load_state_dict(state)
+        if isinstance(scheduler, LRScheduler):
+            for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
+                group["lr"] = rate
