@@ -28,8 +28,10 @@ def initialize(model: nn.Module, config: ConfigSource, optimizer: Any = None, lr
                model_parameters: Any = None, world: World | None = None, **options: Any) -> "Engine":
     """The engine that trains `model` as `config` says (a path of a DeepSpeed-style JSON file, or a dict). Collective.
 
-    optimizer: one of torch's, whose type, groups and values are read; else `config` says it.
-    lr_scheduler: one of torch's over that optimizer, or a function that makes one of an optimizer; the engine steps it.
+    optimizer: one of torch's, whose type, groups and values are read, or a list of them, of which each updates its own parameters
+        ([Muon, AdamW]); else `config` says it.
+    lr_scheduler: one of torch's over that optimizer, or a function that makes one of an optimizer; the engine steps it. Of several
+        optimizers a list with one for each, None for those that keep their rates, or such a function.
     model_parameters: parameter groups, as torch's optimizers take them; without them and without an optimizer there is one.
     world: by default the launcher's (torchrun, mpirun, srun), else one rank alone. Options are those of Engine.
     """
@@ -88,13 +90,13 @@ class Engine:
             self.seal(as_call(example))
 
     @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The groups with their rates, which a scheduler or a script may change; it makes no steps."""
+    def optimizer(self) -> Any:
+        """The groups with their rates, which a scheduler or a script may change; it makes no steps. A list where a list was given."""
         return self.rates.optimizer
 
     @property
     def lr_scheduler(self) -> Any:
-        """What initialize() was given; the engine steps it with each update."""
+        """What initialize() was given; the engine steps it with each update. Of a list of optimizers a list."""
         return self.rates.scheduler
 
     # ------------------------------------------------------------ beginning --

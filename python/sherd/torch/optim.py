@@ -1,9 +1,10 @@
 """Optimizers and schedules as torch has them: read for the engine's configuration, and followed in their rates."""
 from __future__ import annotations
 
+import fnmatch
 import math
-from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -18,80 +19,163 @@ SCALER = ("torch's GradScaler is not used with sherd: the engine scales the loss
 STEP = "updates are made by engine.step(), which steps the scheduler of initialize() too: leave out optimizer.step()"
 CHANGES = ("amsgrad", "maximize", "differentiable", "decoupled_lr", "cautious_factor")  # make another optimizer of it
 ADAMS = ("lr", "betas", "eps", "weight_decay")
-# By optimizer.type: the numbers of a group, under torch's names, and those that all groups have alike.
-NUMBERS = {"SGD": ("lr", "weight_decay", "momentum"), "Adagrad": ("lr", "eps", "weight_decay"), "Lion": ("lr", "betas", "weight_decay")}
-ALIKE = {"SGD": ("dampening", "nesterov"), "Adagrad": ("lr_decay", "initial_accumulator_value")}
+# By optimizer.type: the numbers of a group, under torch's names.
+NUMBERS = {"SGD": ("lr", "weight_decay", "momentum"), "Adagrad": ("lr", "eps", "weight_decay"), "Lion": ("lr", "betas", "weight_decay"),
+           "Muon": ("lr", "weight_decay", "momentum")}
+# What all groups of the engine that read it have alike, with what the engine takes where nobody says it.
+ALIKE: dict[str, dict[str, Any]] = {
+    "Adam": {"adam_w_mode": True},
+    "SGD": {"dampening": 0.0, "nesterov": False},
+    "Adagrad": {"lr_decay": 0.0, "initial_accumulator_value": 0.0},
+    "Muon": {"nesterov": True, "ns_steps": 5, "adjust_lr_fn": "original"},
+}
+MUONS_OWN = {"ns_coefficients": (3.4445, -4.775, 2.0315), "eps": 1e-7}  # the engine has these
+MUONS_RATES = ("original", "match_rms_adamw")
 LIONS = ("Lion", "DeepSpeedCPULion", "FusedLion")  # of other packages, known by their names
+MUON = getattr(torch.optim, "Muon", None)  # since torch 2.9
 KEYS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "eps"}  # of a group, as sherd_group_params calls them
 
 
 @dataclass
-class Groups:
-    """Parameter groups: the trainable parameters of each, and its values under torch's names."""
+class Group:
+    """Parameters that are updated alike."""
 
-    tensors: list[list[nn.Parameter]]
-    values: list[dict[str, Any]] = field(default_factory=list)
+    tensors: list[nn.Parameter]
+    values: dict[str, Any]  # under torch's names
+    own: dict[str, Any]  # what of them the engine is told
+    name: str  # as the engine calls it
+    label: str  # as a sentence calls it
+    kind: str | None = None  # its optimizer.type; None: the configuration's
+
+
+@dataclass
+class Groups:
+    """Parameter groups, those of one optimizer of torch's behind those of another."""
+
+    all: list[Group]
+    has_default: bool = False  # the first one is the engine's default group, which has the configuration's values
 
     def numbers(self) -> dict[int, list[int]]:
         """The groups that each tensor is in, by its id."""
         found: dict[int, list[int]] = {}
-        for index, own in enumerate(self.tensors):
-            for tensor in own:
+        for index, group in enumerate(self.all):
+            for tensor in group.tensors:
                 found.setdefault(id(tensor), []).append(index)
         return found
 
 
 # ----------------------------------------------------------------- reading --
 
-def type_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The keys of the block "optimizer" that a torch optimizer says; NotSupportedError by name for what sherd has not."""
+def type_of(optimizer: torch.optim.Optimizer) -> str:
+    """The optimizer.type of a torch optimizer; NotSupportedError by name for what sherd has not."""
     kind = type(optimizer)
     is_lion = kind.__name__ in LIONS and all(set(NUMBERS["Lion"]) <= set(group) for group in optimizer.param_groups)
-    if kind not in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad) and not is_lion:
-        raise NotSupportedError(f"sherd has no optimizer {kind.__name__}: it has torch.optim.AdamW, Adam, SGD and Adagrad, Lion, "
+    if kind not in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad, MUON) and not is_lion:
+        raise NotSupportedError(f"sherd has no optimizer {kind.__name__}: it has torch.optim.AdamW, Adam, SGD, Adagrad and Muon, Lion, "
                                 f"and by the configuration (optimizer.type) Lamb too")
     for flag in CHANGES:
         if any(group.get(flag) for group in optimizer.param_groups):
             raise NotSupportedError(f"{kind.__name__}(..., {flag}=True) is another optimizer than the one that sherd has; "
                                     f"leave {flag} out")
+    if kind is MUON:
+        check_muon(optimizer)
     if any(float(state.get("step", 1)) != 0 for state in optimizer.state.values()):  # Adagrad's is there from the start
         raise StateError(f"the {kind.__name__} that initialize() was given has made steps already, and its state is not taken "
                          f"over: make a new one, or load a checkpoint with engine.load_checkpoint()")
-    if is_lion or kind in (torch.optim.SGD, torch.optim.Adagrad):
-        return {"type": "Lion" if is_lion else kind.__name__}
-    is_decoupled = kind is torch.optim.AdamW or bool(optimizer.param_groups[0].get("decoupled_weight_decay"))
-    return {"type": "AdamW"} if kind is torch.optim.AdamW else {"type": "Adam", "params.adam_w_mode": is_decoupled}
+    return "Lion" if is_lion else kind.__name__
 
 
-def read_optimizer(optimizer: torch.optim.Optimizer, config: Config) -> Groups:
-    """Fills the block "optimizer" of `config` from a torch optimizer; InvalidError where the file says something else."""
-    says = type_of(optimizer)
-    for key, value in says.items():
-        config.set(f"optimizer.{key}", value)
-    groups = Groups([list(group["params"]) for group in optimizer.param_groups],
-                    [without_params(group) for group in optimizer.param_groups])
-    first = groups.values[0]
-    for key in NUMBERS.get(says["type"], ADAMS):
-        config.set(f"optimizer.params.{key}", [float(x) for x in first[key]] if key == "betas" else float(first[key]))
-    for key in ALIKE.get(says["type"], ()):
-        if any(values[key] != first[key] for values in groups.values):
-            raise NotSupportedError(f"parameter groups of {says['type']} have several values of {key}; sherd has one for all")
-        config.set(f"optimizer.params.{key}", first[key] if isinstance(first[key], bool) else float(first[key]))
+def check_muon(optimizer: torch.optim.Optimizer) -> None:
+    """Its iteration is the engine's."""
+    for group in optimizer.param_groups:
+        for key, value in MUONS_OWN.items():
+            given = tuple(group[key]) if isinstance(group[key], (list, tuple)) else group[key]
+            if given != value:
+                raise NotSupportedError(f"Muon(..., {key}={given}) is not what sherd has: its iteration is that of {key}={value}; "
+                                        f"leave {key} out")
+        if (group["adjust_lr_fn"] or "original") not in MUONS_RATES:
+            raise NotSupportedError(f"Muon(..., adjust_lr_fn={group['adjust_lr_fn']!r}) is not what sherd has: give one of "
+                                    f"{', '.join(MUONS_RATES)}")
+
+
+def alike_of(kind: str, group: Mapping[str, Any]) -> dict[str, Any]:
+    """What a group says of settings that all groups have alike."""
+    if kind == "Adam":
+        return {"adam_w_mode": bool(group.get("decoupled_weight_decay"))}
+    if kind == "SGD" and not group["momentum"]:
+        return {}
+    says = {key: group[key] for key in ALIKE.get(kind, ())}
+    if kind == "Muon":
+        says["adjust_lr_fn"] = says["adjust_lr_fn"] or "original"
+    return says
+
+
+def read_optimizers(optimizers: Sequence[torch.optim.Optimizer], config: Config) -> Groups:
+    """Fills the block "optimizer" of `config` from torch optimizers, of which the first is the engine's and the others those of
+    their groups; InvalidError where the file says something else."""
+    groups = Groups([])
+    first = type_of(optimizers[0])
+    config.set("optimizer.type", first)
+    for number, optimizer in enumerate(optimizers):
+        kind = type_of(optimizer)
+        for index, given in enumerate(optimizer.param_groups):
+            values = without_params(given)
+            of = "" if len(optimizers) == 1 else f" of optimizer {number} ({kind})"
+            groups.all.append(Group(list(given["params"]), values, own={key: values[key] for key in NUMBERS.get(kind, ADAMS)},
+                                    kind=None if kind == first else kind, label=f"parameter group {index}{of}",
+                                    name=str(values.get("name", f"group {len(groups.all)}"))))
+    groups.has_default = len(groups.all) == 1
+    for key, value in groups.all[0].own.items():
+        config.set(f"optimizer.params.{key}", [float(x) for x in value] if key == "betas" else float(value))
+    read_alike(groups, first, config)
     return groups
+
+
+def read_alike(groups: Groups, first: str, config: Config) -> None:
+    """The settings that there is one of; NotSupportedError where groups have several."""
+    said: dict[str, dict[str, Any]] = {}  # by key and type
+    for group in groups.all:
+        kind = group.kind or first
+        for key, value in alike_of(kind, group.values).items():
+            if said.setdefault(key, {}).setdefault(kind, value) != value:
+                raise NotSupportedError(f"parameter groups of {kind} have several values of {key}; sherd has one for all")
+    for key, kinds in said.items():
+        is_default = all(value == ALIKE[kind][key] for kind, value in kinds.items())
+        is_free = is_default and str(config.resolved()[f"optimizer.params.{key}"]["origin"]).startswith("default")
+        is_one = len(set(kinds.values())) == 1
+        if is_free and not (is_one and first in kinds):
+            continue  # each has what it has where nobody says anything
+        if not is_one:
+            texts = " and ".join(f"{kind} has {key}={value}" for kind, value in kinds.items())
+            raise NotSupportedError(f"{texts}: sherd has one {key} for all groups that read it")
+        value = next(iter(kinds.values()))
+        if key == "nesterov" and value and first not in kinds:
+            momentum = next(group.values["momentum"] for group in groups.all if group.kind in kinds)
+            config.set("optimizer.params.momentum", float(momentum))  # which the key nesterov asks for
+        config.set(f"optimizer.params.{key}", value if isinstance(value, (bool, int, str)) else float(value))
 
 
 def without_params(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key != "params"}
 
 
-def read_groups(given: Any, config: Config) -> Groups:
+def read_groups(given: Any, config: Config, division: Division) -> Groups:
     """Groups as torch's optimizers take them: parameters, or dicts with "params" and values over those of `config`."""
     items = list(given)
     if not items or not isinstance(items[0], Mapping):
         items = [{"params": items}]
     defaults = configured(config)
-    return Groups([list(as_tensors(item["params"])) for item in items],
-                  [{**defaults, **without_params(item)} for item in items])
+    said = {entry["name"]: entry for entry in config.resolved()["sherd.groups"]["value"] or ()}
+    groups = Groups([])
+    for index, item in enumerate(items):
+        own = without_params(item)
+        name = str(own.get("name", f"group {index}"))
+        values = {**(configured_group(said[name], config) if name in said else defaults), **own}
+        groups.all.append(Group(list(as_tensors(item["params"])), values, own, name, f"parameter group {index}"))
+    groups.has_default = len(items) == 1
+    if groups.has_default:
+        matched_move(groups, list(said.values()), config, division)
+    return groups
 
 
 def as_tensors(params: Any) -> Iterable[nn.Parameter]:
@@ -109,6 +193,39 @@ def configured(config: Config) -> dict[str, Any]:
     return {"lr": 0.0, **values}
 
 
+# ------------------------------------------------------------ sherd.groups --
+
+def configured_group(entry: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """The values of a group that an entry of sherd.groups says something of."""
+    params: dict[str, Any] = entry.get("params") or {}
+    if "type" not in entry:
+        return {**configured(config), **params}
+    given = {key.removeprefix("optimizer.params."): one["value"] for key, one in config.resolved().items()
+             if key.startswith("optimizer.params.") and not str(one["origin"]).startswith(("default", "auto"))}
+    with Config({"optimizer": {"type": entry["type"], "params": {**given, **params}}}) as its:
+        return configured(its)
+
+
+def matched_move(groups: Groups, entries: Sequence[Mapping[str, Any]], config: Config, division: Division) -> None:
+    """Parameters of the default group go to the groups of sherd.groups whose patterns match their names, as in the engine, so
+    that torch's schedulers meet these groups too."""
+    names = {id(param.tensor): param.name for param in division.params}
+    for entry in entries:
+        patterns = entry.get("matching") or ()
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        moved, rest = [], []
+        for tensor in groups.all[0].tensors:
+            is_matched = any(fnmatch.fnmatchcase(names.get(id(tensor), ""), one) for one in patterns)
+            (moved if is_matched else rest).append(tensor)
+        groups.all[0].tensors = rest
+        if moved:
+            values = {**configured_group(entry, config), "name": entry["name"]}
+            groups.all.append(Group(moved, values, {}, entry["name"], f"parameter group {entry['name']}"))
+    if not groups.all[0].tensors and len(groups.all) > 1:
+        del groups.all[0]
+        groups.has_default = False
+
+
 def check_groups(groups: Groups, division: Division) -> None:
     """Every trainable parameter is in one group."""
     numbers = groups.numbers()
@@ -118,11 +235,12 @@ def check_groups(groups: Groups, division: Division) -> None:
             raise ValueError(f"parameter {param.name} requires a gradient and is in no parameter group: add it to one, or "
                              f"freeze it (requires_grad_(False)) before sherd.torch.initialize")
         if len(found) > 1:
-            raise ValueError(f"parameter {param.name} is in the parameter groups {found[0]} and {found[1]}")
+            first, second = (groups.all[index].label.removeprefix("parameter group ") for index in found[:2])
+            raise ValueError(f"parameter {param.name} is in the parameter groups {first} and {second}")
     known = {id(param.tensor) for param in division.params}
-    for index, own in enumerate(groups.tensors):
-        if any(id(tensor) not in known for tensor in own):
-            raise ValueError(f"parameter group {index} has a tensor that is no parameter of the model")
+    for group in groups.all:
+        if any(id(tensor) not in known for tensor in group.tensors):
+            raise ValueError(f"{group.label} has a tensor that is no parameter of the model")
 
 
 # --------------------------------------------------------------- following --
@@ -132,8 +250,7 @@ class EngineOptimizer(torch.optim.Optimizer):
     loops that call both, as with DeepSpeed."""
 
     def __init__(self, groups: Groups) -> None:
-        super().__init__([{"params": own, **values} for own, values in zip(groups.tensors, groups.values)],
-                         groups.values[0])
+        super().__init__([{**group.values, "params": group.tensors} for group in groups.all], groups.all[0].values)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         return closure() if closure is not None else None
@@ -153,18 +270,34 @@ class EngineOptimizer(torch.optim.Optimizer):
 
 
 class Rates:
-    """The rates that groups have now, where a person or a scheduler of torch sets them.
+    """The rates that groups have now, where a person or schedulers of torch set them.
 
-    `optimizer` has the groups; it is the person's own, or an EngineOptimizer. `scheduler` is stepped with each update.
+    `optimizers` have the groups; they are the person's own, or one EngineOptimizer. `schedulers` are stepped with each update, None
+    of them for an optimizer without one.
     """
 
-    def __init__(self, groups: Groups, optimizer: torch.optim.Optimizer | None, scheduler: Any, base_lr: float) -> None:
+    def __init__(self, groups: Groups, optimizer: Any, scheduler: Any, base_lr: float) -> None:
         self.groups, self.base_lr = groups, base_lr
-        self.optimizer = optimizer if optimizer is not None else EngineOptimizer(groups)
-        self._given = [dict(values) for values in groups.values]
+        self._is_list = isinstance(optimizer, (list, tuple))
+        self.optimizers = as_list(optimizer) if optimizer is not None else [EngineOptimizer(groups)]
+        self._given = [dict(group.values) for group in groups.all]
         if optimizer is not None:
-            take_over(optimizer)
-        self.scheduler = made_scheduler(scheduler, self.optimizer)
+            for one in self.optimizers:
+                take_over(one)
+        self.schedulers = made_schedulers(scheduler, self.optimizers)
+        self._is_one_scheduler = len(self.schedulers) != len(self.optimizers)  # the person's own, over several
+
+    @property
+    def optimizer(self) -> Any:
+        """One, or a list where a list was given."""
+        return self.optimizers if self._is_list else self.optimizers[0]
+
+    @property
+    def scheduler(self) -> Any:
+        """One, or a list with one for each of a list of optimizers; None: none at all."""
+        if all(one is None for one in self.schedulers):
+            return None
+        return self.schedulers if self._is_list and not self._is_one_scheduler else self.schedulers[0]
 
     def check_config(self, config: Config) -> None:
         """One of the two says the rates."""
@@ -173,36 +306,62 @@ class Rates:
 
     def now(self) -> list[float] | None:
         """A rate for each of the engine's groups where somebody has set one, NaN for the schedule's; None: nobody has."""
-        rates = [] if len(self.groups.values) == 1 else [math.nan]  # the default group has no parameters then
-        is_set = self.scheduler is not None
-        for index, (group, given) in enumerate(zip(self.optimizer.param_groups, self._given)):
-            self._check_rest(index, group, given)
-            rate = float(group["lr"])
-            is_own = self.scheduler is not None or rate != float(given["lr"])
-            is_set = is_set or is_own
-            rates.append(rate if is_own else math.nan)
+        rates = [] if self.groups.has_default else [math.nan]  # the default group has no parameters then
+        is_set = False
+        index = 0
+        for number, optimizer in enumerate(self.optimizers):
+            is_scheduled = self._is_one_scheduler or self.schedulers[number] is not None
+            for group in optimizer.param_groups[:len(self._given) - index]:
+                self._check_rest(self.groups.all[index].label, group, self._given[index])
+                rate = float(group["lr"])
+                is_own = is_scheduled or rate != float(self._given[index]["lr"])
+                is_set = is_set or is_own
+                rates.append(rate if is_own else math.nan)
+                index += 1
         return rates if is_set else None
 
     @staticmethod
-    def _check_rest(index: int, group: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    def _check_rest(label: str, group: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         for key in ("betas", "eps", "weight_decay", "momentum"):
-            if key in group and group[key] != given[key]:
-                raise StateError(f"{key} of parameter group {index} was {given[key]} when the engine was made and is {group[key]} now: "
+            if key in given and group[key] != given[key]:
+                raise StateError(f"{key} of {label} was {given[key]} when the engine was made and is {group[key]} now: "
                                  f"only rates may change (torch's OneCycleLR and CyclicLR: cycle_momentum=False)")
 
     def after_update(self) -> None:
-        """The scheduler that initialize() was given goes on by one, as with DeepSpeed; it is not to be called by the script too."""
-        self.optimizer._opt_called = True  # what torch's schedulers look at to warn of a wrong order
-        if self.scheduler is not None:
-            self.scheduler.step()
+        """The schedulers that initialize() was given go on by one, as with DeepSpeed; they are not to be called by the script too."""
+        for optimizer in self.optimizers:
+            optimizer._opt_called = True  # what torch's schedulers look at to warn of a wrong order
+        for scheduler in self.schedulers:
+            if scheduler is not None:
+                scheduler.step()
 
     def lr(self, of_schedule: float | None) -> list[float]:
         """The rates of the groups; `of_schedule` is the default group's in the last update, by the configuration."""
-        now = [float(group["lr"]) for group in self.optimizer.param_groups]
+        now = [float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
         if of_schedule is None or self.now() is not None:
             return now
         share = of_schedule / self.base_lr if self.base_lr else 1.0
         return [rate * share for rate in now]
+
+
+def as_list(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def made_schedulers(given: Any, optimizers: list[torch.optim.Optimizer]) -> list[Any]:
+    """A scheduler for each optimizer, of one, of a list, or of a function that makes one of each; a single object that is no
+    scheduler of torch may drive several optimizers."""
+    if isinstance(given, (list, tuple)):
+        if len(given) != len(optimizers):
+            raise ValueError(f"lr_scheduler is a list of {len(given)}, and there are {len(optimizers)} optimizers: give one for each, "
+                             f"None for those that keep their rates")
+        return [made_scheduler(one, optimizer) for one, optimizer in zip(given, optimizers)]
+    if len(optimizers) > 1 and isinstance(given, LRScheduler):
+        raise ValueError(f"lr_scheduler is one of torch's, over one optimizer, and there are {len(optimizers)}: give a list with one "
+                         f"for each (None for those that keep their rates), or a function that makes one of each")
+    if len(optimizers) > 1 and hasattr(given, "step"):
+        return [given]
+    return [made_scheduler(given, optimizer) for optimizer in optimizers]
 
 
 def made_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
@@ -229,16 +388,25 @@ def take_over(optimizer: torch.optim.Optimizer) -> None:
 
 # ------------------------------------------------------------- declaration --
 
-def read(config: Config, division: Division, optimizer: torch.optim.Optimizer | None, model_parameters: Any,
-         scheduler: Any) -> Rates:
-    """What initialize() was given of optimizer, groups and scheduler; `config` has it when this returns."""
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer is one of torch's (torch.optim.AdamW(...)), not {optimizer!r}")
+def check_optimizers(optimizer: Any, config: Config) -> None:
+    """What is no optimizer of torch's, and what says the groups twice."""
+    given = as_list(optimizer)
+    if not given or not all(isinstance(one, torch.optim.Optimizer) for one in given):
+        raise TypeError(f"optimizer is one of torch's (torch.optim.AdamW(...)) or a list of them, not {optimizer!r}")
+    entries = config.resolved()["sherd.groups"]["value"] or ()
+    if any(entry.get("matching") for entry in entries):
+        raise ValueError("the configuration has sherd.groups with patterns (\"matching\") and initialize() was given an optimizer, "
+                         "whose groups are another division: leave one out")
+
+
+def read(config: Config, division: Division, optimizer: Any, model_parameters: Any, scheduler: Any) -> Rates:
+    """What initialize() was given of optimizers, groups and schedulers; `config` has it when this returns."""
     if optimizer is not None:
-        groups = read_optimizer(optimizer, config)
+        check_optimizers(optimizer, config)
+        groups = read_optimizers(as_list(optimizer), config)
     else:
         trainable = [param.tensor for param in division.params if not param.is_frozen]
-        groups = read_groups(trainable if model_parameters is None else model_parameters, config)
+        groups = read_groups(trainable if model_parameters is None else model_parameters, config, division)
     check_groups(groups, division)
     rates = Rates(groups, optimizer, scheduler, float(configured(config)["lr"]))
     rates.check_config(config)
@@ -246,14 +414,15 @@ def read(config: Config, division: Division, optimizer: torch.optim.Optimizer | 
 
 
 def declare(groups: Groups, add_group: Callable[..., int]) -> dict[int, int]:
-    """Declares the engine's groups; the one of each tensor by its id. One alone is the default group, which has the
-    configuration's values."""
+    """Declares the engine's groups; the one of each tensor by its id. The default group has the configuration's values."""
     numbers = []
-    for index, values in enumerate(groups.values):
-        own = {name: float(values[key]) for key, name in KEYS.items() if key in values}
-        if "betas" in values:
-            own["beta1"], own["beta2"] = (float(beta) for beta in values["betas"])
-        if "momentum" in values:
-            own["beta1"] = float(values["momentum"])
-        numbers.append(0 if len(groups.values) == 1 else add_group(str(values.get("name", f"group {index}")), **own))
+    for index, group in enumerate(groups.all):
+        own: dict[str, Any] = {name: float(group.own[key]) for key, name in KEYS.items() if key in group.own}
+        if "betas" in group.own:
+            own["beta1"], own["beta2"] = (float(beta) for beta in group.own["betas"])
+        if "momentum" in group.own:
+            own["beta1"] = float(group.own["momentum"])
+        if group.kind is not None:
+            own["optimizer"] = group.kind
+        numbers.append(0 if groups.has_default and index == 0 else add_group(group.name, **own))
     return {tensor: numbers[found[0]] for tensor, found in groups.numbers().items()}
