@@ -6,18 +6,20 @@ import sys
 import tempfile
 import unittest
 
+import ranks
+
 try:
     import torch
 except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+    ranks.skip(str(error))
 
 import sherd.torch
-from sherd.errors import InvalidError, NotSupportedError, StateError
+from sherd.errors import InvalidError, NotSupportedError, SherdError, StateError
 from torch import nn
 
 SILENT = {"train_batch_size": 4, "gradient_clipping": 0}
 STEPS = 6
+ROWS = 16  # so many that no singular value of a gradient is mere rounding, which Muon would make as large as the others
 EPS = 1e-3  # so large that gradients near zero do not turn their last bit into a step
 
 
@@ -28,7 +30,7 @@ def model_of() -> nn.Module:
 
 def batches() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(2)
-    return [torch.randn(4, 8, generator=generator) for _ in range(STEPS)]
+    return [torch.randn(ROWS, 8, generator=generator) for _ in range(STEPS)]
 
 
 def decayed(model: nn.Module) -> list[dict[str, object]]:
@@ -37,35 +39,42 @@ def decayed(model: nn.Module) -> list[dict[str, object]]:
     return [{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0, "lr": 3e-2}]
 
 
-def plain(make, schedule=None) -> list[torch.Tensor]:
-    """The weights that torch alone makes."""
+def plain(make, schedule=None, model_of=model_of) -> list[torch.Tensor]:
+    """The weights that torch alone makes, by one optimizer or by several."""
     model = model_of()
-    optimizer = make(model)
-    scheduler = schedule(optimizer) if schedule else None
+    made = make(model)
+    optimizers = made if isinstance(made, list) else [made]
+    schedulers = [schedule(optimizer) for optimizer in optimizers] if schedule else []
     for batch in batches():
-        optimizer.zero_grad()
+        model.zero_grad()
         model(batch).square().mean().backward()
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
+        for one in optimizers + schedulers:
+            one.step()
     return [p.detach().clone() for p in model.parameters()]
 
 
-def ours(make=None, schedule=None, config=None, groups=None) -> tuple[list[torch.Tensor], list[float]]:
+def ours(make=None, schedule=None, config=None, groups=None, model_of=model_of) -> tuple[list[torch.Tensor], list[float]]:
     model = model_of()
     optimizer = make(model) if make else None
     engine = sherd.torch.initialize(model, config or SILENT, optimizer=optimizer,
                                     lr_scheduler=schedule(optimizer) if schedule and optimizer else schedule,
                                     model_parameters=groups(model) if groups else None)
     try:
-        for batch in batches():
-            engine.backward(engine(batch).square().mean())
-            engine.step()
-        values = [torch.frombuffer(engine.core.read(p.number), dtype=torch.float32).reshape(p.tensor.shape).clone()
-                  for p in engine.division.params]
-        return values, engine.get_lr()
+        train(engine, batches())
+        return values_of(engine), engine.get_lr()
     finally:
         engine.destroy()
+
+
+def train(engine: sherd.torch.Engine, inputs: list[torch.Tensor]) -> None:
+    for batch in inputs:
+        engine.backward(engine(batch).square().mean())
+        engine.step()
+
+
+def values_of(engine: sherd.torch.Engine) -> list[torch.Tensor]:
+    return [torch.frombuffer(engine.core.read(p.number), dtype=torch.float32).reshape(p.tensor.shape).clone()
+            for p in engine.division.params]
 
 
 class TestRead(unittest.TestCase):
@@ -204,8 +213,224 @@ class TestHundredSteps(unittest.TestCase):
             torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-6)
 
 
+# ----------------------------------------------------- Muon, and several --
+
+HAS_MUON = hasattr(torch.optim, "Muon")
+WITHOUT = "this torch has no Muon"
+
+
+class ExactMuon(torch.optim.Muon if HAS_MUON else torch.optim.Optimizer):
+    """torch.optim.Muon with its iteration in float64: torch makes it in bfloat16."""
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                buffer = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                buffer.lerp_(p.grad, 1 - group["momentum"])
+                blend = p.grad.lerp(buffer, group["momentum"]) if group["nesterov"] else buffer
+                step = orthogonal(blend.double(), group["ns_steps"]) * self.factor(group["adjust_lr_fn"], *p.shape)
+                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * step)
+
+    @staticmethod
+    def factor(rule: str | None, rows: int, cols: int) -> float:
+        return 0.2 * max(rows, cols) ** 0.5 if rule == "match_rms_adamw" else max(1, rows / cols) ** 0.5
+
+
+def orthogonal(x: torch.Tensor, steps: int) -> torch.Tensor:
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
+    return x
+
+
+def matrices_of() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(8, 16, bias=False), nn.GELU(), nn.Linear(16, 8, bias=False))
+
+
+def both(model: nn.Module, kind=None, **options) -> list[torch.optim.Optimizer]:
+    """Muon of the matrices, AdamW of the rest, in two groups."""
+    rest = [p for p in model.parameters() if p.ndim <= 1]
+    return [(kind or torch.optim.Muon)([p for p in model.parameters() if p.ndim > 1], lr=1e-2, **options),
+            torch.optim.AdamW([{"params": rest[:1], "lr": 3e-2}, {"params": rest[1:], "betas": (0.8, 0.9)}], lr=2e-2, eps=EPS)]
+
+
+def exact(model: nn.Module, **options) -> list[torch.optim.Optimizer]:
+    return both(model, ExactMuon, **options)
+
+
+def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    """Another schedule for each."""
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5 if isinstance(optimizer, torch.optim.AdamW) else 0.8)
+
+
+@unittest.skipUnless(HAS_MUON, WITHOUT)
+class TestMuon(unittest.TestCase):
+    def assert_close(self, left: list[torch.Tensor], right: list[torch.Tensor]) -> None:
+        for one, other in zip(left, right, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5)  # the iteration makes rounding up to 500 times as large
+
+    def test_matrices_are_updated_as_by_torch(self) -> None:
+        for name, options in (("by default", {}), ("of AdamW's size", {"adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.3}),
+                              ("without Nesterov", {"nesterov": False, "momentum": 0.8, "ns_steps": 3})):
+            with self.subTest(name):
+                now, rates = ours(lambda m, o=options: torch.optim.Muon(m.parameters(), lr=1e-2, **o), model_of=matrices_of)
+                self.assert_close(now, plain(lambda m, o=options: ExactMuon(m.parameters(), lr=1e-2, **o), model_of=matrices_of))
+                self.assertEqual(rates, [1e-2])
+
+    def test_torchs_own_differs_by_its_bfloat16(self) -> None:
+        def make(model):
+            return torch.optim.Muon(model.parameters(), lr=1e-2)
+
+        for one, other, begun in zip(ours(make, model_of=matrices_of)[0], plain(make, model_of=matrices_of), matrices_of().parameters(),
+                                     strict=True):
+            self.assertLess(float((one - other).norm() / (other - begun.detach()).norm()), 0.05)
+
+    def test_several_optimizers_with_their_schedules(self) -> None:
+        wanted = plain(exact, halving)
+        for name, make, schedule in (("a list", both, lambda given: [halving(one) for one in given]),
+                                     ("a function", lambda model: tuple(both(model)), lambda given: halving)):
+            with self.subTest(name):
+                values, rates = ours(make, schedule)
+                self.assert_close(values, wanted)
+                for rate, want in zip(rates, (1e-2 * 0.8 ** STEPS, 3e-2 * 0.5 ** STEPS, 2e-2 * 0.5 ** STEPS), strict=True):
+                    self.assertAlmostEqual(rate, want, places=12)
+        self.assert_close(ours(both)[0], plain(exact))
+
+    def test_the_order_of_optimizers_is_the_persons(self) -> None:
+        self.assert_close(ours(lambda m: both(m)[::-1])[0], plain(exact))
+        self.assert_close(ours(lambda m: both(m, nesterov=False)[::-1])[0], plain(lambda m: exact(m, nesterov=False)))
+
+    def test_sgd_with_a_nesterov_of_its_own(self) -> None:
+        def beside(model, kind, **options):
+            return [kind([p for p in model.parameters() if p.ndim > 1], lr=1e-2),
+                    torch.optim.SGD([p for p in model.parameters() if p.ndim <= 1], lr=1e-2, **options)]
+
+        for options in ({}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}):
+            with self.subTest(options):
+                for turn in (1, -1):
+                    self.assert_close(ours(lambda m, o=options, t=turn: beside(m, torch.optim.Muon, **o)[::t])[0],
+                                      plain(lambda m, o=options: beside(m, ExactMuon, **o)))
+
+    def test_one_of_several_keeps_its_rates(self) -> None:
+        rates = ours(both, lambda given: [None, halving(given[1])])[1]
+        self.assertEqual([round(rate, 9) for rate in rates], [1e-2, round(3e-2 / 64, 9), round(2e-2 / 64, 9)])
+
+    def test_what_the_engine_gives_back(self) -> None:
+        model = model_of()
+        optimizers = both(model)
+        engine = sherd.torch.initialize(model, SILENT, optimizer=optimizers, lr_scheduler=halving)
+        self.assertEqual([type(one).__name__ for one in engine.optimizer], ["Muon", "AdamW"])
+        self.assertEqual([one.optimizer for one in engine.lr_scheduler], optimizers)
+        optimizers[1].param_groups[1]["weight_decay"] = 0.5
+        engine.backward(engine(batches()[0]).sum())
+        with self.assertRaisesRegex(StateError, r"weight_decay of parameter group 1 of optimizer 1 \(AdamW\)"):
+            engine.step()
+        engine.destroy()
+
+    def test_a_checkpoint_goes_on(self) -> None:
+        wanted, rates = ours(both, lambda given: halving)
+        with tempfile.TemporaryDirectory() as folder:
+            for part in (batches()[:4], batches()[4:]):
+                model = model_of()
+                engine = sherd.torch.initialize(model, SILENT, optimizer=both(model), lr_scheduler=halving, example=part[0])
+                engine.load_checkpoint(folder)
+                train(engine, part)
+                engine.save_checkpoint(folder)
+                values, now = values_of(engine), engine.get_lr()
+                engine.destroy()
+            self.assertEqual(now, rates)
+            for one, other in zip(values, wanted, strict=True):
+                self.assertTrue(torch.equal(one, other))
+            model = model_of()
+            engine = sherd.torch.initialize(model, {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}},
+                                            lr_scheduler=halving, example=batches()[0])
+            with self.assertRaises(SherdError):
+                engine.load_checkpoint(folder)
+            engine.destroy()
+
+    def test_two_ranks(self) -> None:
+        ranks.run(2)
+
+
+def rank_main() -> None:
+    """A rank of two, which has half of each batch."""
+    wanted = plain(exact, halving)
+    for stage in (1, 3):
+        model = model_of()
+        engine = sherd.torch.initialize(model, {**SILENT, "zero_optimization": {"stage": stage}}, optimizer=both(model),
+                                        lr_scheduler=halving)
+        train(engine, [batch.chunk(2)[engine.rank] for batch in batches()])
+        for one, other in zip(values_of(engine), wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+        engine.destroy()
+
+
+class TestSeveral(unittest.TestCase):
+    def test_one_of_every_type(self) -> None:
+        def make(model):
+            left = list(model.parameters())
+            return [torch.optim.AdamW(left[:1], lr=1e-2, eps=EPS), torch.optim.Adam(left[1:2], lr=1e-2, weight_decay=0.3, eps=EPS),
+                    torch.optim.Adagrad(left[2:3], lr=1e-2, initial_accumulator_value=0.1), Lion(left[3:4], lr=1e-3),
+                    torch.optim.SGD(left[4:], lr=1e-2, momentum=0.8, dampening=0.5, weight_decay=0.1)]
+
+        wanted = plain(make)
+        for turn in (lambda made: made, lambda made: made[::-1], lambda made: made[1:] + made[:1]):
+            values, rates = ours(lambda model, turn=turn: turn(make(model)))
+            self.assertEqual(sorted(rates), [1e-3, 1e-2, 1e-2, 1e-2, 1e-2])
+            for one, other in zip(values, wanted, strict=True):
+                torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-6)
+
+
+class TestConfigured(unittest.TestCase):
+    """Muon and groups by the configuration's words."""
+
+    MUON = {"type": "Muon", "params": {"lr": 1e-2, "weight_decay": 0.1}}
+    ADAMW = {"type": "AdamW", "params": {"lr": 2e-2, "betas": [0.9, 0.999], "eps": EPS, "weight_decay": 0.01}}
+
+    def assert_as_plain(self, values: list[torch.Tensor], schedule=None) -> None:
+        def make(model):
+            if not HAS_MUON:
+                self.skipTest(WITHOUT)
+            return [ExactMuon([p for p in model.parameters() if p.ndim > 1], lr=1e-2),
+                    torch.optim.AdamW([p for p in model.parameters() if p.ndim <= 1], lr=2e-2, eps=EPS)]
+
+        for one, other in zip(values, plain(make, schedule), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+    def config(self, *groups: dict[str, object]) -> dict[str, object]:
+        return {**SILENT, "optimizer": self.MUON, "sherd": {"groups": list(groups)}}
+
+    def test_groups_by_names_of_parameters(self) -> None:
+        config = self.config({"name": "vectors", "matching": ["*bias", "3.*"], **self.ADAMW})
+        values, rates = ours(config=config)
+        self.assert_as_plain(values)
+        self.assertEqual(rates, [1e-2, 2e-2])
+
+    def test_their_rates_follow_a_scheduler_of_torch(self) -> None:
+        def schedule(optimizer):
+            return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+        config = self.config({"name": "biases", "matching": "*bias", **self.ADAMW}, {"name": "norm", "matching": "3.*", **self.ADAMW})
+        values, rates = ours(config=config, schedule=schedule)
+        self.assert_as_plain(values, schedule)
+        self.assertEqual(rates, [1e-2 / 64, 2e-2 / 64, 2e-2 / 64])
+
+    def test_a_group_of_that_name(self) -> None:
+        config = self.config({"name": "vectors", **self.ADAMW})
+        self.assert_as_plain(ours(config=config, groups=lambda m: [
+            {"params": [p for p in m.parameters() if p.ndim > 1]},
+            {"params": [p for p in m.parameters() if p.ndim <= 1], "name": "vectors"}])[0])
+
+    def test_a_vector_is_refused_by_name(self) -> None:
+        with self.assertRaisesRegex(SherdError, "0.bias"):
+            ours(config=self.config())
+
+
 class TestRefused(unittest.TestCase):
-    def refused(self, error: type, words: str, make=None, config=None, **options) -> None:
+    def refused(self, error: type, words: str, make=None, config=None, model_of=model_of, **options) -> None:
         model = model_of()
         with self.assertRaisesRegex(error, words):
             sherd.torch.initialize(model, config or SILENT, optimizer=make(model) if make else None, **options).destroy()
@@ -217,6 +442,46 @@ class TestRefused(unittest.TestCase):
             [{**group, "dampening": i / 2} for i, group in enumerate(decayed(m))], lr=1e-2, momentum=0.9))
         self.refused(NotSupportedError, "amsgrad", lambda m: torch.optim.AdamW(m.parameters(), amsgrad=True))
         self.refused(TypeError, "torch.optim.AdamW", lambda m: "AdamW")
+
+    @unittest.skipUnless(HAS_MUON, WITHOUT)
+    def test_other_muons(self) -> None:
+        for words, options in (("ns_coefficients", {"ns_coefficients": (2.0, -1.5, 0.5)}), ("eps", {"eps": 1e-5}),
+                               ("adjust_lr_fn='spectral_unclamped'.*match_rms_adamw", {"adjust_lr_fn": "spectral_unclamped"})):
+            try:
+                torch.optim.Muon(matrices_of().parameters(), **options)
+            except ValueError:
+                continue  # this torch has it not, either
+            self.refused(NotSupportedError, words, lambda m, o=options: both(m, **o))
+        self.refused(NotSupportedError, "parameter groups of Muon have several values of ns_steps", lambda m: torch.optim.Muon(
+            [{"params": [p], "ns_steps": 3 + i} for i, p in enumerate(m.parameters())]), model_of=matrices_of)
+        self.refused(NotSupportedError, "Muon has nesterov=False and SGD has nesterov=True: sherd has one nesterov", lambda m: [
+            torch.optim.Muon([p for p in m.parameters() if p.ndim > 1], nesterov=False),
+            torch.optim.SGD([p for p in m.parameters() if p.ndim <= 1], momentum=0.9, nesterov=True)])
+        config = {**SILENT, "optimizer": {"type": "Muon", "params": {"nesterov": False}}}
+        self.refused(InvalidError, "nesterov", both, config)
+
+    @unittest.skipUnless(HAS_MUON, WITHOUT)
+    def test_several_that_are_not_one_division(self) -> None:
+        def twice(model):
+            return [*both(model), torch.optim.SGD([model[0].bias])]
+
+        self.refused(ValueError, r"0.bias is in the parameter groups 0 of optimizer 1 \(AdamW\) and 0 of optimizer 2 \(SGD\)", twice)
+        self.refused(ValueError, "0.bias requires a gradient and is in no parameter group", lambda m: both(m)[:1])
+        self.refused(NotSupportedError, "no optimizer RMSprop",
+                     lambda m: [both(m)[0], torch.optim.RMSprop([p for p in m.parameters() if p.ndim <= 1])])
+        self.refused(TypeError, "or a list of them", lambda m: [both(m)[0], "AdamW"])
+        config = {**SILENT, "sherd": {"groups": [{"name": "vectors", "type": "AdamW", "matching": "*bias"}]}}
+        self.refused(ValueError, "sherd.groups with patterns", both, config)
+
+    @unittest.skipUnless(HAS_MUON, WITHOUT)
+    def test_schedules_that_are_not_one_for_each(self) -> None:
+        for words, schedule in (("a list with one for each", lambda given: halving(given[0])),
+                                ("a list of 1, and there are 2 optimizers", lambda given: [halving(given[0])]),
+                                ("another optimizer", lambda given: [halving(one) for one in given[::-1]])):
+            model = model_of()
+            optimizers = both(model)
+            with self.assertRaisesRegex(ValueError, words):
+                sherd.torch.initialize(model, SILENT, optimizer=optimizers, lr_scheduler=schedule(optimizers))
 
     def test_a_contradiction_names_both(self) -> None:
         config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
@@ -275,4 +540,7 @@ class TestRefused(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    if ranks.rank() is not None:
+        rank_main()
+    else:
+        unittest.main()
