@@ -2,8 +2,10 @@
  * in double: optimizers.json, its path in SHERD_TEST_OPTIMIZERS. The update is fp32, so a
  * parameter near 1 is off by about one rounding (6e-8) a step: 12 steps stay within 1e-6,
  * relative for what is larger. LAMB's trust ratio and direction have roundings of their own, but relative
- * ones of a step that is some hundredths of the parameter: they add less than one of those. */
+ * ones of a step that is some hundredths of the parameter: they add less than one of those. Muon's iteration makes roundings
+ * of its direction up to 3.4445^5 = 485 times as large, of a step of 0.01: a few of them stay within these bounds, too. */
 #include "kernels/backend.h"
+#include "kernels/orthogonal.h"
 #include "kernels/updates/updates.h"
 #include "tests/lib/check.h"
 
@@ -25,6 +27,8 @@ typedef struct oracle {
     double  lr, beta1, beta2, eps, weight_decay;
     double  min_ratio, max_ratio; /* of LAMB */
     double  lion_betas[2];
+    double  muon_momentum;
+    int     muon_steps;
 } oracle;
 
 /* Both tensors and their state. */
@@ -51,12 +55,14 @@ static oracle oracle_load(void)
     }
     all.root = json_load_file(path, 0, &error);
     CHECK(all.root != NULL);
-    CHECK_INT(0, json_unpack_ex(all.root, &error, 0,
-                                "{s:i, s:i, s:F, s:[F, F], s:F, s:F, s:[F, F], s:[F, F]}", "seed",
-                                &all.seed, "steps", &all.steps, "lr", &all.lr, "betas", &all.beta1,
-                                &all.beta2, "eps", &all.eps, "weight_decay", &all.weight_decay,
-                                "lamb_coefficients", &all.min_ratio, &all.max_ratio, "lion_betas",
-                                &all.lion_betas[0], &all.lion_betas[1]));
+    CHECK_INT(0,
+              json_unpack_ex(all.root, &error, 0,
+                             "{s:i, s:i, s:F, s:[F, F], s:F, s:F, s:[F, F], s:[F, F], s:F, s:i}",
+                             "seed", &all.seed, "steps", &all.steps, "lr", &all.lr, "betas",
+                             &all.beta1, &all.beta2, "eps", &all.eps, "weight_decay",
+                             &all.weight_decay, "lamb_coefficients", &all.min_ratio, &all.max_ratio,
+                             "lion_betas", &all.lion_betas[0], &all.lion_betas[1], "muon_momentum",
+                             &all.muon_momentum, "muon_steps", &all.muon_steps));
     return all;
 }
 
@@ -391,6 +397,95 @@ static void lion_follows_the_trajectory(void)
     every_isa_follows("lion", lion_step);
 }
 
+/* ----------------------------------------------------------------- muon -- */
+
+/* In place. */
+static void direction_make_orthogonal(const sherdi_backend *backend, const oracle *all, float *x,
+                                      size_t rows, size_t cols, int matches_rms)
+{
+    size_t bytes   = sherdi_orthogonal_workspace_bytes(rows, cols);
+    double longest = (double)(rows > cols ? rows : cols);
+    void  *space   = aligned_alloc(SHERD_ALIGN_BYTES, bytes);
+
+    CHECK(space != NULL);
+    sherdi_orthogonal(backend, &(sherdi_orthogonal_args){
+                                   .dst       = x,
+                                   .src       = x,
+                                   .rows      = rows,
+                                   .cols      = cols,
+                                   .steps     = all->muon_steps,
+                                   .scale     = (float)(matches_rms ? 0.2 * sqrt(longest)
+                                                                    : sqrt(longest / (double)cols)),
+                                   .workspace = space});
+    free(space);
+}
+
+/* The second tensor is a matrix of `rows`. Nesterov's momentum goes with the rate "original", no such with the other. */
+static void muon_step(const sherdi_backend *backend, const oracle *all, int step,
+                      oracle_block *block, int is_nesterov, size_t rows)
+{
+    float                        direction[BLOCK_ELEMS] = {0};
+    sherdi_group_step            group                  = group_step(all, step);
+    sherdi_muon_direction_coeffs blend;
+    sherdi_muon_coeffs           coeffs;
+    sherdi_update_args           args = {.spans      = block->spans,
+                                         .num_spans  = NUM_TENSORS,
+                                         .coeffs     = &blend,
+                                         .grad       = block->grad,
+                                         .grad_dtype = SHERD_F32,
+                                         .parts      = {direction, block->m}};
+
+    group.beta1       = all->muon_momentum;
+    group.is_nesterov = is_nesterov;
+    blend             = sherdi_muon_direction_coeffs_of(&group);
+    coeffs            = sherdi_muon_coeffs_of(&group);
+    backend->kernels->update(backend, SHERDI_UPDATE_muon_direction, &args);
+    direction_make_orthogonal(backend, all, direction, 5, 5, !is_nesterov);
+    direction_make_orthogonal(backend, all, direction + SHERD_CHUNK_ELEMS, rows, COUNTS[1] / rows,
+                              !is_nesterov);
+    args.coeffs = &coeffs;
+    args.grad   = direction;
+    args.master = block->master;
+    args.m      = NULL;
+    backend->kernels->update(backend, SHERDI_UPDATE_muon, &args);
+}
+
+static void muon_wide_step(const sherdi_backend *backend, const oracle *all, int step,
+                           oracle_block *block)
+{
+    muon_step(backend, all, step, block, 1, 3);
+}
+
+static void muon_tall_step(const sherdi_backend *backend, const oracle *all, int step,
+                           oracle_block *block)
+{
+    muon_step(backend, all, step, block, 1, 4);
+}
+
+static void muon_plain_wide_step(const sherdi_backend *backend, const oracle *all, int step,
+                                 oracle_block *block)
+{
+    muon_step(backend, all, step, block, 0, 3);
+}
+
+static void muon_plain_tall_step(const sherdi_backend *backend, const oracle *all, int step,
+                                 oracle_block *block)
+{
+    muon_step(backend, all, step, block, 0, 4);
+}
+
+static void muon_follows_the_trajectory(void)
+{
+    every_isa_follows("muon_wide", muon_wide_step);
+    every_isa_follows("muon_tall", muon_tall_step);
+}
+
+static void muon_without_nesterovs_momentum_follows_the_trajectory(void)
+{
+    every_isa_follows("muon_without_nesterov_wide", muon_plain_wide_step);
+    every_isa_follows("muon_without_nesterov_tall", muon_plain_tall_step);
+}
+
 static const test_case CASES[] = {
     CASE(adamw_follows_the_trajectory),
     CASE(adam_with_decay_in_the_gradient_follows_the_trajectory),
@@ -402,6 +497,8 @@ static const test_case CASES[] = {
     CASE(sgd_with_momentum_follows_the_trajectory),
     CASE(sgd_with_nesterovs_momentum_follows_the_trajectory),
     CASE(adagrad_follows_the_trajectory),
+    CASE(muon_follows_the_trajectory),
+    CASE(muon_without_nesterovs_momentum_follows_the_trajectory),
 };
 
 RUN_MAIN(CASES)
