@@ -23,6 +23,7 @@
     X(TORCH_ADAM, "optimizer.params.torch_adam", ANY, SAME, (), "a choice between implementations") \
     X(FUSED, "optimizer.params.fused", ANY, SAME, (), "a choice between implementations") \
     X(FOREACH, "optimizer.params.foreach", ANY, SAME, (), "a choice between implementations") \
+    X(NS_METHOD, "optimizer.params.ns_method", ANY, SAME, (), "Muon: two ways through the same iteration; here it is the standard one, in fp32") \
     X(SET_GRAD_NONE, "optimizer.params.set_grad_none", ANY, SAME, (), "the engine owns the gradients") \
     X(REDUCE_BUCKET, "zero_optimization.reduce_bucket_size", SIZE, SAME, (NUMBER(5e8), RANGE(0, INFINITY)), \
       "a unit is reduced where its gradient was made, in no bucket") \

@@ -196,6 +196,22 @@ static void config_key_that_no_optimizer_reads_is_remarked_on(void)
     }
 }
 
+static void config_muon_has_numbers_of_its_own(void)
+{
+    sherd_config   *config = parsed("{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"muon\", "
+                                      "\"params\": {\"ns_method\": \"gram\", \"ns_steps\": 3, "
+                                      "\"adjust_lr_fn\": \"match_rms_adamw\"}}}");
+    sherdi_settings got    = resolved(config, 1);
+
+    CHECK(got.optimizer == &sherdi_optimizer_muon);
+    CHECK_INT(3, got.muon.steps);
+    CHECK_INT(1, got.muon.matches_rms);
+    CHECK_CLOSE(0.95, sherdi_optimizer_momentum(&got, got.optimizer), 0);
+    CHECK_INT(1, sherdi_optimizer_numbers(&got, got.optimizer).is_nesterov);
+    CHECK_INT(0, sherd_config_warning_count(config));
+    sherd_config_destroy(config);
+}
+
 /* ---- batch ---- */
 
 static void config_batch_sizes_are_derived(void)
@@ -898,6 +914,7 @@ static const test_case CASES[] = {
     CASE(config_adam_is_adamw_unless_told),
     CASE(config_momentum_is_the_optimizers),
     CASE(config_key_that_no_optimizer_reads_is_remarked_on),
+    CASE(config_muon_has_numbers_of_its_own),
     CASE(config_batch_sizes_are_derived),
     CASE(config_batch_sizes_that_do_not_multiply_out_are_refused),
     CASE(config_head_stage_is_read_generously),
