@@ -33,8 +33,8 @@ agree() {
 agree 7 -n 2 --optimizer adamw --rows "default bf16"
 export SHERD_EMULATOR_GUARD=0
 agree 7 -n 2 --optimizer lamb --rows "default fp32"
-agree 1 -n 2 --rows "Lamb, deterministic bf16, 2 ranks"
-agree 1 -n 2 --rows "Muon, deterministic bf16, 2 ranks"
+agree 1 -n 2 --rows "Lamb, deterministic bf16, 2 ranks x"
+agree 1 -n 2 --rows "Muon, deterministic bf16, 2 ranks x"
 agree 1 -n 2 --rows "deterministic fp32, 2 ranks"
 
 # The variable counts, and the option before it.

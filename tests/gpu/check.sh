@@ -27,7 +27,7 @@ compiled 180 the same model by PyTorch alone, torch.compile
 exposed 45 the engine's exposed share of its step
 nccl 200 NCCL, a rank on each device or several on one, whose processes take turns there
 worlds 70 several ranks on one device: threads, processes
-proof 110 sherd test, fingerprints of CPU and GPU
+proof 150 sherd test, fingerprints of CPU and GPU
 engine 110 the engine's tests, its memory on the device
 offload 60 bench gpu-offload
 lamb 40 bench gpu, LAMB
@@ -164,13 +164,16 @@ part_worlds() { SHERD_NCCL_LIBRARY=/nonexistent suite worlds 4; }
 part_nccl() { suite nccl 1; }
 part_engine() { suite engine 4; }
 
+# An optimizer after the other: each has its verdict as soon as it is known.
 part_proof() {
-    local status=0 sherd
+    local status=0 sherd optimizer
     sherd=$(program sherd)
-    # shellcheck disable=SC2046
-    (cd "$OUT" && "$sherd" test --backend cuda $(sized "-n 2 --time-limit 20" "-n 1 --optimizer adamw --rows durable") |
-        tee "$OUT/proof.said") || status=$?
-    figure "$(tail -n 1 "$OUT/proof.said")"
+    for optimizer in $(sized "adamw muon lamb lion sgd adagrad" adamw); do
+        # shellcheck disable=SC2046
+        (cd "$OUT" && "$sherd" test --backend cuda --optimizer "$optimizer" $(sized "-n 2 --time-limit 20" "-n 1 --rows durable") |
+            tee -a "$OUT/proof.said") || status=$?
+        figure "$optimizer $(tail -n 1 "$OUT/proof.said")"
+    done
     return "$status"
 }
 
