@@ -199,8 +199,8 @@ static void table_print(const bench_result *result)
         (void)snprintf(range, sizeof(range), "%s .. %s", rate_text(rate->min, is_flops, text[1]),
                        rate_text(rate->max, is_flops, text[2]));
         (void)printf("%-11s %12s  %-24s  %s\n", planning_rate_name((planning_rate)i),
-                     rate_text(rate->median, is_flops, text[0]), is_flops ? "" : range,
-                     MEANINGS[i]);
+                     rate_text(rate->median, is_flops, text[0]),
+                     i == PLANNING_RATE_FLOPS ? "" : range, MEANINGS[i]);
     }
 }
 
