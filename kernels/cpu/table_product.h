@@ -1,0 +1,117 @@
+/* Products of matrices and what goes with them, divided over the threads: a part of table.h, which includes it once for each
+ * instruction set, behind range_product, PRODUCT_ROWS and PRODUCT_COLS of that. */
+
+/* A result is cut into strips of PRODUCT_ROWS rows, and those into units of PRODUCT_COLS columns. A task takes units one
+ * behind the other, so what it has of a strip is one rectangle. */
+typedef struct product_call {
+    const sherdi_product_args *args;
+    size_t                     units;
+} product_call;
+
+/* Multiplications that take as long as a byte that another kernel moves. */
+#define PRODUCT_FMAS_PER_BYTE 4
+
+/* The unit that the strip from `row` on begins with: of a symmetric result the one with the diagonal. */
+static size_t strip_start(const sherdi_product_args *args, size_t row)
+{
+    return args->is_symmetric ? row / PRODUCT_COLS : 0;
+}
+
+static size_t strip_units(const sherdi_product_args *args, size_t row)
+{
+    return sherdi_div_up(args->cols, PRODUCT_COLS) - strip_start(args, row);
+}
+
+static void product_task(void *ctx, int task, int tasks)
+{
+    const product_call        *call  = ctx;
+    const sherdi_product_args *args  = call->args;
+    size_t                     first = task_first(call->units, task, tasks);
+    size_t                     end   = task_first(call->units, task + 1, tasks);
+
+    /* Both count from the start of the strip. */
+    for (size_t row = 0; row < args->rows && end > 0; row += PRODUCT_ROWS) {
+        size_t start = strip_start(args, row);
+        size_t units = strip_units(args, row);
+
+        if (first < units) {
+            size_t col  = (start + first) * PRODUCT_COLS;
+            size_t last = (start + sherdi_min_size(end, units)) * PRODUCT_COLS;
+
+            range_product(args, row, sherdi_min_size(PRODUCT_ROWS, args->rows - row), col,
+                          sherdi_min_size(last, args->cols) - col);
+        }
+        first -= sherdi_min_size(first, units);
+        end -= sherdi_min_size(end, units);
+    }
+}
+
+/* Squares that both sides of the diagonal have in the first-level cache. */
+#define MIRROR_ROWS 32
+
+/* Strips go round over the tasks: a later one is longer. */
+static void mirror_task(void *ctx, int task, int tasks)
+{
+    const product_call *call = ctx;
+    float              *dst  = call->args->dst;
+    size_t              rows = call->args->rows;
+
+    for (size_t row = (size_t)task * MIRROR_ROWS; row < rows; row += (size_t)tasks * MIRROR_ROWS) {
+        size_t end = sherdi_min_size(row + MIRROR_ROWS, rows);
+
+        for (size_t col = 0; col < end; col += MIRROR_ROWS) {
+            for (size_t i = row; i < end; i++) {
+                for (size_t j = col; j < sherdi_min_size(col + MIRROR_ROWS, i); j++) {
+                    dst[i * rows + j] = dst[j * rows + i];
+                }
+            }
+        }
+    }
+}
+
+static void table_product(const sherdi_backend *backend, const sherdi_product_args *args)
+{
+    product_call call = {.args = args};
+
+    for (size_t row = 0; row < args->rows; row += PRODUCT_ROWS) {
+        call.units += strip_units(args, row);
+    }
+    sherdi_parallel_run(
+        backend,
+        sherdi_split_of(backend, call.units,
+                        PRODUCT_ROWS * PRODUCT_COLS * (args->inner / PRODUCT_FMAS_PER_BYTE + 4)),
+        product_task, &call);
+    if (args->is_symmetric) {
+        sherdi_parallel_run(backend,
+                            sherdi_split_of(backend, sherdi_div_up(args->rows, MIRROR_ROWS),
+                                            MIRROR_ROWS * args->rows * sizeof(float)),
+                            mirror_task, &call);
+    }
+}
+
+typedef struct normalize_call {
+    float       *dst;
+    const float *src;
+    size_t       count_elems;
+    double       factor;
+} normalize_call;
+
+static void normalize_task(void *ctx, int task, int tasks)
+{
+    const normalize_call *call = ctx;
+    size_t                first;
+    size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
+
+    for (size_t i = first; i < first + count; i++) {
+        call->dst[i] = sherdi_normalize_element(call->src[i], call->factor);
+    }
+}
+
+static void table_normalize(const sherdi_backend *backend, float *dst, const float *src,
+                            size_t count_elems, const sherdi_norm_acc *sumsq, float eps)
+{
+    normalize_call call = {dst, src, count_elems, sherdi_normalize_factor(sumsq, eps)};
+
+    sherdi_parallel_run(backend, split_of(backend, count_elems, 2 * sizeof(float)), normalize_task,
+                        &call);
+}
