@@ -53,10 +53,10 @@ template <int PER> struct factor_part {
             unsigned i, k;
 
             place(view, load, &i, &k);
-            x[load] = first + i < view.count && first_inner + k < view.inner
-                          ? view.first[(first + i) * view.stride +
-                                       (first_inner + k) * view.inner_stride]
-                          : beyond;
+            x[load] =
+                first + i < view.count && first_inner + k < view.inner
+                    ? view.first[(first + i) * view.stride + (first_inner + k) * view.inner_stride]
+                    : beyond;
         }
     }
 
@@ -111,7 +111,7 @@ static inline __device__ void tile_store(const sherdi_product_args &args, size_t
                 continue;
             }
             element      = sherdi_product_element(sums[a][b], args.scale,
-                                                  args.addend == NULL ? NULL : args.addend + at,
+                                             args.addend == NULL ? NULL : args.addend + at,
                                                   args.addend_scale);
             args.dst[at] = element;
             if (args.is_symmetric && i < j) {
@@ -128,13 +128,13 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, PRODUCT_BLOCKS)
     typedef factor_part<PER> part;
     __shared__ __align__(16) float lefts[2][STEP_INNER][part::TILE + SHARED_PAD];
     __shared__ __align__(16) float rights[2][STEP_INNER][part::TILE + SHARED_PAD];
-    const factor_view left       = {args.left, args.left_row_stride, args.left_inner_stride,
-                                    args.rows, args.inner};
-    const factor_view right      = {args.right, args.right_col_stride, args.right_inner_stride,
-                                    args.cols, args.inner};
-    const size_t      tiles_wide = (args.cols + part::TILE - 1) / part::TILE;
-    const size_t      row        = blockIdx.x / tiles_wide * part::TILE;
-    const size_t      col        = blockIdx.x % tiles_wide * part::TILE;
+    const factor_view left  = {args.left, args.left_row_stride, args.left_inner_stride, args.rows,
+                               args.inner};
+    const factor_view right = {args.right, args.right_col_stride, args.right_inner_stride,
+                               args.cols, args.inner};
+    const size_t      tiles_wide     = (args.cols + part::TILE - 1) / part::TILE;
+    const size_t      row            = blockIdx.x / tiles_wide * part::TILE;
+    const size_t      col            = blockIdx.x % tiles_wide * part::TILE;
     float             sums[PER][PER] = {};
     part              next_left, next_right;
     int               now = 0;
