@@ -157,18 +157,14 @@ static sherd_status param_type_check(const sherdi_plan *plan, const sherdi_model
 static sherd_status matrix_check(const sherdi_model *model, const sherdi_model_param *param,
                                  const sherdi_optimizer *optimizer)
 {
-    const char *name;
-
     if (optimizer == NULL || optimizer->grain != SHERDI_GRAIN_MATRIX || param->ndim == 2) {
         return SHERD_OK;
     }
-    name = sherdi_optimizer_name(optimizer);
     return sherdi_fail(
         SHERD_E_INVAL,
         "parameter %s of unit %s is no matrix (dimensions: %d), and %s updates matrices alone; "
-        "give "
-        "it to a group with another optimizer (sherd.groups, sherd_group_params.optimizer)",
-        param->name, model->units[param->unit].name, param->ndim, name);
+        "give it to a group with another optimizer (sherd.groups, sherd_group_params.optimizer)",
+        param->name, model->units[param->unit].name, param->ndim, sherdi_optimizer_name(optimizer));
 }
 
 static sherd_status optimizer_take(sherdi_plan *plan, const sherdi_optimizer *optimizer)

@@ -672,6 +672,7 @@ sherd_status sherdi_program_walk_leave(const sherdi_program *program)
             SHERDI_TRY(sherdi_program_directions_gather(program, segment));
         }
     }
+    program->progress->directed = 0; /* the next walk may fail before it begins */
     return SHERD_OK;
 }
 
