@@ -10,6 +10,7 @@ typedef struct proof_optimizer {
     const char *name;
     const char *params;     /* more keys of its params, each with a leading comma */
     const char *of_vectors; /* what updates parameters that are no matrices; NULL: it does */
+    int         has_calls;  /* the ranks tell each other something for it in an update */
 } proof_optimizer;
 
 typedef struct proof_layout {
