@@ -228,6 +228,30 @@ static int schedule_reads(const sherdi_schedule *schedule, sherdi_config_id id)
     return 0;
 }
 
+/* Given keys about a momentum that the schedule moves, where the optimizer named has betas no more than its momentum is one. */
+static sherd_status cycle_remark(sherd_config *config)
+{
+    static const sherdi_config_id KEYS[] = {
+        SHERDI_CONFIG_CYCLE_MOMENTUM, SHERDI_CONFIG_CYCLE_MIN_MOM, SHERDI_CONFIG_CYCLE_MAX_MOM,
+        SHERDI_CONFIG_DECAY_MOM_RATE};
+    const sherdi_optimizer *optimizer = sherdi_optimizer_at(optimizer_index(config));
+    char                    sentence[96];
+
+    if (optimizer->with_momentum == NULL ||
+        !sherdi_config_is_on(config, SHERDI_CONFIG_CYCLE_MOMENTUM)) {
+        return SHERD_OK;
+    }
+    (void)snprintf(sentence, sizeof(sentence),
+                   "is ignored: %s has no betas, and keeps its momentum",
+                   sherdi_optimizer_name(optimizer));
+    for (size_t i = 0; i < sizeof(KEYS) / sizeof(KEYS[0]); i++) {
+        if (sherdi_config_is_given(config, KEYS[i])) {
+            SHERDI_TRY(sherdi_config_key_warn(config, KEYS[i], sentence));
+        }
+    }
+    return SHERD_OK;
+}
+
 static sherd_status scheduler_remark(sherd_config *config)
 {
     const sherdi_schedule *schedule = sherdi_config_schedule(config);
@@ -254,7 +278,7 @@ static sherd_status scheduler_remark(sherd_config *config)
         return sherdi_config_key_warn(config, SHERDI_CONFIG_WARMUP_TYPE,
                                       "is read as log: this type of schedule has log and linear");
     }
-    return SHERD_OK;
+    return schedule->betas != NULL ? cycle_remark(config) : SHERD_OK;
 }
 
 sherd_status sherdi_config_remark(sherd_config *config)

@@ -88,27 +88,30 @@ double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_pa
 static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_step_params *params,
                                        size_t g, double grad_scale, int64_t step)
 {
-    const sherdi_settings    *settings = &engine->settings;
-    const sherdi_model_group *group    = &engine->model.groups[g];
-    sherdi_schedule_point     point    = point_of(engine, (int)g, step);
-    sherdi_optimizer_defaults numbers  = numbers_of(engine, g);
-    double                    betas[]  = {or_default(group->beta1, numbers.betas[0]),
-                                          or_default(group->beta2, numbers.betas[1])};
-    sherdi_group_step         out      = {
-                     .grad_scale  = grad_scale,
-                     .lr          = sherdi_optimizer_group_lr(engine, params, (int)g, step),
-                     .eps         = or_default(group->eps, numbers.eps),
-                     .decay       = or_default(group->weight_decay, settings->weight_decay),
-                     .bias1       = 1,
-                     .bias2       = 1,
-                     .step        = step,
-                     .dampening   = settings->sgd.dampening,
-                     .is_nesterov = numbers.is_nesterov,
-                     .lr_decay    = settings->adagrad.lr_decay,
-                     .initial     = settings->adagrad.initial,
+    const sherdi_settings    *settings  = &engine->settings;
+    const sherdi_model_group *group     = &engine->model.groups[g];
+    const sherdi_optimizer   *optimizer = sherdi_group_optimizer(settings, group);
+    sherdi_schedule_point     point     = point_of(engine, (int)g, step);
+    sherdi_optimizer_defaults numbers   = numbers_of(engine, g);
+    double                    betas[]   = {or_default(group->beta1, numbers.betas[0]),
+                                           or_default(group->beta2, numbers.betas[1])};
+    sherdi_group_step         out       = {
+                      .grad_scale  = grad_scale,
+                      .lr          = sherdi_optimizer_group_lr(engine, params, (int)g, step),
+                      .eps         = or_default(group->eps, numbers.eps),
+                      .decay       = or_default(group->weight_decay, settings->weight_decay),
+                      .bias1       = 1,
+                      .bias2       = 1,
+                      .step        = step,
+                      .dampening   = settings->sgd.dampening,
+                      .is_nesterov = numbers.is_nesterov,
+                      .lr_decay    = settings->adagrad.lr_decay,
+                      .initial     = settings->adagrad.initial,
     };
 
-    sherdi_schedule_betas(&settings->schedule, &point, betas);
+    if (optimizer->with_momentum == NULL) { /* a momentum is no beta, and stays, as in DeepSpeed */
+        sherdi_schedule_betas(&settings->schedule, &point, betas);
+    }
     out.beta1 = betas[0];
     out.beta2 = betas[1];
     if (settings->bias_correction) {

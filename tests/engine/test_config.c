@@ -160,6 +160,10 @@ static void config_momentum_is_the_optimizers(void)
     }
 }
 
+#define CYCLE_OF_MOMENTA                                                                           \
+    ", \"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1, "                 \
+    "\"cycle_max_lr\": 2, \"cycle_max_mom\": 0.95}}"
+
 /* One optimizer that is used reads it, or a sentence names all that would. */
 static void config_key_that_no_optimizer_reads_is_remarked_on(void)
 {
@@ -175,6 +179,9 @@ static void config_key_that_no_optimizer_reads_is_remarked_on(void)
         {"\"Muon\", \"params\": {\"eps\": 1e-6}", "",
          "optimizer.params.eps is ignored: Muon does not read it"},
         {"\"Muon\", \"params\": {\"momentum\": 0.9}", "", NULL},
+        {"\"Muon\"", CYCLE_OF_MOMENTA,
+         "scheduler.params.cycle_max_mom is ignored: Muon has no betas, and keeps its momentum"},
+        {"\"Lion\"", CYCLE_OF_MOMENTA, NULL},
         {"\"AdamW\", \"params\": {\"ns_steps\": 4}",
          ", \"sherd\": {\"groups\": [{\"name\": \"g\", \"type\": \"Muon\", \"matching\": \"*\"}]}",
          NULL},

@@ -126,10 +126,49 @@ static void schedule_list_of_a_wrong_length_is_refused(void)
     test_world(1, lists_of_a_wrong_length_are_refused, NULL);
 }
 
+/* A momentum that is none of the betas stays: a cycle about nothing but momenta changes what has betas, and not the others. */
+static void momentum_under_a_cycle(sherd_world *world, void *ctx)
+{
+    static const struct {
+        const char *optimizer, *params;
+        int         has_betas;
+    } ROWS[] = {
+        {"SGD", ", \"momentum\": 0.9", 0}, {"Muon", "", 0}, {"Lion", "", 1}, {"AdamW", "", 1}};
+
+    (void)ctx;
+    for (size_t i = 0; i < sizeof(ROWS) / sizeof(ROWS[0]); i++) {
+        uint64_t fingerprints[2];
+
+        for (int has_cycle = 0; has_cycle < 2; has_cycle++) {
+            rig_options options = {.stage        = 2,
+                                   .clip         = 1,
+                                   .optimizer    = ROWS[i].optimizer,
+                                   .params       = ROWS[i].params,
+                                   .has_matrices = 1,
+                                   .top          = has_cycle ? CYCLE("0.01", "0.7") : ""};
+            rig         r;
+
+            rig_open(&r, world, &options);
+            (void)rig_param(&r, rig_unit(&r, "a"), "a.w", 500);
+            rig_seal(&r);
+            (void)rig_train(&r, 3);
+            fingerprints[has_cycle] = rig_fingerprint(&r);
+            rig_close(&r);
+        }
+        CHECK_INT(ROWS[i].has_betas, fingerprints[0] != fingerprints[1]);
+    }
+}
+
+static void schedule_cycle_leaves_a_momentum_that_is_no_beta(void)
+{
+    test_world(2, momentum_under_a_cycle, NULL);
+}
+
 static const test_case CASES[] = {
     CASE(schedule_lists_count_by_group),
     CASE(schedule_lists_count_groups_that_are_filled_by_name),
     CASE(schedule_list_of_a_wrong_length_is_refused),
+    CASE(schedule_cycle_leaves_a_momentum_that_is_no_beta),
 };
 
 RUN_MAIN(CASES)
