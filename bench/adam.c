@@ -513,7 +513,7 @@ static size_t tables_run(bench_table *tables, const bench_options *options, benc
 {
     bench_table *table = tables;
 
-    bench_peers_setup(peers, run->elems, run->backend->threads);
+    bench_peers_setup(peers, "%zu %d", run->elems, run->backend->threads);
     for (size_t first = 0; first < BENCH_NUM_UPDATES;) {
         (void)snprintf(table->isa, sizeof(table->isa), "%s", isa);
         table->threads = run->backend->threads;

@@ -451,7 +451,7 @@ static void bench_open(bench *b)
     if (o->python != NULL) {
         (void)setenv("TMPDIR", b->dir, 1); /* where the script puts its files */
         bench_peers_start(&b->peers, o->python, BENCH_PEERS);
-        bench_peers_setup(&b->peers, o->elems, b->memory.engine->host->threads);
+        bench_peers_setup(&b->peers, "%zu %d", o->elems, b->memory.engine->host->threads);
     }
 }
 

@@ -598,7 +598,7 @@ static void table_run(bench_table *table, const bench_options *options, gpu_run 
             table->own[table->num_own++] = i;
         }
     }
-    bench_peers_setup(peers, table->elems, options->device);
+    bench_peers_setup(peers, "%zu %d", table->elems, options->device);
     table->num_rows = table->num_own + peers->count;
     for (size_t i = 0; i < peers->count; i++) {
         (void)snprintf(table->names[table->num_own + i], sizeof(table->names[0]), "%s",

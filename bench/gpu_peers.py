@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""AdamW of PyTorch on a GPU, for bench-gpu.
+"""AdamW of PyTorch on a GPU, for bench-gpu, and its fp32 products, for bench-gpu-product.
 
     gpu_peers.py [--elems N] [--device N] [--rounds N]   times it, prints JSON
     gpu_peers.py --serve                                 does what bench-gpu says, a line each:
-        setup ELEMS DEVICE  ->  names of what can be timed, tab between
-        run INDEX REPEATS   ->  seconds, by the device's clock
+        setup ELEMS DEVICE      ->  names of what can be timed, tab between
+        setup ROWS COLS DEVICE  ->  the same of products, in the order of bench/products.c
+        run INDEX REPEATS       ->  seconds, by the device's clock
 """
 import argparse
 import json
@@ -22,14 +23,49 @@ if not torch.cuda.is_available():
 LR, BETAS, EPS, DECAY = 1e-4, (0.9, 0.999), 1e-8, 0.01
 
 
-class Peers:
-    def __init__(self, elems, device):
+class Timed:
+    """Calls by name, and how long they take."""
+
+    def __init__(self, device):
         self.device = torch.device("cuda", device)
+        self.rows = {}
+
+    def seconds(self, name, repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.device(self.device):
+            torch.cuda.synchronize()
+            start.record()
+            for _ in range(repeats):
+                self.rows[name]()
+            end.record()
+            end.synchronize()
+        return start.elapsed_time(end) * 1e-3 / repeats
+
+
+class Products(Timed):
+    def __init__(self, rows, cols, device):
+        super().__init__(device)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        x = torch.rand(rows, cols, device=self.device)
+        tall = x.view(cols, rows)
+        small = torch.rand(rows, rows, device=self.device)
+        square, wide, high = torch.empty_like(small), torch.empty_like(x), torch.empty_like(tall)
+        self.rows = {
+            "x xt": lambda: torch.mm(x, x.T, out=square),
+            "a a + b a": lambda: torch.addmm(small, small, small, beta=-4, out=square),
+            "b x + a x": lambda: torch.addmm(x, small, x, beta=3, out=wide),
+            "xt x": lambda: torch.mm(tall.T, tall, out=square),
+            "x b + a x": lambda: torch.addmm(tall, tall, small, beta=3, out=high),
+        }
+
+
+class Peers(Timed):
+    def __init__(self, elems, device):
+        super().__init__(device)
         self.p = torch.rand(elems, device=self.device)
         self.g16 = torch.rand(elems, device=self.device, dtype=torch.bfloat16).mul_(1e-3)
         self.p16 = self.p.bfloat16()
         self.p.grad = torch.rand(elems, device=self.device).mul_(1e-3)
-        self.rows = {}
         for way in ("fused", "foreach"):
             optimizer = torch.optim.AdamW([self.p], LR, BETAS, EPS, DECAY, **{way: True})
             optimizer.step()
@@ -44,17 +80,6 @@ class Peers:
         self.optimizer.step()
         self.p16.copy_(self.p)
 
-    def seconds(self, name, repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.cuda.device(self.device):
-            torch.cuda.synchronize()
-            start.record()
-            for _ in range(repeats):
-                self.rows[name]()
-            end.record()
-            end.synchronize()
-        return start.elapsed_time(end) * 1e-3 / repeats
-
 
 def serve():
     answers = os.fdopen(os.dup(1), "w")
@@ -66,7 +91,7 @@ def serve():
             if words[0] == "setup":
                 peers = None  # its memory first
                 torch.cuda.empty_cache()
-                peers = Peers(int(words[1]), int(words[2]))
+                peers = (Products if len(words) == 4 else Peers)(*map(int, words[1:]))
                 answer = "\t".join(peers.rows)
             else:
                 answer = repr(peers.seconds(list(peers.rows)[int(words[1])], int(words[2])))

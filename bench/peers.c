@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -54,16 +55,21 @@ static void peers_answer(bench_peers *peers, char *line, size_t line_bytes)
     line[strcspn(line, "\n")] = '\0';
 }
 
-void bench_peers_setup(bench_peers *peers, size_t elems, int number)
+void bench_peers_setup(bench_peers *peers, const char *fmt, ...)
 {
-    char  line[1024];
-    char *rest = line;
+    char    line[1024];
+    char   *rest = line;
+    va_list args;
 
     peers->count = 0;
     if (peers->to == NULL) {
         return;
     }
-    (void)fprintf(peers->to, "setup %zu %d\n", elems, number);
+    va_start(args, fmt);
+    (void)fputs("setup ", peers->to);
+    (void)vfprintf(peers->to, fmt, args);
+    (void)fputc('\n', peers->to);
+    va_end(args);
     peers_answer(peers, line, sizeof(line));
     for (char *name; (name = strsep(&rest, "\t")) != NULL && peers->count < BENCH_MAX_PEERS;) {
         (void)snprintf(peers->names[peers->count++], sizeof(peers->names[0]), "%s", name);

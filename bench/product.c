@@ -4,6 +4,7 @@
  * that must be computed. */
 #include "bench/arrays.h"
 #include "bench/options.h"
+#include "bench/products.h"
 #include "bench/timing.h"
 #include "kernels/cpu/parallel.h"
 
@@ -119,139 +120,61 @@ static void peak_task(void *ctx, int task, int tasks)
     atomic_fetch_add(&run->sink, (uint32_t)sum + (uint32_t)task);
 }
 
-static double row_peak(product_run *run, int is_counting)
+static sherdi_split peak_split(const product_run *run)
 {
-    const sherdi_split split   = {run->run.backend->threads, SIZE_MAX};
-    const double       threads = split.tasks;
+    return (sherdi_split){run->run.backend->threads, SIZE_MAX};
+}
 
-    if (!is_counting) {
-        sherdi_parallel_run(run->run.backend, split, peak_task, run);
+static void peak_run(product_run *run)
+{
+    sherdi_parallel_run(run->run.backend, peak_split(run), peak_task, run);
+}
+
+static double peak_operations(const product_run *run)
+{
+    return 2.0 * (double)(PEAK_STEPS * PEAK_SUMS * run->peak->lanes) *
+           (double)peak_split(run).tasks;
+}
+
+/* Row 0 is the limit, the others are the products. */
+#define NUM_ROWS (1 + BENCH_PRODUCTS)
+
+static const char *row_name(size_t row)
+{
+    return row == 0 ? "fused multiply-adds (limit)" : BENCH_PRODUCT_TABLE[row - 1].name;
+}
+
+static sherdi_product_args row_args(const product_run *run, size_t row)
+{
+    sherdi_product_args args =
+        bench_product_args(&BENCH_PRODUCT_TABLE[row - 1], run->x, run->small, run->rows, run->cols);
+
+    args.dst = run->dst;
+    return args;
+}
+
+static double row_operations(const product_run *run, size_t row)
+{
+    sherdi_product_args args;
+
+    if (row == 0) {
+        return peak_operations(run);
     }
-    return 2.0 * (double)(PEAK_STEPS * PEAK_SUMS * run->peak->lanes) * threads;
+    args = row_args(run, row);
+    return bench_product_operations(&args);
 }
-
-/* Does the product, or counts its floating-point operations. */
-static double product_do(product_run *run, sherdi_product_args args, int is_counting)
-{
-    double elems = (double)args.rows * (double)args.cols;
-
-    if (!is_counting) {
-        args.dst = run->dst;
-        run->run.backend->kernels->product(run->run.backend, &args);
-    }
-    return 2.0 * (double)args.inner * (args.is_symmetric ? (elems + (double)args.rows) / 2 : elems);
-}
-
-/* X X^T of a wide matrix. */
-static double row_wide_square(product_run *run, int is_counting)
-{
-    return product_do(run,
-                      (sherdi_product_args){.left               = run->x,
-                                            .left_row_stride    = run->cols,
-                                            .left_inner_stride  = 1,
-                                            .right              = run->x,
-                                            .right_inner_stride = 1,
-                                            .right_col_stride   = run->cols,
-                                            .rows               = run->rows,
-                                            .cols               = run->rows,
-                                            .inner              = run->cols,
-                                            .scale              = 1,
-                                            .is_symmetric       = 1},
-                      is_counting);
-}
-
-/* X^T X of the same numbers as a tall one. */
-static double row_tall_square(product_run *run, int is_counting)
-{
-    return product_do(run,
-                      (sherdi_product_args){.left               = run->x,
-                                            .left_row_stride    = 1,
-                                            .left_inner_stride  = run->rows,
-                                            .right              = run->x,
-                                            .right_inner_stride = run->rows,
-                                            .right_col_stride   = 1,
-                                            .rows               = run->rows,
-                                            .cols               = run->rows,
-                                            .inner              = run->cols,
-                                            .scale              = 1,
-                                            .is_symmetric       = 1},
-                      is_counting);
-}
-
-/* A A + b A. */
-static double row_polynomial(product_run *run, int is_counting)
-{
-    return product_do(run,
-                      (sherdi_product_args){.left               = run->small,
-                                            .left_row_stride    = 1,
-                                            .left_inner_stride  = run->rows,
-                                            .right              = run->small,
-                                            .right_inner_stride = run->rows,
-                                            .right_col_stride   = 1,
-                                            .rows               = run->rows,
-                                            .cols               = run->rows,
-                                            .inner              = run->rows,
-                                            .scale              = 2,
-                                            .addend             = run->small,
-                                            .addend_scale       = -4,
-                                            .is_symmetric       = 1},
-                      is_counting);
-}
-
-/* B X + a X. */
-static double row_wide_apply(product_run *run, int is_counting)
-{
-    return product_do(run,
-                      (sherdi_product_args){.left               = run->small,
-                                            .left_row_stride    = 1,
-                                            .left_inner_stride  = run->rows,
-                                            .right              = run->x,
-                                            .right_inner_stride = run->cols,
-                                            .right_col_stride   = 1,
-                                            .rows               = run->rows,
-                                            .cols               = run->cols,
-                                            .inner              = run->rows,
-                                            .scale              = 1,
-                                            .addend             = run->x,
-                                            .addend_scale       = 3},
-                      is_counting);
-}
-
-/* X B + a X. */
-static double row_tall_apply(product_run *run, int is_counting)
-{
-    return product_do(run,
-                      (sherdi_product_args){.left               = run->x,
-                                            .left_row_stride    = run->rows,
-                                            .left_inner_stride  = 1,
-                                            .right              = run->small,
-                                            .right_inner_stride = run->rows,
-                                            .right_col_stride   = 1,
-                                            .rows               = run->cols,
-                                            .cols               = run->rows,
-                                            .inner              = run->rows,
-                                            .scale              = 1,
-                                            .addend             = run->x,
-                                            .addend_scale       = 3},
-                      is_counting);
-}
-
-typedef struct bench_row {
-    const char *name;
-    double (*run)(product_run *run, int is_counting); /* returns its operations */
-} bench_row;
-
-static const bench_row ROWS[] = {
-    {"fused multiply-adds (limit)", row_peak},         {"X X^T, symmetric", row_wide_square},
-    {"A A + b A, symmetric", row_polynomial},          {"B X + a X", row_wide_apply},
-    {"X^T X of a tall X, symmetric", row_tall_square}, {"X B + a X of a tall X", row_tall_apply},
-};
-
-#define NUM_ROWS (sizeof(ROWS) / sizeof(ROWS[0]))
 
 static void row_run(void *ctx, size_t row)
 {
-    (void)ROWS[row].run(ctx, 0);
+    product_run        *run = ctx;
+    sherdi_product_args args;
+
+    if (row == 0) {
+        peak_run(run);
+        return;
+    }
+    args = row_args(run, row);
+    run->run.backend->kernels->product(run->run.backend, &args);
 }
 
 /* --------------------------------------------------------------- tables -- */
@@ -259,8 +182,8 @@ static void row_run(void *ctx, size_t row)
 static void row_print(const bench_options *options, product_run *run, const double *seconds,
                       double *scratch, size_t row)
 {
-    double     operations = ROWS[row].run(run, 1);
-    double     limit      = ROWS[0].run(run, 1);
+    double     operations = row_operations(run, row);
+    double     limit      = row_operations(run, 0);
     bench_stat rate;
     bench_stat ratio;
 
@@ -277,11 +200,11 @@ static void row_print(const bench_options *options, product_run *run, const doub
     if (options->is_json) {
         (void)printf("%s{\"name\": \"%s\", \"gflop_per_s\": [%.3f, %.3f, %.3f], "
                      "\"of_limit\": [%.4f, %.4f, %.4f]}",
-                     row == 0 ? "" : ",\n", ROWS[row].name, rate.median, rate.min, rate.max,
+                     row == 0 ? "" : ",\n", row_name(row), rate.median, rate.min, rate.max,
                      ratio.median, ratio.min, ratio.max);
         return;
     }
-    (void)printf("%-30s %8.1f (%6.1f..%6.1f) %8.3f (%.3f..%.3f)\n", ROWS[row].name, rate.median,
+    (void)printf("%-30s %8.1f (%6.1f..%6.1f) %8.3f (%.3f..%.3f)\n", row_name(row), rate.median,
                  rate.min, rate.max, ratio.median, ratio.min, ratio.max);
 }
 

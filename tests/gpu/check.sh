@@ -30,7 +30,7 @@ worlds 70 several ranks on one device: threads, processes
 proof 150 sherd test, fingerprints of CPU and GPU
 engine 110 the engine's tests, its memory on the device
 offload 60 bench gpu-offload
-lamb 40 bench gpu, LAMB
+lamb 50 bench gpu, LAMB; bench gpu-product, the matrix products of Muon
 memory 40 bench memory: planned, held, and what the device reports
 torch 90 PyTorch's tensors on the device
 sanitizer 150 memcheck over the kernels and the trainer, racecheck
@@ -98,6 +98,7 @@ program() {
     sherd) path=$(sized cli/sherd tests/cli/sherd_emulated_command) ;;
     trainer) path=$(sized examples/llm/sherd-llm tests/examples/sherd-llm-emulated) ;;
     bench-gpu) path=$(sized bench/bench-gpu tests/kernels/bench-gpu-emulated) ;;
+    bench-gpu-product) path=$(sized bench/bench-gpu-product tests/gpu/bench-gpu-product-emulated) ;;
     bench-gpu-offload) path=$(sized bench/bench-gpu-offload tests/gpu/bench-gpu-offload-emulated) ;;
     bench-memory) path=$(sized bench/bench-memory tests/gpu/bench-memory-emulated) ;;
     kernels) path=$(sized tests/kernels/test_device_cuda tests/kernels/test_device_emulated) ;;
@@ -237,6 +238,22 @@ part_adam() {
 part_lamb() {
     bench_gpu lamb "lamb mixed, both sweeps"
     line "$(number "$OUT/lamb.rows" "lamb mixed, both sweeps" of_copy)" least "$LEAST_LAMB_OF_COPY" " of copy"
+    bench_products
+}
+
+# In fp32 and one chain of sums an element; PyTorch's beside them are cuBLAS's.
+bench_products() {
+    local peers=() bench name of_torch
+    bench=$(program bench-gpu-product)
+    if [ -n "$PYTHON" ] && [ "$EMULATED" = 0 ]; then
+        peers=(--peers "$PYTHON")
+    fi
+    # shellcheck disable=SC2046
+    "$bench" $(sized "--rows 1024 --cols 4096" "--rows 64 --cols 128 --rounds 1 --repeats 1") --json "$OUT/products.rows" "${peers[@]}"
+    for name in "X X^T, symmetric" "B X + a X"; do
+        of_torch=$(number "$OUT/products.rows" "$name" of_torch)
+        figure "$name: $(number "$OUT/products.rows" "$name" tflop_per_s) TFLOP/s${of_torch:+, $of_torch of torch}"
+    done
 }
 
 part_offload() {
