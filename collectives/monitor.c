@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -241,7 +242,7 @@ sherd_status sherdi_monitor_start(const monitor_params *params, sherdi_monitor *
         return sherdi_fail(SHERD_E_NOMEM, "no room to watch %d ranks", meeting->world_size - 1);
     }
     lines_fill(monitor, meeting);
-    error = sherdi_thread_start(&monitor->thread, monitor_main, monitor);
+    error = sherdi_thread_start(&monitor->thread, 0, monitor_main, monitor);
     if (error != 0) {
         monitor_free(monitor);
         return sherdi_fail(SHERD_E_NOMEM, "no thread to watch the ranks: %s", strerror(error));

@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "collectives/mpi_library.h"
 #include "collectives/split.h"
 #include "collectives/transport.h"
@@ -88,7 +89,7 @@ static void mpi_end(void)
     if (is_finalized || mpi_worlds > 0 || mpi_has_dead) {
         return;
     }
-    if (mpi_has_failed && pthread_create(&watch, NULL, end_watch, NULL) == 0) {
+    if (mpi_has_failed && sherdi_thread_start(&watch, 0, end_watch, NULL) == 0) {
         (void)pthread_detach(watch);
     }
     (void)sherdi_mpi_api.Finalize();

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -204,7 +205,7 @@ static void *watch_main(void *raw)
 
 static sherd_status watch_start(struct sherdi_nccl *nccl)
 {
-    int error = sherdi_thread_start(&nccl->watch, watch_main, nccl);
+    int error = sherdi_thread_start(&nccl->watch, 0, watch_main, nccl);
 
     if (error != 0) {
         return sherdi_fail(SHERD_E_NOMEM, "no thread to watch NCCL: %s", strerror(error));

@@ -3,9 +3,9 @@
 #include "collectives/world_impl.h"
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 #include <assert.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -150,19 +150,6 @@ static void *queue_main(void *raw)
     return NULL;
 }
 
-int sherdi_thread_start(pthread_t *thread, void *(*body)(void *), void *ctx)
-{
-    sigset_t all;
-    sigset_t before;
-    int      error;
-
-    (void)sigfillset(&all); /* the program's signals are for its own threads */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(thread, NULL, body, ctx);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 sherd_status sherdi_world_overlap(sherd_world *world)
 {
     world_queue *queue = &world->queue;
@@ -177,7 +164,7 @@ sherd_status sherdi_world_overlap(sherd_world *world)
             "overlapped communication needs MPI_THREAD_SERIALIZED at least: initialise "
             "MPI with MPI_Init_thread, or switch overlap_comm off");
     }
-    error = sherdi_thread_start(&queue->thread, queue_main, world);
+    error = sherdi_thread_start(&queue->thread, 0, queue_main, world);
     if (error != 0) {
         return sherdi_fail(SHERD_E_NOMEM, "no thread for overlapped communication: %s",
                            strerror(error));

@@ -169,8 +169,6 @@ sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
 void sherdi_world_queue_drain(sherd_world *world);
 /** The same, and ends the queue's thread. */
 void sherdi_world_queue_stop(sherd_world *world);
-/** A thread that no signal reaches. Returns an errno. */
-int sherdi_thread_start(pthread_t *thread, void *(*body)(void *), void *ctx);
 
 /** Any thread: the world is unusable from now on; the first sentence stays. Does not tell
  *  the other ranks. */

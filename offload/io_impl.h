@@ -3,6 +3,7 @@
 #ifndef SHERDI_OFFLOAD_IO_IMPL_H
 #define SHERDI_OFFLOAD_IO_IMPL_H
 
+#include "base/thread.h"
 #include "offload/io.h"
 
 #include <pthread.h>
@@ -73,13 +74,13 @@ struct sherdi_ioq {
     sherdi_io_traffic     traffic;
 };
 
+/* The stack of a thread of a queue: so small that no huge page is spent on it. */
+#define SHERDI_IOQ_STACK_BYTES ((size_t)256 << 10)
+
 /** Fills in the common part of zeroed memory; `fini` undoes it. */
 void sherdi_ioq_init(sherdi_ioq *queue, const sherdi_ioq_ops *ops, const sherdi_ioq_params *params,
                      sherdi_mem *mem);
 void sherdi_ioq_fini(sherdi_ioq *queue);
-/** A thread with a small stack that no signal reaches. Returns an errno. */
-int sherdi_ioq_thread_start(pthread_t *thread, void *(*body)(void *), void *ctx);
-
 /** Under the lock: the next request in the order of transfers; 0 when there is none. */
 int sherdi_ioq_take(sherdi_ioq *queue, sherdi_request *out);
 /** Under the lock: what pread, pwrite or a completion said (bytes, or a negative errno). Returns 1 when the

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +29,6 @@ enum {
 
 /* One read or write of Linux moves less than 2 GiB; a registered buffer has at most this. */
 #define MAX_REQUEST_BYTES ((size_t)1 << 30)
-
-/* Small, that no huge page is spent on it. A C library lays a program's thread-local variables there too: where they need more,
- * the thread has the stack that threads have. */
-#define STACK_BYTES ((size_t)256 << 10)
 
 /* ------------------------------------------------- transfers to requests -- */
 
@@ -302,25 +297,6 @@ void sherdi_ioq_fini(sherdi_ioq *queue)
     assert(queue->first == NULL);
     (void)pthread_cond_destroy(&queue->is_over);
     (void)pthread_mutex_destroy(&queue->lock);
-}
-
-int sherdi_ioq_thread_start(pthread_t *thread, void *(*body)(void *), void *ctx)
-{
-    pthread_attr_t attributes;
-    sigset_t       all, before;
-    int            error;
-
-    (void)pthread_attr_init(&attributes);
-    (void)pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(thread, &attributes, body, ctx);
-    if (error == EINVAL) {
-        error = pthread_create(thread, NULL, body, ctx);
-    }
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    (void)pthread_attr_destroy(&attributes);
-    return error;
 }
 
 /* AUTO becomes what SHERD_IO says, if it says anything. */

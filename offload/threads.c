@@ -111,7 +111,8 @@ sherd_status sherdi_ioq_threads_create(const sherdi_ioq_params *params, sherdi_m
     sherdi_ioq_init(&self->queue, &THREADS_OPS, params, mem);
     (void)pthread_cond_init(&self->has_work, NULL);
     for (; self->num_started < params->depth; self->num_started++) {
-        error = sherdi_ioq_thread_start(&self->threads[self->num_started], worker_main, self);
+        error = sherdi_thread_start(&self->threads[self->num_started], SHERDI_IOQ_STACK_BYTES,
+                                    worker_main, self);
         if (error != 0) {
             status = sherdi_fail(SHERD_E_NOMEM, "no thread %d of %d for transfers: %s",
                                  self->num_started, params->depth, strerror(error));

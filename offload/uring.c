@@ -468,7 +468,7 @@ static sherd_status ring_start(uring_queue *self)
         request_free(self, &self->requests[i]);
     }
     SHERDI_TRY(ring_open(self));
-    error = sherdi_ioq_thread_start(&self->thread, ring_main, self);
+    error = sherdi_thread_start(&self->thread, SHERDI_IOQ_STACK_BYTES, ring_main, self);
     if (error != 0) {
         return sherdi_fail(SHERD_E_NOMEM, "no thread for transfers: %s", strerror(error));
     }

@@ -2,6 +2,7 @@
 #include "engine/checkpoint/save_impl.h"
 
 #include "base/checked.h"
+#include "base/thread.h"
 #include "engine/checkpoint/frozen.h"
 #include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/shard.h"
@@ -366,7 +367,7 @@ void sherdi_save_thread_start(sherdi_save *save)
 {
     if (save->headers[SHERDI_DATA_STATE] == NULL) {
         atomic_store(&save->is_over, 1);
-    } else if (pthread_create(&save->thread, NULL, thread_run, save) == 0) {
+    } else if (sherdi_thread_start(&save->thread, 0, thread_run, save) == 0) {
         save->has_thread = 1;
     } else {
         save->thread_status = sherdi_fail(SHERD_E_NOMEM, "no thread for an asynchronous save");

@@ -7,11 +7,11 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -306,8 +306,6 @@ static sherd_status worker_create(sherdi_team *team, int task, sherdi_mem *mem)
 {
     team_worker *worker = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*worker));
     char         name[16];
-    sigset_t     all;
-    sigset_t     before;
     int          error;
 
     if (worker == NULL) {
@@ -315,10 +313,7 @@ static sherd_status worker_create(sherdi_team *team, int task, sherdi_mem *mem)
     }
     worker->task = task;
     worker->team = team;
-    (void)sigfillset(&all); /* the program's signals are for its own threads */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&worker->thread, NULL, worker_main, worker);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    error        = sherdi_thread_start(&worker->thread, 0, worker_main, worker);
     if (error != 0) {
         sherdi_free(worker);
         return sherdi_fail(SHERD_E_NOMEM, "no kernel thread %d: %s; SHERD_THREADS asks for fewer",

@@ -5,8 +5,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/siphash.h"
+#include "base/thread.h"
 #include "tests/lib/check.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -455,6 +457,44 @@ static void siphash_gives_the_numbers_of_its_paper(void)
     CHECK(sherdi_siphash(KEY, text, 0) == 0x726fdb47dd0e0e31); /* its vectors_sip64, first */
 }
 
+typedef struct told_thread {
+    sigset_t blocked;
+    size_t   stack_bytes;
+} told_thread;
+
+static void *thread_tells(void *ctx)
+{
+    told_thread   *told = ctx;
+    pthread_attr_t attributes;
+
+    CHECK_INT(0, pthread_sigmask(SIG_BLOCK, NULL, &told->blocked));
+    CHECK_INT(0, pthread_getattr_np(pthread_self(), &attributes));
+    CHECK_INT(0, pthread_attr_getstacksize(&attributes, &told->stack_bytes));
+    (void)pthread_attr_destroy(&attributes);
+    return NULL;
+}
+
+/* The last size is what no stack can have; it gets what threads have. */
+static void thread_has_its_stack_and_no_signal_reaches_it(void)
+{
+    static const size_t STACKS[] = {0, (size_t)256 << 10, 1};
+    told_thread         told[sizeof(STACKS) / sizeof(STACKS[0])];
+    sigset_t            before, after;
+
+    CHECK_INT(0, pthread_sigmask(SIG_BLOCK, NULL, &before));
+    for (size_t i = 0; i < sizeof(STACKS) / sizeof(STACKS[0]); i++) {
+        pthread_t thread;
+
+        CHECK_INT(0, sherdi_thread_start(&thread, STACKS[i], thread_tells, &told[i]));
+        CHECK_INT(0, pthread_join(thread, NULL));
+        CHECK(sigismember(&told[i].blocked, SIGINT) && sigismember(&told[i].blocked, SIGUSR1));
+    }
+    CHECK(told[1].stack_bytes < told[0].stack_bytes);
+    CHECK_INT(told[0].stack_bytes, told[2].stack_bytes);
+    CHECK_INT(0, pthread_sigmask(SIG_BLOCK, NULL, &after));
+    CHECK_INT(sigismember(&before, SIGINT), sigismember(&after, SIGINT));
+}
+
 static const test_case CASES[] = {
     CASE(status_names_and_texts_are_known),
     CASE(status_failure_keeps_its_sentence),
@@ -482,6 +522,7 @@ static const test_case CASES[] = {
     CASE(rounding_goes_up_to_the_unit),
     CASE(hash_sees_every_byte_length_and_order),
     CASE(clock_never_goes_back),
+    CASE(thread_has_its_stack_and_no_signal_reaches_it),
     CASE(siphash_gives_the_numbers_of_its_paper),
 };
 

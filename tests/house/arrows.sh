@@ -55,6 +55,13 @@ if [ -n "$bad" ]; then
     failed=1
 fi
 
+# Signals are for the program's own threads.
+bad=$(grep -rl 'pthread_create(' --include='*.[ch]' base kernels collectives offload engine | grep -v '^base/thread\.[ch]$' || true)
+if [ -n "$bad" ]; then
+    echo "a thread is started by pthread_create, and not by sherdi_thread_start (base/thread.h): $bad"
+    failed=1
+fi
+
 # Vendor headers, each in its one back-end file (and its public header).
 vendor() {
     bad=$(grep -rlE "#include <($1)" --include='*.[ch]' --include='*.cu' --include='*.cuh' base kernels collectives offload engine models planning cli include examples |
