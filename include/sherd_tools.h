@@ -78,13 +78,13 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fits(sherd_engine *engine);
 
 /** Makes the plans of all ranks of the engine's world, one after the other, from what is declared, and checks each one and all
  *  together:
- *   - slices are equal and lie one behind the other;
+ *   - slices are equal and lie one after the other;
  *   - every element of every parameter is updated by the ranks that its stage says (one, or all at stage 0);
  *   - no two things share bytes of a buffer at the same time;
  *   - all ranks have the same collectives;
  *   - no operation touches bytes that another one still writes, or writes bytes that another one still reads. This is proved for
- *     windows of every end after windows of every end: rank 0's operations beside those of rank 1, of the last rank, and of each
- *     rank whose blocks are unlike another's.
+ *     windows that end in every possible way, after windows that ended in every possible way: rank 0's operations beside those of
+ *     rank 1, of the last rank, and of each rank whose blocks are unlike another's.
  *  Pure: nothing moves, and it works for simulated worlds of any size. Local. E_STATE with the rank and the rule that is broken, or
  *  with the two operations: a bug of sherd's. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_check_plans(sherd_engine *engine);
@@ -128,8 +128,8 @@ typedef struct sherd_checkpoint_info {
     char   problem[512];  /* why it is not complete, a sentence; "" where it is */
     char   version[64];   /* of the library that wrote it */
     char   optimizer[32]; /* several as "AdamW, Lamb", as far as there is room */
-    int64_t
-        step; /* updates; -1: the manifest cannot be read, and all fields from `version` on are empty */
+    /* updates; -1: the manifest cannot be read, and all fields from `version` on are empty */
+    int64_t     step;
     int64_t     saved_s; /* in seconds since 1970 */
     int         world_size, stage;
     sherd_dtype compute_dtype;
