@@ -1,10 +1,10 @@
-/* The program: what every call of the trainer does, as operations, which are plain data. They are handed over one
- * by one, in order, to whoever asks: the engine carries them out (run.c), the reports add up what they move, `sherd
- * plan --full` prints them, the check looks for hazards (hazard.c). So nothing is decided twice, and a list of all
- * operations, which a large model could not hold, need not exist.
+/* The program: what every call of the trainer does, as operations, which are plain data. The functions here hand operations over one
+ * by one, in order, to whoever asks: the engine carries them out (run.c), the reports add up what they move, `sherd plan --full`
+ * prints them, the check looks for hazards (hazard.c). So nothing is decided twice, and there is no list of all operations, which
+ * would be too large for a large model.
  *
- * An operation names the lane that orders it and the bytes that it reads and writes. What it has to wait for
- * follows from these alone (order.h) and is written down nowhere.
+ * An operation names the lane that orders it, and the bytes that it reads and writes. What it has to wait for follows from these
+ * alone (order.h) and is stored nowhere.
  *
  *   program.c          ranges of segments, blocks and slots
  *   program_units.c    acquire and release: gathers, the trainer's use
@@ -21,38 +21,38 @@
 
 typedef enum sherdi_op_kind {
     SHERDI_OP_USE = 0, /* the trainer's own: reads parameters, in backward adds to gradients */
-    SHERDI_OP_ZERO,    /* with a block: what no parameter covers of it */
-    SHERDI_OP_COPY,    /* between pools, or the trainer's memory and the engine's */
+    SHERDI_OP_ZERO,    /* with SHERDI_OP_GAPS: what no parameter covers of a block */
+    SHERDI_OP_COPY,    /* between pools, or between the trainer's memory and the engine's */
     SHERDI_OP_CAST,    /* to another type */
     SHERDI_OP_ACCUMULATE,
-    SHERDI_OP_ENCODE, /* fp32 values into a part of a block's state as it is stored, */
-    SHERDI_OP_DECODE, /* ... or out of it */
-    SHERDI_OP_WIDEN,  /* the integers of the deterministic mode, to fp32 */
+    SHERDI_OP_ENCODE, /* fp32 values into a part of a block's state, as it is stored */
+    SHERDI_OP_DECODE, /* ... and out of it */
+    SHERDI_OP_WIDEN,  /* the integers of the deterministic mode to fp32 */
     SHERDI_OP_GATHER,
     SHERDI_OP_REDUCE, /* to the slice */
     SHERDI_OP_ALL_REDUCE,
     SHERDI_OP_EXCHANGE, /* control data */
     SHERDI_OP_SUM,      /* of integers over the ranks: norms of tensors */
-    SHERDI_OP_FILL,     /* somebody gives values of a parameter */
-    SHERDI_OP_TAKE,     /* ... is given them, and may change the copy */
+    SHERDI_OP_FILL,     /* a caller gives values of a parameter */
+    SHERDI_OP_TAKE,     /* a caller gets them, and may change the copy */
     SHERDI_OP_READ,     /* a file's extent into a slot */
-    SHERDI_OP_WRITE,
-    SHERDI_OP_COMMIT,   /* of all extents of the state: what was written counts from now on, */
+    SHERDI_OP_WRITE,    /* a slot to a file's extent */
+    SHERDI_OP_COMMIT,   /* of all extents of the state: what was written becomes valid, */
     SHERDI_OP_ABANDON,  /* ... is forgotten, */
-    SHERDI_OP_ROLLBACK, /* ... or what counted before does again */
+    SHERDI_OP_ROLLBACK, /* ... or the generation before becomes valid again */
     SHERDI_OP_NORM,
     SHERDI_OP_UPDATE, /* one sweep of the optimizer over a block */
-    SHERDI_OP_MATRIX, /* what the optimizer makes of a matrix of directions, in its place */
+    SHERDI_OP_MATRIX, /* what the optimizer makes of a matrix of directions, in place */
     SHERDI_OP_FINGERPRINT,
-    SHERDI_OP_SAVE,    /* a block's values go to a checkpoint, */
-    SHERDI_OP_LOAD,    /* ... or come from one */
-    SHERDI_OP_CLEAR,   /* results of kernels are zero again */
+    SHERDI_OP_SAVE,    /* a block's values go to a checkpoint */
+    SHERDI_OP_LOAD,    /* a block's values come from a checkpoint */
+    SHERDI_OP_CLEAR,   /* results of kernels are set to zero */
     SHERDI_OP_COLLECT, /* results of kernels come to the host */
-    SHERDI_OP_POISON,  /* debug: what is left there is no number */
+    SHERDI_OP_POISON,  /* debug: fills what nobody may read any more with NaN */
     SHERDI_OP_KINDS,
 } sherdi_op_kind;
 
-/* An order of work. Operations of one lane run in the order in which they are given, but for the drive's. */
+/* A lane: an order of work. Operations of one lane run in the order in which they are given, except those of the drive. */
 typedef enum sherdi_lane_id {
     SHERDI_LANE_COMPUTE = 0, /* the trainer's */
     SHERDI_LANE_UPDATE,
@@ -64,13 +64,13 @@ typedef enum sherdi_lane_id {
     SHERDI_LANES,
 } sherdi_lane_id;
 
-/* Where bytes are, beside the buffers of the plan (sherdi_buffer_id). */
+/* Where bytes are, in addition to the buffers of the plan (sherdi_buffer_id). */
 enum {
     SHERDI_AT_NOWHERE      = -1,
     SHERDI_AT_TRAINER_DATA = SHERDI_BUFFERS, /* bound memory; offset: sherdi_trainer_offset */
     SHERDI_AT_TRAINER_GRAD,
-    SHERDI_AT_STATE_LIVE,  /* file of state: the generation that counts */
-    SHERDI_AT_STATE_SPARE, /* ... the one that is written */
+    SHERDI_AT_STATE_LIVE,  /* file of state: the live generation */
+    SHERDI_AT_STATE_SPARE, /* file of state: the generation that is being written */
     SHERDI_AT_PARAM_FILE,
     SHERDI_AT_GRAD_FILE,
     SHERDI_BUFFERS_AND_FILES,
@@ -85,21 +85,22 @@ typedef enum sherdi_access {
 typedef struct sherdi_range {
     int16_t where;        /* SHERDI_AT_NOWHERE: not used */
     uint8_t access;       /* sherdi_access */
-    uint8_t is_all_ranks; /* the other ranks' bytes at the same offset too */
+    uint8_t is_all_ranks; /* 1: also the other ranks' bytes at the same offset */
     size_t  offset, bytes;
 } sherdi_range;
 
-/* What a range is to its operation. */
+/* The role of a range in its operation. */
 enum {
     SHERDI_USE_DST = 0,
-    SHERDI_USE_SRC,   /* also the gradient of norm and update */
-    SHERDI_USE_STATE, /* of a block; of a collective in place what lies behind this rank's slice; of a matrix the workspace */
-    SHERDI_USE_PARAM, /* of an update: the compute type that is written; the master where it is that */
+    SHERDI_USE_SRC, /* also the gradient, for norm and update */
+    /* state of a block; for a collective in place what lies behind this rank's slice; for a matrix the workspace */
+    SHERDI_USE_STATE,
+    SHERDI_USE_PARAM, /* of an update: the compute type that it writes; the master where the two are one */
     SHERDI_USE_SCALARS, /* what kernels add to */
     SHERDI_USES,
 };
 
-/* Media between which bytes are moved. */
+/* What an operation's `moves` count, by medium; bytes unless said otherwise. */
 enum {
     SHERDI_MOVES_WIRE = 0, /* sent by this rank */
     SHERDI_MOVES_DOWN,
@@ -108,7 +109,7 @@ enum {
     SHERDI_MOVES_WRITTEN,
     SHERDI_MOVES_DEVICE, /* memory that norm and update read and write */
     SHERDI_MOVES_HOST,
-    SHERDI_MOVES_FLOPS, /* no bytes: operations of floating point */
+    SHERDI_MOVES_FLOPS, /* no bytes: floating-point operations */
     SHERDI_MEDIA,
 };
 
@@ -120,11 +121,11 @@ typedef enum sherdi_ring {
     SHERDI_RINGS,
 } sherdi_ring;
 
-#define SHERDI_OP_MEETS  1u  /* all ranks are there before any goes on */
+#define SHERDI_OP_MEETS  1u  /* no rank goes on before all ranks are there */
 #define SHERDI_OP_STABLE 2u  /* a gather that does not meet */
-#define SHERDI_OP_GAPS   4u  /* of a block, what no parameter covers */
+#define SHERDI_OP_GAPS   4u  /* ZERO: of a block, what no parameter covers */
 #define SHERDI_OP_ADDS   8u  /* a reduction is added to what is there */
-#define SHERDI_OP_WAITS  16u /* the calling thread goes on when it is over */
+#define SHERDI_OP_WAITS  16u /* the calling thread goes on when the operation is over */
 
 typedef struct sherdi_op {
     sherdi_op_kind      kind;
@@ -133,25 +134,25 @@ typedef struct sherdi_op {
     const sherdi_block *block;                /* NULL: none */
     uint32_t            flags;
     sherd_dtype         from, to;
-    size_t              elems; /* of a slice for collectives */
-    uint64_t
-           index; /* of the first element in the model: values that are given or asked for, and what is made of them; of
-                     ENCODE and DECODE in the block */
-    int    part;  /* ... which of the parameter's: of the optimizer's state, or SHERDI_VALUE_... */
-    size_t extent;      /* of a file */
-    sherdi_ring  ring;  /* ... and whose slot it comes into, goes back from */
-    int          sweep; /* of the optimizer */
-    sherdi_space space; /* whose kernels and scalars */
+    size_t              elems; /* for a collective, of a slice */
+    /* Number of the first element, for values that are given or asked for and what is made of them: in the model; for ENCODE and
+     * DECODE in the block. */
+    uint64_t     index;
+    int          part; /* the part of these values: of the optimizer's state, or SHERDI_VALUE_... */
+    size_t       extent; /* of a file */
+    sherdi_ring  ring;   /* the ring whose slot the extent comes into, or goes back from */
+    int          sweep;  /* of the optimizer */
+    sherdi_space space;  /* whose kernels and scalars are used */
     sherdi_range uses[SHERDI_USES];
     uint64_t     moves[SHERDI_MEDIA];
 } sherdi_op;
 
-/** Told of every operation, which is borrowed for the call. What it returns ends the event when it is not SHERD_OK. */
+/** Receives every operation, borrowed for the call. A return other than SHERD_OK ends the event. */
 typedef sherd_status (*sherdi_op_fn)(void *ctx, const sherdi_op *op);
 
 #define SHERDI_NO_EXTENT SIZE_MAX
 
-/* What a rank did with a unit in this window: the ranks compare it at the boundary. */
+/* What a rank did with a unit in this window; the ranks compare it at the boundary. */
 typedef struct sherdi_unit_uses {
     uint64_t runs;        /* micro-batches with a gradient */
     uint64_t acquired[3]; /* by pass */
@@ -160,10 +161,10 @@ typedef struct sherdi_unit_uses {
 typedef struct sherdi_unit_state {
     int    acquired[3];   /* by pass: acquires of the unit itself, not yet released */
     int    held;          /* acquires that reach it, not yet released */
-    int    held_backward; /* of these, for BACKWARD */
-    int    is_gathered;   /* or on its way: at that offset in the pool */
+    int    held_backward; /* the part of `held` that is for BACKWARD */
+    int    is_gathered;   /* gathered, or on its way, at offset gathered_at in the pool */
     size_t gathered_at;
-    int    has_gradient; /* zeroed in this micro-batch and not complete */
+    int    has_gradient; /* its gradient was zeroed in this micro-batch and is not complete */
     int    is_complete;  /* its last planned use of this micro-batch is over */
     int    uses_left;    /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
     sherdi_unit_uses uses;
@@ -171,10 +172,10 @@ typedef struct sherdi_unit_state {
 
 typedef struct sherdi_cursor {
     const sherdi_sequence *sequence;
-    size_t                 next; /* step of the sequence that the plan expects */
+    size_t                 next; /* step that the plan expects next */
 } sherdi_cursor;
 
-/* A slice of a gradient that was reduced and has not come to rest. */
+/* A slice of a gradient that was reduced to a staging buffer and is not yet where it rests. */
 typedef struct sherdi_staged_grad {
     int segment; /* -1: none */
     int is_first;
@@ -182,11 +183,11 @@ typedef struct sherdi_staged_grad {
 
 #define SHERDI_MOST_STAGED 2
 
-/* Values of a parameter beside the parts of the optimizer's state, which come first. */
+/* Values of a parameter beside the parts of the optimizer's state; the numbers of the parts come first. */
 enum {
-    SHERDI_VALUE_COMPUTE =
-        SHERDI_MOST_PARTS, /* what passes read; of a frozen parameter all there is */
-    SHERDI_VALUE_GRADIENT, /* reduced, while a step is prepared; as it lies there, in fp32 */
+    /* what passes read; a frozen parameter's only value */
+    SHERDI_VALUE_COMPUTE = SHERDI_MOST_PARTS,
+    SHERDI_VALUE_GRADIENT, /* reduced, while a step is prepared; as it is stored, in fp32 */
     SHERDI_VALUE_PARTS,
 };
 
@@ -201,32 +202,33 @@ typedef struct sherdi_values {
     unsigned parts; /* bit i: part i of the optimizer's state, or SHERDI_VALUES_... */
 } sherdi_values;
 
-/* Of an extent whose values are given. */
+/* What is known of an extent while its values are given. */
 typedef struct sherdi_fill_extent {
-    uint32_t left;     /* parameters that it has not yet */
-    uint16_t is_begun; /* some of its values came */
+    uint32_t left;     /* parameters whose values have not come yet */
+    uint16_t is_begun; /* some of its values have come */
     uint16_t is_spare; /* what was written of it is not committed */
 } sherdi_fill_extent;
 
-/* What the operations to come depend on, beside the plan: what lies where by now. */
+/* What the next operations depend on, beside the plan: what is where by now. */
 typedef struct sherdi_progress {
     sherdi_unit_state *units;
     sherdi_cursor      train, eval;
-    size_t
-                       eval_keep; /* units of EVAL that a release leaves gathered, the first of those that the plan keeps */
+    /* Units of EVAL that a release leaves gathered: this many of those that the plan keeps, the first ones. */
+    size_t             eval_keep;
     sherdi_staged_grad staged[SHERDI_MOST_STAGED];
     int                staged_next;
     size_t            *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
     size_t             bounced;            /* blocks whose gradient went down in this walk */
-    size_t
-        directed; /* segments up to which the directions of matrices were gathered in this walk */
-    int is_updated; /* the parameters that are published next come from an update, else from what the state has */
+    /* Number of segments up to which this walk has gathered the directions of matrices. */
+    size_t directed;
+    /* 1: the parameters that are published next come from an update; 0: from the state as it is. */
+    int is_updated;
 
     /* values that are given or asked for */
     sherdi_fill_extent *filled[SHERDI_RINGS];
-    unsigned char      *is_changed[SHERDI_RINGS]; /* by slot: since it was last written from */
-    unsigned char      *has_tail[SHERDI_RINGS]; /* by slot: what it holds is there with its tail */
-    size_t              next[SHERDI_RINGS];     /* the slot whose turn it is to make room */
+    unsigned char      *is_changed[SHERDI_RINGS]; /* by slot: changed since it was last written */
+    unsigned char      *has_tail[SHERDI_RINGS];   /* by slot: the extent's tail is there too */
+    size_t              next[SHERDI_RINGS];       /* the slot whose turn it is to make room */
 } sherdi_progress;
 
 typedef struct sherdi_program {
@@ -237,104 +239,104 @@ typedef struct sherdi_program {
     void               *ctx;
 } sherdi_program;
 
-/** A progress at the beginning. E_NOMEM. */
+/** Makes a progress at the beginning. E_NOMEM. */
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
                                   const sherdi_model *model, sherdi_mem *mem);
 void         sherdi_progress_close(sherdi_progress *progress);
-/** Forgets what slots hold: they are to be read again, or used otherwise. */
+/** Forgets what the slots of a ring hold: it is read again, or the slots are used otherwise. */
 void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
-/** ... what one of them holds. */
+/** Forgets what one slot holds. */
 void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring,
                              size_t number);
-/** Not all writes of a ring were made: what its slots hold is written again. */
+/** Records that not all writes of a ring were made: what its slots hold is written again. */
 void sherdi_progress_keep(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
 
-/** All first values of a ring are there: an extent of which some are given later is read before. */
+/** Records that all first values of a ring are there: an extent of which some are given later is read first. */
 void sherdi_progress_complete(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
-/** All of them are to come again: what extents hold does not matter. */
+/** Records that all first values are to come again: what the extents hold does not matter. */
 void sherdi_progress_anew(sherdi_progress *progress, const sherdi_plan *plan,
                           const sherdi_model *model);
 
 /* ---- events: values ---- */
 
-/** What this rank holds of a parameter comes from the trainer, or is what its own memory has; in any order, and again.
- *  After a failure the same call once more makes it good; of a drive, behind sherdi_progress_keep. */
+/** Fills what this rank holds of a parameter, from the trainer, or from what its own memory has; in any order, and repeatedly.
+ *  After a failure, the same call once more makes it good; after one of a drive, call sherdi_progress_keep before. */
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
-/** Values of a range come from who gives them (SHERDI_OP_FILL), as much of it as this rank holds, in ascending portions
- *  and in each by part: the parts of the state where this rank updates it; with the master weights, or SHERDI_VALUE_COMPUTE
- *  of a trainable parameter, which is put as both, all copies of the parameter that rest here. Adds what this rank has of
+/** Puts values of a range, from who gives them (SHERDI_OP_FILL): as much of it as this rank holds, in ascending portions, and in
+ *  each portion by part. Parts of the state go where this rank updates it. With the master weights, or with SHERDI_VALUE_COMPUTE
+ *  of a trainable parameter, which is put as both, all copies of the parameter that rest here are set. Adds what this rank has of
  *  their fingerprint where the engine keeps it: of what is frozen, and of state with generations. */
 sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_values *values);
-/** Values of a range go to who asks (SHERDI_OP_TAKE), in the same order: of the state and the gradient what this rank
- *  updates (of the integers of the deterministic mode its slice), of the compute type all that rests here. */
+/** Gives values of a range to who asks (SHERDI_OP_TAKE), in the same order: of the state and the gradient what this rank updates
+ *  (of the integers of the deterministic mode its slice), of the compute type all that rests here. */
 sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_values *values);
-/** What is still in slots goes to the drive. */
+/** Writes what is still in slots to the drive. */
 sherd_status sherdi_program_fill_end(const sherdi_program *program);
-/** What this rank has of the fingerprint of a range, whose parts do not matter, comes to the host. */
+/** Brings this rank's share of the fingerprint of a range to the host; the parts of `values` do not matter. */
 sherd_status sherdi_program_fingerprint(const sherdi_program *program, const sherdi_values *values);
 
 /* ---- events: acquire and release ---- */
 
-/** Gathers what is not there and what the plan gathers ahead, begins gradients, and is the trainer's use of them; as if
- *  it had not been called when it fails. E_NOMEM: what is held, or a gradient that is open, is in the way. */
+/** Gathers what is missing and what the plan gathers ahead, begins gradients, and emits the trainer's use of them. A call that fails
+ *  changes nothing. E_NOMEM: what is held, or a gradient that is open, is in the way. */
 sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, sherd_pass pass);
-/** Releases all that the acquire reached, whatever fails meanwhile; gradients that are complete are reduced. */
+/** Releases all that the acquire reached, whatever fails meanwhile; reduces gradients that are complete. */
 sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass);
-/** What is acquired counts as released, of all passes, whatever was to become of it; no operation. sherdi_program_forget and
- *  _window_begin follow. */
+/** Counts all that is acquired, for any pass, as released, whatever was to become of it; emits no operation. Call
+ *  sherdi_program_forget and _window_begin after it. */
 void sherdi_program_let_go(const sherdi_program *program);
-/** What releases have left for evaluation (eval_keep) is not gathered any more. */
+/** Gives up what releases left gathered for evaluation (eval_keep). */
 sherd_status sherdi_program_eval_leave(const sherdi_program *program);
-/** Nothing is gathered any more, and the passes begin anew. */
+/** Forgets all that is gathered, and begins the passes anew. */
 sherd_status sherdi_program_forget(const sherdi_program *program);
-/** Parameters are read for the next micro-batch, as much as there are slots. */
+/** Reads parameters for the next micro-batch, as many as there are slots. */
 sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
 
 /* ---- events: micro-batch and window ---- */
 
-/** Gradients that are still open are completed, in the order of the plan. Of open-ended units the ranks have the same ones by
- *  now: who has none of one that another has, began it (sherdi_program_gradient_begin). */
+/** Completes the gradients that are still open, in the order of the plan. By now all ranks have gradients of the same open-ended
+ *  units: a rank without one that another rank has began it (sherdi_program_gradient_begin). */
 sherd_status sherdi_program_micro_batch_end(const sherdi_program *program);
-/** What is reduced late is; what no micro-batch brought is zero; all of it comes to rest. */
+/** Reduces what is reduced late, zeroes what no micro-batch brought, and brings all of it to where it rests. */
 sherd_status sherdi_program_window_end(const sherdi_program *program);
-/** Slices that are staged come to rest: as soon as their slot is wanted again, and by the end of the window. */
+/** Brings staged slices to where they rest: as soon as their slot is needed again, and by the end of the window. */
 sherd_status sherdi_program_staged_drain(const sherdi_program *program);
-/** The next window knows nothing of the last one, however that ended. */
+/** Begins a window that knows nothing of the last one, however that one ended. */
 sherd_status sherdi_program_window_begin(const sherdi_program *program);
 
 /* ---- events: parts of the calls at a boundary ---- */
 
-/** The ranks exchange control data, so many bytes each. */
+/** Exchanges control data between the ranks, `len_bytes` of each. */
 sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes);
-/** Norms of tensors are added over the ranks, where a rank has a part of them. */
+/** Adds the norms of tensors over the ranks, where a rank has only a part of them. */
 sherd_status sherdi_program_sum(const sherdi_program *program);
-/** SHERDI_OP_COMMIT, SHERDI_OP_ABANDON, SHERDI_OP_ROLLBACK; nothing where no state is on a drive. */
+/** Emits SHERDI_OP_COMMIT, SHERDI_OP_ABANDON or SHERDI_OP_ROLLBACK; nothing where no state is on a drive. */
 sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind);
 
-/* What a walk over the blocks does with each. */
+/* What a walk over the blocks does with each block. */
 typedef enum sherdi_walk {
-    SHERDI_WALK_MEASURE = 0, /* of an optimizer that looks before it writes */
+    SHERDI_WALK_MEASURE = 0, /* the first sweep of an optimizer that measures before it writes */
     SHERDI_WALK_UPDATE,
-    SHERDI_WALK_REPUBLISH, /* new parameters from the master weights */
+    SHERDI_WALK_REPUBLISH, /* makes new parameters from the master weights */
     SHERDI_WALK_FINGERPRINT,
-    SHERDI_WALK_SAVE,      /* the state goes to a checkpoint, */
-    SHERDI_WALK_LOAD,      /* ... comes from one, and new parameters from its master weights; */
-    SHERDI_WALK_LOAD_SOME, /* ... some of it: the rest stays */
+    SHERDI_WALK_SAVE,      /* gives the state to a checkpoint */
+    SHERDI_WALK_LOAD,      /* takes it from one, and makes new parameters from its master weights */
+    SHERDI_WALK_LOAD_SOME, /* the same for some of the state: the rest stays */
 } sherdi_walk;
 
-/** State is read for the walk to come, as much as there are slots. */
+/** Reads state for the next walk, as much as there are slots. */
 sherd_status sherdi_program_read_ahead(const sherdi_program *program);
-/** Squares of what this rank holds of the gradient; the results of all kernels come to the host. */
+/** Sums the squares of what this rank holds of the gradient, and brings the results of all kernels to the host. */
 sherd_status sherdi_program_norm(const sherdi_program *program);
-/** ... of one parameter's, while a step is prepared. */
+/** Does the same for one parameter's gradient, while a step is prepared. */
 sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param);
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk);
-/** This rank ends its update after a failure. The others know nothing of it yet and still come to what the walk gathers on its
- *  way, and so does this one: what it brings does not matter, the exchange behind the walk tells all. */
+/** Ends this rank's update after a failure. The other ranks do not know of it yet, and still come to what the walk gathers on its
+ *  way; so this rank does too. What it brings does not matter: the exchange after the walk tells all ranks of the failure. */
 sherd_status sherdi_program_walk_leave(const sherdi_program *program);
-/** Results of a walk come to the host. */
+/** Brings the results of a walk to the host. */
 sherd_status sherdi_program_collect(const sherdi_program *program);
-/** What the ranks have updated goes to all, where it has not yet. */
+/** Sends what the ranks have updated to all ranks, where it has not been sent yet. */
 sherd_status sherdi_program_publish(const sherdi_program *program);
 
 /* ---- the plain run: program_plain.c ---- */
@@ -349,18 +351,18 @@ typedef enum sherdi_phase_name {
 
 typedef enum sherdi_told_parts {
     SHERDI_TELL_ONE = 0, /* one micro-batch, a boundary, a pass of EVAL */
-    SHERDI_TELL_FIRST,   /* these behind the first values, which are many operations */
-    SHERDI_TELL_ALL,     /* a second micro-batch too, where a window has more */
+    SHERDI_TELL_FIRST,   /* the first values, which are many operations, then the same */
+    SHERDI_TELL_ALL,     /* also a second micro-batch, where a window has more than one */
 } sherdi_told_parts;
 
 typedef sherd_status (*sherdi_told_fn)(void *ctx, sherdi_phase_name phase, const sherdi_op *op);
-/** All operations of a window that follows the plan. E_NOMEM, or what `fn` returns. */
+/** Calls `fn` with all operations of a window that follows the plan. Errors: E_NOMEM, or what `fn` returns. */
 sherd_status sherdi_program_tell(const sherdi_plan *plan, const sherdi_model *model,
                                  sherdi_told_parts parts, sherdi_told_fn fn, void *ctx);
-/** Seconds of a plain run at those rates. E_NOMEM. */
+/** Predicts the seconds of a plain run at these rates. E_NOMEM. */
 sherd_status sherdi_program_play(const sherdi_plan *plan, const sherdi_model *model,
                                  const sherd_rates *rates, sherd_prediction *out);
-/** "forward", ... */
+/** Returns "forward" and so on. */
 const char *sherdi_phase_name_text(sherdi_phase_name phase);
 
 /* ---- for the parts of the program ---- */
@@ -369,7 +371,7 @@ static inline sherdi_range sherdi_range_of(int where, size_t offset, size_t byte
 {
     return (sherdi_range){.where = (int16_t)where, .offset = offset, .bytes = bytes};
 }
-/** Where a parameter's own memory begins among all that is the trainer's: each element has the room of the widest. */
+/** Returns where a parameter's own memory begins in all memory of the trainer, in which every element has the room of the widest. */
 static inline size_t sherdi_trainer_offset(const sherdi_plan *plan, const sherdi_model *model,
                                            size_t param)
 {
@@ -383,103 +385,105 @@ static inline const char *sherdi_program_name(const sherdi_program *program, int
 {
     return program->model->units[unit].name;
 }
-/** Segment `index` of a unit's num_segments, in the order in which they are used. */
+/** Returns segment `index` of a unit's num_segments, in the order in which they are used. */
 static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan, int unit,
                                                         size_t index)
 {
     return &plan->segments[plan->unit_segments[plan->units[unit].first_segment + index]];
 }
-/** The lane of the kernels that work with memory of a space. */
+/** Returns the lane of the kernels that work with memory of a space. */
 static inline sherdi_lane_id sherdi_lane_at(sherdi_space space)
 {
     return space == SHERDI_SPACE_DEVICE ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST;
 }
 
-/** An operation without subject and ranges. */
+/** Returns an operation without subject and ranges. */
 sherdi_op sherdi_op_of(sherdi_op_kind kind, sherdi_lane_id lane);
-/** ... of a segment. */
+/** Returns one whose subject is a segment. */
 sherdi_op sherdi_op_of_segment(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_lane_id lane,
                                const sherdi_segment *segment);
-/** ... of a block, on what works where its state is updated. */
+/** Returns one whose subject is a block, for the kernels of the space in which its state is updated. */
 sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
                              const sherdi_block *block);
 void      sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_range range);
-/** This rank's slice of `whole` goes to all, and theirs come: all but its own slice is written. */
+/** Sets the ranges of a gather in place: this rank's slice of `whole` goes to all ranks and theirs come, so all of `whole` but this
+ *  rank's slice is written. */
 void         sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole);
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op);
-/** ... of one that makes `dst` of `src`. A copy is as long as its source, and counts what passes over the link. */
+/** Emits an operation that makes `dst` of `src`. A copy is as long as its source, and counts what passes over the link. */
 sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
                                  sherdi_range src);
-/** A copy of a segment's bytes on a lane of the link. */
+/** Emits a copy of a segment's bytes on a lane of the link. */
 sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
                                  const sherdi_segment *segment, sherdi_range dst, sherdi_range src);
-/** A parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA or SHERDI_AT_TRAINER_GRAD. */
+/** Returns the range of a parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA or SHERDI_AT_TRAINER_GRAD. */
 sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param);
 
-/** The n-th unit that an acquire of `unit` reaches: itself, then those it reads; -1: no more. */
+/** Returns the n-th unit that an acquire of `unit` reaches: the unit itself, then those it reads; -1: there are no more. */
 int sherdi_program_reached(const sherdi_model *model, int unit, size_t n);
-/** Parameters that each extent has to come. */
+/** Counts, for each extent, the parameters whose values have to come. */
 void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *plan,
                                const sherdi_model *model);
-/** Where gradients of a segment are made. */
+/** Returns where gradients of a segment are made. */
 sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment);
-/** Where a block's gradient rests, or passes between drive and memory. */
+/** Returns where a block's gradient rests, or passes between drive and memory. */
 sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block);
-/** It comes from the drive, goes back to it; nothing for one that rests in memory. */
+/** Read it from the drive, and write it back; they do nothing for a gradient that rests in memory. */
 sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block);
 sherd_status sherdi_program_gradient_write(const sherdi_program *program,
                                            const sherdi_block   *block);
-/** Whether a unit has a gradient where it is made, open or complete and retained. */
+/** Returns whether a unit has a gradient where it is made: an open one, or a complete one that is retained. */
 int sherdi_program_has_gradient(const sherdi_program *program, int unit);
-/** E_NOMEM when another gradient is where the unit's is made. */
+/** Returns E_NOMEM when another gradient lies where the unit's is made. */
 sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit);
 sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit);
 sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit);
-/** Debug: nobody reads that any more. */
+/** Debug: poisons a range that nobody reads any more. */
 sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range);
 
-/** Integers of the deterministic mode become fp32, in device memory. */
+/** Widens integers of the deterministic mode to fp32, in device memory. */
 sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_segment *segment,
                                   sherdi_range src, sherdi_range dst);
-/** A block's state: where it rests, or in the slot that a walk takes. */
+/** Returns a block's state: where it rests, or in the slot that a walk takes. */
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
-/** ... the values that are kept with it on storage (sherdi_block_keeps_values), in that slot; */
+/** Returns the values that are kept with that state on storage (sherdi_block_keeps_values), in that slot. */
 sherdi_range sherdi_state_values_at(const sherdi_plan *plan, const sherdi_block *block);
-/** ... and the compute type of it where it rests in memory, or passes on its way to the trainer's. */
+/** Returns the block's parameters in the compute type: where they rest in memory, or pass on their way to the trainer's. */
 sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
                                      const sherdi_block *block);
-/** What fingerprints of a space's kernels are added to. */
+/** Returns what fingerprints of a space's kernels are added to. */
 sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space);
-/** Results of kernels are zero again, so many bytes of them. */
+/** Sets `bytes` bytes of the results of kernels to zero. */
 sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, size_t bytes);
 
-/** The first bytes of the slot that the extent of that number takes; how many slots and extents there are. */
+/** Return the first `bytes` bytes of the slot that the extent of that number takes; the number of slots; the number of extents. */
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,
                               size_t bytes);
 size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
 size_t       sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring ring);
-/** Most transfers that are under way at once: out of each slot and into it, tails apart, and one more. */
+/** Returns the most transfers that are under way at once: out of each slot and into it, tails apart, and one more. */
 size_t sherdi_program_transfers(const sherdi_plan *plan);
-/** Between an extent and the slot of that number. */
+/** Returns a transfer between an extent and the slot of that number. */
 sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring ring,
                                 size_t number, size_t extent, int unit);
-/** The same for the tail of an extent of the state, which lies behind it in the slot; it has one (sherdi_plan_tail). */
+/** Returns the same for the tail of an extent of the state, which lies behind the extent in the slot; the extent must have one
+ *  (sherdi_plan_tail). */
 sherdi_op sherdi_op_of_tail(const sherdi_plan *plan, sherdi_op_kind kind, size_t number,
                             size_t extent, int unit);
-/** An extent comes into the slot of that number, unless it is there; goes back from it with its tail; the slot is free. */
+/** Read an extent into the slot of that number, unless it is there; write it back with its tail, which frees the slot. */
 sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring ring, size_t number,
                                  size_t extent, int unit);
 sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring ring, size_t number,
                                   size_t extent, int unit);
-/** The tail of what is there comes too, unless it is there. */
+/** Reads the tail of the extent that is there, unless the tail is there too. */
 sherd_status sherdi_program_read_tail(const sherdi_program *program, sherdi_ring ring,
                                       size_t number, size_t extent, int unit);
 
 const char *sherdi_op_kind_name(sherdi_op_kind kind);
 const char *sherdi_lane_name(sherdi_lane_id lane);
-/** "reads", "writes", "adds". */
+/** Returns "reads", "writes" or "adds". */
 const char *sherdi_access_name(sherdi_access access);
-/** "gathered units", ..., "file of state". */
+/** Returns "gathered units", ..., "file of state". */
 const char *sherdi_where_name(const sherdi_plan *plan, int where);
 
 #endif
