@@ -1,5 +1,5 @@
-/* The transports by name: which ranks each can hold, and how a world over it is made. What it does once it is there is
- * sherdi_world_ops. One table each, all named in transport_list.h. */
+/* The transports by name: which ranks each can connect, and how a world over it is created. What a transport does in a world is
+ * sherdi_world_ops. Each transport has one table; all are named in transport_list.h. */
 #ifndef SHERDI_COLLECTIVES_TRANSPORT_H
 #define SHERDI_COLLECTIVES_TRANSPORT_H
 
@@ -10,11 +10,11 @@
 
 struct procs_params;
 
-/* What ranks may be. */
+/* What the ranks of a transport may be. */
 #define SHERDI_TRANSPORT_ALONE     1u  /* one rank */
 #define SHERDI_TRANSPORT_PROCESSES 2u  /* processes of one host */
-#define SHERDI_TRANSPORT_HOSTS     4u  /* ... or of several */
-#define SHERDI_TRANSPORT_MPI       8u  /* processes that MPI started: it does the meeting */
+#define SHERDI_TRANSPORT_HOSTS     4u  /* processes of several hosts */
+#define SHERDI_TRANSPORT_MPI       8u  /* processes that MPI started; MPI makes them meet */
 #define SHERDI_TRANSPORT_DEVICES   16u /* each has a device of its own, whose memory NCCL moves */
 
 typedef struct sherdi_transport {
@@ -22,9 +22,9 @@ typedef struct sherdi_transport {
     uint32_t    holds;
     int         is_built; /* 0: `create` says what this build lacks */
 
-    /* One rank among processes, or alone. Collective. NULL: its ranks are neither. */
+    /* Creates the world of one rank among processes, or alone. Collective. NULL: its ranks are neither. */
     sherd_status (*create)(const struct procs_params *params, sherd_world **out);
-    /* All ranks, as threads of this process; `params` are checked. NULL: they cannot be. */
+    /* Creates the worlds of all ranks as threads of this process; `params` are checked already. NULL: its ranks cannot be threads. */
     sherd_status (*create_threads)(int world_size, const sherd_world_params *params,
                                    sherd_world **worlds_out);
 } sherdi_transport;
@@ -33,13 +33,13 @@ typedef struct sherdi_transport {
 #include "collectives/transport_list.h"
 #undef SHERDI_TRANSPORT
 
-/** NULL when there is none of that name, or `name` is NULL. */
+/** Returns the transport of that name; NULL when there is none, or `name` is NULL. */
 const sherdi_transport *sherdi_transport_find(const char *name);
-/** Whether ranks over the transport of that name have a device each; 0 for NULL. */
+/** Returns whether ranks over the transport of that name have a device each; 0 for NULL. */
 int sherdi_transport_wants_device(const char *name);
-/** NULL past the last. */
+/** Returns a transport by index; NULL past the last. */
 const sherdi_transport *sherdi_transport_at(size_t index);
-/** "self, threads, ...": those that this build has. */
+/** Writes the names of the transports that this build has: "self, threads, ...". */
 void sherdi_transport_names(char *text, size_t len_bytes);
 
 #endif
