@@ -479,7 +479,7 @@ typedef struct sherd_step_report {
     double gather_s, reduce_s, copy_s; /* duration of the transfers, exposed or hidden */
     double compute_s;                  /* the trainer's work, between acquire and release */
     double exposed_s;                  /* of the engine in total: the waits and the boundary */
-    double hidden_s; /* the part of gathers and reductions that was not waited for */
+    double hidden_s;                   /* part of gathers and reductions that was not waited for */
 } sherd_step_report;
 SHERD_API void sherd_step_report_init(sherd_step_report *report);
 
@@ -721,8 +721,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_query(const sherd_engine 
 
 typedef struct sherd_load_params {
     size_t struct_size;
-    int weights_only; /* 1: parameters only; the rest of the state begins at zero, counters stay */
-    int reserved;     /* keeps the layout; zero */
+    int    weights_only; /* 1: parameters only; other state begins at zero, counters stay */
+    int    reserved;     /* keeps the layout; zero */
     /* Patterns of names, as in a shell (fnmatch). may_miss: parameters of this model that the checkpoint may lack; they keep
      * their values or are filled afterwards. may_be_extra: parameters of the checkpoint that this model may lack. A shape that
      * differs counts as both. */
