@@ -99,7 +99,7 @@ typedef struct sherdi_update_args {
             float *master, *m, *v;
         };
     };
-    void *param; /* receives the new value in param_dtype; NULL: the master is the parameter */
+    void           *param; /* receives the new value in param_dtype; NULL: it is the master */
     sherd_dtype     param_dtype;
     sherdi_encoding encodings[SHERDI_UPDATE_MOST_PARTS];
     uint64_t        step;      /* the optimizer's, for encodings that round at random */
@@ -134,8 +134,8 @@ typedef struct sherdi_reduce_args {
     size_t             count_elems;
     float              scale;
     int                accumulate;
-    void *const *more_dsts; /* receive the same result; may be NULL; each may be one of srcs */
-    int          num_more_dsts;
+    void *const       *more_dsts; /* receive the result too; may be NULL; each may be one of srcs */
+    int                num_more_dsts;
 } sherdi_reduce_args;
 
 /* One slice of a deterministic reduction: acc[i] (+)= the sum over k of the integers of srcs[k][i]; see sherdi_fixed_element. Without
@@ -233,7 +233,7 @@ typedef struct sherdi_event sherdi_event;
 typedef struct sherdi_device_ops {
     size_t      struct_size;
     const char *name;
-    int is_async; /* 0: device memory is host memory, and every call has ended when it returns */
+    int is_async; /* 0: device memory is host memory, every call has ended when it returns */
 
     /* Required. Allocates zeroed memory, SHERD_ALIGN_BYTES aligned, and enters it in `mem` under `purpose`. May block. */
     sherd_status (*alloc)(sherdi_backend *lane, sherdi_mem *mem, sherdi_mem_purpose purpose,
@@ -333,7 +333,7 @@ typedef struct sherdi_cpu_params {
     int share;   /* number of this rank among the `shares` that may run on the same CPUs */
     int shares;  /* at least 1 */
     int rank;    /* for the log; -1: none */
-    int is_idle; /* 1: it will run next to nothing: no threads are made, the caller runs all tasks */
+    int is_idle; /* 1: runs next to nothing: no threads are made, the caller runs all tasks */
 } sherdi_cpu_params;
 
 /**

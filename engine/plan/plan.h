@@ -100,7 +100,7 @@ typedef struct sherdi_plan_unit {
     int    is_open_ended; /* SHERD_USES_ANY: backward_uses are listed, but any number may come; the
                              gradient is open until the micro-batch ends */
     int    retains_grads; /* a complete gradient keeps its place until the micro-batch ends */
-    size_t eval_kept; /* number among the units that an evaluation keeps, from 1 on; 0: not kept */
+    size_t eval_kept;     /* number among the units kept for evaluation, from 1 on; 0: not kept */
 } sherdi_plan_unit;
 
 /* A part of a slice on NVMe that is read and written as one: extent `i` of the parameters' tier is piece i. The pieces of a
@@ -109,7 +109,7 @@ typedef struct sherdi_piece {
     int    segment;
     size_t offset_elems; /* from the start of the slice */
     size_t elems;
-    int is_never_written; /* padding of a frozen segment: its tier makes zeros, and reads nothing */
+    int    is_never_written; /* frozen segment's padding: its tier makes zeros, and reads nothing */
 } sherdi_piece;
 
 /* A part of what a rank updates. The parts of its state lie one after the other: each is `elems` long and begins `stride_elems`
@@ -240,11 +240,11 @@ typedef struct sherdi_plan {
     sherdi_machine  machine;
     int             rank, world_size;
 
-    sherdi_types types;  /* for parameters with the engine's compute type */
-    sherdi_types wide;   /* for parameters that are fp32 beside it */
-    int has_accumulator; /* gradients are added to those kept so far, or kept in another type */
-    int is_sliced;       /* this rank updates a slice (stage >= 1), else everything */
-    int has_slices; /* gradients are reduced to slices in backward: stages 2, 3, and deterministic */
+    sherdi_types types;           /* for parameters with the engine's compute type */
+    sherdi_types wide;            /* for parameters that are fp32 beside it */
+    int          has_accumulator; /* gradients are added to those kept, or kept in another type */
+    int          is_sliced;       /* this rank updates a slice (stage >= 1), else everything */
+    int has_slices; /* gradients are reduced in backward, to slices: stages 2, 3, deterministic */
     int has_transient;    /* gradients are made in the transient pool */
     int is_deterministic; /* gradients are kept as 64-bit integers, a slice at every stage */
     int fixed_shift;      /* 50 - ceil(log2(ranks * accumulation)): the integers count 2^-shift */

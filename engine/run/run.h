@@ -21,9 +21,9 @@ typedef struct sherdi_run {
     sherdi_drive    drive;
     uint64_t        given[SHERDI_LANES]; /* number of the operation that was given last */
     /* by number of the operation; NULL: the lane is the host's */
-    sherdi_event *events[SHERDI_LANES][SHERDI_RUN_EVENTS];
-    const void   *given_mine; /* of an exchange: this rank's data, and room for that of all ranks */
-    void         *given_all;
+    sherdi_event       *events[SHERDI_LANES][SHERDI_RUN_EVENTS];
+    const void         *given_mine; /* of an exchange: this rank's data, and room for all ranks' */
+    void               *given_all;
     sherdi_block_fn     block_fn; /* of the walk under way */
     void               *block_ctx;
     sherdi_state_record record; /* for a commit; or what a rollback found */
