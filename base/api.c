@@ -77,6 +77,9 @@ sherd_status sherdi_api_check(const void *given, sherdi_api_struct which)
 
 sherd_status sherdi_api_read(const void *given, sherdi_api_struct which, void *whole)
 {
+    if (given == NULL) {
+        return SHERD_OK;
+    }
     SHERDI_TRY(sherdi_api_check(given, which));
     memcpy(whole, given, *(const size_t *)given);
     return SHERD_OK;

@@ -34,7 +34,8 @@ typedef enum sherdi_api_struct {
  *  it is or as it was when it ended in an earlier one of its fields: so no field is ever there in part. */
 sherd_status sherdi_api_check(const void *given, sherdi_api_struct which);
 
-/** The same check, and then what `given` has of the struct over `whole`, which its _init has filled. */
+/** The same check, and then what `given` has of the struct over `whole`, which its _init has filled; where `given` is NULL, the
+ *  defaults stay in `whole`. */
 sherd_status sherdi_api_read(const void *given, sherdi_api_struct which, void *whole);
 /** As much of `whole` as a checked `out` has room for, whose size stays. */
 void sherdi_api_write(const void *whole, void *out);

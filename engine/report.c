@@ -266,6 +266,7 @@ sherd_status sherd_engine_predict(sherd_engine *engine, const sherd_rates *rates
     sherdi_plan     *plan;
     sherd_status     status;
 
+    SHERDI_TRY(sherdi_api_need(rates != NULL, "sherd_engine_predict", "rates"));
     sherd_rates_init(&given);
     SHERDI_TRY(sherdi_api_read(rates, SHERDI_API_RATES, &given));
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_PREDICTION));

@@ -312,9 +312,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_create(sherd_world        *wo
                                                           const sherd_config *config,
                                                           sherd_engine      **out);
 
-/* Declarations: every rank makes the same ones, before seal; `params` is required. Each call is local; seal compares the models
- * of all ranks and names the first difference. A model has at most 2^17 units, 2^17 acquires in a pass, and 2^20 parameters;
- * more are E_INVAL. */
+/* Declarations: every rank makes the same ones, before seal. Units and parameters have names, so their `params` are required. Each
+ * call is local; seal compares the models of all ranks and names the first difference. A model has at most 2^17 units, 2^17
+ * acquires in a pass, and 2^20 parameters; more are E_INVAL. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_group_add(sherd_engine             *engine,
                                                       const sherd_group_params *params,
                                                       sherd_group              *out);

@@ -69,9 +69,7 @@ sherd_status sherdi_weights_check_phase(const sherd_engine *engine)
 static sherd_status params_read(const sherd_export_params *params, sherd_export_params *out)
 {
     sherd_export_params_init(out);
-    if (params != NULL) {
-        SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EXPORT_PARAMS, out));
-    }
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EXPORT_PARAMS, out));
     return sherd_dtype_bytes(out->dtype) != 0
                ? SHERD_OK
                : sherdi_fail(SHERD_E_INVAL, "sherd_export_params.dtype is %d, which is no type",

@@ -111,9 +111,7 @@ static sherd_status import_begin(import *m, const import_file *from,
 
     SHERDI_TRY(sherdi_api_need(from->path != NULL, "an import", "path"));
     sherd_import_params_init(&m->params);
-    if (given != NULL) {
-        SHERDI_TRY(sherdi_api_read(given, SHERDI_API_IMPORT_PARAMS, &m->params));
-    }
+    SHERDI_TRY(sherdi_api_read(given, SHERDI_API_IMPORT_PARAMS, &m->params));
     SHERDI_TRY(
         sherdi_weights_maps_open(mem, &model, m->params.tensors, m->params.num_tensors, &m->maps));
     SHERDI_TRY(from->is_raw ? sherdi_weights_open_raw(mem, from->path, from->header_bytes,

@@ -700,9 +700,7 @@ sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir, const 
 
     sherd_load_params_init(&l.params);
     SHERDI_TRY(load_check(engine, dir));
-    if (params != NULL) {
-        SHERDI_TRY(sherdi_api_read(params, SHERDI_API_LOAD_PARAMS, &l.params));
-    }
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_LOAD_PARAMS, &l.params));
     SHERDI_TRY(sherd_checkpoint_wait(engine, NULL));
     sherd_checkpoint_report_init(&engine->checkpoint);
     status = load_run(&l, tag);

@@ -376,9 +376,7 @@ sherd_status sherd_checkpoint_verify(sherd_checkpoint          *checkpoint,
 
     SHERDI_TRY(sherdi_api_need(checkpoint != NULL, "sherd_checkpoint_verify", "the checkpoint"));
     sherd_verify_params_init(&given);
-    if (params != NULL) {
-        SHERDI_TRY(sherdi_api_read(params, SHERDI_API_VERIFY_PARAMS, &given));
-    }
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_VERIFY_PARAMS, &given));
     m           = sherdi_reader_manifest(checkpoint->reader);
     v.all_bytes = m->data_bytes;
     for (int r = 0; r < m->world_size; r++) {

@@ -440,9 +440,7 @@ sherd_status sherd_checkpoint_import(const char *path, const char *dir, const ch
     SHERDI_TRY(model == NULL ? SHERD_OK : sherdi_api_check(model, SHERDI_API_CHECKPOINT_PARAM));
     SHERDI_TRY(sherdi_checksum_check_built());
     sherd_import_params_init(&m.params);
-    if (params != NULL) {
-        SHERDI_TRY(sherdi_api_read(params, SHERDI_API_IMPORT_PARAMS, &m.params));
-    }
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_IMPORT_PARAMS, &m.params));
     sherdi_mem_init(&mem);
     sherdi_manifest_init(&m.manifest, &mem);
     status = import_check(&m, path, model, num_params);

@@ -255,9 +255,7 @@ static sherd_status owner_read(const sherd_engine *engine, const sherd_blob_para
     sherd_blob_params given;
 
     sherd_blob_params_init(&given);
-    if (params != NULL) {
-        SHERDI_TRY(sherdi_api_read(params, SHERDI_API_BLOB_PARAMS, &given));
-    }
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_BLOB_PARAMS, &given));
     *kind = given.is_per_rank ? SHERDI_BLOB_OF_RANK : SHERDI_BLOB_GLOBAL;
     *rank = given.rank < 0 ? engine->rank : given.rank;
     *rank = given.is_per_rank ? *rank : 0;

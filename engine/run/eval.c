@@ -59,9 +59,7 @@ sherd_status sherd_eval_begin(sherd_engine *engine, const sherd_eval_params *par
 
     sherd_eval_params_init(&given);
     SHERDI_TRY(phase_check(engine, "sherd_eval_begin"));
-    if (params != NULL) {
-        SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EVAL_PARAMS, &given));
-    }
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EVAL_PARAMS, &given));
     argument = (sherdi_argument){"keep_units", given.keep_units};
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_eval_begin", &argument, 1,
                                  begin_check(engine, given.keep_units)));

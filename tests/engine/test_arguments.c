@@ -238,8 +238,9 @@ static void every_size_is_tried(rig *r, const known_struct *known)
         free(given);
     }
     CHECK_STATUS(known->call == call_world || known->call == call_simulate ||
-                         known->call == call_apply || known->call == call_wait ||
-                         known->call == call_blob || known->call == call_eval
+                         known->call == call_group || known->call == call_apply ||
+                         known->call == call_wait || known->call == call_blob ||
+                         known->call == call_eval
                      ? SHERD_OK
                      : SHERD_E_INVAL,
                  known->call(r, NULL));
@@ -463,7 +464,6 @@ static void engines_without_an_argument_refuse(void)
     REFUSED(sherd_world_split(world, 0, 0, NULL));
     rig_open(&r, world, &OPTIONS);
     REFUSED(sherd_group_add(r.engine, &group_params, NULL));
-    REFUSED(sherd_unit_add(r.engine, NULL, &r.units[0]));
     REFUSED(sherd_engine_describe_run(r.engine, NULL));
     REFUSED(sherd_engine_plan(r.engine, SHERD_PLAN_TABLE, NULL, NULL));
     REFUSED(sherd_copy(r.engine, NULL, &r, 1));

@@ -95,7 +95,7 @@ static void calls_refuse_a_null_engine(void)
     sherd_engine_destroy(NULL);
 }
 
-static void declarations_refuse_null(void)
+static void declarations_refuse_what_is_missing(void)
 {
     rig                r = self_rig(&STAGE[2]);
     sherd_group_params group;
@@ -108,9 +108,10 @@ static void declarations_refuse_null(void)
     sherd_group_params_init(&group);
     sherd_unit_params_init(&unit);
     sherd_param_params_init(&param);
-    CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, NULL, &g));
+    CHECK_OK(sherd_group_add(r.engine, NULL, &g)); /* the defaults */
     CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, &group, NULL));
-    CHECK_STATUS(SHERD_E_INVAL, sherd_unit_add(r.engine, NULL, &u));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_unit_add(r.engine, NULL, &u)); /* they have no name */
+    CHECK_ERROR_SAYS("name");
     CHECK_STATUS(SHERD_E_INVAL, sherd_unit_add(r.engine, &unit, &u));
     CHECK_ERROR_SAYS("name");
     unit.name = "";
@@ -119,6 +120,7 @@ static void declarations_refuse_null(void)
     CHECK_STATUS(SHERD_E_INVAL, sherd_unit_add(r.engine, &unit, NULL));
     CHECK_OK(sherd_unit_add(r.engine, &unit, &u));
     CHECK_STATUS(SHERD_E_INVAL, sherd_param_add(r.engine, u, NULL, &p));
+    CHECK_ERROR_SAYS("name");
     CHECK_STATUS(SHERD_E_INVAL, sherd_param_add(r.engine, u, &param, &p));
     CHECK_ERROR_SAYS("name");
     param.name = "param";
@@ -915,7 +917,7 @@ static void unfilled_on_one_rank_fails_on_all(void)
 static const test_case CASES[] = {
     CASE(create_refuses_null),
     CASE(calls_refuse_a_null_engine),
-    CASE(declarations_refuse_null),
+    CASE(declarations_refuse_what_is_missing),
     CASE(structs_refuse_a_wrong_size),
     CASE(structs_of_an_older_header_are_taken),
     CASE(step_report_refuses_a_wrong_size_before_anything_happens),
