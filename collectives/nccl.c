@@ -268,13 +268,11 @@ static sherd_status nccl_warm(sherd_world *world, int has_vendor_sums)
 
 static int registers(const struct sherdi_nccl *nccl)
 {
-    const char *wanted = getenv("SHERD_NCCL_REGISTER");
-
     if (nccl->options.has_windows) {
         return 1;
     }
-    return !nccl->is_foreign && sherdi_nccl_api.CommRegister != NULL &&
-           sherdi_nccl_api.CommDeregister != NULL && (wanted == NULL || strcmp(wanted, "0") != 0);
+    return !nccl->is_foreign && !nccl->options.is_unregistered &&
+           sherdi_nccl_api.CommRegister != NULL && sherdi_nccl_api.CommDeregister != NULL;
 }
 
 #ifndef NCCL_WIN_COLL_SYMMETRIC

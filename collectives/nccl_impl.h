@@ -9,7 +9,7 @@
 
 /* nccl_options.c; the same on all ranks. */
 typedef struct sherdi_nccl_options {
-    int has_all_to_all, has_windows;
+    int has_all_to_all, has_windows, is_unregistered;
     int policy;    /* 0: default, 1: efficiency, 2: zero */
     int most_ctas; /* 0: as many as NCCL likes */
 } sherdi_nccl_options;

@@ -2,11 +2,12 @@
  * the world, before there is a configuration, so these are no keys of one. Which of them pays is a matter of machine and
  * library, and measured (docs/gpu.md); without the variable everything is as it was.
  *
- *   alltoall    ncclAlltoAll instead of a group of sends and receives (library of 2.28 or newer)
- *   windows     the world's memory is NCCL's own and registered as symmetric windows, of which the library makes direct
- *               copies, by copy engines too (2.27 or newer)
- *   policy=P    CTA policy of the communicator: default, efficiency, or zero, which leaves copies to the copy engines
- *   ctas=N      at most N thread blocks of a collective
+ *   alltoall        ncclAlltoAll instead of a group of sends and receives (library of 2.28 or newer)
+ *   windows         the world's memory is NCCL's own and registered as symmetric windows, of which the library makes direct
+ *                   copies, by copy engines too (2.27 or newer)
+ *   policy=P        CTA policy of the communicator: default, efficiency, or zero, which leaves copies to the copy engines
+ *   ctas=N          at most N thread blocks of a collective
+ *   unregistered    the world's memory is not registered with NCCL; by default it is, where the library can
  *
  * What the library cannot do is refused, with what it would need. */
 #include "collectives/nccl_impl.h"
@@ -82,8 +83,13 @@ static sherd_status word_read(const char *word, sherdi_nccl_options *out)
     if (strncmp(word, "ctas=", 5) == 0) {
         return ctas_read(word + 5, out);
     }
+    if (strcmp(word, "unregistered") == 0) {
+        out->is_unregistered = 1;
+        return SHERD_OK;
+    }
     return sherdi_fail(SHERD_E_INVAL,
-                       VARIABLE " has \"%s\"; its words are alltoall, windows, policy=P and ctas=N",
+                       VARIABLE " has \"%s\"; its words are alltoall, windows, policy=P, ctas=N "
+                                "and unregistered",
                        word);
 }
 
@@ -106,6 +112,10 @@ sherd_status sherdi_nccl_options_read(sherdi_nccl_options *out)
         if (*word != '\0') {
             SHERDI_TRY(word_read(word, out));
         }
+    }
+    if (out->has_windows && out->is_unregistered) {
+        return sherdi_fail(SHERD_E_INVAL, VARIABLE ": memory in windows is registered memory; "
+                                                   "windows or unregistered, not both");
     }
     return SHERD_OK;
 }
@@ -134,6 +144,8 @@ void sherdi_nccl_options_log(const sherdi_nccl_options *options, int rank)
     sherdi_log(SHERD_LOG_INFO, rank, "NCCL %d.%d.%d: all-to-all by %s, memory %s, policy %s, %s",
                version / 10000, version / 100 % 100, version % 100,
                options->has_all_to_all ? "ncclAlltoAll" : "sends and receives",
-               options->has_windows ? "in symmetric windows" : "as the device gives it",
+               options->has_windows       ? "in symmetric windows"
+               : options->is_unregistered ? "unregistered"
+                                          : "as the device gives it",
                POLICIES[options->policy], ctas);
 }

@@ -177,8 +177,8 @@ static void put_environment(json_t *list)
         "MASTER_ADDR",         "MASTER_PORT",   "OMPI_COMM_WORLD_SIZE",
         "SLURM_NTASKS",        "SLURM_STEP_ID", "SHERD_IO",
         "SHERD_TRACE",         "SHERD_BACKEND", "SHERD_NCCL_LIBRARY",
-        "SHERD_NCCL_REGISTER", "SHERD_TIMEOUT", "SHERD_MPI_LIBRARY",
-        "SHERD_NCCL_OPTIONS",  "PMI_SIZE",
+        "SHERD_NCCL_OPTIONS",  "SHERD_TIMEOUT", "SHERD_MPI_LIBRARY",
+        "SHERD_CUDNN_LIBRARY", "SHERD_LIBRARY", "PMI_SIZE",
     };
 
     put(list, "launcher", sherd_launcher() != NULL ? sherd_launcher() : "none: one rank alone");

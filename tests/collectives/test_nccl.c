@@ -70,9 +70,9 @@ SUITE_AT(8)
 static void nccl_suite_holds_without_registered_memory(void)
 {
     run_with("refuse", 3, "part_suite", -1);
-    CHECK_INT(0, setenv("SHERD_NCCL_REGISTER", "0", 1));
+    CHECK_INT(0, setenv("SHERD_NCCL_OPTIONS", "unregistered", 1));
     ranks_run_part(2, "part_suite", -1);
-    CHECK_INT(0, unsetenv("SHERD_NCCL_REGISTER"));
+    CHECK_INT(0, unsetenv("SHERD_NCCL_OPTIONS"));
 }
 
 /* ------------------------------------------------------------------ options -- */
@@ -113,8 +113,8 @@ static void part_other_options(void)
 
 static void nccl_options_that_cannot_be_are_refused(void)
 {
-    static const char *const WRONG[] = {"alltoall,widows", "ctas=0", "ctas=65", "ctas=many",
-                                        "policy=best"};
+    static const char *const WRONG[] = {"alltoall,widows", "ctas=0",      "ctas=65",
+                                        "ctas=many",       "policy=best", "windows,unregistered"};
 
     for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
         run_optioned(WRONG[i], 2, "part_refuses_options");
