@@ -52,12 +52,13 @@ def gathered_parameters(of: nn.Module | torch.Tensor | Iterable[torch.Tensor], m
     Parameters that no engine has are left as they are. Collective, between steps; no forward of the engine inside.
     """
     chosen = list(of.parameters()) if isinstance(of, nn.Module) else [of] if isinstance(of, torch.Tensor) else list(of)
+    modify = modify or modifier_rank is not None
     shown = [Shown(engine, param) for engine, param in owned(chosen)]
     try:
         for one in shown:
-            one.show()
+            one.show(modify)
         yield
-        if modify or modifier_rank is not None:
+        if modify:
             for one in shown:
                 one.write_back(modifier_rank or 0)
     finally:
@@ -82,25 +83,26 @@ class Shown:
     def __init__(self, engine: "Engine", param: Param) -> None:
         self.engine, self.param = engine, param
         self.bound = engine.driver.by_number[param.number]
-        self.exact: torch.Tensor | None = None
-        self.begun: torch.Tensor | None = None
+        self.is_shown = False
+        self.exact: torch.Tensor | None = None  # fp32, kept for write_back
 
-    def show(self) -> None:
-        self.exact = weights.read(self.engine.core, self.param)
-        values = self.exact.to(self.bound.awake.dtype, copy=True)
-        self.begun = values.clone()
-        self.param.tensor.data = values.to(self.bound.awake.device)
+    def show(self, modify: bool) -> None:
+        exact = weights.read(self.engine.core, self.param)
+        self.exact = exact if modify else None
+        self.param.tensor.data = exact.to(self.bound.awake.dtype, copy=modify).to(self.bound.awake.device)
+        self.is_shown = True
         self.engine.refusals.shown.add(id(self.param.tensor))
 
     def write_back(self, root: int) -> None:
         """Collective."""
         core, world = self.engine.core, self.engine.world
         values = self.param.tensor.data.detach().to("cpu").contiguous()
-        assert self.exact is not None and self.begun is not None
-        if values.shape != self.begun.shape:
-            raise StateError(f"parameter {self.param.name} is {list(self.begun.shape)} and was given {list(values.shape)} inside "
+        assert self.exact is not None
+        if values.shape != self.exact.shape:
+            raise StateError(f"parameter {self.param.name} is {list(self.exact.shape)} and was given {list(values.shape)} inside "
                              f"gathered_parameters(): a shape does not change")
-        same = (values == self.begun) | (values.isnan() & self.begun.isnan())
+        begun = self.exact.to(self.bound.awake.dtype)
+        same = (values == begun) | (values.isnan() & begun.isnan())
         made = torch.where(same, self.exact, values.to(torch.float32)).contiguous()
         is_changed = bytearray([not bool(same.all())])
         if world.size > 1:
@@ -113,7 +115,8 @@ class Shown:
 
     def hide(self) -> None:
         self.engine.refusals.shown.discard(id(self.param.tensor))
-        if self.exact is not None:
+        if self.is_shown:
             self.param.tensor.data = self.bound.asleep
             self.bound.version = self.param.tensor._version
-        self.exact = self.begun = None
+        self.is_shown = False
+        self.exact = None
