@@ -498,10 +498,20 @@ HEAD = """# DeepSpeed's keys, one by one
 
 <!-- Written by tools/deepspeed_keys.py of deepspeed {version}. -->
 
-What DeepSpeed {version} reads of a configuration, with the types and defaults of its own source, and what sherd makes of each key. Keys that have
-an effect here are explained in [configuration.md](configuration.md), and so is why the others have none; "refused unless off" is
-for what would train something else than the file says. `python3 tools/deepspeed_keys.py` FILE
-prints what another release changed; FILE is its source archive, a wheel, or the folder in which it is installed.
+This page lists every key that DeepSpeed {version} reads from a configuration, and says what sherd does with it. It is for everyone who brings a
+DeepSpeed file along. Types and defaults are those of DeepSpeed's own source. The column *for* names the optimizers or schedules that read the key.
+
+| here | what sherd does |
+|---|---|
+| honoured | the key has an effect; [configuration.md](configuration.md) explains it |
+| any value is right | the key has no effect, and no value would change a result |
+| ignored with a warning | the key has no effect; a value other than the default gives a warning |
+| refused unless off | a value other than the default is an error, because sherd would train something else than the file says |
+| as `BLOCK`: ... | the key is treated as the block in which it stands |
+| read as `KEY`: ... | the key is another name of `KEY` |
+
+[configuration.md](configuration.md) says why a key has no effect. `python3 tools/deepspeed_keys.py` FILE prints what another release of DeepSpeed
+changed; FILE is its source archive, a wheel, or the folder in which it is installed.
 
 | key | type | default there | for | here |
 |---|---|---|---|---|
@@ -509,7 +519,8 @@ prints what another release changed; FILE is its source archive, a wheel, or the
 REMOVED = """
 ## Removed keys
 
-DeepSpeed {version} refuses a file that has one of these, whatever its value. Files of older releases have them, and sherd goes by what they ask for.
+DeepSpeed {version} refuses a file that has one of these keys, whatever its value. Files of older releases have them, so sherd does what they ask for:
+each key is treated as the last column says.
 
 | key | here |
 |---|---|

@@ -249,26 +249,29 @@ sherd_status sherd_config_dump(const sherd_config *config, sherd_write_fn write,
 static const char PAGE_HEAD[] =
 "# Configuration\n\n"
 "<!-- Written by `sherd config --reference` from engine/config/config_keys.h and config_unused.h. -->\n\n"
-"A configuration is a JSON file in the form that DeepSpeed made common. Comments (`//`, `#`,\n"
-"`/* */`) and trailing commas are allowed. Numbers may be written as `5e8` or `500000000`.\n"
-"Every message names file, line, column and key. Keys without effect stand at the end, told apart by why.\n\n"
-"**Unknown keys** warn, with the nearest known name. In the blocks marked *closed* they are\n"
-"errors. Keys that start with `_` or are named `comment` are skipped. Duplicate keys are errors.\n\n"
-"**\"auto\"** leaves a value to the program (`sherd_config_set`), else to the rule in the "
-"column,\n"
-"else to the default. A program may also fill keys that are not there. Where it contradicts an\n"
-"explicit value of the file, the call fails; a key that starts with `!` overrides the file.\n\n"
-"**Modes.** `\"sherd\": {\"strict\": true}` makes every warning an error; `\"lenient\": true` "
-"makes\n"
-"unknown keys in closed blocks warn. A program sets them as `strict` and `lenient`; lenience "
-"then\n"
-"holds for the keys set after it.\n";
+"This page lists every key of sherd's configuration. It is for everyone who writes a configuration, or brings one along\n"
+"from DeepSpeed. [deepspeed-keys.md](deepspeed-keys.md) has every key of DeepSpeed, with what sherd does with it.\n\n"
+"A configuration is a JSON file in the form that DeepSpeed made common. Comments (`//`, `#`, `/* */`) and trailing\n"
+"commas are allowed. Numbers may be written as `5e8` or `500000000`. Every message about a configuration names the\n"
+"file, line, column and key.\n\n"
+"**The tables.** Each top-level block has a table; keys outside of blocks come first. Keys without an effect stand at the\n"
+"end, in a table for each reason. *default* is what holds if a key is not given. The *compute type* is fp16 or bf16 if\n"
+"one of these blocks is enabled, else fp32. The [glossary](glossary.md) explains words such as unit, block and window.\n\n"
+"**Unknown keys** give a warning, which names the nearest known key. In a block that is marked *closed* they are errors.\n"
+"Keys that start with `_` or are named `comment` are skipped. Duplicate keys are errors.\n\n"
+"**\"auto\"** leaves a value to the program, which sets it with `sherd_config_set`. If the program does not set it, the\n"
+"rule in the column *\"auto\"* holds, and where that column is empty, the default. A program may also set keys that the\n"
+"file lacks. If a program contradicts an explicit value of the file, the call fails; to override the file, the program\n"
+"puts `!` before the key.\n\n"
+"**Modes.** `\"sherd\": {\"strict\": true}` makes every warning an error. `\"lenient\": true` makes an unknown key in a\n"
+"closed block a warning. A program sets them as `strict` and `lenient`; `lenient` then holds for the keys that are set\n"
+"after it.\n";
 
 static const char PAGE_ALIASES[] =
 "\n"
 "## Other names\n\n"
-"A key and its other name in one file are an error. `bfloat16` counts only where `bf16` is "
-"absent.\n\n"
+"sherd also reads these names. A file that has a key and another name of it is refused. `bfloat16` is the exception: it\n"
+"counts only if `bf16` is absent.\n\n"
 "| name | means | |\n"
 "|---|---|---|\n";
 /* clang-format on */
@@ -289,19 +292,21 @@ static const char *const TYPE_NAMES[] = {
 
 /* The sections of keys without effect. */
 static const char *const UNUSED_SECTIONS[] = {
-    [SHERDI_USE_SAME] = "Without effect: choices that never change a result\n\n"
-                        "Any value is right.",
+    [SHERDI_USE_SAME] =
+        "Without effect: choices that never change a result\n\n"
+        "Any value is right. The last column says why the value makes no difference.",
     [SHERDI_USE_HINT] = "Without effect: hints that are not taken\n\n"
-                        "A value other than the default warns.",
+                        "sherd ignores these keys. A value other than the default gives a warning.",
     [SHERDI_USE_REFUSED] =
         "Refused: what would train something else\n\n"
-        "A value other than the default, or a block that is switched on, is an error.",
+        "A value other than the default, or a block that is switched on, is an error: sherd would "
+        "train something else than the file says.",
 };
 
 static const char *const ALIAS_NAMES[] = {
     [SHERDI_ALIAS_SAME]         = "the same",
-    [SHERDI_ALIAS_OLD]          = "old or misspelt, warns",
-    [SHERDI_ALIAS_INVERTED]     = "the opposite, warns",
+    [SHERDI_ALIAS_OLD]          = "old or misspelt; warns",
+    [SHERDI_ALIAS_INVERTED]     = "the opposite; warns",
     [SHERDI_ALIAS_CPU_SWITCH]   = "true: `cpu`, false: `none`; warns",
     [SHERDI_ALIAS_PROGRAM_ONLY] = "short name for the program, not for files",
 };
@@ -372,8 +377,8 @@ static sherd_status section_put(const text_writer *writer, int id)
     } else {
         return SHERD_OK;
     }
-    return writer_print(writer, "\n| key | type | default |%s meaning |\n|---|---|---|%s---|\n",
-                        is_unused ? "" : " \"auto\" |", is_unused ? "" : "---|");
+    return writer_print(writer, "\n| key | type | default |%s |\n|---|---|---|%s---|\n",
+                        is_unused ? " why" : " \"auto\" | meaning", is_unused ? "" : "---|");
 }
 
 sherd_status sherd_config_reference(sherd_write_fn write, void *ctx)
