@@ -8,10 +8,11 @@
 static const char HELP[] =
     "usage: sherd config FILE [OPTIONS]\n"
     "       sherd config --reference\n\n"
-    "Reads a configuration, prints its warnings to standard error and the resolved keys\n"
-    "with their origins to standard output. Fails with file, line and column.\n\n"
-    "  --world N        also resolve it for N ranks, as an engine would\n"
-    "  --set KEY=JSON   set a key as a program would (may repeat)\n"
+    "Reads a configuration. Prints its warnings to standard error, and each resolved key with\n"
+    "its origin to standard output. An error names file, line and column.\n\n"
+    "  --world N        also resolve the configuration for N ranks, as an engine would\n"
+    "                   (default: only read the file)\n"
+    "  --set KEY=JSON   set a key as a program would; may be given up to 64 times\n"
     "  --reference      print the page of all keys instead\n";
 
 typedef struct config_arguments {

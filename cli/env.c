@@ -11,10 +11,10 @@
 
 static const char HELP[] =
     "usage: sherd env [--json]\n\n"
-    "Prints the version, the machine, what this build was made with, the BLAS and\n"
-    "kernels that the trainer multiplies with, also bf16, and the environment variables that "
-    "matter.\n\n"
-    "  --json   as one JSON object\n";
+    "Prints the version, the machine, what this build was made with, the environment\n"
+    "variables that matter, and the BLAS and the kernels with which the trainer multiplies\n"
+    "matrices, also in bf16.\n\n"
+    "  --json   print one JSON object\n";
 
 typedef struct env_text {
     char  *text; /* NULL: none yet, or no memory */

@@ -25,21 +25,19 @@
 
 static const char HELP[] =
     "usage: sherd launch -n N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n\n"
-    "Starts N processes of a program on this host, which sherd_world_from_env makes the ranks of "
-    "one\n"
-    "world, and waits for them. When one fails the others have some seconds to say so, and are "
-    "ended.\n"
-    "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on. Only rank 0 reads the input.\n\n"
-    "  -n, --ranks N   how many\n"
-    "  --grace S       seconds from the first failure to SIGTERM for the others (default 5); "
-    "those\n"
-    "                  that stay get SIGKILL 10 seconds later\n\n"
-    "Exit status: 0 when all end with 0; else that of the first that failed, of a signal 128 and "
-    "its\n"
-    "number; 127 when the program cannot be run.\n\n"
+    "Starts N processes of a program on this host and waits for them. In the program,\n"
+    "sherd_world_from_env makes them the ranks of one world. If a process fails, the others\n"
+    "have some seconds to report it; then they are ended. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and\n"
+    "SIGUSR2 are passed on to the processes. Only rank 0 reads the standard input.\n\n"
+    "  -n, --ranks N   number of processes, 1 to 1024 (required)\n"
+    "  --grace S       seconds from the first failure until the other processes get SIGTERM\n"
+    "                  (default 5); those that do not end get SIGKILL 10 seconds later\n\n"
+    "Exit status: 0 if all processes end with 0. Otherwise the status of the first process that\n"
+    "failed, which is 128 plus the number of the signal if a signal ended it. 127 if the program\n"
+    "cannot be run.\n\n"
     "  sherd launch -n 4 ./trainer --steps 100\n"
     "  sherd launch -n 2 python train.py\n\n"
-    "On several hosts: mpirun -n N PROGRAM, srun -n N PROGRAM, or torchrun.\n";
+    "On several hosts use mpirun -n N PROGRAM, srun -n N PROGRAM, or torchrun.\n";
 
 typedef struct launch {
     int     ranks, grace_s;

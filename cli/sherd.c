@@ -13,17 +13,16 @@ typedef struct command {
 } command;
 
 static const command COMMANDS[] = {
-    {"env", cli_env, "what this build and this machine have"},
-    {"plan", cli_plan, "memory and traffic of a model, for any number of ranks"},
+    {"env", cli_env, "print what this build and this machine have"},
+    {"plan", cli_plan, "predict memory, traffic and time of a model, for any number of ranks"},
     {"config", cli_config, "check a configuration file and print what it resolves to"},
     {"launch", cli_launch, "start a program as several ranks on this host"},
     {"test", cli_test, "prove on this machine that layouts do not change results"},
-    {"state", cli_state, "state files that runs left on drives: list them, remove them"},
-    {"checkpoint", cli_checkpoint,
-     "checkpoints: list, inspect, verify, export, import and remove them"},
-    {"bench", cli_bench, "measure the rates that predictions are made from"},
-    {"trace", cli_trace, "where the time of a step went, from a file of SHERD_TRACE"},
-    {"version", cli_version, "the version"},
+    {"state", cli_state, "list or remove the state files that runs left on drives"},
+    {"checkpoint", cli_checkpoint, "list, inspect, verify, export, import or remove checkpoints"},
+    {"bench", cli_bench, "measure the rates from which plan predicts times"},
+    {"trace", cli_trace, "show where the time of a step went, from a file of SHERD_TRACE"},
+    {"version", cli_version, "print the version"},
 };
 
 /* What people look for here, and where it is. */
@@ -47,7 +46,7 @@ static void help(FILE *out)
     for (size_t i = 0; i < sizeof(COMMANDS) / sizeof(COMMANDS[0]); i++) {
         (void)fprintf(out, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
     }
-    (void)fprintf(out, "\nsherd COMMAND --help says more.\n");
+    (void)fprintf(out, "\nsherd COMMAND --help lists the options of a command.\n");
 }
 
 static int is_one_of(const char *word, const char *first, const char *second, const char *third)

@@ -16,19 +16,22 @@ static const char COMMAND[] = "state";
 static const char HELP[] =
     "usage: sherd state list DIR... [--json]\n"
     "       sherd state remove DIR... (--run HEX | --all) [--yes]\n\n"
-    "State files that runs left in folders (offload_optimizer.nvme_path), by run.\n\n"
-    "  resumable       the files of all ranks are there and whole, and nobody uses them\n"
-    "  in use          a process has one of them open\n"
-    "  incomplete      ranks are missing; they may lie in a folder that was not given\n"
+    "Lists or removes the state files that runs left in folders\n"
+    "(offload_optimizer.nvme_path). The list shows for each run one of these words:\n\n"
+    "  resumable       the files of all ranks are there and whole, and no process uses them\n"
+    "  in use          a process has one of the files open\n"
+    "  incomplete      files of ranks are missing; they may lie in a folder that was not given\n"
     "  apart           the ranks are more than one commit apart\n"
     "  empty           nothing was committed yet\n"
     "  damaged         the index of a file cannot be read\n\n"
-    "  list            a line per run, and one per rank's file under it\n"
-    "  remove          removes the files of runs that no process uses, after asking\n"
-    "  --run HEX       of this run alone, as list shows it\n"
-    "  --all           of all runs\n"
-    "  --yes           without asking; needed where there is no terminal to ask on\n"
-    "  --json          the list as one JSON object\n";
+    "Commands:\n\n"
+    "  list            print a line for each run, and under it a line for each rank's file\n"
+    "  remove          ask, then remove the files of runs that no process uses\n\n"
+    "Options:\n\n"
+    "  --run HEX       remove this run only; HEX is the run as list shows it\n"
+    "  --all           remove all runs\n"
+    "  --yes           remove without asking; needed if there is no terminal to ask on\n"
+    "  --json          print the list as one JSON object\n";
 
 /* ---- files ---- */
 

@@ -35,21 +35,20 @@ static const proof_optimizer OPTIMIZERS[] = {
 static const char HELP[] =
     "usage: sherd test [OPTIONS]\n\n"
     "Trains a small model for a few steps in many layouts and compares the fingerprints of the\n"
-    "weights: every stage, number of ranks, accumulation, type, instruction set, setting and "
-    "place\n"
-    "(device, cpu, nvme) must give the same bits. Prints a table and one verdict; exit status 0\n"
-    "when all agree. Under mpirun, srun or torchrun the ranks of the job are tested together.\n\n"
-    "  --backend NAME       cpu (default, unless SHERD_BACKEND says another) or cuda: then each "
-    "row\n"
+    "weights. Every stage, number of ranks, accumulation, element type, instruction set, setting\n"
+    "and tier (device, cpu, nvme) must give the same bits. Prints a table and one verdict. The\n"
+    "exit status is 0 if all layouts agree. Under mpirun, srun or torchrun the ranks of the job\n"
+    "are tested together.\n\n"
+    "  --backend NAME       cpu or cuda (default: SHERD_BACKEND, else cpu). With cuda each row\n"
     "                       runs on GPUs and on the CPU, and both must give the same bits\n"
-    "  --optimizer NAME     adamw, lamb, lion, sgd, adagrad, muon or all (default)\n"
-    "  --rows WORD          only rows whose names have it\n"
-    "  -n, --ranks N        most ranks to play as threads (default 8)\n"
-    "  --nvme-path DIR      where the rows on nvme make a folder of their own, removed at the end\n"
-    "                       (default: the current folder, else $TMPDIR)\n"
+    "  --optimizer NAME     adamw, lamb, lion, sgd, adagrad, muon or all (default: all)\n"
+    "  --rows WORD          test only the rows whose names contain WORD (default: all rows)\n"
+    "  -n, --ranks N        largest number of ranks, which run as threads (default 8)\n"
+    "  --nvme-path DIR      folder in which the rows on NVMe make a folder of their own, which\n"
+    "                       is removed at the end (default: the current folder, else $TMPDIR)\n"
     "  --time-limit S       longest wait for a rank in a row, in seconds (default 60); a rank\n"
     "                       that does not come is named\n"
-    "  --verbose            a row for each layout, not for each group\n";
+    "  --verbose            print a row for each layout, not for each group of layouts\n";
 
 typedef struct test_run {
     sherd_world_params params;     /* of every world: time limit, backend */

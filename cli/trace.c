@@ -14,14 +14,13 @@
 
 static const char HELP[] =
     "usage: sherd trace FILE [OPTIONS]\n\n"
-    "Reads a trace that a run with SHERD_TRACE=FILE wrote (one rank) and prints, for each step, "
-    "how\n"
-    "long it was, how much of it was exposed (the trainer stood still for the engine: waits, and\n"
-    "the boundary between the last backward and the next forward) and the share of it in which\n"
-    "each lane had something to do. Lanes run beside each other: shares add up to more than 100 "
-    "%.\n\n"
-    "  --skip N   first steps that the medians leave out (default 1)\n"
-    "  --json     as one JSON object, times in seconds\n";
+    "Reads a trace that one rank of a run with SHERD_TRACE=FILE wrote. For each step it prints\n"
+    "how long the step was, how much of it was exposed, and the share of it in which each lane\n"
+    "had something to do. Exposed is the time in which the trainer stood still for the engine:\n"
+    "waits, and the boundary between the last backward and the next forward. Lanes run at the\n"
+    "same time, so their shares add up to more than 100 %.\n\n"
+    "  --skip N   number of first steps that the medians leave out (default 1)\n"
+    "  --json     print one JSON object, with times in seconds\n";
 
 /* In microseconds, as in the file. */
 typedef struct trace_interval {
