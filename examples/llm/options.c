@@ -38,109 +38,113 @@ typedef struct option_row {
 
 static const option_row rows[] = {
     {"arch", "NAME", OPTION_ARCH, 0, 0, 0, 0, "gpt2 or minimind (default: minimind)", "Model"},
-    {"preset", "NAME", OPTION_PRESET, 0, 0, 0, 0, "sizes by name, see below (default: bytes)",
+    {"preset", "NAME", OPTION_PRESET, 0, 0, 0, 0, "sizes by name, listed below (default: bytes)",
      NULL},
-    {"hidden", "N", OPTION_WHOLE, FIELD(sizes.hidden), SIZES, "width of the model", NULL},
-    {"layers", "N", OPTION_WHOLE, FIELD(sizes.layers), SIZES, "number of layers", NULL},
-    {"heads", "N", OPTION_WHOLE, FIELD(sizes.heads), SIZES, "attention heads", NULL},
+    {"hidden", "N", OPTION_WHOLE, FIELD(sizes.hidden), SIZES,
+     "width of the model (default: the preset's)", NULL},
+    {"layers", "N", OPTION_WHOLE, FIELD(sizes.layers), SIZES,
+     "number of layers (default: the preset's)", NULL},
+    {"heads", "N", OPTION_WHOLE, FIELD(sizes.heads), SIZES,
+     "number of attention heads (default: the preset's)", NULL},
     {"kv-heads", "N", OPTION_WHOLE, FIELD(sizes.kv_heads), SIZES,
-     "heads of keys and values (minimind)", NULL},
-    {"inner", "N", OPTION_WHOLE, FIELD(sizes.inner), SIZES, "width of the feed-forward part", NULL},
+     "heads of keys and values, for minimind (default: the preset's, or one that fits --heads)",
+     NULL},
+    {"inner", "N", OPTION_WHOLE, FIELD(sizes.inner), SIZES,
+     "width of the feed-forward part (default: the preset's, or one that fits --hidden)", NULL},
     {"vocab", "N", OPTION_WHOLE, FIELD(sizes.vocab), SIZES,
-     "tokens that the model knows (default: the preset's)", NULL},
-    {"length", "N", OPTION_WHOLE, FIELD(length), SIZES, "tokens of a sequence (default: 128)",
+     "number of tokens that the model knows (default: the preset's)", NULL},
+    {"length", "N", OPTION_WHOLE, FIELD(length), SIZES, "tokens in a sequence (default: 128)",
      NULL},
 
     {"data", "PATH", OPTION_TEXT, FIELD(data_path), 0, 0,
-     "UTF-8 text, a file or a folder (a token is a byte), or a .bin token file of llm.c",
+     "UTF-8 text, a file or a folder (each byte is a token), or a .bin token file of llm.c",
      "Training"},
     {"config", "FILE", OPTION_TEXT, FIELD(config_path), 0, 0,
-     "DeepSpeed-style JSON (default: ZeRO-3, bf16, AdamW, WarmupCosineLR)", NULL},
-    {"steps", "N", OPTION_WHOLE, FIELD(steps), COUNTS, "optimizer steps (default: 800)", NULL},
+     "DeepSpeed-style JSON file (default: ZeRO-3, bf16, AdamW, WarmupCosineLR)", NULL},
+    {"steps", "N", OPTION_WHOLE, FIELD(steps), COUNTS, "number of optimizer steps (default: 800)",
+     NULL},
     {"minutes", "N", OPTION_RATE, FIELD(minutes), 0, 0,
-     "fewer steps where a trial of three says that they would take longer", NULL},
+     "make fewer steps if a trial of three shows that they would take more than N minutes", NULL},
     {"seed", "N", OPTION_WHOLE, FIELD(seed), 0, LLONG_MAX,
-     "of initial weights, order of data and sample (default: 1)", NULL},
+     "seed of the initial weights, the order of the data and the sample (default: 1)", NULL},
     {"eval-every", "N", OPTION_WHOLE, FIELD(eval_every), COUNTS,
-     "validate every N steps and after the last one (default: 100; 0: after the last one)", NULL},
+     "validate every N steps and after the last one (default: 100; 0: only after the last one)",
+     NULL},
     {"eval-first", NULL, OPTION_SWITCH, FIELD(is_first_validated), 0, 0,
-     "validate before the first step too", NULL},
+     "also validate before the first step", NULL},
     {"sample", "N", OPTION_WHOLE, FIELD(sample), COUNTS,
      "tokens of text to write at the end (default: 200)", NULL},
     {"prompt", "TEXT", OPTION_TEXT, FIELD(prompt), 0, 0,
-     "what the sample starts with (default: the start of the validation text)", NULL},
+     "text with which the sample starts (default: the start of the validation text)", NULL},
     {"log", "FILE", OPTION_TEXT, FIELD(log_path), 0, 0,
-     "one JSON object a step and a checkpoint; with --resume after what is there", NULL},
+     "write a JSON object for each step and checkpoint to FILE; with --resume, append them", NULL},
     {"init", "PATH", OPTION_TEXT, FIELD(init_path), 0, 0,
-     "first weights: safetensors of this model, a file or a folder, or a model .bin of llm.c",
+     "start with these weights: safetensors of this model (file or folder), or a .bin of llm.c",
      NULL},
     {"export", "PATH", OPTION_TEXT, FIELD(export_path), 0, 0,
      "write the weights at the end: a folder that transformers loads, or a .safetensors or .bin "
      "file",
      NULL},
     {"export-as", "TYPE", OPTION_PRECISION, FIELD(export_precision), 0, 0,
-     "fp32, bf16 or fp16 (default: fp32)", NULL},
+     "element type of the exported weights: fp32, bf16 or fp16 (default: fp32)", NULL},
     {"export-file-bytes", "N", OPTION_WHOLE, FIELD(export_file_bytes), COUNTS,
-     "several files where the weights are more (default: 5e9)", NULL},
+     "most bytes in one exported file; more weights go into several (default: 5e9)", NULL},
     {"recompute", NULL, OPTION_SWITCH, FIELD(is_recomputed), 0, 0,
      "compute activations again in backward instead of keeping them", NULL},
-    {"quiet", NULL, OPTION_SWITCH, FIELD(is_quiet), 0, 0, "no progress and no summary", NULL},
+    {"quiet", NULL, OPTION_SWITCH, FIELD(is_quiet), 0, 0, "print no progress and no summary", NULL},
 
     {"lr", "RATE", OPTION_RATE, FIELD(lr), 0, 0, "learning rate",
-     "Instead of what the configuration says"},
-    {"batch", "N", OPTION_NUMBER, FIELD(batch), 1, 1 << 20, "sequences of a micro-batch", NULL},
+     "In place of what the configuration says (default: as it says)"},
+    {"batch", "N", OPTION_NUMBER, FIELD(batch), 1, 1 << 20, "sequences in a micro-batch", NULL},
     {"accumulation", "N", OPTION_NUMBER, FIELD(accumulation), 1, 1 << 20,
-     "micro-batches per step and rank", NULL},
+     "micro-batches per step on each rank", NULL},
     {"stage", "N", OPTION_NUMBER, FIELD(stage), 0, 3, "ZeRO stage, 0 to 3", NULL},
-    {"precision", "TYPE", OPTION_PRECISION, FIELD(precision), 0, 0, "fp32, bf16 or fp16", NULL},
+    {"precision", "TYPE", OPTION_PRECISION, FIELD(precision), 0, 0,
+     "element type of parameters and gradients: fp32, bf16 or fp16", NULL},
     {"offload", "TIER", OPTION_TEXT, FIELD(offload), 0, 0,
-     "where optimizer state rests: none, cpu or nvme", NULL},
+     "where the optimizer state rests: none, cpu or nvme", NULL},
     {"offload-params", "TIER", OPTION_TEXT, FIELD(offload_params), 0, 0,
-     "where parameters rest (stage 3): none, cpu or nvme", NULL},
+     "where the parameters rest at stage 3: none, cpu or nvme", NULL},
     {"nvme-path", "DIR", OPTION_TEXT, FIELD(nvme_path), 0, 0,
-     "folder on the drive for what rests on nvme", NULL},
+     "folder on the drive, for what rests on nvme", NULL},
 
     {"save", "DIR", OPTION_TEXT, FIELD(save_dir), 0, 0,
-     "save checkpoints there: at the end, and when Ctrl-C, SIGTERM or SIGUSR1 end the run",
+     "save checkpoints in DIR: at the end, and when Ctrl-C, SIGTERM or SIGUSR1 ends the run",
      "Saving and resuming"},
     {"save-every", "N", OPTION_WHOLE, FIELD(save_every), COUNTS,
-     "every N steps too (default: 0, at the end alone)", NULL},
+     "also save every N steps (default: 0, only at the end)", NULL},
     {"keep", "N", OPTION_NUMBER, FIELD(keep), 0, INT_MAX,
-     "how many of them stay (default: as the configuration says, else 0: all)", NULL},
+     "number of checkpoints that stay in DIR (default: as the configuration says, else 0: all)",
+     NULL},
     {"resume", NULL, OPTION_SWITCH, FIELD(is_resumed), 0, 0,
-     "go on from the latest checkpoint in the folder of --save, or state on nvme that a run left",
+     "continue from the latest checkpoint in the folder of --save, or from state left on nvme",
      NULL},
     {"resume-from", "FOLDER", OPTION_TEXT, FIELD(resume_from), 0, 0,
-     "go on from this checkpoint, on any number of ranks", NULL},
+     "continue from this checkpoint, on any number of ranks", NULL},
 
     {"backend", "NAME", OPTION_TEXT, FIELD(backend), 0, 0,
-     "cpu or cuda (default: SHERD_BACKEND, else cpu; a GPU is used when it is asked for)",
-     "Machine"},
+     "cpu or cuda (default: SHERD_BACKEND, else cpu: a GPU is used only on request)", "Machine"},
     {"ranks", "N", OPTION_NUMBER, FIELD(ranks), 1, 1024,
-     "ranks as threads (default: 4, on GPUs 1, or what mpirun, torchrun or srun started)", NULL},
+     "ranks, as threads (default: 4, on GPUs 1, or what mpirun, torchrun or srun started)", NULL},
     {"threads", "N", OPTION_NUMBER, FIELD(threads), 1, 256,
-     "threads per rank (default: cores / ranks)", NULL},
+     "threads of each rank (default: cores / ranks)", NULL},
     {"kernels", "NAME", OPTION_CHOICE, FIELD(choices), 0, 0,
-     "of a GPU: plain or fused, which measures better (docs/training-on-gpus.md; default: plain)",
-     NULL},
+     "GPU: plain or fused; docs/training-on-gpus.md says how they differ (default: plain)", NULL},
     {"attention", "NAME", OPTION_CHOICE, FIELD(choices), 0, 0,
-     "of a GPU: own or cudnn, where its library is and has kernels (default: own)", NULL},
+     "GPU: own or cudnn, if its library is there and has kernels (default: own)", NULL},
     {"logits-rows", "N", OPTION_NUMBER, FIELD(choices.logits_rows), 0, INT_MAX,
-     "of a GPU: tokens whose logits are there at once (default: 0, as many as 800 MB hold in bf16)",
-     NULL},
+     "GPU: tokens whose logits exist at a time (default: 0, as many as 800 MB hold in bf16)", NULL},
     {"tune", "N", OPTION_NUMBER, FIELD(choices.tune), 0, 16,
-     "of a GPU: time so many kernels for each shape of product, once, and keep the fastest "
-     "(default: 0)",
+     "GPU: time up to N kernels for each shape of product, once, and keep the fastest (default: 0)",
      NULL},
     {"tuned", "FILE", OPTION_TEXT, FIELD(choices.tuned), 0, 0,
-     "what --tune has measured, so that runs repeat (default: sherd/products.tsv in the user's "
-     "cache)",
+     "what --tune measured, so that runs repeat (default: sherd/products.tsv in the user's cache)",
      NULL},
     {"graphs", NULL, OPTION_SWITCH, FIELD(choices.is_graphed), 0, 0,
-     "of a GPU: launch the pass of a unit as one graph, which small micro-batches gain by", NULL},
+     "GPU: launch each pass of a unit as one graph; small micro-batches gain by it", NULL},
     {"peak-tflops", "N", OPTION_RATE, FIELD(peak_tflops), 0, 0,
-     "what the GPU could do, for the share of it that is reached (default: by its name)", NULL},
-    {"help", NULL, OPTION_HELP, 0, 0, 0, 0, "this text", NULL},
+     "peak of the GPU in TFLOPS, for the share that is reached (default: by the GPU's name)", NULL},
+    {"help", NULL, OPTION_HELP, 0, 0, 0, 0, "print this text", NULL},
 };
 
 #define NUM_ROWS (sizeof(rows) / sizeof(rows[0]))
@@ -148,10 +152,9 @@ static const option_row rows[] = {
 static void help_print(void)
 {
     printf("usage: sherd-llm --data PATH [OPTIONS]\n\n"
-           "Trains a small language model with ZeRO on CPUs or GPUs. Run alone it plays several "
-           "ranks as\n"
-           "threads; under mpirun, torchrun or srun each process is one rank. Ctrl-C finishes\n"
-           "the step, saves where --save says so, and prints the summary.\n");
+           "Trains a small language model with ZeRO on CPUs or GPUs. Started alone, it runs\n"
+           "several ranks as threads. Under mpirun, torchrun or srun each process is one rank.\n"
+           "Ctrl-C finishes the step, saves if --save is given, and prints the summary.\n");
     for (size_t i = 0; i < NUM_ROWS; i++) {
         char left[64];
 
@@ -161,7 +164,7 @@ static void help_print(void)
         (void)snprintf(left, sizeof(left), "--%s%s%s", rows[i].name,
                        rows[i].value != NULL ? " " : "",
                        rows[i].value != NULL ? rows[i].value : "");
-        printf("  %-20s  %s\n", left, rows[i].meaning);
+        printf("  %-21s  %s\n", left, rows[i].meaning);
     }
     for (int kind = ARCH_GPT2; kind <= ARCH_MINIMIND; kind++) {
         const char *name;
@@ -175,11 +178,10 @@ static void help_print(void)
     printf("\nExamples\n"
            "  sherd-llm --data text.txt --stage 2 --ranks 2 --precision fp32\n"
            "  mpirun -n 4 sherd-llm --data text.txt --steps 1000 --log run.jsonl\n"
-           "  sherd-llm --data tokens.bin --arch gpt2 --preset 124m --ranks 1 --batch 4 --length "
-           "64\n"
-           "  sherd-llm --data tokens.bin --arch gpt2 --preset 124m --backend cuda --batch 32 "
-           "--length "
-           "1024\n");
+           "  sherd-llm --data tokens.bin --arch gpt2 --preset 124m --ranks 1 --batch 4 \\\n"
+           "      --length 64\n"
+           "  sherd-llm --data tokens.bin --arch gpt2 --preset 124m --backend cuda \\\n"
+           "      --batch 32 --length 1024\n");
 }
 
 static int wrong(const option_row *row, const char *value, const char *wanted)
