@@ -438,25 +438,25 @@ static void options_parse(int argc, char **argv, bench_options *o)
     const bench_option rows[] = {
         {"sizes", "LIST", "elements (default 1M,16M,128M; the last takes 3 GiB)", BENCH_LIST,
          .value = &o->sizes, .least = 1},
-        {"threads", "LIST", "(default: 1, 2, 4 .. all cores)", BENCH_LIST, .value = &o->threads,
-         .least = 1, .most = 1024},
+        {"threads", "LIST", "numbers of threads (default: 1, 2, 4 .. all cores)", BENCH_LIST,
+         .value = &o->threads, .least = 1, .most = 1024},
         {"rounds", "N", "interleaved rounds (default 7)", BENCH_SIZE, .value = &o->rounds,
          .least = 1},
         {"isa", "NAME", "scalar, avx2, avx512, or all (default: the best of the machine)",
          BENCH_TEXT, .value = &o->isa, .choices = "scalar|avx2|avx512|all"},
-        {"kernels", "TEXT", "those alone whose name has this in it", BENCH_TEXT,
+        {"kernels", "TEXT", "only kernels whose names contain TEXT", BENCH_TEXT,
          .value = &o->kernels},
         {"cpu-time", NULL,
-         "counts the time of this program's threads, waiting ones too, in place of wall time: "
+         "count the time of this program's threads, also of waiting ones, instead of wall time; "
          "for machines that do other work",
          BENCH_SWITCH, .value = &o->is_cpu_time},
         {"peers", "PYTHON",
-         "times PyTorch and DeepSpeed in the same rounds, as far as this interpreter has them; as "
-         "much "
-         "memory again, and more",
+         "also time PyTorch and DeepSpeed in the same rounds, as far as this interpreter has them; "
+         "takes as much memory again, and more",
          BENCH_TEXT, .value = &o->python},
-        {"json", "FILE", "the same figures for programs", BENCH_TEXT, .value = &o->json},
-        {"plot", "FILE.svg", "a chart, where gnuplot is installed", BENCH_TEXT, .value = &o->plot}};
+        {"json", "FILE", "write the figures as JSON", BENCH_TEXT, .value = &o->json},
+        {"plot", "FILE.svg", "draw a chart, if gnuplot is installed", BENCH_TEXT,
+         .value = &o->plot}};
     const bench_command command = {
         .name = "adam",
         .about =

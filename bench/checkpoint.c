@@ -417,11 +417,11 @@ static void options_parse(int argc, char **argv, bench_options *o)
          .value = &o->dir},
         {"elems", "N", "parameters, of 12 bytes of state each (default 24M)", BENCH_SIZE,
          .value = &o->elems, .least = UNITS * 1024.0},
-        {"rounds", "N", "(default 7)", BENCH_SIZE, .value = &o->rounds, .least = 1},
+        {"rounds", "N", "rounds (default 7)", BENCH_SIZE, .value = &o->rounds, .least = 1},
         {"peers", "PYTHON",
-         "also times torch.save and torch.distributed.checkpoint with this interpreter", BENCH_TEXT,
+         "also time torch.save and torch.distributed.checkpoint with this interpreter", BENCH_TEXT,
          .value = &o->python},
-        {"json", "FILE", "results as JSON too", BENCH_TEXT, .value = &o->json}};
+        {"json", "FILE", "also write the results as JSON", BENCH_TEXT, .value = &o->json}};
     const bench_command command =
         BENCH_COMMAND("checkpoint",
                       "Times saving and loading of checkpoints beside a copy in memory and beside "

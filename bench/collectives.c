@@ -550,7 +550,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"transport", "NAME",
          "threads, shm, mpi (with MPI's own collectives beside), or all (default)", BENCH_TEXT,
          .value = &o->transport, .choices = "threads|shm|mpi|all"},
-        {"json", NULL, "one JSON object", BENCH_SWITCH, .value = &o->is_json},
+        {"json", NULL, "print one JSON object", BENCH_SWITCH, .value = &o->is_json},
         {"rank", NULL, NULL, BENCH_SWITCH, .value = &o->is_rank}};
     const bench_command command = BENCH_COMMAND(
         "collectives", "Times collectives of each transport beside the memory limit.", rows);

@@ -687,14 +687,14 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"repeats", "N", "most repeats of a kernel in a round (default 256)", BENCH_SIZE,
          .value = &o->repeats, .least = 1},
         {"rows", "WORDS",
-         "only rows whose names have one of them, by commas (adamw, lion, lamb, norm, ..), and the "
-         "copy",
+         "only rows whose names contain one of these words, separated by commas (adamw, lion, "
+         "lamb, norm, ..), and the copy",
          BENCH_TEXT, .value = &o->rows},
-        {"device", "N", "(default 0)", BENCH_INT, .value = &o->device},
+        {"device", "N", "number of the GPU (default 0)", BENCH_INT, .value = &o->device},
         {"peers", "PYTHON",
-         "times PyTorch's AdamW in the same rounds; as much memory again, and more", BENCH_TEXT,
-         .value = &o->python},
-        {"json", "FILE", "the same figures for programs", BENCH_TEXT, .value = &o->json}};
+         "also time PyTorch's AdamW in the same rounds; takes as much memory again, and more",
+         BENCH_TEXT, .value = &o->python},
+        {"json", "FILE", "write the figures as JSON", BENCH_TEXT, .value = &o->json}};
     const bench_command command = {
         .name        = "gpu",
         .about       = "Times each kernel of a GPU beside the device's own copy.",

@@ -216,10 +216,10 @@ static void options_parse(int argc, char **argv, bench_options *o)
          .least = 1},
         {"repeats", "N", "repeats of a product in a round (default 8)", BENCH_SIZE,
          .value = &o->repeats, .least = 1},
-        {"device", "N", "(default 0)", BENCH_INT, .value = &o->device},
-        {"peers", "PYTHON", "times PyTorch's products in the same rounds", BENCH_TEXT,
+        {"device", "N", "number of the GPU (default 0)", BENCH_INT, .value = &o->device},
+        {"peers", "PYTHON", "also time PyTorch's products in the same rounds", BENCH_TEXT,
          .value = &o->python},
-        {"json", "FILE", "the same figures for programs", BENCH_TEXT, .value = &o->json}};
+        {"json", "FILE", "write the figures as JSON", BENCH_TEXT, .value = &o->json}};
     const bench_command command = BENCH_COMMAND(
         "gpu-product",
         "Times the matrix products of the Muon optimizer on a GPU, beside those of PyTorch. Exits "

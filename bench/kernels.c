@@ -222,7 +222,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
          .least = 1},
         {"isa", "NAME", "scalar, avx2, avx512, or all (default: the best of the machine)",
          BENCH_TEXT, .value = &o->isa, .choices = "scalar|avx2|avx512|all"},
-        {"json", NULL, "one JSON object", BENCH_SWITCH, .value = &o->is_json}};
+        {"json", NULL, "print one JSON object", BENCH_SWITCH, .value = &o->is_json}};
     const bench_command command = BENCH_COMMAND(
         "kernels", "Times each kernel of the CPU beside a copy, which is the limit.", rows);
 

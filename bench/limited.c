@@ -355,7 +355,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
          .value = &o->elems, .least = UNITS},
         {"limit", "BYTES", "memory of the second process (default 4G)", BENCH_SIZE,
          .value = &o->limit_bytes, .least = 1},
-        {"steps", "N", "(default 3)", BENCH_INT, .value = &o->steps, .least = 1,
+        {"steps", "N", "optimizer steps (default 3)", BENCH_INT, .value = &o->steps, .least = 1,
          .most = MOST_STEPS},
         {"buffer-size", "N", "elements of a buffer of state (default: the engine's)", BENCH_SIZE,
          .value = &o->buffer_elems, .least = 4096},

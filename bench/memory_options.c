@@ -111,31 +111,32 @@ void memory_options_parse(int argc, char **argv, memory_options *o)
 {
     const bench_option rows[] = {
         {"models", "LIST",
-         "sizes of GPT-2 (124m, 355m, 774m, 1558m) or counts (7.5B); real rows of the first in "
-         "every "
-         "world, of the others in the largest that fits",
+         "sizes of GPT-2 (124m, 355m, 774m, 1558m) or counts (7.5B); the first has real rows in "
+         "every world, the others in the largest world that fits",
          BENCH_CALL, .value = o, .read = models_parse},
-        {"worlds", "LIST", "(default 1,2,4,8 and 16 ... 1024)", BENCH_CALL, .value = o,
-         .read = worlds_parse},
-        {"stages", "LIST", "(default 0,1,2,3)", BENCH_CALL, .value = o, .read = stages_parse},
+        {"worlds", "LIST", "numbers of ranks (default 1,2,4,8 and 16 ... 1024)", BENCH_CALL,
+         .value = o, .read = worlds_parse},
+        {"stages", "LIST", "ZeRO stages (default 0,1,2,3)", BENCH_CALL, .value = o,
+         .read = stages_parse},
         {"offloads", "LIST", "none, optimizer-cpu, optimizer-nvme, params-cpu, params-nvme",
          BENCH_CALL, .value = o, .read = offloads_parse},
-        {"backend", "B", "of real rows: cpu (default) or cuda", BENCH_TEXT, .value = &o->backend,
-         .choices = "cpu|cuda"},
+        {"backend", "B", "backend of real rows: cpu (default) or cuda", BENCH_TEXT,
+         .value = &o->backend, .choices = "cpu|cuda"},
         {"nvme-path", "DIR", "drive of offloaded state (default: the current folder)", BENCH_TEXT,
          .value = &o->nvme_path},
         {"keys", "TEXT",
-         "more of the configuration of real rows: '\"sherd\": {\"master_encoding\": "
+         "more keys for the configuration of real rows: '\"sherd\": {\"master_encoding\": "
          "\"bf16_beside\"}'",
          BENCH_TEXT, .value = &o->keys},
-        {"device-memory", "N", "of a GPU, for the largest models (default 80G)", BENCH_CALL,
+        {"device-memory", "N", "memory of a GPU, for the largest models (default 80G)", BENCH_CALL,
          .value = &o->limits.device_bytes, .read = size_parse},
-        {"host-memory", "N", "of a host of 8 GPUs (default 1.5T)", BENCH_CALL,
+        {"host-memory", "N", "memory of a host of 8 GPUs (default 1.5T)", BENCH_CALL,
          .value = &o->limits.host_bytes, .read = size_parse},
-        {"nvme-space", "N", "of its drives (default 28T)", BENCH_CALL,
+        {"nvme-space", "N", "space on the drives of that host (default 28T)", BENCH_CALL,
          .value = &o->limits.nvme_bytes, .read = size_parse},
-        {"json", "FILE", "JSON lines, one row each", BENCH_TEXT, .value = &o->json},
-        {"plots", "DIR", "SVG charts, where gnuplot is installed", BENCH_TEXT, .value = &o->plots},
+        {"json", "FILE", "write JSON lines, one for each row", BENCH_TEXT, .value = &o->json},
+        {"plots", "DIR", "draw SVG charts, if gnuplot is installed", BENCH_TEXT,
+         .value = &o->plots},
         {"planned-only", NULL, "no real rows", BENCH_SWITCH, .value = &o->is_planned_only},
         {"real-only", NULL, "no rows of worlds that are only planned", BENCH_SWITCH,
          .value = &o->is_real_only},
@@ -144,7 +145,8 @@ void memory_options_parse(int argc, char **argv, memory_options *o)
     const bench_command command = {
         .name = "memory",
         .about =
-            "Tells the memory of a rank: planned by the engine, held by it, reported by the system "
+            "Shows the memory of a rank: as the engine plans it, as the engine holds it, as the "
+            "system reports it "
             "(proportional set size at rest after two steps, less the platform's: libraries, "
             "stacks, a "
             "GPU's context), and the ZeRO paper's formula. Worlds up to 8 run as processes, larger "

@@ -348,13 +348,13 @@ static void options_parse(int argc, char **argv, bench_options *o)
          {"dir", "DIR", "folder on the drive (default: the current one)", BENCH_TEXT,
           .value = &o->folder},
          {"elems", "N", "parameters (default 128M)", BENCH_SIZE, .value = &o->elems, .least = UNITS},
-         {"rounds", "N", "(default 7)", BENCH_SIZE, .value = &o->rounds, .least = 1},
+         {"rounds", "N", "rounds (default 7)", BENCH_SIZE, .value = &o->rounds, .least = 1},
          {"dtype", "T", "bf16 (default) or fp32", BENCH_TEXT, .value = &o->dtype,
           .choices = "bf16|fp32"},
          {"buffer-size", "N", "elements of a buffer (default: the engine's)", BENCH_SIZE,
           .value = &o->buffer_elems, .least = 1},
-         {"buffer-count", "N", "(default: the engine's)", BENCH_INT, .value = &o->buffers,
-          .least = 1},
+         {"buffer-count", "N", "number of buffers (default: the engine's)", BENCH_INT,
+          .value = &o->buffers, .least = 1},
          {"block-size", "N", "bytes of a request (default: the engine's)", BENCH_SIZE,
           .value = &o->request_bytes, .least = 1},
          {"queue-depth", "N", "requests in flight (default: the engine's)", BENCH_INT,
@@ -363,10 +363,11 @@ static void options_parse(int argc, char **argv, bench_options *o)
           .choices = "auto|io_uring|threads"},
          {"fast", NULL, "commits need not reach the medium (\"durable\": false)", BENCH_SWITCH,
           .value = &is_fast},
-         {"beside", NULL, "a step with masters beside their bf16 parameters too", BENCH_SWITCH,
+         {"beside", NULL, "also time a step with masters beside their bf16 parameters", BENCH_SWITCH,
           .value = &o->has_beside},
-         {"json", "FILE", "results as JSON too", BENCH_TEXT, .value = &o->json},
-         {"plot", "FILE.svg", "a chart, where gnuplot is installed", BENCH_TEXT, .value = &o->plot}};
+         {"json", "FILE", "also write the results as JSON", BENCH_TEXT, .value = &o->json},
+         {"plot", "FILE.svg", "draw a chart, if gnuplot is installed", BENCH_TEXT,
+          .value = &o->plot}};
     const bench_command command = BENCH_COMMAND("offload",
                                                 "Times the optimizer's step with state on NVMe "
                                                 "beside I/O alone, the update alone and a serial "

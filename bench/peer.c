@@ -216,19 +216,23 @@ static int serve(peer *p)
 static void options_read(int argc, char **argv, peer *p)
 {
     const bench_option rows[] = {
-        {"layers", "N", "of GPT-2", BENCH_SIZE, .value = &p->sizes.layers, .least = 1},
-        {"width", "N", "of the model", BENCH_SIZE, .value = &p->sizes.hidden, .least = 1},
-        {"heads", "N", "of attention", BENCH_SIZE, .value = &p->sizes.heads, .least = 1},
-        {"vocab", "N", "tokens that there are", BENCH_SIZE, .value = &p->sizes.vocab, .least = 1},
-        {"positions", "N", "of the table", BENCH_SIZE, .value = &p->sizes.max_length, .least = 1},
-        {"batch", "N", "sequences", BENCH_SIZE, .value = &p->batch, .least = 1},
-        {"length", "N", "tokens of one", BENCH_SIZE, .value = &p->length, .least = 1},
-        {"threads", "N", "of this rank", BENCH_INT, .value = &p->threads, .least = 1, .most = 256},
-        {"started", "S", "when, in seconds since 1970", BENCH_REAL, .value = &p->started},
-        {"config", "JSON", "of the engine", BENCH_TEXT, .value = &p->config},
+        {"layers", "N", "layers of GPT-2", BENCH_SIZE, .value = &p->sizes.layers, .least = 1},
+        {"width", "N", "width of the model", BENCH_SIZE, .value = &p->sizes.hidden, .least = 1},
+        {"heads", "N", "attention heads", BENCH_SIZE, .value = &p->sizes.heads, .least = 1},
+        {"vocab", "N", "tokens that the model knows", BENCH_SIZE, .value = &p->sizes.vocab,
+         .least = 1},
+        {"positions", "N", "positions of the table", BENCH_SIZE, .value = &p->sizes.max_length,
+         .least = 1},
+        {"batch", "N", "sequences of a micro-batch", BENCH_SIZE, .value = &p->batch, .least = 1},
+        {"length", "N", "tokens of a sequence", BENCH_SIZE, .value = &p->length, .least = 1},
+        {"threads", "N", "threads of this rank", BENCH_INT, .value = &p->threads, .least = 1,
+         .most = 256},
+        {"started", "S", "time of the start, in seconds since 1970", BENCH_REAL,
+         .value = &p->started},
+        {"config", "JSON", "configuration of the engine", BENCH_TEXT, .value = &p->config},
         {"weights", "FILE", "first weights, as llm.c writes them", BENCH_TEXT,
          .value = &p->weights},
-        {"rows", "FILE", "tokens", BENCH_TEXT, .value = &p->rows}};
+        {"rows", "FILE", "file of tokens", BENCH_TEXT, .value = &p->rows}};
     const bench_command command =
         BENCH_COMMAND("peer", "One rank of the C trainer; ./run bench peers starts it.", rows);
 

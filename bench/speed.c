@@ -676,7 +676,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
     const bench_option rows[] = {
         {"stages", "LIST", "ZeRO stages (default 0,1,2,3)", BENCH_LIST, .value = &o->stages,
          .most = 3},
-        {"worlds", "LIST", "numbers of ranks, threads of one process each (default 1,2,4,8)",
+        {"worlds", "LIST", "numbers of ranks, which are threads of one process (default 1,2,4,8)",
          BENCH_LIST, .value = &o->worlds, .least = 1, .most = 256},
         {"offload", "LIST",
          "where optimizer state rests: none, cpu, nvme (default none); stage 0 keeps it in memory",

@@ -385,21 +385,23 @@ static void options_parse(int argc, char **argv, bench_options *o)
 {
     int                is_without_fio = 0;
     const bench_option rows[]         = {
-                {"dir", "FOLDER", "where the file is made, and removed again (default: the current one)",
+                {"dir", "FOLDER",
+                 "folder in which the file is made, and removed again (default: the current one)",
                  BENCH_TEXT, .value = &o->dir},
-                {"size", "BYTES", "of the file, from 256M on (default 1G)", BENCH_SIZE,
+                {"size", "BYTES", "size of the file, at least 256M (default 1G)", BENCH_SIZE,
                  .value = &o->size_bytes, .least = 0x1p28},
                 {"block", "LIST", "sizes of one request (default 256K,1M,4M)", BENCH_LIST,
                  .value = &o->blocks, .least = SHERD_ALIGN_BYTES, .most = TRANSFER_BYTES},
                 {"depth", "LIST", "requests in flight (default 8,16,32)", BENCH_LIST, .value = &o->depths,
                  .least = 1, .most = MAX_TRANSFERS / 2.0},
-                {"rounds", "N", "(default 7)", BENCH_SIZE, .value = &o->rounds, .least = 1},
+                {"rounds", "N", "rounds (default 7)", BENCH_SIZE, .value = &o->rounds, .least = 1},
                 {"engine", "NAME", "what the queue runs on: io_uring (default) or threads", BENCH_TEXT,
                  .value = &o->engine, .choices = "io_uring|threads"},
-                {"no-fio", NULL, "leaves fio out where it is installed", BENCH_SWITCH,
+                {"no-fio", NULL, "leave fio out, even if it is installed", BENCH_SWITCH,
                  .value = &is_without_fio},
-                {"json", "FILE", "the same figures for programs", BENCH_TEXT, .value = &o->json},
-                {"plot", "FILE.svg", "a chart, where gnuplot is installed", BENCH_TEXT, .value = &o->plot}};
+                {"json", "FILE", "write the figures as JSON", BENCH_TEXT, .value = &o->json},
+                {"plot", "FILE.svg", "draw a chart, if gnuplot is installed", BENCH_TEXT,
+                 .value = &o->plot}};
     const bench_command command = {
         .name = "storage",
         .about =
