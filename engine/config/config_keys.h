@@ -244,7 +244,7 @@
     X(DECAY_STEPS, "scheduler.params.num_decay_steps", SIZE, (SETS(schedule.decay_steps), RANGE(0, INFINITY)), \
       "`warmup_stable_decay`, required: steps of the decay") \
     X(DECAY_TYPE, "scheduler.params.decay_type", TEXT, (DERIVES(schedule.decay_ramp), FIRST("cosine"), \
-      CHOICES("cosine|linear|1-sqrt")), "warmup_stable_decay: shape of the decay") \
+      CHOICES("cosine|linear|1-sqrt")), "`warmup_stable_decay`: shape of the decay") \
     X(MIN_LR_RATIO, "scheduler.params.min_lr_ratio", REAL, (DERIVES(schedule.min_lr_rate), NUMBER(0), RANGE(0, 1)), \
       "`warmup_stable_decay`: learning rate at the start and at the end, as a share of the group's rate") \
     /* ---- zero_optimization ---- */ \
@@ -324,7 +324,7 @@
       "leaves the state files when the engine is destroyed. A run that dies leaves them in any case (a key of sherd's own)") \
     X(STATE_DURABLE, "zero_optimization.offload_optimizer.durable", BOOL, (SETS(durable), ON), \
       "device `nvme`: when a step is over, its state is on the medium. `false`: the state survives the end of the process, but not the end of the machine (a key of sherd's own)") \
-    X(CHECKPOINT, "checkpoint", BLOCK, (NULLABLE), "saving and loading with sherd_checkpoint_save and sherd_checkpoint_load") \
+    X(CHECKPOINT, "checkpoint", BLOCK, (NULLABLE), "saving and loading with `sherd_checkpoint_save` and `sherd_checkpoint_load`") \
     X(CHECKPOINT_ASYNC, "checkpoint.async", BOOL, (SETS(checkpoint_async), OFF), \
       "a save returns when the state is copied to host memory, and the copy is written while training goes on. The plan counts the memory for the copy (a key of sherd's own)") \
     X(CHECKPOINT_KEEP, "checkpoint.keep_last", INT, (SETS(checkpoint_keep_last), NUMBER(0), RANGE(0, INT_MAX)), \

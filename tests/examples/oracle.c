@@ -279,8 +279,8 @@ static void usage(FILE *out)
         "usage: sherd-oracle FILE [--stage S] [--ranks N]\n\n"
         "Runs every case of FILE through the engine in fp32 and compares loss, gradients and\n"
         "AdamW steps with those that FILE holds. Passes within %g, %g and %g.\n\n"
-        "  --stage S   only this ZeRO stage (all four)\n"
-        "  --ranks N   only this number of ranks, as threads (1 and 2)\n",
+        "  --stage S   only this ZeRO stage (default: all four)\n"
+        "  --ranks N   only this number of ranks, as threads (default: 1 and 2)\n",
         LOSS_TOLERANCE, GRAD_TOLERANCE, STEP_TOLERANCE);
 }
 
