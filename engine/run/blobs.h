@@ -1,55 +1,57 @@
-/* The trainer's own bytes (its place in the data, its random numbers), which ride with the engine's state: in memory
- * here, few and small, found by key. Who keeps them with a generation or a checkpoint goes over them, or takes them as
- * one sequence of bytes. */
+/* Blobs: the trainer's own bytes (its place in the data, its random numbers), which are saved and restored with the engine's
+ * state. A rank has few and small ones, holds them in memory and finds them by key. The code that keeps them with a generation
+ * (store.c) or a checkpoint goes over the list, or writes and reads them as one sequence of bytes. */
 #ifndef SHERDI_ENGINE_RUN_BLOBS_H
 #define SHERDI_ENGINE_RUN_BLOBS_H
 
 #include "base/mem.h"
 #include "sherd.h"
 
-/* Whose they are. */
+/* Whom a blob belongs to. */
 typedef enum sherdi_blob_kind {
-    SHERDI_BLOB_GLOBAL = 0, /* one of a key; rank 0's counts */
-    SHERDI_BLOB_OF_RANK,    /* one of a key and a rank */
+    SHERDI_BLOB_GLOBAL = 0, /* of the run: one for each key; rank 0's is the valid one */
+    SHERDI_BLOB_OF_RANK,    /* one for each key and rank */
     SHERDI_BLOB_KINDS,
 } sherdi_blob_kind;
 
 typedef struct sherdi_blob {
     char             key[SHERD_BLOB_KEY_BYTES + 1];
     sherdi_blob_kind kind;
-    int              rank; /* SHERDI_BLOB_OF_RANK: as it was saved; else 0 */
+    int              rank; /* SHERDI_BLOB_OF_RANK: the rank that saved it; else 0 */
     unsigned char   *data;
     size_t           len_bytes;
 } sherdi_blob;
 
 typedef struct sherdi_blobs {
     sherdi_mem  *mem;
-    sherdi_blob *list; /* in the order in which keys came */
+    sherdi_blob *list; /* in the order in which the keys were first set */
     size_t       count, capacity;
 } sherdi_blobs;
 
-/** Empty; nothing is allocated. */
+/** Makes an empty list; allocates nothing. */
 void sherdi_blobs_init(sherdi_blobs *blobs, sherdi_mem *mem);
 void sherdi_blobs_fini(sherdi_blobs *blobs);
-/** Forgets those of a kind, of every rank. */
+/** Removes all blobs of a kind, of every rank. */
 void sherdi_blobs_clear(sherdi_blobs *blobs, sherdi_blob_kind kind);
 
-/** NULL: there is none. Valid until the next change. */
+/** Returns the blob, valid until the list changes next; NULL: there is none. */
 const sherdi_blob *sherdi_blobs_find(const sherdi_blobs *blobs, const char *key,
                                      sherdi_blob_kind kind, int rank);
-/** A copy of `data`, in place of the one before, which stays when this fails. E_NOMEM, E_INVAL (a key that cannot be one). */
+/** Copies `data` into a blob, which replaces the one that the key had; on failure that one stays. E_NOMEM. E_INVAL: the key is
+ *  not 1 to SHERD_BLOB_KEY_BYTES bytes of printable ASCII. */
 sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank,
                               const void *data, size_t len_bytes);
-/** Nothing where there is none. */
+/** Removes a blob; does nothing if there is none. */
 void sherdi_blobs_remove(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank);
 
-/** Those of a kind as one sequence of bytes, the same on every machine: of ranks those of `rank` alone. */
+/** Returns the length of sherdi_blobs_write's output. */
 size_t sherdi_blobs_bytes(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank);
-/** out [sherdi_blobs_bytes]. */
+/** Writes the blobs of a kind to out [sherdi_blobs_bytes] as one sequence of bytes, which is the same on every machine; of the
+ *  blobs of ranks only those of `rank`. */
 void sherdi_blobs_write(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank,
                         unsigned char *out);
-/** Puts what such bytes hold, of whatever kind and rank. They may come from anywhere: E_INVAL, and then some may have
- *  been put. E_NOMEM. */
+/** Puts all blobs of such a sequence into the list, of whatever kind and rank they are. The bytes need not be trusted. E_INVAL:
+ *  they are damaged. E_NOMEM. After a failure, some of the blobs may have been put. */
 sherd_status sherdi_blobs_read(sherdi_blobs *blobs, const unsigned char *bytes, size_t len_bytes);
 
 #endif

@@ -1,13 +1,14 @@
-/* Carries out the program: one table from the kind of an operation to a function, and one loop. An operation is given to its lane
- * after all that it has to follow (order.h). The host waits for a lane only where it works with what the lane has made. */
+/* Carries out the program: a table maps the kind of each operation to a function, and one loop runs them. An operation is given
+ * to its lane after everything that it has to follow (order.h). The host waits for a lane only where it works with what the lane
+ * has made. */
 #ifndef SHERDI_ENGINE_RUN_RUN_H
 #define SHERDI_ENGINE_RUN_RUN_H
 
 #include "engine/run/drive.h"
 #include "engine/run/state_note.h"
 
-/* Operations of a device's lane that can be waited for one by one: the latest ones. An older one is waited for with the next
- * that can be. */
+/* How many operations of a device's lane, the latest ones, have an event of their own. The event of an older one belongs to a
+ * later operation by now, so who waits for the older one waits for that. */
 #define SHERDI_RUN_EVENTS 64
 
 /* Takes a block's values for a checkpoint (SHERDI_OP_SAVE), or gives them (SHERDI_OP_LOAD): sherdi_run_block_get and
@@ -17,16 +18,16 @@ typedef sherd_status (*sherdi_block_fn)(void *ctx, const sherdi_op *op);
 typedef struct sherdi_run {
     sherdi_order    order;
     sherdi_progress progress;
-    sherdi_program  program; /* its operations are carried out */
+    sherdi_program  program; /* hands the operations to run.c */
     sherdi_drive    drive;
-    uint64_t        given[SHERDI_LANES]; /* number of the operation that was given last */
-    /* by number of the operation; NULL: the lane is the host's */
+    uint64_t        given[SHERDI_LANES]; /* number of the lane's latest operation */
+    /* by number modulo SHERDI_RUN_EVENTS; NULL: the lane is the host's */
     sherdi_event       *events[SHERDI_LANES][SHERDI_RUN_EVENTS];
     const void         *given_mine; /* of an exchange: this rank's data, and room for all ranks' */
     void               *given_all;
     sherdi_block_fn     block_fn; /* of the walk under way */
     void               *block_ctx;
-    sherdi_state_record record; /* for a commit; or what a rollback found */
+    sherdi_state_record record; /* to commit; or what a rollback found */
 } sherdi_run;
 
 #endif

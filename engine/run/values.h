@@ -1,77 +1,80 @@
-/* Values of parameters and of their state: any range of any part, of what this rank holds, in fp32. All is local but the
- * calls of the API, which are made of it (value_calls.c). What saves and loads whole engines is built on it too. */
+/* Values of parameters and of their state, in fp32: any range of any part, as far as this rank holds it. All calls here are
+ * local. The collective calls of the API (value_calls.c), and the code that saves and loads whole engines, are built on them. */
 #ifndef SHERDI_ENGINE_RUN_VALUES_H
 #define SHERDI_ENGINE_RUN_VALUES_H
 
 #include "engine/plan/program.h"
 
-/** Gives values of elements [first, first + count) of the parameter, or is given them: they lie in the buffer of first
- *  values, valid until it returns. `part` as in sherdi_values.parts. What it returns ends the call. */
+/** Receives or gives the values of elements [first, first + count) of the parameter. They lie in the fill buffer, and `values` is
+ *  valid until this function returns. `part` is numbered as in sherdi_values.parts. A return other than SHERD_OK ends the call,
+ *  and is what the call returns. */
 typedef sherd_status (*sherdi_values_fn)(void *ctx, int part, size_t first, size_t count,
                                          float *values);
 
-/* Who gives values or is given them, in the event under way. */
+/* Who gives or receives the values of the event under way. */
 typedef struct sherdi_values_call {
     sherdi_values_fn fn;
     void            *ctx;
-    float            scale; /* of what is told; 0: as it is */
+    float            scale; /* factor for values that `fn` receives; 0: unscaled */
 } sherdi_values_call;
 
-/** Before the first get or put between two steps: what is read ahead for others is dropped, the first failure of it
- *  returned. */
+/** Call it before the first get or put between two steps. Drops what was read ahead for others, and returns the first failure of
+ *  those reads. */
 sherd_status sherdi_values_begin(sherd_engine *engine);
-/** Behind the last: what was put is on its way to where it rests no more, and slots of rings hold nothing. E_IO:
- *  something of it is not there; the state's generation is to be abandoned. */
+/** Call it after the last one. Waits until all that was put is where it rests; the slots of the rings hold nothing then. E_IO: a
+ *  part of it could not be written, and the caller abandons the state's generation. */
 sherd_status sherdi_values_end(sherd_engine *engine);
 
 /**
- * What this rank owns of a range goes to `fn`: of trainable parameters and their state its slice (at stage 0 all of
- * it), of frozen ones the same. Ascending, in portions of at most plan->fill_elems; of several parts each portion is
- * told part by part. Consecutive calls read an extent of a drive once, if they keep to an order of the plan.
+ * Gives `fn` the values of a range that this rank owns: of every parameter, trainable or frozen, and of its state the slice; at
+ * stage 0 all of it. The elements come in ascending order, in portions of at most plan->fill_elems; with several parts, each
+ * portion comes part by part. Consecutive calls read each extent on a drive once if they follow the order of the plan.
  *
  * Blocking  yes. Between begin and end. Nothing of the parameter's unit is acquired.
  * Errors    what `fn` returns; E_IO
  */
 sherd_status sherdi_values_get(sherd_engine *engine, const sherdi_values *values,
                                sherdi_values_fn fn, void *ctx);
-/** ... of the compute type all that rests here: at stages 0 to 2 the whole range. */
+/** The same, but of the compute type gives all that rests here: at stages 0 to 2 the whole range. */
 sherd_status sherdi_values_get_here(sherd_engine *engine, const sherdi_values *values,
                                     sherdi_values_fn fn, void *ctx);
-/** The gradient of a prepared step, as sherdi_values_get: the mean over the window, loss scale taken out, before
- *  clipping. values->parts is SHERDI_VALUES_GRADIENT. */
+/** Gives the gradient of a prepared step, in the same way: the mean over the window, without the loss scale, before clipping.
+ *  values->parts must be SHERDI_VALUES_GRADIENT. */
 sherd_status sherdi_values_get_gradient(sherd_engine *engine, const sherdi_values *values,
                                         sherdi_values_fn fn, void *ctx);
 /**
- * What this rank holds of a range comes from `fn`: master weights (or SHERDI_VALUES_COMPUTE: rounded to the compute
- * type) go to the state and to every copy that rests here, parts of the state to where this rank updates them. Asked
- * for as get tells; of weights all that rests here, so at stages 0 to 2 the whole range on every rank. Before the first
- * acquire too. Gathered copies are not refreshed: see sherdi_program_forget.
+ * Asks `fn` for the values of a range that this rank holds, and stores them. Master weights (or SHERDI_VALUES_COMPUTE, rounded to
+ * the compute type) go to the state and to every copy of the parameter that rests here; parts of the state go where this rank
+ * updates them. Order and portions are those of sherdi_values_get; of weights it asks for all that rests here, so at stages 0 to
+ * 2 every rank asks for the whole range. It may be called before the first acquire. It does not refresh gathered copies: see
+ * sherdi_program_forget.
  *
  * Blocking  yes. Between begin and end.
- * Errors    what `fn` returns; E_IO. Some of the range is written then.
+ * Errors    what `fn` returns; E_IO. Then some of the range has been written.
  */
 sherd_status sherdi_values_put(sherd_engine *engine, const sherdi_values *values,
                                sherdi_values_fn fn, void *ctx);
-/** What this rank has of the fingerprint of what was put since this was zero: kept where sherdi_program_put says. */
+/** Returns this rank's share of the fingerprint of what was put since the caller set it to 0; sherdi_program_put says of what it
+ *  is kept. */
 uint64_t *sherdi_values_share(sherd_engine *engine);
 
-/** [*first, *first + *count) of a parameter's elements: what a rank owns of it; at stage 0 all of it. */
+/** Gives the range of a parameter's elements that a rank owns, [*first, *first + *count); at stage 0 all of them. */
 void sherdi_values_owned(const sherd_engine *engine, size_t param, int rank, size_t *first,
                          size_t *count);
-/** ... what lies in its slice, at every stage. */
+/** Gives the range that lies in the rank's slice, at every stage. */
 void sherdi_values_slice(const sherd_engine *engine, size_t param, int rank, size_t *first,
                          size_t *count);
-/** The part that a value's name means for a parameter, as in sherdi_values.parts. E_INVAL, with the names that there
- *  are. */
+/** Gives the part that a value's name means for a parameter, numbered as in sherdi_values.parts. E_INVAL: there is no such value;
+ *  the message has the names that exist. */
 sherd_status sherdi_values_part(const sherd_engine *engine, size_t param, sherd_value value,
                                 int *out);
 
-/** The first value that a part of a segment's state cannot have: a negative one, where the part is stored without its
- *  sign. `count`: all can be stored. */
+/** Returns the index of the first value that a part of a segment's state cannot store: a negative one, where the part is stored
+ *  without its sign. `count`: all can be stored. */
 size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_t count,
                                   const float *values);
 
-/** Values were asked for by an operation (SHERDI_OP_FILL), or are told (SHERDI_OP_TAKE). */
+/** Carry out SHERDI_OP_FILL and SHERDI_OP_TAKE: `values` are asked for, or are given to who asked. */
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);
 sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values);
 
