@@ -1,5 +1,5 @@
-/* Where parameters and gradients are: for who has the unit acquired, and the address that they have for the life of the
- * engine, for who keeps it in a table. */
+/* Where parameters and gradients are: sherd_param_data and sherd_param_grad for a caller that has the unit acquired, and the
+ * address that stays the same for the life of the engine (sherd_param_address), for a caller that keeps it in a table. */
 #include "engine/run/engine_impl.h"
 
 static sherd_status param_check(const sherd_engine *engine, sherd_param param)
@@ -12,14 +12,14 @@ static sherd_status param_check(const sherd_engine *engine, sherd_param param)
     return SHERD_OK;
 }
 
-/* Whether its gradient is there though nobody has it acquired. */
+/* Whether the unit's gradient may be read although nobody has the unit acquired. */
 static int is_retained(const sherd_engine *engine, int unit)
 {
     return engine->plan->units[unit].retains_grads &&
            sherdi_program_has_gradient(&engine->run.program, unit);
 }
 
-/* The segment of a parameter whose unit is acquired, or whose gradient is retained, else NULL. */
+/* Returns the segment of a parameter whose unit is acquired, or whose gradient is retained; NULL: neither. */
 static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_param param,
                                               int is_backward)
 {
@@ -47,7 +47,7 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_
     return segment;
 }
 
-/* ... of one that has an address, acquired or not. */
+/* Gives the segment of a parameter, acquired or not; from seal on it has an address. */
 static sherd_status addressed_segment(const sherd_engine *engine, sherd_param param,
                                       const sherdi_segment **out)
 {
@@ -60,7 +60,7 @@ static sherd_status addressed_segment(const sherd_engine *engine, sherd_param pa
     return SHERD_OK;
 }
 
-/* Where parameters without elements are: somewhere, aligned. Nobody reads or writes it. */
+/* The address of parameters without elements; nobody reads or writes it. */
 static _Alignas(SHERD_ALIGN_BYTES) unsigned char no_elements[1];
 
 static size_t offset_in_segment(const sherd_engine *engine, sherd_param param)

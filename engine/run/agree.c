@@ -1,5 +1,5 @@
-/* What must be the same on all ranks is compared by hash; when it is not, the ranks look
- * closer together until they can name the first difference. All calls are collective. */
+/* Compares what must be the same on all ranks, by hash. If it differs, the ranks search together for the first difference and
+ * name it. All calls are collective. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Finds a rank whose value differs from rank 0's; 0 when all agree. */
+/* Returns the first rank whose value differs from rank 0's; 0: all agree. */
 static int odd_rank(const uint64_t *values, int world_size)
 {
     for (int r = 1; r < world_size; r++) {
@@ -25,7 +25,7 @@ static int odd_rank(const uint64_t *values, int world_size)
 
 sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
 {
-    double       counts[NUM_STATUSES + 1] = {0}; /* ranks by status; sum of the failed ranks */
+    double       counts[NUM_STATUSES + 1] = {0}; /* ranks by status; sum of failed ranks */
     char         text[SHERDI_ERROR_BYTES];
     sherd_status status;
     double       failed;
@@ -58,7 +58,7 @@ sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
 
 /* ---------------------------------------------------------------- calls ---- */
 
-/* One word of each rank; the first that has another than rank 0, or 0. */
+/* Exchanges one word of each rank. Gives the first rank whose word differs from rank 0's; 0: all agree. */
 static sherd_status word_compare(sherd_engine *engine, uint64_t word, int *odd_out)
 {
     sherdi_publish_message mine = {.fingerprint = word};
@@ -158,7 +158,7 @@ static uint64_t items_hash(const sherdi_model *model, size_t count)
     return hash;
 }
 
-/* All ranks halve the list together until one item is left. */
+/* Finds the first item that differs: all ranks halve the list together until one item is left. */
 static sherd_status first_difference(sherd_engine *engine, uint64_t *all, size_t *out)
 {
     size_t low  = 0; /* the first `low` items agree */
@@ -237,7 +237,7 @@ sherd_status sherdi_agree_model(sherd_engine *engine)
 
 /* ---------------------------------------------------------------- uses ---- */
 
-/* One of a unit's counts; `count` is that of a pass, or NUM_PASSES: of backward passes that were complete. */
+/* Returns one of a unit's counts: the acquires for pass `count`; for NUM_PASSES the micro-batches with a complete backward. */
 #define NUM_PASSES (SHERD_EVAL + 1)
 
 static uint64_t uses_count(const sherd_engine *engine, int rank, size_t unit, int count)
@@ -248,7 +248,7 @@ static uint64_t uses_count(const sherd_engine *engine, int rank, size_t unit, in
     return count == NUM_PASSES ? uses->runs : uses->acquired[count];
 }
 
-/* Ranks whose count differs from rank 0's, " 1 3"; as many as fit. Returns the length. */
+/* Lists the ranks whose count differs from rank 0's, " 1 3", as many as fit. Returns the length. */
 static size_t uses_odd_ranks(const sherd_engine *engine, size_t unit, int count, char *text,
                              size_t len_bytes)
 {
@@ -263,7 +263,8 @@ static size_t uses_odd_ranks(const sherd_engine *engine, size_t unit, int count,
     return used;
 }
 
-/* Which unit the ranks disagree on, and who. What a missing pass leaves behind comes after the pass. */
+/* Names a unit that the ranks used differently, and the ranks. Backward counts are compared first: a rank that misses a backward
+ * pass also differs in its acquires. */
 static sherd_status uses_difference_name(sherd_engine *engine)
 {
     char ranks[64];
@@ -309,7 +310,7 @@ static void used_note(const sherd_engine *engine, uint64_t *words)
     words[bit / 64] |= (uint64_t)engine->window.has_backward << bit % 64;
 }
 
-/* What another rank has and this one has not is zero here. */
+/* Begins the gradients that any rank has; on a rank that had none, the gradient is zero. */
 static sherd_status used_begin(sherd_engine *engine, const uint64_t *words)
 {
     size_t bit = 0;
@@ -354,7 +355,7 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
 
     for (size_t u = 0; u < num_units; u++) {
         mine[u] = sherdi_unit_of(engine, (int)u)->uses;
-        if (engine->plan->units[u].is_open_ended) { /* as each rank likes */
+        if (engine->plan->units[u].is_open_ended) { /* ranks may acquire it differently */
             mine[u].acquired[SHERD_FORWARD]  = 0;
             mine[u].acquired[SHERD_BACKWARD] = 0;
         }

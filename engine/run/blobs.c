@@ -1,7 +1,8 @@
-/* See blobs.h. A sequence of bytes is a head and, for each blob, its own head, key and data; numbers are little-endian:
+/* See blobs.h. The sequence of bytes is a head, then for each blob its own head, its key and its data, without padding. Numbers
+ * are little-endian:
  *
- *     count u64                                              of blobs
- *     kind u32, rank u32, key bytes u64, data bytes u64      of each, then key and data without padding */
+ *     count u64                                              number of blobs
+ *     kind u32, rank u32, key bytes u64, data bytes u64      head of each blob */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -43,7 +44,7 @@ void sherdi_blobs_fini(sherdi_blobs *blobs)
     *blobs = (sherdi_blobs){.mem = blobs->mem};
 }
 
-/* blobs->count: there is none. */
+/* Returns the index of a blob; blobs->count: there is none. */
 static size_t blob_index(const sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind,
                          int rank)
 {
@@ -64,7 +65,7 @@ const sherdi_blob *sherdi_blobs_find(const sherdi_blobs *blobs, const char *key,
     return i == blobs->count ? NULL : &blobs->list[i];
 }
 
-/* What can stand in the header of a file and be read by a person. */
+/* A key can stand in the header of a file, and a person can read it. */
 static sherd_status key_check(const char *key)
 {
     size_t len = strnlen(key, SHERD_BLOB_KEY_BYTES + 1);
@@ -196,7 +197,7 @@ static sherd_status bytes_fail(size_t at)
     return sherdi_fail(SHERD_E_INVAL, "the blobs are damaged at byte %zu", at);
 }
 
-/* The blob that begins at *at, which goes on behind it. */
+/* Reads the blob that begins at *at, and sets *at to its end. */
 static sherd_status blob_read(sherdi_blobs *blobs, const unsigned char *bytes, size_t len_bytes,
                               size_t *at)
 {
@@ -235,7 +236,7 @@ sherd_status sherdi_blobs_read(sherdi_blobs *blobs, const unsigned char *bytes, 
         return bytes_fail(0);
     }
     count = number_read(bytes, HEAD_BYTES);
-    for (uint64_t i = 0; i < count; i++) { /* each takes bytes, so it ends */
+    for (uint64_t i = 0; i < count; i++) { /* each blob takes bytes, so a false count ends too */
         SHERDI_TRY(blob_read(blobs, bytes, len_bytes, &at));
     }
     return at == len_bytes ? SHERD_OK : bytes_fail(at);
@@ -248,7 +249,7 @@ void sherd_blob_params_init(sherd_blob_params *params)
     *params = (sherd_blob_params){.struct_size = sizeof(*params), .rank = -1};
 }
 
-/* Whose blob a call means. */
+/* Gives the kind and the rank of the blob that a call means. */
 static sherd_status owner_read(const sherd_engine *engine, const sherd_blob_params *params,
                                sherdi_blob_kind *kind, int *rank)
 {
@@ -262,7 +263,7 @@ static sherd_status owner_read(const sherd_engine *engine, const sherd_blob_para
     return SHERD_OK;
 }
 
-/* With the one that is set in place of the one that is there. */
+/* Checks that there is room for the new blob, which replaces the old one of its key. */
 static sherd_status room_check(const sherd_engine *engine, const char *key, sherdi_blob_kind kind,
                                size_t len_bytes)
 {

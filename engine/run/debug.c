@@ -1,6 +1,6 @@
-/* SHERD_DEBUG: whether parameters were written while a unit was acquired. What becomes of such a write depends on the
- * layout (kept where parameters are whole, lost where they are gathered), so it is an error in all of them.
- * loop.c calls this; what else SHERD_DEBUG does stands where it is done (is_debug). */
+/* SHERD_DEBUG: detects writes to parameters while a unit is acquired. What becomes of such a write depends on the layout: it is
+ * kept where parameters are whole, and lost where they are gathered. So it is an error in every layout. loop.c calls these
+ * functions; the other checks of SHERD_DEBUG are where their code is (is_debug). */
 #include "engine/run/engine_impl.h"
 
 sherd_status sherdi_debug_params_note(sherd_engine *engine, int unit)

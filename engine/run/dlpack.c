@@ -1,6 +1,6 @@
-/* Parameters and gradients as DLPack tensors: the address that they have for the life of the engine, with shape, type and
- * device. The structs are DLPack's ABI (https://dmlc.github.io/dlpack, version 1.0), as its header lays them out; the
- * library needs no more of it, and who consumes a tensor has that header. */
+/* Parameters and gradients as DLPack tensors: the address that they keep for the life of the engine, with shape, type and device.
+ * The structs are DLPack's ABI (https://dmlc.github.io/dlpack, version 1.0), laid out as in its header. The library needs no more
+ * of DLPack; whoever consumes a tensor has that header. */
 #include "engine/run/engine_impl.h"
 
 #include <stdlib.h>
@@ -35,8 +35,8 @@ _Static_assert(sizeof(DLManagedTensorVersioned) == 80 &&
 
 #define FLAG_READ_ONLY 1u
 
-/* The tensor with its arrays behind it. The consumer frees it, on whichever thread and maybe after the engine: so it is no
- * memory of the engine's account. */
+/* The tensor with its arrays. The consumer frees it, on any thread and maybe after the engine is destroyed, so the engine's
+ * account does not count this memory. */
 typedef struct exported {
     DLManagedTensorVersioned managed;
     int64_t                  shape[SHERD_MAX_NDIM], strides[SHERD_MAX_NDIM];
@@ -44,7 +44,7 @@ typedef struct exported {
 
 static void exported_free(DLManagedTensorVersioned *self)
 {
-    free(self); /* managed is what an exported begins with */
+    free(self); /* `managed` is the first member */
 }
 
 static dlpack_type type_of(sherd_dtype dtype)
@@ -56,7 +56,7 @@ static dlpack_type type_of(sherd_dtype dtype)
                          .lanes = 1};
 }
 
-/* Strides are said though NULL would mean the same: later versions want them. */
+/* Strides are given although NULL would mean the same here: later versions of DLPack require them. */
 static void shape_fill(exported *made, const sherdi_model_param *param)
 {
     int64_t stride = 1;
@@ -82,7 +82,7 @@ static void device_fill(const sherd_engine *engine, dlpack_tensor *tensor)
     }
 }
 
-/* Of a parameter that exists. */
+/* Makes the tensor of a parameter, which must exist. */
 static sherd_status exported_make(const sherd_engine *engine, sherd_param number, void *data,
                                   uint64_t flags, DLManagedTensorVersioned **out)
 {

@@ -27,7 +27,8 @@ void sherdi_drive_close(sherdi_drive *drive)
     *drive = (sherdi_drive){0};
 }
 
-/* Each transfer that is not over lies where its number says, and follows such as were given before it: a wait ends. */
+/* Invariant: each transfer that is not over lies at its number % count, and follows only transfers that were given before it. So
+ * every wait ends. */
 static int are_in_place(const sherdi_drive *drive)
 {
     for (size_t i = 0; i < drive->count; i++) {
@@ -78,7 +79,7 @@ static void transfer_start(sherdi_drive *drive, sherdi_transfer *transfer)
     transfer->is_started = 1;
     transfer->io         = (sherdi_io){0};
     if (drive->failures[transfer->ring] != SHERD_OK) {
-        transfer->is_failed = 1; /* over at once */
+        transfer->is_failed = 1; /* the transfer is over at once */
         return;
     }
     if (transfer->is_write) {
@@ -88,7 +89,7 @@ static void transfer_start(sherdi_drive *drive, sherdi_transfer *transfer)
     }
 }
 
-/* The end of one that was started; blocks unless it is over. */
+/* Ends a transfer that was started; blocks until it is over. */
 static void transfer_end(sherdi_drive *drive, sherdi_transfer *transfer)
 {
     if (!transfer->is_failed) {
@@ -131,7 +132,7 @@ static int is_over(sherdi_transfer *transfer)
     return transfer->is_failed || transfer->tier->ops->is_done(transfer->tier, &transfer->io);
 }
 
-/* In the order in which they were given: what one frees the next may take. */
+/* Goes in the order in which transfers were given: the end of one may let the next one start. */
 void sherdi_drive_poll(sherdi_drive *drive)
 {
     uint64_t first = drive->given > drive->count ? drive->given - drive->count + 1 : 1;
@@ -151,7 +152,7 @@ void sherdi_drive_poll(sherdi_drive *drive)
     }
 }
 
-/* Waits for what it follows. Meanwhile it may start, and end, by itself. */
+/* Waits for what the transfer follows. Meanwhile the transfer itself may start, and end. */
 static void follows_wait(sherdi_drive *drive, const sherdi_transfer *transfer)
 {
     sherdi_follows follows = transfer->follows;
@@ -251,8 +252,8 @@ sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring)
             (void)sherdi_drive_wait(drive, n);
             continue;
         }
-        follows_wait(drive, transfer); /* who comes next into its slot follows it alone */
-        if (transfer->number == n && !transfer->is_started) { /* nobody wants it any more */
+        follows_wait(drive, transfer); /* whoever uses its slot next follows only this transfer */
+        if (transfer->number == n && !transfer->is_started) { /* its result is not needed */
             transfer->number = 0;
             sherdi_order_forget(drive->order, SHERDI_LANE_DRIVE, n);
         } else {

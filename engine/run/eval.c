@@ -1,6 +1,6 @@
-/* Evaluation in many passes, with parameters that do not change between them: what has been gathered stays, as far as the
- * plan has places for it (sherd.eval_keep_units). Which units those are the plan says (plan_schedule.c), what becomes of
- * them at a release the program (program_units.c). */
+/* Evaluation in many passes, between which parameters do not change: what was gathered stays gathered, as far as the plan has
+ * room for it (sherd.eval_keep_units). plan_schedule.c decides which units stay; program_units.c leaves them gathered at a
+ * release. */
 #include "engine/run/engine_impl.h"
 
 void sherd_eval_params_init(sherd_eval_params *params)

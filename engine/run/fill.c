@@ -1,5 +1,6 @@
-/* First values: what a trainer's fill function gives, to every place where this rank holds
- * a part of the parameter; and the fingerprints that are recomputed from the state. */
+/* First values: brings what a trainer's fill function gives to every place where this rank holds a part of the parameter. Also
+ * computes fingerprints anew from the state. sherdi_fill_finish, at the start, checks that everything is filled, and equally on
+ * all ranks. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -8,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Where all ranks ask for values that not all of them hold, spread evenly. */
+/* For a sliced parameter, every rank asks for the same few values, spread evenly: SAMPLES times SAMPLE_ELEMS. */
 #define SAMPLES      4
 #define SAMPLE_ELEMS 16
 
@@ -33,11 +34,11 @@ void sherdi_fill_close(sherd_engine *engine)
     engine->fill = (sherdi_fill){0};
 }
 
-/* What the trainer fills a parameter with. */
+/* Where the values of a parameter come from. */
 typedef struct given_fill {
     const sherd_engine *engine;
     size_t              param;
-    sherd_fill_fn       fn; /* NULL: its own memory is it */
+    sherd_fill_fn       fn; /* NULL: from the trainer's own memory, which is bound */
     void               *ctx;
 } given_fill;
 
@@ -55,8 +56,8 @@ static sherd_status given_ask(void *raw, int part, size_t at, size_t count, floa
     return SHERD_OK;
 }
 
-/* A hash of a few values, the same elements on every rank: of a sliced parameter no two ranks hold the same
- * elements, and only so can they see that they would fill it differently. */
+/* Hashes a few values, at the same elements on every rank. Of a sliced parameter no two ranks hold the same elements, so this is
+ * the only way to see that they would fill it differently. */
 static sherd_status sample_take(given_fill *given, uint64_t *out)
 {
     size_t elems = given->engine->model.params[given->param].elems;
@@ -77,7 +78,7 @@ static sherd_status sample_take(given_fill *given, uint64_t *out)
     return SHERD_OK;
 }
 
-/* The rings that are filled. What one of them could not write is still in its slots. */
+/* Settles the rings that are filled. What could not be written stays in the ring's slots, to be written again. */
 static sherd_status rings_settle(sherd_engine *engine)
 {
     sherd_status status = SHERD_OK;
@@ -109,7 +110,7 @@ static sherd_status values_fill(sherd_engine *engine, given_fill *given)
     return sherdi_fail_relay(status, text);
 }
 
-/* Without a function it is what the trainer's own memory has. */
+/* Fills a parameter on this rank; `fn` NULL: from the trainer's own memory. */
 static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn fn, void *ctx)
 {
     const sherdi_segment *segment = &engine->plan->segments[engine->plan->params[param].segment];
@@ -142,7 +143,7 @@ static sherd_status fill_check(const sherd_engine *engine, sherd_param param)
     return SHERD_OK;
 }
 
-/* Its values came with the state. */
+/* Whether the parameter keeps the values that came with the state of an earlier run, or with a checkpoint. */
 static int is_kept(const sherd_engine *engine, sherd_param param)
 {
     return (engine->store.is_resumed && !engine->model.params[param].is_frozen) ||
@@ -175,11 +176,11 @@ sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fil
 
 /* ------------------------------------------------------------ from one rank -- */
 
-/* What a rank gives the others at once. */
+/* How many elements a rank gives the others at a time. */
 #define PORTION_ELEMS ((size_t)64 << 10)
 
 typedef struct portion {
-    uint64_t status; /* of the function that gave the values */
+    uint64_t status; /* what the fill function returned */
     float    values[PORTION_ELEMS];
 } portion;
 
@@ -187,7 +188,7 @@ typedef struct root_fill {
     sherd_engine *engine;
     given_fill    given;
     int           root;
-    size_t        first; /* of the portion */
+    size_t        first; /* first element of the portion */
     portion      *portion;
 } root_fill;
 
@@ -200,7 +201,8 @@ static sherd_status portion_give(void *raw, int part, size_t first, size_t count
     return SHERD_OK;
 }
 
-/* `own`: how it went here so far; the others go on whatever that is, until the root has no values. */
+/* Fills with one portion from the root. `own` is the outcome on this rank so far: after a failure the rank still takes part in
+ * the broadcasts, until the root has no values, but fills nothing. */
 static sherd_status portion_fill(root_fill *fill, size_t count, sherd_status own)
 {
     sherd_engine *engine = fill->engine;
@@ -227,7 +229,7 @@ static sherd_status portion_fill(root_fill *fill, size_t count, sherd_status own
     return own == SHERD_OK ? sherdi_values_put(engine, &values, portion_give, fill) : own;
 }
 
-/* Whether it ended for all ranks: the root has no values, or a rank is lost. */
+/* Fills with all portions. Ends early only where it ends for all ranks: the root has no values, or a rank is lost. */
 static sherd_status portions_fill(root_fill *fill)
 {
     sherd_engine *engine = fill->engine;
@@ -267,7 +269,7 @@ static sherd_status root_run(root_fill *fill)
         return status;
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
-    engine->fill.samples[param]   = param; /* nothing to compare */
+    engine->fill.samples[param]   = param; /* all ranks got the root's values */
     engine->fill.shares[param]    = *share;
     engine->fill.is_filled[param] = 1;
     return SHERD_OK;
@@ -328,7 +330,8 @@ static sherd_status unfilled_take(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* "rank 2", "ranks 1, 3", as many as there is room for: those whose value of parameter `p` is not rank 0's. */
+/* Writes "rank 2" or "ranks 1, 3", as many as there is room for: the ranks whose value for parameter `p` differs from rank
+ * 0's. */
 static void others_text(const uint64_t *all, size_t p, size_t count, int world_size, char *text,
                         size_t len_bytes)
 {
@@ -365,7 +368,7 @@ static sherd_status starts_check(const sherd_engine *engine, const uint64_t *all
     return SHERD_OK;
 }
 
-/* What this rank compares of a parameter: all of it where it is whole, else the sample. */
+/* Gives what this rank compares of a parameter: a hash of all of it where it is whole, else the sample. */
 static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out)
 {
     const sherdi_segment *segment = &engine->plan->segments[engine->plan->params[param].segment];
@@ -404,7 +407,8 @@ static sherd_status starts_compare(sherd_engine *engine)
     return status;
 }
 
-/* One message per rank: its frozen elements, and whether its parameters are filled and its state has begun. */
+/* Exchanges one message per rank: the fingerprint of its frozen elements, whether its parameters are filled, and whether its
+ * state could begin. */
 static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int is_filled,
                                     uint64_t fingerprint)
 {
@@ -463,7 +467,7 @@ sherd_status sherdi_fill_range_fingerprint(sherd_engine *engine, const sherdi_va
 
 /* ------------------------------------------------------------- the start -- */
 
-/* This rank's share of what was filled. */
+/* This rank's share of the fingerprint, of frozen or of trainable parameters. */
 static uint64_t filled_fingerprint(const sherd_engine *engine, int is_frozen)
 {
     uint64_t sum = 0;
@@ -484,8 +488,8 @@ sherd_status sherdi_fill_settle(sherd_engine *engine)
     return sherdi_values_begin(engine);
 }
 
-/* What was filled becomes the first generation. A drive that does not give back what it was given shows when the
- * first update reads it, unless fast_init is on. */
+/* Commits what was filled as the first generation. If a drive does not return what it was given, the first update, which reads
+ * it, finds out; unless fast_init is on. */
 static sherd_status state_begin(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_fill_settle(engine));
@@ -494,7 +498,7 @@ static sherd_status state_begin(sherd_engine *engine)
         return SHERD_OK;
     }
     engine->fingerprints.own = filled_fingerprint(engine, 0);
-    if (engine->fill.is_loaded) { /* what was filled is a part of it */
+    if (engine->fill.is_loaded) { /* the fingerprint needs the rest of the state too */
         SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->fingerprints.own));
     }
     engine->fingerprints.has_own = 1;

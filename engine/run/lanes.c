@@ -1,9 +1,9 @@
-/* The lanes of an engine: compute (the trainer's), update, up and down the link; the collectives have the world's. What
- * follows what is derived for each operation from the bytes that it touches (order.h) and carried out in run.c. On
- * the CPU all of them are one lane, and nothing waits. */
+/* The lanes of an engine: compute (the trainer's), update, up and down the link. Collectives use the world's lane. Which
+ * operation follows which is derived for each operation from the bytes that it touches (order.h); run.c makes the lanes follow
+ * each other. On the CPU all of them are one lane, and nothing waits. */
 #include "engine/run/engine_impl.h"
 
-/* A transport's own time, on whatever thread it ran. */
+/* Records the time that a transport measured itself; called on the thread that ran the transfer. */
 static void transfer_tell(void *ctx, int is_reduction, const char *what, uint64_t bytes,
                           int64_t start_ns, int64_t end_ns)
 {

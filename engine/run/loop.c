@@ -1,5 +1,5 @@
-/* Acquire and release as the trainer calls them: the program's events, what SHERD_DEBUG looks at, the trainer's own
- * time, and what is lost when a gradient cannot be kept. */
+/* Acquire and release, as the trainer calls them. Each runs an event of the program (program_units.c). This file adds the checks
+ * of SHERD_DEBUG, the marks of the trainer's own time, and what happens when a gradient is lost. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -7,10 +7,10 @@
 
 #include <stdio.h>
 
-/* Of device memory that comes to the host at once. */
+/* How much device memory comes to the host at a time. */
 #define PORTION_BYTES ((size_t)16 * 1024)
 
-/* The units that an acquire reaches and that nobody else has acquired. */
+/* Calls `fn` for the units that an acquire reaches and that no other acquire holds. */
 static sherd_status alone_do(sherd_engine *engine, int unit,
                              sherd_status (*fn)(sherd_engine *engine, int unit))
 {
@@ -49,9 +49,10 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
     return SHERD_OK;
 }
 
-/* A drive's failure ends this rank's part in the calls of the world, until it goes on. Where the others can be brought back out of
- * what they will wait in, they are when this rank drops the window, or it tries again and comes after them; what is to be
- * told them if it gives up is kept until then. Elsewhere they are told now, and the world is lost. */
+/* A drive's failure keeps this rank out of the world's next calls until the trainer reacts. If the world can take back the calls
+ * in which the other ranks will wait, they need not be told now: either this rank drops the window, which ends those calls, or it
+ * tries again and comes late. If it gives up instead, sherdi_loop_give_up tells them this text. If the world cannot take calls
+ * back, the ranks are told now, and the world is lost. */
 static void others_tell(sherd_engine *engine, sherd_status status, const char *text)
 {
     if (status != SHERD_E_IO || engine->world_size == 1) {
@@ -99,7 +100,7 @@ static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
             engine->window.lost,
             engine->window.lost_text); /* it is kept until the window is dropped */
     }
-    (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* another acquire reads anew */
+    (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* the next acquire reads again */
     return sherdi_fail_relay(status, text);
 }
 
@@ -125,7 +126,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
         return failure_tell(engine, status);
     }
     if (engine->window.lost == SHERD_OK) {
-        engine->window.untold_text[0] = '\0'; /* it was tried again */
+        engine->window.untold_text[0] = '\0'; /* this try succeeded */
     }
     engine->window.has_backward |= pass == SHERD_BACKWARD;
     if (state->acquired[pass] == 1) {
@@ -135,7 +136,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     return alone_do(engine, unit, sherdi_debug_params_note);
 }
 
-/* What one rank cannot keep is lost for the window. The first failure is what the step says. */
+/* A gradient that one rank cannot keep loses the window. The step returns the first failure. */
 sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
 {
     if (engine->window.lost == SHERD_OK) {
@@ -206,7 +207,7 @@ sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
 
 void sherdi_loop_window_begin(sherd_engine *engine)
 {
-    /* what it says of a window that is over does not matter */
+    /* its outcome concerns the window that is over */
     (void)sherdi_program_window_begin(&engine->run.program);
     engine->window.lost           = SHERD_OK;
     engine->window.micro_seen     = 0;
@@ -217,7 +218,7 @@ void sherdi_loop_window_begin(sherd_engine *engine)
 
 void sherdi_loop_fetch_ahead(sherd_engine *engine)
 {
-    /* a failed read shows when it is wanted */
+    /* a failed read is returned when its result is needed */
     (void)sherdi_program_fetch_ahead(&engine->run.program);
 }
 

@@ -1,4 +1,4 @@
-/* See marks.h. */
+/* See marks.h. Marks on a device take slots of a ring in order, and are read in that order, oldest first. */
 #include "engine/run/marks.h"
 
 #include "base/clock.h"
@@ -75,7 +75,7 @@ static void sum_add(sherdi_mark_sum *sum, uint64_t bytes, int64_t ns)
     (void)atomic_fetch_add_explicit(&sum->ns, ns, memory_order_relaxed);
 }
 
-/* Rank 0's, since it alone is asked. */
+/* Logs a transfer; only rank 0 has logs_transfers set. */
 static void transfer_log(sherdi_mark_kind kind, const char *what, uint64_t bytes, int64_t ns)
 {
     if (kind == SHERDI_MARK_GATHER || kind == SHERDI_MARK_REDUCE) {
@@ -100,7 +100,7 @@ void sherdi_mark_add(sherdi_marks *marks, sherdi_mark_kind kind, const char *wha
                           end_ns);
 }
 
-/* The oldest one. NULL: there is none, or it has not ended. */
+/* Returns the oldest mark that was not read; NULL: there is none, or it has not ended. */
 static sherdi_mark_slot *oldest(const sherdi_marks *marks)
 {
     sherdi_mark_slot *slot = &marks->slots[marks->resolved % SHERDI_MARK_SLOTS];
@@ -108,7 +108,7 @@ static sherdi_mark_slot *oldest(const sherdi_marks *marks)
     return marks->resolved < marks->begun && slot->mark.slot >= 0 ? slot : NULL;
 }
 
-/* ... which the device has passed. */
+/* Adds the time of a mark that the device has passed. */
 static void slot_resolve(sherdi_marks *marks, const sherdi_backend *lane,
                          const sherdi_mark_slot *slot)
 {

@@ -1,5 +1,5 @@
-/* Coefficients of an update: made once per step and group, in double, from identical
- * rates on every rank; the optimizer rounds them for its kernels (engine/optimizers/). */
+/* Coefficients of an update. They are made once per step and group, in double, from rates that are equal on every rank; the
+ * optimizer rounds them for its kernels (engine/optimizers/). */
 #include "engine/run/engine_impl.h"
 
 #include "base/hash.h"
@@ -14,7 +14,7 @@ static double or_default(double value, double fallback)
 double sherdi_optimizer_unscale(const sherd_engine *engine)
 {
     if (engine->plan
-            ->is_deterministic) { /* the loss scale went into the integers, the ranks are a sum */
+            ->is_deterministic) { /* integers: sums over the ranks, without the loss scale */
         return ldexp(1, -engine->plan->fixed_shift) /
                ((double)engine->world_size * engine->window.micro_seen);
     }
@@ -50,7 +50,7 @@ sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Of a group that gives none. */
+/* The numbers of a group that gives none of its own. */
 static sherdi_optimizer_defaults numbers_of(const sherd_engine *engine, size_t group)
 {
     const sherdi_settings *settings = &engine->settings;
@@ -59,7 +59,7 @@ static sherdi_optimizer_defaults numbers_of(const sherd_engine *engine, size_t g
                                     sherdi_group_optimizer(settings, &engine->model.groups[group]));
 }
 
-/* A default group without parameters has no place in lists of a number for each group. */
+/* A default group without trainable parameters has no position in the schedule's lists; it takes the first number. */
 static sherdi_schedule_point point_of(const sherd_engine *engine, int group, int64_t step)
 {
     int first = engine->first_group;

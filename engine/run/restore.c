@@ -1,5 +1,5 @@
-/* Back to a generation of the state on NVMe: the one that an earlier run left, or the one before the
- * last update. The parameters are made anew from the master weights, so nothing else has to be kept. */
+/* Goes back to a generation of the state on NVMe: the one that an earlier run left (resume), or the one before the last update
+ * (undo). Parameters are made anew from the master weights, so nothing but the state has to be kept. */
 #include "engine/run/engine_impl.h"
 
 #include "base/log.h"
@@ -17,7 +17,7 @@ static uint64_t generation_live(const sherd_engine *engine)
     return state_tier(engine)->ops->generation(state_tier(engine));
 }
 
-/* `wanted` becomes the live one: it is that, or the one before. */
+/* Makes generation `wanted` the live one; this rank must be at it or one ahead. Gives its record. */
 static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi_state_record *out)
 {
     (void)sherdi_tier_state_note(state_tier(engine), out, sizeof(*out));
@@ -35,7 +35,7 @@ static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi
     return SHERD_OK;
 }
 
-/* Counters as they were, parameters from the master weights; all ranks or none. */
+/* Restores counters, parameters (from the master weights) and blobs. If a rank fails, all fail. */
 static sherd_status generation_take(sherd_engine *engine, const sherdi_state_record *from)
 {
     sherd_status status = SHERD_OK;
@@ -60,7 +60,8 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
     return SHERD_OK;
 }
 
-/* The smallest of all ranks, which make the same commits: they differ by one at most. */
+/* Gives the smallest live generation of all ranks. Ranks make the same commits in the same order, so their generations differ by
+ * one at most. */
 static sherd_status generation_smallest(sherd_engine *engine, uint64_t *out)
 {
     sherdi_publish_message mine = {.fingerprint = generation_live(engine)};
@@ -96,7 +97,8 @@ static void number_compare(sherd_engine *engine, const char *what, int was, int 
     }
 }
 
-/* The values stay right, but they are not those of the run that was left: other data meet other steps. */
+/* Reports a run that differs from the one that was left: values stay correct, but the steps use other data than that run's
+ * would. */
 static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
 {
     number_compare(engine, "gradient_accumulation_steps", note->accumulation,
@@ -162,7 +164,7 @@ static sherd_status undo_check(const sherd_engine *engine)
     return sherdi_loop_nothing_held(engine, "the undo");
 }
 
-/* Of an engine that lives: the update that is taken back must be the last thing that was committed. */
+/* For an engine that is not poisoned: the last commit must be the update that is undone. */
 static sherd_status update_check(const sherd_engine *engine)
 {
     sherdi_state_record live;
@@ -179,13 +181,13 @@ static sherd_status update_check(const sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Nothing of the window, and no transfer, is left. */
+/* Drops the window, all transfers, and what was written and not committed. */
 static sherd_status window_drop(sherd_engine *engine)
 {
     sherd_status status;
 
     for (int ring = 0; ring < SHERDI_RINGS;
-         ring++) { /* what these would say is of what is dropped */
+         ring++) { /* failures of what is dropped do not matter */
         (void)sherdi_run_settle(engine, (sherdi_ring)ring);
     }
     sherdi_loop_window_begin(engine);

@@ -1,4 +1,5 @@
-/* The executor. See run.h. */
+/* The executor: carries out the operations that the program hands over (run.h). op_run, near the end, is the loop's body; above
+ * it are the functions for the kinds of operations: kernels, which are queued on a lane, and calls, which can fail at once. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -32,7 +33,7 @@ static int is_host(sherdi_lane_id lane)
     return lane == SHERDI_LANE_HOST || lane == SHERDI_LANE_DRIVE;
 }
 
-/* Work on it may go on when a call has returned. */
+/* Whether work on the lane may continue after the call that gave it has returned. */
 static int is_async(const sherd_engine *engine, sherdi_lane_id lane)
 {
     return lane == SHERDI_LANE_WIRE || lane == SHERDI_LANE_DRIVE ||
@@ -49,14 +50,14 @@ static sherd_status lane_host_wait(sherd_engine *engine, sherdi_lane_id lane, ui
     switch (lane) {
     case SHERDI_LANE_WIRE:
         return sherdi_world_wait(engine->world, number);
-    case SHERDI_LANE_COMPUTE: /* the trainer's work since then too */
+    case SHERDI_LANE_COMPUTE: /* waits for the trainer's work since then too */
         return sherdi_lane_wait(engine->backend);
     default:
         return engine->backend->device->event_wait(event_of(engine, lane, number));
     }
 }
 
-/* Waits on the host: what is over nobody has to follow any more. */
+/* Blocks the host until the operation is over. Then nothing has to follow it any more, and the order forgets it. */
 static sherd_status host_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
 {
     sherd_engine *engine = ctx;
@@ -65,7 +66,7 @@ static sherd_status host_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
         return sherdi_drive_wait(&engine->run.drive, number);
     }
     SHERDI_TRY(lane_host_wait(engine, lane, number));
-    /* all that the compute lane was given is over, where the host has waited for some of it */
+    /* the wait for the compute lane was for all of its operations */
     sherdi_order_forget(&engine->run.order, lane, lane == SHERDI_LANE_COMPUTE ? 0 : number);
     return SHERD_OK;
 }
@@ -84,7 +85,7 @@ static int lane_is_over(void *ctx, sherdi_lane_id lane, uint64_t number)
     }
 }
 
-/* `lane` goes on behind an operation of `other`. */
+/* Makes `lane` continue only after an operation of `other`. */
 static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherdi_lane_id other,
                                 uint64_t number)
 {
@@ -104,7 +105,7 @@ static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherd
     return SHERD_OK;
 }
 
-/* A ring that an operation works in must not have failed. */
+/* Returns the failure of a ring whose buffer the operation uses. */
 static sherd_status rings_check(const sherd_engine *engine, const sherdi_op *op)
 {
     static const int BUFFERS[SHERDI_RINGS] = {SHERDI_BUFFER_STATE_RING, SHERDI_BUFFER_PARAM_RING,
@@ -137,7 +138,7 @@ static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
     return rings_check(engine, op);
 }
 
-/* What the trainer's lane stands still for is told. */
+/* Follows, and marks the time that the trainer's lane waits for. */
 static sherd_status op_follow_marked(sherd_engine *engine, const sherdi_op *op,
                                      const sherdi_follows *follows)
 {
@@ -186,7 +187,7 @@ static const char *subject_of(const sherd_engine *engine, const sherdi_op *op)
 
 /* ----------------------------------------------------------------- kernels -- */
 
-/* What no parameter covers of a block. */
+/* Zeroes what no parameter covers of a block. */
 static void gaps_zero(const sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
                       unsigned char *target)
 {
@@ -253,7 +254,7 @@ static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sher
                          &sherdi_space_scalars(engine, op->space)->head->norm);
 }
 
-/* A part of a block's state as it is stored. */
+/* A part of a block's state, as it is stored. */
 static sherdi_encoded encoded_part(const sherd_engine *engine, const sherdi_op *op, int part)
 {
     const sherdi_plan    *plan    = engine->plan;
@@ -271,7 +272,7 @@ static sherdi_encoded encoded_part(const sherd_engine *engine, const sherdi_op *
     };
 }
 
-/* Of a block; without one of elements that follow each other. */
+/* Sums the fingerprint of a block; of consecutive elements, if the operation has no block. */
 static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     const sherdi_scalars *scalars = sherdi_space_scalars(engine, op->space);
@@ -291,7 +292,7 @@ static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, con
                                address_of(engine, op, SHERDI_USE_SRC), &scalars->head->fingerprint);
 }
 
-/* What a sweep is given of a block. The master lies with the other parts, or is the parameter. */
+/* What a sweep needs of a block. The master lies with the other parts of the state, or is the parameter itself. */
 static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op *op)
 {
     const sherdi_scalars    *scalars = sherdi_space_scalars(engine, op->space);
@@ -340,7 +341,7 @@ static void op_matrix(sherd_engine *engine, const sherdi_backend *lane, const sh
     sherdi_mark   mark;
 
     if (op->uses[SHERDI_USE_DST].where == SHERDI_AT_NOWHERE) {
-        return; /* another rank's */
+        return; /* another rank makes this matrix */
     }
     mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane, subject_of(engine, op), 0);
 
@@ -367,7 +368,7 @@ static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const she
     }
 }
 
-/* NaN of every type. */
+/* Fills with 0xff bytes: NaN in every float type. */
 static void op_poison(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     lane->device->fill(lane, address_of(engine, op, SHERDI_USE_DST), 0xff,
@@ -376,7 +377,7 @@ static void op_poison(sherd_engine *engine, const sherdi_backend *lane, const sh
 
 /* ------------------------------------------------------------------- calls -- */
 
-/* The host may stand still in a call, and the transfer itself takes its time on a lane. */
+/* A collective has two times: the host may wait in the call, and the transfer itself takes time on a lane. */
 typedef struct transfer_marks {
     sherdi_mark wait, transfer;
 } transfer_marks;
@@ -417,14 +418,14 @@ static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_
     return status;
 }
 
-/* The transport's own sum: asked for by name, and there is one. */
+/* Whether the transport sums by itself: the configuration asks for it, and the transport can. */
 static int is_vendors(const sherd_engine *engine)
 {
     return engine->settings.vendor_reduction && engine->world_size > 1 &&
            (sherdi_world_caps(engine->world) & SHERDI_WORLD_VENDOR_SUMS) != 0;
 }
 
-/* Where integers go. The loss scale is constant inside a window, so nothing is written while the
+/* Where a deterministic reduction puts integers. The loss scale is constant inside a window, so the sink is not written while the
  * world's thread may read it. */
 static const sherdi_fixed_sink *fixed_sink(sherd_engine *engine)
 {
@@ -494,7 +495,7 @@ static sherd_status op_block(sherd_engine *engine, const sherdi_op *op, uint64_t
     return engine->run.block_fn(engine->run.block_ctx, op);
 }
 
-/* An element of a part of a block; the master may be the parameter. */
+/* The address of an element of a part of a block; the master may be the parameter itself. */
 static unsigned char *block_part(const sherd_engine *engine, const sherdi_op *op, int part,
                                  size_t offset_elems)
 {
@@ -521,7 +522,8 @@ static void op_decode(sherd_engine *engine, const sherdi_backend *lane, const sh
                           op->elems);
 }
 
-/* A device's kernels reach the buffer of first values, and as much of it at once: whole chunks of a part that has more. */
+/* Returns the fill buffer, which a device's kernels reach, and sets *some to as many elements as fit: whole chunks, where more
+ * than a chunk fits. */
 static float *values_reached(const sherd_engine *engine, size_t left, size_t *some)
 {
     size_t room = engine->plan->fill_elems;
@@ -556,7 +558,7 @@ static sherd_status encoded_get(sherd_engine *engine, const sherdi_op *op, int p
     return SHERD_OK;
 }
 
-/* What the device says against it the next wait tells. */
+/* A failure of the device is returned by the next wait. */
 static void encoded_put(sherd_engine *engine, const sherdi_op *op, int part, size_t first,
                         size_t count, const float *values)
 {
@@ -570,7 +572,7 @@ static void encoded_put(sherd_engine *engine, const sherdi_op *op, int part, siz
     for (size_t done = 0, some; done < count; done += some) {
         float *to = values_reached(engine, count - done, &some);
 
-        (void)sherdi_lane_wait(lane); /* it may read what was there */
+        (void)sherdi_lane_wait(lane); /* the device may still read the buffer */
         memcpy(to, values + done, some * sizeof(*values));
         lane->kernels->encode(lane, &encoded, first + done, to, some);
     }
@@ -599,14 +601,14 @@ void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, s
 
 static sherd_status op_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
-    *number_out = 0; /* is over when it returns */
+    *number_out = 0; /* no ticket: the sum is done when the call returns */
     return sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)engine->on_host.norms,
                                 op->elems);
 }
 
 static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
-    *number_out = 0; /* is over when it returns */
+    *number_out = 0; /* no ticket: the exchange is done when the call returns */
     return sherdi_world_exchange(engine->world, engine->run.given_mine, engine->run.given_all,
                                  op->elems);
 }
@@ -614,7 +616,7 @@ static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint6
 static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     (void)op, (void)number_out;
-    SHERDI_TRY(sherdi_scalars_read(engine, &engine->results)); /* waits for the lane */
+    SHERDI_TRY(sherdi_scalars_read(engine, &engine->results)); /* waits for the update lane */
     sherdi_order_forget(&engine->run.order, SHERDI_LANE_UPDATE, 0);
     return SHERD_OK;
 }
@@ -647,7 +649,7 @@ static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
 
 /* --------------------------------------------------------------- the loop -- */
 
-/* What is queued on a lane, in its order. */
+/* An operation that is queued on a lane, and runs in the lane's order. */
 typedef void (*kernel_fn)(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
 
 static const kernel_fn KERNELS[SHERDI_OP_KINDS] = {
@@ -660,7 +662,8 @@ static const kernel_fn KERNELS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_MATRIX] = op_matrix,
 };
 
-/* What can fail at once. The wire gives numbers of its own; 0: it is over when it returns. */
+/* An operation that can fail at once. *number_out is the lane's next number; a collective replaces it by its ticket, or by 0 if
+ * it is done. */
 typedef sherd_status (*call_fn)(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out);
 
 static const call_fn CALLS[SHERDI_OP_KINDS] = {
@@ -714,7 +717,7 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     number = run->given[op->lane] + 1;
     if (CALLS[op->kind] != NULL) {
         SHERDI_TRY(CALLS[op->kind](engine, op, &number));
-    } else if (op->kind != SHERDI_OP_USE) { /* the trainer's own */
+    } else if (op->kind != SHERDI_OP_USE) { /* a USE is the trainer's own work */
         KERNELS[op->kind](engine, lane_of(engine, op->lane), op);
     }
     op_record(engine, op, number);

@@ -1,6 +1,6 @@
-/* Small data of kernels: coefficients, spans and ratios that they read, norms, counts and fingerprints that
- * they add to. One set where the device's memory is the host's; else one for each side, and the sums of both
- * are the result: all of them are integers. */
+/* Scalars: the small data of kernels. Kernels read coefficients, spans and ratios, and add to norms, counts and fingerprints.
+ * There is one set if the device's memory is the host's; otherwise each side has one. All sums are integers, so the result is the
+ * sum of both sides. */
 #include "engine/run/engine_impl.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ sherdi_optimizer_scalars sherdi_scalars_of_optimizer(const sherdi_scalars       
     };
 }
 
-/* What came down of the device's results. */
+/* Where the device's results arrive in host memory. */
 static unsigned char *down_area(const sherd_engine *engine)
 {
     return engine->memory.buffers[SHERDI_BUFFER_HOST_SCALARS] + engine->plan->scalars.shared_bytes;
@@ -100,7 +100,7 @@ void sherdi_scalars_tell(sherd_engine *engine)
     }
 }
 
-/* What the device found joins what the host's kernels found. */
+/* Adds the device's results to those of the host's kernels. */
 static void down_add(sherd_engine *engine, sherdi_scalars_head *out)
 {
     const sherdi_plan_scalars *at   = &engine->plan->scalars;

@@ -1,8 +1,9 @@
-/* The step: prepare (what the ranks saw, reduce, norm) and apply (update, publish).
+/* The step: prepare (the ranks compare what they used, reduce gradients, measure the norm) and apply (update, publish). loop.c is
+ * what comes before it, update.c what apply calls.
  *
- * A boundary meets three times: agree (the same units ran everywhere), norm, publish (the
- * fingerprint; also the promise that every rank has written its slices, after which peers
- * read them without meeting again). */
+ * At a boundary the ranks meet three times: to agree that the same units ran everywhere; for the norm; and to publish the
+ * fingerprint. The last meeting also promises that every rank has written its slices: peers then read them without meeting
+ * again. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -13,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Torch's and DeepSpeed's guard in the clip coefficient. */
+/* Guards the division in the clip coefficient, as in PyTorch and DeepSpeed. */
 #define CLIP_EPSILON 1e-6
 
 static int window_is_over(const sherd_engine *engine)
@@ -21,7 +22,7 @@ static int window_is_over(const sherd_engine *engine)
     return engine->window.is_closing || engine->window.micro_seen >= engine->settings.accumulation;
 }
 
-/* A report that is wanted must be one that can be filled: known before anything happens. */
+/* Checks that a report can be written to `out`, before the step changes anything. */
 static sherd_status report_check(const sherd_step_report *out)
 {
     return out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API_STEP_REPORT);
@@ -34,7 +35,7 @@ static void report_fill(const sherd_step_report *report, sherd_step_report *out)
     }
 }
 
-/* What this rank holds of the gradient. */
+/* Measures what this rank holds of the gradient. */
 static sherd_status own_sumsq(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_norm(&engine->run.program);
@@ -44,8 +45,8 @@ static sherd_status own_sumsq(sherd_engine *engine)
     return status == SHERD_OK ? own : status;
 }
 
-/* Sum of squares of the whole model's gradient, the same bits on every rank and layout; and what
- * the integers could not hold. `status`: how it went here before; what fails on one rank fails on all. */
+/* Sums the squares of the whole model's gradient, to the same bits on every rank and layout, and counts the elements that the
+ * integers could not hold. `status` is the outcome on this rank so far; what fails on one rank fails on all. */
 static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
                                  sherdi_norm_message *own)
 {
@@ -86,7 +87,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     return SHERD_OK;
 }
 
-/* A finite gradient that the integers cannot hold. */
+/* Returns E_NUMERIC for a finite gradient that the integers cannot hold. */
 static sherd_status range_check(const sherdi_fixed_counts *counts)
 {
     if (counts->nonfinite > 0 || counts->out_of_range == 0) {
@@ -100,7 +101,7 @@ static sherd_status range_check(const sherdi_fixed_counts *counts)
         (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
 }
 
-/* The gradients of this window are gone, nothing was updated; `status` says why and is returned. */
+/* Drops the gradients of this window; nothing was updated. Returns `status`, which says why. */
 static sherd_status window_drop(sherd_engine *engine, sherd_status status)
 {
     int64_t first = engine->window.first_micro;
@@ -110,8 +111,7 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
     (void)sherdi_run_settle(engine, SHERDI_RING_GRADS);
     sherdi_loop_window_begin(engine);
-    if (status !=
-        SHERD_OK) { /* a rank may have counted more than another: a discard evens that out */
+    if (status != SHERD_OK) { /* the ranks may differ in their count until a discard */
         engine->window.first_micro = first;
     }
     engine->window.has_backward = 0;
@@ -128,7 +128,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     sherdi_norm_message seen;
 
     if (status != SHERD_OK) {
-        return window_drop(engine, status); /* what it held is of no use to anybody */
+        return window_drop(engine, status); /* the window's gradients are of no use */
     }
     status = sherdi_program_window_end(&engine->run.program);
     if (status != SHERD_E_PEER_LOST) {
@@ -161,7 +161,7 @@ static sherd_status step_prepare(sherd_engine *engine)
 
     SHERDI_TRY(sherdi_loop_left_check(engine));
     SHERDI_TRY(sherdi_loop_nothing_held(engine, "the step"));
-    if (engine->window.lost != SHERD_OK) { /* when a unit was released */
+    if (engine->window.lost != SHERD_OK) { /* by a failure while a unit was released */
         sherdi_loop_leave(engine, engine->window.lost);
         return window_drop(engine,
                            sherdi_fail_relay(engine->window.lost, engine->window.lost_text));
@@ -194,7 +194,7 @@ static sherd_status step_prepare(sherd_engine *engine)
 
 /* ------------------------------------------------------------------ apply -- */
 
-/* What the device has passed since the last look counts for this report. */
+/* Adds to the report the times of what the device has passed since the last call. */
 static void times_add(sherd_engine *engine, sherd_step_report *report)
 {
     sherdi_marks *marks      = &engine->marks;
@@ -221,8 +221,8 @@ static void times_add(sherd_engine *engine, sherd_step_report *report)
     report->hidden_s  = moves > waits ? moves - waits : 0;
 }
 
-/* Where the time of this boundary and the window before it went. The step's own mark ends here: what the device
- * has not passed yet counts for the next report, unless sherd_step_wait comes before. */
+/* Completes the times of this boundary and of the window before it. The step's own mark ends here. What the device has not passed
+ * yet counts for the next report, unless sherd_step_wait is called before that. */
 static void times_close(sherd_engine *engine)
 {
     sherdi_lanes_join(engine);
@@ -234,7 +234,7 @@ static void times_close(sherd_engine *engine)
     times_add(engine, &engine->report);
 }
 
-/* What this boundary and the window before it moved and waited for; the counting starts anew. */
+/* Completes the report: what this boundary and the window before it moved and waited for. The counts begin anew. */
 static void boundary_close(sherd_engine *engine)
 {
     sherdi_store      *store   = &engine->store;
@@ -264,7 +264,7 @@ static void boundary_close(sherd_engine *engine)
     sherdi_watch_boundary(engine);
 }
 
-/* What the gradients are multiplied by to clip them: Pascanu et al. 2013, with torch's guard. */
+/* The factor that clips the gradients: Pascanu et al. 2013, with PyTorch's guard. */
 static double clip_coefficient(const sherd_engine *engine, const sherd_step_params *params)
 {
     double norm = engine->report.grad_norm;
@@ -283,7 +283,7 @@ static double clip_coefficient(const sherd_engine *engine, const sherd_step_para
     return coefficient < 1 ? coefficient : 1;
 }
 
-/* Of the state as it is; what was read ahead of an update is dropped. */
+/* Makes this rank's fingerprint of the state known. Drops what was read ahead for an update. */
 static sherd_status own_fingerprint(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
@@ -335,7 +335,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     decision   = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
                                          engine->step + 1);
     status     = sherdi_update_measure(engine);
-    if (status != SHERD_OK) { /* the state is whole */
+    if (status != SHERD_OK) { /* nothing was written: the state is whole */
         engine->phase = SHERDI_PHASE_RUNNING;
         return window_drop(engine, status);
     }
@@ -383,7 +383,7 @@ static sherd_status phase_check(const sherd_engine *engine, sherdi_phase wanted)
                                       "sherd_step_discard first");
 }
 
-/* A rank may have used nothing yet where other ranks have: then the engine starts here. */
+/* This rank may not have acquired a unit yet where other ranks have: then its engine starts here. */
 static sherd_status running_check(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine));
@@ -439,7 +439,7 @@ sherd_status sherd_step_prepare(sherd_engine *engine, sherd_step_report *out)
     return SHERD_OK;
 }
 
-/* A number from outside: NaN (not given) or from 0 on. */
+/* Checks a number that the trainer gives: NaN (not given), or finite and at least 0. */
 static sherd_status given_check(const char *what, double value)
 {
     if (isnan(value) || (value >= 0 && isfinite(value))) {
@@ -482,8 +482,8 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
     return apply_guarded(engine, &given);
 }
 
-/* The ranks come together first: what a gather that some of them wait in was to bring means nothing from then on, nor does
- * anything that was gathered ahead. */
+/* The ranks come together first. Some may wait in a gather: its result is not needed any more, nor is anything that was gathered
+ * ahead. */
 static sherd_status step_discard(sherd_engine *engine)
 {
     sherd_status status = sherdi_world_regroup(engine->world);
@@ -497,12 +497,12 @@ static sherd_status step_discard(sherd_engine *engine)
     if (status != SHERD_OK || engine->phase == SHERDI_PHASE_SEALED) { /* no window has begun */
         return status;
     }
-    (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* read anew, where it is needed */
+    (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* read again where it is needed */
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
     if (engine->phase == SHERDI_PHASE_RUNNING) { /* ranks may be in different micro-batches */
         engine->micro_step = engine->window.first_micro;
     }
-    (void)window_drop(engine, SHERD_OK); /* a read that failed will fail where it is needed */
+    (void)window_drop(engine, SHERD_OK); /* a failed read is returned where its result is needed */
     engine->phase = SHERDI_PHASE_RUNNING;
     return SHERD_OK;
 }
@@ -521,7 +521,7 @@ sherd_status sherd_step_discard(sherd_engine *engine)
     return sherdi_engine_outcome(engine, status);
 }
 
-/* Times that the step could not wait for. What the wire was given comes first: a rank that is lost ends that wait. */
+/* Adds the times for which the step did not wait. Waits for the wire's calls first: a rank that is lost ends that wait. */
 static sherd_status times_wait(sherd_engine *engine)
 {
     if (engine->marks.resolved >= engine->boundary_marks) {

@@ -1,5 +1,6 @@
-/* Tiers of an engine, opened as the plan says; the state's generations.
- * See store.h. */
+/* The engine's tiers, opened as the plan says, and the generations of its state: see store.h. A run's state has a file for each
+ * rank. Opening looks for files that earlier runs left, resumes one of these runs if the configuration asks for it, and otherwise
+ * starts a new run. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -78,7 +79,7 @@ static void queue_register(sherd_engine *engine)
     }
 }
 
-/* What the parts of the state mean: of one optimizer its tag, of several that of each segment. */
+/* Hashes what the parts of the state mean: the optimizer's tag if there is one optimizer, else the tag of each segment's. */
 static uint64_t optimizers_hash(uint64_t hash, const sherdi_plan *plan)
 {
     uint64_t tag = plan->optimizers[0].optimizer->state_tag;
@@ -94,7 +95,7 @@ static uint64_t optimizers_hash(uint64_t hash, const sherdi_plan *plan)
     return hash;
 }
 
-/* How the parts are stored, where any is not plain fp32. */
+/* Hashes how the parts are stored, if any of them is not plain fp32. */
 static uint64_t encodings_hash(uint64_t hash, const sherdi_plan *plan)
 {
     for (size_t s = 0; s < plan->num_segments; s++) {
@@ -111,7 +112,7 @@ static uint64_t encodings_hash(uint64_t hash, const sherdi_plan *plan)
     return hash;
 }
 
-/* All that must be the same for a state file to be this engine's. */
+/* Hashes all that must be equal for a state file to fit this engine. */
 static uint64_t layout_hash(const sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
@@ -119,7 +120,7 @@ static uint64_t layout_hash(const sherd_engine *engine)
 
     hash = sherdi_hash_u64(hash, (uint64_t)engine->settings.stage);
     hash = optimizers_hash(hash, plan);
-    /* without the groups: their rates are no part of the state, as the configuration's are none */
+    /* without the groups: like the configuration's rates, theirs are no part of the state */
     for (size_t i = engine->model.num_groups; i < sherdi_model_num_items(&engine->model); i++) {
         hash = sherdi_hash_u64(hash, sherdi_model_item_hash(&engine->model, i));
     }
@@ -145,7 +146,7 @@ static uint64_t run_draw(void)
 
 /* ----------------------------------------------- state files that are there -- */
 
-/* Runs that could be gone on from, newest first. */
+/* Runs that could be resumed, newest first. */
 #define MOST_RUNS        16
 #define LOCK_PATIENCE_NS ((int64_t)5 * 1000 * 1000 * 1000)
 
@@ -160,10 +161,10 @@ typedef struct file_search {
     folder_list         folders;
     file_run            runs[MOST_RUNS]; /* this rank's file fits and has a generation */
     size_t              num_runs;
-    size_t              older;  /* ... as far as is known, but for their format */
-    uint32_t            format; /* of one of those */
-    size_t              others; /* files that nobody has open */
-    uint64_t            locked; /* a run whose file would fit, and a process has it; 0: none */
+    size_t              older;  /* files that are this rank's, but in another format */
+    uint32_t            format; /* the format of one of these */
+    size_t              others; /* files that no process has open */
+    uint64_t            locked; /* a run whose file fits, but a process has it open; 0: none */
     uint64_t            others_bytes;
 } file_search;
 
@@ -183,8 +184,8 @@ static void run_insert(file_search *search, file_run run)
     search->runs[at] = run;
 }
 
-/* Nothing can be gone on from there, and nobody would ever free its space. Who comes second finds it gone: then too it
- * is no file of an earlier run. */
+/* Removes a file without a generation: nothing can be resumed from it, and nobody else would free its space. If somebody else has
+ * removed it first, it counts as removed too. */
 static int empty_reclaim(const file_search *search, const sherdi_state_found *found)
 {
     uint64_t     freed_bytes;
@@ -232,8 +233,8 @@ static sherd_status file_found(void *ctx, const sherdi_state_found *found)
     return SHERD_OK;
 }
 
-/* A process that was killed keeps its files until its requests in flight have ended. Files that a living
- * run has are left to it after a while. */
+/* Searches the folder. A process that was killed holds its files until its requests in flight have ended, so a locked file that
+ * fits is waited for. After LOCK_PATIENCE_NS it is taken to belong to a living run, and is left to that. */
 static sherd_status files_search(const sherd_engine *engine, const char *folder,
                                  file_search *search)
 {
@@ -252,7 +253,7 @@ static sherd_status files_search(const sherd_engine *engine, const char *folder,
     }
 }
 
-/* The newest of rank 0's that every rank has its part of; 0: none. Collective. */
+/* Chooses the newest of rank 0's runs for which every rank has its file; 0: there is none. Collective. */
 static sherd_status run_choose(sherd_engine *engine, const file_search *search, uint64_t *out)
 {
     uint64_t               wanted[MOST_RUNS] = {0};
@@ -276,8 +277,8 @@ static sherd_status run_choose(sherd_engine *engine, const file_search *search, 
     return SHERD_OK;
 }
 
-/* Why a run that was to be gone on from is not: an engine that starts anew in its place must not look like
- * it. A checkpoint may still come, which fits any layout: nothing here knows. */
+/* Reports why a run that was to be resumed is not: a new run in its place must not look like it. A checkpoint, which fits any
+ * layout, may still be loaded; this code cannot know. */
 static void anew_report(const sherd_engine *engine, const char *folder, const file_search *search)
 {
     if (search->locked != 0) {
@@ -376,7 +377,7 @@ static sherd_status state_open(sherd_engine *engine)
     return state_create(engine, &params);
 }
 
-/* What a configuration's block names, for contents that mean nothing after this process. */
+/* Opens the tier that a block of the configuration names, for contents that mean nothing after this process. */
 static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_offload_settings *where,
                                       const char *what, const sherdi_extent *extents,
                                       size_t num_extents, sherdi_tier **out)
@@ -392,7 +393,7 @@ static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_offload
     return num_extents == 0 ? SHERD_OK : where->tier->open(&params, &engine->mem, out);
 }
 
-/* State that cannot be gone on from: the rest of it is in memory, or its tier keeps no generations. */
+/* Opens state that cannot be resumed: the rest of it is in memory, or its tier keeps no generations. */
 static sherd_status state_scratch_open(sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
@@ -414,7 +415,7 @@ static sherd_status scratch_open(sherd_engine *engine)
                              plan->grad_extents, plan->num_grad_extents, &store->grads);
 }
 
-/* What a rank does by itself. */
+/* Opens what a rank can open without the other ranks. */
 static sherd_status local_open(sherd_engine *engine)
 {
     sherdi_store *store = &engine->store;
@@ -441,7 +442,7 @@ sherd_status sherdi_store_open(sherd_engine *engine)
 
 /* ------------------------------------------------------------------ close -- */
 
-/* A rank that has ended waits so long for the others: sherd_engine_destroy says so. */
+/* How long a rank that has ended waits for the others; sherd_engine_destroy states this time. */
 #define END_PATIENCE_NS ((int64_t)10 * 1000 * 1000 * 1000)
 
 static void tier_close(sherdi_tier *tier, int is_kept)
@@ -451,9 +452,9 @@ static void tier_close(sherdi_tier *tier, int is_kept)
     }
 }
 
-/* A file with a whole generation outlives a run that failed, one that is asked to leave it, and one that has
- * added nothing to it. One that ended well removes it when every rank has come as far: until then the run of those
- * who still work can end in any way, and has to be gone on from. */
+/* Whether the state's files stay on the drive. Files with a whole generation stay if the run failed, if keep_state is set, or if
+ * this run has committed nothing. A run that ended well removes them once every rank has ended: until then the ranks that still
+ * work can end in any way, and their run must be resumable. */
 static int state_is_kept(sherd_engine *engine)
 {
     sherdi_store *store   = &engine->store;
@@ -518,7 +519,7 @@ size_t sherdi_store_blob_bytes(const sherd_engine *engine)
            sherdi_tier_state_commit_bytes(extents, sizeof(sherdi_state_record));
 }
 
-/* Behind the record: how long the run's blobs are, these, this rank's. Returns how long it all is. */
+/* Writes the note: the record, the length of the run's blobs, the run's blobs, this rank's blobs. Returns its length. */
 static size_t note_write(const sherd_engine *engine, const sherdi_state_record *record)
 {
     const sherdi_blobs *blobs = &engine->blobs;
@@ -534,7 +535,7 @@ static size_t note_write(const sherd_engine *engine, const sherdi_state_record *
     return note_bytes(engine);
 }
 
-/* What the run's blobs are rank 0 says: the others may have set other ones. Collective. */
+/* Gives all ranks the run's blobs of rank 0, which are the valid ones. Collective. */
 static sherd_status run_blobs_share(sherd_engine *engine, unsigned char *bytes, uint64_t *len)
 {
     SHERDI_TRY(sherd_world_broadcast(engine->world, len, sizeof(*len), 0));

@@ -1,11 +1,11 @@
-/* The boundary's walks over the blocks (program_walk.c), and what the ranks tell each other of them: that all have
- * done the same, the sum of the fingerprints, and for an optimizer of two sweeps the norms of all tensors. */
+/* The walks over the blocks at a boundary (program_walk.c), and what the ranks exchange about them: whether all have done the
+ * same, the sum of the fingerprints, and the norms of all tensors for an optimizer that measures first. */
 #include "engine/run/engine_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The first failure of several; its sentence stays. */
+/* The first failure of several, with its message. */
 typedef struct outcome {
     sherd_status status;
     char         text[SHERDI_ERROR_BYTES];
@@ -19,7 +19,7 @@ static void outcome_add(outcome *all, sherd_status status)
     }
 }
 
-/* Every transfer of the walk is over when this returns, however it went, and the results are in `head`. */
+/* Runs a walk. When it returns, with or without a failure, every transfer of the walk is over, and `head` has the results. */
 static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scalars_head *head)
 {
     outcome all        = {.status = SHERD_OK};
@@ -35,7 +35,7 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scal
         outcome_add(&all, sherdi_program_walk_leave(&engine->run.program));
     }
     outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_STATE));
-    if (is_written) { /* else it leaves what is read ahead alone */
+    if (is_written) { /* a walk that only reads leaves alone what was read ahead */
         outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
         outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     }
@@ -53,7 +53,7 @@ sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head
     return walk_run(engine, SHERDI_WALK_FINGERPRINT, out);
 }
 
-/* What this rank has updated goes to the others. */
+/* Sends what this rank has updated to the others, where the walk has not. */
 static sherd_status publish_run(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_publish(&engine->run.program);
@@ -110,7 +110,7 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
     return SHERD_OK;
 }
 
-/* Of every tensor; what this rank holds, or all. */
+/* Sums the norms of every tensor over the ranks, where each rank has only a part. */
 static sherd_status norms_sum(sherd_engine *engine)
 {
     const sherdi_plan_scalars *at    = &engine->plan->scalars;
@@ -118,12 +118,12 @@ static sherd_status norms_sum(sherd_engine *engine)
     size_t                     bytes = at->results_bytes - at->norms;
 
     for (size_t i = 0; i < bytes / sizeof(*norms); i++) {
-        sherdi_norm_normalise(&norms[i]); /* digits below 2^32: no sum over ranks is too large */
+        sherdi_norm_normalise(&norms[i]); /* digits below 2^32: the sum over ranks fits */
     }
     return sherdi_program_sum(&engine->run.program);
 }
 
-/* Of an optimizer that has any. */
+/* Makes the ratios of an optimizer that has ratios. */
 static void ratios_make(const sherd_engine *engine, const sherdi_plan_optimizer *of)
 {
     sherdi_optimizer_scalars own = sherdi_scalars_of_optimizer(&engine->on_host, of);
@@ -163,7 +163,7 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
 sherd_status sherdi_update_range(sherd_engine *engine, uint64_t decision)
 {
     sherdi_scalars_head head   = {0};
-    sherdi_scaler       scaler = engine->scaler; /* as the step that succeeds leaves it */
+    sherdi_scaler       scaler = engine->scaler; /* as a step without overflow leaves it */
     sherd_status        status = walk_run(engine, SHERDI_WALK_UPDATE, &head);
 
     if (status == SHERD_OK) {
@@ -175,13 +175,13 @@ sherd_status sherdi_update_range(sherd_engine *engine, uint64_t decision)
     SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, decision,
                                    "in the middle of the update", &engine->report.fingerprint));
     sherdi_store_agreed(engine);
-    sherdi_store_verify(engine, engine->settings.verify_reads); /* what was filled is read */
+    sherdi_store_verify(engine, engine->settings.verify_reads); /* all that was filled was read */
     engine->fingerprints.own     = head.fingerprint;
     engine->fingerprints.has_own = 1;
     return publish_run(engine);
 }
 
-/* All ranks have made their parameters from the master weights, or none goes on. */
+/* Makes the parameters from the master weights on all ranks; if one rank fails, all fail. */
 static sherd_status masters_publish(sherd_engine *engine, sherdi_walk walk, uint64_t *own_out)
 {
     sherdi_scalars_head head   = {0};

@@ -1,6 +1,7 @@
-/* What the trainer calls between two steps: to read and write ranges of values, and to set the counters. The ranks
- * compare what they were called with before anything moves: that exchange is also where all have stopped reading what
- * is about to change, and the one behind a write where all of it is there. */
+/* The trainer's calls between two steps: they read and write ranges of values (sherd_param_read, sherd_param_write,
+ * sherd_grad_norms) and set the counters. Before anything moves, the ranks compare the arguments of their calls. After that
+ * exchange no rank reads any more what is about to change. After the exchange that follows a write, all of it is written on every
+ * rank. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -10,21 +11,21 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What ranks give each other at once. */
+/* How many elements ranks give each other at a time. */
 #define PORTION_ELEMS ((size_t)64 << 10)
 
-/* One call, as all ranks make it. */
+/* One call, with the arguments that all ranks must have alike. */
 typedef struct value_call {
     const char   *name;
     sherd_param   param;
     sherd_value   value;
-    sherdi_values values; /* from the checks on */
+    sherdi_values values; /* complete after the checks */
     int           part;
 } value_call;
 
 /* ------------------------------------------------------------------ checks -- */
 
-/* "master", "exp_avg", ... */
+/* Writes the names of an optimizer's parts: "master", "exp_avg", ... */
 static void parts_text(const sherdi_optimizer *optimizer, char *text, size_t len_bytes)
 {
     size_t used = 0;
@@ -71,7 +72,7 @@ static sherd_status param_check(const sherd_engine *engine, const char *call, sh
     return SHERD_OK;
 }
 
-/* Parameter, value and range, which `call` has as they were given. */
+/* Checks parameter, value and range as the trainer gave them in `call`, and completes it. */
 static sherd_status range_check(const sherd_engine *engine, value_call *call)
 {
     const sherdi_model_param *param;
@@ -118,7 +119,7 @@ static sherd_status read_check(const sherd_engine *engine, value_call *call)
     return sherdi_loop_nothing_held(engine, call->name);
 }
 
-/* Nothing of a window has begun. */
+/* Checks that no window has begun. */
 static sherd_status boundary_check(const sherd_engine *engine, const char *call)
 {
     SHERDI_TRY(sherdi_loop_nothing_held(engine, call));
@@ -129,7 +130,7 @@ static sherd_status boundary_check(const sherd_engine *engine, const char *call)
                            "first",
                            call);
     }
-    if (engine->settings.optimizer->is_inference) { /* there are no windows */
+    if (engine->settings.optimizer->is_inference) { /* without windows */
         return SHERD_OK;
     }
     for (size_t u = 0; u < engine->plan->num_units; u++) {
@@ -158,7 +159,8 @@ static sherd_status write_check(const sherd_engine *engine, value_call *call, co
     return boundary_check(engine, call->name);
 }
 
-/* What the ranks compare; `values`: a hash of those that are written. */
+/* Compares the call over the ranks; `values` is a hash of the values that are written. Starts the engine if it has not
+ * started. */
 static sherd_status call_agree(sherd_engine *engine, value_call *call, uint64_t values,
                                sherd_status own)
 {
@@ -176,7 +178,7 @@ static sherd_status call_agree(sherd_engine *engine, value_call *call, uint64_t 
 
 /* -------------------------------------------------------------------- read -- */
 
-/* Where values of a range go. */
+/* Where the values of a range go; first: the element that goes to out[0]. */
 typedef struct target {
     size_t first;
     float *out;
@@ -191,7 +193,7 @@ static sherd_status target_take(void *raw, int part, size_t first, size_t count,
     return SHERD_OK;
 }
 
-/* What this rank has of a range. */
+/* Reads what this rank has of a range. */
 static sherd_status range_get(sherd_engine *engine, const value_call *call, size_t first,
                               size_t count, float *out)
 {
@@ -205,7 +207,7 @@ static sherd_status range_get(sherd_engine *engine, const value_call *call, size
                : sherdi_values_get_here(engine, &values, target_take, &to);
 }
 
-/* Every rank has all of it. */
+/* Whether every rank has the whole value. */
 static int is_here(const sherd_engine *engine, const value_call *call)
 {
     const sherdi_plan    *plan    = engine->plan;
@@ -229,7 +231,8 @@ static void failure_keep(sherd_status *first, sherd_status status, char text[SHE
     }
 }
 
-/* The range of one rank reaches all. A failure here is told when all have gone through: they wait for the portions. */
+/* Sends the part of the range that `owner` owns to all ranks. A failure on the owner is returned only after all portions went
+ * out, because the other ranks wait for them. */
 static sherd_status owned_share(sherd_engine *engine, const value_call *call, int owner, float *out,
                                 float *room)
 {
@@ -307,7 +310,7 @@ sherd_status sherd_param_read(sherd_engine *engine, sherd_param param, sherd_val
 
 /* ------------------------------------------------------- norms of gradients -- */
 
-/* Whose sums the ranks add at once: 11 KiB. */
+/* For how many parameters the ranks add the sums at a time: 11 KiB. */
 #define NORMS_AT_ONCE 64
 
 static sherd_status norms_check(const sherd_engine *engine, const double *out, size_t count)
@@ -326,7 +329,7 @@ static sherd_status norms_check(const sherd_engine *engine, const double *out, s
     return SHERD_OK;
 }
 
-/* Where integers hold a gradient they say no more which element was no number. */
+/* The integers of the deterministic mode do not say which element was not finite: then no norm is known. */
 static double norm_of(const sherd_engine *engine, size_t param, const sherdi_norm_acc *sum)
 {
     int is_lost = engine->plan->is_deterministic && !isfinite(engine->window.sumsq) &&
@@ -335,7 +338,7 @@ static double norm_of(const sherd_engine *engine, size_t param, const sherdi_nor
     return is_lost ? (double)NAN : sqrt(sherdi_norm_value(sum)) * sherdi_optimizer_unscale(engine);
 }
 
-/* A failure here is told when all have gone through. */
+/* Gives the norms of some parameters. A failure is kept in *all: the other ranks wait in the sum, so this rank goes on. */
 static sherd_status norms_share(sherd_engine *engine, size_t first, size_t count, double *out,
                                 sherd_status *all, char text[SHERDI_ERROR_BYTES])
 {
@@ -343,7 +346,7 @@ static sherd_status norms_share(sherd_engine *engine, size_t first, size_t count
 
     for (size_t i = 0; i < count && *all == SHERD_OK; i++) {
         failure_keep(all, sherdi_program_param_norm(&engine->run.program, first + i), text);
-        sums[i] = engine->results.norm; /* digits below 2^32: no sum over ranks is too large */
+        sums[i] = engine->results.norm; /* digits below 2^32: the sum over ranks fits */
     }
     if (engine->plan->is_sliced || engine->plan->is_deterministic) {
         SHERDI_TRY(sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)sums,
@@ -449,7 +452,7 @@ sherd_status sherd_param_read_local(sherd_engine *engine, sherd_param param, she
 
 /* ------------------------------------------------------------------- write -- */
 
-/* What a range has, of which some part is asked for. */
+/* The values of a range, of which a part at a time is asked for; first: the element that in[0] is for. */
 typedef struct source {
     size_t       first;
     const float *in;
@@ -469,7 +472,7 @@ static int is_weights(const value_call *call)
     return call->part == 0 || call->part == SHERDI_VALUE_COMPUTE;
 }
 
-/* *change_out: what the range's share of the fingerprint grows by, where the engine keeps it. */
+/* Puts the range; *change_out is how much the range's share of the fingerprint grows, where the engine keeps it. */
 static sherd_status range_put(sherd_engine *engine, const value_call *call, const float *in,
                               uint64_t *change_out)
 {
@@ -487,7 +490,7 @@ static sherd_status range_put(sherd_engine *engine, const value_call *call, cons
     return SHERD_OK;
 }
 
-/* This rank's part: all of it is where it rests when this returns, and of state with generations committed. */
+/* Writes this rank's part. When it returns, all of it is where it rests, and state with generations is committed. */
 static sherd_status write_here(sherd_engine *engine, const value_call *call, const float *in,
                                uint64_t *change_out)
 {
@@ -508,15 +511,15 @@ static sherd_status write_here(sherd_engine *engine, const value_call *call, con
         return SHERD_OK;
     }
     if (!sherdi_plan_has_generations(engine->plan)) {
-        engine->fingerprints.has_own = 0; /* made anew where it is asked for */
+        engine->fingerprints.has_own = 0; /* computed anew when it is asked for */
         return SHERD_OK;
     }
     engine->fingerprints.own += *change_out;
     return sherdi_run_commit_written(engine);
 }
 
-/* What one rank could not write, none has: a generation is taken back, and of what has none nothing is left that the
- * ranks have alike. */
+/* Handles a write that failed on some rank. Where the values are state with generations, all ranks go back to the live one.
+ * Otherwise nothing is left that is alike on all ranks, so the engine is poisoned for good. */
 static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status status)
 {
     char text[SHERDI_ERROR_BYTES];
@@ -606,7 +609,7 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     engine->window.first_micro = micro_step;
     if (!sherdi_plan_has_generations(engine->plan) ||
         (engine->phase == SHERDI_PHASE_SEALED && !engine->store.is_resumed)) {
-        return SHERD_OK; /* the first commit has them */
+        return SHERD_OK; /* the first commit writes them */
     }
     status = sherdi_update_agree(engine, sherdi_run_commit_written(engine), 0, 0,
                                  "while it wrote the counters", &unused);

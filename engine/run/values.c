@@ -1,14 +1,15 @@
-/* See values.h. The program moves the values (program_values.c); here are the calls between, and who gives and takes. */
+/* See values.h. The program moves the values (program_values.c); this file says which range, and who gives or receives the
+ * values. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
 
-/* What stays on the stack. */
+/* How many elements are converted on the stack at a time. */
 #define FEW_ELEMS 2048
 
 /* ------------------------------------------------------------- operations -- */
 
-/* To what they are in the parameter's type. */
+/* Rounds values to a type; they stay fp32. */
 static void values_round(const sherd_engine *engine, sherd_dtype dtype, float *values, size_t count)
 {
     float cast[FEW_ELEMS];

@@ -1,5 +1,6 @@
-/* What people watch while it trains: lines in the log and numbers in files (engine/monitor/), as the configuration asks for
- * them. Rank 0 says and writes all of it. The axis is samples, as with DeepSpeed, and so are the tags that it has too. */
+/* What people watch during training: lines in the log and numbers in files (engine/monitor/), as the configuration asks for them.
+ * Rank 0 writes all of it except the times of wall_clock_breakdown, which every rank logs. The horizontal axis is samples, as in
+ * DeepSpeed, and tags that DeepSpeed has too have its names. */
 #include "engine/run/engine_impl.h"
 
 #include "base/clock.h"
@@ -23,7 +24,7 @@ static int is_watcher(const sherd_engine *engine)
 
 /* ---- memory ---- */
 
-/* Most that the process had in memory, in MiB. */
+/* The most memory that the process had, in MiB. */
 static double process_peak(void)
 {
     struct rusage usage;
@@ -104,7 +105,7 @@ static void times_log(const sherd_engine *engine)
         (double)report->link_up_bytes / 0x1p20);
 }
 
-/* Samples per second since the last line; 0 where that is not known. */
+/* Returns the samples per second since the last line; 0: not known. */
 static double rate_take(sherd_engine *engine)
 {
     sherdi_watch *watch   = &engine->watch;
@@ -131,7 +132,7 @@ static void step_log(sherd_engine *engine)
         (long long)samples_of(engine, engine->micro_step), rate_take(engine));
 }
 
-/* Skipped ones count, as with DeepSpeed. */
+/* Logs the lines that are due. Skipped steps count, as in DeepSpeed. */
 static void lines_log(sherd_engine *engine)
 {
     const sherdi_settings *settings = &engine->settings;
@@ -232,7 +233,7 @@ void sherdi_watch_sealed(sherd_engine *engine)
 void sherdi_watch_boundary(sherd_engine *engine)
 {
     if (engine->settings.wall_clock_breakdown) {
-        times_log(engine); /* every rank's: they differ */
+        times_log(engine); /* on every rank: their times differ */
     }
     if (!is_watcher(engine)) {
         return;
