@@ -1,6 +1,6 @@
-/* Clocks of vectors (Mattern 1989): of each thread of order the number of its last operation that is known to be
- * over. Threads are the lanes; transfers of the drive are put on as many chains as there is room for, each behind one
- * that it follows anyway. Who touched which bytes: hazard_bytes.h. */
+/* Finds hazards with vector clocks (Mattern 1989): a clock has, for each thread of order, the number of its last operation that
+ * is known to be over. The threads are the lanes. The drive's transfers are put on chains, as many as there is room for; each
+ * transfer follows the one before it on its chain anyway. hazard_bytes.h remembers who touched which bytes. */
 #include "engine/plan/hazard.h"
 
 #include "base/checked.h"
@@ -12,15 +12,15 @@
 
 #define RANKS 2
 
-/* Operations of a lane that the calling thread does not know to be over. Each is a row of numbers: its thread, then
- * its clock. */
+/* The operations of a lane that the calling thread does not know to be over. Each is a row of numbers: its thread, then its
+ * clock. */
 typedef struct history {
     uint32_t *rows;
     size_t    capacity, head, count;
     uint64_t  first; /* number of the operation at `head` */
 } history;
 
-/* Stands where the thread would: the order does not know the transfer any more. */
+/* In place of a row's thread: the order has forgotten the transfer. */
 #define FORGOTTEN UINT32_MAX
 
 /* A use of the trainer that has not ended. */
@@ -33,9 +33,9 @@ typedef struct rank_state {
     sherdi_order order;
     history      histories[SHERDI_LANES];
     sherdi_cells buffers[SHERDI_BUFFERS_AND_FILES];
-    uint32_t    *last;  /* by thread of this rank: the number of the last operation */
+    uint32_t    *last;  /* by thread of this rank: number of its last operation */
     uint32_t    *host;  /* clock of the calling thread */
-    uint32_t    *start; /* ... of the operation */
+    uint32_t    *start; /* clock at the start of the operation in work */
     uint64_t     given[SHERDI_LANES];
     uint64_t     follows;
     open_use    *uses;
@@ -48,10 +48,10 @@ struct sherdi_hazard {
     size_t               threads; /* of a rank */
     rank_state           ranks[RANKS];
     sherdi_readers       readers;
-    uint64_t             dropped; /* calls of the kind that does not meet, so far */
+    uint64_t             dropped; /* calls so far of the kind that does not meet */
 };
 
-/* An operation on one rank. */
+/* An operation in work, on one rank. */
 typedef struct doing {
     const sherdi_op *op;
     int              rank;
@@ -77,7 +77,7 @@ static uint32_t thread_of(const sherdi_hazard *hazard, int rank, size_t index)
     return (uint32_t)((size_t)rank * hazard->threads + index);
 }
 
-/* The drive's lane is the first of its chains. */
+/* The first chain has the index of the drive's lane; the others come after all lanes. */
 static size_t chain_index(size_t chain)
 {
     return chain == 0 ? SHERDI_LANE_DRIVE : SHERDI_LANES + chain - 1;
@@ -100,7 +100,7 @@ static int row_is_known(const uint32_t *row, const uint32_t *clock)
     return row[0] == FORGOTTEN || clock[row[0]] >= row[1 + row[0]];
 }
 
-/* The clock behind an operation; NULL: the calling thread knows it. */
+/* Returns the clock after an operation; NULL: the calling thread knows it to be over. */
 static const uint32_t *history_find(const sherdi_hazard *hazard, const history *history,
                                     uint64_t number)
 {
@@ -126,7 +126,7 @@ static sherd_status history_push(sherdi_hazard *hazard, history *history, uint32
     return SHERD_OK;
 }
 
-/* Who is given from now on is behind what the calling thread knows. */
+/* Forgets operations that the calling thread knows to be over: whatever is given from now on comes after them. */
 static void histories_prune(sherdi_hazard *hazard, rank_state *rank)
 {
     history *drive = &rank->histories[SHERDI_LANE_DRIVE];
@@ -171,7 +171,7 @@ static int meets(sherdi_hazard *hazard, const sherdi_op *op)
     return params->number != 0 && params->number != hazard->dropped;
 }
 
-/* Counts it. */
+/* Counts a follow; returns 0 if it is taken out. */
 static int is_followed(sherdi_hazard *hazard, rank_state *rank, const sherdi_op *op, int lane)
 {
     const sherdi_hazard_params *params = &hazard->params;
@@ -217,7 +217,7 @@ static void drives_follow(sherdi_hazard *hazard, rank_state *rank, const sherdi_
     }
 }
 
-/* The calling thread waits before it gives the operation. */
+/* Makes the calling thread wait for what it waits for before it gives the operation. */
 static void host_waits(sherdi_hazard *hazard, rank_state *rank, const sherdi_op *op,
                        const sherdi_follows *follows)
 {
@@ -234,7 +234,7 @@ static void host_waits(sherdi_hazard *hazard, rank_state *rank, const sherdi_op 
     }
 }
 
-/* Behind what the calling thread knows and what was given to its lane. */
+/* Starts the operation after what the calling thread knows, and after what its lane was given. */
 static void lane_start(sherdi_hazard *hazard, const doing *doing)
 {
     rank_state    *rank = &hazard->ranks[doing->rank];
@@ -265,7 +265,7 @@ static void start_make(sherdi_hazard *hazard, const doing *doing)
     }
 }
 
-/* A chain whose last transfer is over by then: there is room for one more, so there is one. */
+/* Returns a chain whose last transfer is over when this one starts. There is room for this transfer, so there is such a chain. */
 static size_t chain_find(const sherdi_hazard *hazard, const doing *doing)
 {
     const rank_state *rank = &hazard->ranks[doing->rank];
@@ -281,7 +281,8 @@ static size_t chain_find(const sherdi_hazard *hazard, const doing *doing)
     return SHERDI_LANE_DRIVE;
 }
 
-/* From here on the clock at the start knows the operation itself: it is in no hazard with itself. */
+/* Gives the operation its number. From here on its start clock covers the operation itself, so that it is in no hazard with
+ * itself. */
 static void operation_number(sherdi_hazard *hazard, doing *doing)
 {
     rank_state      *rank  = &hazard->ranks[doing->rank];
@@ -302,12 +303,12 @@ static void operation_number(sherdi_hazard *hazard, doing *doing)
     rank->start[doing->who.thread] = doing->who.number;
 }
 
-/* `is_entered`: others have to follow it. */
+/* `is_entered`: later operations have to follow it. */
 static sherd_status operation_end(sherdi_hazard *hazard, const doing *doing, int is_entered)
 {
     rank_state *rank = &hazard->ranks[doing->rank];
 
-    if (is_on_host(hazard, doing->op)) { /* over when the call returns: nobody has to follow it */
+    if (is_on_host(hazard, doing->op)) { /* over when the call returns: nothing has to follow it */
         memcpy(rank->host, rank->start, clock_entries(hazard) * sizeof(*rank->host));
         histories_prune(hazard, rank);
         return SHERD_OK;
@@ -368,7 +369,7 @@ static int range_conflicts(const sherdi_range *range, int where, const sherdi_to
     return 1;
 }
 
-/* Whether a use is open that the touch of its rank's memory, by another thread, is in conflict with. */
+/* Returns whether a touch of the rank's memory conflicts with an open use of another thread. */
 static int uses_conflict(const rank_state *owner, int where, const sherdi_touch *touch,
                          sherdi_conflict *out)
 {
@@ -392,7 +393,7 @@ static int rank_of(const sherdi_hazard *hazard, const sherdi_toucher *who)
     return (int)(who->thread / hazard->threads);
 }
 
-/* "update of layer3 on lane update", its rank seen from the memory's. */
+/* Writes "update of layer3 on lane update"; says "another rank's" if it is not the rank whose memory it is. */
 static void toucher_text(const sherdi_hazard *hazard, const sherdi_toucher *who, int owner,
                          char *out, size_t out_bytes)
 {
@@ -411,7 +412,7 @@ static void toucher_text(const sherdi_hazard *hazard, const sherdi_toucher *who,
     }
 }
 
-/* In memory of rank `owner`. */
+/* Fails with a conflict in memory of rank `owner`. */
 static sherd_status conflict_fail(const sherdi_hazard *hazard, const sherdi_touch *touch, int owner,
                                   int where, const sherdi_conflict *conflict)
 {
@@ -436,7 +437,7 @@ static sherd_status conflict_fail(const sherdi_hazard *hazard, const sherdi_touc
                                   : "nothing orders them");
 }
 
-/* With `peer`: what the operation reads of the other rank, whose operation says where. */
+/* Touches the operation's ranges; with `peer`, what it reads of the other rank, at the ranges of the peer's operation. */
 static sherd_status ranges_enter(sherdi_hazard *hazard, const doing *doing,
                                  const struct doing *peer)
 {
@@ -490,7 +491,8 @@ sherd_status sherdi_hazard_op(sherdi_hazard *hazard, const sherdi_op *one, const
     for (int r = 0; r < RANKS; r++) {
         SHERDI_TRY(ranges_enter(hazard, &doings[r], NULL));
     }
-    /* In a call that meets they are read between its beginning and its end on their own rank: as by itself. */
+    /* In a call that meets, the other rank's bytes are read between the beginning and the end of its own call: that rank's own
+     * touch covers it. */
     for (int r = 0; r < RANKS && !is_meeting; r++) {
         SHERDI_TRY(ranges_enter(hazard, &doings[r], &doings[1 - r]));
     }
@@ -512,7 +514,7 @@ sherd_status sherdi_hazard_end(sherdi_hazard *hazard, const sherdi_op *one, cons
         lane_start(hazard, &doings[r]);
         operation_number(hazard, &doings[r]);
         SHERDI_TRY(ranges_enter(hazard, &doings[r], NULL));
-        SHERDI_TRY(operation_end(hazard, &doings[r], 0)); /* who follows the lane follows its end */
+        SHERDI_TRY(operation_end(hazard, &doings[r], 0)); /* who follows the lane follows the end */
     }
     return SHERD_OK;
 }

@@ -9,7 +9,7 @@ typedef struct sherdi_reader {
     uint32_t       next; /* index of a reader, 0: none */
 } sherdi_reader;
 
-/* Ends where the next one begins, the last one never. */
+/* A cell ends where the next one begins; the last one has no end. */
 typedef struct sherdi_cell {
     size_t         begin;
     sherdi_toucher writer;
@@ -34,7 +34,7 @@ static sherd_status reader_add(sherdi_readers *readers, uint32_t *list, const sh
     return SHERD_OK;
 }
 
-/* Those that are over by both clocks. */
+/* Forgets the readers that are over by both clocks. */
 static void readers_forget(sherdi_readers *readers, uint32_t *list, const uint32_t *clock,
                            const uint32_t *other)
 {
@@ -71,7 +71,7 @@ static size_t cell_end(const sherdi_cells *cells, size_t i)
     return i + 1 < cells->count ? cells->at[i + 1].begin : SIZE_MAX;
 }
 
-/* The last that begins at or before it. */
+/* Returns the last cell that begins at or before the offset. */
 static size_t cell_find(const sherdi_cells *cells, size_t offset)
 {
     size_t low  = 0;
@@ -89,7 +89,7 @@ static size_t cell_find(const sherdi_cells *cells, size_t offset)
     return low;
 }
 
-/* Afterwards a cell begins there. */
+/* Cuts a cell, so that one begins at the offset; gives its index. */
 static sherd_status cell_cut(sherdi_cells *cells, sherdi_readers *readers, size_t offset,
                              size_t *out)
 {
@@ -118,7 +118,7 @@ static int is_same_toucher(const sherdi_toucher *a, const sherdi_toucher *b)
     return a->number == b->number && (a->number == 0 || a->thread == b->thread);
 }
 
-/* Forgets what is before everything to come, then puts together what says the same. */
+/* Forgets what comes before everything that is still to come, then merges neighbours that say the same. */
 static void cells_prune(sherdi_cells *cells, sherdi_readers *readers, const uint32_t *one,
                         const uint32_t *other)
 {
@@ -143,7 +143,7 @@ static void cells_prune(sherdi_cells *cells, sherdi_readers *readers, const uint
 
 /* ----------------------------------------------------------------- touches -- */
 
-/* Whom the touch is not behind; NULL: it is behind all. */
+/* Returns whom the touch does not come after; NULL: it comes after all. */
 static const sherdi_toucher *cell_check(const sherdi_cell *cell, const sherdi_readers *readers,
                                         const sherdi_touch *touch, int *was_write)
 {
@@ -177,7 +177,7 @@ static int cells_check(const sherdi_cells *cells, size_t first, size_t last,
     return 1;
 }
 
-/* Those cells are one, which was written. */
+/* Merges the cells, and records the write. */
 static void cells_write(sherdi_cells *cells, size_t first, size_t last, sherdi_readers *readers,
                         const sherdi_touch *touch)
 {

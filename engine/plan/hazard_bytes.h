@@ -1,14 +1,14 @@
-/* Who touched bytes, for hazard.c. Bytes are kept as cells: a buffer of a rank is cut where accesses begin and end, and a
- * cell knows its last write and the reads since then that no later read has followed. Whoever is ordered behind these is
- * ordered behind all before.
+/* Remembers who touched which bytes, for hazard.c. Bytes are kept as cells: each buffer of a rank is cut where accesses begin and
+ * end. A cell knows its last write, and the reads since then that no later read has followed. Who is ordered after these is
+ * ordered after all earlier accesses.
  *
- * A clock says of each thread of order up to which number its operations are over. */
+ * A clock says, for each thread of order (hazard.c), up to which number its operations are over. */
 #ifndef SHERDI_ENGINE_PLAN_HAZARD_BYTES_H
 #define SHERDI_ENGINE_PLAN_HAZARD_BYTES_H
 
 #include "base/mem.h"
 
-/* Number 0: nobody. */
+/* Who touched a cell; number 0: nobody. */
 typedef struct sherdi_toucher {
     uint32_t number, thread;
     int      unit;
@@ -20,39 +20,39 @@ static inline int sherdi_toucher_is_before(const sherdi_toucher *who, const uint
     return clock[who->thread] >= who->number;
 }
 
-/* Of all buffers. */
+/* The readers of the cells of all buffers, in one pool. */
 typedef struct sherdi_readers {
     sherdi_mem           *mem;
-    struct sherdi_reader *at; /* [0] is none */
+    struct sherdi_reader *at; /* [0] is not used */
     size_t                count, capacity;
-    uint32_t              free; /* first of those that are not used */
+    uint32_t              free; /* first entry that is free */
 } sherdi_readers;
 
 typedef struct sherdi_cells {
     struct sherdi_cell *at;
     size_t              count, capacity;
-    size_t              limit; /* of the count, until some are put together */
+    size_t              limit; /* at this count, cells are merged */
 } sherdi_cells;
 
 typedef struct sherdi_touch {
-    size_t          begin, end; /* at least a byte */
+    size_t          begin, end; /* at least one byte */
     int             is_write;
     sherdi_toucher  who;
-    const uint32_t *clock;    /* what it is behind, itself included */
-    const uint32_t *known[2]; /* what all to come are behind, on either rank */
+    const uint32_t *clock;    /* what the touch comes after, and itself */
+    const uint32_t *known[2]; /* by rank: what every later touch comes after */
 } sherdi_touch;
 
-/* The first bytes with somebody whom a touch is not behind. */
+/* The first bytes that somebody has touched whom the new touch does not come after. */
 typedef struct sherdi_conflict {
     sherdi_toucher earlier; /* number 0: none */
     int            was_write;
     size_t         begin, end;
 } sherdi_conflict;
 
-/** Of a buffer that nobody has touched. E_NOMEM. */
+/** Opens the cells of a buffer that nobody has touched. E_NOMEM. */
 sherd_status sherdi_cells_open(sherdi_cells *cells, sherdi_readers *readers);
 void         sherdi_cells_close(sherdi_cells *cells);
-/** A touch, which is remembered unless it is in conflict. E_NOMEM. */
+/** Checks a touch, and remembers it unless it is in conflict. E_NOMEM. */
 sherd_status sherdi_cells_touch(sherdi_cells *cells, sherdi_readers *readers,
                                 const sherdi_touch *touch, sherdi_conflict *out);
 

@@ -66,7 +66,7 @@ void sherdi_order_follows(const sherdi_order *order, const sherdi_op *op, sherdi
     }
 }
 
-/* Whoever follows the new access follows those that it covers and followed. */
+/* Forgets accesses that the new one covers and has followed: whoever follows the new one follows them too. */
 static void covered_forget(sherdi_order_buffer *buffer, const sherdi_op *op,
                            const sherdi_range *range)
 {
@@ -86,7 +86,8 @@ static void covered_forget(sherdi_order_buffer *buffer, const sherdi_op *op,
     buffer->count = kept;
 }
 
-/* Accesses of a lane lie in the order of their numbers, so the first of a lane that ends in order is its oldest. */
+/* Invariant: accesses of a lane lie in the order of their numbers. So the first access of a lane that ends in order is its
+ * oldest. */
 static int is_in_order(const sherdi_order_buffer *buffer)
 {
     uint64_t last[SHERDI_LANES] = {0};
@@ -102,7 +103,7 @@ static int is_in_order(const sherdi_order_buffer *buffer)
     return 1;
 }
 
-/* The oldest, and one of the drive's only where there is no other: those do not end in their order. */
+/* Forgets the oldest access; one of the drive only if there is no other, because transfers do not end in order. */
 static void oldest_forget(sherdi_order_buffer *buffer)
 {
     const sherdi_remembered *oldest;

@@ -1,4 +1,4 @@
-/* The plan as a whole: made, checked, destroyed. See plan.h for the reading order. */
+/* Makes, checks and destroys a plan as a whole, and says what would fit if it does not. See plan.h for the reading order. */
 #include "engine/plan/plan.h"
 
 #include "base/assert.h"
@@ -13,7 +13,7 @@ static int is_exact_from(sherd_dtype to, sherd_dtype from)
     return to == from || to == SHERD_F32;
 }
 
-/* The deterministic mode: what is made travels as it is and is added as integers. */
+/* The deterministic mode: gradients are sent in the type in which they are made, and are added as integers. */
 static sherd_status fixed_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
@@ -34,7 +34,7 @@ static sherd_status fixed_choose(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* A window's sum stays on the device and goes down once. */
+/* Whether the sum of a window's gradients stays on the device and goes down once. */
 int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
@@ -44,8 +44,8 @@ int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
             (settings->accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
 }
 
-/* Which types gradients have on their way (docs/numerics.md). What is fp32 beside the compute type stays
- * so, but where a communication type is asked for. */
+/* The types that gradients have on their way (docs/numerics.md). Gradients of parameters that are fp32 beside the compute type
+ * stay fp32, unless the configuration names a communication type. */
 static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
 {
     const sherdi_settings *settings = &plan->settings;
@@ -55,7 +55,7 @@ static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
     sherd_dtype            made_in  = compute;
 
     if (plan->is_deterministic) {
-        types.grad = SHERD_F32; /* of an update, converted from the integers */
+        types.grad = SHERD_F32; /* converted from the integers for an update */
         return types;
     }
     types.comm = is_wide && !settings->has_comm_dtype ? compute : settings->comm_dtype;
@@ -85,7 +85,7 @@ static sherd_status types_choose(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* How gradients come about. */
+/* Decides how gradients are made and reduced. */
 static sherd_status ways_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
@@ -94,7 +94,7 @@ static sherd_status ways_choose(sherdi_plan *plan)
     plan->is_sliced        = settings->stage >= 1;
     plan->is_deterministic = settings->deterministic;
     plan->has_slices       = settings->stage >= 2 || plan->is_deterministic;
-    /* not with what can fail on one rank */
+    /* not with what can fail on one rank alone */
     plan->publishes_early = plan->machine.is_on_lane &&
                             settings->offload_state.space != SHERDI_SPACE_STORAGE &&
                             settings->offload_param.space != SHERDI_SPACE_STORAGE;
@@ -137,17 +137,17 @@ static void buffers_name(sherdi_plan *plan)
     memcpy(plan->buffers, NAMES, sizeof(NAMES));
     plan->buffers[SHERDI_BUFFER_GRADS].is_shared     = !plan->has_slices;
     plan->buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->has_slices;
-    /* offloaded slices come up into the gathered unit itself, and peers read them there */
+    /* offloaded slices come up into the gathered unit itself, where peers read them */
     plan->buffers[SHERDI_BUFFER_GATHER].is_shared =
         settings->stage == 3 && settings->offload_param.space != SHERDI_SPACE_DEVICE;
     plan->buffers[SHERDI_BUFFER_STATE_RING].is_pinned = settings->offload_state.pin_memory;
     plan->buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = settings->offload_state.pin_memory;
     plan->buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = settings->offload_param.pin_memory;
-    if (plan->machine.has_device) { /* what copies to and from the device begin or end in */
+    if (plan->machine.has_device) { /* host buffers that copies from and to the device use */
         plan->buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned  = settings->offload_state.pin_memory;
         plan->buffers[SHERDI_BUFFER_BOUNCE].is_pinned      = 1;
         plan->buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned = settings->offload_param.pin_memory;
-        plan->buffers[SHERDI_BUFFER_FILL].is_host          = 1; /* the trainer gives them there */
+        plan->buffers[SHERDI_BUFFER_FILL].is_host          = 1; /* where the trainer gives them */
         plan->buffers[SHERDI_BUFFER_FILL].is_pinned        = 1;
         plan->buffers[SHERDI_BUFFER_FILL].purpose          = SHERDI_MEM_HOST_STAGING;
     }
@@ -180,8 +180,8 @@ static int has_ratios(const sherdi_plan_optimizer *of)
     return of->optimizer->grain == SHERDI_GRAIN_TENSOR;
 }
 
-/* Norms of all optimizers, then what they are told: coefficients, ratios, and last the groups, whose elements are
- * smallest. */
+/* Lays out the norms of all optimizers, then what the optimizers are told: coefficients, ratios, and last the groups, whose
+ * elements are smallest. */
 static void optimizers_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
     sherdi_plan_scalars *scalars = &plan->scalars;
@@ -224,7 +224,7 @@ static void scalars_lay_out(sherdi_plan *plan, const sherdi_model *model)
     scalars->bytes = scalars->shared_bytes;
     if (plan->machine.has_device) {
         scalars->bytes += plan->num_spans * sizeof(sherdi_span);
-        /* the host's own, and what comes down of the device's */
+        /* the host's own scalars, and the results that come down from the device */
         plan->buffers[SHERDI_BUFFER_HOST_SCALARS].bytes =
             sherdi_round_up(scalars->shared_bytes + scalars->results_bytes, SHERD_ALIGN_BYTES);
     }
@@ -343,14 +343,14 @@ const char *sherdi_segment_name(const sherdi_segment *segment)
 
 /* ------------------------------------------------------------ does it fit -- */
 
-/* What the ranks of a host take of its memory. */
+/* The host memory that one rank takes. */
 static size_t host_need(const sherdi_plan *plan)
 {
     return plan->machine.transport_bytes +
            (plan->machine.has_device ? plan->host_bytes : plan->total_bytes);
 }
 
-/* What a rank takes of the device's. */
+/* The device memory that one rank takes. */
 static size_t device_need(const sherdi_plan *plan)
 {
     return plan->total_bytes - plan->host_bytes + plan->receive_bytes;
@@ -375,11 +375,11 @@ static int plan_fits(const sherdi_plan *plan)
             all <= plan->machine.memory_bytes);
 }
 
-/* Another setting, to be tried. */
+/* Another setting that may fit. */
 typedef struct other_plan {
     int          stage;
     int          has_prefetch;
-    int          is_beside; /* masters are what their parameters lack */
+    int          is_beside; /* bf16_beside: a master is the half that its parameter lacks */
     sherdi_space state, params;
     int          world_size;
 } other_plan;
@@ -394,7 +394,7 @@ static void space_set(sherdi_offload_settings *offload, sherdi_space space)
     }
 }
 
-/* "12.5 MiB a rank", by memory where there are two. */
+/* Writes "12.5 MiB a rank", or the same for device and host if they have separate memory. */
 static void need_text(const sherdi_plan *plan, char text[NEED_CHARS])
 {
     if (plan->machine.has_device) {
@@ -405,7 +405,7 @@ static void need_text(const sherdi_plan *plan, char text[NEED_CHARS])
     }
 }
 
-/* 1 when it fits, with what it needs. */
+/* Returns 1 if the plan fits with another setting; writes what it needs. */
 static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const other_plan *how,
                       char need[NEED_CHARS])
 {
@@ -436,7 +436,7 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
     return fits;
 }
 
-/* Whether the state fits in the space that `how` names, at the least stage at which it does. */
+/* Whether the plan fits with the state in the space that `how` names; sets how->stage to the lowest stage at which it does. */
 static int state_space_fits(const sherdi_plan *plan, const sherdi_model *model, other_plan *how,
                             char need[NEED_CHARS])
 {
@@ -450,7 +450,7 @@ static int state_space_fits(const sherdi_plan *plan, const sherdi_model *model, 
     return 0;
 }
 
-/* Offload of state, then of parameters too. */
+/* Tries offload of the state, then of the parameters too. */
 static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sherdi_space space,
                         char *text, size_t len_bytes)
 {
@@ -476,8 +476,8 @@ static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sher
     return 0;
 }
 
-/* Two bytes less of each bf16 parameter, without a lost bit: at the least stage at which they are enough, then where nothing is
- * gathered ahead. */
+/* Tries bf16_beside, which takes two bytes less for each bf16 parameter and loses no bit: at the lowest stage at which it
+ * suffices, then with nothing gathered ahead. */
 static int beside_fits(const sherdi_plan *plan, const sherdi_model *model, char *text,
                        size_t len_bytes)
 {
@@ -502,8 +502,9 @@ static int beside_fits(const sherdi_plan *plan, const sherdi_model *model, char 
     return 0;
 }
 
-/* First a higher stage, then one that gathers nothing ahead, then masters beside their parameters, then the host where its
- * memory is apart from the device's, then the drive, then more hosts of the same kind. */
+/* Finds the nearest setting that fits. It tries, in this order: a higher stage; stage 3 with nothing gathered ahead; masters
+ * beside their parameters; offload to the host, if its memory is not the device's; offload to the drive; more hosts of the same
+ * kind. */
 static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char *text,
                         size_t len_bytes)
 {

@@ -1,5 +1,5 @@
-/* The invariants of a plan, and of the plans of all ranks together: long walks for tests, `sherd plan
- * --check` and slow-assert builds. What they promise stands at sherd_engine_check_plans. */
+/* Checks the invariants of a plan, and of the plans of all ranks together. The walks are long: they are for tests, `sherd plan
+ * --check` and builds with slow asserts. sherd_engine_check_plans says what they promise. */
 #include "engine/plan/plan.h"
 #include "engine/plan/program_check.h"
 
@@ -33,7 +33,7 @@ static sherd_status segments_check(const sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* Parameters of a segment lie one behind the other, in the order of declaration. */
+/* The parameters of a segment follow each other in the order of declaration. */
 static sherd_status unit_params_check(const sherdi_plan *plan, const sherdi_model *model, int unit,
                                       int segment_index)
 {
@@ -87,7 +87,7 @@ static int buffer_ends_at(const sherdi_plan *plan, sherdi_buffer_id id, size_t e
     return plan->buffers[id].bytes >= end;
 }
 
-/* Takes [offset, offset + bytes) behind all that was taken before. */
+/* Takes [offset, offset + bytes) after all that was taken before. */
 static int cursor_take(size_t *at, size_t offset, size_t bytes)
 {
     if (offset < *at || offset % SHERD_ALIGN_BYTES != 0) {
@@ -97,8 +97,8 @@ static int cursor_take(size_t *at, size_t offset, size_t bytes)
     return 1;
 }
 
-/* Parameters and whole or sliced gradients in their arenas; those of blocks that are staged are checked with
- * the offload. */
+/* Parameters, and whole or sliced gradients, do not overlap in their arenas. Gradients of staged blocks are checked with the
+ * offload (gradients_are_valid). */
 static sherd_status arenas_check(const sherdi_plan *plan)
 {
     size_t params = 0;
@@ -128,7 +128,7 @@ static sherd_status arenas_check(const sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* Segments inside a gathered unit and inside its transient gradient, in the order in which they were made. */
+/* Segments lie inside a gathered unit and inside its transient gradient, in the order in which they were made. */
 static sherd_status units_check(const sherdi_plan *plan)
 {
     size_t gathered  = 0;
@@ -155,7 +155,7 @@ static sherd_status units_check(const sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* Blocks tile what the rank owns, spans lie inside their block and do not overlap. */
+/* Blocks tile what the rank owns; spans lie inside their block and do not overlap. */
 static sherd_status blocks_check(const sherdi_plan *plan)
 {
     for (size_t s = 0; s < plan->num_segments; s++) {
@@ -230,7 +230,7 @@ static int units_overlap(const sherdi_plan *plan, int a, int b)
             right->transient_pool_offset < left->transient_pool_offset + left->transient_bytes);
 }
 
-/* A unit lies inside the pools, and apart from what it reads, and that from each other. */
+/* A unit lies inside the pools. It does not overlap what it reads, nor do the units that it reads overlap each other. */
 static sherd_status pools_check(const sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t u = 0; u < plan->num_units; u++) {
@@ -259,7 +259,7 @@ static sherd_status pools_check(const sherdi_plan *plan, const sherdi_model *mod
     return SHERD_OK;
 }
 
-/* All live ranges of a unit are at its offset. */
+/* Without free packing, all live ranges of a unit are at its offset. */
 static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequence *sequence)
 {
     for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.free_packing; i++) {
@@ -271,7 +271,7 @@ static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequen
     return SHERD_OK;
 }
 
-/* No other unit that EVAL gathers lies where one lies that is kept. */
+/* No other unit that EVAL gathers overlaps a unit that evaluation keeps. */
 static sherd_status eval_keeps_check(const sherdi_plan *plan)
 {
     for (size_t u = 0; u < plan->num_units; u++) {
@@ -312,11 +312,11 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
 
 /* ------------------------------------------------------- of all ranks together -- */
 
-/* Adds what a rank updates: spans of a parameter begin where those of the ranks before ended. */
+/* Adds what a rank updates: the spans of a parameter must begin where those of the ranks before ended. */
 static sherd_status ownership_add(const sherdi_plan *plan, const sherdi_model *model, size_t *next)
 {
     if (!plan->is_sliced) {
-        memset(next, 0, model->num_params * sizeof(*next)); /* every rank has everything */
+        memset(next, 0, model->num_params * sizeof(*next)); /* every rank updates everything */
     }
     for (size_t i = 0; i < plan->num_spans; i++) {
         const sherdi_span *span = &plan->spans[i];
@@ -353,7 +353,7 @@ static int live_ranges_equal(const sherdi_live_range *a, const sherdi_live_range
     return 1;
 }
 
-/* What ranks have to have alike: slices, the offsets of what peers read, collectives and their order. */
+/* What must be equal on all ranks: slices, the offsets of what peers read, the collectives and their order. */
 static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *plan)
 {
     if (plan->num_segments != first->num_segments ||
@@ -395,7 +395,8 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
     return SHERD_OK;
 }
 
-/* Programs are proved in pairs with rank 0's: those of rank 1 and of the last, and each that no rank before had. */
+/* The shapes of programs that were seen. Programs are proved in pairs with rank 0's: those of rank 1 and of the last rank, and
+ * each whose shape no rank before had. */
 typedef struct shapes {
     uint64_t *at;
     size_t    count, capacity;

@@ -1,8 +1,8 @@
-/* How the parts of a segment's state are stored (kernels/encoding.h): what the settings ask for, where it can be had, and
- * what is refused with the reason. */
+/* Decides how the parts of a segment's state are stored (kernels/encoding.h): as the settings ask, where that is possible; the
+ * rest is refused with the reason. */
 #include "engine/plan/plan.h"
 
-/* The part whose sign is free for the ties of a master that is beside its parameter; 0: none. */
+/* Returns the part whose sign bit is free to hold the ties of a master that is beside its parameter; 0: none. */
 static int ties_part_of(const sherdi_segment *segment)
 {
     for (int i = 1; i < sherdi_segment_parts(segment); i++) {
@@ -38,7 +38,7 @@ static void master_encode(const sherdi_settings *settings, sherdi_segment *segme
     }
 }
 
-/* Persistent parameters are few and rest on the device: where the state is in host memory their masters stay fp32. */
+/* Persistent parameters are few and rest on the device. With bf16_beside and the state in host memory, their masters stay fp32. */
 static int can_be_encoded(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     int is_apart = segment->kind == SHERDI_SEGMENT_PERSISTENT && sherdi_plan_offloads_state(plan) &&
@@ -48,7 +48,7 @@ static int can_be_encoded(const sherdi_plan *plan, const sherdi_segment *segment
            (!is_apart || plan->settings.master_encoding != SHERDI_MASTER_BESIDE);
 }
 
-/* A parameter that is fp32 is the master, or has one of its own kind. */
+/* An fp32 parameter is its own master, or has an fp32 master: no master of such a parameter is encoded. */
 void sherdi_plan_encode(const sherdi_plan *plan, sherdi_segment *segment)
 {
     for (int i = 1; i < sherdi_segment_parts(segment); i++) {

@@ -1,6 +1,6 @@
-/* Layout: parameters to segments, segments to slices, slices to blocks, everything to
- * offsets in the arenas. Design: parameters start at multiples of 64 elements, a segment
- * is padded to world_size x 64, rank r owns the r-th of equal slices. */
+/* Layout: puts parameters into segments, cuts segments into slices and slices into blocks, and gives everything an offset in an
+ * arena. Parameters start at multiples of 64 elements, a segment is padded to a multiple of world_size x 64, and rank r owns the
+ * r-th of equal slices. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
@@ -11,13 +11,13 @@
     sherdi_grow((plan)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,      \
                 sizeof(*(array)))
 
-/* Arrays that begin a large power of two apart share the sets of some processors' first-level
- * caches, and an update that walks three of them falls to a third of its speed: such blocks keep
- * their parts a few odd lines further apart. */
+/* Arrays whose starts are a large power of two apart share the sets of some processors' first-level caches. An update that walks
+ * three such arrays falls to a third of its speed. So blocks of such sizes keep their parts SKEW_ELEMS further apart, which is an
+ * odd number of lines. */
 #define ALIASING_ELEMS ((size_t)1 << 20)
 #define SKEW_ELEMS     ((size_t)1088)
 
-/* Padding for atoms may take at most this part of a segment. */
+/* Padding that keeps atoms whole may take at most 1/DIVISOR of a segment. */
 #define ATOM_PADDING_DIVISOR 4
 
 static sherdi_segment_kind param_kind(const sherdi_plan *plan, const sherdi_model_param *param,
@@ -36,10 +36,10 @@ static sherdi_segment_kind param_kind(const sherdi_plan *plan, const sherdi_mode
     return SHERDI_SEGMENT_TRAINABLE;
 }
 
-/* Whether a parameter at `start` would be cut inside an atom by a slice border. */
+/* Returns 1 if no slice border cuts an atom of a parameter that begins at `start`. */
 static int atoms_are_whole(const sherdi_model_param *param, size_t start, size_t slice_elems)
 {
-    size_t border = start - start % slice_elems + slice_elems; /* first one after start */
+    size_t border = start - start % slice_elems + slice_elems; /* the first one after `start` */
 
     for (; border < start + param->elems; border += slice_elems) {
         if ((border - start) % param->atom_elems != 0) {
@@ -49,8 +49,8 @@ static int atoms_are_whole(const sherdi_model_param *param, size_t start, size_t
     return 1;
 }
 
-/* Lays out the unit's parameters of one kind for a given slice; the end, or SIZE_MAX when an
- * atom cannot be kept. */
+/* Lays out the unit's parameters that are in `segment`, for a given slice. Returns the end; SIZE_MAX: an atom cannot be kept
+ * whole. */
 static size_t params_lay_out(sherdi_plan *plan, const sherdi_model *model,
                              const sherdi_model_unit *unit, int segment, size_t slice_elems)
 {
@@ -76,7 +76,7 @@ static size_t params_lay_out(sherdi_plan *plan, const sherdi_model *model,
     return at;
 }
 
-/* The smallest slice that holds all and cuts no atom. */
+/* Finds the smallest slice with which the slices hold all of the segment and cut no atom. */
 static sherd_status segment_size(sherdi_plan *plan, const sherdi_model *model,
                                  const sherdi_model_unit *unit, int index)
 {
@@ -100,7 +100,7 @@ static sherd_status segment_size(sherdi_plan *plan, const sherdi_model *model,
             segment->padded_elems = padded;
             return SHERD_OK;
         }
-        if (slice == 0) { /* parameters without elements only */
+        if (slice == 0) { /* all parameters are without elements */
             return SHERD_OK;
         }
     }
@@ -153,7 +153,7 @@ static sherd_status param_type_check(const sherdi_plan *plan, const sherdi_model
         param->name, sherd_dtype_name((sherd_dtype)param->dtype), sherd_dtype_name(compute));
 }
 
-/* What is updated by whole matrices is one. */
+/* A parameter that is updated by whole matrices must be a matrix. */
 static sherd_status matrix_check(const sherdi_model *model, const sherdi_model_param *param,
                                  const sherdi_optimizer *optimizer)
 {
@@ -179,7 +179,7 @@ static sherd_status optimizer_take(sherdi_plan *plan, const sherdi_optimizer *op
     return SHERD_OK;
 }
 
-/* How a parameter is treated: what its segment has to have. */
+/* The segment that a parameter needs: how it is treated. */
 static sherdi_segment segment_wanted(const sherdi_plan *plan, const sherdi_model *model,
                                      const sherdi_model_param *param, sherdi_segment_kind kind)
 {
@@ -201,7 +201,7 @@ static sherdi_segment segment_wanted(const sherdi_plan *plan, const sherdi_model
     };
 }
 
-/* The segment of its unit, whose segments begin at `first`, that a parameter belongs to; the first one makes it. */
+/* Finds the segment of a parameter among its unit's, which begin at `first`; makes it for the first parameter. */
 static sherd_status segment_take(sherdi_plan *plan, const sherdi_segment *wanted, size_t first,
                                  int *out)
 {
@@ -225,7 +225,7 @@ static sherd_status segment_take(sherdi_plan *plan, const sherdi_segment *wanted
     return SHERD_OK;
 }
 
-/* All of a unit's, from `first` on. */
+/* Makes all segments of a unit, from `first` on. */
 static sherd_status unit_segments_make(sherdi_plan *plan, const sherdi_model *model,
                                        const sherdi_model_unit *unit, size_t first,
                                        size_t *persistent_elems)
@@ -249,7 +249,7 @@ static sherd_status unit_segments_make(sherdi_plan *plan, const sherdi_model *mo
     return SHERD_OK;
 }
 
-/* The order in which a unit's segments are gathered and reduced: by kind, the wide ones last. */
+/* Makes the order in which a unit's segments are gathered and reduced: by kind, the wide ones last. */
 static sherd_status segments_order(sherdi_plan *plan)
 {
     size_t count = 0;
@@ -293,7 +293,7 @@ static sherd_status segments_make(sherdi_plan *plan, const sherdi_model *model)
     return segments_order(plan);
 }
 
-/* Takes so many elements from an arena and returns the offset. */
+/* Takes `elems` elements from an arena and returns their offset. */
 static size_t arena_take(sherdi_plan_buffer *arena, size_t elems, size_t elem_bytes)
 {
     size_t offset = arena->bytes;
@@ -316,7 +316,7 @@ static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment, size_t *
     segment->is_resident = settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT ||
                            (plan->world_size == 1 && segment->param_space == SHERDI_SPACE_DEVICE);
     segment->has_gradient = !is_frozen;
-    /* An fp32 parameter is the master, where both rest in the device's memory. */
+    /* an fp32 parameter is its own master if parameter and state both rest in the device's memory */
     segment->has_master = !is_frozen && (segment->types.compute != SHERD_F32 || segment->is_bound ||
                                          sherdi_plan_offloads_state(plan) ||
                                          segment->param_space != SHERDI_SPACE_DEVICE);
@@ -368,7 +368,7 @@ void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_
     }
 }
 
-/* First values on their way, and where the device is apart in the parameter's type too. */
+/* Sizes the fill buffer: values in fp32, and if the device has its own memory also in the parameter's type. */
 static void fill_size(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t p = 0; p < model->num_params; p++) {
@@ -386,7 +386,7 @@ static void fill_size(sherdi_plan *plan, const sherdi_model *model)
                         SHERD_ALIGN_BYTES);
 }
 
-/* A small model needs few. */
+/* Sizes the slots of checkpoints, and the snapshot; a small model needs few slots. */
 static void checkpoint_size(sherdi_plan *plan)
 {
     size_t bytes = 1;
@@ -405,7 +405,7 @@ static void checkpoint_size(sherdi_plan *plan)
     plan->checkpoint_slots = sherdi_min_size(SHERDI_CHECKPOINT_SLOTS, sherdi_max_size(slots, 2));
 }
 
-/* The spans of parameters inside [first, first + elems) of a segment's whole. */
+/* Adds the spans of parameters inside [first, first + elems) of a segment's whole to the block. */
 static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model,
                                     sherdi_block *block, size_t first)
 {
@@ -434,7 +434,7 @@ static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model
     return SHERD_OK;
 }
 
-/* Blocks of what this rank updates, and of frozen slices on NVMe the pieces. */
+/* Counts the blocks that this rank updates, and the pieces of frozen slices on NVMe. */
 static size_t blocks_count(const sherdi_plan *plan, size_t most, size_t *elems_out)
 {
     size_t count = 0;
@@ -454,7 +454,7 @@ static size_t blocks_count(const sherdi_plan *plan, size_t most, size_t *elems_o
     return count;
 }
 
-/* What decides the elements of a block. */
+/* The key that decides how many elements a block has. */
 static const char *block_key(const sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
@@ -472,7 +472,7 @@ static const char *block_key(const sherdi_plan *plan)
     return key;
 }
 
-/* Before tables of so many are made, which would take what memory there is. */
+/* Limits the number of blocks, before tables for them take all memory there is. */
 static sherd_status blocks_check(const sherdi_plan *plan)
 {
     size_t most = sherdi_plan_block_elems(plan);
@@ -495,7 +495,7 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
 {
     size_t most = sherdi_plan_block_elems(plan);
 
-    /* a block of padding alone has no spans, and begins at the first */
+    /* a block with nothing but padding has no spans, and its first_span must still be valid */
     SHERDI_TRY(GROW(plan, plan->spans, plan->num_spans, plan->cap_spans));
     for (size_t s = 0; s < plan->num_segments; s++) {
         sherdi_segment *segment = &plan->segments[s];
@@ -520,8 +520,8 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
     return SHERD_OK;
 }
 
-/* fp32 gradients of an update, converted from integers: of a block, or of a whole segment where
- * the update is not sliced and has to collect it. */
+/* The elements that an update converts from integers to fp32 at a time: a block; or a whole segment, if the update is not sliced
+ * and collects the gradient from all ranks. */
 static size_t fixed_staging_elems(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     size_t most = 0;
@@ -535,7 +535,7 @@ static size_t fixed_staging_elems(const sherdi_plan *plan, const sherdi_segment 
     return most;
 }
 
-/* Elements of the largest block that is updated on the device. */
+/* Returns the elements of the largest block that is updated on the device. */
 static size_t segment_device_block(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     size_t most = 0;
@@ -550,8 +550,8 @@ static size_t segment_device_block(const sherdi_plan *plan, const sherdi_segment
     return most;
 }
 
-/* One buffer for what must pass through another type or another space on its way: the wire type
- * of a reduction or the gradient of an update, then the published values of bound memory. */
+/* Sizes the staging buffer, for what passes through another type or another space on its way: the wire type of a reduction or the
+ * gradient of an update, then published values (of bound memory, or on their way off the device). */
 static void staging_size(sherdi_plan *plan)
 {
     size_t grads   = 0;
@@ -578,13 +578,13 @@ static void staging_size(sherdi_plan *plan)
             publish = sherdi_max_size(publish, segment->padded_elems * elem);
         }
     }
-    /* A wire type is done with before anything is published; the gradient of an update is not. */
+    /* a wire type is not needed any more when values are published; the gradient of an update is */
     plan->publish_offset = plan->is_deterministic ? sherdi_round_up(grads, SHERD_ALIGN_BYTES) : 0;
     plan->buffers[SHERDI_BUFFER_STAGING].bytes =
         sherdi_round_up(sherdi_max_size(grads, plan->publish_offset + publish), SHERD_ALIGN_BYTES);
 }
 
-/* The largest segment of matrices whole, and what the largest of them takes. */
+/* Sizes the directions: the largest segment of matrices, whole, then the largest workspace for one matrix. */
 static void directions_size(sherdi_plan *plan, const sherdi_model *model)
 {
     size_t elems     = 0;

@@ -1,5 +1,6 @@
-/* Offload: where the state, gradient and parameters of each block rest, what travels as one, and
- * how many bytes pass between the media. Everything follows from the settings; nothing is measured. */
+/* Offload: decides where the state, gradient and parameters of each block rest, which of them travel as one extent, and the
+ * buffers between. Everything follows from the settings; nothing is measured. Below are the checks of these decisions, the order
+ * of fetches, and the wear of a drive. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
@@ -8,7 +9,7 @@
     sherdi_grow((plan)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,      \
                 sizeof(*(array)))
 
-/* Pieces of parameters begin at whole pages in any type. */
+/* The least elements of a piece of parameters: a piece begins at a whole page in any type. */
 #define PIECE_ELEMS (SHERD_ALIGN_BYTES / 2)
 
 int sherdi_plan_offloads_state(const sherdi_plan *plan)
@@ -59,7 +60,7 @@ size_t sherdi_plan_block_elems(const sherdi_plan *plan)
 
 /* ----------------------------------------------------------------- spaces -- */
 
-/* Spreads the blocks that are offloaded over all of them, so that the share holds from the start. */
+/* Chooses the blocks that are offloaded, spread evenly over all blocks, so that offload_ratio holds from the first block on. */
 static void state_spaces_choose(sherdi_plan *plan)
 {
     double seen      = 0;
@@ -113,14 +114,15 @@ const sherdi_extent *sherdi_plan_tail(const sherdi_plan *plan, size_t extent)
     return tail->len_bytes == 0 ? NULL : tail;
 }
 
-/* The bf16 parameter is a half of the master, and has to be where the commit is. */
+/* Whether the values of a block's parameter are stored with its state: the bf16 parameter is a half of the master, so a commit
+ * needs both. */
 static int keeps_values(const sherdi_plan *plan, const sherdi_block *block)
 {
     return block->space == SHERDI_SPACE_STORAGE &&
            sherdi_segment_is_beside(&plan->segments[block->segment]);
 }
 
-/* ... and is read with the state, for it rests on storage itself. */
+/* Whether these values are read with the state, because the parameter rests on storage itself. */
 static int reads_values(const sherdi_plan *plan, const sherdi_block *block)
 {
     return keeps_values(plan, block) &&
@@ -132,7 +134,7 @@ static size_t values_bytes(const sherdi_plan *plan, const sherdi_block *block)
     return block->elems * sherdi_compute_bytes(&plan->segments[block->segment]);
 }
 
-/* Where values that are read with the state lie behind it. */
+/* Where values that are read with the state begin, behind it. */
 static size_t values_begin(const sherdi_plan *plan, const sherdi_block *block)
 {
     return sherdi_round_up(sherdi_plan_state_bytes(plan, block), SHERD_CHUNK_ELEMS);
@@ -175,8 +177,9 @@ static size_t extents_longest(const sherdi_extent *extents, size_t count)
     return longest;
 }
 
-/* Whether a block on a drive joins the extent of the one before it there, which has so many bytes by now: small ones travel
- * together. Those of a segment of matrices all do, and alone: its two sweeps go over them while they are in one slot. */
+/* Whether a block on a drive joins the extent of the block before it there, which has `bytes` bytes so far. Small blocks travel
+ * together. The blocks of a segment of matrices all share one extent, and share it with no other segment: its two sweeps go over
+ * them while they are in one slot. */
 static int extent_is_joined(const sherdi_plan *plan, const sherdi_block *before,
                             const sherdi_block *block, size_t bytes, size_t most)
 {
@@ -187,10 +190,11 @@ static int extent_is_joined(const sherdi_plan *plan, const sherdi_block *before,
     return bytes + block_state_bytes(plan, block) <= most;
 }
 
-/* In memory a block is an extent. On a drive it has as many bytes as the largest block, or as a segment of matrices. */
+/* Makes the extents of the state. In memory each block is an extent. On a drive an extent has at most as many bytes as the
+ * largest block, except for a segment of matrices. */
 static sherd_status state_extents_make(sherdi_plan *plan)
 {
-    const sherdi_block *before = NULL; /* on the drive */
+    const sherdi_block *before = NULL; /* the last block on the drive */
     size_t              most   = 0;
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
@@ -219,7 +223,7 @@ static sherd_status state_extents_make(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* An empty tail for each extent, which begins where the last one ends. */
+/* Makes an empty tail for each extent; a tail begins where the one before it ends. */
 static sherd_status tails_make(sherdi_plan *plan)
 {
     size_t heads = plan->num_extents[SHERDI_SPACE_STORAGE];
@@ -243,7 +247,7 @@ static void tails_end(sherdi_plan *plan)
     }
 }
 
-/* Values in a tail follow each other, without what is between states. */
+/* Places the values that are stored with states. In a tail they follow each other, without the gaps that are between states. */
 static sherd_status values_lay_out(sherdi_plan *plan)
 {
     for (size_t b = 0; b < plan->num_blocks; b++) {
@@ -267,7 +271,7 @@ static sherd_status values_lay_out(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* Of an extent of the state with its tail. */
+/* Returns the bytes of the longest extent of the state with its tail. */
 static size_t longest_state(const sherdi_plan *plan)
 {
     const sherdi_extent *heads   = plan->extents[SHERDI_SPACE_STORAGE];
@@ -282,13 +286,13 @@ static size_t longest_state(const sherdi_plan *plan)
     return longest;
 }
 
-/* Where the slices of gradients rest. A segment with nothing offloaded keeps its slice in one piece. */
+/* Decides where the slices of gradients rest. A segment with no offloaded block keeps its slice in one piece. */
 static sherd_status gradients_lay_out(sherdi_plan *plan)
 {
     size_t  *bytes      = &plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
     unsigned is_spilled = plan->settings.gradients_on_nvme ? 1 : 0;
 
-    /* else slices stay on the device until the update */
+    /* otherwise slices stay on the device until the update */
     if (plan->settings.stage < 2 || plan->is_deterministic ||
         sherdi_plan_accumulates_on_device(plan)) {
         return SHERD_OK;
@@ -325,8 +329,8 @@ static sherd_status gradients_lay_out(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* The device's gradient arena: what is whole, whole slices, and the blocks that rest there of a slice with
- * its staging. */
+/* Lays out the device's gradient arena: whole gradients; whole slices; and of a staged segment only the blocks whose gradient
+ * rests there. */
 static void device_gradients_lay_out(sherdi_plan *plan)
 {
     size_t *bytes = &plan->buffers[SHERDI_BUFFER_GRADS].bytes;
@@ -334,7 +338,7 @@ static void device_gradients_lay_out(sherdi_plan *plan)
     for (size_t s = 0; s < plan->num_segments; s++) {
         sherdi_segment *segment = &plan->segments[s];
         size_t          elem    = sherdi_grad_bytes(plan, segment);
-        size_t          first; /* of what this rank updates, in what is kept */
+        size_t          first; /* where what this rank updates begins in what is kept */
 
         (void)sherdi_plan_owned(plan, segment, &first);
         first                = plan->has_slices ? 0 : first;
@@ -394,7 +398,7 @@ static sherd_status pieces_make(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* Those in which elements of the parameter lie. */
+/* Marks the pieces in which elements of the parameter lie. */
 static void pieces_of_param_mark(sherdi_plan *plan, size_t param, size_t elems)
 {
     const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
@@ -407,7 +411,7 @@ static void pieces_of_param_mark(sherdi_plan *plan, size_t param, size_t elems)
     if (begin == end || segment->num_pieces == 0) {
         return;
     }
-    grain = plan->pieces[segment->first_piece].elems; /* of all but the last */
+    grain = plan->pieces[segment->first_piece].elems; /* of all pieces but the last */
     begin = begin + plan->params[param].offset_elems - before;
     end   = end + plan->params[param].offset_elems - before;
     for (size_t i = begin / grain; i <= (end - 1) / grain; i++) {
@@ -415,7 +419,8 @@ static void pieces_of_param_mark(sherdi_plan *plan, size_t param, size_t elems)
     }
 }
 
-/* What is trained is written by every step, padding with it; what is frozen once, where a parameter lies. */
+/* Marks the pieces that are never written. Every step writes trained pieces, padding included; a frozen piece is written once, if
+ * a parameter lies in it. */
 static void pieces_mark(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t p = 0; p < plan->num_pieces; p++) {
@@ -447,13 +452,13 @@ static void grad_staging_size(sherdi_plan *plan)
         plan->grad_staging_bytes * (size_t)plan->num_grad_stagings;
 }
 
-/* Bytes of an offloaded block's gradient that have to pass through the bounce buffer. */
+/* The bytes of an offloaded block's gradient that pass through the bounce buffer. */
 static size_t bounce_grad_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
     const sherdi_types *types = &plan->segments[block->segment].types;
 
     if (block->grad_space ==
-        SHERDI_SPACE_DEVICE) { /* down at the boundary, in the type of the update */
+        SHERDI_SPACE_DEVICE) { /* comes down at the boundary, in the type of the update */
         return block->elems * sherd_dtype_bytes(types->grad);
     }
     return plan->has_accumulator ? block->elems * sherd_dtype_bytes(types->comm) : 0;
@@ -496,7 +501,7 @@ static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, size_t longest, si
     plan->buffers[id].bytes = *bytes_out * sherdi_min_size(count, (size_t)buffer_count);
 }
 
-/* Which extents on NVMe the first of two sweeps needs, where not all segments have one. */
+/* Marks the extents on NVMe that the first of two sweeps needs, if not all segments have such a sweep. */
 static sherd_status measured_mark(sherdi_plan *plan)
 {
     size_t states = plan->num_extents[SHERDI_SPACE_STORAGE];
@@ -561,7 +566,7 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *
         sherdi_plan_has_generations(plan)
             ? sherdi_tier_state_index_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_BYTES)
             : 0;
-    /* a part of the state alone cannot be gone on from: no spare slots */
+    /* a state of which only a part is on storage cannot be resumed, so it needs no spare slots */
     plan->nvme_bytes[0] =
         (uint64_t)(sherdi_plan_has_generations(plan) ? 2 : 1) *
         extents_end(plan->extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan));
@@ -574,7 +579,7 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *
 
 static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t longest)
 {
-    int    is_memory = longest == SIZE_MAX; /* where a block may have no state */
+    int    is_memory = longest == SIZE_MAX; /* in memory a block may have no state */
     size_t end       = 0;
 
     for (size_t i = 0; i < count; i++) {
@@ -587,12 +592,12 @@ static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t 
     return 1;
 }
 
-/* The blocks of a space fill its extents one after the other. */
+/* Checks that the blocks of a space fill its extents one after the other. */
 static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
 {
     size_t extent    = 0;
     size_t end       = 0;
-    int    has_block = 0; /* an extent of a block without state has no bytes */
+    int    has_block = 0; /* an extent may have no bytes: its block has no state */
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[b];
@@ -615,12 +620,12 @@ static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
                                              end == plan->extents[space][extent].len_bytes);
 }
 
-/* Values lie behind their block's state, or one behind the other in a tail that has room for them alone. */
+/* Checks that values lie behind their block's state, or follow each other in a tail that has nothing else. */
 static int values_are_valid(const sherdi_plan *plan)
 {
     const sherdi_extent *all    = plan->extents[SHERDI_SPACE_STORAGE];
     size_t               heads  = plan->num_extents[SHERDI_SPACE_STORAGE];
-    size_t               extent = 0; /* of the tail that ends there */
+    size_t               extent = 0; /* whose tail `end` is in */
     size_t               end    = 0;
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
@@ -654,7 +659,7 @@ static int values_are_valid(const sherdi_plan *plan)
     return 1;
 }
 
-/* Gradients of blocks in one arena lie one behind the other, those on NVMe are numbered. */
+/* Checks that gradients of blocks follow each other in an arena, and that those on NVMe are numbered. */
 static int gradients_are_valid(const sherdi_plan *plan)
 {
     size_t ends[SHERDI_SPACES] = {0};
@@ -680,7 +685,7 @@ static int gradients_are_valid(const sherdi_plan *plan)
            ends[SHERDI_SPACE_STORAGE] == plan->num_grad_extents;
 }
 
-/* Pieces tile the slices that rest on NVMe; those of a trainable segment are its blocks. */
+/* Checks that pieces tile the slices that rest on NVMe, and that the pieces of a trainable segment are its blocks. */
 static int pieces_are_valid(const sherdi_plan *plan)
 {
     for (size_t s = 0; s < plan->num_segments; s++) {
@@ -759,11 +764,11 @@ sherd_status sherdi_plan_fetches(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* A common drive, where nothing is known of this one. */
+/* The rate of a common drive, if the step's time is not given. */
 #define ASSUMED_RATE 2e9 /* bytes a second, read and written together */
 #define DAY_SECONDS  86400.0
 
-/* One drive to a folder, and the ranks of a host share them. */
+/* Assumes one drive per folder; the ranks of a host share the drives. */
 sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan)
 {
     const sherdi_plan_moves *moves   = &plan->moves;

@@ -1,24 +1,25 @@
-/* Packing: where units lie in the gather pool and in the transient pool. All live ranges of a unit have one offset, so that a
- * parameter has one address for the life of the engine; units that are there together lie apart. With sherd.free_packing
- * each live range has an offset of its own. Called by plan_schedule.c, which says when units are there. */
+/* Packing: gives units their offsets in the gather pool and in the transient pool. All live ranges of a unit have one offset, so
+ * that a parameter has one address for the life of the engine; units that are in the pool together do not overlap. With
+ * sherd.free_packing each live range has an offset of its own. plan_schedule.c calls this, and says when units are in the
+ * pools. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
 
 #include <stdlib.h>
 
-/* What gets an offset: a unit, or with free packing one of its live ranges. */
+/* What gets an offset: a unit; or with free packing one of its live ranges. */
 typedef struct pack_item {
     size_t bytes, offset;
     size_t index;
-    size_t first; /* time at which it is first there */
-    size_t times; /* head of its list in packing.times, plus 1; 0: it is never there */
+    size_t first; /* the earliest time at which it is in the pool */
+    size_t times; /* head of its list in packing.times, plus 1; 0: it is never in the pool */
 } pack_item;
 
-/* From `first` to `last`, inclusive. */
+/* A time in the pool, from `first` to `last`, inclusive. */
 typedef struct pack_time {
     size_t first, last;
-    size_t next; /* of the same item, plus 1 */
+    size_t next; /* next time of the same item, plus 1 */
 } pack_time;
 
 typedef struct packing {
@@ -27,7 +28,7 @@ typedef struct packing {
     size_t       num_items;
     pack_time   *times;
     size_t       num_times, cap_times;
-    pack_item  **order;  /* in which they are packed */
+    pack_item  **order;  /* the order in which they are packed */
     pack_item  **packed; /* by ascending offset */
 } packing;
 
@@ -87,7 +88,7 @@ static int item_order(const void *a, const void *b)
     return left->index < right->index ? -1 : 1;
 }
 
-/* At the lowest offset at which it collides with nothing that is there together with it. */
+/* Packs an item at the lowest offset at which it overlaps no item that is in the pool at the same time. */
 static void item_pack(packing *p, size_t num_packed, pack_item *item)
 {
     size_t at = num_packed;
@@ -108,9 +109,9 @@ static void item_pack(packing *p, size_t num_packed, pack_item *item)
     p->packed[at] = item;
 }
 
-/* Largest first, each at its lowest offset (greedy by size; Pisarchyk and Lee 2020 find it near the optimum), those of
- * one size in the order in which they are first there: layers alternate between as many offsets as units are there
- * together. The peak comes back in *peak. */
+/* Packs items largest first, each at its lowest offset (greedy by size; Pisarchyk and Lee 2020 find it near the optimum). Items
+ * of one size are packed in the order in which they first appear: so layers alternate between as many offsets as there are units
+ * in the pool together. *peak becomes the end of the highest item, if that is larger. */
 static void items_pack(packing *p, size_t *peak)
 {
     for (size_t i = 0; i < p->num_items; i++) {
@@ -138,7 +139,7 @@ static sherd_status live_ranges_add(packing *p, const sherdi_live_range *live_ra
     return SHERD_OK;
 }
 
-/* Units that no pass has may come at any time. */
+/* A unit that no pass lists may come at any time. */
 static sherd_status strays_add(packing *p)
 {
     for (size_t u = 0; u < p->num_items; u++) {
@@ -149,7 +150,7 @@ static sherd_status strays_add(packing *p)
     return SHERD_OK;
 }
 
-/* What evaluation keeps is there from its first pass to its last. */
+/* A unit that evaluation keeps is in the pool from the first acquire of EVAL to the last. */
 static sherd_status eval_keeps_add(packing *p, size_t begin)
 {
     const sherdi_plan *plan = p->plan;
@@ -162,7 +163,7 @@ static sherd_status eval_keeps_add(packing *p, size_t begin)
     return SHERD_OK;
 }
 
-/* A unit and what it reads are there together whenever it is acquired: as at a time of its own. */
+/* A unit and what it reads are in the pool together whenever the unit is acquired; this counts as a time of its own. */
 static sherd_status reads_add(packing *p, const sherdi_model *model, size_t begin)
 {
     for (size_t u = 0; u < model->num_units; u++) {
@@ -178,7 +179,8 @@ static sherd_status reads_add(packing *p, const sherdi_model *model, size_t begi
     return SHERD_OK;
 }
 
-/* When units are in a pool. Times are positions of training, then of EVAL, then those of reads_add. */
+/* Adds the times at which units are in a pool: first the positions of training, then those of EVAL, then the times of
+ * reads_add. */
 static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_buffer_id pool)
 {
     const sherdi_plan *plan    = p->plan;
@@ -199,7 +201,7 @@ static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_bu
     return reads_add(p, model, train + plan->eval.num_steps);
 }
 
-/* Where each unit lies in a pool; with free packing, of gathered ones, where they lie off the plan. */
+/* Packs the units of a pool. With free packing, these are the offsets at which gathered units lie off the plan. */
 static sherd_status units_pack(sherdi_plan *plan, const sherdi_model *model, sherdi_buffer_id pool)
 {
     int          is_gather = pool == SHERDI_BUFFER_GATHER;
@@ -227,7 +229,7 @@ static sherd_status units_pack(sherdi_plan *plan, const sherdi_model *model, she
 
 /* ---------------------------------------------------------------- live ranges -- */
 
-/* Each live range for itself. */
+/* Packs each live range for itself. */
 static sherd_status live_ranges_pack(sherdi_plan *plan, sherdi_live_range *live_ranges,
                                      size_t num_live_ranges, size_t *peak)
 {
@@ -262,7 +264,7 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model)
 
     SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_GATHER));
     SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_TRANSIENT));
-    for (size_t i = 0; i < plan->num_transients; i++) { /* a unit has one */
+    for (size_t i = 0; i < plan->num_transients; i++) { /* a unit has at most one */
         plan->transients[i].offset = plan->units[plan->transients[i].unit].transient_pool_offset;
     }
     if (plan->settings.free_packing) {

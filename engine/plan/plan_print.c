@@ -1,4 +1,4 @@
-/* The plan for people (a table) and for programs (one JSON object). */
+/* Prints the plan: a table for people, and one JSON object for programs. */
 #include "engine/plan/order.h"
 
 #include "base/checked.h"
@@ -53,7 +53,7 @@ static void print_head(printer *out, const sherdi_plan *plan, const sherdi_model
           plan->padding_elems);
 }
 
-/* Those of offload where it has any. */
+/* Buffers that only offload uses are listed if they have bytes. */
 static int is_listed(const sherdi_plan *plan, int b)
 {
     return b < SHERDI_BUFFER_GRAD_STAGING || plan->buffers[b].bytes > 0;
@@ -65,7 +65,7 @@ static void print_total(printer *out, const char *name, const char *tier, uint64
           (double)bytes / 0x1p20);
 }
 
-/* What the transport has for itself. */
+/* Prints what the transport has for itself. */
 static void print_measured(printer *out, const char *tier, size_t bytes)
 {
     if (bytes > 0) {
@@ -109,7 +109,7 @@ static void print_buffers(printer *out, const sherdi_plan *plan)
     print(out, "\n");
 }
 
-/* What passes between the media in a step of this rank. */
+/* Prints what passes between the media in a step of this rank. */
 static void print_moves(printer *out, const sherdi_plan *plan)
 {
     const sherdi_plan_moves *moves = &plan->moves;
@@ -147,7 +147,7 @@ static void print_moves(printer *out, const sherdi_plan *plan)
     print(out, "\n");
 }
 
-/* Of what is frozen, `nothing`. */
+/* Returns the name of a segment's optimizer; for a frozen segment `nothing`. */
 static const char *optimizer_name(const sherdi_segment *segment, const char *nothing)
 {
     return segment->optimizer == NULL ? nothing : sherdi_optimizer_name(segment->optimizer);
@@ -185,7 +185,7 @@ static void print_live_ranges(printer *out, const char *title, const sherdi_live
     print(out, "\n");
 }
 
-/* What a collective is for people: new values that go to all are published. */
+/* What people call a collective: new values that go to all ranks are published. */
 static const char *collective_name(const sherdi_plan *plan, sherdi_phase_name phase,
                                    const sherdi_op *op)
 {
@@ -341,7 +341,7 @@ static json_t *live_ranges_json(const sherdi_live_range *live_ranges, size_t num
     return list;
 }
 
-/* The program of a plain run, with what each operation follows. */
+/* Lists the program of a plain run, with what each operation follows. */
 typedef struct op_lister {
     const sherdi_plan  *plan;
     const sherdi_model *model;
@@ -479,7 +479,7 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
     for (int i = 0; i < 3; i++) {
         nvme += plan->nvme_bytes[i];
     }
-    /* by purpose wherever it rests, model state alone and one slot of it; by space whatever it is */
+    /* by purpose, wherever it rests (of the state one slot, without the spare); then by space, whatever it is */
     (void)json_object_set_new(root, "params_bytes",
                               json_size(buffer_bytes(plan, SHERDI_BUFFER_PARAMS) +
                                         buffer_bytes(plan, SHERDI_BUFFER_HOST_PARAMS) +

@@ -1,6 +1,6 @@
-/* Schedule: when units are gathered and let go, and every collective with its bytes. Gathers start ahead
- * of use, as far as the wire needs and as prefetch_bucket_size and max_live_parameters allow. Units are
- * packed from their lifetimes (plan_pack.c), so the pool's size is the peak and does not depend on timing. */
+/* Schedule: decides when units are gathered and released, and counts every collective with its bytes. Gathers start ahead of
+ * their use, as far as the wire needs it and prefetch_bucket_size and max_live_parameters allow it. plan_pack.c gives the units
+ * offsets from their lifetimes, so the size of the pool is the peak, and does not depend on timing. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
@@ -46,7 +46,7 @@ static sherd_status sequence_make(sherdi_plan *plan, const sherdi_model *model,
     return SHERD_OK;
 }
 
-/* The n-th unit that an acquire of `unit` needs: itself, then those it reads; -1: no more. */
+/* Returns the n-th unit that an acquire of `unit` needs: the unit itself, then those it reads; -1: there are no more. */
 static int needed_unit(const sherdi_model *model, int unit, size_t n)
 {
     if (n == 0) {
@@ -66,7 +66,7 @@ static int step_needs(const sherdi_model *model, const sherdi_step_of_pass *step
     }
 }
 
-/* The first acquire that may be released after that at `position`, when its `last` is that. */
+/* Returns the first position whose acquire may be released after the acquire at `position` (its `last` is `position`). */
 static size_t first_released(const sherdi_sequence *sequence, size_t position)
 {
     return position - sherdi_min_size(position, sequence->most_held);
@@ -79,21 +79,21 @@ static size_t gathered_elems(const sherdi_plan *plan, int unit)
 
 /* ------------------------------------------------- gathers, live ranges -- */
 
-/* What the next acquire needs is gathered ahead, whatever its size; more only while less than this is ahead.
- * An acquire starts the next gather before it waits for its own, so with one unit ahead the wire has its next
- * transfer when one is over. A second one hides the start of a call (launch, meeting of the ranks) where
- * transfers are short: 100 us at 50 GB/s between hosts are 5 MB, 20 us at 400 GB/s inside one are 8 MB. Larger
- * units cover that by themselves; more of them ahead take memory and save no time. */
+/* What the next acquire needs is gathered ahead, whatever its size; more only while less than AHEAD_BYTES are ahead. An acquire
+ * starts the next gather before it waits for its own. So with one unit ahead the wire has its next transfer when one is over. A
+ * second unit ahead hides the start of a call (launch, meeting of the ranks) where transfers are short: 100 us at 50 GB/s between
+ * hosts are 5 MB, 20 us at 400 GB/s inside one are 8 MB. Larger units cover the start by themselves; more of them ahead take
+ * memory and save no time. */
 #define AHEAD_BYTES ((size_t)8 << 20)
 
-/* A unit during the walk. */
+/* A unit's state during the walk. */
 typedef struct walk_unit {
     size_t open;     /* index of its current live range plus 1; 0: not gathered */
     size_t held;     /* acquires that reach it, not yet released */
     int    is_ahead; /* gathered before its use, and not used yet */
 } walk_unit;
 
-/* Walk of a sequence as the engine will walk it. */
+/* A walk over a sequence, as the engine will make it. */
 typedef struct walk {
     const sherdi_model *model;
     sherdi_plan        *plan;
@@ -101,7 +101,7 @@ typedef struct walk {
     walk_unit          *units;
     size_t              live_elems;  /* gathered now */
     size_t              ahead_elems; /* of these, not used yet */
-    size_t              ahead_bytes; /* ... as bytes */
+    size_t              ahead_bytes; /* the same in bytes */
 } walk;
 
 static sherd_status live_range_open(walk *w, int unit, size_t position)
@@ -121,7 +121,7 @@ static sherd_status live_range_open(walk *w, int unit, size_t position)
     return SHERD_OK;
 }
 
-/* Elements of the acquires between `position` and the next use of `unit`; SIZE_MAX: no use. */
+/* Returns the elements of the acquires between `position` and the next use of `unit`; SIZE_MAX: there is no next use. */
 static size_t reuse_distance(const walk *w, int unit, size_t position)
 {
     size_t distance = 0;
@@ -167,7 +167,7 @@ static sherd_status prefetch(walk *w, size_t position)
     return SHERD_OK;
 }
 
-/* The release of what the acquire of `step` reached. */
+/* Releases what the acquire of `step` reached. */
 static void walk_release(walk *w, const sherdi_step_of_pass *step)
 {
     int unit;
@@ -237,7 +237,7 @@ static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *mode
     return status;
 }
 
-/* What is declared of gradients. What a unit with any number of uses reads is used as often. */
+/* Takes over what the model declares of gradients. What an open-ended unit reads is open-ended too. */
 static void gradients_mark(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t u = 0; u < plan->num_units; u++) {
@@ -252,9 +252,9 @@ static void gradients_mark(sherdi_plan *plan, const sherdi_model *model)
     }
 }
 
-/* A transient gradient lives from the first backward use of the unit to the release of its last, and one
- * position longer when its reduction overlaps with the next unit; to the end where it is retained. Where uses may come
- * at any time it is there through the whole micro-batch, and reduced behind it. */
+/* Schedules the transient gradients. A gradient lives from the first backward use of its unit to the release after the last one;
+ * one position longer if its reduction overlaps with the next unit; to the end of the micro-batch if it is retained. The gradient
+ * of an open-ended unit lives through the whole micro-batch, and is reduced after it. */
 static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *model)
 {
     gradients_mark(plan, model);
@@ -289,7 +289,7 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
     return SHERD_OK;
 }
 
-/* The first units of EVAL that are gathered, as many as shall have places of their own. */
+/* Chooses the units of EVAL that get offsets of their own: the first eval_keep_units that are gathered. */
 static void eval_keeps_choose(sherdi_plan *plan, const sherdi_model *model)
 {
     size_t count = 0;

@@ -1,4 +1,4 @@
-/* What the parts of the program share: ranges, subjects, slots of rings. See program.h. */
+/* What the parts of the program share: operations, ranges, the slots of rings, and the progress. See program.h. */
 #include "engine/plan/program.h"
 
 #include "base/checked.h"
@@ -247,7 +247,7 @@ sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t
     return sherdi_range_of(r.buffer, slot * r.slot_bytes, bytes);
 }
 
-/* Extent `stored` of the ring's tier, and where it lies in memory. */
+/* Returns a transfer between extent `stored` of the ring's tier and its slot in memory. */
 static sherdi_op transfer_between(const ring *r, sherdi_op_kind kind, sherdi_ring which,
                                   size_t stored, sherdi_range slot)
 {
@@ -347,7 +347,7 @@ sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring whi
 
 /* --------------------------------------------------------------- progress -- */
 
-/* By slot and by extent. */
+/* Allocates what is kept by slot and by extent. */
 static sherd_status ring_open(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which,
                               sherdi_mem *mem)
 {

@@ -64,7 +64,7 @@ sherd_status sherdi_calls_generation(const sherdi_calls *calls, sherdi_op_kind k
 
 /* ------------------------------------------------------------------- calls -- */
 
-/* fill.c, value_calls.c */
+/* As in fill.c and value_calls.c. */
 sherd_status sherdi_calls_filled(const sherdi_calls *calls)
 {
     SHERDI_TRY(sherdi_calls_plain(calls, sherdi_program_fill_end));
@@ -73,7 +73,7 @@ sherd_status sherdi_calls_filled(const sherdi_calls *calls)
     return sherdi_calls_generation(calls, SHERDI_OP_COMMIT);
 }
 
-/* update.c. One that writes ends what was read ahead of the parameters: they are about to change. */
+/* As in update.c. A walk that writes drops parameters that were read ahead: they are about to change. */
 sherd_status sherdi_calls_walk(const sherdi_calls *calls, sherdi_walk walk)
 {
     int is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
@@ -90,7 +90,7 @@ sherd_status sherdi_calls_walk(const sherdi_calls *calls, sherdi_walk walk)
     return sherdi_calls_plain(calls, sherdi_program_collect);
 }
 
-/* step.c */
+/* As in step.c. */
 sherd_status sherdi_calls_prepare(const sherdi_calls *calls)
 {
     SHERDI_TRY(sherdi_calls_exchange(calls, sizeof(sherdi_agree_message)));
@@ -101,7 +101,7 @@ sherd_status sherdi_calls_prepare(const sherdi_calls *calls)
     return sherdi_calls_plain(calls, sherdi_program_forget);
 }
 
-/* How the first sweep went, and the norms of all tensors. */
+/* The first sweep: the ranks exchange how it went, and sum the norms of all tensors. */
 static sherd_status measure(const sherdi_calls *calls)
 {
     if (!sherdi_plan_is_measured(calls->plan)) {

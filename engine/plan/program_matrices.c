@@ -1,6 +1,7 @@
-/* Directions of matrices (SHERDI_GRAIN_MATRIX). Each rank makes those of its slice; the ranks gather the segment's, and who
- * updates a part of a matrix makes all of it, for every step of the method needs the whole (Liu et al. 2025 distribute Muon
- * so, too). A segment of k matrices on P ranks is cut in at most k + P - 1 pieces, so they make at most so many together. */
+/* Directions of matrices (SHERDI_GRAIN_MATRIX). Each rank makes the directions of its slice, and the ranks gather those of the
+ * segment. Each rank that updates a part of a matrix then makes all of that matrix, because every step of the method needs the
+ * whole (Liu et al. 2025 distribute Muon in the same way). A segment of k matrices on P ranks is cut into at most k + P - 1
+ * parts, so the ranks together make at most so many matrices. */
 #include "engine/plan/program_walk.h"
 
 static sherdi_range directions_at(size_t first_elem, size_t elems)
@@ -9,7 +10,7 @@ static sherdi_range directions_at(size_t first_elem, size_t elems)
                            elems * sizeof(float));
 }
 
-/* Of a block, among the segment's on the device. */
+/* Where a block's directions are among those of the segment, on the device. */
 static sherdi_range direction_on_device(const sherdi_plan *plan, const sherdi_block *block)
 {
     size_t first;
@@ -73,7 +74,7 @@ static int is_updated(const sherdi_program *program, const sherdi_segment *segme
     return begin < end && begin < first + owned && first < end;
 }
 
-/* The ranks' operations are alike: of a matrix that is not this rank's to make, it has no bytes. */
+/* All ranks have the same operations: where this rank does not make the matrix, the operation has no bytes. */
 static sherd_status matrix_make(const sherdi_program *program, const sherdi_segment *segment,
                                 size_t param)
 {

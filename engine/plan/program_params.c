@@ -1,7 +1,8 @@
-/* The parameter of a block beside its state: where a kernel has it, and how new values come to where it rests. */
+/* The parameter of a block, beside its state: where a kernel has it, and how new values come to where it rests
+ * (program_walk.h). */
 #include "engine/plan/program_walk.h"
 
-/* This rank's slice of a parameter's memory begins there, in elements of its arena. */
+/* The element of a parameter's arena memory at which this rank's slice begins. */
 static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     size_t first;
@@ -10,7 +11,8 @@ static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
     return segment->is_resident ? first : 0;
 }
 
-/* Where the compute type of a block rests in memory, or passes on its way to the trainer's. */
+/* Where a block's parameters rest in memory, in the compute type; bound ones are in the staging buffer, on their way to the
+ * trainer. */
 sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
                                      const sherdi_block *block)
 {
@@ -32,12 +34,12 @@ static size_t block_piece(const sherdi_plan *plan, const sherdi_segment *segment
     return segment->first_piece + sherdi_block_number(plan, block) - segment->first_block;
 }
 
-/* From the kernel that makes it to where it rests. */
+/* The way of new values from the kernel that makes them to where they rest. */
 typedef struct param_way {
     sherdi_range
-        made; /* by the kernel: beside the state, or where the device's values rest already */
-    sherdi_range   rests;   /* in memory, or in the slot of its piece */
-    int            is_copy; /* from there to here, on that lane */
+        made; /* where the kernel writes: where they rest, or a buffer from which they are copied */
+    sherdi_range   rests;   /* in memory, or in the slot of the piece */
+    int            is_copy; /* from `made` to `rests`, on `lane` */
     sherdi_lane_id lane;
 } param_way;
 
@@ -63,7 +65,7 @@ static param_way param_way_of(const sherdi_plan *plan, const sherdi_segment *seg
     return way;
 }
 
-/* Padding between parameters is zero, also where the kernel does not write it. */
+/* Zeroes the padding between parameters, which the kernel does not write. */
 static sherd_status gaps_zero(const sherdi_program *program, const sherdi_block *block,
                               sherdi_range target)
 {
@@ -81,7 +83,7 @@ static sherd_status param_make(const sherdi_program *program, const sherdi_segme
     param_way way = param_way_of(program->plan, segment, block);
 
     *out = segment->has_master ? way.made : sherdi_program_param_at(program->plan, segment, block);
-    /* the parameter is the master, or a half of it */
+    /* the kernel also reads a parameter that is the master, or a half of it */
     out->access =
         segment->has_master && !sherdi_segment_is_beside(segment) ? SHERDI_WRITES : SHERDI_ADDS;
     if (!segment->has_master || (!way.is_copy && segment->param_space != SHERDI_SPACE_STORAGE)) {
@@ -119,14 +121,14 @@ sherdi_range sherdi_state_values_at(const sherdi_plan *plan, const sherdi_block 
     return at;
 }
 
-/* A parameter that rests in host memory is updated there. */
+/* Whether the kernel updates the parameter where it rests, in host memory. */
 static int is_updated_at_rest(sherdi_walk walk, const sherdi_segment *segment)
 {
     return sherdi_walk_has_gradient(walk) && segment->param_space == SHERDI_SPACE_HOST;
 }
 
-/* The half of a block's masters that the parameter is, beside the state. What did not come with it comes from where the
- * parameter rests. */
+/* Gives the half of a block's masters that the parameter is, beside the state. Values that were not read with the state come from
+ * where the parameter rests. */
 static sherd_status values_open(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range *out)
@@ -143,7 +145,7 @@ static sherd_status values_open(const sherdi_program *program, sherdi_walk walk,
                                sherdi_program_param_at(plan, segment, block));
 }
 
-/* The slot has the values that an extent is written with. */
+/* Copies the values into the slot with which the extent is written. */
 static sherd_status values_keep(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block)
 {
@@ -155,7 +157,7 @@ static sherd_status values_keep(const sherdi_program *program, sherdi_walk walk,
                                sherdi_program_param_at(program->plan, segment, block));
 }
 
-/* New values come to rest. */
+/* Brings new values to where they rest. */
 static sherd_status values_close(const sherdi_program *program, sherdi_walk walk,
                                  const sherdi_segment *segment, const sherdi_block *block)
 {
@@ -180,7 +182,7 @@ static sherd_status values_close(const sherdi_program *program, sherdi_walk walk
 
 /* ------------------------------------------------- the kernel's and at rest -- */
 
-/* Where the kernel has the parameter that it works with; what it changes of it is closed again. */
+/* Gives the parameter with which the kernel works; _param_close brings what the kernel changed to where it rests. */
 sherd_status sherdi_program_param_open(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block,
                                        sherdi_range *out)
@@ -192,7 +194,7 @@ sherd_status sherdi_program_param_open(const sherdi_program *program, sherdi_wal
     return sherdi_walk_publishes(walk) ? param_make(program, segment, block, out) : SHERD_OK;
 }
 
-/* Of a block that stays as it is: the extent may be written with it. */
+/* For a block that stays as it is; the extent may still be written, with these values. */
 sherd_status sherdi_program_param_look(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block,
                                        sherdi_range *out)

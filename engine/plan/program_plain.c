@@ -1,5 +1,5 @@
-/* The plain run of a program: every acquire where the plan expects it, and a step that updates. What `sherd plan` prints
- * and what the plan promises to move comes from it. */
+/* The plain run of a program: every acquire comes where the plan expects it, and the step updates. `sherd plan` prints this run,
+ * and the bytes that the plan promises to move are its sums. */
 #include "engine/plan/program_calls.h"
 
 #include "base/checked.h"
@@ -7,7 +7,7 @@
 #include "collectives/world.h"
 
 typedef struct plain_run {
-    sherdi_program    program; /* its callback hands on to the next */
+    sherdi_program    program; /* its callback calls `fn` */
     sherdi_told_fn    fn;
     void             *ctx;
     sherdi_phase_name phase;
@@ -27,7 +27,7 @@ const char *sherdi_phase_name_text(sherdi_phase_name phase)
     return NAMES[phase];
 }
 
-/* Units that are held until this acquire, the last one first. */
+/* Releases the units that are held until this acquire, the latest one first. */
 static sherd_status held_release(plain_run *run, const sherdi_sequence *sequence, size_t position)
 {
     for (size_t back = 0; back <= position && back <= sequence->most_held; back++) {
@@ -67,7 +67,7 @@ static sherd_status micro_batch_run(plain_run *run)
         SHERDI_TRY(sherdi_program_exchange(&run->program, words * sizeof(uint64_t)));
     }
     SHERDI_TRY(sherdi_program_micro_batch_end(&run->program));
-    return sherdi_program_staged_drain(&run->program); /* told with what was staged */
+    return sherdi_program_staged_drain(&run->program); /* listed with what was staged */
 }
 
 static sherd_status event_tell(void *ctx, const sherdi_event *event)
@@ -87,7 +87,7 @@ static sherd_status boundary_run(plain_run *run)
     return sherdi_program_window_begin(&run->program);
 }
 
-/* Parameters as the model has them. */
+/* First values, in the order of the model. */
 static sherd_status fill_run(plain_run *run)
 {
     sherdi_calls calls = {run->program.plan, event_tell, run};
@@ -99,8 +99,8 @@ static sherd_status fill_run(plain_run *run)
     return sherdi_calls_filled(&calls);
 }
 
-/* Micro-batches but for those between the second and the last are told; a window has at least one. Inference has no
- * windows: one stands for all, and no boundary follows. */
+/* Tells the first micro-batch, the second if all parts are wanted, the boundary and a pass of EVAL. An inference engine has no
+ * windows: it tells one micro-batch, and no boundary. */
 static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
 {
     const sherdi_settings *settings = &run->program.plan->settings;
@@ -111,7 +111,7 @@ static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
     }
     for (int m = 0; m < micro && (m == 0 || parts == SHERDI_TELL_ALL); m++) {
         SHERDI_TRY(micro_batch_run(run));
-        if (m == 1) { /* all later ones are alike */
+        if (m == 1) { /* all later micro-batches are like the second */
             break;
         }
     }
@@ -140,9 +140,9 @@ sherd_status sherdi_program_tell(const sherdi_plan *plan, const sherdi_model *mo
 /* ---------------------------------------------------------------- counting -- */
 
 typedef struct counts {
-    uint64_t micro[2][SHERDI_MEDIA]; /* of the first micro-batch, and of a later one */
+    uint64_t micro[2][SHERDI_MEDIA]; /* the first micro-batch, and a later one */
     uint64_t step[SHERDI_MEDIA];
-    int      micro_seen; /* of the two */
+    int      micro_seen; /* index into `micro` */
     int      was_micro;
     size_t   num_collectives;
     uint64_t hash;
@@ -182,7 +182,7 @@ static sherd_status op_count(void *ctx, sherdi_phase_name phase, const sherdi_op
     return SHERD_OK;
 }
 
-/* What every micro-batch moves is told as the first moves it; what later ones move beyond that is of the step. */
+/* Reports every micro-batch as moving what the first one moves; what the later ones move beyond that is added to the step. */
 static void counts_spread(counts *c, int accumulation)
 {
     for (int medium = 0; medium < SHERDI_MEDIA && accumulation > 1 && c->micro_seen; medium++) {

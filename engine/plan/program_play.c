@@ -1,12 +1,12 @@
-/* The plain run of a program played against rates: every operation takes the seconds of what it moves on its lane, and
- * begins when its lane, what it follows and the calling thread let it. What the trainer's lane stands still for, and
- * the boundary, are exposed. */
+/* Plays the plain run of a program against rates, to predict its time. Every operation takes the seconds of what it moves, on its
+ * lane; it begins when its lane, what it follows and the calling thread allow it. Exposed is the time for which the trainer's
+ * lane waits, and the boundary. */
 #include "engine/plan/program.h"
 
 #include "base/checked.h"
 #include "engine/plan/order.h"
 
-/* What takes time one operation after the other. */
+/* What does one operation after the other. */
 typedef struct resource {
     double clock;
 } resource;
@@ -24,8 +24,8 @@ typedef struct play {
     resource           resources[SHERDI_LANES];
     ends               ends[SHERDI_LANES];
     double             host; /* the calling thread's clock */
-    double compute_elems;    /* of all uses in a micro-batch, backward twice as much as forward */
-    double marks[3];         /* the end of the first micro-batch, of the last, of the boundary */
+    double compute_elems;    /* elements of all uses in a micro-batch; backward counts twice */
+    double marks[3];         /* end of the first micro-batch, of the second; [2] is not used */
     int    num_micros;
     sherdi_phase_name phase;
     int               has_begun;
@@ -58,7 +58,7 @@ static double use_elems(const play *p, sherdi_phase_name phase, const sherdi_op 
 {
     double elems = (double)p->plan->segments[op->segment].padded_elems;
 
-    if (op->param >= 0) { /* one of several that share the segment */
+    if (op->param >= 0) { /* one of several parameters in the segment */
         elems = (double)op->uses[SHERDI_USE_SRC].bytes;
     }
     return phase == SHERDI_IN_BACKWARD ? 2 * elems : elems;
@@ -122,7 +122,7 @@ static double all_clocks(const play *p)
     return end;
 }
 
-/* Another part of the run begins: where the last one ended is kept. */
+/* Enters another part of the run, and keeps the end of the last one. */
 static void phase_enter(play *p, sherdi_phase_name phase)
 {
     int is_new_micro = p->has_begun && phase == SHERDI_IN_FORWARD && p->phase == SHERDI_IN_BACKWARD;
@@ -187,7 +187,7 @@ static sherd_status uses_sum(void *ctx, sherdi_phase_name phase, const sherdi_op
 static void prediction_fill(const play *p, sherd_prediction *out)
 {
     double micros      = p->plan->settings.accumulation;
-    int    is_all      = p->plan->settings.optimizer->is_inference; /* no boundary ends it */
+    int    is_all      = p->plan->settings.optimizer->is_inference; /* no boundary */
     double first       = is_all ? all_clocks(p) : p->marks[0];
     double later_micro = p->num_micros > 1 ? p->marks[1] - p->marks[0] : first;
 

@@ -1,4 +1,4 @@
-/* What a plan looks like to the proof (program_check.h): two plans of one shape need one proof. */
+/* The shape of a plan, for the proof (program_check.h): two plans of one shape need only one proof. */
 #include "engine/plan/program_check.h"
 
 #include "base/hash.h"
@@ -12,7 +12,8 @@ static uint64_t extents_hash(uint64_t hash, const sherdi_extent *extents, size_t
     return sherdi_hash_u64(hash, count);
 }
 
-/* Stage 1 keeps gradients whole: there a block's lies in this rank's slice. */
+/* At stage 1 gradients are whole, and a block's gradient lies in this rank's slice of the whole; its offset counts from the
+ * slice. */
 static uint64_t block_hash(uint64_t hash, const sherdi_plan *plan, const sherdi_block *block)
 {
     const sherdi_segment *segment = &plan->segments[block->segment];
@@ -37,7 +38,7 @@ static uint64_t segment_hash(uint64_t hash, const sherdi_segment *segment)
     return sherdi_hash_bytes(hash, FIELDS, sizeof(FIELDS));
 }
 
-/* What all ranks have alike is compared with plan_check.c. */
+/* Only what may differ between ranks is hashed here; plan_check.c compares what must be equal on all. */
 uint64_t sherdi_program_shape(const sherdi_plan *plan)
 {
     uint64_t hash = 0;

@@ -47,29 +47,30 @@ static inline sherdi_range sherdi_bounce_at(const sherdi_plan *plan, const sherd
     return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->bounce_bytes + offset, bytes);
 }
 
-/** Where the kernels of a block have its directions: among the segment's, or in the bounce buffer. */
+/** Returns where a block's kernels have its directions: in the directions of its segment, or in the bounce buffer. */
 sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block);
-/** The first sweep has made them there: they go among the segment's. */
+/** Call it after the first sweep made them there: brings them to the segment's directions. */
 sherd_status sherdi_program_direction_give(const sherdi_program *program,
                                            const sherdi_block   *block);
-/** What became of them comes there. */
+/** Brings them back there, after the orthogonal matrices were made of them. */
 sherd_status sherdi_program_direction_take(const sherdi_program *program,
                                            const sherdi_block   *block);
-/** All ranks' directions come to each, */
+/** Gathers the directions of all ranks on every rank. */
 sherd_status sherdi_program_directions_gather(const sherdi_program *program,
                                               const sherdi_segment *segment);
-/** ... and another matrix is made of each of which this rank updates a part. */
+/** Makes the orthogonal matrix of each matrix of directions of which this rank updates a part. */
 sherd_status sherdi_program_matrices_make(const sherdi_program *program,
                                           const sherdi_segment *segment);
 
-/** Where the kernel of a walk has the parameter of a block: `out` with how it is accessed. Its state has been read. */
+/** Makes a block's parameter available to the kernel of a walk: *out is where it is, and how it is accessed. The block's state
+ *  must have been read. */
 sherd_status sherdi_program_param_open(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block,
                                        sherdi_range *out);
-/** What the kernel made of it comes to rest, where the walk makes new values. */
+/** Brings what the kernel made of the parameter to where it rests, if the walk makes new values. */
 sherd_status sherdi_program_param_close(const sherdi_program *program, sherdi_walk walk,
                                         const sherdi_segment *segment, const sherdi_block *block);
-/** ... of a block that an update leaves as it is, to be counted. */
+/** Does what _param_open does for a block that an update leaves as it is, to count its fingerprint. */
 sherd_status sherdi_program_param_look(const sherdi_program *program, sherdi_walk walk,
                                        const sherdi_segment *segment, const sherdi_block *block,
                                        sherdi_range *out);

@@ -518,8 +518,8 @@ static sherd_status write_here(sherd_engine *engine, const value_call *call, con
     return sherdi_run_commit_written(engine);
 }
 
-/* Handles a write that failed on some rank. Where the values are state with generations, all ranks go back to the live one.
- * Otherwise nothing is left that is alike on all ranks, so the engine is poisoned for good. */
+/* Handles a write that failed on some rank. Where the values are state with generations, all ranks go back to the generation that
+ * all have. Otherwise nothing is left that is alike on all ranks, so the engine is poisoned for good. */
 static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status status)
 {
     char text[SHERDI_ERROR_BYTES];
