@@ -1,5 +1,5 @@
-/* See program_check.h. First events on two ranks, then what the trainer's calls are made of (fill.c, values.c, loop.c,
- * step.c, update.c, restore.c), then windows. */
+/* See program_check.h. Below are first the events on two ranks, then the trainer's calls as events (as in fill.c, values.c,
+ * loop.c, step.c, update.c, restore.c), then the windows. */
 #include "engine/plan/program_check.h"
 
 #include "base/checked.h"
@@ -13,21 +13,21 @@ typedef struct side {
     const sherdi_plan *plan;
     sherdi_mem        *mem;
     sherdi_progress    progress;
-    sherdi_op         *ops; /* of the event */
+    sherdi_op         *ops; /* operations of the event */
     size_t             num_ops, cap_ops;
 } side;
 
-/* What an acquire uses, until it is released. */
+/* An operation that an acquire emits for its use, until the release. */
 typedef struct use {
     sherdi_op  ops[RANKS];
-    int        unit; /* of the acquire */
+    int        unit; /* that was acquired */
     sherd_pass pass;
     size_t     acquire;
 } use;
 
 typedef struct check {
     const sherdi_model *model;
-    const sherdi_plan  *plan; /* of the first */
+    const sherdi_plan  *plan; /* of the first rank */
     sherdi_mem         *mem;
     sherdi_calls        calls;
     side                sides[RANKS];
@@ -36,14 +36,14 @@ typedef struct check {
     size_t              num_uses, cap_uses;
     size_t              acquires;
     unsigned char      *is_taken;  /* by step of the sequence: acquired and not yet released */
-    size_t              turn;      /* what is done off the plan next */
-    size_t              looked_at; /* parameter whose fingerprint comes next */
-    int                 is_last;   /* micro-batch of the window */
+    size_t              turn;      /* number of the next acquire off the plan */
+    size_t              looked_at; /* counts up: the next parameter whose values are looked at */
+    int                 is_last;   /* 1: in the last micro-batch of the window */
 } check;
 
 /* ------------------------------------------------------------------ events -- */
 
-/* A rank does it by itself, with the parts that it holds of a parameter. */
+/* Whether each rank carries out the event by itself, for the parts that it holds of a parameter. */
 static int is_alone(const sherdi_event *e)
 {
     return e->kind == SHERDI_EVENT_FILL || e->kind == SHERDI_EVENT_FINGERPRINT ||
@@ -51,7 +51,7 @@ static int is_alone(const sherdi_event *e)
            e->kind == SHERDI_EVENT_NORM || e->plain == sherdi_program_fill_end;
 }
 
-/* Nothing lies beyond its buffer. Without a device scalars of kernels have none. */
+/* Checks that no range exceeds its buffer. Scalars of kernels have no buffer in the plan if there is no device. */
 static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
 {
     for (int role = 0; role < SHERDI_USES; role++) {
@@ -72,8 +72,8 @@ static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
     return SHERD_OK;
 }
 
-/* As the machine carries it out: on a device every gather meets, and what is ordered there control data does not
- * wait for. */
+/* Collects an operation as the machine would carry it out: on a device every gather meets; and where collectives are ordered on
+ * the device's lane, control data does not wait for that lane. */
 static sherd_status op_collect(void *ctx, const sherdi_op *op)
 {
     side      *side = ctx;
@@ -101,7 +101,7 @@ static sherd_status ranks_part(const check *check)
                        check->sides[0].num_ops, check->sides[1].num_ops);
 }
 
-/* What the one rank does alone the other does with no bytes. */
+/* An event that one rank carries out alone is the same operations without bytes on the other. */
 static sherd_status side_mirror(side *to, const side *from)
 {
     to->num_ops = 0;
@@ -126,7 +126,7 @@ static sherd_status event_collect_alone(check *check, int only, const sherdi_eve
     return side_mirror(&check->sides[RANKS - only], side);
 }
 
-/* Fills the operations of both. `only`: 0, or the rank that has the event alone, counted from 1. */
+/* Collects the operations of an event on both ranks. `only`: 0, or the rank that has the event alone, counted from 1. */
 static sherd_status event_collect(check *check, int only, const sherdi_event *e)
 {
     const size_t *counts[RANKS] = {&check->sides[0].num_ops, &check->sides[1].num_ops};
@@ -158,7 +158,7 @@ static sherd_status use_add(check *check, const sherdi_event *e, const sherdi_op
     return SHERD_OK;
 }
 
-/* A rank that has no more parts of a parameter does nothing. */
+/* Checks the operations of an event for hazards. A rank that has fewer parts of a parameter does nothing for the rest. */
 static sherd_status event_prove(check *check, const sherdi_event *e)
 {
     const side     *sides   = check->sides;
@@ -200,7 +200,7 @@ static sherd_status happen(check *check, sherdi_plain_fn plain)
     return sherdi_calls_plain(&check->calls, plain);
 }
 
-/* Ranges of control data do not matter here: a word each. */
+/* The size of control data does not matter here: it is a word. */
 static sherd_status exchange(check *check)
 {
     return sherdi_calls_exchange(&check->calls, sizeof(uint64_t));
@@ -226,7 +226,7 @@ static sherd_status rings_settle(check *check)
 
 /* ------------------------------------------------------------ first values -- */
 
-/* fill.c. Parameters come once in the order of the model and once against it: then extents come back. */
+/* As in fill.c. Parameters are filled once in the order of the model and once in reverse, so that extents come back. */
 static sherd_status start(check *check)
 {
     size_t params = check->plan->num_params;
@@ -244,7 +244,7 @@ static sherd_status start(check *check)
 
 /* ------------------------------------------------------------------ values -- */
 
-/* Of the parameter whose turn it is: a half of it, or all. */
+/* Returns a half, or all, of the parameter whose turn it is. */
 static sherdi_values values_next(check *check)
 {
     size_t        turn   = check->looked_at++;
@@ -259,14 +259,14 @@ static sherdi_values values_next(check *check)
     return values;
 }
 
-/* Slots hold nothing but what comes in between. */
+/* Empties the slots of state and parameters. */
 static sherd_status values_settle(check *check)
 {
     SHERDI_TRY(ring_settle(check, SHERDI_RING_STATE));
     return ring_settle(check, SHERDI_RING_PARAMS);
 }
 
-/* fill.c: of one parameter. */
+/* As in fill.c: the fingerprint of one parameter. */
 static sherd_status fingerprint(check *check)
 {
     if (check->plan->num_params == 0) {
@@ -278,7 +278,7 @@ static sherd_status fingerprint(check *check)
     return values_settle(check);
 }
 
-/* values.c: who reads, of two parameters. */
+/* As in values.c: reads values of two parameters. */
 static sherd_status values_read(check *check)
 {
     if (check->plan->num_params == 0) {
@@ -294,7 +294,7 @@ static sherd_status values_read(check *check)
     return exchange(check);
 }
 
-/* ... of the gradient, while a step is prepared. */
+/* Reads a gradient while a step is prepared. */
 static sherd_status gradient_read(check *check)
 {
     sherdi_values values;
@@ -315,7 +315,7 @@ static sherd_status gradient_read(check *check)
     return exchange(check);
 }
 
-/* ... who writes, and looks at it: of two parameters, which one commit has. */
+/* Writes values of two parameters, with one commit, and reads them back. */
 static sherd_status values_write(check *check)
 {
     if (check->plan->num_params == 0) {
@@ -348,7 +348,7 @@ static const sherdi_unit_state *state_of(const check *check, int unit)
     return &check->sides[0].progress.units[unit];
 }
 
-/* What the engine refuses before the program sees it (loop.c). */
+/* Whether the engine refuses the acquire before the program sees it (loop.c). */
 static int is_refused(const check *check, int unit, sherd_pass pass)
 {
     int reached;
@@ -375,7 +375,7 @@ static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass
     }
     status = event_collect(check, only, &e);
     if (status == SHERD_E_NOMEM && acting->num_ops == 0 &&
-        before == acting->cap_ops) { /* its memory is held */
+        before == acting->cap_ops) { /* held memory is in the way */
         return ring_settle(check, SHERDI_RING_PARAMS);
     }
     SHERDI_TRY(status);
@@ -393,7 +393,7 @@ static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *i
     return unit_acquire_on(check, 0, unit, pass, is_taken_out);
 }
 
-/* The trainer's work ends where it calls. */
+/* Ends the trainer's use where it releases the unit. */
 static sherd_status unit_release_on(check *check, int only, int unit, sherd_pass pass)
 {
     size_t kept  = 0;
@@ -423,7 +423,7 @@ static sherd_status unit_release(check *check, int unit, sherd_pass pass)
     return unit_release_on(check, 0, unit, pass);
 }
 
-/* A unit that nobody expects here, in any pass. */
+/* Acquires and releases a unit, in any pass, that the plan does not expect here. */
 static sherd_status off_plan(check *check)
 {
     size_t     turn = check->turn++;
@@ -437,8 +437,8 @@ static sherd_status off_plan(check *check)
 
 /* ------------------------------------------------- uses of any number (loop.c) -- */
 
-/* One rank uses the next open-ended unit twice, the one use inside the other. Not where units are gathered: then what is
- * there would not be the same on both any more. */
+/* One rank alone uses the next open-ended unit twice, one use inside the other. Not if units are gathered: then the ranks would
+ * differ in what is gathered. */
 static sherd_status use_alone(check *check)
 {
     size_t units = check->plan->num_units;
@@ -462,7 +462,7 @@ static sherd_status use_alone(check *check)
     return SHERD_OK;
 }
 
-/* agree.c: what the one rank has, the other begins. */
+/* As in agree.c: a rank begins the gradients that only the other rank has. */
 static sherd_status used_agree(check *check)
 {
     if (check->plan->num_open_ended == 0) {
@@ -481,7 +481,7 @@ static sherd_status used_agree(check *check)
     return SHERD_OK;
 }
 
-/* The trainer looks at one of the gradients that it retains. */
+/* The trainer reads a gradient that it retains. */
 static sherd_status retained_look(check *check, const sherdi_segment *segment)
 {
     sherdi_op ops[RANKS];
@@ -522,9 +522,9 @@ static sherd_status micro_batch_end(check *check)
 
 /* How a pass over a sequence goes. */
 typedef struct way {
-    size_t end;     /* step at which it ends */
-    int    skipped; /* this unit has no backward; -1: all have */
-    size_t leaves;  /* steps from one acquire off the plan to the next; 0: there is none */
+    size_t end;     /* number of steps that are run */
+    int    skipped; /* unit without a backward; -1: none */
+    size_t leaves;  /* steps from one acquire off the plan to the next; 0: there are none */
 } way;
 
 static sherd_status steps_release(check *check, const sherdi_sequence *sequence, size_t from,
@@ -559,7 +559,7 @@ static sherd_status sequence_run(check *check, const sherdi_sequence *sequence, 
         }
         SHERDI_TRY(steps_release(check, sequence, s > most ? s - most : 0, s));
     }
-    for (size_t s = 0; s < way->end; s++) { /* what is held longer than the pass goes on */
+    for (size_t s = 0; s < way->end; s++) { /* what would be held longer than the pass */
         if (check->is_taken[s]) {
             SHERDI_TRY(unit_release(check, sequence->steps[s].unit, sequence->steps[s].pass));
         }
@@ -575,8 +575,8 @@ static sherd_status eval_run(check *check)
     return sequence_run(check, eval, &all);
 }
 
-/* Between sherd_eval_begin and _end: what the plan keeps is there in the second pass, but for what an acquire off the plan
- * has taken the place of. */
+/* Evaluates between sherd_eval_begin and sherd_eval_end: in the second pass the units that the plan keeps are still gathered,
+ * except those that an acquire off the plan has evicted. */
 static sherd_status evals_run(check *check)
 {
     const sherdi_sequence *eval = &check->plan->eval;
@@ -606,7 +606,7 @@ static sherd_status window_drop(check *check)
     return happen(check, sherdi_program_fetch_ahead);
 }
 
-/* The fingerprint is walked for only where nobody had to know it yet. */
+/* The engine walks for the fingerprint only if it is not known yet. */
 static sherd_status apply_skip(check *check)
 {
     SHERDI_TRY(happen(check, sherdi_program_window_begin));
@@ -623,7 +623,7 @@ static sherd_status apply(check *check)
     return happen(check, sherdi_program_window_begin);
 }
 
-/* restore.c */
+/* As in restore.c. */
 static sherd_status undo(check *check)
 {
     SHERDI_TRY(rings_settle(check));
@@ -639,7 +639,7 @@ static sherd_status undo(check *check)
     return happen(check, sherdi_program_fetch_ahead);
 }
 
-/* load.c; of what is frozen values_write is the proof. */
+/* As in load.c; values_write proves the loading of frozen parameters. */
 static sherd_status load(check *check, sherdi_walk walk)
 {
     SHERDI_TRY(rings_settle(check));
@@ -659,12 +659,12 @@ static sherd_status load(check *check, sherdi_walk walk)
 
 typedef enum window_kind {
     WINDOW_UPDATED = 0,
-    WINDOW_SHORT,              /* a micro-batch alone, with a unit that has no backward; updated */
-    WINDOW_SKIPPED,            /* an overflow */
+    WINDOW_SHORT,              /* one micro-batch, with a unit that has no backward; updated */
+    WINDOW_SKIPPED,            /* because of an overflow */
     WINDOW_DROPPED,            /* instead of the update */
     WINDOW_STOPPED,            /* dropped in the middle of backward */
     WINDOW_UNDONE,             /* after its update */
-    WINDOW_STOPPED_AND_UNDONE, /* the update before it is, in the middle of backward */
+    WINDOW_STOPPED_AND_UNDONE, /* in mid-backward, which undoes the update before */
     WINDOW_KINDS,
 } window_kind;
 
@@ -683,7 +683,7 @@ static size_t backward_half(const sherdi_sequence *train)
     return first + (train->num_steps - first + 1) / 2;
 }
 
-/* Steps between acquires off the plan, in the nth of all windows: none, one behind each step, a few. */
+/* The steps between acquires off the plan, in the n-th window of all: none at all, after each step, or a few. */
 static size_t leaves_of(size_t nth)
 {
     static const size_t STEPS[] = {0, 1, 0, 7};
@@ -691,7 +691,7 @@ static size_t leaves_of(size_t nth)
     return STEPS[nth % 4];
 }
 
-/* Of units that are used any number of times: the passes once more before the step, and a use of one rank alone. */
+/* Open-ended units: the passes once more before the step, and a use by one rank alone. */
 static sherd_status any_uses_run(check *check, size_t nth)
 {
     way again = {.end = check->plan->train.num_steps, .skipped = -1};
@@ -705,7 +705,7 @@ static sherd_status any_uses_run(check *check, size_t nth)
     return use_alone(check);
 }
 
-/* Every third window has passes of EVAL. */
+/* Runs the micro-batches of a window. Every third window has a pass of EVAL in each. */
 static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth)
 {
     const sherdi_sequence *train = &check->plan->train;
@@ -766,7 +766,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     return nth % 3 == 2 ? values_write(check) : SHERD_OK;
 }
 
-/* Every kind behind every kind: 0, 0 1, 0 2, ... 1, 1 2, ... and 0 again. */
+/* Runs windows so that every kind comes after every kind: 0, 0 1, 0 2, ... 1, 1 2, ... and 0 again. */
 static sherd_status windows_run(check *check)
 {
     int    kinds = sherdi_plan_has_generations(check->plan) ? WINDOW_KINDS : WINDOW_UNDONE;

@@ -1,17 +1,17 @@
-/* Gradients of a window: where they are made, what becomes of them when a unit's is complete, and what is left for
- * its end.
+/* The gradients of a window: where they are made, what happens when the gradient of a unit is complete, and what is left for the
+ * end of the window.
  *
- *   stage 0, 1   made whole in the gradient arena, reduced at the end; with several micro-batches made in the
- *                transient pool and added to a whole accumulator
- *   stage 2, 3   made in the transient pool, reduced to the slice at the last planned use; what belongs to
- *                offloaded state goes through a staging buffer to where it rests
- *   deterministic, any stage: as stages 2 and 3, the slice being 64-bit integers
+ *   stage 0, 1   made whole in the gradient arena, reduced at the end of the window; with several micro-batches made in
+ *                the transient pool and added to a whole accumulator
+ *   stage 2, 3   made in the transient pool, reduced to the slice at the last planned use; gradients of offloaded state
+ *                go through a staging buffer to where they rest
+ *   deterministic, any stage: as stages 2 and 3, with slices of 64-bit integers
  *
- * An open-ended unit (SHERD_USES_ANY) has no last planned use: the end of the micro-batch completes its gradient, behind
- * who has agreed with the other ranks which of them have one.
+ * An open-ended unit (SHERD_USES_ANY) has no last planned use. The end of the micro-batch completes its gradient, after the ranks
+ * have agreed which of these units have one.
  *
- * `runs` of a unit counts the micro-batches of the window that brought a gradient: the first overwrites what was
- * there, the others add. */
+ * `runs` of a unit counts the micro-batches of the window that brought a gradient. The first one overwrites what was there, the
+ * later ones add to it. */
 #include "engine/plan/program.h"
 
 #include "base/checked.h"
@@ -26,7 +26,7 @@ static const sherdi_segment *gradient_segment(const sherdi_plan *plan, int unit,
     return segment->has_gradient ? segment : NULL;
 }
 
-/* What the arena keeps of a segment. */
+/* What the gradient arena keeps of a segment. */
 static sherdi_range kept_gradient(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     size_t elems = plan->has_slices ? segment->slice_elems : segment->padded_elems;
@@ -40,7 +40,7 @@ sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi
     if (!plan->has_transient) {
         return kept_gradient(plan, segment);
     }
-    if (segment->padded_elems == 0) { /* its unit may have no offset */
+    if (segment->padded_elems == 0) { /* the unit may have no offset in the pool */
         return sherdi_range_of(SHERDI_BUFFER_TRANSIENT, 0, 0);
     }
     return sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
@@ -182,7 +182,7 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
 
 /* ----------------------------------------------------------------- complete -- */
 
-/* What the trainer left in its own memory, to the layout of the segment. */
+/* Copies the gradient that the trainer left in its own memory into the segment. */
 static sherd_status bound_take(const sherdi_program *program, size_t param)
 {
     const sherdi_plan    *plan    = program->plan;
@@ -208,7 +208,7 @@ static sherd_status bound_gradients_take(const sherdi_program *program, int unit
     return SHERD_OK;
 }
 
-/* `sum` becomes the addend, or the addend is added to it. */
+/* Adds the addend to the sum; the first one becomes the sum. */
 static sherd_status add_emit(const sherdi_program *program, sherdi_op op, int is_first,
                              sherdi_range sum, sherd_dtype sum_dtype, sherdi_range addend,
                              sherd_dtype addend_dtype)
@@ -222,7 +222,7 @@ static sherd_status add_emit(const sherdi_program *program, sherdi_op op, int is
     return sherdi_program_emit(program, &op);
 }
 
-/* The gradient in the type that travels: where it is, or cast into the staging. */
+/* Gives the gradient in the type that is sent: where it is, or cast into the staging buffer. */
 static sherd_status wire_gradient(const sherdi_program *program, const sherdi_segment *segment,
                                   sherdi_range gradient, sherd_dtype made_in, sherdi_range *out)
 {
@@ -256,7 +256,7 @@ static sherdi_op reduce_of(const sherdi_plan *plan, const sherdi_segment *segmen
     return op;
 }
 
-/* Stages 2 and 3: the slice of the sum over the ranks, added to what the window has. */
+/* Stages 2 and 3: reduces the gradient to this rank's slice; `adds`: to what the window has so far. */
 static sherd_status scatter_emit(const sherdi_program *program, const sherdi_segment *segment,
                                  sherdi_range dst, sherd_dtype dst_dtype, int adds)
 {
@@ -287,7 +287,7 @@ static sherdi_range grad_staging_at(const sherdi_plan *plan, int slot, size_t of
                            (size_t)slot * plan->grad_staging_bytes + offset, bytes);
 }
 
-/* Down to where the host keeps or adds it. */
+/* Brings the addend down to the host, which keeps it or adds it to the sum. */
 static sherd_status addend_to_host(const sherdi_program *program, const sherdi_segment *segment,
                                    sherdi_range addend, sherdi_range sum, int is_first)
 {
@@ -320,7 +320,7 @@ static sherd_status addend_rest(const sherdi_program *program, const sherdi_segm
     return sherdi_program_gradient_write(program, block);
 }
 
-/* A staged slice comes to where its blocks rest. */
+/* Brings a staged slice to where its blocks rest. */
 static sherd_status staged_drain(const sherdi_program *program, int slot)
 {
     const sherdi_plan    *plan   = program->plan;
@@ -345,8 +345,8 @@ static sherd_status staged_drain(const sherdi_program *program, int slot)
     return SHERD_OK;
 }
 
-/* Whether the way from a staging buffer needs the host: then it waits until the slot is wanted again, so that
- * what the ranks reduce meanwhile is not held up. */
+/* Whether the host works on the way from a staging buffer. If it does, the slice stays there until its slot is needed again, so
+ * that it does not delay what the ranks reduce meanwhile. */
 static int drain_needs_host(const sherdi_plan *plan)
 {
     return !plan->machine.has_device || plan->has_accumulator || plan->num_grad_extents > 0;
@@ -374,7 +374,7 @@ sherd_status sherdi_program_staged_drain(const sherdi_program *program)
 {
     int slots = program->plan->num_grad_stagings;
 
-    for (int i = 0; i < slots; i++) { /* the older one first */
+    for (int i = 0; i < slots; i++) { /* the older slice first */
         SHERDI_TRY(staged_drain(program, (program->progress->staged_next + i) % slots));
     }
     return SHERD_OK;
@@ -395,14 +395,14 @@ static sherd_status segment_complete(const sherdi_program *program, const sherdi
         return scatter_emit(program, segment, kept_gradient(plan, segment), segment->types.grad,
                             !is_first);
     }
-    if (plan->has_accumulator) { /* the wire comes at the boundary */
+    if (plan->has_accumulator) { /* the window's end reduces the sum */
         return add_emit(program, op, is_first, kept_gradient(plan, segment), segment->types.grad,
                         sherdi_program_micro_gradient(plan, segment), segment->types.compute);
     }
     return SHERD_OK;
 }
 
-/* Nobody writes to it any more, nor reads it. */
+/* Poisons a transient gradient that nobody writes or reads any more. */
 static sherd_status gradient_poison(const sherdi_program *program, int unit)
 {
     return sherdi_program_poison(program, unit,
@@ -443,13 +443,13 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
             SHERDI_TRY(sherdi_program_gradient_complete(program, train->steps[p].unit));
         }
     }
-    for (size_t u = 0; u < program->plan->num_units; u++) { /* units that no pass lists */
+    for (size_t u = 0; u < program->plan->num_units; u++) { /* also units that no pass lists */
         sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
 
         if (state->has_gradient) {
             SHERDI_TRY(sherdi_program_gradient_complete(program, (int)u));
         }
-        if (sherdi_program_has_gradient(program, (int)u)) { /* retained */
+        if (sherdi_program_has_gradient(program, (int)u)) { /* it was retained */
             SHERDI_TRY(gradient_poison(program, (int)u));
         }
         state->is_complete = 0;
@@ -461,15 +461,15 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
 
 /* ---------------------------------------------------------------- of a window -- */
 
-/* Whether the sum over one rank is there as it is, in its type and where it lies: which NaN a NaN is matters neither for the norm
- * nor for the update. */
+/* Whether the gradient is the sum already: one rank, and the same type. The reduction could only change which NaN a NaN is, and
+ * neither the norm nor the update depends on that. */
 static int is_reduced(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     return plan->world_size == 1 && segment->types.wire == segment->types.grad &&
            segment->types.comm == segment->types.grad;
 }
 
-/* Stage 1: this rank's slice of the sum. In place the others' slices are sent alone. */
+/* Stage 1: reduces to this rank's slice. If it is done in place, only the other ranks' slices are sent. */
 static sherd_status late_scatter(const sherdi_program *program, const sherdi_segment *segment,
                                  sherdi_range kept, sherdi_range send)
 {
@@ -492,7 +492,7 @@ static sherd_status late_scatter(const sherdi_program *program, const sherdi_seg
     return sherdi_program_emit(program, &op);
 }
 
-/* Stages 0 and 1: the whole gradient, or the sum of a window, over the ranks. */
+/* Stages 0 and 1: reduces the whole gradient, or the sum of the window, over the ranks. */
 static sherd_status segment_reduce_late(const sherdi_program *program,
                                         const sherdi_segment *segment)
 {
@@ -517,7 +517,7 @@ static sherd_status segment_reduce_late(const sherdi_program *program,
     return add_emit(program, cast, 1, kept, segment->types.grad, send, segment->types.wire);
 }
 
-/* No micro-batch brought one. */
+/* Zeroes the gradient of a block to which no micro-batch brought one. */
 static sherd_status block_zero(const sherdi_program *program, const sherdi_segment *segment,
                                const sherdi_block *block)
 {
@@ -580,7 +580,7 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program)
     progress->train.next = 0;
     for (int slot = 0; slot < SHERDI_MOST_STAGED; slot++) {
         progress->staged[slot].segment =
-            -1; /* the next window overwrites what it would have been added to */
+            -1; /* dropped: the next window overwrites the sum to which it belonged */
     }
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, counts);
     if (program->plan->machine.has_device) {

@@ -1,6 +1,6 @@
-/* Acquire and release: which units have to be there, what is gathered ahead, what is in the way. Follows the plan's
- * sequence while the trainer does. Every unit goes to its planned offset, on the plan and off it: what was gathered
- * ahead there is evicted, what is held there makes the acquire fail. */
+/* Acquire and release: which units must be gathered, what is gathered ahead, and what is in the way. The program follows the
+ * plan's sequence as long as the trainer does. On and off the plan, a unit goes to its planned offset: an acquire evicts what was
+ * only gathered ahead there, and fails if something there is held. */
 #include "engine/plan/program.h"
 
 #include "base/checked.h"
@@ -26,8 +26,8 @@ static sherdi_cursor *cursor_of(const sherdi_program *program, sherd_pass pass)
     return pass == SHERD_EVAL ? &program->progress->eval : &program->progress->train;
 }
 
-/* Moves the cursor past the step that this acquire is; returns it, or NULL when the acquire is not
- * the one that the plan expects next. Past the end of a sequence it starts again. */
+/* Moves the cursor past the step that this acquire is. Returns the step; NULL: the acquire is not the one that the plan expects
+ * next. After the end, the sequence begins again. */
 static const sherdi_step_of_pass *cursor_take(sherdi_cursor *cursor, int unit, sherd_pass pass)
 {
     const sherdi_sequence *sequence = cursor->sequence;
@@ -42,10 +42,10 @@ static const sherdi_step_of_pass *cursor_take(sherdi_cursor *cursor, int unit, s
             return i == 0 ? step : NULL;
         }
     }
-    return NULL; /* the plan has no such acquire at all */
+    return NULL; /* the sequence has no such acquire */
 }
 
-/* The live range of `unit` that the step before cursor->next falls into; NULL: none. */
+/* Returns the live range of `unit` that contains the step before cursor->next; NULL: there is none. */
 static const sherdi_live_range *live_range_of(const sherdi_cursor *cursor, int unit)
 {
     for (size_t i = 0; i < cursor->sequence->num_live_ranges && cursor->next > 0; i++) {
@@ -59,7 +59,7 @@ static const sherdi_live_range *live_range_of(const sherdi_cursor *cursor, int u
     return NULL;
 }
 
-/* Whether the plan keeps `unit` gathered past the step before cursor->next. */
+/* Whether the plan keeps `unit` gathered after the step before cursor->next. */
 static int is_kept(const sherdi_cursor *cursor, int unit)
 {
     const sherdi_live_range *live_range = live_range_of(cursor, unit);
@@ -67,7 +67,7 @@ static int is_kept(const sherdi_cursor *cursor, int unit)
     return live_range != NULL && cursor->next <= live_range->last;
 }
 
-/* Whether an evaluation in many passes keeps it. */
+/* Whether the unit stays gathered between sherd_eval_begin and sherd_eval_end. */
 static int is_kept_for_eval(const sherdi_program *program, int unit)
 {
     size_t number = program->plan->units[unit].eval_kept;
@@ -77,8 +77,8 @@ static int is_kept_for_eval(const sherdi_program *program, int unit)
 
 /* ----------------------------------------------------------------- offsets -- */
 
-/* Where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit are at its offset, but with free
- * packing. */
+/* Returns where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit are at its offset, except with
+ * free packing. */
 static size_t offset_of(const sherdi_program *program, const sherdi_cursor *cursor,
                         const sherdi_step_of_pass *step, int unit)
 {
@@ -88,7 +88,7 @@ static size_t offset_of(const sherdi_program *program, const sherdi_cursor *curs
     return live_range == NULL ? program->plan->units[unit].gather_pool_offset : live_range->offset;
 }
 
-/* What is held stays where it is; what nobody holds has to lie where it belongs. */
+/* Whether the unit is gathered where it should be. A held unit stays where it is; one that nobody holds must lie at `offset`. */
 static int is_there(const sherdi_program *program, int unit, size_t offset)
 {
     const sherdi_unit_state *state = sherdi_program_unit(program, unit);
@@ -96,7 +96,8 @@ static int is_there(const sherdi_program *program, int unit, size_t offset)
     return state->is_gathered && (state->held > 0 || state->gathered_at == offset);
 }
 
-/* The unit other than `unit` that is gathered inside [offset, offset + bytes), held ones alone or any; -1: none. */
+/* Returns a unit other than `unit` that is gathered inside the bytes from `offset` on that `unit` needs; `is_held`: held units
+ * only. -1: there is none. */
 static int in_the_way(const sherdi_program *program, int unit, size_t offset, int is_held)
 {
     const sherdi_plan *plan = program->plan;
@@ -113,7 +114,8 @@ static int in_the_way(const sherdi_program *program, int unit, size_t offset, in
     return -1;
 }
 
-/* All memory that an acquire needs is free of what is held: after this nothing is refused for room. */
+/* Checks that no held unit, and no open gradient, is in memory that the acquire needs. After this nothing fails for lack of
+ * room. */
 static sherd_status room_check(const sherdi_program *program, const sherdi_cursor *cursor,
                                const sherdi_step_of_pass *step, int unit, sherd_pass pass)
 {
@@ -145,7 +147,7 @@ static sherd_status room_check(const sherdi_program *program, const sherdi_curso
 
 /* ----------------------------------------------------------------- gathers -- */
 
-/* The reads of a gather: numbers of the pass's fetches where it is a planned one, else its own. */
+/* The reads of a gather: its numbers among the pass's fetches, if the gather is planned; else numbers of its own. */
 typedef struct fetch {
     size_t          first;
     const uint32_t *order; /* NULL: nothing is read ahead */
@@ -167,7 +169,8 @@ static fetch fetch_of(const sherdi_program *program, sherd_pass pass,
     return (fetch){live_range->first_fetch, plan->fetches, plan->num_train_fetches};
 }
 
-/* A piece comes from the drive through a slot, which the piece that is as many further as there are slots takes. */
+/* Reads a piece from the drive through a slot. Then starts the read of the piece that takes the slot next: it comes as many
+ * fetches later as there are slots. */
 static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segment *segment,
                                 size_t piece, size_t number, const fetch *from, sherdi_range own)
 {
@@ -187,12 +190,12 @@ static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segm
     }
     ahead = plan->segments[plan->pieces[from->order[next]].segment].unit;
     if (is_kept_for_eval(program, ahead) && sherdi_program_unit(program, ahead)->is_gathered) {
-        return SHERD_OK; /* no gather wants it */
+        return SHERD_OK; /* it needs no gather */
     }
     return sherdi_program_read(program, SHERDI_RING_PARAMS, next, from->order[next], ahead);
 }
 
-/* This rank's slice of what rests elsewhere than on the device. */
+/* Brings up this rank's slice of a segment that rests elsewhere than on the device. */
 static sherd_status slice_fetch(const sherdi_program *program, const sherdi_segment *segment,
                                 fetch *from, sherdi_range own)
 {
@@ -220,7 +223,7 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
     sherdi_op    op    = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
     op.from = op.to = segment->types.compute;
-    if (segment->param_space != SHERDI_SPACE_DEVICE) { /* was not there when the ranks last met */
+    if (segment->param_space != SHERDI_SPACE_DEVICE) { /* not there when the ranks last met */
         own.offset += (size_t)plan->rank * slice;
         own.bytes = slice;
         SHERDI_TRY(slice_fetch(program, segment, from, own));
@@ -260,8 +263,8 @@ static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_p
     return SHERD_OK;
 }
 
-/* The other gathers that the plan starts here, but for those whose memory is held. They are not held: an acquire off
- * the plan may take their memory. */
+/* Starts the other gathers that the plan starts here, except where a held unit is in the way. A unit that is gathered ahead is
+ * not held: an acquire off the plan may take its memory. */
 static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor *cursor,
                              const sherdi_step_of_pass *step)
 {
@@ -277,7 +280,7 @@ static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor 
     return SHERD_OK;
 }
 
-/* The live range of a unit that begins with this step. */
+/* Returns the live range of a unit that begins with this step; NULL: there is none. */
 static const sherdi_live_range *live_range_begun(const sherdi_cursor       *cursor,
                                                  const sherdi_step_of_pass *step, int unit)
 {
@@ -368,7 +371,7 @@ static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor
     return SHERD_OK;
 }
 
-/* Debug: whoever reads it late sees it in the next number. */
+/* Debug: poisons a range, so that a late read of it shows in the next result. */
 sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range)
 {
     sherdi_op op = sherdi_op_of(SHERDI_OP_POISON, SHERDI_LANE_COMPUTE);
@@ -394,7 +397,8 @@ static sherd_status unit_leave(const sherdi_program *program, int unit)
                                                  program->plan->units[unit].gather_bytes));
 }
 
-/* Takes back `count` of the units that an acquire reaches, so that none of them counts as gathered whose bytes did not come. */
+/* Takes back the holds on the first `count` units that an acquire reaches. A unit whose bytes may not have come does not count as
+ * gathered. */
 static void units_unhold(const sherdi_program *program, int unit, size_t count, int is_there_still)
 {
     for (size_t n = 0; n < count; n++) {
@@ -415,15 +419,15 @@ static void gradients_unbegin(const sherdi_program *program, int unit, size_t co
 
         if (--state->held_backward == 0 &&
             state->uses_left == program->plan->units[reached].backward_uses) {
-            state->has_gradient = 0; /* this acquire was the first that reached it */
+            state->has_gradient = 0; /* this acquire was the first to reach the unit */
         }
     }
 }
 
-/* All that an acquire takes; how far it came when it fails, for who undoes it. */
+/* What an acquire has taken so far, to be taken back if it fails. */
 typedef struct taken {
     size_t held, begun;
-    int    is_gathered; /* all gathers are on their way */
+    int    is_gathered; /* all gathers have been given */
 } taken;
 
 static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cursor, int unit,
@@ -459,7 +463,7 @@ sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, she
     taken          t      = {0};
     sherd_status   status = units_take(program, cursor, unit, pass, &t);
 
-    if (status != SHERD_OK) { /* as if it had not been called */
+    if (status != SHERD_OK) { /* the call leaves nothing changed */
         gradients_unbegin(program, unit, t.begun);
         units_unhold(program, unit, t.held, !t.is_gathered);
         cursor->next = next;
@@ -472,7 +476,7 @@ sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, she
 
 /* ----------------------------------------------------------------- release -- */
 
-/* One use of a unit's gradient is over. */
+/* Ends one use of a unit's gradient. */
 static sherd_status gradient_leave(const sherdi_program *program, int unit)
 {
     sherdi_unit_state *state = sherdi_program_unit(program, unit);

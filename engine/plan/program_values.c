@@ -1,13 +1,13 @@
-/* Values of a parameter and of its state, any range of them, as fp32: what somebody gives goes to where they rest, and
- * what rests there comes to who asks. What is given of the master weights also goes, in the compute type, to where the
- * parameter rests. First values are the whole of a parameter.
+/* Values of a parameter and of its state, any range of them, in fp32: what a caller gives goes to where it rests, and what a
+ * caller asks for comes from there. Master weights that are given also go, in the compute type, to where the parameter rests.
+ * First values are a whole parameter.
  *
- * A range passes through the buffer of first values, a portion at a time. Of several parts each portion lies in one
- * block, and all its parts are moved before the next comes: so its extent has its turn once.
+ * A range passes through the fill buffer, a portion at a time. With several parts each portion lies in one block, and all its
+ * parts are moved before the next portion comes: so the block's extent is needed only once.
  *
- * Parameters come in any order. An extent on a drive stays in its slot until another needs the slot: one that was
- * changed goes to the drive then, or when all its parameters have their first values, or at the end. Behind its last
- * write a slot still holds it: what could not be written is written again. */
+ * Parameters come in any order. An extent on a drive stays in its slot until another extent needs the slot. A changed extent is
+ * written to the drive then, or when all its parameters have their first values, or at the end. After its last write the slot
+ * still holds the extent, so that it can be written again if the write failed. */
 #include "engine/plan/program.h"
 
 #include "base/assert.h"
@@ -17,12 +17,12 @@
 
 /* -------------------------------------------------------------------- cuts -- */
 
-/* Elements of a segment's whole, cut where its blocks begin, or its pieces: of as many elements all but the last. */
+/* A walk over elements of a segment's whole, cut at its blocks or pieces. All of these but the last have `grain` elements. */
 typedef struct cuts {
-    size_t first, limit, grain; /* of the blocks */
-    size_t last;                /* where the elements end */
-    size_t index, border;       /* of the block, and where it ends */
-    size_t begin, end;          /* what lies in it */
+    size_t first, limit, grain; /* begin and end of all blocks; elements of one */
+    size_t last;                /* where the walk ends */
+    size_t index, border;       /* the block, and its end */
+    size_t begin, end;          /* the elements in it */
 } cuts;
 
 static cuts cuts_of(size_t first, size_t count, size_t grain, size_t begin, size_t end)
@@ -122,16 +122,16 @@ void sherdi_progress_anew(sherdi_progress *progress, const sherdi_plan *plan,
 
 /* --------------------------------------------------------------- ranges -- */
 
-/* Elements of one part that are moved together. */
+/* Elements of one part of a parameter that are moved together. */
 typedef struct value_range {
     const sherdi_program *program;
     const sherdi_segment *segment;
     size_t                param;
     int                   part;
-    int                   is_last; /* of the parts that are put */
-    int                   is_put;  /* else they are asked for */
-    size_t begin, end;             /* of the segment's whole: what the buffer of first values has */
-    size_t param_end;              /* of what this rank holds of the parameter */
+    int                   is_last;    /* of the parts that are put */
+    int                   is_put;     /* 1: values are given; 0: asked for */
+    size_t                begin, end; /* in the segment's whole: what the fill buffer has */
+    size_t                param_end;  /* end of what this rank holds of the parameter */
 } value_range;
 
 static sherdi_op range_op(const value_range *s, sherdi_op_kind kind, sherdi_lane_id lane)
@@ -144,7 +144,7 @@ static sherdi_op range_op(const value_range *s, sherdi_op_kind kind, sherdi_lane
     return op;
 }
 
-/* As much of it as lies in [first, first + count). */
+/* The part of the range that lies in [first, first + count). */
 static value_range range_within(const value_range *s, size_t first, size_t count)
 {
     value_range within = *s;
@@ -154,7 +154,7 @@ static value_range range_within(const value_range *s, size_t first, size_t count
     return within;
 }
 
-/* ... in what this rank updates. */
+/* The part that lies in what this rank updates. */
 static value_range range_owned(const value_range *s)
 {
     size_t first;
@@ -163,7 +163,7 @@ static value_range range_owned(const value_range *s)
     return range_within(s, first, owned);
 }
 
-/* ... in its slice. */
+/* The part that lies in this rank's slice. */
 static value_range range_slice(const value_range *s)
 {
     size_t slice = s->segment->slice_elems;
@@ -186,7 +186,7 @@ static sherd_status slot_write(const sherdi_program *program, sherdi_ring ring, 
     return status;
 }
 
-/* What was written of it last, committed or not. */
+/* Reads what was written last of an extent, committed or not. */
 static sherd_status spare_read(const value_range *f, size_t extent, sherdi_op read, sherdi_op write)
 {
     if (f->program->progress->filled[read.ring][extent].is_spare) {
@@ -224,7 +224,7 @@ static sherd_status slot_read(const value_range *f, sherdi_ring ring, size_t slo
                       sherdi_op_of_transfer(plan, SHERDI_OP_WRITE, ring, slot, extent, unit));
 }
 
-/* Where an extent lies in a slot, with its tail. */
+/* Returns the bytes of an extent in its slot, with its tail. */
 static sherdi_range slot_range(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
     const sherdi_plan *plan = f->program->plan;
@@ -236,7 +236,8 @@ static sherdi_range slot_range(const value_range *f, sherdi_ring ring, size_t sl
     return all;
 }
 
-/* Behind all that is written from it, also beyond what comes: if that failed it holds that still. */
+/* Zeroes a slot for an extent. It covers all of the extent that the slot holds, also beyond the new one, and so follows all
+ * writes from the slot: if one of these failed, this fails too, and the slot still holds its extent. */
 static sherd_status slot_clear(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
     size_t       held = f->program->progress->held[ring][slot];
@@ -252,7 +253,8 @@ static sherd_status slot_clear(const value_range *f, sherdi_ring ring, size_t sl
     return sherdi_program_emit(f->program, &zero);
 }
 
-/* An extent that has some of its values comes as it went, or was left. */
+/* Brings an extent into a slot. It is read if it is asked for or has some of its values already; otherwise it begins with
+ * zeros. */
 static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
     sherdi_progress *progress = f->program->progress;
@@ -269,7 +271,7 @@ static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t sl
     return SHERD_OK;
 }
 
-/* One whose extent is on the drive, or else the one that has had its turn. */
+/* Chooses a slot whose extent is on the drive already; if there is none, the slot whose turn it is. */
 static size_t slot_choose(sherdi_progress *progress, sherdi_ring ring, size_t slots)
 {
     size_t *next = &progress->next[ring];
@@ -282,7 +284,7 @@ static size_t slot_choose(sherdi_progress *progress, sherdi_ring ring, size_t sl
     return *next - 1;
 }
 
-/* No two slots of a ring hold the same extent: the first that is found has all that came. */
+/* Invariant: no two slots of a ring hold the same extent. So the first slot that holds an extent has all that has come of it. */
 static int are_held_once(const size_t *held, size_t slots)
 {
     for (size_t i = 0; i < slots; i++) {
@@ -295,7 +297,7 @@ static int are_held_once(const size_t *held, size_t slots)
     return 1;
 }
 
-/* The slot with an extent in it. */
+/* Gives a slot with the extent in it. */
 static sherd_status slot_take(const value_range *f, sherdi_ring ring, size_t extent, size_t *out)
 {
     sherdi_progress *progress = f->program->progress;
@@ -315,7 +317,7 @@ static sherd_status slot_take(const value_range *f, sherdi_ring ring, size_t ext
     return slot_begin(f, ring, *out, extent);
 }
 
-/* Some of its values have come; `is_last`: of the parameter. */
+/* Records that some of an extent's values have come; `is_last`: the last ones of the parameter in it. */
 static sherd_status slot_give(const value_range *f, sherdi_ring ring, size_t extent, size_t slot,
                               int is_last)
 {
@@ -323,7 +325,7 @@ static sherd_status slot_give(const value_range *f, sherdi_ring ring, size_t ext
     sherdi_fill_extent *filled   = &progress->filled[ring][extent];
 
     if (!f->is_put) {
-        return SHERD_OK; /* who comes next may want it too */
+        return SHERD_OK; /* the next caller may need it too */
     }
     progress->held[ring][slot]       = extent;
     progress->is_changed[ring][slot] = 1;
@@ -337,7 +339,7 @@ static sherd_status slot_give(const value_range *f, sherdi_ring ring, size_t ext
 
 /* ------------------------------------------------------------------- values -- */
 
-/* Global, of what lies there in the segment's whole. */
+/* The number in the model of the element at `at` of the segment's whole. */
 static uint64_t element_index(const value_range *f, size_t at)
 {
     return f->program->model->params[f->param].first_index +
@@ -355,13 +357,13 @@ static int space_is_apart(const value_range *f, sherdi_space space)
     return space == SHERDI_SPACE_DEVICE && f->program->plan->machine.has_device;
 }
 
-/* What reaches a space and the buffer of values. */
+/* The lane whose copies and kernels reach both the space and the fill buffer. */
 static sherdi_lane_id lane_of_space(const value_range *f, sherdi_space space)
 {
     return space_is_apart(f, space) ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST;
 }
 
-/* To memory of a space, or from it. */
+/* Copies to memory of a space, or from it. */
 static sherd_status bytes_move(const value_range *f, sherdi_space space, sherdi_range at,
                                sherdi_range buffer)
 {
@@ -372,7 +374,7 @@ static sherd_status bytes_move(const value_range *f, sherdi_space space, sherdi_
                      : sherdi_program_move(f->program, op, buffer, at);
 }
 
-/* ... in another type. The host's kernels reach all but what is on a device. */
+/* The same with a cast. The host's kernels reach everything except a device's memory. */
 static sherd_status values_cast(const value_range *f, size_t begin, size_t end, sherdi_space space,
                                 sherd_dtype dtype, sherdi_range at)
 {
@@ -398,7 +400,8 @@ static sherd_status values_cast(const value_range *f, size_t begin, size_t end, 
     return is_apart && f->is_put ? bytes_move(f, space, at, near) : SHERD_OK;
 }
 
-/* What they add to this rank's share of the fingerprint: of what is frozen, in its slice; else in what it updates. */
+/* Adds the values to this rank's share of the fingerprint: of a frozen parameter those in its slice, else those that it
+ * updates. */
 static sherd_status values_count(const value_range *f)
 {
     const sherdi_plan *plan = f->program->plan;
@@ -418,7 +421,7 @@ static sherd_status values_count(const value_range *f)
 
 /* ------------------------------------------------------------------- spaces -- */
 
-/* Whether nothing of the parameter comes behind it in the block. */
+/* Whether the rest of the block has nothing of the parameter. */
 static int is_all(const value_range *f, const cuts *c)
 {
     return f->is_last && (c->end == f->param_end || c->end == c->border);
@@ -437,7 +440,7 @@ static sherdi_range half_at(const value_range *f, const sherdi_block *block, she
     return values;
 }
 
-/* A part that is not stored as fp32; a master that is beside its parameter sets that too. */
+/* Moves a part that is not stored as fp32. Putting a master that is beside its parameter sets the parameter too. */
 static sherd_status encoded_move(const value_range *f, const sherdi_block *block, const cuts *c,
                                  sherdi_range state)
 {
@@ -469,7 +472,7 @@ static sherd_status block_move(const value_range *f, const sherdi_block *block, 
     return bytes_move(f, block->space, state, values_at(f, c->begin, c->end));
 }
 
-/* A part of the state; the master weights, where they are apart from the parameter. */
+/* Moves a part of the state; of master weights those that are separate from the parameter. */
 static sherd_status state_move(const value_range *f)
 {
     const sherdi_plan *plan = f->program->plan;
@@ -493,7 +496,7 @@ static sherd_status state_move(const value_range *f)
     return SHERD_OK;
 }
 
-/* The parameter, in pieces that rest on a drive. */
+/* Moves the parameter between the fill buffer and pieces that rest on a drive. */
 static sherd_status pieces_move(const value_range *f)
 {
     const sherdi_plan *plan  = f->program->plan;
@@ -513,7 +516,7 @@ static sherd_status pieces_move(const value_range *f)
     return SHERD_OK;
 }
 
-/* The parameter where it rests. */
+/* Moves the parameter where it rests. */
 static sherd_status param_move(const value_range *f)
 {
     const sherdi_plan    *plan    = f->program->plan;
@@ -539,7 +542,8 @@ static sherd_status param_move(const value_range *f)
         sherdi_range_of(where, segment->param_offset + (f->begin - first) * elem, 0));
 }
 
-/* Integers, which always lie on the device: as they are widened for the norm, as many at once as the staging holds. */
+/* Moves integers, which always lie on the device: widened as for the norm, as many at a time as the staging buffer has room
+ * for. */
 static sherd_status fixed_gradient_move(const value_range *f)
 {
     const sherdi_plan *plan   = f->program->plan;
@@ -559,7 +563,7 @@ static sherd_status fixed_gradient_move(const value_range *f)
     return SHERD_OK;
 }
 
-/* Where a prepared step has it, reduced. */
+/* Moves the reduced gradient of a prepared step. */
 static sherd_status gradient_move(const value_range *f)
 {
     const sherdi_plan *plan  = f->program->plan;
@@ -583,7 +587,7 @@ static sherd_status gradient_move(const value_range *f)
 
 /* ------------------------------------------------------------------- parts -- */
 
-/* The trainer, or who else calls, gives the values or is given them. */
+/* Lets the trainer, or another caller, give the values or receive them. */
 static sherd_status values_call(const value_range *f, sherdi_op_kind kind)
 {
     sherdi_op op      = range_op(f, kind, SHERDI_LANE_HOST);
@@ -596,7 +600,7 @@ static sherd_status values_call(const value_range *f, sherdi_op_kind kind)
     return sherdi_program_emit(f->program, &op);
 }
 
-/* The weights, from who gives them or from the trainer's own memory, to where they rest. */
+/* Puts weights that a caller gives, or that are in the trainer's own memory, to where they rest. */
 static sherd_status weights_put(value_range *f, int is_given)
 {
     value_range master;
@@ -612,9 +616,9 @@ static sherd_status weights_put(value_range *f, int is_given)
     master         = *f;
     master.part    = 0;
     copies         = *f;
-    copies.is_last = 1; /* there is no other part where they rest */
+    copies.is_last = 1; /* it is the only part there */
     if (sherdi_segment_is_beside(
-            f->segment)) { /* its half of the parameter counts: after the copies */
+            f->segment)) { /* its half of the parameter counts, so it comes after the copies */
         SHERDI_TRY(param_move(&copies));
         return state_move(&master);
     }
@@ -653,7 +657,7 @@ static sherd_status weights_look(value_range *f)
     return values_count(f);
 }
 
-/* What this rank has of a part: all that rests here of the compute type, else what it updates. */
+/* The range that this rank has of a part: of the compute type all that rests here, else what it updates. */
 static value_range range_had(const value_range *f)
 {
     if (f->part == SHERDI_VALUE_COMPUTE) {
@@ -698,7 +702,7 @@ static sherd_status parts_run(const value_range *f, unsigned parts, part_fn run)
     return SHERD_OK;
 }
 
-/* Of several parts up to where the block ends, or begins. */
+/* With several parts, a portion ends where a block ends or begins. */
 static size_t block_border(const value_range *f)
 {
     cuts c = blocks_of(f->program->plan, f->segment, f->begin, f->end);
@@ -709,7 +713,7 @@ static size_t block_border(const value_range *f)
     return c.begin > f->begin ? c.begin : c.end;
 }
 
-/* Chunks of a parameter are not cut where a portion ends: they may be encoded as a whole. */
+/* A portion does not end inside a chunk of a parameter: a chunk may be encoded as a whole. */
 static size_t chunk_border(const value_range *f, size_t start, size_t end)
 {
     size_t border = start + (f->end - start) / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
@@ -718,7 +722,7 @@ static size_t chunk_border(const value_range *f, size_t start, size_t end)
                                                                                          : border;
 }
 
-/* What this rank holds of a range, as much at once as the buffer has room for. */
+/* Runs over what this rank holds of a range, as much at a time as the fill buffer has room for. */
 static sherd_status values_run(const sherdi_program *program, const sherdi_values *values,
                                part_fn run)
 {
@@ -745,7 +749,7 @@ static sherd_status values_run(const sherdi_program *program, const sherdi_value
     return SHERD_OK;
 }
 
-/* Of its weights, all of it. */
+/* The weights of a parameter, all of them. */
 static sherdi_values weights_of(const sherdi_program *program, size_t param)
 {
     const sherdi_model_param *info = &program->model->params[param];

@@ -1,6 +1,6 @@
-/* Walks over the blocks: state and gradient come to where they are worked with, a kernel runs, what changed goes
- * back. What is on a drive passes through slots: as many extents are on their way as there are slots, for a read
- * waits for nothing but the slot.
+/* Walks over the blocks. For each block, state and gradient come to where a kernel works with them, the kernel runs, and what
+ * changed goes back. What is on a drive passes through slots. A read waits for nothing but its slot, so as many extents are on
+ * their way as there are slots.
  *
  *     state in         updated on     parameters in    new values
  *     device           device         device           written by the kernel
@@ -9,9 +9,9 @@
  *     host, drive      host           host             written by the kernel
  *     host, drive      host           drive            written by the kernel into a slot
  *
- * Where the bf16 parameter is a half of the master and the state is on a drive, a slot has room for its values too, and
- * they are written with the state: a commit is all that is needed to go on. An update does not read them: what it needs
- * comes from where the parameter rests, down the link or in host memory. Other walks take what the drive has.
+ * If the bf16 parameter is a half of the master and the state is on a drive, a slot also has room for the parameter's values, and
+ * they are written with the state: so a commit has all that a resume needs. An update does not read these values. It takes them
+ * from where the parameter rests, down the link or in host memory. Other walks take what the drive has.
  */
 #include "engine/plan/program_walk.h"
 
@@ -22,20 +22,20 @@
 
 /* ------------------------------------------------------------- what walks do -- */
 
-/* A unit that no rank reached in the window, where those are left as they are. The ranks have agreed on the runs. */
+/* Whether a unit is left as it is: no rank reached it in the window, and the settings say so. The ranks have agreed on `runs`. */
 static int is_skipped(const sherdi_program *program, sherdi_walk walk, int unit)
 {
     return sherdi_walk_has_gradient(walk) && program->plan->settings.skips_unused &&
            sherdi_program_unit(program, unit)->uses.runs == 0;
 }
 
-/* Norms are taken of some optimizers' tensors. */
+/* Whether a walk works on a segment: SHERDI_WALK_MEASURE only on those whose tensors are measured. */
 static int visits(sherdi_walk walk, const sherdi_segment *segment)
 {
     return walk != SHERDI_WALK_MEASURE || sherdi_segment_is_measured(segment);
 }
 
-/* ... and needs no extent in which there is nothing else. */
+/* Whether a walk needs an extent: SHERDI_WALK_MEASURE does not need one without such a segment. */
 static int visits_extent(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring ring, size_t extent)
 {
     const unsigned char *measured =
@@ -46,7 +46,7 @@ static int visits_extent(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring 
 
 /* ------------------------------------------------------------------ rings -- */
 
-/* Its tail is what a walk with a gradient has from elsewhere. */
+/* Reads an extent; also its tail, except in walks with a gradient, which have those values from elsewhere. */
 static sherd_status extent_read(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
                                 size_t extent, int unit)
 {
@@ -56,7 +56,7 @@ static sherd_status extent_read(const sherdi_program *program, sherdi_walk walk,
                : sherdi_program_read_tail(program, ring, extent, extent, unit);
 }
 
-/* `extent`, or the next one behind it for the same slot that the walk needs. */
+/* Reads `extent`, or the next extent of the same slot that the walk needs. */
 static sherd_status slot_read(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
                               size_t extent, int unit)
 {
@@ -71,7 +71,7 @@ static sherd_status slot_read(const sherdi_program *program, sherdi_walk walk, s
     return extent < extents ? extent_read(program, walk, ring, extent, unit) : SHERD_OK;
 }
 
-/* An extent's turn is over: the slot takes the one that is as many further as there are slots. */
+/* Ends an extent's turn in its slot, and reads the extent that takes the slot next. */
 static sherd_status slot_go_on(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
                                size_t extent, int unit)
 {
@@ -115,7 +115,7 @@ sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
         plan->extents[block->space][block->extent].offset_bytes + block->state_offset, bytes);
 }
 
-/* Whether no other block shares the extent any more. */
+/* Whether no later block shares the extent. */
 static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
 {
     for (size_t b = sherdi_block_number(plan, block) + 1; b < plan->num_blocks; b++) {
@@ -126,7 +126,7 @@ static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
     return 1;
 }
 
-/* All of it will be written: the slot becomes empty, what no parameter covers included. */
+/* Empties the slot of an extent that will be written completely, including what no parameter covers. */
 static sherd_status slot_empty(const sherdi_program *program, const sherdi_block *block)
 {
     const sherdi_plan   *plan  = program->plan;
@@ -135,7 +135,7 @@ static sherd_status slot_empty(const sherdi_program *program, const sherdi_block
     size_t               bytes = plan->extents[SHERDI_SPACE_STORAGE][block->extent].len_bytes +
                    (tail == NULL ? 0 : tail->len_bytes);
 
-    if (block->state_offset != 0) { /* not the first one in it */
+    if (block->state_offset != 0) { /* not the first block of the extent */
         return SHERD_OK;
     }
     sherdi_progress_release(program->progress, plan, SHERDI_RING_STATE, block->extent);
@@ -157,7 +157,7 @@ static sherd_status state_take(const sherdi_program *program, sherdi_walk walk,
                        program->plan->segments[block->segment].unit);
 }
 
-/* Whether the walk changes any block of the extent, of which this is the last. */
+/* Whether the walk changes any block of the extent; `block` is the last of them. */
 static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
                              const sherdi_block *block)
 {
@@ -217,7 +217,7 @@ sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_se
     return sherdi_program_move(program, op, dst, src);
 }
 
-/* Stage 0, deterministic: every rank updates everything and needs the others' slices. */
+/* Stage 0, deterministic: every rank updates everything, and so needs the slices of the others. */
 static sherd_status slices_collect(const sherdi_program *program, const sherdi_segment *segment)
 {
     const sherdi_plan *plan  = program->plan;
@@ -236,7 +236,7 @@ static sherd_status slices_collect(const sherdi_program *program, const sherdi_s
     return sherdi_program_emit(program, &op);
 }
 
-/* The gradient of a block in the type of the update, on the device. */
+/* Gives the gradient of a block on the device, in the type of the update. */
 static sherd_status gradient_on_device(const sherdi_program *program, const sherdi_segment *segment,
                                        const sherdi_block *block, sherdi_range *out)
 {
@@ -266,7 +266,8 @@ static sherd_status gradient_send(const sherdi_program *program, const sherdi_bl
                                sherdi_bounce_at(plan, block, 0, src.bytes), src);
 }
 
-/* ... of this block and of those that the other bounce buffers have room for. What was widened has room for one. */
+/* Sends the gradients of this block and of the next ones down, as many as there are bounce buffers. Of integers only one at a
+ * time: the staging buffer has room for one widened block. */
 static sherd_status gradients_send(const sherdi_program *program, const sherdi_block *block)
 {
     const sherdi_plan *plan  = program->plan;
@@ -285,7 +286,7 @@ static sherd_status gradients_send(const sherdi_program *program, const sherdi_b
     return SHERD_OK;
 }
 
-/* The reduced gradient of a block, beside its state. */
+/* Gives the reduced gradient of a block, in the space in which the block is updated. */
 static sherd_status gradient_take(const sherdi_program *program, const sherdi_segment *segment,
                                   const sherdi_block *block, sherdi_range *out)
 {
@@ -304,7 +305,7 @@ static sherd_status gradient_take(const sherdi_program *program, const sherdi_se
 
 /* -------------------------------------------------------------- publishing -- */
 
-/* From the staging to the trainer's own memory. */
+/* Copies new values from the staging buffer to the trainer's own memory. */
 static sherd_status bound_copy(const sherdi_program *program, const sherdi_segment *segment,
                                size_t param)
 {
@@ -318,7 +319,7 @@ static sherd_status bound_copy(const sherdi_program *program, const sherdi_segme
                                sherdi_staging_at(plan->publish_offset + offset, dst.bytes));
 }
 
-/* New values of bound parameters: gathered in the staging, then copied to the trainer. */
+/* Publishes new values of bound parameters: gathers them in the staging buffer, then copies them to the trainer. */
 static sherd_status bound_publish(const sherdi_program *program, const sherdi_segment *segment)
 {
     const sherdi_plan       *plan = program->plan;
@@ -342,7 +343,7 @@ static sherd_status bound_publish(const sherdi_program *program, const sherdi_se
     return SHERD_OK;
 }
 
-/* The slices of a segment that is whole on every rank go to all. */
+/* Publishes a segment that is whole on every rank: gathers the ranks' slices in place. */
 static sherd_status resident_publish(const sherdi_program *program, const sherdi_segment *segment,
                                      int is_early)
 {
@@ -354,7 +355,7 @@ static sherd_status resident_publish(const sherdi_program *program, const sherdi
         return SHERD_OK;
     }
     op.from = op.to = segment->types.compute;
-    /* the exchange of the fingerprint has promised that all slices are written */
+    /* without is_early, the exchange of the fingerprint has promised that all slices are written */
     op.flags = is_early ? SHERDI_OP_MEETS : SHERDI_OP_STABLE;
     sherdi_op_gather_in_place(
         &op, plan,
@@ -376,7 +377,7 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
     return SHERD_OK;
 }
 
-/* A bound segment's new values are in the staging, which the next segment needs. */
+/* Publishes a bound segment at once, because the next segment needs the staging buffer; and whatever is published early. */
 static sherd_status segment_close(const sherdi_program *program, const sherdi_segment *segment)
 {
     if (segment->is_bound && segment->kind != SHERDI_SEGMENT_FROZEN) {
@@ -387,7 +388,7 @@ static sherd_status segment_close(const sherdi_program *program, const sherdi_se
 
 /* ------------------------------------------------------------------- walks -- */
 
-/* Results that kernels of a space add to. */
+/* Where the kernels of a space leave their results. */
 static sherdi_range scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
                                size_t bytes)
 {
@@ -402,8 +403,8 @@ sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space)
     return scalars_at(plan, space, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t));
 }
 
-/* Of a block's parts: those whose bits are in `which`. The master is the parameter where it is not in the
- * state, and counts alike. */
+/* Returns the bytes of those parts of a block whose bits are in `which`. A master that is the parameter itself counts in the same
+ * way. */
 static uint64_t parts_bytes(const sherdi_segment *segment, size_t elems, unsigned which)
 {
     uint64_t bytes = 0;
@@ -414,7 +415,7 @@ static uint64_t parts_bytes(const sherdi_segment *segment, size_t elems, unsigne
     return bytes;
 }
 
-/* What a sweep moves through memory. */
+/* Counts what a sweep moves through memory. */
 static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_op *op)
 {
     const sherdi_sweep *sweep = &segment->optimizer->sweeps[op->sweep];
@@ -430,7 +431,7 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
         parts_bytes(segment, op->elems, sweep->writes) + op->elems * (grad + direction + param);
 }
 
-/* The sweep that writes the parameter, or takes norms. `gradient`: what it is updated by. */
+/* Emits the last sweep, which writes the parameter, or the first, which takes norms. `gradient`: what the block is updated by. */
 static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range gradient, sherdi_range param)
@@ -475,7 +476,7 @@ static sherd_status master_count(const sherdi_program *program, const sherdi_seg
     return sherdi_program_emit(program, &op);
 }
 
-/* What is made of the master weights: a republication's parameters. */
+/* Makes the parameters from the master weights. */
 static sherd_status master_publish(const sherdi_program *program, const sherdi_segment *segment,
                                    const sherdi_block *block, sherdi_range param)
 {
@@ -483,7 +484,7 @@ static sherd_status master_publish(const sherdi_program *program, const sherdi_s
     sherdi_op    op     = sherdi_op_of_block(program->plan, SHERDI_OP_CAST, block);
 
     if (!segment->has_master || sherdi_segment_is_beside(segment)) {
-        return SHERD_OK; /* the parameter has its half */
+        return SHERD_OK; /* the parameter has its values already */
     }
     master.bytes = sherdi_segment_part_bytes(segment, 0, block->elems);
     /* padding of the master is zero */
@@ -492,7 +493,7 @@ static sherd_status master_publish(const sherdi_program *program, const sherdi_s
     return sherdi_program_move(program, op, param, master);
 }
 
-/* A block's values go to a checkpoint, or come from one. Memory of a device is reached through the trainer's lane. */
+/* Gives a block's values to a checkpoint, or takes them from one. Memory of a device is reached through the trainer's lane. */
 static sherd_status values_emit(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range param)
@@ -511,7 +512,7 @@ static sherd_status values_emit(const sherdi_program *program, sherdi_walk walk,
     return sherdi_program_emit(program, &op);
 }
 
-/* What the walk is for. */
+/* Does the work of the walk on a block. */
 static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block,
                                sherdi_range gradient, sherdi_range param)
@@ -528,7 +529,7 @@ static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
     return sherdi_walk_publishes(walk) ? master_publish(program, segment, block, param) : SHERD_OK;
 }
 
-/* It stays as it is; its share of the fingerprint is counted. What was read ahead goes on. */
+/* Leaves a block as it is, but counts its fingerprint. What was read ahead for it is used up as usual. */
 static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
 {
@@ -543,7 +544,7 @@ static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
     return state_give(program, walk, block);
 }
 
-/* The first sweep over a segment of matrices: the state's moments change, and the directions are made. */
+/* The first sweep over a block of matrices: changes the moments, and makes the directions. */
 static sherd_status block_direct(const sherdi_program *program, const sherdi_segment *segment,
                                  const sherdi_block *block)
 {
@@ -562,7 +563,7 @@ static sherd_status block_direct(const sherdi_program *program, const sherdi_seg
     return gradient_give(program, SHERDI_WALK_UPDATE, block);
 }
 
-/* ... of all blocks, and the matrices by which the second sweep updates. */
+/* The first sweep over all blocks of a segment, then the matrices along which the second sweep steps. */
 static sherd_status segment_direct(const sherdi_program *program, const sherdi_segment *segment)
 {
     for (size_t b = 0; b < segment->num_blocks; b++) {
@@ -573,7 +574,7 @@ static sherd_status segment_direct(const sherdi_program *program, const sherdi_s
     return sherdi_program_matrices_make(program, segment);
 }
 
-/* What a block is updated by. */
+/* Gives what a block is updated by: its gradient, or its part of the orthogonal matrices. */
 static sherd_status gradient_open(const sherdi_program *program, const sherdi_segment *segment,
                                   const sherdi_block *block, sherdi_range *out)
 {
@@ -603,7 +604,7 @@ static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
     return state_give(program, walk, block);
 }
 
-/* Blocks that the walk passes by may be the last of an extent that it needs. */
+/* Passes by a segment. One of its blocks may be the last of an extent that the walk needs, whose turn then ends. */
 static sherd_status segment_pass_by(const sherdi_program *program, sherdi_walk walk,
                                     const sherdi_segment *segment)
 {
@@ -733,7 +734,7 @@ static sherd_status norm_emit(const sherdi_program *program, const sherdi_segmen
     return sherdi_program_emit(program, &op);
 }
 
-/* Integers of elements [first, end) of the slice, widened a staging's worth at a time. */
+/* Adds the squares of integers [first, end) of the slice, widened in portions of the staging buffer. */
 static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segment *segment,
                                size_t first, size_t end)
 {
@@ -755,7 +756,7 @@ static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segme
     return SHERD_OK;
 }
 
-/* Of elements [first, end) of the block. */
+/* Adds the squares of elements [first, end) of a block. */
 static sherd_status block_norm(const sherdi_program *program, const sherdi_segment *segment,
                                const sherdi_block *block, size_t first, size_t end)
 {
@@ -804,7 +805,7 @@ sherd_status sherdi_program_norm(const sherdi_program *program)
     return sherdi_program_collect(program);
 }
 
-/* What this rank holds of elements [begin, end) of a segment: parameters and blocks begin at chunks. */
+/* Adds the squares of what this rank holds of elements [begin, end) of a segment; both are at chunks, as blocks are. */
 static sherd_status range_norm(const sherdi_program *program, const sherdi_segment *segment,
                                size_t begin, size_t end)
 {
