@@ -1,5 +1,6 @@
-/* The engine: arguments are checked here, then loop.c and step.c move. Made in
- * three phases: declared (the model), sealed (the plan and its memory), running. */
+/* The life of an engine, and the calls to declare a model, to seal, to acquire and to release. This file checks arguments; loop.c
+ * does the work. An engine has three phases: open (the model is declared), sealed (it has its plan and memory), running. The
+ * calls of a step are in run/step.c. */
 #include "engine/checkpoint/save.h"
 
 #include "base/checked.h"
@@ -48,7 +49,7 @@ void sherd_step_report_init(sherd_step_report *report)
 
 /* ------------------------------------------------------------- liveness ---- */
 
-/* A child shares memory with the parent's peers, and has none of the parent's threads. */
+/* A forked child shares memory with the parent's peers, and has none of the parent's threads. */
 sherd_status sherdi_engine_check_process(const sherd_engine *engine)
 {
     return engine->process == getpid()
@@ -137,7 +138,8 @@ sherd_status sherdi_engine_check_boundary(const sherd_engine *engine, const char
 
 /* ------------------------------------------------------- create, declare ---- */
 
-/* What the program set after the file was read: no warning of the configuration has it. */
+/* Warns of offload that is ignored because of what the program set after the file was read: the warnings of the configuration do
+ * not cover it. */
 static void ignored_tell(const sherd_engine *engine)
 {
     static const char *const NAMES[]      = {"offload_optimizer", "offload_param"};
@@ -156,7 +158,7 @@ static void ignored_tell(const sherd_engine *engine)
     }
 }
 
-/* The lane of the given stream becomes the compute lane, and the lane before it is destroyed. */
+/* Makes a lane of the given stream the compute lane, and destroys the lane before it. */
 static sherd_status compute_lane_open(sherd_engine *engine, void *stream)
 {
     sherdi_backend *device = (sherdi_backend *)(uintptr_t)sherdi_world_backend(engine->world);
@@ -168,7 +170,7 @@ static sherd_status compute_lane_open(sherd_engine *engine, void *stream)
     return SHERD_OK;
 }
 
-/* What a rank does by itself: it may fail on one rank only. */
+/* Does what a rank does by itself, and what may therefore fail on one rank only. */
 static sherd_status engine_open(sherd_engine *engine, const sherd_config *config)
 {
     const char *debug = getenv("SHERD_DEBUG");
@@ -366,7 +368,7 @@ sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine 
                               machine, &engine->mem, out);
 }
 
-/* Host memory that lanes copy from and to without waiting, and device memory: the device's. */
+/* Allocates a buffer by the device: device memory, or pinned host memory, from and to which lanes copy without waiting. */
 static sherd_status device_buffer_open(sherd_engine *engine, int b)
 {
     const sherdi_plan_buffer *buffer = &engine->plan->buffers[b];
@@ -428,7 +430,7 @@ static void buffer_close(sherd_engine *engine, int b)
     engine->memory.buffers[b] = NULL;
 }
 
-/* Tables that the loop needs, so that it allocates nothing. */
+/* Allocates the tables that the loop needs, because the loop itself allocates nothing. */
 static sherd_status tables_open(sherd_engine *engine)
 {
     size_t      world = (size_t)engine->world_size;
@@ -478,7 +480,7 @@ static sherd_status memory_open(sherd_engine *engine)
         if (status == SHERD_E_PEER_LOST) {
             return status;
         }
-        if (!engine->plan->buffers[b].is_shared) { /* the world's memory agrees by itself */
+        if (!engine->plan->buffers[b].is_shared) { /* the world agrees on its memory itself */
             status = sherdi_agree_status(engine->world, status);
         }
         SHERDI_TRY(status);
@@ -486,7 +488,7 @@ static sherd_status memory_open(sherd_engine *engine)
     return sherdi_agree_status(engine->world, sherdi_scalars_open(engine));
 }
 
-/* Transfers into and out of the engine's memory end before it does. What they say is no matter. */
+/* Waits for the transfers into and out of the engine's memory before it is freed; ignores their failures. */
 static void transfers_finish(sherd_engine *engine)
 {
     if (engine->world != NULL) {
@@ -543,7 +545,7 @@ static sherd_status overlap_start(sherd_engine *engine)
     return status;
 }
 
-/* With SHERD_DEBUG a debug build proves what it is about to carry out. */
+/* With SHERD_DEBUG, a debug build proves the plan before it is carried out. */
 static sherd_status order_check(const sherd_engine *engine)
 {
 #ifdef NDEBUG
@@ -554,7 +556,7 @@ static sherd_status order_check(const sherd_engine *engine)
 #endif
 }
 
-/* A bound below every gathered unit is no bound but an end of gathering ahead, which 0 asks for. */
+/* Warns of a bound that is below the size of every gathered unit: it ends gathering ahead, for which 0 should be given. */
 static void bucket_tell(const sherd_engine *engine)
 {
     const sherdi_plan *plan  = engine->plan;
@@ -580,7 +582,7 @@ static void bucket_tell(const sherd_engine *engine)
     }
 }
 
-/* Why gradients that were asked to rest on a drive stay where they are; NULL: they do not. */
+/* Returns why gradients do not rest on the drive although the configuration asks for it; NULL: they do, or it does not. */
 static const char *gradients_stay(const sherdi_plan *plan)
 {
     if (!plan->settings.gradients_on_nvme || plan->num_grad_extents > 0) {
@@ -715,8 +717,7 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.pipeline_read &&
         (engine->window.is_closing ||
          engine->window.micro_seen + 1 >= engine->settings.accumulation)) {
-        status =
-            sherdi_program_read_ahead(&engine->run.program); /* the update comes after this pass */
+        status = sherdi_program_read_ahead(&engine->run.program); /* the update follows this pass */
     }
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);

@@ -1,4 +1,4 @@
-/* What this build and this machine have: the text of `sherd env`. */
+/* Reports what this build and this machine have: the text of `sherd env`. */
 #include "collectives/transport.h"
 #include "collectives/world.h"
 #include "kernels/backend.h"
@@ -104,7 +104,7 @@ static const char *yes_or(int is_there, const char *otherwise)
     return is_there ? "yes" : otherwise;
 }
 
-/* In the build, and to be had from this kernel. */
+/* Whether the build has io_uring and this kernel permits it. */
 static int has_uring(void)
 {
     sherdi_ioq_params params = {
@@ -120,7 +120,7 @@ static int has_uring(void)
     return 1;
 }
 
-/* What the build has, then each device, or why there is none. */
+/* Puts what the build has of CUDA, then each device, or why there is none. */
 static void put_cuda(json_t *list)
 {
     char why[256];

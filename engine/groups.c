@@ -1,5 +1,5 @@
-/* What the configuration says of parameter groups (sherd.groups) joins what the program says of them, before a plan is
- * made. Run again it changes nothing. */
+/* Joins what the configuration says of parameter groups (sherd.groups) with what the program says of them, before a plan is made.
+ * A second run changes nothing. */
 #include "engine/run/engine_impl.h"
 
 #include <fnmatch.h>
@@ -30,7 +30,7 @@ static sherd_status contradiction(const char *group, const char *what)
                        group, what);
 }
 
-/* NaN: says nothing. */
+/* Joins one number; NaN: not given. */
 static sherd_status number_join(const char *group, const char *what, double given, double *out)
 {
     if (!isnan(given) && !isnan(*out) && given != *out) {
@@ -91,7 +91,7 @@ static int is_matched(const sherdi_group_settings *given, const char *param)
     return 0;
 }
 
-/* Parameters of the default group go over to the group, which is made when the first one does. */
+/* Moves the parameters of the default group that match to the group, which is made for the first one that matches. */
 static sherd_status matching_move(sherd_engine *engine, const sherdi_group_settings *given,
                                   int *group)
 {
@@ -113,7 +113,7 @@ static sherd_status matching_move(sherd_engine *engine, const sherdi_group_setti
     return SHERD_OK;
 }
 
-/* The program's own group of that name, or the one that an earlier run of this made; -1: there is none. */
+/* Finds the group of that name, which the program or an earlier run of this function made; -1: there is none. */
 static int group_find(const sherd_engine *engine, const char *name)
 {
     for (size_t g = 1; g < engine->model.num_groups; g++) {

@@ -1,5 +1,5 @@
-/* What the plan wants to know of the machine: memory that is free on this host, how many
- * ranks share it. The smallest answer of all ranks counts, so that all plan alike. */
+/* Finds out what the plan has to know of the machine: the memory that is free on this host and its devices, and how many ranks
+ * share it. The ranks take the least favourable answer of all, so that all make the same plan. */
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* The first number of a file, SIZE_MAX when there is none ("max" in a cgroup). */
+/* Returns the first number of a file after a label; SIZE_MAX: there is none ("max" in a cgroup). */
 static size_t file_number(const char *path, const char *label)
 {
     char   line[256];
@@ -60,13 +60,13 @@ size_t sherdi_machine_group_left(const char *folder)
         if (limit == SIZE_MAX || used == SIZE_MAX) {
             continue;
         }
-        used -= cache < used ? cache : 0; /* SIZE_MAX: not told */
+        used -= cache < used ? cache : 0; /* SIZE_MAX: not known, and then not subtracted */
         left = sherdi_min_size(left, limit > used ? limit - used : 0);
     }
     return left;
 }
 
-/* What the environment allows; SIZE_MAX when it says nothing. */
+/* Gives the limit that the environment sets; SIZE_MAX: it sets none. */
 static sherd_status limit_given(size_t *out)
 {
     const char        *text = getenv("SHERD_MEMORY_LIMIT");
@@ -86,8 +86,8 @@ static sherd_status limit_given(size_t *out)
     return SHERD_OK;
 }
 
-/* The group that this process is in, under the folder of its version, and that folder itself: a container shows
- * its own group there. */
+/* Returns what is left in the group of this process, under the folder of its cgroup version, and in that folder itself: in a
+ * container the folder shows the container's own group. */
 static size_t own_group_left(void)
 {
     size_t left = sherdi_min_size(sherdi_machine_group_left("/sys/fs/cgroup"),
@@ -115,7 +115,7 @@ static size_t own_group_left(void)
     return left;
 }
 
-/* What the process itself may take, over what it has. */
+/* Returns what the process may still take by its own limit (RLIMIT_DATA). */
 static size_t own_limit_left(void)
 {
     struct rlimit limit;
@@ -130,7 +130,7 @@ static size_t own_limit_left(void)
     return used * 1024 < most ? most - used * 1024 : 1;
 }
 
-/* Never 0, which means unknown. */
+/* Gives the free bytes, at least 1; 0: unknown. */
 static sherd_status free_memory(size_t *out)
 {
     size_t kib   = file_number("/proc/meminfo", "MemAvailable:");
@@ -145,7 +145,7 @@ static sherd_status free_memory(size_t *out)
     return SHERD_OK;
 }
 
-/* Ranks of this host to a device, when they spread. */
+/* Returns how many ranks of this host share a device, if they spread evenly. */
 static int device_sharers(const sherdi_backend *backend, int ranks)
 {
     int devices =
@@ -181,7 +181,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
     }
     SHERDI_TRY(sherdi_agree_status(world, free_memory(&mine.memory_bytes)));
     for (int r = 0; r < world_size; r++) {
-        /* One rank at a time, through the ordered sum: no memory but the stack's. */
+        /* one rank at a time, through the ordered sum: this takes no memory but the stack's */
         double one[4] = {0, 0, 0, 0};
 
         if (r == sherd_world_rank(world)) {
@@ -197,7 +197,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
         all[3] = r == 0 || one[3] < all[3] ? one[3] : all[3];
     }
     *out = mine;
-    /* ranks may share a device: each is promised no more than its part of what is free */
+    /* ranks may share a device: each is promised only its part of what is free */
     out->device_bytes    = (size_t)all[3] / (size_t)device_sharers(backend, (int)all[1]);
     out->memory_bytes    = (size_t)all[0];
     out->ranks_per_host  = (int)all[1];

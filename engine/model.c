@@ -1,4 +1,4 @@
-/* Declarations of the trainer, checked and kept. See model.h. */
+/* Checks what the trainer declares, and keeps it. See model.h. */
 #include "engine/model.h"
 
 #include "base/checked.h"
@@ -9,17 +9,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Most elements of a model: their bytes, 32 an element with everything, fit a size_t. */
+/* Most elements of a model: all its bytes, at most 32 for each element, fit a size_t. */
 #define MOST_ELEMS (SIZE_MAX / 64)
 
-/* What is held through more acquires than a micro-batch has is held to its end. */
+/* Most `held` of an acquire: more acquires than a micro-batch has mean that the unit is held to its end. */
 #define MOST_HELD (2 * SHERDI_MOST_UNITS)
 
 #define GROW(model, array, count, capacity)                                                        \
     sherdi_grow((model)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,     \
                 sizeof(*(array)))
 
-/* Index of what has that name; -1: nothing has. */
+/* Returns the index that a name stands for; -1: there is no such name. */
 static long long name_find(const struct json_t *names, const char *name)
 {
     const json_t *index = json_object_get(names, name);
@@ -27,7 +27,7 @@ static long long name_find(const struct json_t *names, const char *name)
     return index == NULL ? -1 : (long long)json_integer_value(index);
 }
 
-/* The name comes before what it names; where that fails it is taken out again. */
+/* Adds a name, before the thing that it names is added. If that fails, the caller removes the name again. */
 static sherd_status name_add(struct json_t *names, const char *name, size_t index)
 {
     if (json_object_set_new(names, name, json_integer((json_int_t)index)) != 0) {
@@ -36,7 +36,7 @@ static sherd_status name_add(struct json_t *names, const char *name, size_t inde
     return SHERD_OK;
 }
 
-/* A model of more is a mistake, and would take what memory there is for names and tables. */
+/* Checks a number of declarations. A model with more is a mistake; its names and tables would take all memory there is. */
 static sherd_status count_check(const char *what, size_t count, size_t most)
 {
     if (count >= most) {
@@ -53,7 +53,7 @@ static sherd_status name_check(const char *what, const char *name)
     if (name == NULL || name[0] == '\0') {
         return sherdi_fail(SHERD_E_INVAL, "a %s needs a name; set params.name", what);
     }
-    probe = json_string(name); /* NULL for what the plan could not print as JSON */
+    probe = json_string(name); /* NULL if the plan could not print it as JSON */
     if (probe == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "the name of a %s is not UTF-8", what);
     }
@@ -104,7 +104,7 @@ void sherdi_model_fini(sherdi_model *model)
     memset(model, 0, sizeof(*model));
 }
 
-/* A rate or coefficient of a group: NaN means "as in the configuration". */
+/* Checks a rate or coefficient of a group; NaN: as in the configuration. */
 static sherd_status group_number_check(const char *group, const char *what, double value,
                                        double below)
 {
@@ -300,7 +300,7 @@ sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
     owner  = model->params[param].unit;
     reader = &model->units[unit];
     if (owner == unit) {
-        return SHERD_OK; /* its own parameters are there anyway */
+        return SHERD_OK; /* an acquire has its own parameters anyway */
     }
     for (size_t i = 0; i < reader->num_reads; i++) {
         if (reader->reads[i] == owner) {
@@ -374,13 +374,13 @@ size_t sherdi_model_held(const sherdi_model *model, sherd_pass pass, size_t inde
     if (model->passes[pass].num_uses > 0) {
         return (size_t)model->passes[pass].uses[index].held;
     }
-    /* the reverse of FORWARD says nothing of what its releases nest in */
+    /* the reverse of FORWARD does not say which releases are nested in which */
     return pass == SHERD_EVAL && model->passes[SHERD_FORWARD].num_uses > 0
                ? sherdi_model_held(model, SHERD_FORWARD, index)
                : 0;
 }
 
-/* Items: groups, units, parameters, then one for the passes. */
+/* The items are the groups, the units, the parameters, then one for the passes. */
 size_t sherdi_model_num_items(const sherdi_model *model)
 {
     return model->num_groups + model->num_units + model->num_params + 1;
@@ -405,7 +405,7 @@ static uint64_t unit_hash(const sherdi_model_unit *unit)
     uint64_t hash = hash_text(2, unit->name);
 
     if (unit->has_any_uses ||
-        unit->retains_grads) { /* files of state have that of models without */
+        unit->retains_grads) { /* else the hash is that of files without these */
         hash = sherdi_hash_u64(hash, (uint64_t)(unit->has_any_uses + 2 * unit->retains_grads));
     }
     hash = sherdi_hash_bytes(hash, unit->params, unit->num_params * sizeof(*unit->params));
@@ -420,7 +420,7 @@ static uint64_t param_hash(const sherdi_model_param *param)
     uint64_t hash = hash_text(3, param->name);
 
     hash = sherdi_hash_bytes(hash, fields, sizeof(fields));
-    if (param->dtype >= 0) { /* else as before there were types: state on a drive keeps its hash */
+    if (param->dtype >= 0) { /* else nothing: older state files stay valid */
         hash = sherdi_hash_u64(hash, (uint64_t)param->dtype);
     }
     return sherdi_hash_bytes(hash, param->shape, (size_t)param->ndim * sizeof(param->shape[0]));
@@ -467,7 +467,8 @@ static void param_text(const sherdi_model_param *param, char *text, size_t len_b
     }
 }
 
-/* "the passes forward 0+2 1 2, backward (default), ...", as much as there is room for: +2 is held so long. */
+/* Writes "the passes forward 0+2 1 2, backward (default), ...", as much as there is room for; +2: held through two more
+ * acquires. */
 static void passes_text(const sherdi_model *model, char *text, size_t len_bytes)
 {
     static const char *const NAMES[] = {"forward", "backward", "eval"};

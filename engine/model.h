@@ -1,12 +1,13 @@
-/* What the trainer declared: groups, units, parameters, who reads whom, and the order
- * of the passes. Plain data, the same on every rank; the plan is made from it. */
+/* The model as the trainer declared it: groups, units, parameters, which unit reads which, and the order of the passes. Plain
+ * data, the same on every rank. engine.c fills it before seal; the plan (engine/plan/plan.h) is made from it. */
 #ifndef SHERDI_ENGINE_MODEL_H
 #define SHERDI_ENGINE_MODEL_H
 
 #include "base/mem.h"
 #include "sherd.h"
 
-/* Most units, and acquires of a pass: schedules are made by looking from each at those that follow. */
+/* Most units, and most acquires of a pass. A schedule compares each acquire with those that follow it, which limits their
+ * number. */
 #define SHERDI_MOST_UNITS ((size_t)1 << 17)
 /* Most parameters. */
 #define SHERDI_MOST_PARAMS ((size_t)1 << 20)
@@ -28,9 +29,9 @@ typedef struct sherdi_model_param {
 
 typedef struct sherdi_model_unit {
     char  *name;
-    int   *params; /* in order of declaration */
+    int   *params; /* indices, in order of declaration */
     size_t num_params, cap_params;
-    int   *reads; /* other units that must be there when this one is acquired; no repeats */
+    int   *reads; /* other units that are acquired together with this one; no repeats */
     size_t num_reads, cap_reads;
     int    has_any_uses; /* SHERD_USES_ANY, as the trainer declared it */
     int    retains_grads;
@@ -40,13 +41,13 @@ struct sherdi_optimizer; /* engine/optimizers/optimizer.h */
 
 typedef struct sherdi_model_group {
     char *name;
-    char *optimizer_name;                       /* as its table has it; NULL: the configuration's */
-    const struct sherdi_optimizer *optimizer;   /* the engine finds it by the name; NULL too */
+    char *optimizer_name; /* as in the optimizer's table; NULL: the configuration's */
+    const struct sherdi_optimizer *optimizer;   /* found by that name; NULL too */
     double lr, weight_decay, beta1, beta2, eps; /* NaN: as in the configuration */
     int    exclude_1d;                          /* below 0: as in the configuration */
 } sherdi_model_group;
 
-/* An acquire of a pass: released only after `held` further ones. */
+/* An acquire of a pass; its release comes after `held` further acquires. */
 typedef struct sherdi_model_use {
     int unit;
     int held;
@@ -65,16 +66,16 @@ typedef struct sherdi_model {
     size_t              num_units, cap_units;
     sherdi_model_group *groups;
     size_t              num_groups, cap_groups;
-    sherdi_model_pass   passes[3]; /* as listed by the trainer; see sherdi_model_order */
+    sherdi_model_pass   passes[3]; /* as the trainer listed them; see sherdi_model_order */
     size_t              total_elems, trainable_elems;
     struct json_t      *unit_names, *param_names; /* JSON objects: name to index */
 } sherdi_model;
 
-/** Group 0 is there from the start. */
+/** Makes a model with group 0 only. E_NOMEM. */
 sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem);
 void         sherdi_model_fini(sherdi_model *model);
 
-/** The first of the groups that lists with a number for each count: 0, or 1 where nothing trainable is in group 0. */
+/** Returns the first group that counts in lists with a number for each group: 0, or 1 if no trainable parameter is in group 0. */
 int sherdi_model_first_group(const sherdi_model *model);
 
 sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_params *params,
@@ -82,20 +83,22 @@ sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_param
 sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params *params, int *out);
 sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_param_params *params,
                                     int *out);
-/** The parameter of that name; -1: there is none. */
+/** Returns the parameter of that name; -1: there is none. */
 int          sherdi_model_find_param(const sherdi_model *model, const char *name);
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
 sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
                                    size_t held_acquires);
 sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void *grad);
 
-/** Unit number `index` of a pass: as listed, or by the default orders. */
+/** Return the number of acquires of a pass, and the unit of acquire `index`: as the trainer listed them, else by the default
+ *  orders. */
 size_t sherdi_model_order_len(const sherdi_model *model, sherd_pass pass);
 int    sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index);
-/** Further acquires before it is released; more than there are: to the end of the micro-batch. */
+/** Returns how many further acquires come before the release of acquire `index`; more than there are: it is held to the end of
+ *  the micro-batch. */
 size_t sherdi_model_held(const sherdi_model *model, sherd_pass pass, size_t index);
 
-/** How many items the model is compared by between ranks, and the hash and a short text of each. */
+/** Return how many items the ranks compare of the model, and an item's hash and short text. */
 size_t   sherdi_model_num_items(const sherdi_model *model);
 uint64_t sherdi_model_item_hash(const sherdi_model *model, size_t item);
 void sherdi_model_item_text(const sherdi_model *model, size_t item, char *text, size_t len_bytes);

@@ -1,4 +1,4 @@
-/* Looking inside an engine: fingerprints, the plan, bytes planned, held and moved, its counters. */
+/* Reports of an engine: fingerprints, the plan, bytes planned, held and moved, predictions, counters. */
 #include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
 
@@ -34,7 +34,7 @@ static sherd_status fingerprint_check(sherd_engine *engine, const void *out, con
     return engine->phase == SHERDI_PHASE_SEALED ? sherdi_engine_start(engine) : SHERD_OK;
 }
 
-/* Adds the shares of the ranks; where every rank has everything, one share is all. */
+/* Adds the shares of the ranks; if every rank has everything, one share is all. */
 static sherd_status fingerprint_sum(sherd_engine *engine, sherd_status status, uint64_t share,
                                     int is_shared_out, uint64_t *out)
 {
@@ -83,7 +83,7 @@ sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, ui
 
 /* ---------------------------------------------------------------- plan ---- */
 
-/* The sealed plan, or one made for this call from what is declared so far. */
+/* Gives the sealed plan, or one that is made for this call from what is declared so far; plan_return gives it back. */
 static sherd_status plan_borrow(sherd_engine *engine, sherdi_plan **out)
 {
     sherdi_machine machine = {.ranks_per_host =
@@ -120,7 +120,7 @@ sherd_status sherd_engine_plan(sherd_engine *engine, sherd_plan_format format, s
     return status;
 }
 
-/* Where the report has the bytes of each purpose. */
+/* The fields of the report that have the bytes of each purpose. */
 #define PURPOSE(id, name)                                                                          \
     [SHERDI_MEM_##id] = {offsetof(sherd_memory_report, name##_planned),                            \
                          offsetof(sherd_memory_report, name##_held)}
@@ -179,13 +179,13 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     return SHERD_OK;
 }
 
-/* All that the world has sent and the store has moved since its beginning. */
+/* Counts what the world has sent since seal, and what the store has moved. */
 static void traffic_count(const sherd_engine *engine, sherd_traffic_report *out)
 {
     sherdi_io_traffic files = {0};
     uint64_t          received;
 
-    if (engine->store.queue != NULL) { /* what was read ahead counts, however fast the drive is */
+    if (engine->store.queue != NULL) { /* reads ahead count, however fast the drive is */
         sherdi_ioq_settle(engine->store.queue);
         files = sherdi_ioq_traffic(engine->store.queue);
     }
@@ -287,7 +287,7 @@ static const char *part_encoding(const sherdi_segment *segment, int part)
                                              : sherdi_encoding_name(segment->encodings[part]);
 }
 
-/* Of all segments that have it so. */
+/* Sums a part over all segments that store it in this encoding. */
 static sherd_state_part part_sum(const sherdi_plan *plan, const sherdi_optimizer *optimizer,
                                  int part, const char *encoding)
 {
@@ -312,7 +312,7 @@ static sherd_state_part part_sum(const sherdi_plan *plan, const sherdi_optimizer
     return sum;
 }
 
-/* The bf16 values that extents on storage have beside what their masters lack. */
+/* Sums the bf16 values that extents on storage have in addition to the halves of the masters. */
 static sherd_state_part values_sum(const sherdi_plan *plan, const sherdi_optimizer *optimizer)
 {
     sherd_state_part sum = {.struct_size = sizeof(sum),

@@ -1,4 +1,4 @@
-/* State files that runs left on a drive, as programs and `sherd state` see them. */
+/* The state files that runs left on a drive: finds and removes them for programs and `sherd state`. */
 #include "engine/run/state_note.h"
 #include "sherd_tools.h"
 
