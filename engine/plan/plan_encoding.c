@@ -38,7 +38,7 @@ static void master_encode(const sherdi_settings *settings, sherdi_segment *segme
     }
 }
 
-/* Persistent parameters are few and rest on the device. With bf16_beside and the state in host memory, their masters stay fp32. */
+/* Persistent parameters are few and rest on the device. With bf16_beside and state in host memory, their masters stay fp32. */
 static int can_be_encoded(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     int is_apart = segment->kind == SHERDI_SEGMENT_PERSISTENT && sherdi_plan_offloads_state(plan) &&

@@ -9,7 +9,7 @@
     sherdi_grow((plan)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,      \
                 sizeof(*(array)))
 
-/* The least elements of a piece of parameters: a piece begins at a whole page in any type. */
+/* Pieces of parameters begin at multiples of this number of elements, which are whole pages in any type. */
 #define PIECE_ELEMS (SHERD_ALIGN_BYTES / 2)
 
 int sherdi_plan_offloads_state(const sherdi_plan *plan)

@@ -96,8 +96,8 @@ static int is_there(const sherdi_program *program, int unit, size_t offset)
     return state->is_gathered && (state->held > 0 || state->gathered_at == offset);
 }
 
-/* Returns a unit other than `unit` that is gathered inside the bytes from `offset` on that `unit` needs; `is_held`: held units
- * only. -1: there is none. */
+/* Returns another unit whose gathered bytes overlap those that `unit` would take at `offset`; `is_held`: held units only. -1:
+ * there is none. */
 static int in_the_way(const sherdi_program *program, int unit, size_t offset, int is_held)
 {
     const sherdi_plan *plan = program->plan;

@@ -427,7 +427,7 @@ static int is_all(const value_range *f, const cuts *c)
     return f->is_last && (c->end == f->param_end || c->end == c->border);
 }
 
-/* Where the half of a block's masters is that the parameter is; `state` is where the block's state is now. */
+/* Returns where the parameter's half of a block's masters is; `state` is where the block's state is now. */
 static sherdi_range half_at(const value_range *f, const sherdi_block *block, sherdi_range state)
 {
     sherdi_range values;

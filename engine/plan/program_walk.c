@@ -424,7 +424,8 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
         (uint64_t)(sweep->reads_direction + sweep->writes_direction) * sizeof(float);
     uint64_t param = sweep->writes_param && segment->has_master ? sherdi_compute_bytes(segment) : 0;
 
-    param += sherdi_segment_is_beside(segment) ? sherdi_compute_bytes(segment) : 0; /* it is read */
+    param +=
+        sherdi_segment_is_beside(segment) ? sherdi_compute_bytes(segment) : 0; /* it is read too */
 
     op->moves[sherdi_is_on_device(op->space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
         parts_bytes(segment, op->elems, sweep->reads) +

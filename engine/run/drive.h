@@ -49,13 +49,13 @@ sherd_status sherdi_drive_open(sherdi_drive *drive, size_t count, sherdi_order *
                                const sherdi_drive_others *others, sherdi_mem *mem);
 /** Waits for the transfers under way. Accepts a drive that was never opened. */
 void sherdi_drive_close(sherdi_drive *drive);
-/** Gives a transfer to the drive; the next poll starts it if it can. Before that poll, the caller enters the operation into the order
- *  (sherdi_order_enter) under the number that this returns. Waits only if there is no room. */
+/** Gives a transfer to the drive; the next poll starts it if it can. Before that poll, the caller enters the operation into the
+ *  order (sherdi_order_enter) under the number that this returns. Waits only if there is no room. */
 uint64_t sherdi_drive_give(sherdi_drive *drive, const sherdi_transfer *transfer);
 /** Starts the transfers that can start, and notes which ones are over. Never blocks. */
 void sherdi_drive_poll(sherdi_drive *drive);
-/** Waits until the transfer is over. Returns its failure, or that of an earlier one of its ring, as long as no other transfer has
- *  taken its entry. */
+/** Waits until the transfer is over. Returns its failure, or that of an earlier transfer of its ring; SHERD_OK if another
+ *  transfer has taken its entry since. */
 sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number);
 /** Waits until all given transfers are over. Returns the first failure. */
 sherd_status sherdi_drive_wait_all(sherdi_drive *drive);

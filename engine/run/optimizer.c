@@ -109,7 +109,7 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_s
                       .initial     = settings->adagrad.initial,
     };
 
-    if (optimizer->with_momentum == NULL) { /* a momentum is no beta, and stays, as in DeepSpeed */
+    if (optimizer->with_momentum == NULL) { /* a momentum is not scheduled, as in DeepSpeed */
         sherdi_schedule_betas(&settings->schedule, &point, betas);
     }
     out.beta1 = betas[0];

@@ -11,8 +11,8 @@
  * later operation by now, so who waits for the older one waits for that. */
 #define SHERDI_RUN_EVENTS 64
 
-/* Takes a block's values for a checkpoint (SHERDI_OP_SAVE), or gives them (SHERDI_OP_LOAD): sherdi_run_block_get and
- * sherdi_run_block_put. */
+/* Handles a block for a checkpoint: takes its values with sherdi_run_block_get (SHERDI_OP_SAVE), or gives them with
+ * sherdi_run_block_put (SHERDI_OP_LOAD). */
 typedef sherd_status (*sherdi_block_fn)(void *ctx, const sherdi_op *op);
 
 typedef struct sherdi_run {

@@ -24,7 +24,7 @@ typedef struct sherdi_store {
     int               is_resumed;
     int               is_worth_keeping; /* the state's file holds a generation */
     int               is_changed;       /* this engine has committed a generation */
-    /* The generation that every rank knows all ranks to have; some ranks may have the next one already */
+    /* The generation of which every rank knows that all ranks have it; some may have the next one already */
     uint64_t      agreed;
     sherdi_ending ending; /* of the run: its files are removed when all ranks agree */
 } sherdi_store;
@@ -36,9 +36,9 @@ sherd_status sherdi_store_open(sherd_engine *engine);
 /** Closes them, before the engine's memory is freed. */
 void sherdi_store_close(sherd_engine *engine);
 
-/** Changes the generation. SHERDI_OP_COMMIT: what was written becomes the live one, with `record`. SHERDI_OP_ABANDON: what was
- *  written is forgotten. SHERDI_OP_ROLLBACK: the generation before becomes the live one again, and its record comes to `record`.
- *  Does nothing on a tier without generations. */
+/** Changes the generation of the state. SHERDI_OP_COMMIT makes what was written the live generation, with `record`.
+ *  SHERDI_OP_ABANDON forgets what was written. SHERDI_OP_ROLLBACK makes the generation before the live one again, and gives its
+ *  record in `record`. Does nothing on a tier without generations. */
 sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
                                      sherdi_state_record *record);
 
