@@ -424,8 +424,7 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
         (uint64_t)(sweep->reads_direction + sweep->writes_direction) * sizeof(float);
     uint64_t param = sweep->writes_param && segment->has_master ? sherdi_compute_bytes(segment) : 0;
 
-    param +=
-        sherdi_segment_is_beside(segment) ? sherdi_compute_bytes(segment) : 0; /* it is read too */
+    param += sherdi_segment_is_beside(segment) ? sherdi_compute_bytes(segment) : 0; /* it is read */
 
     op->moves[sherdi_is_on_device(op->space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
         parts_bytes(segment, op->elems, sweep->reads) +
@@ -530,7 +529,7 @@ static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
     return sherdi_walk_publishes(walk) ? master_publish(program, segment, block, param) : SHERD_OK;
 }
 
-/* Leaves a block as it is, but counts its fingerprint. What was read ahead for it is used up as usual. */
+/* Leaves a block as it is; an update counts its fingerprint. What was read ahead for the block is used up as usual. */
 static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
 {
