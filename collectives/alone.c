@@ -1,6 +1,6 @@
-/* Worlds that have nobody to call, so that world.c answers their collectives: one rank by itself (self), and one
- * rank that stands for one of a machine described (sim): what plans for large worlds are made on. Here are
- * their memory, promised and given on first touch, and how they are made. */
+/* Worlds that call nobody, so tickets.c answers their collectives: `self` has one rank, and `sim` stands for one rank of a
+ * described machine, for the plans of large worlds. This file creates them and allocates their memory, whose pages come on
+ * first touch. */
 #include "collectives/procs.h"
 #include "sherd_tools.h"
 
@@ -19,8 +19,8 @@ typedef struct alone_block {
 
 typedef struct alone_world {
     sherd_world      world;
-    sherdi_simulated machine; /* of a simulated one */
-    alone_block     *blocks;  /* memory that was given out */
+    sherdi_simulated machine; /* of a simulated world */
+    alone_block     *blocks;  /* memory that was allocated */
     size_t           capacity;
 } alone_world;
 
@@ -206,5 +206,5 @@ sherd_status sherd_world_simulate_with(int rank, int world_size,
     return alone_create(&SIM_OPS, rank, world_size, &world_params, &machine, out);
 }
 
-/* Holds nobody: sherd_world_simulate makes one. */
+/* Holds no ranks: sherd_world_simulate creates its worlds. */
 const sherdi_transport sherdi_transport_sim = {.name = "sim", .is_built = 1};

@@ -1,4 +1,4 @@
-/* What the engine and the program call: arguments are checked, bytes counted, and the call handed to tickets.c. */
+/* The calls of the engine and of the program: they check the arguments, hand the call to tickets.c, and count its bytes. */
 #include "collectives/world_impl.h"
 
 #include "base/checked.h"
@@ -15,7 +15,7 @@ static int ranges_overlap(const void *a, size_t a_bytes, const void *b, size_t b
     return at_a < at_b + b_bytes && at_b < at_a + a_bytes;
 }
 
-/* world_size slices fit an address, and the buffers are there. */
+/* Checks that world_size slices fit into the address space, and that the buffers are not NULL. */
 static sherd_status slices_check(const sherd_world *world, world_call_kind kind, const void *send,
                                  const void *recv, size_t slice_bytes)
 {
@@ -147,7 +147,7 @@ static void traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t receiv
     (void)atomic_fetch_add_explicit(&world->received_bytes, received_bytes, memory_order_relaxed);
 }
 
-/* To and from every other rank one slice. */
+/* Counts one slice to every other rank, and one from it. */
 static void traffic_add_slices(sherd_world *world, size_t slice_bytes)
 {
     uint64_t bytes = sherdi_wire_all_gather(world->world_size, slice_bytes);
@@ -270,7 +270,7 @@ sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *a
     return sherdi_world_all_gather(world, &args, NULL);
 }
 
-/* The values that rank r adds up are slice r of a portion; behind the last value are zeros. */
+/* Rank r adds up slice r of a portion. The portion is padded with zeros. */
 static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t count, size_t slice)
 {
     size_t    words   = slice * (size_t)world->world_size;
@@ -323,7 +323,7 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
     return SHERD_OK;
 }
 
-/* One portion: values[i] = ((v of rank 0 + v of rank 1) + ...). The simulated ranks all have mine. */
+/* Sums one portion: values[i] = ((v of rank 0 + v of rank 1) + ...). All simulated ranks have this rank's values. */
 static sherd_status sum_portion(sherd_world *world, double *values, size_t count)
 {
     int           is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;

@@ -1,4 +1,4 @@
-/* A world of processes at a given address, or of threads. See env.c for what launchers set. */
+/* Creates a world of processes at a given address, or of threads. env.c reads what launchers set, and then comes here. */
 #include "collectives/procs.h"
 #include "collectives/transport.h"
 
@@ -8,7 +8,7 @@ static int can_hold(const sherdi_transport *transport, int world_size)
            (world_size == 1 && (transport->holds & SHERDI_TRANSPORT_ALONE) != 0);
 }
 
-/* The one that is named, or the first that can hold the ranks. */
+/* Chooses the named transport, or the first that can hold the ranks. */
 static sherd_status transport_choose(const char *name, int rank, int world_size,
                                      const sherdi_transport **out)
 {

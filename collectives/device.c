@@ -1,5 +1,5 @@
-/* A world on a device: which one it is, the lane of its collectives, tickets as events of that lane, and the
- * memory that all ranks allocate together. world.c calls it; on the CPU there is nothing of this. */
+/* The device of a world: which device it is, the lane of its collectives, tickets as events of that lane, and device memory
+ * that all ranks allocate together. world.c and tickets.c call it; a world on the CPU has none of this. */
 #include "collectives/world_impl.h"
 
 #include "base/checked.h"
@@ -29,7 +29,7 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
         return sherdi_world_backend_kind(out, &kind);
     }
     SHERDI_TRY(sherdi_api_check(given, SHERDI_API_WORLD_PARAMS));
-    memcpy(out, given, given->struct_size); /* a program of an earlier version knew less of it */
+    memcpy(out, given, given->struct_size); /* an earlier version's program has fewer fields */
     out->struct_size = sizeof(*out);
     if (out->timeout_ns < 0 || out->cpu_threads < 0 || out->local_rank < -1 || out->device < -1) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -199,7 +199,7 @@ void sherdi_world_device_free(sherd_world *world, void *memory)
         world_block *block = &world->device.blocks[i];
 
         if (block->memory == memory) {
-            (void)sherdi_lane_wait(world->backend); /* its failure is told by the next call */
+            (void)sherdi_lane_wait(world->backend); /* the next call reports its failure */
             if (world->ops->memory_leave != NULL && world->world_size > 1) {
                 world->ops->memory_leave(world, block->handle);
             }
@@ -223,7 +223,7 @@ size_t sherdi_world_reserved_bytes(const sherd_world *world)
     return world->device.receive_bytes;
 }
 
-/* The old room goes first: two of them would not fit where one is planned. */
+/* Frees the old room first, because the plan has space for one only. */
 sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes)
 {
     size_t       bytes = sherdi_world_reserve_bytes(world, whole_bytes);
@@ -275,8 +275,8 @@ size_t sherdi_world_taken_bytes(const sherd_world *world)
 
 /* ---------------------------------------------------------------- tickets -- */
 
-/* An event is recorded again after WORLD_EVENTS tickets. Then it stands for a later call of the same lane, and
- * who waits for it waits for the earlier one too. */
+/* An event is recorded again after WORLD_EVENTS tickets. It then stands for a later call on the same lane; waiting for that
+ * call includes the earlier one. */
 static sherdi_event *ticket_event(const sherd_world *world, sherdi_ticket ticket)
 {
     return world->device.events[(ticket - 1) % WORLD_EVENTS];
@@ -294,8 +294,7 @@ void sherdi_world_thread_begin(const sherd_world *world)
     }
 }
 
-/* With other ranks in it a lane may stand still because one of them is dead: so the wait looks at the
- * world, too. */
+/* With other ranks, the lane may stand still because one of them is dead. So the wait also looks at the world's failure. */
 sherd_status sherdi_world_lane_wait(sherd_world *world, sherdi_ticket ticket)
 {
     const sherdi_device_ops *device = world->backend->device;

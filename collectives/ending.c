@@ -1,5 +1,6 @@
-/* The end of what all ranks have: each says so when it comes there, and waits a while for the others. Told beside
- * the calls of the world (tell_ending), so that a rank that never comes holds up nobody's collectives. */
+/* Endings: the end of something that all ranks have. Each rank tells the others when it comes to the end, and waits for them
+ * up to a limit. This goes beside the calls of the world (tell_ending), so a rank that never comes does not hold up
+ * collectives. */
 #include "collectives/world_impl.h"
 
 #include "base/clock.h"
@@ -64,7 +65,8 @@ void sherdi_world_ending_note(sherd_world *world, uint64_t key, int is_agreed)
     }
 }
 
-/* Under the lock: 1 when every other rank has agreed and none has refused. */
+/* Waits until all others have agreed, one has refused, the world has failed, or the time is up. Returns 1 if all others have
+ * agreed and none has refused. Call it under the lock. */
 static int others_await(sherd_world *world, const sherdi_ending *ending, int64_t until_ns)
 {
     const struct timespec until = {.tv_sec  = (time_t)(until_ns / 1000000000),
@@ -77,7 +79,7 @@ static int others_await(sherd_world *world, const sherdi_ending *ending, int64_t
     return ending->num_agreed == world->world_size - 1 && ending->num_refused == 0;
 }
 
-/* Takes it from the list; whether all have agreed. */
+/* Waits in this way, removes the ending from the list, and returns whether all have agreed. */
 static int others_wait(sherd_world *world, sherdi_ending *ending, int64_t most_ns)
 {
     world_endings  *endings = &world->endings;
@@ -110,7 +112,7 @@ int sherdi_world_ending_close(sherd_world *world, sherdi_ending *ending, int is_
     is_all = others_wait(world, ending, is_agreed && has_words ? most_ns : 0) || is_alone;
     if (has_words && is_agreed && !is_all && most_ns > 0) {
         world->ops->tell_ending(world, ending->key,
-                                0); /* who comes later keeps what this one kept */
+                                0); /* ranks that come later then keep what this rank keeps */
     }
     *ending = (sherdi_ending){0};
     return is_agreed && is_all;

@@ -1,4 +1,4 @@
-/* The failure of a world, and the sentences about calls that all transports say alike. */
+/* The failure of a world, and texts about calls and ranks that all transports use. */
 #include "collectives/world_impl.h"
 
 #include "base/clock.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Between looks at what does not wake us: first the core is given away, then time. */
+/* How to wait for something that does not wake us: first yield the core so many times, then sleep between the looks. */
 #define LOOKS_BEFORE_SLEEP 2000
 #define SLEEP_NS           50000
 
@@ -71,7 +71,7 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     }
     world->failure_status = status;
     (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
-    /* Whoever sees this world failed sees those split from it so, too. */
+    /* Fails the worlds that were split from this one first, so that whoever sees this one's failure also sees theirs. */
     sherdi_family_failed(world);
     atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
     sherdi_world_endings_wake(&world->endings);
@@ -87,7 +87,7 @@ sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const ch
     (void)vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     sherdi_world_set_failed(world, status, text);
-    status = sherdi_world_status(world); /* perhaps an earlier one */
+    status = sherdi_world_status(world); /* perhaps of an earlier failure */
     if (world->ops->abort != NULL) {
         world->ops->abort(world, world->failure_text);
     }
@@ -99,7 +99,7 @@ sherd_status sherdi_world_status(sherd_world *world)
     if (!sherdi_world_has_failed(world)) {
         return SHERD_OK;
     }
-    /* Another thread is between its two stores: it tells the worlds split from this one, and waits for nobody. */
+    /* Another thread is between its two stores. It fails the worlds that were split from this one, and waits for nobody. */
     while (atomic_load_explicit(&world->failure_state, memory_order_acquire) != WORLD_HAS_FAILED) {
         (void)sched_yield();
     }

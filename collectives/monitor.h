@@ -1,7 +1,7 @@
-/* Notices that a rank has died, given up or left, whatever the transport is doing: the
- * connections of the rendezvous stay open, a star around rank 0, and one thread per process
- * watches them. An end without a goodbye is a death. Children that the program forks do not
- * hold the connections (base/fork.h), so it is noticed whether they live or not. */
+/* The monitor notices that a rank has died, given up or left, whatever the transport is doing. The connections of the
+ * rendezvous stay open, as a star around rank 0, and one thread per process watches them. A connection that ends without a
+ * goodbye means that the process has died. Children that the program forks do not hold the connections (base/fork.h), so a
+ * death is noticed whether they live or not. */
 #ifndef SHERDI_COLLECTIVES_MONITOR_H
 #define SHERDI_COLLECTIVES_MONITOR_H
 
@@ -11,16 +11,16 @@ typedef struct sherdi_monitor sherdi_monitor;
 
 typedef struct monitor_params {
     sherd_world *world;
-    rendezvous  *meeting; /* the monitor takes its connections; the cards are read for sentences */
-    /* On the monitor's thread. The world failed: the sentence says by whom; `has_died`: by the
-     * end of a process. */
+    rendezvous  *meeting; /* the monitor takes its connections; messages use its cards */
+    /* Called on the monitor's thread when the world has failed: `text` names the rank, and `has_died` says that its process
+     * has ended. */
     void (*failed)(sherd_world *world, sherd_status status, const char *text, int has_died);
-    /* A rank left properly: an error only for who still needs it. */
+    /* Called on the monitor's thread when a rank has left properly, which is an error only for a rank that still needs it. */
     void (*left)(sherd_world *world, int rank);
 } monitor_params;
 
 sherd_status sherdi_monitor_start(const monitor_params *params, sherdi_monitor **out);
-/** Any thread, never blocks: tells all ranks. */
+/** Tells all ranks. Any thread may call it; it never blocks. */
 void sherdi_monitor_tell(sherdi_monitor *monitor, sherd_status status, const char *text);
 void sherdi_monitor_tell_ending(sherdi_monitor *monitor, uint64_t key, int is_agreed);
 /** Says goodbye and ends the thread. Accepts NULL. */

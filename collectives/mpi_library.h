@@ -1,5 +1,6 @@
-/* The functions and objects of Open MPI that are used, of a library that is opened at run time: so one binary runs
- * anywhere. mpi.h's own names of objects (MPI_COMM_WORLD, MPI_BYTE) would have to be linked: the struct has them. */
+/* The functions and objects of Open MPI that sherd uses. The library is opened at run time, so that one binary runs with MPI
+ * and without it. mpi.h's own names of objects (MPI_COMM_WORLD, MPI_BYTE) would have to be linked; the struct has these
+ * objects instead. */
 #ifndef SHERDI_COLLECTIVES_MPI_LIBRARY_H
 #define SHERDI_COLLECTIVES_MPI_LIBRARY_H
 
@@ -7,7 +8,7 @@
 
 #include <mpi.h>
 
-/* Each is MPI_<name> as mpi.h declares it. */
+/* Each is MPI_<name>, as mpi.h declares it. */
 #define MPI_FUNCTIONS(_)                                                                           \
     _(Cancel)                                                                                      \
     _(Comm_free)                                                                                   \
@@ -30,7 +31,7 @@
     _(Test)                                                                                        \
     _(Testall)
 
-/* Each is the address of ompi_<symbol>, of the type that mpi.h gives it. */
+/* Each is the address of the named symbol, with the type that mpi.h gives it. */
 #define MPI_OBJECTS(_)                                                                             \
     _(MPI_Comm, comm_world, "ompi_mpi_comm_world")                                                 \
     _(MPI_Comm, comm_null, "ompi_mpi_comm_null")                                                   \
@@ -47,10 +48,10 @@ typedef struct mpi_api {
 #undef MEMBER
 } mpi_api;
 
-/** Of the process; constant once sherdi_mpi_load has returned 1. */
+/** One for the process; constant once sherdi_mpi_load has returned 1. */
 extern mpi_api sherdi_mpi_api;
 
-/** Finds the MPI that this process has, else opens one (SHERD_MPI_LIBRARY): 1, or 0 with one sentence in `why`. */
+/** Finds the MPI that this process has loaded, or opens one (SHERD_MPI_LIBRARY). Returns 1, or 0 with one sentence in `why`. */
 int sherdi_mpi_load(char *why, size_t why_bytes);
 
 #endif

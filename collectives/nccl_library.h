@@ -1,10 +1,10 @@
-/* The functions of NCCL that are used, of a library that is opened at run time: so one binary runs anywhere. */
+/* The functions of NCCL that sherd uses. The library is opened at run time, so that one binary runs with NCCL and without it. */
 #ifndef SHERDI_COLLECTIVES_NCCL_LIBRARY_H
 #define SHERDI_COLLECTIVES_NCCL_LIBRARY_H
 
 #include <nccl.h>
 
-/* Each is nccl<name> as nccl.h declares it. */
+/* Each is nccl<name>, as nccl.h declares it. */
 #define NCCL_FUNCTIONS(_)                                                                          \
     _(GetVersion)                                                                                  \
     _(GetUniqueId)                                                                                 \
@@ -31,7 +31,7 @@ typedef struct nccl_api {
 #define MEMBER(name) __typeof__(nccl##name) *name;
     NCCL_FUNCTIONS(MEMBER)
 #undef MEMBER
-    /* Younger than the oldest header that will do; NULL in a library without them. */
+    /* Newer than the oldest header that sherd supports; NULL where the library lacks them. */
     ncclResult_t (*CommRegister)(const ncclComm_t comm, void *memory, size_t len, void **handle);
     ncclResult_t (*CommDeregister)(const ncclComm_t comm, void *handle);
     ncclResult_t (*AlltoAll)(const void *send, void *recv, size_t count, ncclDataType_t type,
@@ -43,7 +43,7 @@ typedef struct nccl_api {
     ncclResult_t (*MemFree)(void *memory);
 } nccl_api;
 
-/** Of the process; constant once sherdi_nccl_version has returned one. */
+/** One for the process; constant once sherdi_nccl_version has returned a version. */
 extern nccl_api sherdi_nccl_api;
 
 #endif

@@ -1,9 +1,8 @@
-/* What the ranks of one host do between meetings. See peers.h.
+/* The calls of ranks of one host: what they do between meetings. See peers.h.
  *
- * Where all ranks pass world memory, each reads its peers' bytes where they lie: one copy, no
- * staging, and a second meeting at the end so that nobody changes what is still being read.
- * Device memory of ranks of one process is read in place too (peers_device.h).
- * All other memory goes through the bounce buffers, portion by portion. */
+ * If all ranks pass world memory, each reads its peers' bytes in place. That takes one copy and no staging, and a second
+ * meeting at the end, so that nobody changes what others still read. Ranks of one process also read device memory in place
+ * (peers_device.h). All other memory goes through the bounce buffers, portion by portion. */
 #include "collectives/peers_device.h"
 
 #include "base/checked.h"
@@ -11,7 +10,8 @@
 
 #include <string.h>
 
-/* Every rank passed memory that the others reach. Decided by what all published, so all decide alike. */
+/* Returns whether every rank passed memory that the others can reach. It depends on what all have published, so all ranks get
+ * the same answer. */
 static int sends_are_shared(const sherdi_peers *peers)
 {
     int are_shared = 1;
@@ -46,7 +46,7 @@ static sherd_status address_read(const sherdi_peers *peers, int index, peers_add
     return SHERD_OK;
 }
 
-/* The half that is published at the next meeting, and the one of the last meeting. */
+/* The half that this rank publishes at the next meeting; the half that a rank published at the last one. */
 static unsigned char *half_to_fill(const sherdi_peers *peers)
 {
     return peers->bounce + ((size_t)peers->me * 2 + ((peers->meetings + 1) & 1)) * PEERS_HALF_BYTES;
@@ -64,7 +64,7 @@ static void copy(const sherdi_peers *peers, void *dst, const void *src, size_t l
     }
 }
 
-/* Each begins with its neighbour, so that not all read one rank's memory at once. */
+/* Returns the rank to read from in a step. Each rank starts at its neighbour, so that not all read one rank's memory at once. */
 static int neighbour(const sherdi_peers *peers, int step)
 {
     return (peers->me + step) % peers->count;
@@ -98,7 +98,7 @@ static int is_on_device(const sherdi_peers *peers)
     return peers->lane != peers->world->host;
 }
 
-/* Chooses the lane of a call by its flags. */
+/* Returns the world's peers, with the lane that the call's flags ask for. */
 static sherdi_peers *peers_of(sherd_world *world, uint32_t flags)
 {
     sherdi_peers *peers = world->peers;
@@ -121,7 +121,7 @@ static sherd_status call_begin(sherdi_peers *peers, const peers_note *note)
                                : sherdi_peers_meet_with(peers, note, NULL, 0);
 }
 
-/* After reading in place: nobody changes what others still read. */
+/* Ends a call that read in place: after it, nobody reads the buffers any more. */
 static sherd_status call_end(sherdi_peers *peers)
 {
     return is_on_device(peers) ? sherdi_peers_device_end(peers->device) : sherdi_peers_meet(peers);
@@ -135,7 +135,7 @@ static unsigned char *gather_slice(const sherdi_peers *peers, const sherdi_all_g
     return (unsigned char *)args->recv + (size_t)peers->ranks[index] * args->slice_bytes;
 }
 
-/* The peers' senders lie where mine lies, or, in place, at their own slice. */
+/* The peers' send buffers are at the same position as mine, or, if the gather is in place, at their own slices. */
 static sherd_status gather_stable(sherdi_peers *peers, const sherdi_all_gather_args *args)
 {
     int           is_in_place = args->send == gather_slice(peers, args, peers->me);
@@ -170,7 +170,7 @@ static sherd_status gather_in_place(sherdi_peers *peers, const sherdi_all_gather
     return call_end(peers);
 }
 
-/* In place this rank's own slice is not written, not even with what it has: others may read it meanwhile. */
+/* If the gather is in place, this rank's own slice is not written, not even with the same bytes: others may be reading it. */
 static void gather_mail(sherdi_peers *peers, const sherdi_all_gather_args *args)
 {
     for (int i = 0; i < peers->count && args->slice_bytes > 0; i++) {
@@ -245,13 +245,13 @@ static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind
     return note;
 }
 
-/* A share of a half for each rank of the host, in whole elements and cache lines. */
+/* Bytes of a half for each rank of the host, a multiple of the cache line and so of every element. */
 static size_t share_bytes(const sherdi_peers *peers)
 {
     return PEERS_HALF_BYTES / (size_t)peers->count / 64 * 64;
 }
 
-/* Elements [first, first + count) of every slice of this host to my half, a share for each. */
+/* Copies bytes of every other rank's slice, from `first_byte` on, to this rank's half, one share for each. */
 static void shares_fill(const sherdi_peers *peers, const unsigned char *send, size_t slice_bytes,
                         size_t first_byte, size_t len_bytes)
 {
@@ -265,7 +265,8 @@ static void shares_fill(const sherdi_peers *peers, const unsigned char *send, si
     }
 }
 
-/* What a rank of this host sends me: from `first_byte` on of its bytes for my slice. */
+/* Finds what a rank of this host sends to this rank: from `first_byte` of its send buffer on if shared, else its bytes in the
+ * bounce buffer. */
 static sherd_status source_find(sherdi_peers *peers, const unsigned char *send, int is_shared,
                                 size_t first_byte, int index, const unsigned char **out)
 {
@@ -282,7 +283,8 @@ static sherd_status source_find(sherdi_peers *peers, const unsigned char *send, 
     return SHERD_OK;
 }
 
-/* srcs of this host's ranks: their `len_bytes` for my slice, where this rank's lane can add them up. */
+/* Sets `srcs` for the ranks of this host to `len_bytes` of their data for this rank's slice, at an address where this rank's
+ * lane can add them up. */
 static sherd_status srcs_find(sherdi_peers *peers, const unsigned char *send, int is_shared,
                               size_t slice_bytes, size_t first_byte, size_t len_bytes)
 {
@@ -310,7 +312,7 @@ static void srcs_reduce(sherdi_peers *peers, const sherdi_reduction_args *args, 
                               count_elems, peers->dsts, num_more_dsts);
 }
 
-/* One reduction, with what does not change from portion to portion. */
+/* A reduction: what does not change from portion to portion. */
 typedef struct scatter_work {
     const sherdi_reduction_args *args;
     size_t                       elem_bytes;
@@ -318,7 +320,7 @@ typedef struct scatter_work {
     int                          is_shared;
 } scatter_work;
 
-/* Elements that are summed at once, of `count`. */
+/* Returns how many of `count` elements are summed at once. */
 static size_t scatter_portion(const sherdi_peers *peers, const scatter_work *work, size_t count)
 {
     if (!work->is_shared) {
@@ -329,8 +331,8 @@ static size_t scatter_portion(const sherdi_peers *peers, const scatter_work *wor
                : count;
 }
 
-/* Elements [first, first + count) of my slice, which the wire has under way; hosts may cut them
- * further, each by its own bounce buffer. */
+/* Sums elements [first, first + count) of this rank's slice, whose transfer from other hosts was started. A host may cut them
+ * further, by its own bounce buffers. */
 static sherd_status scatter_portions(sherdi_peers *peers, const scatter_work *work, size_t first,
                                      size_t count)
 {
@@ -370,7 +372,7 @@ sherd_status sherdi_peers_reduce_scatter(sherd_world *world, const sherdi_reduct
 
     SHERDI_TRY(call_begin(peers, &note));
     work.is_shared = sends_are_shared(peers);
-    /* What goes between hosts is cut alike on all of them. */
+    /* Transfers between hosts are cut in the same way on all hosts. */
     portion = wire != NULL ? wire->portion_bytes / work.elem_bytes : args->slice_elems;
     for (size_t first = 0; first < args->slice_elems; first += portion) {
         size_t count = sherdi_min_size(portion, args->slice_elems - first);
@@ -383,7 +385,7 @@ sherd_status sherdi_peers_reduce_scatter(sherd_world *world, const sherdi_reduct
     return work.is_shared ? call_end(peers) : SHERD_OK;
 }
 
-/* Reduces my slice once and stores it to every rank's result: no gathering afterwards. */
+/* Sums this rank's slice once and stores it in every rank's result, so no gather is needed. */
 static sherd_status all_reduce_push(sherdi_peers *peers, const sherdi_reduction_args *args,
                                     size_t slice_bytes)
 {
@@ -408,7 +410,7 @@ sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_
     peers_note    note  = reduction_note(peers, CALL_ALL_REDUCE, args);
 
     if (peers->wire != NULL || (is_on_device(peers) && peers->device->is_spread)) {
-        return sherdi_world_all_reduce_in_two(world, args); /* not all results are in reach */
+        return sherdi_world_all_reduce_in_two(world, args); /* this rank cannot reach all results */
     }
     note.recv = address_of(peers, args->recv, note.len_bytes * (size_t)world->world_size);
     SHERDI_TRY(call_begin(peers, &note));

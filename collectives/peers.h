@@ -1,55 +1,55 @@
-/* Ranks of one host that read each other's memory: the algorithms of threads, shm and mpi.
- * A transport supplies the shared control block, memory that all can see (hooks) and the
- * news of a failure; meeting, finding the peers' pointers and moving data are here. The calls are slots of
- * sherdi_world_ops for a world whose ranks sherdi_peers_init has brought together.
+/* Ranks of one host that read each other's memory: the algorithms of threads, shm and mpi. A transport supplies the shared
+ * control block, memory that all ranks can see (hooks), and the news of a failure. The functions here meet, find the peers'
+ * pointers and move the data; peers_meet.c has the meetings and the memory, peers.c the calls. The calls are slots of
+ * sherdi_world_ops for a world on which sherdi_peers_init was called.
  *
- * Meetings are counted. What a rank publishes for meeting m (its note, its mail, its half of
- * the bounce buffer, all chosen by m's parity) is read by the others before they come to
- * m + 1, and written again only for m + 2. So one meeting a portion is enough. */
+ * Meetings are counted. For meeting m a rank publishes its note, its mail and its half of the bounce buffer, all chosen by m's
+ * parity. The other ranks read them before they come to meeting m + 1, and the rank writes them again only for meeting m + 2.
+ * So one meeting per portion is enough. */
 #ifndef SHERDI_COLLECTIVES_PEERS_H
 #define SHERDI_COLLECTIVES_PEERS_H
 
 #include "collectives/world_impl.h"
 
-/* Up to so many bytes an all-gather travels with the note: one meeting, no second. */
+/* An all-gather of up to so many bytes travels with the note: it needs no second meeting. */
 #define PEERS_MAIL_BYTES 1024
-/* As much of a call's name as an error tells. */
+/* Bytes of a call's name that an error message shows. */
 #define PEERS_NAME_BYTES 64
-/* Each rank's bounce buffer has two halves of this. */
+/* Bytes of one half; each rank's bounce buffer has two. */
 #define PEERS_HALF_BYTES ((size_t)1 << 20)
 
-/* An offset in world memory, the same for every rank but for the share; segment 0 is "none". On a device of
- * ranks that are threads it is an address. */
+/* A position in world memory: a segment, and an offset that counts from the start of a rank's share, so that it is the same
+ * for all ranks. Segment 0 means "none". For device memory of ranks that are threads it is a plain address. */
 #define PEERS_ADDRESS UINT32_MAX
 typedef struct peers_address {
     uint32_t segment;      /* or PEERS_ADDRESS */
     uint64_t offset_bytes; /* or the address */
 } peers_address;
 
-/* What a rank says about its call when it comes to the first meeting of the call. */
+/* What a rank says about its call at the call's first meeting. */
 typedef struct peers_note {
     uint32_t      kind;   /* world_call_kind */
-    uint32_t      detail; /* types, flags, root: whatever must be equal */
+    uint32_t      detail; /* types, flags, root: must be equal on all ranks */
     uint32_t      scale_bits;
-    int32_t       status; /* sherd_status of this rank, with its sentence in the mail */
+    int32_t       status; /* sherd_status of this rank; its message is in the mail */
     uint64_t      len_bytes;
     peers_address send;
     peers_address recv;
     uint64_t      name_hash;              /* of args->what; 0: none */
-    char          name[PEERS_NAME_BYTES]; /* its end, to be told */
+    char          name[PEERS_NAME_BYTES]; /* the end of the name, for messages */
 } peers_note;
 
 typedef struct peers_slot {
-    _Alignas(64) _Atomic uint64_t meetings; /* that this rank has come to */
+    _Alignas(64) _Atomic uint64_t meetings; /* number of meetings to which this rank has come */
     atomic_int           has_left;
-    struct peers_device *device; /* of a rank of this process; NULL: it has none */
+    struct peers_device *device; /* of a rank of this process; NULL: it has no device */
     peers_note           notes[2];
     _Alignas(64) unsigned char mail[2][PEERS_MAIL_BYTES];
 } peers_slot;
 
-/* In memory that all ranks of the host share; zeroed at the start. */
+/* Lies in memory that all ranks of the host share; zeroed at the start. */
 typedef struct peers_control {
-    _Alignas(64) atomic_uint generation; /* futex: changes when all have come */
+    _Alignas(64) atomic_uint generation; /* futex; changes when all ranks have come */
     _Alignas(64) atomic_uint arrived;
     _Alignas(64) atomic_uint sleepers;
     atomic_int failure_state; /* as in sherd_world */
@@ -59,7 +59,7 @@ typedef struct peers_control {
 } peers_control;
 
 typedef struct peers_segment {
-    uint32_t       number; /* from 1, equal on all ranks; 0: free entry */
+    uint32_t       number; /* from 1 on, equal on all ranks; 0: free entry */
     unsigned char *base;   /* share of rank i at base + i * share_bytes */
     size_t         share_bytes;
     void          *handle; /* the transport's */
@@ -67,38 +67,39 @@ typedef struct peers_segment {
 
 typedef struct sherdi_peers sherdi_peers;
 
-/* Memory that all ranks of the host see, in two steps with a meeting between them. */
+/* How a transport makes memory that all ranks of the host see: in two steps, with a meeting between them. */
 typedef struct peers_hooks {
-    /* On index 0 only: makes `len_bytes` zero bytes. Keeps them until take or unmake. */
+    /* Called on index 0 only. Makes `len_bytes` zero bytes and keeps them until take or unmake. */
     sherd_status (*make)(sherdi_peers *peers, size_t len_bytes);
     void (*unmake)(sherdi_peers *peers);
-    /* On all: *base_out points at the same bytes for all. */
+    /* Called on all ranks. Sets *base_out to the same bytes on all. */
     sherd_status (*take)(sherdi_peers *peers, size_t len_bytes, unsigned char **base_out,
                          void **handle_out);
     void (*drop)(sherdi_peers *peers, unsigned char *base, size_t len_bytes, void *handle);
 } peers_hooks;
 
-/* Portions that come from ranks of other hosts while a reduction runs portion by portion. */
+/* How portions come from ranks of other hosts while a reduction runs portion by portion. */
 typedef struct peers_wire {
     void  *ctx;
-    size_t portion_bytes; /* at most, of one rank */
+    size_t portion_bytes; /* most bytes of one rank in a portion */
     sherd_status (*start)(void *ctx, const sherdi_reduction_args *args, size_t first_elem,
                           size_t count_elems);
-    /* Waits for what was started; srcs[r] of other hosts' ranks from `first_byte` of it on. */
+    /* Waits for the portion that was started. Sets srcs[r], for ranks of other hosts, to their bytes from `first_byte` of the
+     * portion on. */
     sherd_status (*finish)(void *ctx, size_t first_byte, const void **srcs);
 } peers_wire;
 
 struct sherdi_peers {
     sherd_world          *world;
     const peers_hooks    *hooks;
-    const peers_wire     *wire;   /* NULL: all ranks of the world are here */
-    struct peers_device  *device; /* peers_device.h; NULL: calls are on host memory alone */
-    const sherdi_backend *lane;   /* that the call in progress moves and sums on */
-    int                   count;  /* ranks of this host */
-    int                   me;     /* my index among them */
+    const peers_wire     *wire;   /* NULL: all ranks of the world are on this host */
+    struct peers_device  *device; /* peers_device.h; NULL: calls use host memory only */
+    const sherdi_backend *lane;   /* moves and sums for the call in progress */
+    int                   count;  /* number of ranks on this host */
+    int                   me;     /* index of this rank among them */
     int                  *ranks;  /* [count], ascending: rank of an index */
     peers_control        *control;
-    unsigned char        *bounce; /* rank i's two halves at bounce + i * 2 * PEERS_HALF_BYTES */
+    unsigned char        *bounce; /* rank i's two halves are at bounce + i * 2 * PEERS_HALF_BYTES */
     size_t                spins, most_spins; /* looks before sleeping: now, and at most */
     uint64_t              meetings;
     peers_segment        *segments;
@@ -108,51 +109,51 @@ struct sherdi_peers {
     void                **dsts; /* [count] */
 };
 
-/** Bytes of control block and bounce buffers for `count` ranks, one mapping. */
+/** Returns the bytes of the control block and the bounce buffers for `count` ranks, in one mapping. */
 size_t sherdi_peers_shared_bytes(int count);
 
-/** Takes zeroed shared memory (of sherdi_peers_shared_bytes), copies `ranks` (NULL: all of the world), and becomes the
- *  world's peers. */
+/** Initialises the peers of a world. `shared` is zeroed memory of sherdi_peers_shared_bytes; `ranks` (NULL: all of the world)
+ *  is copied. Errors: E_NOMEM. */
 sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const peers_hooks *hooks,
                                int count, int me, const int *ranks, void *shared);
-/** Says that this rank comes to no further meeting. */
+/** Declares that this rank comes to no further meeting. */
 void sherdi_peers_leave(sherdi_peers *peers);
-/** Leaves and drops all segments. The shared memory is the transport's. */
+/** Leaves, and drops all segments. The transport frees the shared memory. */
 void sherdi_peers_fini(sherdi_peers *peers);
 
-/** Any thread: makes all ranks of the host fail. */
+/** Makes all ranks of the host fail. Any thread may call it. */
 void sherdi_peers_abort(sherdi_peers *peers, sherd_status status, const char *text);
-/** Wakes those who wait so that they look at their world's failure. */
+/** Wakes the waiting ranks, so that they check for a failure of their world. */
 void sherdi_peers_wake(sherdi_peers *peers);
-/** The failure of the host's ranks or of the world. */
+/** Returns the failure of the host's ranks or of the world, else SHERD_OK. */
 sherd_status sherdi_peers_check(sherdi_peers *peers);
 
-/* The portions of a call; peers_meet.c. */
+/* Parts of a call; peers_meet.c. */
 
-/** Comes to the next meeting and waits until all have: what each published before it is
- *  everybody's after it. */
+/** Comes to the next meeting and blocks until all ranks have come. Afterwards every rank sees what the others published before
+ *  it. */
 sherd_status sherdi_peers_meet(sherdi_peers *peers);
-/** The first meeting of a call: publishes the note and up to PEERS_MAIL_BYTES, and compares
- *  the notes of all. */
+/** The first meeting of a call: publishes the note and up to PEERS_MAIL_BYTES of mail, meets, and compares the notes of all
+ *  ranks. */
 sherd_status sherdi_peers_meet_with(sherdi_peers *peers, const peers_note *note, const void *mail,
                                     size_t mail_bytes);
-/** What a rank published for the last meeting; valid until the next. */
+/** Return what a rank published for the last meeting; valid until the next one. */
 const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index);
 unsigned char    *sherdi_peers_mail(sherdi_peers *peers, int index);
-/** Where [data, data + len_bytes) lies in this rank's world memory; segment 0: not in it. */
+/** Returns the position of [data, data + len_bytes) in this rank's share of world memory; segment 0: it is not in it. */
 peers_address sherdi_peers_find_address(const sherdi_peers *peers, const void *data,
                                         size_t len_bytes);
-/** A rank's memory at an address; NULL when this rank has freed its share. */
+/** Returns the memory of a rank at a position; NULL when this rank has freed the segment. */
 unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_address address);
 
-/** Index of a rank among those of this host; -1: it is elsewhere. */
+/** Returns the index of a rank among the ranks of this host; -1: it is on another host. */
 int sherdi_peers_index(const sherdi_peers *peers, int rank);
 
-/* The calls: slots of sherdi_world_ops, among the ranks of this host; slices stand where their rank says. Reductions
- * take the other hosts' shares from the wire. */
+/* The calls: slots of sherdi_world_ops, among the ranks of this host. A slice lies at the position of its rank in the world.
+ * Reductions take the slices of other hosts from the wire. */
 
 sherd_status sherdi_peers_barrier(sherd_world *world);
-/** Comes to every meeting with no call of its own until all ranks do. */
+/** Comes to meetings, without a call of its own, until all ranks do so in the same meeting. */
 sherd_status sherdi_peers_regroup(sherd_world *world);
 sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out);
 void         sherdi_peers_free(sherd_world *world, void *memory);

@@ -1,16 +1,15 @@
-/* Ranks of one process over device memory. All of it is in one address space, so a rank's lane reads its peers'
- * buffers where they lie. The host meets twice in a call, and the lanes wait for each other by events:
+/* Device memory of ranks that are threads of one process. They have one address space, so a rank's lane reads its peers'
+ * buffers in place. The host meets twice per call, and the lanes wait for each other by events:
  *
- *   record `ready`; meet, with the buffers' addresses; follow everybody's `ready`;
- *   read and sum on the lane (peers.c); record `done`; meet; follow everybody's `done`.
+ *   record `ready`; meet, with the buffers' addresses; follow every rank's `ready`;
+ *   read and sum on the lane (peers.c); record `done`; meet; follow every rank's `done`.
  *
- * So the host never waits for the device, and what a lane does after a call comes after all that the peers
- * did to this rank's buffers. Events are recorded again in the next call at the earliest, when the meetings say
- * that all have followed them. SHERDI_COLL_STABLE makes no difference: a meeting tells when the values are
- * complete on the device, which nothing else does.
+ * So the host never waits for the device, and what a lane does after a call comes after everything that the peers did to this
+ * rank's buffers. An event is recorded again in the next call at the earliest, when the meetings guarantee that all ranks have
+ * followed it. SHERDI_COLL_STABLE makes no difference: only a meeting tells when the values are complete on the device.
  *
- * On several devices a kernel does not reach into another one's memory: copies do, and sums go through
- * scratch, portion by portion. */
+ * On several devices a kernel does not reach another device's memory. Copies do, and sums go through scratch, portion by
+ * portion. */
 #include "collectives/peers_device.h"
 
 #include "base/checked.h"
@@ -18,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Scratch of a rank, for all the others together. */
+/* Bytes of a rank's scratch, for all peers together. */
 #define SCRATCH_BYTES     ((size_t)16 << 20)
 #define PORTION_MIN_BYTES ((size_t)64 << 10)
 #define SETTLE_NAP_NS     100000
@@ -65,7 +64,7 @@ void sherdi_peers_device_settle(const peers_device *device)
     }
 }
 
-/* Whoever is inside a call waits for this rank, which has left, or is about to go out of it. */
+/* A rank that is still inside a call either waits for this rank, which has left, or is about to leave the call. */
 void sherdi_peers_device_close(peers_device *device)
 {
     sherdi_backend *lane;
@@ -89,7 +88,7 @@ static const sherdi_backend *lane_of(const peers_device *device)
     return device->peers->world->backend;
 }
 
-/* The call will not come to its end: whatever this rank still reads is read before it says so. */
+/* Leaves a call that will not be completed. First waits until this rank's lane has read what it still reads of its peers. */
 static sherd_status call_fail(const peers_device *device, sherd_status status)
 {
     char text[SHERDI_ERROR_BYTES];

@@ -1,10 +1,8 @@
-/* Meeting of the ranks of one host, and memory that they share. See peers.h; what is done
- * between meetings is in peers.c.
+/* Meetings of the ranks of one host, and the memory that they share. See peers.h; peers.c has what happens between meetings.
  *
- * A meeting is a counter and a generation in shared memory: who comes last raises the
- * generation, the others look at it for a short while and then sleep on it (futex), so that
- * eight ranks on two cores do not take the cores from the one who works. Sleeps are bounded:
- * a sleeper looks for failures a few times a second even if nobody wakes it. */
+ * A meeting is a counter and a generation in shared memory. The rank that comes last raises the generation. The others look at
+ * it for a short while and then sleep on it (futex), so that eight ranks on two cores leave the cores to a rank that works.
+ * Sleeps are bounded: a sleeper looks for failures many times a second even if nobody wakes it. */
 #include "collectives/peers.h"
 
 #include "base/checked.h"
@@ -22,12 +20,12 @@
 
 #define SLEEP_NS 50000000
 #define SPINS    4000
-/* Between the ranks' shares, never touched: the first-level cache of AMD's cores takes addresses
- * that differ by a multiple of 256 MiB for one another, and sums over such shares crawl. */
+/* A gap between the ranks' shares, never touched. The first-level cache of AMD's cores mistakes addresses for one another that
+ * differ by a multiple of 256 MiB, which makes sums over such shares very slow. */
 #define SHARE_GAP_BYTES ((size_t)37 * SHERD_ALIGN_BYTES)
-/* With fewer cores than ranks, spinning takes the core from whom we wait for. */
+/* With fewer cores than ranks, spinning takes the core from the rank that it waits for. */
 #define SPINS_CROWDED 0
-/* Of the most, what remains of them after many looks in vain. */
+/* After many vain looks, 1/SPINS_SHARE of the most spins remains. */
 #define SPINS_SHARE 64
 
 size_t sherdi_peers_shared_bytes(int count)
@@ -130,7 +128,7 @@ sherd_status sherdi_peers_check(sherdi_peers *peers)
     return sherdi_world_status(peers->world);
 }
 
-/* "1, 3, 4": ranks that have not come to my meeting; at most as many as fit. */
+/* Lists the ranks that have not come to this rank's meeting, "1, 3, 4", as many as fit. */
 static void missing_list(const sherdi_peers *peers, char *text, size_t len_bytes)
 {
     text[0] = '\0';
@@ -141,8 +139,8 @@ static void missing_list(const sherdi_peers *peers, char *text, size_t len_bytes
     }
 }
 
-/* Somebody left before coming to my meeting: it will never be complete. (A rank counts its
- * meetings before it leaves, so one that came is never taken for one that did not.) */
+/* Fails if a rank has left before it came to this rank's meeting, which then can never be complete. (A rank counts a meeting
+ * before it leaves, so a rank that came is never taken for one that did not.) */
 static sherd_status check_left(sherdi_peers *peers)
 {
     for (int i = 0; i < peers->count; i++) {
@@ -164,7 +162,7 @@ static inline void cpu_relax(void)
 #endif
 }
 
-/* Looks for a while. Who has looked in vain looks half as long the next time: the others are late, or have no core to
+/* Looks at the generation for a while. After a vain look the next one is half as long: the others are late, or have no core to
  * run on. */
 static int generation_changes(sherdi_peers *peers, unsigned generation)
 {
@@ -203,8 +201,8 @@ static sherd_status meeting_wait(sherdi_peers *peers, unsigned generation)
         if (status == SHERD_OK) {
             status = check_left(peers);
         }
-        /* The look at the generation comes after the look for failures: a meeting that was
-         * complete when somebody left or died has not failed. */
+        /* Look at the generation after looking for failures: a meeting that was complete when a rank left or died has not
+         * failed. */
         if (atomic_load_explicit(&peers->control->generation, memory_order_acquire) != generation) {
             return SHERD_OK;
         }
@@ -217,8 +215,6 @@ static sherd_status meeting_wait(sherdi_peers *peers, unsigned generation)
     }
 }
 
-/* Comes to the next meeting and waits until all have. What was published before is theirs,
- * what they published is ours. */
 sherd_status sherdi_peers_meet(sherdi_peers *peers)
 {
     peers_control *control    = peers->control;
@@ -252,8 +248,8 @@ static const char *note_describe(const peers_note *note, char *text, size_t len_
     return sherdi_world_call_describe(note->kind, note->len_bytes, note->name, text, len_bytes);
 }
 
-/* Rank `index` takes share in no call until all ranks have come to the same place: the others leave theirs, which all
- * do at this meeting, since all have the same notes. E_AGAIN: somebody is still in a call. */
+/* Rank `index` makes no call until all ranks regroup. A rank that is in a call leaves it with E_STATE; all ranks do so at this
+ * same meeting, because all see the same notes. A rank that regroups gets E_AGAIN while another rank is still in a call. */
 static sherd_status regroup_compare(sherdi_peers *peers, int index)
 {
     const peers_note *mine = sherdi_peers_note(peers, peers->me);
@@ -274,8 +270,8 @@ static sherd_status regroup_compare(sherdi_peers *peers, int index)
     return SHERD_OK;
 }
 
-/* All ranks must have come with the same call; that one came with another is a bug of the
- * program, and the world cannot go on after it. */
+/* All ranks must have come with the same call. A different call is a bug of the program, and the world cannot be used
+ * afterwards. */
 static sherd_status notes_compare(sherdi_peers *peers)
 {
     const peers_note *mine = sherdi_peers_note(peers, peers->me);
@@ -380,8 +376,8 @@ unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_addre
     return NULL;
 }
 
-/* Comes with how it went here and returns how it went with the worst: the first rank that
- * failed is named, with its sentence. */
+/* Tells all ranks the status of this rank (with its message, if it failed) and returns the status of the first rank that
+ * failed, with that rank and its message; else SHERD_OK. */
 static sherd_status agree(sherdi_peers *peers, sherd_status status, size_t len_bytes)
 {
     peers_note note = {.kind = CALL_ALLOC, .status = (int32_t)status, .len_bytes = len_bytes};
@@ -413,8 +409,8 @@ static sherd_status entry_find(sherdi_peers *peers, size_t *out)
     return SHERD_OK;
 }
 
-/* Own share now rather than in the first step; what does not fit is known here. Kernels that
- * lack the call give the pages on first touch. */
+/* Takes the pages of this rank's own share now and not in the first step, so that a lack of memory is known here. Kernels
+ * without this call provide the pages on first touch. */
 static sherd_status share_populate(unsigned char *share, size_t len_bytes)
 {
 #if defined(MADV_POPULATE_WRITE)

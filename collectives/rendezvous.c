@@ -1,7 +1,7 @@
-/* See rendezvous.h. Rank 0 listens and greets who connects with a nonce; a rank answers with its card, a nonce of its
- * own and a proof of the job's key over all three. It is told that the card was taken (or why not, for good), and
- * later either the cards of all or why there are none, with rank 0's proof. What speaks another language (a port
- * scanner) or has another key is dropped and not waited for. */
+/* See rendezvous.h. Rank 0 listens, and greets each caller with a nonce. A rank answers with its card, a nonce of its own, and
+ * a proof that it has the job's key, over all three. Rank 0 replies that it has taken the card, or why it refuses it for good.
+ * Later it sends the cards of all ranks, or why there are none; its replies carry its own proof. A caller that speaks another
+ * protocol (a port scanner) or has another key is dropped, and nobody waits for it. */
 #include "collectives/rendezvous.h"
 
 #include "base/clock.h"
@@ -19,23 +19,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Ranks of other versions do not understand each other. */
+/* Changes with the protocol: ranks of different versions do not understand each other. */
 #define CARD_MAGIC UINT64_C(0x0004647265687301)
-/* Rank 0 has so much longer to say how the meeting ended than it has left for it. */
+/* A rank waits so much longer than rank 0's remaining time for the result of the meeting. */
 #define GRACE_NS INT64_C(3000000000)
-/* What listens and does not greet is not rank 0. */
+/* A listener that sends no greeting within this time is not rank 0. */
 #define GREETING_NS    INT64_C(5000000000)
 #define RETRY_FIRST_MS 5
 #define RETRY_MOST_MS  200
-/* Strangers that the log tells of; the others are counted. */
+/* The log reports so many strangers; further ones are only counted. */
 #define STRANGERS_TOLD 8
 
 typedef struct rendezvous_reply {
     uint64_t magic;
     uint64_t session;
-    int32_t  status;  /* E_AGAIN: your card was taken, wait; SHERD_OK: the cards of all follow */
-    int32_t  wait_ms; /* with E_AGAIN: what rank 0 has left for the meeting */
-    uint64_t proof;   /* over all, where this is 0, and the cards that follow */
+    int32_t  status;  /* E_AGAIN: the card was taken, wait; SHERD_OK: all cards follow */
+    int32_t  wait_ms; /* with E_AGAIN: time that rank 0 has left for the meeting */
+    uint64_t proof;   /* over this struct with proof 0, and the cards that follow */
     char     text[SHERDI_ERROR_BYTES];
 } rendezvous_reply;
 
@@ -43,7 +43,7 @@ _Static_assert(sizeof(rendezvous_card) == 472 &&
                    sizeof(rendezvous_reply) == 32 + SHERDI_ERROR_BYTES,
                "no padding: their bytes are signed");
 
-/* Whose proof it is: so that one's does not serve the other. */
+/* Says whose proof it is, so that a proof of one side cannot be used as the other's. */
 enum { PROOF_OF_RANK = 1, PROOF_OF_RANK_0 = 2 };
 
 /* ------------------------------------------------------------- own card -- */
@@ -58,7 +58,7 @@ static uint64_t file_hash(uint64_t hash, const char *path)
     return sherdi_hash_bytes(hash, text, got > 0 ? (size_t)got : 0);
 }
 
-/* One kernel, one network namespace, one name: who shares all three can pass descriptors. */
+/* Processes with the same kernel, network namespace and host name can pass descriptors to each other. */
 uint64_t sherdi_rendezvous_host(void)
 {
     uint64_t    hash          = file_hash(0, "/proc/sys/kernel/random/boot_id");
@@ -105,7 +105,7 @@ int sherdi_rendezvous_is_first(const rendezvous *meeting, int rank)
     return 1;
 }
 
-/* What is to be a world may have failed before it is one. */
+/* The world that is being made may have failed already. */
 static sherd_status world_check(const rendezvous_params *params)
 {
     return params->world == NULL ? SHERD_OK : sherdi_world_status(params->world);
@@ -122,7 +122,7 @@ void sherdi_rendezvous_sign(rendezvous_call *call, const rendezvous_greeting *gr
     call->proof = sherdi_job_proof(key, words, sizeof(words) / sizeof(words[0]));
 }
 
-/* `cards`: the digest of those that follow, 0 for none. */
+/* `cards`: the digest of the cards that follow the reply; 0: none. */
 static uint64_t reply_proof(const rendezvous_reply *reply, uint64_t cards, uint64_t nonce,
                             uint64_t greeting_nonce, const job_key *key)
 {
@@ -142,9 +142,9 @@ typedef struct reception {
     int                      listener;
     rendezvous_greeting      greeting;
     net_desk                *desk;
-    uint64_t                *nonces; /* [world_size] of the ranks that are here */
+    uint64_t                *nonces; /* [world_size] nonces of the ranks that have come */
     int                      missing;
-    int                      num_strangers; /* that spoke another language or had another key */
+    int                      num_strangers; /* callers with another protocol or another key */
     net_wait                 wait;
 } reception;
 
@@ -160,7 +160,7 @@ static void reply_send(const reception *hall, int fd, uint64_t nonce, sherd_stat
     reply.wait_ms = (int32_t)(left_ms < 0 ? 0 : left_ms > INT32_MAX ? INT32_MAX : left_ms);
     (void)snprintf(reply.text, sizeof(reply.text), "%s", text);
     reply.proof = reply_proof(&reply, cards, nonce, hall->greeting.nonce, hall->params->key);
-    (void)sherdi_net_send(fd, &reply, sizeof(reply), &soon); /* who is gone is noticed elsewhere */
+    (void)sherdi_net_send(fd, &reply, sizeof(reply), &soon); /* other code notices a lost rank */
 }
 
 static sherd_status card_check(const rendezvous *meeting, const rendezvous_card *card)
@@ -220,7 +220,7 @@ static int caller_is_ours(const reception *hall, const rendezvous_call *call)
     return right.proof == call->proof;
 }
 
-/* A caller has said all. Only what has the key is believed. */
+/* Handles a complete message of a caller. Its card counts only if it proves that it has the key. */
 static sherd_status caller_take(reception *hall, int fd, rendezvous_call *call)
 {
     rendezvous      *meeting = hall->meeting;
@@ -242,7 +242,8 @@ static sherd_status caller_take(reception *hall, int fd, rendezvous_call *call)
             "it says it is rank %d (process %d), and has another job secret than rank 0, "
             "which has its from %s",
             card->rank, card->process, hall->params->key->source);
-        reply_send(hall, fd, call->nonce, SHERD_E_INVAL, 0, ""); /* it sees that by the proof */
+        /* the caller sees the difference by the proof */
+        reply_send(hall, fd, call->nonce, SHERD_E_INVAL, 0, "");
         stranger_turn_away(hall, fd, text);
         return SHERD_OK;
     }
@@ -256,7 +257,7 @@ static sherd_status caller_take(reception *hall, int fd, rendezvous_call *call)
         (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
         reply_send(hall, fd, call->nonce, status, 0, text);
         sherdi_net_close(&fd);
-        return sherdi_fail_relay(status, text); /* whatever became of the reply */
+        return sherdi_fail_relay(status, text); /* whether or not the reply arrived */
     }
     meeting->cards[card->rank] = *card;
     meeting->fds[card->rank]   = fd;
@@ -266,7 +267,7 @@ static sherd_status caller_take(reception *hall, int fd, rendezvous_call *call)
     return SHERD_OK;
 }
 
-/* Ranks that were here and are gone again. */
+/* Fails if a rank has come and is gone again. */
 static sherd_status arrived_check(const rendezvous *meeting)
 {
     for (int r = 1; r < meeting->world_size; r++) {
@@ -332,7 +333,8 @@ static sherd_status cards_send(const reception *hall)
     for (int r = 1; r < meeting->world_size; r++) {
         reply_send(hall, meeting->fds[r], hall->nonces[r], SHERD_OK, digest, "");
         if (sherdi_net_send(meeting->fds[r], meeting->cards, len_bytes, &hall->wait) != SHERD_OK) {
-            for (int told = 1; told <= r; told++) { /* they listen to the monitor from now on */
+            /* ranks that have the cards now listen to the monitor */
+            for (int told = 1; told <= r; told++) {
                 sherdi_net_close(&meeting->fds[told]);
             }
             return sherdi_fail(SHERD_E_PEER_LOST, "rank %d ended before all ranks had met", r);
@@ -398,15 +400,15 @@ static sherd_status meet_as_first(rendezvous *meeting, const rendezvous_params *
 
 /* ---------------------------------------------------------- other ranks -- */
 
-/* What this rank and rank 0 have told each other. */
+/* What this rank and rank 0 have told each other so far. */
 typedef struct acquaintance {
     const rendezvous_params *params;
     rendezvous_greeting      greeting;
     rendezvous_call          call;
-    int64_t                  deadline_ns; /* until when rank 0 has said how the meeting ended */
+    int64_t                  deadline_ns; /* by then rank 0 has announced the meeting's result */
 } acquaintance;
 
-/* Receives a reply of rank 0, which proves itself unless cards follow: they are part of the proof. */
+/* Checks the proof of a reply that was received from rank 0. Where cards follow the reply, their digest is part of the proof. */
 static sherd_status reply_check(const acquaintance *known, rendezvous_reply *reply, uint64_t cards,
                                 const char *address)
 {
@@ -424,7 +426,7 @@ static sherd_status reply_check(const acquaintance *known, rendezvous_reply *rep
     return SHERD_OK;
 }
 
-/* E_IO: try again. */
+/* Receives rank 0's greeting. E_IO: the caller tries again. */
 static sherd_status greeting_receive(acquaintance *known, int fd, const char *address,
                                      int64_t until_ns)
 {
@@ -444,7 +446,7 @@ static sherd_status greeting_receive(acquaintance *known, int fd, const char *ad
     return SHERD_OK;
 }
 
-/* A status that rank 0 may send; a number that is none is its failure too. */
+/* Returns the failure status in a reply; E_PEER_LOST for a number that is not such a status. */
 static sherd_status status_of(const rendezvous_reply *reply)
 {
     return reply->status > SHERD_OK && reply->status <= SHERD_E_DEVICE ? (sherd_status)reply->status
@@ -471,7 +473,7 @@ static sherd_status card_show(acquaintance *known, int fd, const char *address, 
     return SHERD_OK;
 }
 
-/* Connects to one of the addresses, shows the card and waits until it is taken. E_IO: try again. */
+/* Connects to an address, sends the card and waits until rank 0 has taken it. E_IO: the caller tries again. */
 static sherd_status card_deliver(rendezvous *meeting, acquaintance *known, const char *address,
                                  int64_t until_ns)
 {
@@ -490,7 +492,7 @@ static sherd_status card_deliver(rendezvous *meeting, acquaintance *known, const
     return SHERD_OK;
 }
 
-/* The next address of a list separated by spaces; NULL after the last. */
+/* Copies the next address of a list separated by spaces; returns the rest of the list, or NULL after the last address. */
 static const char *address_next(const char *list, char *text, size_t len_bytes)
 {
     size_t len = strcspn(list, " ");
@@ -526,7 +528,8 @@ static sherd_status rank0_find(rendezvous *meeting, acquaintance *known)
                                known->params->card->rank, (double)known->params->limit_ns * 1e-9,
                                why);
         }
-        (void)poll(NULL, 0, retry_ms); /* rank 0 may not have started yet; nothing tells us */
+        /* rank 0 may not have started yet, and no event will tell us */
+        (void)poll(NULL, 0, retry_ms);
         retry_ms = retry_ms * 2 < RETRY_MOST_MS ? retry_ms * 2 : RETRY_MOST_MS;
     }
 }
@@ -627,7 +630,7 @@ sherd_status sherdi_rendezvous_lines(rendezvous *meeting, sherd_world *world, in
         return status;
     }
     for (int i = 0; i < num_lines; i++) {
-        sherdi_net_no_delay(lines[i]); /* nothing for -1 */
+        sherdi_net_no_delay(lines[i]); /* does nothing for -1 */
     }
     *lines_out = lines;
     return SHERD_OK;

@@ -1,31 +1,32 @@
-/* Worlds of some ranks of another world, its parent: split.c has the call and family.c what is left between the two
- * when it is over. All ranks of the parent take part, whichever group they are of; they tell each other what a
- * transport needs to make a world of each group by the parent's own exchange. */
+/* Splitting a world (the parent) into worlds of some of its ranks. split.c has the call, and family.c what parent and child
+ * share afterwards. All ranks of the parent take part, whichever group they are in. Over the parent they tell each other what
+ * a transport needs to make the world of each group. */
 #ifndef SHERDI_COLLECTIVES_SPLIT_H
 #define SHERDI_COLLECTIVES_SPLIT_H
 
 #include "collectives/world_impl.h"
 
-/* What the first rank of a group may tell the others at most. */
+/* Most bytes that the first rank of a group sends to the others at a time. */
 #define SPLIT_TOLD_BYTES ((size_t)1280)
 
 typedef struct sherdi_split {
     sherd_world       *parent;
     int                rank;       /* in the group */
-    int                world_size; /* of the group; 0: this rank is of none */
-    int               *ranks;      /* [world_size] of the parent, in the order of the group */
-    sherd_world_params params;     /* those of the parent, which the world of the group has too */
-    int                is_over;    /* the ranks have agreed that it failed */
+    int                world_size; /* of the group; 0: this rank is in none */
+    int               *ranks;      /* [world_size] ranks of the parent, in the group's order */
+    sherd_world_params params;     /* the parent's, which the group's world gets too */
+    int                is_over;    /* the ranks have agreed that the split failed */
 } sherdi_split;
 
-/** The ranks of the parent, all of them, come with how each fared up to here and leave with how they fared
- *  together: with the first failure, its rank and its sentence. On success `data` of the first rank of a group has
- *  reached the others of the group; `len_bytes` is SPLIT_TOLD_BYTES at most and the same on all. Allocates nothing. */
+/** Agrees on a status. All ranks of the parent call it with their own status (`here`), and all get the same result: SHERD_OK,
+ *  or the failure that is the cause, with its rank and message. On success the `data` of the first rank of each group has
+ *  replaced that of the group's other ranks. `len_bytes` is at most SPLIT_TOLD_BYTES and the same on all ranks. Allocates
+ *  nothing. */
 sherd_status sherdi_split_tell(sherdi_split *split, sherd_status here, void *data,
                                size_t len_bytes);
 
-/** Of a transport's split, for the world that it makes: once, after sherdi_world_init and before there is anything that
- *  waits. From then on a failure of the parent, and a rank of the group that cannot go on, fail `child`. */
+/** A transport's split calls it once for the world that it makes, after sherdi_world_init and before anything can wait on that
+ *  world. From then on `child` fails when the parent fails, or when a rank of the parent cannot go on with the split. */
 void sherdi_split_adopt(const sherdi_split *split, sherd_world *child);
 
 #endif

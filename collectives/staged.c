@@ -1,28 +1,28 @@
-/* Device memory over a transport that moves host memory only (shm, mpi): each portion of a call comes down to pinned
- * memory, the transport's own host call moves or sums it, and the result goes up. The sums are the host's,
- * in the order of ranks, so the bits are too. world.c calls it, on the thread that runs the calls.
+/* Device memory over a transport that moves host memory only (shm, mpi). Each portion of a call is copied down to pinned
+ * memory, the transport's own host call moves or sums it, and the result is copied up. The sums are the host's, in the order
+ * of the ranks, so the bits are the same. tickets.c calls it on the thread that runs the calls.
  *
- * No rank can read another's device memory, so every call here meets, SHERDI_COLL_STABLE or not. Where a
- * reduction adds to what is in the result, that comes down first. Counts of a deterministic one are
- * added on the host: nothing else may add to the same counts meanwhile. */
+ * No rank can read another rank's device memory, so every call here meets, with or without SHERDI_COLL_STABLE. Where a
+ * reduction adds to the result buffer, the old values come down first. The counts of a deterministic reduction are added on
+ * the host, so nothing else may add to the same counts meanwhile. */
 #include "collectives/world_impl.h"
 
 #include "base/checked.h"
 
 #include <stdlib.h>
 
-/* Of both buffers together, unless that leaves a rank less than the least portion. */
+/* Bytes of both buffers together, unless a rank would get less than the smallest portion. */
 #define BOUNCE_BYTES      ((size_t)16 << 20)
 #define PORTION_MIN_BYTES ((size_t)64 << 10)
-/* A result may take four times the bytes of what is sent for it: 64-bit integers of 16-bit gradients. */
+/* A result takes at most four times the bytes of what is sent for it: 64-bit integers of 16-bit gradients. */
 #define WIDEST 4
 
 struct sherdi_staged {
     sherd_world         *world;
     size_t               portion_bytes; /* of one rank's slice, at most */
     size_t               up_bytes;
-    unsigned char       *down; /* [world_size * portion_bytes] what this rank sends */
-    unsigned char       *up;   /* [up_bytes] what it gets */
+    unsigned char       *down; /* [world_size * portion_bytes] to send */
+    unsigned char       *up;   /* [up_bytes] received */
     sherdi_fixed_counts *counts;
 };
 
@@ -73,7 +73,7 @@ static void copy(const struct sherdi_staged *staged, void *dst, const void *src,
     staged->world->backend->kernels->copy(staged->world->backend, dst, src, len_bytes);
 }
 
-/* What was queued is in place. A device that fails takes the world with it. */
+/* Waits until the queued work is done. A failure of the device fails the world. */
 static sherd_status lane_settle(const struct sherdi_staged *staged)
 {
     sherd_world *world  = staged->world;
@@ -84,8 +84,8 @@ static sherd_status lane_settle(const struct sherdi_staged *staged)
                : sherdi_world_fail(world, status, "rank %d: %s", world->rank, sherd_last_error());
 }
 
-/* Before a call that takes several portions: that it takes as many on all ranks. One of one portion is compared by
- * the transport. */
+/* Compares the ranks' sizes before a call of several portions, so that all ranks make equally many. The transport itself
+ * compares a call of one portion. */
 static sherd_status portions_agree(struct sherdi_staged *staged, const world_call *call)
 {
     sherd_world           *world = staged->world;
@@ -114,7 +114,7 @@ static sherd_status portions_agree(struct sherdi_staged *staged, const world_cal
     return SHERD_OK;
 }
 
-/* Bytes [at, at + portion) of `count` slices to one behind the other, and back. */
+/* Copies bytes [at, at + portion) of `count` slices down, one behind the other; slices_up copies them back. */
 static void slices_down(const struct sherdi_staged *staged, const unsigned char *slices,
                         size_t slice_bytes, size_t count, size_t at, size_t portion)
 {
@@ -123,7 +123,7 @@ static void slices_down(const struct sherdi_staged *staged, const unsigned char 
     }
 }
 
-/* `own`: a slice that stays as it is, or NULL. */
+/* Skips the slice at `own`, which stays as it is (NULL: none). */
 static void slices_up(const struct sherdi_staged *staged, unsigned char *slices, size_t slice_bytes,
                       size_t count, size_t at, size_t portion, const unsigned char *own)
 {
@@ -149,7 +149,7 @@ static sherd_status all_gather_portion(struct sherdi_staged         *staged,
     SHERDI_TRY(lane_settle(staged));
     SHERDI_TRY(world->ops->all_gather(world, &here));
     slices_up(staged, args->recv, args->slice_bytes, (size_t)world->world_size, at, portion,
-              args->send); /* in place what it sends is there */
+              args->send); /* in place, this rank's slice is there already */
     return SHERD_OK;
 }
 
@@ -171,7 +171,7 @@ static sherd_status all_to_all_portion(struct sherdi_staged         *staged,
     return SHERD_OK;
 }
 
-/* What the host counted joins what the device has. */
+/* Adds what the host counted to the device's counts. */
 static sherd_status counts_add(struct sherdi_staged *staged, const sherdi_fixed_sink *sink,
                                const sherdi_fixed_counts *counted)
 {
@@ -183,7 +183,7 @@ static sherd_status counts_add(struct sherdi_staged *staged, const sherdi_fixed_
     return SHERD_OK;
 }
 
-/* Of all slices; `is_whole`: the result is that of every slice. */
+/* Sums a portion of all slices. `is_whole`: the results of all slices come back (all-reduce), not of this rank's alone. */
 static sherd_status reduction_portion(struct sherdi_staged        *staged,
                                       const sherdi_reduction_args *args, int is_whole, size_t at,
                                       size_t portion)
@@ -246,7 +246,7 @@ sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *c
     size_t at = 0;
 
     SHERDI_TRY(portions_agree(staged, call));
-    do { /* at least once: a call of nothing meets, too */
+    do { /* at least once: a call of zero bytes meets, too */
         size_t portion = sherdi_min_size(staged->portion_bytes, call->slice_bytes - at);
 
         SHERDI_TRY(portion_run(staged, call, at, portion));

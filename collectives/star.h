@@ -1,6 +1,6 @@
-/* Control data over sockets: a star of connections around rank 0, for transports whose library moves device
- * memory only. Small and rare; several hosts allowed. Every call meets, and rank 0 compares what the
- * ranks call. */
+/* Control data over sockets, as a star of connections around rank 0, for transports whose library moves device memory only
+ * (nccl). The data is small and rare, and the ranks may be on several hosts. Every call meets, and rank 0 compares the ranks'
+ * calls. */
 #ifndef SHERDI_COLLECTIVES_STAR_H
 #define SHERDI_COLLECTIVES_STAR_H
 
@@ -11,12 +11,12 @@ typedef struct sherdi_star {
     int          *lines; /* rank 0: [world_size], -1 for itself; others: [1] */
 } sherdi_star;
 
-/** After the ranks have met; all do. */
+/** Collective; call it after the ranks have met. */
 sherd_status sherdi_star_open(sherdi_star *star, sherdi_procs *procs);
-/** Half-open too. */
+/** Accepts a star that is not completely open. */
 void sherdi_star_close(sherdi_star *star);
 
-/* As the slots of the same names; host memory. */
+/* Like the slots of the same names; for host memory. */
 
 sherd_status sherdi_star_barrier(sherdi_star *star);
 sherd_status sherdi_star_all_gather(sherdi_star *star, const sherdi_all_gather_args *args);

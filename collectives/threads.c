@@ -1,6 +1,5 @@
-/* Ranks that are threads of one process: the group's control block and memory are ordinary
- * pages of the process, counted by reference, so a rank's memory stays readable by its peers
- * until they have dropped it too. The algorithms are in peers.c. */
+/* Ranks that are threads of one process. The control block and the memory of the group are ordinary pages of the process,
+ * counted by reference, so a rank's memory stays readable until its peers have dropped it too. The algorithms are in peers.c. */
 #include "collectives/peers_device.h"
 
 #include "base/checked.h"
@@ -12,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Pages with as many owners as there are ranks. */
+/* Pages that all ranks share; each rank is an owner. */
 typedef struct thread_pages {
     atomic_int     owners;
     size_t         len_bytes;
@@ -22,11 +21,11 @@ typedef struct thread_pages {
 typedef struct thread_group {
     atomic_int      owners;
     atomic_int      readers; /* see peers_device.h */
-    thread_pages   *shared;  /* control and bounce */
-    thread_pages   *pending; /* made by index 0, to be taken by all; ordered by the meetings */
-    pthread_mutex_t lock;    /* guards worlds */
+    thread_pages   *shared;  /* control block and bounce buffers */
+    thread_pages   *pending; /* made by index 0 for all to take; meetings order the access */
+    pthread_mutex_t lock;    /* guards `worlds` */
     int             world_size;
-    sherd_world   **worlds; /* [world_size] by rank; NULL before and after its life */
+    sherd_world   **worlds; /* [world_size] by rank; NULL before a world lives and after */
 } thread_group;
 
 typedef struct thread_world {
@@ -136,7 +135,7 @@ static void threads_close(sherd_world *world)
     free(self);
 }
 
-/* Those who wait find it in the control block; those who do not, in their world. */
+/* A rank that waits finds the failure in the control block, a rank that does not wait finds it in its world. */
 static void threads_abort(sherd_world *world, const char *why)
 {
     thread_world *self  = (thread_world *)world;
@@ -165,7 +164,7 @@ static void threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
     (void)pthread_mutex_unlock(&group->lock);
 }
 
-/* Only after a failure can a peer still be reading what this rank's lane has done with. */
+/* A peer may still read memory that this rank's lane has done with, but only after a failure. */
 static void threads_memory_leave(sherd_world *world, void *handle)
 {
     (void)handle;
@@ -196,21 +195,21 @@ static const sherdi_world_ops THREADS_OPS = {
     .split          = threads_split,
 };
 
-/* -1 gives each rank the device of its number, as far as there are any. */
+/* Device -1 gives each rank the device of its local rank, as far as there are devices. */
 static int devices_differ(const sherd_world_params *params, int world_size)
 {
     return params->device < 0 && world_size > 1 && sherdi_backend_device_count("cuda", NULL, 0) > 1;
 }
 
-/* What rank_create is told of a rank. */
+/* Arguments of rank_create for one rank. */
 typedef struct rank_params {
     const sherd_world_params *world;
     int                       rank;
     int                       is_spread; /* not all ranks have this rank's device */
-    const sherdi_split       *split;     /* that makes the world; NULL: none does */
+    const sherdi_split       *split;     /* the split that makes the world; NULL: none */
 } rank_params;
 
-/* Takes one of the group's owners. */
+/* Creates the world of one rank, which takes over one ownership of the group, also if it fails. */
 static sherd_status rank_create(thread_group *group, const rank_params *params, sherd_world **out)
 {
     thread_world *self = calloc(1, sizeof(*self));
@@ -243,7 +242,7 @@ static sherd_status rank_create(thread_group *group, const rank_params *params, 
     return SHERD_OK;
 }
 
-/* Ranks on several devices read each other's memory: without the host between them where the devices can. */
+/* Lets the rank's device read the memory of the others directly, where devices can; elsewhere copies go through the host. */
 static void devices_reach(const thread_group *group, int rank)
 {
     const sherdi_backend *lane = group->worlds[rank]->backend;
@@ -280,7 +279,7 @@ static sherd_status group_create(int world_size, int owners, thread_group **out)
     return SHERD_OK;
 }
 
-/* The world of every rank, or of none. */
+/* Creates the worlds of all ranks, or none. */
 static sherd_status ranks_create(thread_group *group, const sherd_world_params *params,
                                  sherd_world **made)
 {
@@ -334,7 +333,7 @@ static int group_is_spread(const sherdi_split *split)
     return is;
 }
 
-/* The first rank makes what the threads of the group share; all have a place in it from the start. */
+/* The first rank creates what the threads of the group share, with an ownership for each rank of the group. */
 static sherd_status threads_split(sherdi_split *split, sherd_world **out)
 {
     rank_params   rank   = {.world = &split->params, .rank = split->rank, .split = split};

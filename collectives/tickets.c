@@ -1,5 +1,5 @@
-/* Calls in their order: run at once on the caller's thread, or put in the queue that a thread of the world's own
- * works off; the caller gets a ticket and waits for it. */
+/* The order of calls. A call runs at once on the caller's thread, or it goes into the queue that a thread of the world's own
+ * works through; the caller then gets a ticket and waits for it. */
 #include "collectives/world_impl.h"
 
 #include "base/clock.h"
@@ -11,13 +11,13 @@
 
 /* --------------------------------------------------------------- running -- */
 
-/* The buffers of the call are memory of the world's device. */
+/* Returns whether the call's buffers are memory of the world's device. */
 static int call_is_on_device(const sherd_world *world, const world_call *call)
 {
     return sherdi_world_has_device(world) && !(call->flags & SHERDI_COLL_HOST);
 }
 
-/* What a call means when there is nobody else. */
+/* Does a call in a world of one rank. */
 static void call_run_alone(sherd_world *world, const world_call *call)
 {
     const sherdi_backend *lane = call_is_on_device(world, call) ? world->backend : world->host;
@@ -56,7 +56,7 @@ static sherd_status call_make(sherd_world *world, const world_call *call)
         return SHERD_OK;
     }
     if (ops->caps & SHERDI_WORLD_SIMULATES) {
-        return SHERD_OK; /* where nothing moves */
+        return SHERD_OK; /* nothing moves */
     }
     world->calls++;
     if (call_is_on_device(world, call) && !sherdi_world_is_on_lane(world)) {
@@ -84,7 +84,7 @@ static sherd_status call_make(sherd_world *world, const world_call *call)
     return SHERD_E_STATE;
 }
 
-/* Tells the observer what moved; control data is not worth a word. */
+/* Reports a gather or a reduction to the observer; control data is not reported. */
 static void call_tell(sherd_world *world, const world_call *call, int64_t start_ns)
 {
     int is_reduction = call->kind == CALL_REDUCE_SCATTER || call->kind == CALL_ALL_REDUCE;
@@ -221,7 +221,7 @@ void sherdi_world_queue_drain(sherd_world *world)
     queue_wait_done(&world->queue, world->queue.issued);
 }
 
-/* A ticket for a call that the caller's thread has run; the queue is empty. */
+/* Returns a ticket for a call that the caller's thread has run. The queue must be empty. */
 static sherdi_ticket queue_pass(sherd_world *world)
 {
     world_queue  *queue = &world->queue;
@@ -263,7 +263,7 @@ sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
     return SHERD_OK;
 }
 
-/* The call with this ticket has run, as far as the host has to do with it. */
+/* Waits until the call with this ticket has run, as far as it runs on the host. */
 static sherd_status queue_wait_run(sherd_world *world, sherdi_ticket ticket)
 {
     world_queue *queue = &world->queue;
@@ -306,7 +306,7 @@ int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
 
 /* ------------------------------------------------------------- regrouping -- */
 
-/* All ranks must have made equally many calls: E_STATE, and the world is lost. */
+/* Compares how many calls each rank has made. If they differ: E_STATE, and the world is lost. */
 static sherd_status regroup_counted(sherd_world *world)
 {
     uint64_t               mine = world->calls;
@@ -330,7 +330,7 @@ static sherd_status regroup_counted(sherd_world *world)
     return SHERD_OK;
 }
 
-/* What is under way between hosts cannot be taken back. */
+/* A call that is under way between hosts cannot be taken back. */
 int sherdi_world_takes_back(const sherd_world *world)
 {
     return world->ops->regroup != NULL && world->local_size == world->world_size;

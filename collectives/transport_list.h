@@ -1,4 +1,5 @@
-/* The transports, a line each, the best first where a program names none. transport.h declares them from here. */
+/* The transports, one per line, in the order of preference when a program names none. transport.h declares them from this
+ * list. */
 SHERDI_TRANSPORT(sherdi_transport_self)
 SHERDI_TRANSPORT(sherdi_transport_threads)
 SHERDI_TRANSPORT(sherdi_transport_shm)

@@ -1,6 +1,6 @@
-/* The layer above the transports: the life of a world, and what every transport has from it. The calls are in calls.c,
- * their order in tickets.c, a world's end in failure.c and ending.c, worlds of its ranks in split.c and family.c; the transports are alone.c, threads.c, shm.c,
- * mpi.c and nccl.c. */
+/* The layer above the transports: creation and end of a world, and what every transport takes from here. calls.c has the
+ * collective calls, tickets.c their order, failure.c and ending.c failures and endings, split.c and family.c the worlds that
+ * are split from a world. The transports are alone.c, threads.c, shm.c, mpi.c and nccl.c. */
 #include "collectives/world_impl.h"
 
 #include "base/checked.h"
@@ -238,7 +238,7 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
 
     SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
-    /* Half of the addresses leave room for what transports put between the ranks' parts. */
+    /* Half of the addresses are enough: transports put gaps between the ranks' shares. */
     if (!sherdi_mul_fits(len_bytes, (size_t)world->world_size, &whole_bytes) ||
         whole_bytes > SIZE_MAX / 4) {
         return sherdi_fail(SHERD_E_NOMEM,
@@ -252,7 +252,7 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
     return world->ops->alloc(world, sherdi_max_size(len_bytes, 1), out);
 }
 
-/* How it went on each rank, and what each asked for. */
+/* How the allocation went on a rank, and how many bytes it asked for. */
 typedef struct alloc_record {
     uint64_t len_bytes;
     int32_t  status;
