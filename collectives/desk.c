@@ -11,9 +11,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* A rank says all at once: who takes longer is none. */
+/* A rank sends its whole message at once; a caller that takes longer is not a rank. */
 #define CALLER_NS INT64_C(5000000000)
-/* Callers beyond those that are expected. */
+/* Room for callers beyond the expected ones. */
 #define ROOM_MORE 64
 
 typedef struct net_caller {
@@ -26,14 +26,14 @@ typedef struct net_caller {
 struct net_desk {
     net_desk_params params;
     int             room;
-    int             count; /* callers, the oldest first */
+    int             count; /* number of callers, the oldest first */
     net_caller     *callers;
-    unsigned char  *messages; /* of the callers, in any order */
+    unsigned char  *messages; /* their buffers, in any order */
     unsigned char  *greeting;
     struct pollfd  *polls; /* [room + 1] */
 };
 
-/* The memory of its message goes to the end, behind those that are left. */
+/* The memory of the caller's message moves to the end of the list, behind the remaining callers. */
 static void caller_forget(net_desk *desk, int index)
 {
     unsigned char *message = desk->callers[index].message;
@@ -49,7 +49,7 @@ static void caller_drop(net_desk *desk, int index)
     caller_forget(desk, index);
 }
 
-/* 0: nothing more will come from it. */
+/* Returns 0 when nothing more will come from the caller. */
 static int caller_read(const net_desk *desk, net_caller *caller)
 {
     ssize_t got = recv(caller->fd, caller->message + caller->got_bytes,
@@ -66,12 +66,12 @@ static void callers_accept(net_desk *desk)
 {
     int fd;
 
-    /* So many at one time: who calls without end does not keep us here. */
+    /* At most so many at a time: callers without end must not keep us here. */
     for (int i = 0; i < desk->room && (fd = sherdi_net_accept(desk->params.listener)) >= 0; i++) {
         size_t said = desk->params.greeting_bytes;
 
         if (desk->count == desk->room) {
-            caller_drop(desk, 0); /* full of callers that say nothing */
+            caller_drop(desk, 0); /* full of callers that send nothing */
         }
         if (said > 0 &&
             send(fd, desk->greeting, said, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)said) {
@@ -101,7 +101,7 @@ static int whole_take(net_desk *desk, void *message)
 
 int sherdi_desk_next(net_desk *desk, int most_ms, void *message)
 {
-    int count = desk->count; /* that are looked at: accepting adds others */
+    int count = desk->count; /* those that are polled; accepting adds others */
     int fd    = whole_take(desk, message);
 
     if (fd >= 0) {
@@ -169,7 +169,7 @@ void sherdi_desk_close(net_desk *desk)
     free(desk);
 }
 
-/* What one that has met says when it comes again. */
+/* What a rank that has met sends when it connects again. */
 typedef struct desk_hello {
     uint64_t session;
     int32_t  index;
@@ -216,7 +216,7 @@ sherd_status sherdi_desk_come(const char *address, uint64_t session, int index,
     int              fd     = -1;
     sherd_status     status = sherdi_net_connect(address, wait, &fd);
 
-    if (status == SHERD_E_IO) { /* a desk is open before its address is told */
+    if (status == SHERD_E_IO) { /* a desk is open before its address is sent */
         char why[SHERDI_ERROR_BYTES];
 
         (void)snprintf(why, sizeof(why), "%s", sherd_last_error());

@@ -1,20 +1,20 @@
-/* What launchers put into the environment, and which of them is believed:
+/* What launchers put into the environment, and which of them counts:
  *
- *   explicit  SHERD_RANK, SHERD_WORLD_SIZE, SHERD_RENDEZVOUS          wins over all
+ *   explicit  SHERD_RANK, SHERD_WORLD_SIZE, SHERD_RENDEZVOUS            has precedence over all
  *   torchrun  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
- *             LOCAL_RANK, LOCAL_WORLD_SIZE                            wins over mpirun and srun
+ *             LOCAL_RANK, LOCAL_WORLD_SIZE                              has precedence over mpirun and srun
  *   mpirun    OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE,
- *             OMPI_COMM_WORLD_LOCAL_RANK                              MPI does the meeting
+ *             OMPI_COMM_WORLD_LOCAL_RANK                                the ranks meet through MPI
  *   srun      SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID,
- *             SLURM_STEP_NODELIST or SLURM_JOB_NODELIST               only inside a step of several tasks
- *   mpiexec   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID                     of MPICH and Intel MPI, which say of no place to
- *             meet: MASTER_ADDR and a port as under torchrun; before srun where that counts other tasks (its daemons)
+ *             SLURM_STEP_NODELIST or SLURM_JOB_NODELIST                 only inside a step of several tasks
+ *   mpiexec   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID                       of MPICH and Intel MPI, which name no address to
+ *             meet at: MASTER_ADDR and a port as under torchrun; has precedence over srun if srun counts other tasks (the daemons)
  *
- * Each has a name for the job, which ranks that meet compare (job.h): SHERD_JOB_SECRET, else TORCHELASTIC_RUN_ID, or
- * SLURM_JOB_ID and the step; under mpirun rank 0 draws one, and MPI takes it to the others.
+ * Each launcher gives the job a name, and ranks that meet compare it (job.h): SHERD_JOB_SECRET, else TORCHELASTIC_RUN_ID, or
+ * SLURM_JOB_ID and the step. Under mpirun rank 0 draws a random key, and MPI takes it to the others.
  *
- * SHERD_PORT moves the meeting of torchrun and mpiexec (default MASTER_PORT + 1: the agent of torchrun
- * listens on MASTER_PORT itself) and of srun (default made of job and step). */
+ * SHERD_PORT changes the port at which the ranks meet under torchrun and mpiexec (default MASTER_PORT + 1, because torchrun's
+ * agent itself listens on MASTER_PORT) and under srun (by default computed from job and step). */
 #include "collectives/procs.h"
 
 #include "base/log.h"
@@ -28,9 +28,9 @@ typedef struct env_launch {
     const char *scheme;
     int         rank;
     int         world_size;
-    int         local_rank; /* -1: not said */
+    int         local_rank; /* -1: unknown */
     int         is_mpi;
-    const char *job_name; /* the variable that names the job; NULL: none does */
+    const char *job_name; /* the variable that names the job; NULL: none */
     char        job[256];
     char        address[320];
 } env_launch;
@@ -42,7 +42,7 @@ static const char *env_text(const char *name)
     return text == NULL || text[0] == '\0' ? NULL : text;
 }
 
-/* A whole number in [least, most]; *out is left alone when the variable is not set. */
+/* Reads a whole number in [least, most]. Leaves *out alone when the variable is not set. */
 static sherd_status env_int(const char *name, long least, long most, int *out)
 {
     const char *text = env_text(name);
@@ -71,7 +71,7 @@ static sherd_status env_int_needed(const char *scheme, const char *name, long le
     return env_int(name, least, most, out);
 }
 
-/* Rank and size by name, and that the one lies inside the other. */
+/* Reads rank and world size from the named variables, and checks that the rank is below the size. */
 static sherd_status env_launch_read(env_launch *launch, const char *scheme, const char *rank_name,
                                     const char *size_name, const char *local_name)
 {
@@ -93,14 +93,14 @@ static void address_write(env_launch *launch, const char *host, int port)
 {
     const char *format = strchr(host, ':') != NULL ? "tcp://[%s]:%d" : "tcp://%s:%d";
 
-    /* One of the two literals above. */
+    /* `format` is one of the two literals above. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     (void)snprintf(launch->address, sizeof(launch->address), format, host, port);
 #pragma GCC diagnostic pop
 }
 
-/* What the launcher calls the job, the same on all its ranks. */
+/* Reads the launcher's name for the job, which is the same on all ranks. */
 static void job_name_read(env_launch *launch, const char *name, const char *step)
 {
     const char *job = env_text(name);
@@ -141,7 +141,7 @@ static int torchrun_is_seen(void)
            (env_text("RANK") != NULL && env_text("WORLD_SIZE") != NULL);
 }
 
-/* mpirun that starts a program with torch's variables set by hand must agree with itself. */
+/* If mpirun starts a program for which torch's variables were set by hand, the two must agree. */
 static sherd_status torchrun_compare_mpirun(const env_launch *launch)
 {
     int mpi_rank = -1;
@@ -158,7 +158,7 @@ static sherd_status torchrun_compare_mpirun(const env_launch *launch)
     return SHERD_OK;
 }
 
-/* MASTER_ADDR and a port. */
+/* Reads MASTER_ADDR and a port. */
 static sherd_status master_address_read(env_launch *launch)
 {
     int port = 0;
@@ -209,7 +209,7 @@ static sherd_status mpirun_read(env_launch *launch)
                            "OMPI_COMM_WORLD_LOCAL_RANK");
 }
 
-/* 0 where it is not set. */
+/* Reads a number; 0 if the variable is not set. */
 static long number_of(const char *name)
 {
     const char *text = env_text(name);
@@ -222,14 +222,14 @@ static const char *srun_size_name(void)
     return env_text("SLURM_STEP_NUM_TASKS") != NULL ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
 }
 
-/* The variables leak into shells inside an allocation: only a step with several tasks counts. */
+/* Slurm's variables are also set in shells inside an allocation, so only a step with several tasks counts. */
 static int srun_is_seen(void)
 {
     return env_text("SLURM_STEP_ID") != NULL && env_text("SLURM_PROCID") != NULL &&
            number_of(srun_size_name()) > 1;
 }
 
-/* The first host of a list like "node[03-07,9],other": "node03". */
+/* Copies the first host of a list: "node03" of "node[03-07,9],other". */
 static void nodelist_first(const char *list, char *host, size_t host_bytes)
 {
     size_t at = 0;
@@ -275,7 +275,7 @@ static sherd_status srun_read(env_launch *launch)
     return SHERD_OK;
 }
 
-/* Inside an allocation of Slurm mpiexec has srun start its daemons, whose variables the ranks inherit. */
+/* Inside a Slurm allocation mpiexec lets srun start its daemons, and the ranks inherit srun's variables. */
 static int mpiexec_is_seen(void)
 {
     return env_text("PMI_RANK") != NULL && number_of("PMI_SIZE") > 1 &&
@@ -299,7 +299,7 @@ static sherd_status mpiexec_read(env_launch *launch)
 
 /* ------------------------------------------------------------- the choice -- */
 
-/* The first that is seen is believed. */
+/* The first scheme that is seen counts. */
 static const struct {
     const char *name;
     int (*is_seen)(void);

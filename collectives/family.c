@@ -1,6 +1,6 @@
-/* What a world and those that were split from it have of each other: the failure of the one is the failure of the
- * others. Nothing else: either may be destroyed first. A child tells the ranks of its group itself, since some of them
- * may have destroyed the parent.
+/* What parent and child know of each other after a split: the failure of a parent is a failure of its children, and nothing
+ * else. Either may be destroyed first. A child itself tells the ranks of its group, because some of them may have destroyed
+ * the parent.
  *
  * Locks are taken from parent to child, never the other way round. */
 #include "collectives/split.h"
@@ -11,9 +11,9 @@
 typedef struct world_family {
     atomic_int      owners;
     pthread_mutex_t lock;       /* guards all below */
-    sherd_world    *first;      /* the children that live */
-    uint64_t        key;        /* of the split that is under way; 0: none is */
-    int             is_refused; /* a rank has said that it cannot go on with that one */
+    sherd_world    *first;      /* children that are alive */
+    uint64_t        key;        /* key of the split in progress; 0: none */
+    int             is_refused; /* a rank has said that it cannot go on with this split */
 } world_family;
 
 static void family_drop(world_family *family)
@@ -29,7 +29,8 @@ static world_family *family_of(sherd_world *parent)
     return atomic_load(&parent->family);
 }
 
-/* Under the lock. While it is being made its ranks are those of the parent, which all hear the same. */
+/* Call it under the lock. While a child is being made, its ranks are ranks of the parent, which all learn of the failure
+ * there. */
 static void child_fail(sherd_world *child, sherd_status status, const char *text)
 {
     if (child->is_made) {
@@ -53,7 +54,7 @@ void sherdi_family_failed(sherd_world *parent)
     (void)pthread_mutex_unlock(&family->lock);
 }
 
-/* Under the lock: the child that is being made will not be whole. */
+/* Call it under the lock. Fails the child that is being made, which will not be completed. */
 static void child_refuse(sherd_world *child)
 {
     if (!child->is_made) {
@@ -120,8 +121,8 @@ void sherdi_family_end(sherd_world *parent, sherd_world *child)
         child->is_made = 1;
     }
     (void)pthread_mutex_unlock(&family->lock);
-    /* Its parent failed in between: nobody has told the ranks of its group, and this one may leave it at once. The failure
-     * that it has stays. */
+    /* The parent failed in between. Nobody has told the ranks of the child's group, and this rank may leave the group at once.
+     * The child keeps the failure that it has. */
     if (child != NULL && sherdi_world_has_failed(child)) {
         (void)sherdi_world_fail(child, SHERD_E_PEER_LOST, "the world that this one was split from");
     }
@@ -140,7 +141,7 @@ void sherdi_family_join(sherd_world *parent, sherd_world *child)
         child_refuse(child);
     }
     (void)pthread_mutex_unlock(&family->lock);
-    if (sherdi_world_status(parent) != SHERD_OK) { /* before this child was in the list */
+    if (sherdi_world_status(parent) != SHERD_OK) { /* it failed before the child was in the list */
         sherdi_world_set_failed(child, parent->failure_status, parent->failure_text);
     }
 }

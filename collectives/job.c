@@ -36,7 +36,7 @@ void sherdi_job_key_read(const char *name, const char *id, job_key *out)
         text        = "";
         out->source = "nowhere (SHERD_JOB_SECRET is not set)";
     }
-    /* Two hashes under keys that are no secret make the text a key of the right length. */
+    /* Two hashes with public keys turn the text into a key of the right length. */
     for (uint64_t i = 0; i < 2; i++) {
         out->words[i] = sherdi_siphash((const uint64_t[2]){0x7368657264, i}, text, strlen(text));
     }

@@ -10,13 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What rank 0 tells; the others' are not looked at. */
+/* What rank 0 sends. The other ranks' messages are ignored. */
 typedef struct point_message {
     uint64_t key[2];
-    char     address[sizeof(((meeting_point *)NULL)->address)]; /* "": there is none */
+    char     address[sizeof(((meeting_point *)NULL)->address)]; /* "": rank 0 has none */
 } point_message;
 
-/* Every address of this host that another may reach, as a list for rendezvous_params. */
+/* Lists every address of this host that another host may reach, in the form of rendezvous_params. */
 static void addresses_list(int port, char *list, size_t len_bytes)
 {
     struct ifaddrs *all = NULL;
@@ -47,7 +47,7 @@ static void addresses_list(int port, char *list, size_t len_bytes)
     freeifaddrs(all);
 }
 
-/* Rank 0: a socket that the others can reach, and how. */
+/* Rank 0: opens a socket that the other ranks can reach, and writes its addresses. */
 static sherd_status listener_open(int is_one_host, int *listener, char *address,
                                   size_t address_bytes)
 {
@@ -76,7 +76,7 @@ static sherd_status hosts_compare(const procs_params *procs, meeting_exchange_fn
     return SHERD_OK;
 }
 
-/* `all` [world_size] also serves for the hosts. */
+/* `all` [world_size] is first the scratch for the numbers of the hosts. */
 static sherd_status message_agree(procs_params *procs, meeting_exchange_fn exchange, void *ctx,
                                   point_message *all)
 {
@@ -148,7 +148,7 @@ static sherd_status point_open(const sherdi_split *split, int *listener, meeting
 sherd_status sherdi_meeting_point_split(sherdi_split *split, sherd_status here, procs_params *procs,
                                         meeting_point *point)
 {
-    memset(point, 0, sizeof(*point)); /* told as a whole */
+    memset(point, 0, sizeof(*point)); /* it is sent as a whole */
     *procs = (procs_params){.world      = &split->params,
                             .rank       = split->rank,
                             .world_size = split->world_size,

@@ -1,6 +1,5 @@
-/* See monitor.h. Every message has the same size and is far smaller than a socket's buffer, so
- * sending never waits; what cannot be sent is dropped, and its receiver learns of the failure
- * when the connection ends. */
+/* See monitor.h. Every message has the same size and is far smaller than a socket's buffer, so sending never waits. What
+ * cannot be sent is dropped; its receiver learns of the failure when the connection ends. */
 #include "collectives/monitor.h"
 
 #include "base/clock.h"
@@ -16,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A rank that leaves waits so long for the others to take note of it. */
+/* A rank that leaves waits at most so long for the others to notice it. */
 #define FAREWELL_NS INT64_C(1000000000)
 
 enum { NEWS_FAILED = 1, NEWS_LEFT = 2, NEWS_DIED = 3, NEWS_ENDING = 4 };
@@ -25,7 +24,7 @@ typedef struct monitor_news {
     int32_t  kind;
     int32_t  rank;
     int32_t  status;
-    int32_t  is_agreed; /* of an ending, with its key */
+    int32_t  is_agreed; /* of an ending, as is key */
     uint64_t key;
     char     text[488];
 } monitor_news;
@@ -33,7 +32,7 @@ typedef struct monitor_news {
 typedef struct monitor_line {
     int    fd;
     int    rank;
-    int    is_leaving; /* said goodbye */
+    int    is_leaving; /* has said goodbye */
     size_t got_bytes;
     union {
         monitor_news news;
@@ -44,15 +43,15 @@ typedef struct monitor_line {
 struct sherdi_monitor {
     monitor_params  params;
     pthread_t       thread;
-    int             wake; /* eventfd: look at is_stopping */
+    int             wake; /* eventfd: wakes the thread to check is_stopping */
     atomic_int      is_stopping;
-    int             num_lines; /* rank 0: one per other rank; others: one */
+    int             num_lines; /* rank 0: one per other rank; other ranks: one */
     monitor_line   *lines;
     struct pollfd  *polls;     /* [num_lines + 1] */
-    pthread_mutex_t send_lock; /* guards sending and the closing of lines */
+    pthread_mutex_t send_lock; /* guards sending, and the closing of lines */
 };
 
-/* Under send_lock. */
+/* Call it under send_lock. */
 static void line_send(monitor_line *line, const monitor_news *news)
 {
     if (line->fd >= 0) {
@@ -78,7 +77,7 @@ static void line_close(sherdi_monitor *monitor, monitor_line *line)
     (void)pthread_mutex_unlock(&monitor->send_lock);
 }
 
-/* Passes on what one rank said; only rank 0 has others to pass it to. */
+/* Handles a message from a rank. Rank 0 passes it on to the others; for another rank there is nobody to pass it to. */
 static void news_take(sherdi_monitor *monitor, monitor_line *line)
 {
     monitor_news *news = &line->in.news;
@@ -139,7 +138,7 @@ static void line_read(sherdi_monitor *monitor, monitor_line *line)
     }
 }
 
-/* Reads whatever comes within `most_ms`; the number of lines that are still open. */
+/* Reads whatever comes within `most_ms`. Returns the number of lines that are still open. */
 static int lines_look(sherdi_monitor *monitor, int most_ms)
 {
     int open = 0;
@@ -158,8 +157,8 @@ static int lines_look(sherdi_monitor *monitor, int most_ms)
     return open;
 }
 
-/* Goodbye, then until the others have closed their ends: closing first, with words of theirs
- * unread, would make the system throw ours away. */
+/* Says goodbye, then reads until the others have closed their ends. If this rank closed first, with messages of theirs unread,
+ * the system would throw its own message away. */
 static void farewell(sherdi_monitor *monitor)
 {
     const monitor_news bye      = {.kind = NEWS_LEFT, .rank = monitor->params.world->rank};
@@ -184,7 +183,7 @@ static void *monitor_main(void *raw)
         (void)lines_look(monitor, -1);
         for (int i = 0; i < monitor->num_lines; i++) {
             if (monitor->lines[i].fd >= 0 && monitor->lines[i].is_leaving) {
-                line_close(monitor, &monitor->lines[i]); /* what the other waits for */
+                line_close(monitor, &monitor->lines[i]); /* the other rank waits for this */
             }
         }
     }

@@ -1,10 +1,10 @@
-/* Ranks that MPI started. MPI does the meeting; inside a host the ranks share memory exactly as
- * in shm (procs.c, peers.c) and MPI is not used again. Between hosts every rank exchanges slices
- * with the ranks of the other hosts directly, in the wire type, and sums them itself: so the
- * bits are those of every other transport. MPI itself is opened at run time (mpi_library.h).
+/* Ranks that MPI started. They meet through MPI. Inside a host they share memory exactly as in shm (procs.c, peers.c), and MPI
+ * is not used again. Between hosts every rank exchanges slices directly with the ranks of the other hosts, in the type that is
+ * sent, and sums them itself, so the bits are those of every other transport. MPI itself is opened at run time
+ * (mpi_library.h).
  *
- * MPI tells nobody that a rank died, and its blocking calls then never return: all waits here
- * test and look at the world's failure, which the monitor reports. */
+ * MPI does not report that a rank died, and its blocking calls then never return. So all waits here test, and look at the
+ * world's failure, which the monitor reports. */
 #include "collectives/meeting_point.h"
 
 #include "base/checked.h"
@@ -20,36 +20,36 @@
 #include <unistd.h>
 
 #define MPI_TAG 1
-/* MPI promises as many. */
+/* The smallest upper bound for tags that MPI guarantees. */
 #define MPI_TAG_MOST 32767
-/* One message at most: MPI counts in int. */
+/* Most bytes of one message: MPI counts in int. */
 #define MESSAGE_BYTES ((size_t)1 << 28)
 /* Receive buffer of a reduction, for all ranks of other hosts together. */
 #define STAGE_BYTES       ((size_t)8 << 20)
 #define STAGE_PORTION_MIN ((size_t)64 << 10)
-/* Words of a rank that has left may still be on their way. */
+/* Messages of a rank that has left may still be on their way for this time. */
 #define LEFT_GRACE_NS INT64_C(2000000000)
-/* After a failure MPI_Finalize may take so long before the process ends without it. */
+/* After a failure, MPI_Finalize may take so long; then the process ends without it. */
 #define END_PATIENCE_S 5
 
-/* A communicator of ours, and the worlds of this process that send over it: one that MPI's was made for and those
- * that were split from it. They tell their messages apart by tags; mpi_lock guards it. */
+/* A communicator of sherd's own, and the worlds of this process that send over it: the world for which it was made, and worlds
+ * split from that one. The worlds' messages have different tags. mpi_lock guards it. */
 typedef struct mpi_channel {
     MPI_Comm comm;
     int      owners;
-    int      last_tag; /* that a world of this process was given */
-    int      is_lost;  /* a world failed: not all ranks will come to free it */
+    int      last_tag; /* highest tag of this process's worlds */
+    int      is_lost;  /* a world failed: not all ranks will come to free the communicator */
 } mpi_channel;
 
 typedef struct mpi_world {
     sherdi_procs   procs;
     mpi_channel   *channel; /* NULL on one host */
     int            tag;
-    int           *channel_ranks; /* [world_size] in the communicator; NULL: the same as here */
+    int           *channel_ranks; /* [world_size] ranks in the communicator; NULL: the world's */
     int            num_remote;
     int           *remote; /* ranks of other hosts, ascending */
     int            num_leaders;
-    int           *leaders; /* the first rank of each other host */
+    int           *leaders; /* first rank of each other host */
     int            num_requests;
     MPI_Request   *requests; /* [2 * num_remote] */
     int           *request_ranks;
@@ -59,11 +59,11 @@ typedef struct mpi_world {
 
 /* -------------------------------------------------- MPI of the process -- */
 
-static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below */
-static int             mpi_worlds;                           /* alive */
+static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the variables below */
+static int             mpi_worlds;                           /* number of worlds */
 static int             mpi_has_failed;                       /* a world of this process failed */
-static int             mpi_has_dead; /* by the end of a process: finalising would wait for it */
-static pid_t           mpi_process;  /* that initialised MPI here */
+static int             mpi_has_dead; /* a process has ended: finalising would wait for it */
+static pid_t           mpi_process;  /* the process that initialised MPI here */
 
 static void *end_watch(void *unused)
 {
@@ -74,15 +74,15 @@ static void *end_watch(void *unused)
     _exit(EXIT_FAILURE);
 }
 
-/* At exit, when we initialised MPI. With a world still open the process is ending unasked: its
- * sockets close and tell the others, whom MPI_Finalize would wait for. After a failure that
- * left all processes alive they come here too, but perhaps not all of them. */
+/* Called at exit, if sherd initialised MPI. If a world is still open, the process is ending without being asked to: its
+ * sockets close and so tell the others, and MPI_Finalize would wait for them. After a failure that left all processes alive
+ * they come here too, but perhaps not all of them. */
 static void mpi_end(void)
 {
     int       is_finalized = 0;
     pthread_t watch;
 
-    if (mpi_process != getpid()) { /* a forked child's end is not MPI's */
+    if (mpi_process != getpid()) { /* the end of a forked child does not end MPI */
         return;
     }
     (void)sherdi_mpi_api.Finalized(&is_finalized);
@@ -143,7 +143,7 @@ static void channel_retain(mpi_channel *channel)
     }
 }
 
-/* Frees it with its last owner. Accepts NULL. */
+/* Drops an owner; the last one frees the channel. Accepts NULL. */
 static void channel_drop(mpi_channel *channel, int has_failed)
 {
     int is_finalized = 0;
@@ -186,7 +186,7 @@ static sherd_status mpi_error(sherd_world *world, int code)
 
 /* -------------------------------------------------------------- waiting -- */
 
-/* "1, 3": ranks whose messages have not arrived. */
+/* Lists the ranks whose messages have not been transferred, "1, 3". */
 static void pending_list(const mpi_world *mpi, char *text, size_t len_bytes)
 {
     int last = -1;
@@ -203,7 +203,7 @@ static void pending_list(const mpi_world *mpi, char *text, size_t len_bytes)
     }
 }
 
-/* What was started is not going to end: nobody may write to its buffers later. */
+/* Cancels requests that will not end, so that nobody writes to their buffers later. */
 static void requests_drop(mpi_world *mpi)
 {
     for (int i = 0; i < mpi->num_requests; i++) {
@@ -253,7 +253,7 @@ static sherd_status requests_wait(mpi_world *mpi)
             requests_drop(mpi);
             return status;
         }
-        sherdi_nap(turn); /* MPI makes progress only when it is asked */
+        sherdi_nap(turn); /* MPI makes progress only inside its calls */
     }
     return SHERD_OK;
 }
@@ -268,7 +268,7 @@ static sherd_status request_add(mpi_world *mpi, int rank, int code)
     return SHERD_OK;
 }
 
-/* What MPI calls a rank. */
+/* Returns a rank's number in the communicator. */
 static int channel_rank(const mpi_world *mpi, int rank)
 {
     return mpi->channel_ranks == NULL ? rank : mpi->channel_ranks[rank];
@@ -292,8 +292,8 @@ static sherd_status recv_start(mpi_world *mpi, int rank, void *data, size_t len_
 
 /* -------------------------------------------------------- between hosts -- */
 
-/* Bytes [first, first + len) of slices: what goes to rank r lies at send + r * send_stride, what
- * comes from it goes to recv + r * recv_stride, or, packed, one behind the other. */
+/* Bytes [first, first + len) of slices. The slice for rank r is at send + r * send_stride. The slice from it goes to recv + r
+ * * recv_stride; packed, the slices of remote ranks lie one behind the other. */
 typedef struct slices_args {
     const unsigned char *send;
     size_t               send_stride;
@@ -320,7 +320,7 @@ static sherd_status slices_start(mpi_world *mpi, const slices_args *args, size_t
     return SHERD_OK;
 }
 
-/* What slices_start has not begun yet, after its first portion. */
+/* Waits for the messages that slices_start has begun, then transfers the rest of the slices. */
 static sherd_status slices_finish(mpi_world *mpi, const slices_args *args)
 {
     SHERDI_TRY(requests_wait(mpi));
@@ -398,7 +398,7 @@ static sherd_status mpi_all_to_all(sherd_world *world, const sherdi_all_to_all_a
     return slices_finish(mpi, &slices);
 }
 
-/* From the root to the first rank of each other host, and inside the hosts. */
+/* Sends from the root to the first rank of each other host, then inside the hosts. */
 static sherd_status mpi_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
 {
     mpi_world    *mpi   = (mpi_world *)world;
@@ -497,13 +497,13 @@ static const sherdi_world_ops MPI_OPS = {
 
 /* ------------------------------------------------------------- meeting -- */
 
-/* The communicator before there is a world. */
+/* The communicator, before there is a world. */
 typedef struct mpi_meeting {
     MPI_Comm comm;
     int64_t  deadline_ns;
 } mpi_meeting;
 
-/* Waits for one request, with the time limit. */
+/* Waits for one request, up to the deadline. */
 static sherd_status meeting_wait(MPI_Request *request, int64_t deadline_ns)
 {
     int is_done = 0;
@@ -532,7 +532,7 @@ static sherd_status meeting_exchange(void *ctx, const void *mine, void *all, siz
     return meeting_wait(&request, meeting->deadline_ns);
 }
 
-/* Of a world that was split from another: the ranks of its communicator, which is the other's. */
+/* For a world that was split from another: finds its ranks' numbers in the communicator, which is the other world's. */
 static sherd_status channel_ranks_find(mpi_world *mpi, const sherdi_split *split)
 {
     const mpi_world *parent = (const mpi_world *)split->parent;
@@ -548,7 +548,7 @@ static sherd_status channel_ranks_find(mpi_world *mpi, const sherdi_split *split
     return SHERD_OK;
 }
 
-/* Who is elsewhere, and room for their messages. Local. */
+/* Finds the ranks of other hosts, and makes room for their messages. Not collective. */
 static sherd_status remote_find(mpi_world *mpi, const sherdi_split *split)
 {
     sherd_world           *world = &mpi->procs.world;
@@ -599,7 +599,7 @@ static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
     int          provided = 0;
 
     SHERDI_TRY(sherdi_procs_open(&mpi->procs, &MPI_OPS, params));
-    if (world->ops != &MPI_OPS) { /* MPI has done its part: the world is NCCL's */
+    if (world->ops != &MPI_OPS) { /* the world is NCCL's, and needs MPI no more */
         SHERDI_TRY(world->world_size > 1 ? world->ops->barrier(world) : SHERD_OK);
         channel_drop(mpi->channel, 0);
         mpi->channel = NULL;
@@ -617,13 +617,13 @@ static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
     }
     SHERDI_TRY(world->world_size > 1 ? mpi_barrier(world) : SHERD_OK);
     if (mpi->procs.num_hosts == 1) {
-        channel_drop(mpi->channel, 0); /* MPI has done its part */
+        channel_drop(mpi->channel, 0); /* one host needs MPI no more */
         mpi->channel = NULL;
     }
     return SHERD_OK;
 }
 
-/* Takes an owner's part of `channel`. */
+/* Takes over one ownership of `channel`, also if it fails. */
 static sherd_status world_open(mpi_channel *channel, int tag, const procs_params *params,
                                sherd_world **out)
 {
@@ -661,7 +661,7 @@ static sherd_status comm_duplicate(MPI_Comm comm, int64_t deadline_ns, MPI_Comm 
     return SHERD_OK;
 }
 
-/* A duplicate of `comm` and its only owner. */
+/* Creates a channel with a duplicate of `comm`, and one owner. */
 static sherd_status channel_create(MPI_Comm comm, int64_t deadline_ns, mpi_channel **out)
 {
     mpi_channel *channel = calloc(1, sizeof(*channel));
@@ -681,7 +681,7 @@ static sherd_status channel_create(MPI_Comm comm, int64_t deadline_ns, mpi_chann
     return SHERD_OK;
 }
 
-/* Takes the channel. */
+/* Takes over the channel. */
 static sherd_status meet_over(mpi_channel *channel, procs_params *procs, int64_t deadline_ns,
                               sherd_world **out)
 {
@@ -695,7 +695,7 @@ static sherd_status meet_over(mpi_channel *channel, procs_params *procs, int64_t
         channel_drop(channel, 1);
         return status;
     }
-    if (named != NULL && named != &sherdi_transport_mpi) { /* MPI has done its part */
+    if (named != NULL && named != &sherdi_transport_mpi) { /* this transport needs MPI no more */
         procs->is_one_host_only = (named->holds & SHERDI_TRANSPORT_HOSTS) == 0;
         channel_drop(channel, 0);
         return named->create(procs, out);
@@ -718,7 +718,7 @@ static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params,
     return meet_over(channel, &procs, deadline_ns, out);
 }
 
-/* A tag that no two ranks of `parent` have in common yet: each knows those of the worlds that it is in. */
+/* Chooses a tag that is new for all ranks of `parent`. Each rank knows the highest tag of the worlds that it is in. */
 static sherd_status tag_agree(mpi_world *parent, int *out)
 {
     sherd_world *world = &parent->procs.world;
@@ -740,7 +740,7 @@ static sherd_status tag_agree(mpi_world *parent, int *out)
     return SHERD_OK;
 }
 
-/* The ranks of a group meet again; what is between hosts goes over the parent's communicator, apart by its tag. */
+/* The ranks of a group meet again. Messages between hosts go over the parent's communicator, with the group's own tag. */
 static sherd_status mpi_split(sherdi_split *split, sherd_world **out)
 {
     mpi_world    *parent = (mpi_world *)split->parent;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Their libraries have one binary interface (libmpi.so.40). */
+/* The libraries of these versions have one binary interface (libmpi.so.40). */
 #define OLDEST_MAJOR 3
 #define NEWEST_MAJOR 5
 
@@ -22,11 +22,12 @@ static const sherdi_symbol SYMBOLS[] = {MPI_FUNCTIONS(FUNCTION) MPI_OBJECTS(OBJE
 
 mpi_api sherdi_mpi_api;
 
-static pthread_mutex_t api_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
+static pthread_mutex_t api_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two variables below */
 static int             is_loaded;
-static char            version_text[300]; /* of what is loaded: its version and its file */
+static char            version_text[300]; /* version and file of the loaded library */
 
-/* Any MPI has this one: so another kind is told by its name, before a symbol of Open MPI's is missed. */
+/* Checks the library's version. Every MPI has this function, so a library of another kind is reported by its name, and not by
+ * a missing symbol of Open MPI. */
 static int version_check(void *library, char *why, size_t why_bytes)
 {
     static const sherdi_symbol symbol = {"MPI_Get_library_version", 0, 0};
@@ -69,8 +70,8 @@ static void *library_open(int scope, char *why, size_t why_bytes)
                                why_bytes);
 }
 
-/* A program that links MPI, or has opened it for all, goes on with that one. The names of objects are then the
- * process's: the linker may have put a copy into the program itself. */
+/* Finds the functions and objects. If the program links MPI or has opened it globally, that MPI is used, and the objects are
+ * looked up in the whole process, because the linker may have put copies of them into the program itself. */
 static int api_find(mpi_api *found, char *why, size_t why_bytes)
 {
     void *library;
@@ -82,7 +83,7 @@ static int api_find(mpi_api *found, char *why, size_t why_bytes)
     if (library == NULL || !library_check(library, found, why, why_bytes)) {
         return 0;
     }
-    /* Then for all: its plug-ins look for its symbols there. */
+    /* Opens it globally too: its plug-ins look there for its symbols. */
     return library_open(RTLD_GLOBAL, why, why_bytes) != NULL;
 }
 

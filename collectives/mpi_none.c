@@ -1,4 +1,4 @@
-/* A build without MPI: the same functions, which say so. */
+/* The transport mpi in a build without MPI: the same functions return errors that say so. */
 #include "collectives/procs.h"
 #include "collectives/transport.h"
 

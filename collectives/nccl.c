@@ -1,10 +1,10 @@
-/* Ranks with a GPU each: device memory goes over NCCL, control data over the sockets of star.c. Only files of this
- * name include nccl.h.
+/* Ranks with a GPU each: device memory moves over NCCL, control data over the sockets of star.c. Only files named nccl_* and
+ * this one include nccl.h.
  *
- * Everything on device memory is queued on the world's lane and returns when NCCL has launched it, which it does by a
- * thread of its own, as its communicators do not block; how long that takes no GPU has shown yet. NCCL's own sums
- * have an order of their own, so a reduction is an all-to-all into planned room (sherdi_world_reserve) and the sum
- * of reduce on the lane: the bits of every other transport. */
+ * Each call on device memory queues its work on the world's lane and returns when NCCL has launched it. The communicators do
+ * not block, so NCCL launches by a thread of its own; how long that takes has not been seen on a GPU yet. NCCL's own sums have an
+ * order of their own. So a reduction is an all-to-all into planned room (sherdi_world_reserve), followed by the kernel
+ * `reduce` on the lane, which gives the same bits as every other transport. */
 #include "collectives/nccl_impl.h"
 
 #include "base/log.h"
@@ -45,7 +45,7 @@ static int has_all_to_all(const sherd_world *world)
     return ((const sherdi_procs *)world)->nccl->options.has_all_to_all;
 }
 
-/* The library's own, which moves the own slice too. Under the lock. */
+/* The library's own all-to-all, which also moves this rank's own slice. Call it under the lock. */
 static ncclResult_t slices_swap_whole(sherd_world *world, const void *send, void *recv,
                                       size_t slice_bytes)
 {
@@ -53,7 +53,8 @@ static ncclResult_t slices_swap_whole(sherd_world *world, const void *send, void
                                     stream_of(world));
 }
 
-/* Slices of `send` to the others, theirs to `recv`; the own one stays. Under the lock. */
+/* Sends the slices of `send` to the other ranks and receives theirs into `recv`; this rank's own slice stays. Call it under
+ * the lock. */
 static ncclResult_t slices_swap(sherd_world *world, const unsigned char *send, unsigned char *recv,
                                 size_t slice_bytes, int is_packed)
 {
@@ -63,7 +64,7 @@ static ncclResult_t slices_swap(sherd_world *world, const unsigned char *send, u
     ncclResult_t ended;
 
     for (int r = 0; r < world->world_size && is_going(result); r++) {
-        /* Packed, the own slice is not among them. */
+        /* Packed slices do not include this rank's own. */
         size_t slot = (size_t)(is_packed && r > world->rank ? r - 1 : r);
 
         if (r == world->rank) {
@@ -127,7 +128,7 @@ static sherd_status reserve_check(const sherd_world *world, world_call_kind kind
     return SHERD_OK;
 }
 
-/* The sum of this rank's slice into `recv`, in the order of ranks. */
+/* Sums this rank's slice into `recv`, in the order of the ranks. */
 static sherd_status sum_own_slice(sherd_world *world, world_call_kind kind,
                                   const sherdi_reduction_args *args, void *recv)
 {
@@ -159,7 +160,7 @@ static ncclDataType_t type_of(sherd_dtype dtype)
     return dtype == SHERD_F32 ? ncclFloat32 : dtype == SHERD_BF16 ? ncclBfloat16 : ncclFloat16;
 }
 
-/* NCCL's own sum, where the caller has asked for it; the scale comes after, by a kernel. */
+/* Takes NCCL's own sum, where the caller asked for it. A kernel then applies the scale. */
 static sherd_status vendor_sum(sherd_world *world, world_call_kind kind,
                                const sherdi_reduction_args *args)
 {
@@ -219,7 +220,7 @@ static sherd_status nccl_all_reduce(sherd_world *world, const sherdi_reduction_a
 
 /* --------------------------------------------------------------- first calls -- */
 
-/* Of a slice. NCCL connects to peers when an algorithm is first used, and takes another one for long messages. */
+/* Bytes of a slice. NCCL connects to peers when it first uses an algorithm, and it uses another algorithm for long messages. */
 static const size_t WARM_BYTES[] = {256, (size_t)1 << 20};
 
 #define WARM_SIZES (sizeof(WARM_BYTES) / sizeof(WARM_BYTES[0]))
@@ -276,10 +277,10 @@ static int registers(const struct sherdi_nccl *nccl)
 }
 
 #ifndef NCCL_WIN_COLL_SYMMETRIC
-#define NCCL_WIN_COLL_SYMMETRIC 0x01 /* of 2.27 and newer, whose library alone has windows */
+#define NCCL_WIN_COLL_SYMMETRIC 0x01 /* of 2.27; no older library has windows */
 #endif
 
-/* Windows stand over memory of NCCL's own alone. Other memory stays the device's. */
+/* A window needs memory that NCCL allocated. Without windows the memory is the device's. */
 static sherd_status nccl_memory_make(sherd_world *world, size_t len_bytes, void **out)
 {
     ncclResult_t result;
@@ -289,7 +290,7 @@ static sherd_status nccl_memory_make(sherd_world *world, size_t len_bytes, void 
     if (!sherdi_nccl_of(world)->options.has_windows) {
         return SHERD_OK;
     }
-    (void)cudaSetDevice(world->device.index); /* NCCL takes the thread's */
+    (void)cudaSetDevice(world->device.index); /* NCCL allocates on the thread's device */
     result = sherdi_nccl_api.MemAlloc(&memory, len_bytes);
     if (result != ncclSuccess) {
         return sherdi_fail(SHERD_E_NOMEM, "NCCL gives no memory for %zu bytes in a window: %s",
@@ -310,7 +311,8 @@ static void nccl_memory_drop(sherd_world *world, void *memory)
     (void)sherdi_nccl_api.MemFree(memory);
 }
 
-/* Under the lock. A window is registered by a thread of NCCL's, and the call says so only to who asks afterwards. */
+/* Call it under the lock. A thread of NCCL's registers a window, and the call's result does not say so: the caller must ask
+ * afterwards. */
 static ncclResult_t memory_register(struct sherdi_nccl *nccl, void *memory, size_t len_bytes)
 {
     ncclResult_t result;
@@ -324,7 +326,8 @@ static ncclResult_t memory_register(struct sherdi_nccl *nccl, void *memory, size
     return result == ncclSuccess ? ncclInProgress : result;
 }
 
-/* NCCL moves registered memory without copies of its own; where it will not have it, it copies. */
+/* NCCL moves registered memory without copying it to its own buffers. Memory that it does not register is still moved, with
+ * copies. */
 static void *nccl_memory_enter(sherd_world *world, void *memory, size_t len_bytes)
 {
     struct sherdi_nccl *nccl   = sherdi_nccl_of(world);
@@ -398,7 +401,7 @@ static void nccl_close(sherd_world *world)
     free(procs);
 }
 
-/* The ranks meet again, for control lines and a communicator of their own. */
+/* The ranks meet again, for control lines and a communicator of the new world. */
 static sherd_status nccl_split(sherdi_split *split, sherd_world **out)
 {
     procs_params  procs;
@@ -437,5 +440,5 @@ const sherdi_transport sherdi_transport_nccl = {
     .holds = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI |
              SHERDI_TRANSPORT_DEVICES,
     .is_built = 1,
-    .create   = sherdi_world_shm_create, /* the ranks meet as those do, then the table is another */
+    .create   = sherdi_world_shm_create, /* meets as shm does, which then changes the table */
 };

@@ -1,6 +1,6 @@
-/* Whether ranks can be a world over NCCL: every rank says on its card what it has, and all come to the
- * same answer from the cards. NCCL wants a device of its own for each rank, unless it is 2.30 or newer and was told to
- * hold several (NCCL_MULTI_RANK_GPU_ENABLE=1, a variable of its own). */
+/* Decides whether ranks can be a world over NCCL. Every rank says on its card what it has, and all ranks come to the same
+ * answer from the cards. NCCL wants a device of its own for each rank, unless it is 2.30 or newer and was told to allow
+ * several (NCCL_MULTI_RANK_GPU_ENABLE=1, a variable of NCCL's). */
 #include "collectives/nccl.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ void sherdi_nccl_card_fill(rendezvous_card *card, const char *backend)
         card->nccl_version >= SHARES_FROM_VERSION && shares != NULL && strcmp(shares, "1") == 0;
 }
 
-/* Its number among the ranks of its host. */
+/* Returns the number of a rank among the ranks of its host. */
 static int local_rank(const rendezvous *meeting, int rank)
 {
     const rendezvous_card *cards = meeting->cards;
@@ -54,7 +54,7 @@ static int device_of(const rendezvous *meeting, int rank)
     return sherdi_world_device_index(card->device, local_rank(meeting, rank), card->device_count);
 }
 
-/* Of more devices than a card names, the number. */
+/* Returns a device's identity; for a device beyond those on the card, its index. */
 static uint64_t identity_of(const rendezvous *meeting, int rank)
 {
     int index = device_of(meeting, rank);
@@ -68,7 +68,7 @@ static void version_write(int version, char *text, size_t len_bytes)
                    version % 100);
 }
 
-/* Another rank below `rank` with its device, where one of the two was not told that it may be; -1: none. */
+/* Returns a rank below `rank` on the same device, unless both were told that NCCL allows it; -1: none. */
 static int sharer_find(const rendezvous *meeting, int rank)
 {
     for (int r = 0; r < rank; r++) {

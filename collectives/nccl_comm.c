@@ -1,11 +1,9 @@
-/* The communicator of a world over NCCL: how it comes about, how calls with it are made, who watches them, how it
- * ends.
+/* The communicator of a world over NCCL: how it is created, how calls on it are made, who watches them, and how it ends.
  *
- * NCCL tells nobody in time that a rank died, and its kernels then never end. A thread per world watches: the
- * world's failure (which the monitor reports), NCCL's asynchronous errors, and calls that make no progress
- * for the time limit. It then aborts the communicator, which ends the kernels, and with them whoever waits
- * for the lane. The communicator is not blocking: calls into NCCL return, and are asked for until they
- * are through. */
+ * NCCL does not report in time that a rank has died, and its kernels then never end. So a thread per world watches for three
+ * things: a failure of the world (which the monitor reports), NCCL's asynchronous errors, and calls that make no progress for
+ * the time limit. It then aborts the communicator, which ends the kernels, and so ends every wait for the lane. The
+ * communicator is non-blocking: calls into NCCL return at once, and this file asks NCCL until they are done. */
 #include "collectives/nccl_impl.h"
 
 #include "base/clock.h"
@@ -17,13 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The watch looks so often. */
+/* Interval of the watch. */
 #define WATCH_MS 50
-/* An error of NCCL's may have a dead rank behind it; the monitor says so within this. */
+/* A dead rank may be the cause of an NCCL error; the monitor reports it within this time. */
 #define NEWS_NS INT64_C(2000000000)
-/* What a rank that has left did before may still be on its way. */
+/* The last work of a rank that has left may still be on its way for this time. */
 #define LEFT_GRACE_NS INT64_C(2000000000)
-/* The end of a communicator that nothing is wrong with. */
+/* Most time for the end of a communicator that is in order. */
 #define FINALIZE_NS INT64_C(5000000000)
 
 const char *sherdi_nccl_result_text(struct sherdi_nccl *nccl, ncclResult_t result)
@@ -33,7 +31,7 @@ const char *sherdi_nccl_result_text(struct sherdi_nccl *nccl, ncclResult_t resul
     return last != NULL && last[0] != '\0' ? last : sherdi_nccl_api.GetErrorString(result);
 }
 
-/* An error of NCCL's, told when it is known whether a dead rank is behind it. Not under the lock. */
+/* Reports an error of NCCL, after waiting for news that a dead rank is the cause. Do not call it under the lock. */
 static sherd_status nccl_fail(struct sherdi_nccl *nccl, const char *text)
 {
     sherd_world *world    = &nccl->procs->world;
@@ -47,7 +45,7 @@ static sherd_status nccl_fail(struct sherdi_nccl *nccl, const char *text)
     return sherdi_world_fail(world, SHERD_E_DEVICE, "rank %d: NCCL says: %s", world->rank, text);
 }
 
-/* Takes a turn at waiting for NCCL without the lock; fails with the world, or past the deadline. */
+/* Waits one turn for NCCL, with the lock released. Fails with the world, or after the deadline. */
 static sherd_status turn_wait(struct sherdi_nccl *nccl, int turn, int64_t deadline_ns,
                               const char *what)
 {
@@ -90,7 +88,8 @@ sherd_status sherdi_nccl_settle(struct sherdi_nccl *nccl, ncclResult_t result, c
 
 /* ----------------------------------------------------------------- the watch -- */
 
-/* Under the lock. What still runs on the device ends by it; with a communicator of the trainer's own, by the trainer. */
+/* Ends a communicator, and so what still runs on the device. A communicator of the trainer's own only the trainer can end.
+ * Call it under the lock. */
 static void comm_abort(struct sherdi_nccl *nccl)
 {
     ncclComm_t comm = nccl->comm;
@@ -108,11 +107,11 @@ static void comm_abort(struct sherdi_nccl *nccl)
         }
         return;
     }
-    nccl->comm = NULL; /* and with it go the registrations */
+    nccl->comm = NULL; /* ends the registrations too */
     (void)sherdi_nccl_api.CommAbort(comm);
 }
 
-/* An error that NCCL met by itself; 1 with its text. Under the lock. */
+/* Returns 1, with the text, for an error that NCCL met by itself. Call it under the lock. */
 static int async_error(struct sherdi_nccl *nccl, char *text, size_t text_bytes)
 {
     ncclResult_t result = ncclSuccess;
@@ -126,11 +125,11 @@ static int async_error(struct sherdi_nccl *nccl, char *text, size_t text_bytes)
     return 1;
 }
 
-/* The first ticket after `passed` that the lane has not passed yet; `queued` + 1: none. */
+/* Returns the first ticket after `passed` that the lane has not passed yet; `queued` + 1: there is none. */
 static sherdi_ticket oldest_pending(sherd_world *world, sherdi_ticket passed, sherdi_ticket queued)
 {
     if (queued > WORLD_EVENTS && passed < queued - WORLD_EVENTS) {
-        passed = queued - WORLD_EVENTS; /* older ones have lost their events */
+        passed = queued - WORLD_EVENTS; /* older tickets have no events any more */
     }
     while (passed < queued && sherdi_world_lane_is_done(world, passed + 1)) {
         passed++;
@@ -138,8 +137,8 @@ static sherdi_ticket oldest_pending(sherd_world *world, sherdi_ticket passed, sh
     return passed + 1;
 }
 
-/* The lane has stood before this call since then. It will not go on when a rank has left, or when the others have
- * had the time limit to come. */
+/* The lane has been waiting at this call since `since_ns`. Fails the world if a rank has left, or if the other ranks have had
+ * the time limit to come, because the lane will then not go on. */
 static void stuck_look(struct sherdi_nccl *nccl, sherdi_ticket ticket, int64_t since_ns)
 {
     sherd_world *world   = &nccl->procs->world;
@@ -276,7 +275,7 @@ static sherd_status nccl_create(sherdi_procs *procs)
     return SHERD_OK;
 }
 
-/* How rank 0 fared with the id, its options, and the id. */
+/* What rank 0 sends: its status with the id, its options, and the id. */
 typedef struct id_message {
     int32_t             status;
     sherdi_nccl_options options;
@@ -316,7 +315,7 @@ static sherd_status id_share(struct sherdi_nccl *nccl, ncclUniqueId *out)
     return SHERD_OK;
 }
 
-/* NCCL takes the device that is the thread's. */
+/* NCCL uses the thread's current device. */
 static sherd_status comm_init(struct sherdi_nccl *nccl, const ncclUniqueId *id)
 {
     sherd_world *world  = &nccl->procs->world;
@@ -345,8 +344,7 @@ static sherd_status comm_init(struct sherdi_nccl *nccl, const ncclUniqueId *id)
     return status;
 }
 
-/* Ends what the trainer has not made. Waits a little for what is under way; whatever does not end then is
- * ended. */
+/* Ends a communicator that is not the trainer's. Waits a little for the work in progress, and aborts what has not ended then. */
 static void comm_end(struct sherdi_nccl *nccl)
 {
     ncclResult_t result      = ncclInProgress;
@@ -383,7 +381,7 @@ sherd_status sherdi_nccl_open(sherdi_procs *procs, void *comm)
     }
     SHERDI_TRY(nccl_create(procs));
     SHERDI_TRY(sherdi_star_open(&procs->nccl->star, procs));
-    if (comm != NULL) { /* made by the program, as it likes it */
+    if (comm != NULL) { /* made by the program, with its options */
         procs->nccl->comm       = comm;
         procs->nccl->is_foreign = 1;
     } else {
@@ -401,7 +399,7 @@ void sherdi_nccl_close(sherdi_procs *procs)
     sherd_world        *world  = &procs->world;
     world_device       *device = &world->device;
 
-    /* The watch ends this, too, if a rank will not come. */
+    /* If a rank does not come, the watch ends this wait. */
     (void)sherdi_world_lane_wait(world, atomic_load(&world->queue.done));
     watch_stop(nccl);
     for (size_t i = 0; i < device->block_capacity && !sherdi_world_has_failed(world); i++) {

@@ -1,6 +1,6 @@
-/* A world over a communicator of the trainer's own, which moves device memory for both. For control data, and to learn
- * of each other's end, the ranks need connections as everywhere: so they meet as processes do, where rank 0 tells
- * them over the communicator. */
+/* A world over a communicator of the trainer's own, which then moves device memory for both. For control data, and to notice
+ * each other's end, the ranks still need connections. So they meet as processes do, and rank 0 sends the address over the
+ * communicator. */
 #include "collectives/nccl_impl.h"
 
 #include "base/clock.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The communicator before there is a world. */
+/* The communicator, before there is a world. */
 typedef struct given_comm {
     ncclComm_t     comm;
     int            size, device;
@@ -39,7 +39,7 @@ static sherd_status given_wait(const given_comm *given)
         if (error != cudaSuccess && error != cudaErrorNotReady) {
             return given_fail(cudaGetErrorString(error));
         }
-        (void)cudaGetLastError(); /* not ready counts as the trainer's last error too */
+        (void)cudaGetLastError(); /* cudaErrorNotReady would be the trainer's last error */
         if (sherdi_now_ns() > given->deadline_ns) {
             return sherdi_fail(SHERD_E_PEER_LOST, "not all ranks of the NCCL communicator came "
                                                   "within the time limit (SHERD_TIMEOUT)");
@@ -71,7 +71,7 @@ static sherd_status given_move(given_comm *given, const void *mine, void *all, s
                : given_fail(cudaGetErrorString(cudaGetLastError()));
 }
 
-/* On the communicator's device, whichever is the thread's. */
+/* Runs on the communicator's device, whatever the thread's device is. */
 static sherd_status given_exchange(void *ctx, const void *mine, void *all, size_t len_bytes)
 {
     given_comm  *given  = ctx;
@@ -81,7 +81,7 @@ static sherd_status given_exchange(void *ctx, const void *mine, void *all, size_
     (void)cudaGetDevice(&before);
     (void)cudaSetDevice(given->device);
     status = given_move(given, mine, all, len_bytes);
-    if (status != SHERD_E_PEER_LOST) { /* freeing would wait for the ranks that have not come */
+    if (status != SHERD_E_PEER_LOST) { /* freeing would wait for the missing ranks */
         (void)cudaFree(given->memory);
         (void)cudaStreamDestroy(given->stream);
     }

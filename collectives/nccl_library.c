@@ -7,13 +7,13 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-/* Oldest library whose communicators can be asked rather than waited for. */
+/* The oldest library with non-blocking communicators. */
 #define OLDEST_VERSION 21800
 
 #define SYMBOL(name) {"nccl" #name, offsetof(nccl_api, name), 0},
 static const sherdi_symbol SYMBOLS[] = {
     NCCL_FUNCTIONS(SYMBOL)
-    /* and those that a library may lack: */
+    /* A library may lack the following. */
     {"ncclCommRegister", offsetof(nccl_api, CommRegister), 1},
     {"ncclCommDeregister", offsetof(nccl_api, CommDeregister), 1},
     {"ncclAlltoAll", offsetof(nccl_api, AlltoAll), 1},
@@ -26,7 +26,7 @@ static const sherdi_symbol SYMBOLS[] = {
 
 nccl_api sherdi_nccl_api;
 
-static pthread_mutex_t api_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the loading */
+static pthread_mutex_t api_lock = PTHREAD_MUTEX_INITIALIZER; /* guards loading */
 
 static int library_open(nccl_api *found, char *why, size_t why_bytes)
 {

@@ -1,4 +1,4 @@
-/* A build without NCCL. */
+/* The transport nccl in a build without NCCL. */
 #include "collectives/nccl.h"
 #include "collectives/transport.h"
 
@@ -11,7 +11,7 @@ int sherdi_nccl_version(char *why, size_t why_bytes)
     return 0;
 }
 
-/* Never called: no rank says that it has a version. */
+/* Never called: no rank's card has a version of NCCL. */
 sherd_status sherdi_nccl_open(sherdi_procs *procs, void *comm)
 {
     (void)procs;
@@ -40,5 +40,5 @@ const sherdi_transport sherdi_transport_nccl = {
     .name  = "nccl",
     .holds = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI |
              SHERDI_TRANSPORT_DEVICES,
-    .create = sherdi_world_shm_create, /* the ranks meet as those do, then the table is another */
+    .create = sherdi_world_shm_create, /* the ranks meet as in shm; choosing NCCL fails */
 };

@@ -1,15 +1,15 @@
-/* What a world asks of NCCL beside its default: SHERD_NCCL_OPTIONS, words separated by commas. The communicator is made with
- * the world, before there is a configuration, so these are no keys of one. Which of them pays is a matter of machine and
- * library, and measured (docs/gpu.md); without the variable everything is as it was.
+/* What a world asks of NCCL beyond its defaults: SHERD_NCCL_OPTIONS, words separated by commas. The communicator is made with
+ * the world, before there is a configuration, so these cannot be keys. Which of them pays depends on machine and library, and
+ * is measured (docs/gpu.md). Without the variable NCCL works with its defaults.
  *
- *   alltoall        ncclAlltoAll instead of a group of sends and receives (library of 2.28 or newer)
- *   windows         the world's memory is NCCL's own and registered as symmetric windows, of which the library makes direct
- *                   copies, by copy engines too (2.27 or newer)
- *   policy=P        CTA policy of the communicator: default, efficiency, or zero, which leaves copies to the copy engines
- *   ctas=N          at most N thread blocks of a collective
- *   unregistered    the world's memory is not registered with NCCL; by default it is, where the library can
+ *   alltoall      ncclAlltoAll instead of a group of sends and receives (library of 2.28 or newer)
+ *   windows       the world's memory is allocated by NCCL and registered as symmetric windows; the library then copies directly,
+ *                 also by copy engines (2.27 or newer)
+ *   policy=P      CTA policy of the communicator: default, efficiency, or zero, which leaves copies to the copy engines
+ *   ctas=N        at most N thread blocks per collective
+ *   unregistered  the world's memory is not registered with NCCL; by default it is, where the library can
  *
- * What the library cannot do is refused, with what it would need. */
+ * An option that the library lacks is an error, which says what version it needs. */
 #include "collectives/nccl_impl.h"
 
 #include "base/log.h"

@@ -22,7 +22,7 @@
 #define UNIX_PREFIX     "unix://"
 #define ABSTRACT_PREFIX "abstract:"
 #define BACKLOG         1024
-/* A look at the world's failure so often. */
+/* A wait looks at the world's failure at this interval. */
 #define LOOK_MS 50
 
 static int has_prefix(const char *text, const char *prefix)
@@ -30,7 +30,7 @@ static int has_prefix(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-/* host and port of "tcp://host:port"; 0 when it is not that. */
+/* Splits "tcp://host:port" into host and port. Returns 0 when the address has another form. */
 static int tcp_split(const char *address, char *host, size_t host_bytes, char *port,
                      size_t port_bytes)
 {
@@ -66,7 +66,7 @@ static int tcp_split(const char *address, char *host, size_t host_bytes, char *p
     return 1;
 }
 
-/* Fills a unix address; its length, 0 when the address is not one or too long. */
+/* Fills in a unix address. Returns its length, or 0 when the address has another form or is too long. */
 static socklen_t unix_address(const char *address, struct sockaddr_un *out)
 {
     const char *name;
@@ -146,7 +146,7 @@ int sherdi_net_poll(int fd, short events, int most_ms)
 
 /* ---------------------------------------------------- listening, connecting -- */
 
-/* E_INVAL where nobody can ever listen: it makes no sense to wait for it. */
+/* Returns E_INVAL where nobody can ever listen, so that waiting makes no sense. */
 static sherd_status unix_path_check(const struct sockaddr_un *name)
 {
     struct sockaddr_un folder = *name;
@@ -201,7 +201,7 @@ static sherd_status unix_listen(const char *address, int *out)
         return SHERD_E_INVAL;
     }
     if (name.sun_path[0] != '\0') {
-        /* A socket that nobody listens on is left over from a job that died. */
+        /* A socket on which nobody listens was left by a job that died. */
         old = socket_open(AF_UNIX);
         if (old >= 0 && connect(old, (struct sockaddr *)&name, len) != 0 && errno == ECONNREFUSED) {
             (void)unlink(name.sun_path);
@@ -272,8 +272,7 @@ static sherd_status tcp_listen(const char *address, int *out)
     fd = tcp_bind_any(list);
     freeaddrinfo(list);
     if (fd < 0 && errno == EADDRNOTAVAIL) {
-        /* The name that the others use for this host (a service, a forwarded port) is not one
-         * of its own addresses. */
+        /* The other ranks know this host by a name (a service, a forwarded port) that is not one of its own addresses. */
         sherdi_log(SHERD_LOG_INFO, 0, "%s is no address of this host: listening on all of its",
                    address);
         SHERDI_TRY(tcp_resolve(address, AI_PASSIVE, &list));
@@ -319,7 +318,7 @@ int sherdi_net_accept(int listener)
     return sherdi_fork_exclude(accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
-/* How long a wait may still last, in portions that let us look for failures. */
+/* Returns how long to wait before the next look for failures, at most until the deadline. */
 static sherd_status wait_look(const net_wait *wait, int *most_ms_out)
 {
     int64_t left_ns = wait->deadline_ns - sherdi_now_ns();
@@ -344,7 +343,7 @@ static sherd_status wait_for(int fd, short events, const net_wait *wait)
     return SHERD_OK;
 }
 
-/* errno of the attempt: 0 when connected. Waits five seconds for one address at most. */
+/* Returns the attempt's errno, 0 when it is connected. Waits at most five seconds for one address. */
 static int connect_one(int fd, const struct sockaddr *name, socklen_t len, const net_wait *wait)
 {
     net_wait  bound = *wait;
@@ -365,7 +364,7 @@ static int connect_one(int fd, const struct sockaddr *name, socklen_t len, const
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
 }
 
-/* Somebody may listen soon; where it is forbidden, or the socket is of another kind, nobody will. */
+/* Somebody may listen soon; but nobody will where access is denied or the socket is of another type. */
 static int unix_error_may_pass(int error)
 {
     return error != EACCES && error != EPERM && error != EPROTOTYPE;
@@ -412,7 +411,7 @@ static sherd_status closed(void)
     return sherdi_fail(SHERD_E_PEER_LOST, "the other end closed the connection");
 }
 
-/* After a call that failed, by errno: when it may be made again, or why not. */
+/* Called after a call that failed, with its errno: waits until the call can be repeated, or returns why it cannot. */
 static sherd_status retry_wait(int fd, short events, const net_wait *wait, const char *what)
 {
     if (errno == EPIPE || errno == ECONNRESET) {
@@ -538,7 +537,7 @@ void sherdi_net_keepalive(int fd)
 {
     const int on = 1, idle_s = 1, interval_s = 1, count = 3, unacked_ms = 4000;
 
-    /* Fails on unix sockets, whose other end cannot vanish without a word. */
+    /* Fails on unix sockets, whose other end cannot vanish unnoticed. */
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));

@@ -56,7 +56,7 @@ static sherd_status segment_map(int fd, size_t len_bytes, unsigned char **out)
     return SHERD_OK;
 }
 
-/* From index 0 to all others of the host. */
+/* Passes the pending descriptor from index 0 to all other ranks of the host. */
 static sherd_status pending_pass(sherdi_procs *procs)
 {
     net_wait wait = procs_wait(procs);
@@ -114,7 +114,7 @@ static const peers_hooks PROCS_HOOKS = {
 
 /* -------------------------------------------------------------- channels -- */
 
-/* Index 0 of the host has one to each other rank of it; they have one to index 0. */
+/* Index 0 of the host has a channel to each other rank of the host; the others have one to index 0. */
 static sherd_status channels_open(sherdi_procs *procs)
 {
     const net_wait wait    = procs_wait(procs);
@@ -137,7 +137,7 @@ static sherd_status channels_open(sherdi_procs *procs)
 
 /* ------------------------------------------------------------ who is where -- */
 
-/* Ranks of this host in ascending order, and how many hosts there are. */
+/* Finds the ranks of this host, in ascending order, and counts the hosts. */
 static sherd_status hosts_find(sherdi_procs *procs)
 {
     const rendezvous_card *cards = procs->meeting.cards;
@@ -168,7 +168,7 @@ static sherd_status hosts_find(sherdi_procs *procs)
     return SHERD_OK;
 }
 
-/* Ranks on two hosts cannot share memory: say so, and which. */
+/* Ranks on two hosts cannot share memory: the error names two such ranks. */
 static sherd_status one_host_check(const sherdi_procs *procs)
 {
     const rendezvous_card *cards = procs->meeting.cards;
@@ -185,7 +185,7 @@ static sherd_status one_host_check(const sherdi_procs *procs)
     return SHERD_OK;
 }
 
-/* Ranks below `end` that may run on the same cores as this one. */
+/* Counts the ranks below `end` that may run on the same cores as this one. */
 static int sharers_before(const sherdi_procs *procs, int end)
 {
     const rendezvous_card *cards = procs->meeting.cards;
@@ -207,7 +207,8 @@ static void procs_failed(sherd_world *world, sherd_status status, const char *te
     if (has_died) {
         atomic_store(&procs->has_dead, 1);
     }
-    if (atomic_load(&procs->opened)) { /* first: who sees it in the world may leave at once */
+    /* before the world's failure: a rank that sees that may leave at once */
+    if (atomic_load(&procs->opened)) {
         sherdi_peers_abort(&procs->peers, status, text);
     }
     sherdi_world_set_failed(world, status, text);
@@ -353,9 +354,9 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
         sherdi_split_adopt(params->split, &procs->world);
     }
     SHERDI_TRY(meet_all(procs, params));
-    SHERDI_TRY(nccl_choose(procs, params, &is_nccl)); /* all ranks give the same answer: */
+    SHERDI_TRY(nccl_choose(procs, params, &is_nccl)); /* all ranks give the same answer, */
     if (params->is_one_host_only && !is_nccl) {
-        SHERDI_TRY(one_host_check(procs)); /* nobody to tell */
+        SHERDI_TRY(one_host_check(procs)); /* so nobody has to be told */
     }
     status = hosts_find(procs);
     if (is_nccl) {
@@ -378,7 +379,7 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
         status = sherdi_nccl_open(procs, params->comm);
     }
     if (status != SHERD_OK) {
-        /* The others are waiting for this rank somewhere in the same function. */
+        /* The other ranks are waiting for this one somewhere in the same function. */
         return sherdi_world_fail(&procs->world, status, "rank %d: %s", params->rank,
                                  sherd_last_error());
     }
@@ -394,8 +395,8 @@ void sherdi_procs_close(sherdi_procs *procs)
     if (procs->shared != NULL) {
         size_t len_bytes = sherdi_peers_shared_bytes(procs->world.local_size);
 
-        /* Left first, then goodbye: who waits here finds this rank's last meeting in the
-         * control block. The monitor may still use it, so it goes last. */
+        /* Leave before the monitor says goodbye: then a rank that waits here finds this rank's last meeting in the control
+         * block. The monitor may still use the control block, so it is unmapped last. */
         atomic_store(&procs->opened, 0);
         sherdi_peers_leave(&procs->peers);
         sherdi_monitor_stop(procs->monitor);

@@ -1,5 +1,5 @@
-/* sherd_world_split: who is of which group, and how all ranks come out of it alike. Making the world of a group is the
- * transport's (sherdi_world_ops.split). */
+/* sherd_world_split: finds the group of each rank, and makes all ranks return the same result. The transport makes the world
+ * of a group (sherdi_world_ops.split). */
 #include "collectives/split.h"
 
 #include "base/checked.h"
@@ -14,7 +14,7 @@
 typedef struct split_wish {
     int32_t  color;
     int32_t  key;
-    uint64_t token; /* that of rank 0 tells this split from others */
+    uint64_t token; /* rank 0's identifies this split */
 } split_wish;
 
 typedef struct split_message {
@@ -27,8 +27,8 @@ _Static_assert(sizeof(split_message) <= 2 * SHERDI_SUM_PORTION * sizeof(double) 
                    sizeof(split_wish) <= sizeof(split_message),
                "what all ranks tell fits the scratch of sums");
 
-/* What each rank gives, to all, in the scratch of sums: nothing has to be allocated where a rank that fails must come
- * too. */
+/* Gives each rank's data to all ranks, in the scratch of sums: a rank that failed must take part too, so nothing may have to
+ * be allocated. */
 static sherd_status ranks_exchange(sherd_world *parent, const void *mine, size_t len_bytes)
 {
     const sherdi_all_gather_args args = {.send        = mine,
@@ -50,7 +50,8 @@ static void message_read(const sherdi_split *split, int rank, size_t len_bytes, 
     out->text[sizeof(out->text) - 1] = '\0';
 }
 
-/* The failure that the others' come from: of ranks that wait for one that failed there are many. */
+/* Finds the rank whose failure is the cause. E_PEER_LOST is often only the consequence: ranks that waited for a failed rank
+ * return it. */
 static int cause_find(const sherdi_split *split, size_t len_bytes)
 {
     int cause = -1;
@@ -117,7 +118,7 @@ static int comes_before(const split_wish *wishes, int a, int b)
     return wishes[a].key != wishes[b].key ? wishes[a].key < wishes[b].key : a < b;
 }
 
-/* How many of the color of `rank` come before it; before all of them, the size of their group. */
+/* Counts the ranks of the same color that come before `rank`: its rank in the group. */
 static int place_of(const split_wish *wishes, int world_size, int rank)
 {
     int place = 0;
@@ -166,8 +167,8 @@ static void params_inherit(const sherd_world *parent, sherd_world_params *out)
 
 /* ------------------------------------------------------------------ the call -- */
 
-/* What the transport makes is of use when all ranks have theirs. A rank that cannot go on says so at once: those of
- * its group may be waiting for it. */
+/* The transport's world is usable when all ranks have theirs. A rank that cannot go on tells the others at once, because ranks
+ * of its group may be waiting for it. */
 static sherd_status child_make(sherdi_split *split, uint64_t token, sherd_world **out)
 {
     sherd_world *parent = split->parent;

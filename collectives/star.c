@@ -1,6 +1,6 @@
-/* See star.h. A call is a frame from every rank to rank 0, with what the rank gives behind it, and an answer
- * from rank 0. Rank 0 takes the ranks in order; what the others send meanwhile waits in their sockets, so nobody
- * waits in a circle: a rank sends all that it gives before it waits for the answer. */
+/* See star.h. In a call every rank sends a frame to rank 0, followed by its data, and rank 0 sends an answer. Rank 0 reads the
+ * ranks in order, while the data of the others waits in their sockets. A rank sends everything before it waits for the answer,
+ * so ranks cannot wait for each other in a circle. */
 #include "collectives/star.h"
 
 #include "base/checked.h"
@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Others give rank 0 so much longer than their own limit: its sentence names the missing. */
+/* Other ranks wait so much longer than rank 0, so that the error is rank 0's, which names the missing ranks. */
 #define GRACE_NS INT64_C(3000000000)
-/* A line that ended says nothing of why; the monitor does, soon. */
+/* A line that ended does not say why; the monitor will, within this time. */
 #define NEWS_NS    INT64_C(3000000000)
 #define NAME_BYTES 64
 
@@ -50,7 +50,7 @@ static net_wait star_wait(sherdi_star *star)
                       .world = world};
 }
 
-/* The line to `rank` has ended: it left or died, and the monitor knows. */
+/* The line to `rank` has ended because that rank left or died. Waits for the monitor's news, then fails the world. */
 static sherd_status line_ended(sherdi_star *star, int rank)
 {
     sherd_world *world    = &star->procs->world;
@@ -68,7 +68,7 @@ static sherd_status line_ended(sherdi_star *star, int rank)
                              world->rank, rank);
 }
 
-/* "1, 3": ranks from `first` on that have sent nothing. */
+/* Lists the ranks from `first` on that have sent nothing, "1, 3". */
 static void missing_list(sherdi_star *star, int first, char *text, size_t len_bytes)
 {
     text[0] = '\0';
@@ -79,7 +79,7 @@ static void missing_list(sherdi_star *star, int first, char *text, size_t len_by
     }
 }
 
-/* A failed send or receive with `rank` in the words of the world. */
+/* Turns a failed send or receive into a failure of the world. */
 static sherd_status line_failed(sherdi_star *star, int rank, sherd_status status)
 {
     sherd_world *world = &star->procs->world;
@@ -146,7 +146,7 @@ static sherd_status frame_compare(sherdi_star *star, const star_frame *mine,
     return SHERD_OK;
 }
 
-/* Rank 0: takes the frame of `rank`, and then what it gives. */
+/* Rank 0: receives the frame of `rank`, then its data. */
 static sherd_status frame_take(sherdi_star *star, const star_frame *mine, int rank, void *data,
                                size_t len_bytes)
 {
@@ -158,7 +158,7 @@ static sherd_status frame_take(sherdi_star *star, const star_frame *mine, int ra
     return take(star, rank, data, len_bytes);
 }
 
-/* Others: send a frame and what they give, and take the answer. */
+/* Other ranks: send a frame and their data, and receive the answer. */
 static sherd_status answer_get(sherdi_star *star, const star_frame *mine, const void *data,
                                size_t len_bytes, void *answer, size_t answer_bytes)
 {
@@ -168,7 +168,7 @@ static sherd_status answer_get(sherdi_star *star, const star_frame *mine, const 
     return take(star, 0, answer, answer_bytes);
 }
 
-/* Rank 0: the same to all. */
+/* Rank 0: sends the same answer to all. */
 static sherd_status answer_give(sherdi_star *star, const void *answer, size_t answer_bytes)
 {
     for (int r = 1; r < star->procs->world.world_size; r++) {
@@ -181,7 +181,7 @@ static star_frame frame_make(world_call_kind kind, size_t len_bytes, const char 
 {
     star_frame frame;
 
-    memset(&frame, 0, sizeof(frame)); /* compared and sent as a whole */
+    memset(&frame, 0, sizeof(frame)); /* it is compared and sent as a whole */
     frame.kind      = (uint32_t)kind;
     frame.len_bytes = len_bytes;
     (void)snprintf(frame.name, sizeof(frame.name), "%s", what == NULL ? "" : what);
@@ -225,7 +225,7 @@ sherd_status sherdi_star_broadcast(sherdi_star *star, void *data, size_t len_byt
     return answer_give(star, data, len_bytes);
 }
 
-/* A byte goes back: that all have come. */
+/* The answer is one byte, which says that all ranks have come. */
 sherd_status sherdi_star_barrier(sherdi_star *star)
 {
     const star_frame mine = frame_make(CALL_BARRIER, 0, NULL);
@@ -240,7 +240,7 @@ sherd_status sherdi_star_barrier(sherdi_star *star)
     return answer_give(star, &byte, 1);
 }
 
-/* Integers: rank 0 adds them as they come. */
+/* Rank 0 adds the integers as they arrive. */
 sherd_status sherdi_star_sum_u64(sherdi_star *star, uint64_t *values, size_t count)
 {
     enum { PORTION = 1024 };
