@@ -1,4 +1,4 @@
-/* This one and the wide ones see xxhash.h, whose code is compiled in: nothing is linked. */
+/* This file and the wide ones include the code of xxhash.h, so no library is linked. */
 #include "offload/checksum.h"
 
 #include "offload/checksum_wide.h"

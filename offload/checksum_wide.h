@@ -1,5 +1,5 @@
-/* XXH3 of wider registers than the compiler may use elsewhere: the same sums, several times as fast on what lies in a cache.
- * checksum_avx2.c and checksum_avx512.c are this file, compiled with their flags. */
+/* XXH3 with wider registers than the compiler may use elsewhere: the same checksums, several times as fast for data in a
+ * cache. checksum_avx2.c and checksum_avx512.c compile the same code with their own flags. */
 #ifndef SHERDI_OFFLOAD_CHECKSUM_WIDE_H
 #define SHERDI_OFFLOAD_CHECKSUM_WIDE_H
 

@@ -1,4 +1,4 @@
-/* Extents: that they are as tier.h says, and where they lie in a file. */
+/* Checks that extents are as tier.h requires, and lays them out in a file. */
 #include "offload/tier_impl.h"
 
 #include "base/checked.h"

@@ -1,5 +1,5 @@
-/* Files of the queue: opened for direct I/O where that is possible, locked, their space reserved, their
- * bytes striped over folders. See io.h. */
+/* Files of the queue: opened for direct I/O where possible, locked, with their space reserved and their bytes striped over
+ * folders. See io.h. */
 #include "offload/io_impl.h"
 
 #include "base/checked.h"
@@ -19,14 +19,14 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Somebody who looks whether a file is in use holds its lock for a moment. */
+/* A process that checks whether a file is in use holds its lock for a moment, so a lock is tried several times. */
 #define LOCK_TRIES    10
 #define LOCK_PAUSE_NS 5000000
-/* A new file that is not locked yet may be taken for one that a killed run left, and removed. */
+/* A new file that is not locked yet may be mistaken for one that a killed run left, and be removed. Then it is made again. */
 #define MAKE_TRIES 20
 
 #define MODE_OWNER  0600
-#define MODE_SHARED 0644 /* less what the umask takes away */
+#define MODE_SHARED 0644 /* less what the umask removes */
 
 /* --------------------------------------------------------------- stripes -- */
 
@@ -48,7 +48,7 @@ size_t sherdi_file_locate(const sherdi_file *file, size_t offset_bytes, int *str
     return file->stripe_bytes - in_stripe;
 }
 
-/* Of the bytes [0, capacity_bytes) those that lie in stripe `index`. */
+/* Returns how many of the bytes [0, capacity_bytes) lie in stripe `index`. */
 static size_t stripe_size(const sherdi_file *file, int index, size_t capacity_bytes)
 {
     size_t count = (size_t)file->num_stripes;
@@ -124,7 +124,7 @@ static sherd_status stripe_lock(const sherdi_stripe *stripe)
     return SHERD_OK;
 }
 
-/* Who it is, and whether it was removed between open and lock. */
+/* Notes which file was opened, and returns whether it was removed between open and lock. */
 static sherd_status stripe_identify(sherdi_stripe *stripe, int *is_removed_out)
 {
     struct stat info;
@@ -144,7 +144,7 @@ static sherd_status stripe_identify(sherdi_stripe *stripe, int *is_removed_out)
     return SHERD_OK;
 }
 
-/* What direct I/O asks of offsets and addresses; 0 where it does not work on this file. */
+/* Returns the alignment that direct I/O needs for offsets and addresses; 0 where it does not work on this file. */
 static size_t stripe_alignment(const sherdi_stripe *stripe)
 {
 #ifdef STATX_DIOALIGN
@@ -162,7 +162,8 @@ static size_t stripe_alignment(const sherdi_stripe *stripe)
     return SHERD_ALIGN_BYTES;
 }
 
-/* Opened without O_DIRECT and switched: a file system that refuses it at open has made the file by then. */
+/* The file is opened without O_DIRECT and then switched, because a file system that refuses O_DIRECT at open has created the
+ * file by then. */
 static size_t stripe_make_direct(sherdi_file *file, sherdi_stripe *stripe)
 {
     int    flags       = fcntl(stripe->fd, F_GETFL) & ~O_NONBLOCK;
@@ -185,7 +186,7 @@ static size_t stripe_make_direct(sherdi_file *file, sherdi_stripe *stripe)
 
 /* ----------------------------------------------------------------- space -- */
 
-/* Beyond the limit on the size of files the kernel sends SIGXFSZ, which would end the program. */
+/* Blocks SIGXFSZ, which the kernel sends beyond the limit on the size of files, and which would end the program. */
 static int file_grow(int fd, size_t size_bytes)
 {
     static const struct timespec AT_ONCE = {0};
@@ -228,7 +229,7 @@ static sherd_status stripe_reserve(const sherdi_stripe *stripe, size_t size_byte
     if (size_bytes == 0) {
         return SHERD_OK;
     }
-    /* Of no blocks at all: it does not know its size. */
+    /* A file system of no blocks at all does not know its size. */
     if (fstatvfs(stripe->fd, &info) == 0 && info.f_blocks > 0) {
         free_bytes = (uint64_t)info.f_bavail * info.f_frsize;
     }
@@ -250,7 +251,7 @@ static sherd_status stripe_reserve(const sherdi_stripe *stripe, size_t size_byte
 
 /* ---------------------------------------------------------------- stripes -- */
 
-/* 0: it is longer than that. */
+/* Returns 0 when the path is longer than `most_bytes`. */
 static int path_write(char *path, size_t most_bytes, const char *folder, const char *name,
                       int index)
 {
@@ -271,13 +272,13 @@ static char *path_make(sherdi_mem *mem, const char *folder, const char *name, in
     return path;
 }
 
-/* Returns an errno. A child would keep the lock, and the space of a scratch file. */
+/* Returns an errno. Child processes do not get the descriptor: a child would keep the lock, and the space of a scratch file. */
 static int stripe_open_fd(const sherdi_file *file, sherdi_stripe *stripe, int is_new)
 {
     int    flags = O_CLOEXEC | O_NOFOLLOW | (is_new ? O_CREAT | O_EXCL : 0);
     mode_t mode  = file->is_plain ? MODE_SHARED : MODE_OWNER;
 
-    /* A pipe in the place of a file that is read must not make the caller wait for who writes to it. */
+    /* O_NONBLOCK: if a pipe is in the file's place, the open must not wait for a writer. */
     flags |= file->is_read_only ? O_RDONLY | O_NONBLOCK : O_RDWR;
     sherdi_fork_hold();
     stripe->fd = sherdi_fork_exclude(open(stripe->path, flags, mode));
@@ -286,13 +287,13 @@ static int stripe_open_fd(const sherdi_file *file, sherdi_stripe *stripe, int is
 
 static void stripe_let_go(sherdi_stripe *stripe)
 {
-    /* Not left to close: the ring may hold the same open file a little longer. */
+    /* Unlocks before closing, because the ring may hold the same open file a little longer. */
     (void)flock(stripe->fd, LOCK_UN);
     sherdi_fork_close(stripe->fd);
     stripe->fd = -1;
 }
 
-/* Open, locked, and at its path. */
+/* Opens a stripe, locks it, and makes sure that it is still at its path. */
 static sherd_status stripe_take(const sherdi_file *file, sherdi_stripe *stripe, const char *folder,
                                 int is_new)
 {
@@ -356,7 +357,7 @@ static sherd_status stripe_open(sherdi_file *file, const sherdi_file_params *par
     return SHERD_OK;
 }
 
-/* Whether the path still leads to the file that was opened. */
+/* Returns whether the path still leads to the file that was opened. */
 static int stripe_is_at_path(const sherdi_stripe *stripe)
 {
     struct stat info;
@@ -467,7 +468,8 @@ void sherdi_file_close(sherdi_file *file, int is_removed)
     if (file == NULL) {
         return;
     }
-    for (int i = file->num_stripes - 1; i >= 0; i--) { /* who finds the first finds the others */
+    /* the first goes last: it leads to the others */
+    for (int i = file->num_stripes - 1; i >= 0; i--) {
         stripe_close(file, &file->stripes[i], is_removed && stripe_is_at_path(&file->stripes[i]));
     }
     file_free(file);
@@ -482,12 +484,12 @@ static int folder_sync(const char *folder)
     if (fd < 0) {
         return errno;
     }
-    error = fsync(fd) == 0 || errno == EINVAL ? 0 : errno; /* EINVAL: has no such thing */
+    error = fsync(fd) == 0 || errno == EINVAL ? 0 : errno; /* a folder here cannot be synced */
     (void)close(fd);
     return error;
 }
 
-/* A new file survives when its name does. */
+/* A new file survives a crash only if its directory entry does. */
 static int entry_sync(const char *path)
 {
     char        folder[PATH_MAX];
@@ -613,7 +615,7 @@ static sherd_status stripe_link(const sherdi_stripe *stripe, const char *folder,
     if (link(stripe->path, path) != 0) {
         return link_fail(stripe, path, errno);
     }
-    /* What the path led to by then. */
+    /* Checks which file the path led to by then. */
     if (lstat(path, &info) != 0 || info.st_dev != stripe->device || info.st_ino != stripe->inode) {
         (void)unlink(path);
         return sherdi_fail(SHERD_E_IO, "%s is another file than the one that was opened",
@@ -622,7 +624,7 @@ static sherd_status stripe_link(const sherdi_stripe *stripe, const char *folder,
     return SHERD_OK;
 }
 
-/* The first `count` of them. */
+/* Removes the first `count` links. */
 static void stripes_unlink(const char *const *folders, const char *name, int count)
 {
     char path[PATH_MAX];

@@ -1,5 +1,5 @@
-/* State files as they lie in folders, seen from outside: listed and removed without the queue, whoever made
- * them. A file that a run has open is only looked at. */
+/* State files in folders, seen from outside: listing and removing them without a queue, whichever run made them. A file that a
+ * run has open is only read. */
 #include "offload/checksum.h"
 #include "offload/io_impl.h"
 #include "offload/state_file.h"
@@ -14,10 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Stripes that are tried when the header does not say how many there are. */
+/* Stripes that are tried when the header does not give their number. */
 #define STRIPES_TRIED 64
 
-/* Until then the slots were in the index file, which was striped itself. */
+/* Up to this format the slots were in the index file, which was itself striped. */
 #define FORMAT_WITHOUT_SETS 2
 
 #define PATH_BYTES (SHERDI_STATE_FOLDER_BYTES + SHERDI_STATE_NAME_BYTES + 16)
@@ -32,7 +32,7 @@ static sherd_status file_fail(const char *what, const char *path, int error)
                                                      : "");
 }
 
-/* How many of the bytes there are. */
+/* Returns how many bytes could be read. */
 static size_t front_read(int fd, sherdi_state_front *front)
 {
     size_t done = 0;
@@ -56,7 +56,7 @@ static int id_is_same(const sherdi_state_id *a, const sherdi_state_id *b)
     return a->run == b->run && a->rank == b->rank && a->world_size == b->world_size;
 }
 
-/* Whether the header is whole and of a file with this name. */
+/* Returns whether the header is intact and belongs to a file with this name. */
 static int front_is_of(const sherdi_state_front *front, const sherdi_state_id *id)
 {
     const sherdi_state_id has = sherdi_state_header_id(&front->header);
@@ -64,8 +64,8 @@ static int front_is_of(const sherdi_state_front *front, const sherdi_state_id *i
     return sherdi_state_header_is_whole(&front->header) && id_is_same(&has, id);
 }
 
-/* Stripe `index` of a file. `at` is the folder of the first and has `at_len` bytes; the others lie where the header
- * says. 0 when it does not. */
+/* Writes the path of stripe `index` of a file. `at` is the folder of the first stripe and has `at_len` bytes; the header says
+ * where the other stripes are. Returns 0 when it does not. */
 static int stripe_path(const sherdi_state_header *header, const char *at, int at_len,
                        const char *name, uint32_t index, char *path)
 {
@@ -96,17 +96,18 @@ static folder_text folder_of(const char *path)
 
 /* --------------------------------------------------------------- listing -- */
 
-/* Reserved at most: its process was killed before the first byte. Where the file system cannot tell, it is 0. To be
- * asked before anything is read: pages in memory count as data. */
+/* Returns whether the file was reserved at most: its process was killed before the first byte. Returns 0 where the file system
+ * cannot tell. Ask before anything is read, because pages in memory count as data. */
 static int is_never_written(int fd)
 {
     return lseek(fd, 0, SEEK_DATA) < 0 && errno == ENXIO;
 }
 
-/* Returns whether the header is whole; then front is filled. */
+/* Returns whether the header is intact; then `front` is filled. */
 static int found_read(int fd, sherdi_state_found *found, sherdi_state_front *front)
 {
-    static const int   BOTH[2] = {1, 1}; /* heads are written after their tables */
+    /* the tables need not be read: heads are written after them */
+    static const int   BOTH[2] = {1, 1};
     sherdi_state_heads heads;
 
     if (is_never_written(fd)) {
@@ -128,7 +129,7 @@ static int found_read(int fd, sherdi_state_found *found, sherdi_state_front *fro
     return 1;
 }
 
-/* Whether somebody else holds the lock; a free one is held for a moment. */
+/* Returns whether somebody else holds the lock. A free lock is held for a moment. */
 static int lock_is_held(int fd)
 {
     if (flock(fd, LOCK_SH | LOCK_NB) == 0) {
@@ -138,7 +139,7 @@ static int lock_is_held(int fd)
     return errno == EWOULDBLOCK;
 }
 
-/* A killed process holds the files that it was writing longest. */
+/* The sets are looked at too: a killed process keeps longest the files to which it was writing. */
 static int path_is_locked(const char *path)
 {
     int fd        = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -150,7 +151,7 @@ static int path_is_locked(const char *path)
     return is_locked;
 }
 
-/* Whose space nobody else would keep, and whether somebody has one of them. */
+/* Adds the space of the sets that only this state keeps, and finds out whether one of them is locked. */
 static void sets_look_at(const sherdi_state_header *header, sherdi_state_found *found)
 {
     const folder_text at = folder_of(found->path);
@@ -165,7 +166,7 @@ static void sets_look_at(const sherdi_state_header *header, sherdi_state_found *
                 break;
             }
             if (lstat(path, &info) == 0 && S_ISREG(info.st_mode)) {
-                if (info.st_nlink > 1) { /* a checkpoint's too, and nobody writes to it */
+                if (info.st_nlink > 1) { /* a checkpoint has it too, and nobody writes to it */
                     continue;
                 }
                 found->held_bytes += (uint64_t)info.st_blocks * 512;
@@ -175,9 +176,9 @@ static void sets_look_at(const sherdi_state_header *header, sherdi_state_found *
     }
 }
 
-/* 0: no regular file is there (any more). One that cannot be opened is told as not valid. The lock is asked on both sides
- * of what is read, and the name after it: a run may have begun in between, and then what was read was half written, or
- * may have ended, and then it has removed its file. */
+/* Returns 0 when there is no regular file (any more). A file that cannot be opened is reported as not valid. The lock is
+ * checked before and after reading, and the link count after it, because a run may have begun in between, so that the file was
+ * half written, or may have ended and removed its file. */
 static int found_fill(sherdi_state_found *found)
 {
     sherdi_state_front front;
@@ -244,7 +245,7 @@ sherd_status sherdi_state_find(const char *folder, sherdi_state_found_fn fn, voi
         if (status == SHERD_OK) {
             status = entry_hand_over(folder, entries[i]->d_name, fn, ctx);
         }
-        free(entries[i]); /* scandir's own */
+        free(entries[i]); /* scandir allocated it */
     }
     free(entries);
     return status;
@@ -252,12 +253,12 @@ sherd_status sherdi_state_find(const char *folder, sherdi_state_found_fn fn, voi
 
 /* -------------------------------------------------------------- removing -- */
 
-/* One that goes. */
+/* A state file that is being removed. */
 typedef struct removal {
-    int                fd; /* of the index, locked */
+    int                fd; /* of the index, which is locked */
     const char        *path, *name;
     sherdi_state_id    id;
-    const char *const *folders; /* where its stripes may lie when the header does not say */
+    const char *const *folders; /* where its stripes may be when the header does not say */
     int                num_folders;
     uint64_t           freed_bytes;
 } removal;
@@ -273,12 +274,12 @@ static sherd_status path_remove(removal *r, const char *path)
     return errno == ENOENT || errno == ENOTDIR ? SHERD_OK : file_fail("remove", path, errno);
 }
 
-/* Stripes [first, count) of a file as the header says, the last one first. */
+/* Removes stripes [first, count) of a file, as the header names them, the last one first. */
 static sherd_status stripes_remove(removal *r, const sherdi_state_header *header, const char *name,
                                    uint32_t first)
 {
     const folder_text at   = folder_of(r->path);
-    const uint32_t    most = SHERDI_STATE_FOLDER_BYTES / 2; /* a name takes two bytes at least */
+    const uint32_t    most = SHERDI_STATE_FOLDER_BYTES / 2; /* a name takes at least two bytes */
     char              path[PATH_BYTES];
 
     for (uint32_t i = header->num_folders < most ? header->num_folders : most; i-- > first;) {
@@ -289,7 +290,7 @@ static sherd_status stripes_remove(removal *r, const sherdi_state_header *header
     return SHERD_OK;
 }
 
-/* The same where no header says how many: beside the index, and where the caller has its own folders. */
+/* The same without a header's number: tries beside the index, and in the caller's folders. */
 static sherd_status stripes_try(removal *r, const char *name, int first)
 {
     const folder_text at = folder_of(r->path);
@@ -312,7 +313,7 @@ static sherd_status stripes_try(removal *r, const char *name, int first)
     return SHERD_OK;
 }
 
-/* All but the index. */
+/* Removes everything but the index. */
 static sherd_status slots_remove(removal *r)
 {
     char               name[SHERDI_STATE_NAME_BYTES];
@@ -331,7 +332,7 @@ static sherd_status slots_remove(removal *r)
                : stripes_remove(r, &front.header, r->name, 1);
 }
 
-/* The index goes last: as long as it is there the others are found. */
+/* Removes the index last: while it exists, the other files can be found. */
 static sherd_status files_remove(removal *r)
 {
     SHERDI_TRY(slots_remove(r));
@@ -361,7 +362,7 @@ static sherd_status removal_open(removal *r)
     return r->fd < 0 ? file_fail("open", r->path, errno) : SHERD_OK;
 }
 
-/* Under the lock: still there, and still nothing in it. */
+/* Returns whether the file still exists and is still empty. Call it under the lock. */
 static int is_still_empty(const removal *r)
 {
     sherdi_state_found found = {.id = r->id};
@@ -372,7 +373,7 @@ static int is_still_empty(const removal *r)
     return fstat(r->fd, &info) == 0 && info.st_nlink > 0 && sherdi_state_found_is_empty(&found);
 }
 
-/* What removal_open has opened. */
+/* Locks and removes what removal_open has opened. */
 static sherd_status removal_run(removal *r, int is_for_empty)
 {
     sherd_status status = lock_take(r);

@@ -1,5 +1,5 @@
-/* The tier on a drive whose contents mean nothing after this process: one slot per extent, in a file
- * without a name. See tier.h; nvme_state.c is the one with generations. */
+/* The tier on a drive whose contents mean nothing after this process: one slot per extent, in a file without a name. See
+ * tier.h; nvme_state.c is the tier with generations. */
 #include "offload/tier_impl.h"
 
 #include "base/clock.h"
@@ -15,8 +15,8 @@ typedef struct scratch_tier {
     sherdi_ioq    *queue;
     sherdi_file   *file;
     const char    *what;
-    sherdi_extent *in_file;    /* [num_extents], in the file */
-    unsigned char *is_written; /* [num_extents]; what never was is not read but zeroed */
+    sherdi_extent *in_file;    /* [num_extents] positions in the file */
+    unsigned char *is_written; /* [num_extents]; an extent that was never written reads as zero */
 } scratch_tier;
 
 /* ----------------------------------------------------------------- slots -- */
@@ -25,7 +25,7 @@ static void scratch_close(sherdi_tier *tier, int is_kept)
 {
     scratch_tier *self = (scratch_tier *)tier;
 
-    (void)is_kept; /* nothing that another process could find */
+    (void)is_kept; /* another process could find nothing anyway */
     sherdi_file_close(self->file, 0);
     sherdi_free(self->is_written);
     sherdi_free(self->in_file);
@@ -106,7 +106,7 @@ static sherd_status scratch_open(scratch_tier *self, const sherdi_tier_params *p
     }
     SHERDI_TRY(sherdi_extents_lay_out(params->extents, params->num_extents, 1, 0, self->in_file,
                                       &file.capacity_bytes));
-    /* Unlinked at once; until then it differs from that of any other rank. */
+    /* The file is unlinked at once; until then its name must differ from that of any other rank. */
     (void)snprintf(name, sizeof(name), "sherd-%016llx.scratch",
                    (unsigned long long)sherdi_hash_u64(hash, (uint64_t)sherdi_now_ns()));
     file.name = name;

@@ -4,7 +4,7 @@
 
 #include "offload/state_sets.h"
 
-/* Read at a time where a whole extent is not wanted in memory. */
+/* Bytes that are read at a time where a whole extent is not wanted in memory. */
 #define SHERDI_STATE_PORTION_BYTES ((size_t)4 << 20)
 
 typedef struct sherdi_state_tier {
@@ -16,32 +16,33 @@ typedef struct sherdi_state_tier {
     sherdi_state_id     id;
     int                 is_verified, is_durable;
     size_t              num_extents;
-    sherdi_extent      *in_file; /* [num_extents] in each set */
+    sherdi_extent      *in_file; /* [num_extents] positions in each set */
     sherdi_state_map    map;
     sherdi_state_front *front;     /* as in the file */
-    sherdi_state_entry *tables[2]; /* [table_bytes] as in the file, where the head counts */
-    unsigned char      *tails[2];  /* [tail_bytes] of the notes, as well */
-    sherdi_state_entry *now;       /* [num_extents] */
-    unsigned char *is_ours; /* [num_extents] bit s: this process wrote the slot in set s whole */
-    int            live;    /* the live record; with generation 0 an empty table */
+    sherdi_state_entry *tables[2]; /* [table_bytes] as in the file; valid where the head counts */
+    unsigned char      *tails[2];  /* [tail_bytes] of the notes, likewise */
+    sherdi_state_entry *now;       /* [num_extents] the current table; see nvme_state.c */
+    /* [num_extents] bit s: this process wrote the slot in set s completely */
+    unsigned char *is_ours;
+    int            live; /* index of the live record; at generation 0 its table is empty */
     uint64_t       generation;
-    int            has_previous;    /* the other record counts and its slots were not touched */
-    int            is_write_failed; /* since the commit */
-    int            is_broken; /* a commit or a rollback failed: which record counts is not known */
+    int            has_previous;    /* the other record counts, and its slots are unchanged */
+    int            is_write_failed; /* since the last commit */
+    int            is_broken; /* a commit or a rollback failed: which record counts is unknown */
     int            is_torn;   /* ... a commit: the record that is not live may have been written */
     int            is_unlinked_told;
-    size_t         in_flight; /* transfers, for asserts */
+    size_t         in_flight; /* number of transfers, for asserts */
 } sherdi_state_tier;
 
-/** Bytes [from, from + len) of an extent's slot in a set; length 0 asks for nothing. */
+/** Starts a transfer of bytes [from, from + len) of an extent's slot in a set. Length 0 transfers nothing. */
 void sherdi_state_slot_start(sherdi_state_tier *self, sherdi_io *io, int is_write, void *memory,
                              size_t extent, uint32_t set, size_t from_bytes, size_t len_bytes);
-/** Sets that extents of a record lie in, a bit each. */
+/** Returns the sets in which extents of a record lie, one bit for each. */
 uint32_t sherdi_state_sets_of(const sherdi_state_tier *self, int index);
-/** Makes `now`, the live generation in other slots, what the live record says: under the same number and with the same
- *  note, because ranks compare numbers. There is no generation before it then. E_IO as a commit's. */
+/** Makes `now` the live record's table: the live generation, in other slots. It keeps its number, because ranks compare
+ *  numbers, and its note. Afterwards there is no generation before it. Errors: E_IO, with the consequences of a failed commit. */
 sherd_status sherdi_state_move_live(sherdi_state_tier *self);
-/** Says what failed, and returns the status. */
+/** Set the error message and return the status. */
 sherd_status sherdi_state_contents_fail(const sherdi_state_tier *self, size_t extent,
                                         uint32_t slot);
 sherd_status sherdi_state_broken_fail(const sherdi_state_tier *self, sherd_status code);

@@ -1,5 +1,5 @@
-/* What both engines of the queue share: transfers in the order in which they were started, cut into requests,
- * and the books on what came back. See io.h; next to read: threads.c, then uring.c. */
+/* What both engines of the queue share: the order of transfers, their division into requests, and the accounting of what is
+ * completed. See io.h; read threads.c next, then uring.c. */
 #include "offload/io_impl.h"
 
 #include "base/assert.h"
@@ -14,25 +14,26 @@
 #include <string.h>
 #include <time.h>
 
-/* Beside errno's values in sherdi_io.error. */
+/* Values of sherdi_io.error besides errno's. */
 enum {
     IO_ENDED = -1, /* a read came to the end of the file */
-    IO_STUCK = -2, /* a write took nothing, again and again */
+    IO_STUCK = -2, /* a write moved nothing, too many times */
 };
 
-/* So often a read may bring less than the granularity before that is the end of the file. */
+/* After so many reads in a row of less than the granularity, the file is taken to end there. */
 #define MAX_CRUMBS 3
 
-/* What moved nothing is tried again: after 50 us, doubled up to 10 ms, for about two seconds. */
+/* A request that moved nothing is tried again after 50 us, doubled up to 10 ms, for about two seconds. */
 #define PAUSE_NS     INT64_C(50000)
 #define MAX_PAUSE_NS INT64_C(10000000)
 
-/* One read or write of Linux moves less than 2 GiB; a registered buffer has at most this. */
+/* Linux moves less than 2 GiB in one read or write; a registered buffer has at most this size. */
 #define MAX_REQUEST_BYTES ((size_t)1 << 30)
 
 /* ------------------------------------------------- transfers to requests -- */
 
-/* The list ends at its last, and has what is started and not all handed out; of the first alone some may be. */
+/* Checks the list: it ends at `last`, and has transfers that were started and not completely handed out. Only of the first may
+ * a part be handed out. */
 static int list_is_sound(const sherdi_ioq *queue)
 {
     const sherdi_io *last = NULL;
@@ -47,7 +48,7 @@ static int list_is_sound(const sherdi_ioq *queue)
     return last == queue->last && (last == NULL || queue->under_way > 0);
 }
 
-/* The transfer has nothing left to hand out. Requests are cut from the first one alone. */
+/* Removes the first transfer, which is completely handed out; requests are cut from the first one only. */
 static void list_pop(sherdi_ioq *queue)
 {
     queue->first = queue->first->next;
@@ -111,7 +112,7 @@ void sherdi_ioq_drop(sherdi_ioq *queue, sherdi_request *request, int error)
     transfer_moved(queue, io, request->len_bytes + never_bytes);
 }
 
-/* What the result means: 0, or what ends the transfer. */
+/* Returns what a result means: 0, or the error that ends the transfer. */
 static int result_error(const sherdi_request *request, ssize_t result, size_t moved_bytes)
 {
     int is_write = request->io->is_write;
@@ -123,7 +124,7 @@ static int result_error(const sherdi_request *request, ssize_t result, size_t mo
         return (int)-result;
     }
     if (!is_write && result >= 0) {
-        /* Nothing, or a few bytes again and again, less than may be read on its own. */
+        /* No bytes, or several times a few bytes, less than the granularity. */
         return result == 0 || request->stalls >= MAX_CRUMBS ? IO_ENDED : 0;
     }
     if (request->stalls < SHERDI_IOQ_MAX_STALLS) {
@@ -132,7 +133,7 @@ static int result_error(const sherdi_request *request, ssize_t result, size_t mo
     return result < 0 ? (int)-result : IO_STUCK;
 }
 
-/* The last page of a file that is only read: all of it is there when the bytes up to the file's end are. */
+/* The last page of a file that is only read is complete when the bytes up to the file's end have come; the rest is zeroed. */
 static size_t page_complete(const sherdi_request *request, size_t moved_bytes)
 {
     const sherdi_file *file      = request->io->file;
@@ -162,7 +163,7 @@ int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t resu
     if (result >= 0) {
         moved_bytes = page_complete(request, moved_bytes);
     }
-    /* A short transfer need not end where the next one may begin. */
+    /* A short transfer may end where the next one cannot begin: the part behind the granularity is moved again. */
     if (moved_bytes < request->len_bytes && stripe->is_direct) {
         moved_bytes -= moved_bytes % io->file->granularity_bytes;
     }
@@ -299,7 +300,7 @@ void sherdi_ioq_fini(sherdi_ioq *queue)
     (void)pthread_mutex_destroy(&queue->lock);
 }
 
-/* AUTO becomes what SHERD_IO says, if it says anything. */
+/* Replaces AUTO by what SHERD_IO says, if it is set. */
 static sherd_status kind_resolve(sherdi_ioq_kind *kind)
 {
     const char *wanted = getenv("SHERD_IO");
@@ -376,7 +377,7 @@ void sherdi_ioq_register(sherdi_ioq *queue, const struct iovec *memory, int coun
 
 sherdi_io_traffic sherdi_ioq_traffic(const sherdi_ioq *queue)
 {
-    sherdi_ioq       *mine = (sherdi_ioq *)(uintptr_t)queue; /* to lock */
+    sherdi_ioq       *mine = (sherdi_ioq *)(uintptr_t)queue; /* the lock is not constant */
     sherdi_io_traffic traffic;
 
     (void)pthread_mutex_lock(&mine->lock);

@@ -1,5 +1,5 @@
-/* Transfers by threads with pread and pwrite: one request in flight on each. The plain engine, for
- * machines and containers that have no io_uring. */
+/* Transfers by threads with pread and pwrite; each thread has one request in flight. This is the plain engine, for machines
+ * and containers without io_uring. */
 #include "offload/io_impl.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 typedef struct threads_queue {
     sherdi_ioq     queue;
-    pthread_cond_t has_work; /* with queue.lock */
+    pthread_cond_t has_work; /* used with queue.lock */
     pthread_t     *threads;  /* [depth] */
     int            num_started;
 } threads_queue;
@@ -27,7 +27,7 @@ static ssize_t request_try(const sherdi_request *request)
     return moved_bytes < 0 ? -errno : moved_bytes;
 }
 
-/* Enters and leaves with the lock held. */
+/* Called with the lock held; returns with it held. */
 static void request_run(sherdi_ioq *queue, sherdi_request *request)
 {
     ssize_t result;

@@ -1,8 +1,8 @@
-/* Transfers by io_uring: one thread owns the ring, keeps `depth` requests in it and is woken for new
- * transfers by an eventfd that the ring itself reads. Memory and files that are registered
- * spare the kernel the pinning and looking up for each request. The only file that knows liburing.
+/* Transfers by io_uring. One thread owns the ring, keeps up to `depth` requests in it, and is woken for new transfers by an
+ * eventfd that the ring itself reads. For registered memory and files the kernel saves the pinning and looking up for each
+ * request. This is the only file that knows liburing.
  *
- * The ring's thread alone touches the ring; only registering goes past it, which the kernel serialises. */
+ * Only the ring's thread uses the ring. Registering is the exception; the kernel serialises it. */
 #include "offload/io_impl.h"
 
 #include "base/checked.h"
@@ -18,11 +18,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Files that may be registered at a time; more work too, unregistered. */
+/* Files that may be registered at a time; further files work unregistered. */
 #define FILE_SLOTS 64
-/* The kernel takes at most this in one registered buffer. */
+/* Most bytes that the kernel allows in one registered buffer. */
 #define BUFFER_BYTES ((size_t)1 << 30)
-/* ... and so many entries in a ring. */
+/* Most entries that the kernel allows in a ring. */
 #define MAX_DEPTH 4096
 
 typedef struct uring_queue {
@@ -35,26 +35,26 @@ typedef struct uring_queue {
 
     int           has_files;
     unsigned char slot_is_used[FILE_SLOTS];
-    struct iovec *buffers; /* registered; before the first transfer, then constant */
+    struct iovec *buffers; /* registered before the first transfer, then constant */
     unsigned      num_buffers;
 
-    int is_idle; /* under queue.lock: the thread could take a request and there is none */
+    int is_idle; /* under queue.lock: the thread could take a request, but there is none */
 
-    /* The ring's thread alone. */
+    /* The members below are used by the ring's thread only. */
     sherdi_request *requests;    /* [depth] */
-    sherdi_request *free;        /* those that carry no transfer */
-    int             num_queued;  /* requests in the ring */
-    uint64_t        num_entries; /* queued since the start: the tickets */
+    sherdi_request *free;        /* those without a transfer */
+    int             num_queued;  /* requests that are in the ring */
+    uint64_t        num_entries; /* entries queued since the start; they number the tickets */
     uint64_t        wake_ticket; /* of the entry that reads `wake` */
     int             is_wake_queued;
-    uint64_t        wake_count; /* what it reads into */
-    int             stalls;     /* submissions in a row that the kernel had no room for */
+    uint64_t        wake_count; /* that entry's destination */
+    int             stalls;     /* submissions in a row for which the kernel had no room */
     int             ring_error; /* errno that ended all submissions; 0: none */
 } uring_queue;
 
 /* --------------------------------------------------------------- entries -- */
 
-/* There is room: the ring has an entry for each request and one for `wake`. */
+/* There is always room: the ring has an entry for each request and one for `wake`. */
 static struct io_uring_sqe *entry_next(uring_queue *self, uint64_t *ticket_out)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&self->ring);
@@ -64,13 +64,13 @@ static struct io_uring_sqe *entry_next(uring_queue *self, uint64_t *ticket_out)
     return sqe;
 }
 
-/* Whether the kernel has taken the entry: it takes them in order. */
+/* Returns whether the kernel has taken the entry; it takes entries in order. */
 static int entry_is_taken(const uring_queue *self, uint64_t ticket)
 {
     return ticket < self->num_entries - io_uring_sq_ready(&self->ring);
 }
 
-/* The registered buffer that holds all of it; -1: none. */
+/* Returns the registered buffer that holds the whole range; -1: none does. */
 static int buffer_find(const uring_queue *self, const unsigned char *memory, size_t len_bytes)
 {
     for (unsigned i = 0; i < self->num_buffers; i++) {
@@ -129,7 +129,7 @@ static void request_free(uring_queue *self, sherdi_request *request)
 
 /* ------------------------------------------------------------ the thread -- */
 
-/* Under the lock. */
+/* Takes and queues requests while there are free ones. Call it under the lock. */
 static void ring_fill(uring_queue *self)
 {
     while (self->free != NULL) {
@@ -150,7 +150,8 @@ static void ring_fill(uring_queue *self)
     self->is_idle = self->free != NULL;
 }
 
-/* Under the lock. Returns how often the request that was hit worst has moved nothing. */
+/* Handles the completions. Returns the largest number of attempts in a row in which a request moved nothing. Call it under the
+ * lock. */
 static int ring_reap(uring_queue *self)
 {
     struct io_uring_cqe *cqe;
@@ -183,8 +184,8 @@ static int ring_reap(uring_queue *self)
     return stalls;
 }
 
-/* The kernel takes nothing any more. What it has taken comes back; what it has not never leaves, since
- * nothing is submitted from now on. */
+/* The kernel takes no more submissions. Requests that it has taken still complete. The others never leave, because nothing is
+ * submitted from now on, so they fail here. */
 static void ring_break(uring_queue *self, int error)
 {
     char buffer[128];
@@ -207,7 +208,7 @@ static void ring_break(uring_queue *self, int error)
     (void)pthread_mutex_unlock(&self->queue.lock);
 }
 
-/* Submits what is queued and waits for a completion. */
+/* Submits the queued entries and waits for a completion. */
 static void ring_turn(uring_queue *self)
 {
     int result = io_uring_submit_and_wait(&self->ring, 1);
@@ -221,7 +222,7 @@ static void ring_turn(uring_queue *self)
     }
 }
 
-/* The same when nothing may be submitted. */
+/* Waits for a completion when nothing may be submitted. */
 static void ring_turn_broken(uring_queue *self)
 {
     struct io_uring_cqe *cqe;
@@ -320,7 +321,7 @@ static void uring_destroy(sherdi_ioq *queue)
     uring_free(self);
 }
 
-/* Cut to what one registered buffer may hold. Returns their number; `out` NULL: only counts. */
+/* Cuts memory to the size of registered buffers. Returns their number; with `out` NULL it only counts. */
 static size_t buffers_cut(const struct iovec *memory, int count, struct iovec *out)
 {
     size_t made = 0;
@@ -410,10 +411,10 @@ static int ring_setup(uring_queue *self)
 
     sherdi_fork_hold();
 #ifdef IORING_SETUP_COOP_TASKRUN
-    /* The thread comes back to the kernel by itself: no interrupt has to fetch it. */
+    /* The thread returns to the kernel by itself, so no interrupt is needed to make it do so. */
     result = io_uring_queue_init(num_entries, &self->ring, IORING_SETUP_COOP_TASKRUN);
 #endif
-    if (result == -EINVAL) { /* a kernel before 5.19 */
+    if (result == -EINVAL) { /* kernels before 5.19 */
         result = io_uring_queue_init(num_entries, &self->ring, 0);
     }
     self->has_ring = result == 0;
@@ -421,7 +422,7 @@ static int ring_setup(uring_queue *self)
         (void)sherdi_fork_exclude(-1);
         return -result;
     }
-    /* A child would keep the files that are registered with it, by its descriptor and by its memory. */
+    /* A child would keep the registered files open, by the ring's descriptor and by its memory. */
     (void)io_uring_ring_dontfork(&self->ring);
     self->ring.ring_fd = sherdi_fork_exclude(self->ring.ring_fd);
     return self->ring.ring_fd < 0 ? ENOMEM : 0;

@@ -1,4 +1,4 @@
-/* In place of uring.c where there is no liburing. */
+/* Takes the place of uring.c in a build without liburing. */
 #include "offload/io_impl.h"
 
 sherd_status sherdi_ioq_uring_create(const sherdi_ioq_params *params, sherdi_mem *mem,
