@@ -1,4 +1,4 @@
-/* Structs of the API carry their size, so that programs that were built with an older header go on. */
+/* Structs of the API carry their size, so that programs that were built with an older header keep working. */
 #ifndef SHERDI_BASE_API_H
 #define SHERDI_BASE_API_H
 
@@ -30,19 +30,20 @@ typedef enum sherdi_api_struct {
     SHERDI_API_STRUCTS
 } sherdi_api_struct;
 
-/** E_INVAL when `given` (which begins with its struct_size) is NULL, or when its size is not that of the struct as
- *  it is or as it was when it ended in an earlier one of its fields: so no field is ever there in part. */
+/** Checks a struct that begins with its struct_size. Returns E_INVAL when `given` is NULL, or when its size is neither that of
+ *  the struct now nor that of an earlier version, which ended after one of the present fields. So no field is ever present in
+ *  part. */
 sherd_status sherdi_api_check(const void *given, sherdi_api_struct which);
 
-/** The same check, and then what `given` has of the struct over `whole`, which its _init has filled; where `given` is NULL, the
- *  defaults stay in `whole`. */
+/** Checks in the same way, then copies what `given` has over `whole`, which the struct's _init has filled. With `given` NULL
+ *  the defaults stay in `whole`. */
 sherd_status sherdi_api_read(const void *given, sherdi_api_struct which, void *whole);
-/** As much of `whole` as a checked `out` has room for, whose size stays. */
+/** Copies as much of `whole` as fits into `out`, which was checked and keeps its size. */
 void sherdi_api_write(const void *whole, void *out);
 
-/** E_INVAL "CALL: WHAT is NULL" where an argument that a call needs is not given. */
+/** Returns E_INVAL "CALL: WHAT is NULL" unless `is_given`: for an argument that a call needs. */
 sherd_status sherdi_api_need(int is_given, const char *call, const char *what);
-/** The same where the argument is a pointer to a result. */
+/** The same for a pointer to a result. */
 sherd_status sherdi_api_check_out(const void *out, const char *call);
 
 #endif

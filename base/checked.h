@@ -1,11 +1,11 @@
-/* Arithmetic on sizes that says when it does not fit, and rounding. */
+/* Arithmetic on sizes that reports overflow, and rounding. */
 #ifndef SHERDI_BASE_CHECKED_H
 #define SHERDI_BASE_CHECKED_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/** *out = a * b, or SIZE_MAX and 0 (false) when it does not fit. */
+/** Sets *out to a * b and returns 1; when that does not fit, sets *out to SIZE_MAX and returns 0. */
 static inline int sherdi_mul_fits(size_t a, size_t b, size_t *out)
 {
     if (__builtin_mul_overflow(a, b, out)) {
@@ -29,7 +29,7 @@ static inline size_t sherdi_div_up(size_t value, size_t unit)
     return value / unit + (value % unit != 0);
 }
 
-/** To the next multiple of `unit`; the caller knows that it fits. */
+/** Rounds up to a multiple of `unit`. The caller knows that the result fits. */
 static inline size_t sherdi_round_up(size_t value, size_t unit)
 {
     return sherdi_div_up(value, unit) * unit;

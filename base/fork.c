@@ -1,4 +1,4 @@
-/* See fork.h. A bit per descriptor, under a lock that a fork takes too. */
+/* See fork.h. One bit per descriptor, under a lock that a fork takes too. */
 #include "base/fork.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ static void fork_ends(void)
     (void)pthread_mutex_unlock(&fork_lock);
 }
 
-/* Only what a signal handler may do: other threads of the parent may have held any lock. */
+/* Calls only what a signal handler may call, because other threads of the parent may have held any lock. */
 static void child_begins(void)
 {
     int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -47,7 +47,7 @@ static void handlers_set(void)
     (void)pthread_atfork(fork_begins, fork_ends, child_begins);
 }
 
-/* Under the lock. */
+/* Call it under the lock. */
 static int bit_set(int fd)
 {
     int needed = fd / 8 + 1;

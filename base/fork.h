@@ -1,19 +1,21 @@
-/* Descriptors that a child must not hold when the program forks without exec, as the data loaders of Python do: what
- * tells others of this process's end, and its locks of files, would else wait for the child's. Where they were, a child has /dev/null, so that
- * their numbers mean nothing else there.
+/* Descriptors that a child must not hold when the program forks without exec, as the data loaders of Python do. Otherwise
+ * other processes would learn of this process's end, and get its locks of files, only when the child ends too. In the child
+ * /dev/null takes the place of these descriptors, so that their numbers refer to nothing else there.
  *
- * The list is the process's, as descriptors are, and the one thing that can know of a fork that somebody else makes. */
+ * The list belongs to the process, as descriptors do. It is global because nothing else can learn of a fork that somebody else
+ * makes. */
 #ifndef SHERDI_BASE_FORK_H
 #define SHERDI_BASE_FORK_H
 
-/** Until sherdi_fork_exclude no child is forked: the caller opens a descriptor meanwhile, and does not wait. */
+/** Prevents forks until sherdi_fork_exclude or sherdi_fork_forget. Meanwhile the caller opens or closes a descriptor, and must
+ *  not wait. */
 void sherdi_fork_hold(void);
-/** Ends that. Children will not have `fd`, or what errno says is why there is none (-1). Returns `fd`; -1 (ENOMEM),
- *  closed, when there is no room to note it. */
+/** Allows forks again. Children will not have `fd`; -1: opening failed, and errno is kept. Returns `fd`; or -1 (ENOMEM), with
+ *  `fd` closed, when there is no memory to note it. */
 int sherdi_fork_exclude(int fd);
-/** Ends the same: the caller has closed `fd` meanwhile. */
+/** Allows forks again, after the caller has closed `fd`. */
 void sherdi_fork_forget(int fd);
-/** Closes `fd`, noted or not. */
+/** Closes `fd`, whether it is in the list or not. */
 void sherdi_fork_close(int fd);
 
 #endif

@@ -1,5 +1,5 @@
-/* A 64-bit hash for comparing models, plans and buffers between ranks. Not for
- * checksums on disk, not against an adversary. */
+/* A 64-bit hash that compares models, plans and buffers between ranks. It is not for checksums on disk, and gives no
+ * protection against an adversary. */
 #ifndef SHERDI_BASE_HASH_H
 #define SHERDI_BASE_HASH_H
 
@@ -15,7 +15,7 @@ static inline uint64_t sherdi_mix64(uint64_t z)
     return z ^ (z >> 31);
 }
 
-/** Folds `value` into `hash`; the order matters. */
+/** Adds `value` to `hash`; the order matters. */
 static inline uint64_t sherdi_hash_u64(uint64_t hash, uint64_t value)
 {
     return sherdi_mix64(hash * 0x9e3779b97f4a7c15u + value + 1);

@@ -1,7 +1,6 @@
-/* JSON with positions. Comments and trailing commas are first blanked with spaces, so that
- * offsets stay; jansson then judges and decodes; a walk over the tokens beside jansson's tree
- * (which keeps the order of the text) gives each value its location. The tokens are also what
- * finds the location of jansson's complaints. */
+/* JSON with positions. First, comments and trailing commas are overwritten with spaces, so that offsets stay the same. Then
+ * jansson checks and decodes the text. Finally a walk over the tokens, beside jansson's tree (which keeps the order of the
+ * text), gives each value its location. The tokens also locate jansson's errors. */
 #include "base/json.h"
 
 #include "base/assert.h"
@@ -17,15 +16,15 @@
 struct sherdi_json {
     json_t           *tree;
     char             *name;
-    const char       *source; /* the caller's, while parsing: columns are counted in it */
-    char             *text;   /* the same length, blanked */
+    const char       *source; /* the caller's, while parsing; columns are counted in it */
+    char             *text;   /* a copy of the same length, with blanks */
     size_t            len_bytes;
     sherdi_json_node *nodes;
     size_t            node_count;
 };
 
 typedef struct token {
-    size_t at, end; /* at == end: the text is over */
+    size_t at, end; /* at == end: end of the text */
 } token;
 
 typedef struct location {
@@ -33,8 +32,7 @@ typedef struct location {
     uint32_t line, column;
 } location;
 
-/* Moves `where` forward to offset `at`. A column is a character: continuation bytes of UTF-8
- * do not count. */
+/* Moves `where` forward to offset `at`. A column is a character: continuation bytes of UTF-8 do not count. */
 static void location_advance(location *where, const char *text, size_t at)
 {
     for (; where->at < at; where->at++) {
@@ -65,7 +63,7 @@ static sherd_status document_fail(const sherdi_json *document, size_t at, const 
 
 /* ---- bytes ---- */
 
-/* Length of the well-formed UTF-8 sequence at `text` (Unicode 15, table 3-7); 0: malformed. */
+/* Returns the length of the well-formed UTF-8 sequence at `text` (Unicode 15, table 3-7); 0: it is malformed. */
 static size_t utf8_sequence_bytes(const unsigned char *text, size_t left)
 {
     unsigned char first = text[0];
@@ -120,8 +118,8 @@ static sherd_status bytes_check(const sherdi_json *document)
 
 /* ---- tokens ---- */
 
-/* Offset after the string that starts at `at`. A line's end ends it too, so that a forgotten
- * quote does not swallow the rest. */
+/* Returns the offset after the string that starts at `at`. The end of the line also ends it, so that a missing quote does not
+ * take in the rest. */
 static size_t string_end(const sherdi_json *document, size_t at)
 {
     for (at++; at < document->len_bytes && document->text[at] != '\n'; at++) {
@@ -141,7 +139,7 @@ static int char_is_in(char c, const char *set)
     return c != '\0' && strchr(set, c) != NULL;
 }
 
-/* The token at or after `at`: a string, one of []{}:, or a series of anything else. */
+/* Returns the token at or after `at`: a string, one of []{}:, or a run of other characters. */
 static token token_next(const sherdi_json *document, size_t at)
 {
     const char *text = document->text;
@@ -168,8 +166,7 @@ static token token_next(const sherdi_json *document, size_t at)
 
 /* ---- blanking ---- */
 
-/* Offset after the comment that starts at `at`; `at` itself when none does; SIZE_MAX when it
- * has no end. */
+/* Returns the offset after the comment that starts at `at`; `at` itself when there is no comment; SIZE_MAX when it has no end. */
 static size_t comment_end(const sherdi_json *document, size_t at)
 {
     const char *text = document->text;
@@ -242,8 +239,7 @@ static sherd_status commas_blank(sherdi_json *document)
 
 /* ---- jansson ---- */
 
-/* Jansson points behind the piece that it did not like, and quotes that: say where its whole
- * token starts, and quote it. */
+/* Jansson points behind the part that it rejects, and quotes that part. This finds and quotes the whole token instead. */
 static sherd_status syntax_fail(const sherdi_json *document, const json_error_t *error)
 {
     const char *quote    = strstr(error->text, " near ");
@@ -274,8 +270,7 @@ static sherd_status syntax_fail(const sherdi_json *document, const json_error_t 
                        (int)sherdi_min_size(here.end - here.at, 60), document->text + here.at);
 }
 
-/* JSON_DECODE_INT_AS_REAL, since integers past 64 bits are no error here: the digits are read
- * again from the text. */
+/* JSON_DECODE_INT_AS_REAL, because integers beyond 64 bits are no error here; the digits are read from the text again. */
 static sherd_status tree_load(sherdi_json *document)
 {
     json_error_t error;
@@ -288,7 +283,7 @@ static sherd_status tree_load(sherdi_json *document)
 
 /* ---- nodes ---- */
 
-/* No fewer than there are values: each begins with a token, and so do keys. */
+/* Returns an upper bound of the number of values: each begins with a token, and so does each key. */
 static size_t values_most(const sherdi_json *document)
 {
     size_t count = 0;
@@ -301,8 +296,8 @@ static size_t values_most(const sherdi_json *document)
 
 typedef struct node_builder {
     sherdi_json *document;
-    token        here;  /* the next token to be taken */
-    location     where; /* runs along with it */
+    token        here;  /* the next token */
+    location     where; /* moves along with `here` */
 } node_builder;
 
 static token builder_take(node_builder *builder)
@@ -342,8 +337,8 @@ static void node_set_value(sherdi_json_node *node, json_t *value)
     }
 }
 
-/* The builder stands at the key (or, without one, at the value); recursion is bounded by
- * SHERDI_JSON_MAX_DEPTH, which commas_blank has checked. */
+/* `here` must be the key or, without a key, the value. SHERDI_JSON_MAX_DEPTH bounds the recursion; commas_blank has checked
+ * it. */
 static void node_build(node_builder *builder, json_t *value, const char *key,
                        const sherdi_json_node *parent)
 {
@@ -369,7 +364,7 @@ static void node_build(node_builder *builder, json_t *value, const char *key,
         json_object_foreach(value, key, child)
         {
             node_build(builder, child, key, node);
-            last = builder_take(builder); /* a comma, or the bracket that closes */
+            last = builder_take(builder); /* a comma, or the closing bracket */
         }
     } else {
         json_array_foreach(value, i, child)
@@ -380,14 +375,14 @@ static void node_build(node_builder *builder, json_t *value, const char *key,
     }
     if ((node->kind == SHERDI_JSON_OBJECT || node->kind == SHERDI_JSON_ARRAY) &&
         document->node_count == (size_t)(node - document->nodes) + 1) {
-        last = builder_take(builder); /* nothing inside: the closing bracket is still due */
+        last = builder_take(builder); /* empty: the closing bracket was not taken yet */
     }
     node->lexeme_bytes = (size_t)(document->text + last.end - node->lexeme);
     node->end_node     = &document->nodes[document->node_count];
 }
 
-/* Nodes lie as their values do in the text, each before what is in it: finding the next one and the locations of all messages
- * rely on it. */
+/* Checks that nodes are in the order of the text, each before its descendants: finding the next node, and the locations in
+ * messages, rely on it. */
 static int nodes_are_nested(const sherdi_json *document)
 {
     static const char *const FIRST[] = {
@@ -442,7 +437,7 @@ sherd_status sherdi_json_parse(sherdi_mem *mem, const char *name, const char *te
         return SHERD_E_NOMEM;
     }
     if (len_bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
-        text += 3; /* a byte order mark has no column */
+        text += 3; /* a byte order mark takes no column */
         len_bytes -= 3;
     }
     document->name      = sherdi_strdup(mem, name);
@@ -475,7 +470,7 @@ void sherdi_json_destroy(sherdi_json *document)
     sherdi_free(document);
 }
 
-/* ---- looking ---- */
+/* ---- access ---- */
 
 const sherdi_json_node *sherdi_json_root(const sherdi_json *document)
 {
@@ -507,7 +502,7 @@ const sherdi_json_node *sherdi_json_find(const sherdi_json_node *node, const cha
     return NULL;
 }
 
-/* 2^63 is a double, INT64_MAX is not. */
+/* 2^63 is a double; INT64_MAX is not. */
 static const double TWO_TO_63 = 9223372036854775808.0;
 
 sherdi_json_fit sherdi_json_integer(const sherdi_json_node *node, int64_t *out)
@@ -515,7 +510,7 @@ sherdi_json_fit sherdi_json_integer(const sherdi_json_node *node, int64_t *out)
     char      digits[32];
     long long value;
 
-    /* More than 19 digits do not fit, and a double is exact enough to say so. */
+    /* More than 19 digits do not fit into 64 bits, and for those a double is exact enough to say so. */
     if (node->lexeme_bytes < sizeof(digits)) {
         memcpy(digits, node->lexeme, node->lexeme_bytes);
         digits[node->lexeme_bytes] = '\0';

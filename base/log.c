@@ -1,4 +1,4 @@
-/* The log: one process-wide listener, set by the program or by SHERD_LOG. */
+/* The log. A process has one listener, set by the program or by SHERD_LOG. */
 #include "base/log.h"
 
 #include <pthread.h>
@@ -10,12 +10,13 @@
 
 static const char *const LEVEL_NAMES[] = {"error", "warn", "info", "debug", "trace"};
 
-static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER; /* guards fn, ctx and the calls */
+/* guards fn, ctx and the calls of fn */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t  log_once = PTHREAD_ONCE_INIT;
 static sherd_log_fn    log_fn;
 static void           *log_ctx;
-static atomic_int      log_most = -1;  /* level of the listener; -1: nobody listens */
-static atomic_int      log_is_unknown; /* SHERD_LOG is no level, and nobody has heard of it */
+static atomic_int      log_most = -1;  /* level of the listener; -1: none */
+static atomic_int      log_is_unknown; /* SHERD_LOG is no level, and nobody was told yet */
 
 static void log_to_stderr(void *ctx, sherd_log_level level, const char *line)
 {
@@ -34,7 +35,7 @@ static void log_read_environment(void)
     while (level <= SHERD_LOG_TRACE && strcmp(wanted, LEVEL_NAMES[level]) != 0) {
         level++;
     }
-    if (level > SHERD_LOG_TRACE) { /* somebody wants to hear something */
+    if (level > SHERD_LOG_TRACE) { /* somebody wants to see something */
         level = SHERD_LOG_WARN;
         atomic_store(&log_is_unknown, 1);
     }
@@ -47,7 +48,7 @@ static void log_begin(void)
     (void)pthread_once(&log_once, log_read_environment);
 }
 
-/* Once, to whoever listens first. */
+/* Reports the unknown level once, to the first listener. */
 static void log_tell_unknown(void)
 {
     if (atomic_load(&log_is_unknown) && atomic_load(&log_most) >= SHERD_LOG_WARN &&

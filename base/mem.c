@@ -1,5 +1,5 @@
-/* Counted memory. A small header before each block remembers account, purpose and
- * size, so that free needs nothing else; it sits in the alignment gap. */
+/* Counted memory. A small header before each block holds account, purpose and size, so that free needs nothing else. The
+ * header lies in the gap that alignment leaves. */
 #include "base/mem.h"
 
 #include "base/checked.h"
@@ -11,14 +11,14 @@
 
 typedef struct block_header {
     sherdi_mem        *mem;
-    void              *start; /* what aligned_alloc gave */
+    void              *start; /* what aligned_alloc returned */
     size_t             len_bytes;
     sherdi_mem_purpose purpose;
 } block_header;
 
-/* Small blocks: the header rounded up to a cache line; large ones: a page. */
+/* Small blocks have the header in a cache line before them, large blocks in a page. */
 #define SMALL_ALIGN_BYTES 64
-/* Blocks of this size ask the kernel for huge pages. */
+/* Blocks from this size on ask the kernel for huge pages. */
 #define HUGE_BYTES ((size_t)8 << 20)
 
 static _Thread_local int    forbid_depth;
@@ -94,7 +94,7 @@ void *sherdi_alloc(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes
         return NULL;
     }
     if (len_bytes >= HUGE_BYTES) {
-        (void)madvise(start, len_bytes, MADV_HUGEPAGE); /* a hint; bench adam shows what it gives */
+        (void)madvise(start, len_bytes, MADV_HUGEPAGE); /* a hint; bench adam shows its effect */
     }
     memset(start + align, 0, len_bytes);
     header            = (block_header *)(void *)(start + align) - 1;

@@ -38,7 +38,7 @@ const char *sherd_last_error(void)
 
 sherd_status sherdi_fail(sherd_status code, const char *fmt, ...)
 {
-    /* The arguments may point into last_error itself: format aside first. */
+    /* The arguments may point into last_error itself, so the text is made elsewhere first. */
     char    text[SHERDI_ERROR_BYTES];
     va_list args;
 

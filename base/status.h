@@ -1,5 +1,5 @@
-/* The last error of a thread, and the one macro that hides a return. Everything
- * that can fail goes through sherdi_fail() once, where the cause is known. */
+/* The last error of a thread, and the one macro that hides a return. Every failure calls sherdi_fail() once, where the cause
+ * is known. */
 #ifndef SHERDI_BASE_STATUS_H
 #define SHERDI_BASE_STATUS_H
 
@@ -11,16 +11,16 @@
 #define SHERDI_PRINTF(fmt_index, first)
 #endif
 
-/* Long enough for a sentence with a path in it. */
+/* Enough for a sentence with a path. */
 #define SHERDI_ERROR_BYTES 1024
 
-/** Keeps the sentence for sherd_last_error() on this thread and returns `code`. */
+/** Stores the message for sherd_last_error() on this thread and returns `code`. */
 sherd_status sherdi_fail(sherd_status code, const char *fmt, ...) SHERDI_PRINTF(2, 3);
 
-/** Moves a failure that another thread had to this one: `text` from its last error. */
+/** Takes over a failure of another thread: `text` is that thread's last error. */
 sherd_status sherdi_fail_relay(sherd_status code, const char *text);
 
-/** Passes a failure on without adding words. */
+/** Returns from the calling function on a failure, without changing the message. */
 #define SHERDI_TRY(call)                                                                           \
     do {                                                                                           \
         sherd_status sherdi_try_status_ = (call);                                                  \

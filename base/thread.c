@@ -1,3 +1,4 @@
+/* See thread.h. */
 #include "base/thread.h"
 
 #include <errno.h>
@@ -25,7 +26,7 @@ int sherdi_thread_start(pthread_t *thread, size_t stack_bytes, void *(*body)(voi
     int      error;
 
     (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before); /* a thread begins with its maker's */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before); /* a thread inherits its creator's mask */
     error = start(thread, stack_bytes, body, ctx);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;

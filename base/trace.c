@@ -1,5 +1,5 @@
-/* See trace.h. The format is Google's "Trace Event Format": complete events (X) on rows where one thing runs at
- * a time, pairs of asynchronous events (b, e) where several do. */
+/* See trace.h. The format is Google's "Trace Event Format": complete events (X) on rows where one thing runs at a time, and
+ * pairs of asynchronous events (b, e) where several do. */
 #include "base/trace.h"
 
 #include "base/log.h"
@@ -24,7 +24,7 @@ struct sherdi_trace {
     FILE           *file;
     int             rank;
     int             has_failed;
-    pthread_mutex_t lock; /* guards the rest */
+    pthread_mutex_t lock; /* guards the members below */
     uint64_t        written;
     size_t          count;
     trace_interval  intervals[TRACE_INTERVALS];
@@ -100,7 +100,7 @@ sherd_status sherdi_trace_open(const char *path, int rank, int world_size, sherd
     return SHERD_OK;
 }
 
-/* Names of units are the trainer's: anything may be in them. */
+/* Units' names are the trainer's, and may contain any character. */
 static void text_write(FILE *file, const char *text)
 {
     for (; *text != '\0'; text++) {

@@ -1,10 +1,10 @@
-/* The tier on a drive that keeps generations of state over the death of the process. See tier.h for what it
- * promises, state_file.h for what lies where and state_sets.h for the files of the slots.
+/* The tier on a drive that keeps generations of state beyond the death of the process. tier.h says what it promises,
+ * state_file.h what lies where, and state_sets.h describes the files of the slots. state_keep.c keeps a generation for a
+ * checkpoint.
  *
- * Three tables say where an extent is: those of the two records, as they lie in the index, and `now`, which is
- * the live record's but for what was written since the commit. A write goes to a set that the live
- * record's copy is not in; commit copies `now` over the record that is not live, writes its table when the data are
- * there, and its head last. */
+ * Three tables say where an extent is: those of the two records, as they are in the index, and `now`, which is the live
+ * record's table with the writes since the commit. A write goes to a set that does not hold the live record's copy. A commit
+ * copies `now` over the record that is not live, writes its table after the data, and writes its head last. */
 #include "offload/nvme_state_impl.h"
 
 #include "base/checked.h"
@@ -16,7 +16,6 @@
 
 /* ---------------------------------------------------------- transfers -- */
 
-/* Bytes [from, from + len) of an extent's slot in a set. */
 void sherdi_state_slot_start(sherdi_state_tier *self, sherdi_io *io, int is_write, void *memory,
                              size_t extent, uint32_t set, size_t from_bytes, size_t len_bytes)
 {
@@ -30,7 +29,7 @@ void sherdi_state_slot_start(sherdi_state_tier *self, sherdi_io *io, int is_writ
     sherdi_io_start(self->queue, io);
 }
 
-/* A part of the index, to its end. */
+/* Transfers a part of the index and waits for it. */
 static sherd_status region_move(sherdi_state_tier *self, int is_write, void *memory,
                                 size_t offset_bytes, size_t len_bytes, const char *what,
                                 size_t number)
@@ -66,7 +65,7 @@ static sherd_status table_move(sherdi_state_tier *self, int index, int is_write)
                        self->map.table_bytes, "index", (size_t)index);
 }
 
-/* Of the note, the pages behind the tables that it takes. */
+/* Transfers the pages that the note takes behind the tables. */
 static sherd_status tail_move(sherdi_state_tier *self, int index, int is_write)
 {
     return region_move(self, is_write, self->tails[index], self->map.notes_at[index],
@@ -96,7 +95,7 @@ static void state_read_start(sherdi_tier *tier, size_t extent, void *memory, she
     sherdi_state_slot_start(self, io, 0, memory, extent, entry->slot, 0, len_bytes);
 }
 
-/* The set that a transfer of an extent used. */
+/* Returns the set that a transfer of an extent used. */
 static uint32_t io_slot(const sherdi_state_tier *self, const sherdi_io *io)
 {
     return (uint32_t)sherdi_state_sets_find(&self->sets, io->file);
@@ -124,7 +123,8 @@ static sherd_status read_check(const sherdi_state_tier *self, const sherdi_io *i
         return SHERD_OK;
     }
     if (entry->slot != slot) {
-        entry = &self->tables[self->live][io->number]; /* written again since the read began */
+        /* it was written again since the read began */
+        entry = &self->tables[self->live][io->number];
     }
     return sherdi_checksum(io->memory, io->len_bytes) == entry->checksum
                ? SHERD_OK
@@ -143,7 +143,7 @@ static void state_write_start(sherdi_tier *tier, size_t extent, void *memory, sh
     self->in_flight++;
     if (self->is_broken) {
         sherdi_state_slot_start(self, io, 1, memory, extent, slot, 0, 0);
-        return; /* wait says why */
+        return; /* wait reports the failure */
     }
     self->sets.sets[slot].is_dirty = 1;
     self->has_previous             = 0;
@@ -200,7 +200,7 @@ static void now_reset(sherdi_state_tier *self)
     self->is_write_failed = 0;
 }
 
-/* Data first, then what the head has checksums of, then the head. */
+/* Writes the data first, then table and note, of which the head has checksums, then the head. */
 static sherd_status record_write(sherdi_state_tier *self, int index)
 {
     if (self->is_durable) {
@@ -224,7 +224,6 @@ static void unlinked_tell(sherdi_state_tier *self)
     }
 }
 
-/* Sets that extents of a record lie in, a bit each. */
 uint32_t sherdi_state_sets_of(const sherdi_state_tier *self, int index)
 {
     const sherdi_state_entry *table = self->tables[index];
@@ -236,7 +235,7 @@ uint32_t sherdi_state_sets_of(const sherdi_state_tier *self, int index)
     return sets;
 }
 
-/* What a checkpoint keeps and no generation lies in any more is the checkpoint's alone. */
+/* Drops kept sets in which no generation lies any more: only the checkpoint has them from now on. */
 static void kept_let_go(sherdi_state_tier *self)
 {
     uint32_t needed;
@@ -260,7 +259,7 @@ static void table_take_now(sherdi_state_tier *self, int index)
     }
 }
 
-/* The record that is not live is filled, and becomes it. */
+/* Writes the record that is not live, which then becomes live. */
 static sherd_status spare_commit(sherdi_state_tier *self)
 {
     int          spare  = 1 - self->live;
@@ -329,8 +328,8 @@ static sherd_status slot_checksum(sherdi_state_tier *self, size_t extent, uint32
     return SHERD_OK;
 }
 
-/* What another process wrote may have been written over by it: the only way to know is to read it. Slots that
- * the live generation uses too cannot have been. */
+/* An earlier process may have written over what it wrote before. Only reading the slots shows that. Slots that the live
+ * generation uses too cannot have been written over. */
 static sherd_status previous_compare(sherdi_state_tier *self, unsigned char *memory)
 {
     const sherdi_state_entry *before = self->tables[1 - self->live];
@@ -368,7 +367,7 @@ static sherd_status previous_check(sherdi_state_tier *self)
     return status;
 }
 
-/* Durable whatever the params say: ranks that are to agree roll back on account of each other. */
+/* Durable whatever the params say, because ranks that must agree roll back for each other's sake. */
 static sherd_status head_erase(sherdi_state_tier *self, int index)
 {
     memset(&self->front->heads[index], 0, sizeof(self->front->heads[index]));
@@ -376,7 +375,7 @@ static sherd_status head_erase(sherdi_state_tier *self, int index)
     return sherdi_file_sync(self->index);
 }
 
-/* Between its two writes both records have the generation, and what they say of it is so. */
+/* Between the two writes both records have this generation, and what each says of it is true. */
 sherd_status sherdi_state_move_live(sherdi_state_tier *self)
 {
     int spare = 1 - self->live;
@@ -389,9 +388,9 @@ sherd_status sherdi_state_move_live(sherdi_state_tier *self)
     sherdi_state_head_retable(&self->front->heads[spare], self->tables[spare],
                               self->map.table_bytes);
     SHERDI_TRY(spare_commit(self));
-    self->is_broken =
-        1; /* until the other one is gone: what it says of the slots will not stay so */
-    self->is_torn = 1;
+    /* Until the other record is erased, because the slots that it names will not stay as they are. */
+    self->is_broken = 1;
+    self->is_torn   = 1;
     SHERDI_TRY(head_erase(self, 1 - self->live));
     self->is_broken = 0;
     self->is_torn   = 0;
@@ -413,8 +412,8 @@ static sherd_status state_abandon(sherdi_tier *tier)
     return SHERD_OK;
 }
 
-/* Takes the live head away: before it is gone the live generation counts, after it the one before, and a
- * head that was torn in between counts as gone. */
+/* Erases the live head. Before that the live generation counts, afterwards the generation before it; a head that was torn in
+ * between counts as erased. */
 static sherd_status state_rollback(sherdi_tier *tier)
 {
     sherdi_state_tier *self = (sherdi_state_tier *)tier;
@@ -440,9 +439,9 @@ static sherd_status state_rollback(sherdi_tier *tier)
     return SHERD_OK;
 }
 
-/* Nothing is gone on from any more, wherever among the removals the process is killed: what is left of the files is as
- * that of a run which never committed, and the next one reclaims it. Where it cannot be written they are removed all the
- * same. */
+/* From now on no run continues from this state, wherever in the removal the process is killed: the remaining files are like
+ * those of a run that never committed, and the next run reclaims them. If the heads cannot be written, the files are removed
+ * all the same. */
 static void generations_erase(sherdi_state_tier *self)
 {
     memset(self->front->heads, 0, sizeof(self->front->heads));
@@ -459,7 +458,7 @@ static void state_close(sherdi_tier *tier, int is_kept)
     if (!is_kept && self->generation > 0) {
         generations_erase(self);
     }
-    sherdi_state_sets_fini(&self->sets, is_kept); /* the index goes last: who finds it finds them */
+    sherdi_state_sets_fini(&self->sets, is_kept); /* the index goes last: it leads to them */
     sherdi_file_close(self->index, !is_kept);
     sherdi_free(self->is_ours);
     sherdi_free(self->now);
@@ -488,7 +487,7 @@ static const sherdi_tier_ops STATE_OPS = {
 
 /* --------------------------------------------------- creating, opening -- */
 
-/* Where things are, with notes of so many bytes; room for those. */
+/* Computes where things are, for notes of so many bytes, and allocates room for the notes. */
 static sherd_status state_lay_out(sherdi_state_tier *self, const sherdi_tier_state_params *params,
                                   size_t note_bytes)
 {
@@ -542,7 +541,7 @@ static sherd_status index_open(sherdi_state_tier *self, const sherdi_tier_state_
     return sherdi_file_open(self->queue, &file, &self->index);
 }
 
-/* All of it but the file. */
+/* Makes everything but the file. */
 static sherd_status state_make(sherdi_ioq *queue, const sherdi_tier_state_params *params,
                                sherdi_mem *mem, sherdi_state_tier **out)
 {
@@ -570,7 +569,7 @@ static sherd_status state_make(sherdi_ioq *queue, const sherdi_tier_state_params
     return SHERD_OK;
 }
 
-/* The header first: from then on the sets are found by it. */
+/* Writes the header first: from then on the sets can be found by it. */
 static sherd_status state_create(sherdi_state_tier *self, const sherdi_tier_state_params *params)
 {
     SHERDI_TRY(state_lay_out(self, params, params->note_bytes));
@@ -595,7 +594,7 @@ static sherd_status header_load(sherdi_state_tier *self, const sherdi_tier_state
     return sherdi_state_header_compare(header, params, &self->map, path);
 }
 
-/* A table or a note that cannot be read takes its head with it, as one that is not whole does. */
+/* A head does not count if its table or note is not intact, or cannot be read. */
 static int table_load(sherdi_state_tier *self, int index)
 {
     const sherdi_state_head *head = &self->front->heads[index];
@@ -633,7 +632,7 @@ static sherd_status records_load(sherdi_state_tier *self)
     return SHERD_OK;
 }
 
-/* The generation before is worth less than going on: when it cannot be had, it is done without. */
+/* To continue is worth more than the generation before: if that cannot be opened, the tier does without it. */
 static sherd_status previous_load(sherdi_state_tier *self, uint32_t sets)
 {
     sherd_status status = SHERD_OK;
@@ -652,7 +651,7 @@ static sherd_status previous_load(sherdi_state_tier *self, uint32_t sets)
     return status;
 }
 
-/* What no generation lies in is made anew: nobody knows how far who made it had come. */
+/* A set without a generation is made anew, because nobody knows how far its writer had come. */
 static sherd_status sets_load(sherdi_state_tier *self)
 {
     uint32_t live = sherdi_state_sets_of(self, self->live);
@@ -681,7 +680,7 @@ static sherd_status state_open(sherdi_state_tier *self, const sherdi_tier_state_
     return sets_load(self);
 }
 
-/* Over a new file, or one that was left. What goes wrong half-way leaves no new one. */
+/* Begins a tier with new files, or with files that were left. A failure leaves no new files. */
 static sherd_status state_begin(sherdi_ioq *queue, const sherdi_tier_state_params *params,
                                 sherdi_mem *mem, int is_new, sherdi_tier **out)
 {

@@ -1,4 +1,4 @@
-/* Pages of a state file, made and checked. See state_file.h. */
+/* Makes and checks the pages of a state file. See state_file.h. */
 #include "offload/state_file.h"
 
 #include "base/checked.h"
@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEADER_MAGIC 0x317461745364686cu /* "lhdStat1" as it lies */
-#define HEAD_MAGIC   0x3164616548646873u /* "shdHead1" */
+#define HEADER_MAGIC 0x317461745364686cu /* "lhdStat1" in the file */
+#define HEAD_MAGIC   0x3164616548646873u /* "shdHead1" in the file */
 
-/* A note is small beside the state. */
+/* Most bytes of a note, which is small beside the state. */
 #define MOST_NOTE_BYTES ((size_t)1 << 30)
 
 /* ------------------------------------------------------------------- map -- */
@@ -44,7 +44,7 @@ size_t sherdi_tier_state_commit_bytes(size_t num_extents, size_t note_bytes)
 
     (void)sherdi_add_fits(sherdi_state_table_bytes(num_extents),
                           SHERDI_STATE_PAGE_BYTES + sherdi_state_tail_bytes(note_bytes),
-                          &len_bytes); /* SIZE_MAX when it does not */
+                          &len_bytes); /* SIZE_MAX when the sum is too large */
     return len_bytes;
 }
 
@@ -351,7 +351,7 @@ sherdi_state_heads sherdi_state_heads_read(const sherdi_state_head *heads, const
             found.previous = heads[i].generation;
         }
     }
-    /* Records are written in turn: one that does not precede the live one is of another time. */
+    /* Records are written in turn, so a record that does not directly precede the live one is of another time. */
     if (found.previous + 1 != found.generation) {
         found.previous = 0;
     }

@@ -1,5 +1,5 @@
-/* The live generation kept for a checkpoint, by links, and one that a checkpoint keeps taken up again. See tier.h and
- * state_sets.h. */
+/* Keeps the live generation for a checkpoint, by links, and makes a generation that a checkpoint keeps the first one of a new
+ * tier. See tier.h and state_sets.h. */
 #include "offload/nvme_state_impl.h"
 
 #include "base/checked.h"
@@ -16,7 +16,7 @@ static const sherdi_state_entry *live_table(const sherdi_state_tier *self)
     return self->tables[self->live];
 }
 
-/* Live bytes that lie in a set. */
+/* Returns the bytes of the live generation that lie in a set. */
 static size_t live_bytes(const sherdi_state_tier *self, int set)
 {
     const sherdi_state_entry *live      = live_table(self);
@@ -29,8 +29,8 @@ static size_t live_bytes(const sherdi_state_tier *self, int set)
     return len_bytes;
 }
 
-/* The set that is to have all of the live generation: the one that has it; else the one of those that are written
- * that has most of it. */
+/* Chooses the set that will have all of the live generation: the set that has all of it already; else, of the sets that are
+ * written, the one that has most of it. */
 static int target_choose(const sherdi_state_tier *self)
 {
     uint32_t sets   = sherdi_state_sets_of(self, self->live);
@@ -117,7 +117,7 @@ static sherd_status portion_move(sherdi_state_tier *self, int is_write, unsigned
     return sherdi_io_wait(self->queue, &io);
 }
 
-/* Its live contents to its slot in the target, which no live extent has. */
+/* Copies an extent's live contents to its slot in the target, where no live extent lies. */
 static sherd_status extent_copy(sherdi_state_tier *self, size_t extent, uint32_t target,
                                 unsigned char *memory)
 {
@@ -144,7 +144,7 @@ static sherd_status extents_copy(sherdi_state_tier *self, uint32_t target, unsig
 {
     const sherdi_state_entry *live = live_table(self);
 
-    self->has_previous               = 0; /* its slots in the target are written over */
+    self->has_previous               = 0; /* the copies write over its slots */
     self->sets.sets[target].is_dirty = 1;
     for (size_t i = 0; i < self->num_extents; i++) {
         if (live[i].is_written && live[i].slot != target) {
@@ -160,7 +160,7 @@ static sherd_status extents_copy(sherdi_state_tier *self, uint32_t target, unsig
     return SHERD_OK;
 }
 
-/* All of the live generation into one set. */
+/* Gathers all of the live generation in one set. */
 static sherd_status live_gather(sherdi_state_tier *self, int target)
 {
     unsigned char *memory;
@@ -205,7 +205,7 @@ static sherd_status keep_check(const sherdi_state_tier *self)
     return SHERD_OK;
 }
 
-/* All that is live is in the set, and on the medium. */
+/* Makes sure that all of the live generation is in the set, and on the medium. */
 static sherd_status set_fill(sherdi_state_tier *self, int target)
 {
     SHERDI_TRY(sherdi_tier_state_reserve(&self->tier));
@@ -215,7 +215,7 @@ static sherd_status set_fill(sherdi_state_tier *self, int target)
                : SHERD_OK;
 }
 
-/* It is written no more: what was reserved takes its place. */
+/* Ends writing to a set; the reserved set takes its place. */
 static void set_freeze(sherdi_state_tier *self, int set)
 {
     if (self->sets.sets[set].role == SHERDI_SET_WRITABLE) {
@@ -224,9 +224,9 @@ static void set_freeze(sherdi_state_tier *self, int set)
     }
 }
 
-/* Stripes of a kept set lie in one folder, whatever the tier's are. */
+/* The stripes of a kept set lie in one folder, even if the tier has several. */
 typedef struct one_folder {
-    const char *paths[SHERDI_STATE_FOLDER_BYTES / 2]; /* a name takes two bytes at least */
+    const char *paths[SHERDI_STATE_FOLDER_BYTES / 2]; /* a name takes at least two bytes */
 } one_folder;
 
 static one_folder folders_of(const sherdi_state_tier *self, const char *folder)
@@ -239,7 +239,7 @@ static one_folder folders_of(const sherdi_state_tier *self, const char *folder)
     return all;
 }
 
-/* Whether links to it can be made there. */
+/* Checks whether links to the file can be made there. */
 static sherd_status links_try(const sherdi_file *file, const char *const *folders, const char *name)
 {
     char         other[SHERDI_STATE_FOLDER_BYTES];
@@ -262,8 +262,8 @@ sherd_status sherdi_tier_state_keep_check(sherdi_tier *tier, const char *folder,
     return links_try(self->sets.sets[target_choose(self)].file, folders.paths, name);
 }
 
-/* Links are tried first: where there can be none, there is nothing to be reserved or gathered for. Those that stay are
- * made last, so that what has the name is whole. */
+/* Tries links first: where they cannot be made, nothing needs to be reserved or gathered. Makes the final links last, so that
+ * a file with that name is complete. */
 sherd_status sherdi_tier_state_keep(sherdi_tier *tier, const char *folder, const char *name)
 {
     sherdi_state_tier *self    = (sherdi_state_tier *)tier;
@@ -370,7 +370,7 @@ sherd_status sherdi_tier_state_adopt(sherdi_tier *tier, const char *folder, cons
     SHERDI_TRY(status);
     now_take(self, slots, set);
     status = tier->ops->commit(tier, note, note_bytes);
-    if (status != SHERD_OK && !self->is_broken) { /* not begun */
+    if (status != SHERD_OK && !self->is_broken) { /* the commit had not begun */
         (void)tier->ops->abandon(tier);
         sherdi_state_set_drop(&self->sets, set);
     }

@@ -1,4 +1,4 @@
-/* Files of slots: made, opened, dropped. See state_sets.h. */
+/* Creates, opens and drops the files of slots. See state_sets.h. */
 #include "offload/state_sets.h"
 
 #include "base/log.h"
@@ -13,11 +13,11 @@
 
 /* ----------------------------------------------------------- the handle -- */
 
-/* They are wanted again later, when the program may have changed its folder. */
+/* Copies the absolute path: it is used again later, when the program may have changed its working folder. */
 static sherd_status folder_copy(sherdi_state_sets *sets, const char *folder, char **out)
 {
     char        path[PATH_MAX];
-    const char *from = realpath(folder, path) == NULL ? folder : path; /* opening tells */
+    const char *from = realpath(folder, path) == NULL ? folder : path; /* opening will report it */
     size_t      len  = strlen(from) + 1;
 
     *out = sherdi_alloc(sets->mem, SHERDI_MEM_CONTROL, len);
@@ -111,7 +111,8 @@ static sherd_status set_file_open(sherdi_state_sets *sets, int set, uint32_t fla
     return sherdi_file_open(sets->queue, &file, &sets->sets[set].file);
 }
 
-/* What a killed process had just made, or was just taking away: in no generation, and not always whole. */
+/* Removes the names of a set that a killed process had just made, or was just removing. No generation lies in it, and it may
+ * be incomplete. */
 static void names_remove(const sherdi_state_sets *sets, int set)
 {
     char name[SHERDI_STATE_NAME_BYTES];
@@ -144,7 +145,7 @@ void sherdi_state_set_drop(sherdi_state_sets *sets, int set)
     sherdi_state_set_assign(sets, set, SHERDI_SET_NONE);
 }
 
-/* A number that nobody has. */
+/* Finds a free number. */
 static sherd_status number_find(const sherdi_state_sets *sets, int *set_out)
 {
     int set = 0;
