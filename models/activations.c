@@ -1,5 +1,5 @@
-/* The one place where bytes of activations and scratch are counted. See room.h and activations.h. Needs
- * neither the library nor what computes: planning links it without the trainer. */
+/* The one place that counts bytes of activations and scratch. See room.h and activations.h. It needs neither the library nor
+ * the code that computes, so planning links it without the trainer. */
 #include "models/activations.h"
 
 #include "models/room.h"
@@ -8,12 +8,12 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Logits of a GPU that exist at once. Fewer rows make products of the head that do not fill the device. */
+/* Most logits of a GPU at a time. With fewer rows, products of the head do not fill the device. */
 #define LOGITS_ELEMS ((size_t)400 << 20)
 #define LOGITS_ROWS  128 /* rows of a part are a multiple of this */
-/* A row of logits begins at a multiple of this many elements: else no 16-byte access fits. */
+/* Elements of which the start of a row of logits is a multiple; otherwise 16-byte accesses are not aligned. */
 #define LOGITS_ALIGN 64
-#define LOGITS_TILE  128 /* to which fused kernels fill up the vocabulary */
+#define LOGITS_TILE  128 /* fused kernels pad the vocabulary to a multiple of this */
 
 static size_t padded(size_t elems, size_t each)
 {
@@ -35,7 +35,7 @@ static void *room_take(room *r, size_t len_bytes)
 
 /* --------------------------------------------------------- activations -- */
 
-/* Sizes of the activations of all rows, in elements. */
+/* Sizes of the activations, in elements. */
 typedef struct row_sizes {
     int    keeps_stats;
     size_t rows, elem_bytes;
@@ -135,13 +135,13 @@ compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sher
 
 /* --------------------------------------------------- scratch of the CPU -- */
 
-/* Most columns of an activation, but for the vocabulary. */
+/* Returns the most columns of an activation, except for the logits. */
 static size_t widest(const compute_limits *l)
 {
     return size_max(3 * l->hidden, l->inner);
 }
 
-/* What one thread needs at most, by the operation that needs it. */
+/* Returns the most elements that one thread needs, over all operations. */
 static size_t lane_elems_needed(const compute_limits *l)
 {
     int    is_fp32   = l->dtype == SHERD_F32;
@@ -152,7 +152,7 @@ static size_t lane_elems_needed(const compute_limits *l)
     return padded(size_max(size_max(convert, product), size_max(attention, widest(l))), 16);
 }
 
-/* Norms of rows and of heads share the room for partial sums. */
+/* Norms of rows and norms of heads share the room for partial sums. */
 static size_t partial_elems_needed(const compute_limits *l, size_t rows)
 {
     size_t of_rows  = count_of(rows, CPU_NORM_CHUNK) * 2 * widest(l);
@@ -170,7 +170,7 @@ cpu_room cpu_room_of(const compute_limits *limits, int threads)
                      .lane_elems = lane_elems_needed(limits)};
 
     r.memory_elems =
-        r.logits_elems + 4 * r.vector_elems + r.half_elems + /* two of half the bytes */
+        r.logits_elems + 4 * r.vector_elems + r.half_elems + /* two operands of half the bytes */
         padded(r.lane_elems * (size_t)threads + partial_elems_needed(limits, rows), 16);
     r.bytes = r.memory_elems * sizeof(float) + rows * sizeof(double) + 2 * rows * sizeof(uint64_t);
     return r;
@@ -183,7 +183,7 @@ static size_t norm_partials(size_t rows, size_t width)
     return count_of(rows, NORM_CHUNK) * 2 * width;
 }
 
-/* Norms, sums of columns and the table's gradient share the room for partial sums. */
+/* Norms, sums of columns and the gradient of the token table share the room for partial sums. */
 static size_t partials_needed(const compute_limits *l, size_t rows)
 {
     size_t norms = size_max(norm_partials(rows, l->hidden),
@@ -225,7 +225,7 @@ void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)
     size_t rows = l->batch * l->length;
 
     out->layout = batch_layout_of(rows);
-    size_t head_rows; /* of the head's weight, as it is multiplied */
+    size_t head_rows; /* rows of the head's weight in its product */
 
     out->logits_stride = padded(l->vocab, l->is_fused ? LOGITS_TILE : LOGITS_ALIGN);
     out->logits_rows   = logits_rows_of(l, rows, out->logits_stride);
@@ -276,7 +276,7 @@ static size_t bytes_count(const arch *sizes, const activations_params *params)
                     : cpu_room_of(&limits, params->threads > 0 ? params->threads : 1).bytes);
 }
 
-/* Whether the products below fit a size_t, by a bound that is far from tight. */
+/* Returns whether the products below fit a size_t, by a bound that is far from tight. */
 static int can_be_counted(const arch *sizes, const activations_params *params)
 {
     double rows = (double)params->batch * (double)params->length;

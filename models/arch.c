@@ -1,10 +1,10 @@
-/* Names and shapes of the two architectures. See arch.h. */
+/* Names and shapes of the architectures. See arch.h. */
 #include "models/arch.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Shapes are written in these letters and resolved by dim_elems(). */
+/* Shapes are written with these letters, which dim_elems() resolves. */
 typedef enum dim {
     DIM_NONE = 0,
     DIM_HIDDEN,
@@ -20,7 +20,7 @@ typedef enum dim {
 typedef struct param_row {
     const char *name; /* of a layer: after "model.layers.N." or "transformer.h.N." */
     dim         rows, columns;
-    unsigned    feature; /* a model without this feature has no such parameter */
+    unsigned    feature; /* models without this feature lack the parameter */
 } param_row;
 
 static const param_row gpt2_rows[ARCH_ROLES] = {
@@ -70,11 +70,11 @@ static const param_row llama_rows[ARCH_ROLES] = {
 enum { UNIT_EMBEDDING, UNIT_LAYER, UNIT_LAST, UNIT_KINDS };
 
 typedef struct family {
-    const char      *name; /* NULL: it is known by its sizes alone */
+    const char      *name; /* NULL: models of it have no name, only sizes */
     const char      *layer_prefix;
     const param_row *rows;
-    unsigned         features;                      /* that every model of it has */
-    arch_role        order[UNIT_KINDS][ARCH_ROLES]; /* of declaration; ends with ARCH_NONE */
+    unsigned         features;                      /* that all its models have */
+    arch_role        order[UNIT_KINDS][ARCH_ROLES]; /* order of declaration; ends with ARCH_NONE */
 } family;
 
 /* clang-format off */
@@ -109,9 +109,9 @@ typedef struct preset {
 #define GPT2(h, l, n)               ARCH_SIZES(ARCH_GPT2, h, l, n, n, 4 * (h), 50257, 1024)
 #define MINIMIND(h, l, n, kv, i, v) ARCH_SIZES(ARCH_MINIMIND, h, l, n, kv, i, v, 32768)
 
-/* GPT-2 as published. MiniMind: 30m, 45m, 64m and 112m are the recipe of the third generation
- * (inner = 64 * ceil(pi * hidden / 64)), 26m and 104m have the sizes of the second; "bytes" is
- * the trainer's own default, small enough for two cores, a token a byte. */
+/* GPT-2 as published. MiniMind: 30m, 45m, 64m and 112m follow the recipe of the third generation (inner = 64 * ceil(pi *
+ * hidden / 64)); 26m and 104m have the sizes of the second. "bytes" is the trainer's default: small enough for two cores, with
+ * one token per byte. */
 static const preset presets[] = {
     {"tiny", ARCH_SIZES(ARCH_GPT2, 64, 2, 4, 4, 256, 256, 256)},
     {"bytes", ARCH_SIZES(ARCH_GPT2, 192, 4, 6, 6, 768, 256, 1024)},
@@ -132,7 +132,7 @@ static const preset presets[] = {
 
 #define NUM_PRESETS (sizeof(presets) / sizeof(presets[0]))
 
-/* Sizes past this overflow the products of two of them. */
+/* With larger sizes the product of two of them overflows. */
 #define MAX_SIZE ((size_t)1 << 28)
 
 int arch_preset(arch_kind kind, const char *name, arch *out)
@@ -249,7 +249,7 @@ void arch_unit_name(const arch *model, size_t unit, char out[ARCH_NAME_BYTES])
     }
 }
 
-/* Which kind of unit it is. */
+/* Returns the kind of a unit. */
 static int unit_kind(const arch *model, size_t unit)
 {
     return unit == 0 ? UNIT_EMBEDDING : unit <= model->layers ? UNIT_LAYER : UNIT_LAST;
@@ -263,7 +263,7 @@ static int has_role(const arch *model, arch_role role)
                              : (f->rows[role].feature & ~(f->features | model->features)) == 0;
 }
 
-/* Role of the i-th parameter of a kind of unit; ARCH_NONE past the last. */
+/* Returns the role of the i-th parameter in a kind of unit; ARCH_NONE past the last. */
 static arch_role role_at(const arch *model, int kind, size_t i)
 {
     const arch_role *role = families[model->kind].order[kind];
@@ -334,7 +334,7 @@ static size_t dim_elems(const arch *model, dim d)
     return 0;
 }
 
-/* The unit that parameter k lies in. */
+/* Returns the unit of parameter k. */
 static size_t unit_of(const arch *model, size_t k)
 {
     size_t embedding = kind_params(model, UNIT_EMBEDDING);

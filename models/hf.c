@@ -10,7 +10,7 @@ static int is_gpt2(const arch *model)
     return model->kind == ARCH_GPT2;
 }
 
-/* transformers' Conv1D: GPT-2's matrices are [in, out]. */
+/* A matrix of transformers' Conv1D, as in GPT-2's layers: [in, out]. */
 static int is_conv1d(const arch *model, const arch_param *param)
 {
     return is_gpt2(model) && !model->is_transposed && param->ndim == 2 && param->unit >= 1 &&
@@ -132,7 +132,7 @@ static void llama_print(text *t, const arch *model, const hf_constants *constant
     text_print(t, "  \"attention_bias\": %s,\n  \"mlp_bias\": %s,\n",
                flag((model->features & ARCH_HAS_QKV_BIAS) != 0),
                flag((model->features & ARCH_HAS_MLP_BIAS) != 0));
-    /* where transformers 5 looks, and where those before do */
+    /* transformers 5 reads the first, earlier versions the second */
     text_print(t, "  \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": %.1f},\n",
                constants->rope_theta);
     text_print(t, "  \"rope_theta\": %.1f,\n  \"rope_scaling\": null,\n", constants->rope_theta);

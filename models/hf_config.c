@@ -1,5 +1,5 @@
-/* Whether a config.json describes a model: sizes that shapes show are held against it too, since a sentence about them
- * says more than one about a tensor. See hf.h. */
+/* Checks whether a config.json describes a model. Sizes that the tensors' shapes show are compared too, because a message
+ * about a size says more than one about a tensor. See hf.h. */
 #include "models/hf.h"
 
 #include <jansson.h>
@@ -14,8 +14,7 @@ typedef struct check {
     int           is_wrong;
 } check;
 
-/* A number that has to be `wanted`. A key that is not there, or null, has the value `otherwise`; NaN: it has to be
- * there. */
+/* Checks that a number is `wanted`. A key that is missing or null has the value `otherwise`; NaN: the key must be there. */
 static void number_check(check *c, const json_t *object, const char *key, double wanted,
                          double otherwise)
 {
@@ -24,7 +23,7 @@ static void number_check(check *c, const json_t *object, const char *key, double
                           : value == NULL || json_is_null(value) ? otherwise
                                                                  : (double)NAN;
 
-    /* written with few digits by some and with many by others */
+    /* some programs write few digits, others many */
     if (!c->is_wrong && !(fabs(got - wanted) <= 1e-9 * fabs(wanted))) {
         c->is_wrong = 1;
         (void)snprintf(c->why, c->why_bytes, "%s is %g there and %g in this model", key, got,
@@ -37,7 +36,7 @@ static void size_check(check *c, const char *key, size_t wanted)
     number_check(c, c->root, key, (double)wanted, (double)NAN);
 }
 
-/* One of two spellings of the same. */
+/* Checks a text, which has one of two spellings of the same thing. */
 static void text_check(check *c, const char *key, const char *wanted, const char *also)
 {
     const char *got = json_string_value(json_object_get(c->root, key));
@@ -77,7 +76,7 @@ static void gpt2_check(check *c, const arch *model, const hf_constants *constant
     flag_check(c, "add_cross_attention", 0, 0);
 }
 
-/* transformers 5 keeps it in an object, those before beside the rest. */
+/* transformers 5 keeps the rotation in an object, earlier versions in the root. */
 static void rotation_check(check *c, const hf_constants *constants)
 {
     const json_t *object  = json_object_get(c->root, "rope_parameters");

@@ -22,7 +22,7 @@ enum {
     AT_END
 };
 
-/* Behind the two tables; each of all layers. */
+/* The order behind the two tables; each role for all layers. */
 static const arch_role ORDER[] = {
     ARCH_NORM1, ARCH_NORM1_BIAS, ARCH_QKV, ARCH_QKV_BIAS, ARCH_O,    ARCH_O_BIAS,
     ARCH_NORM2, ARCH_NORM2_BIAS, ARCH_UP,  ARCH_UP_BIAS,  ARCH_DOWN, ARCH_DOWN_BIAS,
@@ -122,7 +122,7 @@ static void role_add(const arch *model, size_t unit, arch_role role, maps *out)
     }
 }
 
-/* Rows that no token has. */
+/* Adds rows that belong to no token. */
 static void padding_add(const arch *model, size_t rows, maps *out)
 {
     arch_param rest = {

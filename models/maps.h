@@ -1,5 +1,5 @@
-/* Lists of tensors of a file with the parameters of a model that they hold: what sherd_export_params and
- * sherd_import_params take. hf.h and llmc.h make them. */
+/* Lists that say which parameter of a model each tensor of a file holds; sherd_export_params and sherd_import_params take
+ * them. hf.h and llmc.h make such lists. */
 #ifndef SHERD_MODELS_MAPS_H
 #define SHERD_MODELS_MAPS_H
 
@@ -9,12 +9,12 @@
 typedef struct maps {
     sherd_tensor_map *tensors;
     size_t            count;
-    char (*names)[ARCH_NAME_BYTES]; /* of the tensors, which are those of the parameters */
+    char (*names)[ARCH_NAME_BYTES]; /* of the tensors; the same as of the parameters */
 } maps;
 
-/** Room for `most` tensors. -1: no memory. */
+/** Makes room for `most` tensors. Returns -1 when there is no memory. */
 int maps_open(maps *list, size_t most);
-/** The parameter as it is; what differs in the file is for the caller to say. */
+/** Adds a tensor like the parameter. The caller changes what is different in the file. */
 sherd_tensor_map *maps_add(maps *list, const arch_param *param);
 void              maps_close(maps *list);
 

@@ -1,6 +1,6 @@
-/* How many bytes a model takes and where each buffer lies: arithmetic alone, no allocation. Whoever allocates
- * (model.c, compute_cpu.c, and cuda/ through room_cuda.h) asks here, and so does
- * activations_bytes, which only counts: what is planned is what is allocated. All of it is in activations.c. */
+/* How many bytes a model takes and where each buffer lies: arithmetic without allocation. The code that allocates (model.c,
+ * compute_cpu.c, and cuda/ through room_cuda.h) uses these functions, and so does activations_bytes, which only counts. So
+ * what is planned is what is allocated. activations.c implements them all. */
 #ifndef SHERD_MODELS_ROOM_H
 #define SHERD_MODELS_ROOM_H
 
@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-/* Hands out parts of one allocation, each at a multiple of ROOM_ALIGN_BYTES; without memory it only counts. */
+/* Hands out parts of one allocation, each at a multiple of ROOM_ALIGN_BYTES; with memory NULL it only counts. */
 typedef struct room {
     char  *memory;
     size_t used_bytes;
@@ -19,23 +19,23 @@ typedef struct room {
 
 /* ---- activations (model.c) */
 
-/* What a layer's forward keeps for its backward; with recomputation all layers share one. */
+/* What a layer's forward keeps for its backward. With recomputation all layers share one. */
 typedef struct layer_memory {
     void  *norm1;             /* [rows, hidden] */
     void  *q_raw, *k_raw;     /* before their norms and the rotation (MiniMind) */
-    void  *q, *k, *v;         /* GPT-2: the three parts of one [rows, 3 * hidden] */
+    void  *q, *k, *v;         /* GPT-2: parts of one [rows, 3 * hidden] */
     float *log_sums;          /* [batch, heads, length] */
     void  *attention, *norm2; /* [rows, hidden] */
     void  *middle;            /* residual stream between attention and feed-forward */
-    void  *up, *gate, *act;   /* [rows, inner]; gate: MiniMind */
-    float *stats1, *stats2;   /* [rows, 2] of the norms; NULL: not kept */
+    void  *up, *gate, *act;   /* [rows, inner]; gate: MiniMind only */
+    float *stats1, *stats2;   /* of the norms: [rows, 2]; NULL: not kept */
 } layer_memory;
 
 typedef struct model_memory {
     void         *stream; /* [layers + 1, rows, hidden]: the residual stream before each layer */
     layer_memory *layers; /* [layers], or one */
     void         *norm_last;
-    float        *stats_last; /* as a layer's */
+    float        *stats_last; /* like those of a layer */
     float        *cosines, *sines;
 
     void *dstream; /* gradient of the residual stream */
@@ -44,46 +44,46 @@ typedef struct model_memory {
 
 typedef struct model_shape {
     size_t batch, length; /* of a micro-batch */
-    size_t elem_bytes;    /* of an activation */
+    size_t elem_bytes;    /* bytes of an element of an activation */
     int    is_recomputed;
     int    keeps_stats; /* of norms */
 } model_shape;
 
-/** Layers whose activations exist at once. */
+/** Returns the number of layers whose activations exist at the same time. */
 size_t model_memory_layers(const arch *sizes, const model_shape *shape);
-/** `out->layers` is the caller's, with room for as many; NULL when `r` only counts. */
+/** The caller owns `out->layers`, with room for that many layers; NULL when `r` only counts. */
 void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, model_memory *out);
 
-/* The shapes that will come; scratch memory is allocated for them once. */
+/* The largest shapes that will come; scratch is allocated for them once. */
 typedef struct compute_limits {
     size_t      batch, length; /* of a micro-batch, in sequences and tokens */
     size_t      hidden, inner, heads, vocab;
     sherd_dtype dtype;        /* of the parameters */
-    int         keeps_logits; /* logits_get will be called: room for all rows of them */
-    size_t      logits_rows;  /* a GPU's at a time; 0: as many as are good for it */
-    int         is_fused;     /* a GPU's fused kernels will run, and have scratch of their own */
+    int         keeps_logits; /* logits_get will be called: room for all rows of logits */
+    size_t      logits_rows;  /* rows of logits that a GPU holds at a time; 0: a good number */
+    int         is_fused;     /* a GPU's fused kernels run, which have their own scratch */
 } compute_limits;
 
-/** Limits of a model that trains: logits are not kept. */
+/** Returns the limits of a model that trains: logits are not kept. */
 compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype);
 
 /* ---- scratch of the CPU (compute_cpu.c) */
 
-/* Cuts of compute_cpu.c that its scratch follows, in rows or columns; part of what is computed: other values give
- * other bits. */
+/* Cuts of compute_cpu.c, in rows or columns, on which its scratch depends. Other values give other bits. */
 #define CPU_TILE_MOST      128  /* columns of a product per task */
-#define CPU_TILE_HALF      256  /* the same of bf16, where the CPU multiplies it */
-#define CPU_TILE_DEPTH     4096 /* rows of a matrix that are widened at once in back_input */
-#define CPU_NORM_CHUNK     32   /* rows whose shares of a norm's gradient are summed by one task */
-#define CPU_ATTENTION_ROWS 128  /* queries at once */
+#define CPU_TILE_HALF      256  /* the same for bf16, where the CPU multiplies bf16 */
+#define CPU_TILE_DEPTH     4096 /* rows of a matrix that back_input widens at a time */
+#define CPU_NORM_CHUNK     32   /* rows whose parts of a norm's gradient one task sums */
+#define CPU_ATTENTION_ROWS 128  /* queries at a time */
 
 typedef struct cpu_room {
     size_t logits_elems, vector_elems;
-    size_t half_elems; /* an operand of a product in bf16, in elements of 2 bytes; 0: not of bf16 */
+    /* a product's operand in bf16, in elements of 2 bytes; 0: dtype is not bf16 */
+    size_t half_elems;
     size_t lane_elems; /* of one thread */
-    size_t
-        memory_elems; /* logits, four vectors, two operands, lanes of all threads, partial sums */
-    size_t bytes;     /* of that, of the losses of all rows and of their order */
+    /* logits, four vectors, two operands, lanes of all threads, partial sums */
+    size_t memory_elems;
+    size_t bytes; /* of these, and the losses and the order of all rows */
 } cpu_room;
 
 cpu_room cpu_room_of(const compute_limits *limits, int threads);
