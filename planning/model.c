@@ -1,5 +1,5 @@
-/* Models without a file: a built-in architecture, a mere count. And what is done with any model. See model.h;
- * read next: model_maker.c. */
+/* Models without a file (a built-in architecture, a mere count), and what is done with any model. See model.h; read
+ * model_maker.c next. */
 #include "planning/model_impl.h"
 
 #include <assert.h>
@@ -30,11 +30,11 @@ planning_model *planning_model_from_arch(const arch *sizes, const char *preset, 
 /* ---- a count ---- */
 
 #define MOST_LAYERS 128
-/* Rows of parameters hold a multiple of so many elements, so that next to nothing is padded. */
+/* A row of parameters has a multiple of so many elements, so that there is almost no padding. */
 #define ROW_ELEMS ((size_t)SHERD_CHUNK_ELEMS)
 
-/* A decoder of n layers is about 128 n wide (Llama 7B: 32 layers of 4096, GPT-3: 96 of 12288), and a layer has
- * 12 hidden^2 elements. */
+/* A decoder of n layers is about 128 n wide (Llama 7B: 32 layers of 4096, GPT-3: 96 of 12288), and a layer has 12 hidden^2
+ * elements. */
 static size_t count_layers(size_t elems)
 {
     size_t layers = 1;
@@ -65,7 +65,7 @@ static int layer_add_matrix(planning_maker *maker, size_t layer, const char *nam
     return rows == 0 ? 0 : planning_maker_add_param(maker, text, 2, shape, 0);
 }
 
-/* The matrices of a decoder's layer, in their proportions: 3, 1, 4 and 4 of 12 rows. */
+/* Adds the matrices of a decoder's layer in their proportions: 3, 1, 4 and 4 of 12 rows. */
 static int layer_add(planning_maker *maker, size_t layer, size_t rows, size_t hidden)
 {
     size_t qkv = rows / 4, out = rows / 12, up = rows / 3;
@@ -90,7 +90,7 @@ static int count_add(planning_maker *maker, size_t elems)
     for (size_t i = 0; result == 0 && i < layers; i++) {
         result = layer_add(maker, i, rows / layers + (i < rows % layers), hidden);
     }
-    if (result == 0 && rest > 0) { /* less than a row: the last layer's */
+    if (result == 0 && rest > 0) { /* less than a row: goes to the last layer */
         char text[96];
 
         (void)snprintf(text, sizeof(text), "layers.%zu.norm.weight", layers - 1);
@@ -138,7 +138,7 @@ static int char_is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Digits as a number; 0 where it does not fit. The end goes to *text. */
+/* Reads digits as a number and moves *text behind them. Returns 0 where the number does not fit. */
 static int digits_take(const char **text, size_t count, size_t *value)
 {
     for (; count > 0; count--, (*text)++) {
@@ -160,7 +160,7 @@ static size_t digits_count(const char *text)
     return count;
 }
 
-/* Power of ten that the rest of the text stands for: "", "e9", "B". -1: something else. */
+/* Returns the power of ten that the rest of the text stands for: "", "e9", "B". -1: it is something else. */
 static int power_parse(const char *text)
 {
     static const struct {
@@ -188,7 +188,7 @@ static int power_parse(const char *text)
     return -1;
 }
 
-/* In integers throughout, so that what is written exactly is exact. */
+/* Uses integers only, so that a count that is written exactly is exact. */
 size_t planning_count_parse(const char *text)
 {
     size_t value = 0, decimals = 0;
@@ -210,7 +210,7 @@ size_t planning_count_parse(const char *text)
     }
     power = power_parse(text);
     if (power < 0 || (size_t)power < decimals) {
-        return 0; /* junk, or a part of a parameter */
+        return 0; /* junk, or a fraction of a parameter */
     }
     for (size_t i = decimals; i < (size_t)power; i++) {
         if (__builtin_mul_overflow(value, (size_t)10, &value)) {
@@ -270,7 +270,7 @@ sherd_status planning_model_declare(const planning_model *model, sherd_engine *e
     return status;
 }
 
-/* A table of the embedding is looked up, not multiplied by, unless a head reads it. */
+/* A table of the embedding is looked up and not multiplied, unless a head reads it. */
 static int param_is_product(const planning_model *model, size_t k)
 {
     int is_read = 0;
@@ -288,7 +288,7 @@ double planning_model_flops_per_token(const planning_model *model, size_t length
     if (!model->has_arch) {
         return 6.0 * (double)model->elems;
     }
-    /* Its own matrices and not those of `sizes`, which can be of a model that only computes alike. */
+    /* Counts the model's own matrices, not those of `sizes`, which may be of a model that only computes alike. */
     for (size_t k = 0; k < model->num_params; k++) {
         weights += param_is_product(model, k) ? (double)model->params[k].elems : 0.0;
     }

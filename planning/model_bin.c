@@ -1,4 +1,4 @@
-/* The header of a model file of llm.c: a GPT-2 with padded vocabulary. */
+/* Reads the header of a model file of llm.c: a GPT-2 with padded vocabulary. */
 #include "planning/model_impl.h"
 
 #define BIN_HEADER_BYTES 1024
@@ -39,7 +39,7 @@ int planning_read_bin(planning_maker *maker, const planning_file *file, const ch
     sizes.layers     = fields[2];
     sizes.heads      = fields[3];
     sizes.hidden     = fields[4];
-    sizes.vocab      = fields[5]; /* its rows are there, stored and updated as the others */
+    sizes.vocab      = fields[5]; /* the padding is stored and updated too */
     arch_complete(&sizes);
     if (planning_maker_add_arch(maker, &sizes) != 0) {
         return -1;

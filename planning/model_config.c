@@ -1,14 +1,14 @@
-/* Hugging Face's config.json: parameters with the names and shapes that transformers gives the models of these
- * families. Whatever would change their number and is not known here is refused. */
+/* Reads Hugging Face's config.json: parameters with the names and shapes that transformers gives the models of these families.
+ * A key that would change their number, and that this file does not know, is an error. */
 #include "planning/model_impl.h"
 
 #include <string.h>
 
-/* Sizes past this overflow the products of two of them. */
+/* With larger sizes the product of two of them overflows. */
 #define MOST_SIZE ((size_t)1 << 28)
 #define HINT      "give the model's .safetensors file or --params"
 
-/* A family, and what its configuration class assumes where the file says nothing. */
+/* A family, and what its configuration class assumes for keys that the file lacks. */
 typedef struct family {
     const char *type;
     arch_kind   kind;
@@ -16,8 +16,8 @@ typedef struct family {
     size_t      kv_heads; /* 0: as many as heads */
     size_t      head_dim; /* 0: hidden / heads */
     unsigned    features;
-    unsigned
-        attention_bias; /* features that "attention_bias" adds; 0: the family has no such key */
+    /* features that "attention_bias" adds; 0: the family has no such key */
+    unsigned attention_bias;
     unsigned mlp_bias;
 } family;
 
@@ -34,7 +34,7 @@ static const family families[] = {
 
 /* ---- keys ---- */
 
-/* A size; absent and null mean `fallback`, which is 0 for a size that has to be there. */
+/* Reads a size. Absent and null mean `fallback`; with fallback 0 the size must be present. */
 static int size_get(planning_maker *maker, const json_t *root, const char *key, size_t fallback,
                     size_t *out)
 {
@@ -60,7 +60,7 @@ static int flag_get(planning_maker *maker, const json_t *root, const char *key, 
     return 0;
 }
 
-/* A flag that adds a feature. */
+/* Reads a flag that adds a feature. */
 static int feature_get(planning_maker *maker, const json_t *root, const char *key, unsigned feature,
                        arch *sizes)
 {
@@ -78,7 +78,7 @@ static int is_experts(const json_t *root, const char *key)
     return json_integer_value(json_object_get(root, key)) > 1;
 }
 
-/* Names what makes a model another than its family's. MiniMind's file counts experts that it does not have,
+/* Refuses keys that make a model different from its family. MiniMind's file counts experts that the model does not have,
  * unless use_moe is set. */
 static int features_check(planning_maker *maker, const json_t *root, const family *f)
 {
@@ -138,8 +138,8 @@ static int gpt2_get(planning_maker *maker, const json_t *root, arch *sizes)
     return 0;
 }
 
-/* MiniMind's inner size where the file has none. The second generation, told by the way it counts experts, has
- * 8 / 3 of the hidden size and no norms of heads; the third pi. */
+/* Returns MiniMind's inner size where the file has none. The second generation has 8 / 3 of the hidden size, and no norms of
+ * heads; its file is recognised by the way it counts experts. The third generation has pi. */
 static size_t minimind_inner(const json_t *root, arch *sizes)
 {
     arch usual = {.kind = ARCH_MINIMIND, .hidden = sizes->hidden};
@@ -201,7 +201,7 @@ static int llama_get(planning_maker *maker, const json_t *root, const family *f,
                : -1;
 }
 
-/* The trainer's architecture that computes like this one, where there is one with these sizes. */
+/* Sets the trainer's architecture that computes like this model, if there is one with these sizes. */
 static void arch_set(planning_model *model, const arch *sizes)
 {
     char   text[256];

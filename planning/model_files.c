@@ -1,5 +1,5 @@
-/* Models from files: opening them and telling formats apart by content. Read next: model_config.c, model_units.c,
- * model_safetensors.c, model_bin.c. */
+/* Models from files: opens them and finds their format by content. Read model_config.c, model_units.c, model_safetensors.c and
+ * model_bin.c next. */
 #include "planning/model_impl.h"
 
 #include <dirent.h>
@@ -19,7 +19,7 @@
 
 int planning_file_open(planning_maker *maker, const char *path, planning_file *out)
 {
-    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait */
+    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* else a pipe would block */
     struct stat info;
 
     *out = (planning_file){0};
@@ -177,8 +177,8 @@ static int json_read(planning_maker *maker, const planning_file *file, const cha
     return result;
 }
 
-/* safetensors begin with the length of the header that follows, and a header of less than 2^56 bytes has a 0
- * where a text has a letter. */
+/* A safetensors file begins with the length of its header. A header of less than 2^56 bytes has a 0 at byte 7, where a text
+ * has a character. */
 static int file_read(planning_maker *maker, const planning_file *file, const char *name)
 {
     unsigned char head[64]  = {0};
@@ -203,7 +203,7 @@ static int file_read(planning_maker *maker, const planning_file *file, const cha
     if (at == len_bytes || head[at] == '{') {
         return json_read(maker, file, name);
     }
-    if (head[8] == '{') { /* a length beyond any file; it says so */
+    if (head[8] == '{') { /* a length beyond any file: the reader reports it */
         return planning_read_safetensors(maker, file, name);
     }
     return planning_maker_fail(maker,
@@ -213,7 +213,7 @@ static int file_read(planning_maker *maker, const planning_file *file, const cha
 
 /* ---- folders ---- */
 
-/* The folder's only .safetensors file; NULL with a sentence. */
+/* Returns the path of the folder's only .safetensors file; NULL with a message. */
 static char *folder_only_tensors(planning_maker *maker, const char *folder)
 {
     DIR           *entries = opendir(folder);
@@ -226,7 +226,7 @@ static char *folder_only_tensors(planning_maker *maker, const char *folder)
         return NULL;
     }
     while ((entry = readdir(entries)) != NULL) {
-        /* Something stands before the end. */
+        /* The name must have something before the suffix. */
         if (planning_name_ends(entry->d_name + 1, ".safetensors") && ++count == 1) {
             found = planning_text(maker, "%s/%s", folder, entry->d_name);
         }
@@ -262,7 +262,7 @@ static char *folder_choose(planning_maker *maker, const char *folder)
     return folder_only_tensors(maker, folder);
 }
 
-/* What labels call the path: its last part, unless that is "." or the like. */
+/* Writes the name of the path for labels: its last part, unless that consists of dots. */
 static void path_name(const char *path, char *out, size_t out_bytes)
 {
     size_t end = strlen(path), start;

@@ -1,5 +1,5 @@
-/* How a model is put together: every description of one, built-in, counted or read, adds units and parameters
- * to a maker, which checks them once for all. Used by the model files of this folder alone. */
+/* How a model is made: every source of a model (built-in, counted or read) adds units and parameters to a maker, which checks
+ * them in one place. Only the model files of this folder use it. */
 #ifndef PLANNING_MODEL_IMPL_H
 #define PLANNING_MODEL_IMPL_H
 
@@ -8,45 +8,45 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* More parameters than any model has. */
+/* Most parameters; no model has more. */
 #define PLANNING_MOST_PARAMS ((size_t)1 << 17)
-/* Most elements of a model, as the engine's: their bytes, with everything, fit a size_t. */
+/* Most elements of a model, as in the engine: all bytes of such a model fit a size_t. */
 #define PLANNING_MOST_ELEMS (SIZE_MAX / 64)
-/* Largest JSON text that is read, a safetensors header included (that format's own limit). */
+/* Largest JSON text that is read, also as a safetensors header (where it is the format's own limit). */
 #define PLANNING_MOST_JSON_BYTES ((size_t)100 << 20)
 
 typedef struct planning_maker {
     planning_model *model;
     size_t          cap_units, cap_params, cap_reads;
-    const char     *origin; /* a path, with which every sentence begins; NULL: none */
-    char           *why;    /* the caller's, takes the sentence */
+    const char     *origin; /* a path, with which every message begins; NULL: none */
+    char           *why;    /* the caller's buffer for the message */
     size_t          why_bytes;
 } planning_maker;
 
-/* What can fail returns 0, or -1 with the sentence in `why`. */
+/* Functions that can fail return 0, or -1 with a message in `why`. */
 
 int planning_maker_init(planning_maker *maker, const char *origin, char *why, size_t why_bytes);
-/** Writes the sentence, "origin: ..."; returns -1. */
+/** Writes the message, "origin: ..."; returns -1. */
 int planning_maker_fail(planning_maker *maker, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 int planning_maker_no_memory(planning_maker *maker);
 int planning_maker_set_label(planning_maker *maker, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/** Room for one more element behind `count`. */
+/** Makes room for one more element behind `count`. */
 int planning_array_grow(planning_maker *maker, void **array, size_t count, size_t *capacity,
                         size_t elem_bytes);
 int planning_maker_add_unit(planning_maker *maker, const char *name);
-/** To the unit that was added last. */
+/** Adds a parameter to the unit that was added last. */
 int planning_maker_add_param(planning_maker *maker, const char *name, int ndim, const size_t *shape,
                              int is_frozen);
 int planning_maker_add_read(planning_maker *maker, size_t unit, size_t param);
-/** All of an architecture whose sizes are known to fit together. */
+/** Adds all units of an architecture whose sizes are known to fit together. */
 int planning_maker_add_units(planning_maker *maker, const arch *sizes);
-/** The same of one that the trainer computes, after a check of its sizes. */
+/** The same for an architecture that the trainer computes; checks its sizes first. */
 int planning_maker_add_arch(planning_maker *maker, const arch *sizes);
 
-/** Ends the making: the model, or NULL where `result` is not 0 or the parts are no model. */
+/** Ends the making. Returns the model, or NULL where `result` is not 0 or the parts are no valid model. */
 planning_model *planning_maker_finish(planning_maker *maker, int result);
 
 /* A regular file, open for reading. */
@@ -57,41 +57,42 @@ typedef struct planning_file {
 
 int  planning_file_open(planning_maker *maker, const char *path, planning_file *out);
 void planning_file_close(planning_file *file);
-/** Exactly so many bytes from an offset. */
+/** Reads exactly so many bytes from an offset. */
 int planning_file_read(planning_maker *maker, const planning_file *file, size_t offset_bytes,
                        void *bytes, size_t len_bytes);
-/** JSON text of the file; NULL with a sentence. */
+/** Parses JSON text of the file. Returns NULL with a message. */
 json_t *planning_file_json(planning_maker *maker, const planning_file *file, size_t offset_bytes,
                            size_t len_bytes);
-/** A number of `count` bytes, the least first. */
+/** Returns the little-endian number in `count` bytes. */
 size_t planning_bytes_size(const unsigned char *bytes, size_t count);
-/** Allocated; NULL with a sentence. */
+/** Returns an allocated text; NULL with a message. */
 char *planning_text(planning_maker *maker, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 int planning_name_ends(const char *name, const char *end);
 
-/** `value` as a size between `least` and `most`; `where` names it in the sentence. */
+/** Reads `value` as a size between `least` and `most`; `where` names it in the message. */
 int planning_json_size(planning_maker *maker, const json_t *value, const char *where, size_t least,
                        size_t most, size_t *out);
-/** "a text", "a list", ... */
+/** Returns "a text", "a list", ...: what a value is, for messages. */
 const char *planning_json_kind(const json_t *value);
 
-/* Tensors of files, before they are sorted into units. */
+/* The tensors of files, before they are sorted into units. */
 typedef struct planning_tensor planning_tensor;
 typedef struct planning_tensors {
     planning_tensor *tensors;
     size_t           count, capacity;
-    size_t           float_elems, integer_elems; /* taken; left out, for they are no parameters */
+    /* of tensors that are taken, and of those left out, which are no parameters */
+    size_t float_elems, integer_elems;
 } planning_tensors;
 
-/** `shape` has the first SHERD_MAX_NDIM sizes. */
+/** Adds a tensor. `shape` has at least the first SHERD_MAX_NDIM sizes. */
 int planning_tensors_append(planning_maker *maker, planning_tensors *list, const char *name,
                             int ndim, const size_t *shape);
-/** Sorts them and adds the units and parameters that they are. */
+/** Sorts the tensors, and adds them as units and parameters. */
 int  planning_tensors_add(planning_maker *maker, planning_tensors *list);
 void planning_tensors_fini(planning_tensors *list);
 
-/* The formats; `name` is what the label calls the file. */
+/* Readers of the formats; `name` is the file in the label. */
 int planning_read_config(planning_maker *maker, const json_t *root, const char *name);
 int planning_read_units(planning_maker *maker, const json_t *root, const char *name);
 int planning_read_index(planning_maker *maker, const json_t *root, const char *name);

@@ -1,4 +1,4 @@
-/* Parts become a model, checked here whatever they came from. See model_impl.h. */
+/* Makes a model of parts, and checks them, whatever their source. See model_impl.h. */
 #include "planning/model_impl.h"
 
 #include <stdarg.h>
@@ -37,7 +37,7 @@ int planning_maker_init(planning_maker *maker, const char *origin, char *why, si
     return maker->model == NULL ? planning_maker_no_memory(maker) : 0;
 }
 
-/* Labels become JSON: a name of a file that is not UTF-8 is shown with question marks. */
+/* Labels become JSON, so bytes of a file name that is not UTF-8 are replaced with question marks. */
 static void label_clean(char *label)
 {
     json_t *probe = json_string(label);
@@ -89,7 +89,7 @@ static int name_copy(planning_maker *maker, const char *what, const char *name, 
     return *out == NULL ? planning_maker_no_memory(maker) : 0;
 }
 
-/* Whether so many units can be planned, before any of them is made. */
+/* Checks that so many units can be planned, before any of them is made. */
 static int units_check(planning_maker *maker, size_t count)
 {
     return count <= PLANNING_MOST_PARAMS
@@ -120,7 +120,7 @@ int planning_maker_add_unit(planning_maker *maker, const char *name)
     return 0;
 }
 
-/* Product of the shape; -1 past what an engine takes. */
+/* Computes the product of the shape; returns -1 if it is more than an engine takes. */
 static int shape_elems(int ndim, const size_t *shape, size_t *out)
 {
     *out = 1;
@@ -222,7 +222,7 @@ static int names_compare(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The names stand at the beginning of each element. NULL: no two are the same. */
+/* Returns 1 when no two names are the same. A name is the first member of each element. */
 static int names_are_unique(planning_maker *maker, const char *what, const void *array,
                             size_t count, size_t elem_bytes)
 {

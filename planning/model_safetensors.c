@@ -1,5 +1,5 @@
-/* safetensors: the header of a file, or of all files that an index names. The weights themselves are not read.
- * Read next: model_tensors.c. */
+/* safetensors: reads the header of a file, or of all files that an index names. Does not read the weights. Read
+ * model_tensors.c next. */
 #include "planning/model_impl.h"
 
 #include <stdint.h>
@@ -31,7 +31,7 @@ static const dtype_row *dtype_find(const char *name)
     return NULL;
 }
 
-/* Shape (as much of it as a parameter can have) and number of elements. */
+/* Reads a shape (as much of it as a parameter can have) and the number of elements. */
 static int shape_read(planning_maker *maker, const char *name, const json_t *list, int *ndim_out,
                       size_t *shape, size_t *elems_out)
 {
@@ -88,7 +88,8 @@ static int range_check(planning_maker *maker, const char *name, const json_t *ra
     return 0;
 }
 
-/* What some models save beside their parameters: masks of attention, frequencies of rotations. */
+/* Returns whether a tensor is something that some models save beside their parameters: a mask of attention, or frequencies of
+ * rotations. */
 static int name_is_buffer(const char *name, int ndim)
 {
     return ((planning_name_ends(name, ".attn.bias") ||
@@ -131,7 +132,7 @@ static int tensor_read(planning_maker *maker, const char *name, const json_t *va
 
 /* ---- a header ---- */
 
-/* The header's JSON; NULL with a sentence. */
+/* Reads the header's JSON; returns NULL with a message. */
 static json_t *header_load(planning_maker *maker, const planning_file *file, size_t *data_bytes_out)
 {
     unsigned char length[8];
@@ -171,7 +172,7 @@ static json_t *header_load(planning_maker *maker, const planning_file *file, siz
     return root;
 }
 
-/* Tensors of one file. With a map only those that it says are in the file `shard`; their number goes to
+/* Reads the tensors of one file. With a map only those that the map assigns to the file `shard`, whose number is added to
  * *matched. */
 static int header_read(planning_maker *maker, const planning_file *file, const json_t *map,
                        const char *shard, size_t *matched, planning_tensors *list)
@@ -215,7 +216,7 @@ int planning_read_safetensors(planning_maker *maker, const planning_file *file, 
 
 /* ---- an index of several files ---- */
 
-/* The files that the map names, each once: the keys of an object, in the order of the map. */
+/* Returns the files that the map names, each once: as the keys of an object, in the order of the map. */
 static json_t *shards_of(planning_maker *maker, json_t *map)
 {
     json_t     *shards = json_object();
@@ -247,7 +248,7 @@ static json_t *shards_of(planning_maker *maker, json_t *map)
     return shards;
 }
 
-/* Sentences about a shard begin with its own path. */
+/* Reads one file of an index. Messages about it begin with its own path. */
 static int shard_read(planning_maker *maker, const json_t *map, const char *shard, size_t *matched,
                       planning_tensors *list)
 {

@@ -1,11 +1,11 @@
-/* Tensors become units: names tell layers apart, since files keep tensors in the order of the alphabet. See
+/* Turns tensors into units. Files keep tensors in alphabetical order, so the names say which layer a tensor belongs to: see
  * unit_kind_find(). */
 #include "planning/model_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a tensor belongs; in the order of forward. */
+/* Where a tensor belongs, in the order of forward. */
 typedef enum unit_kind {
     UNIT_EMBEDDING = 0,
     UNIT_LAYER,
@@ -16,9 +16,10 @@ struct planning_tensor {
     char     *name;
     unit_kind at;
     size_t    layer;
-    size_t    prefix_bytes, unit_bytes; /* of the name: up to the layer's number, and with it */
-    int       ndim;
-    size_t    shape[SHERD_MAX_NDIM];
+    /* of the name: the bytes up to the layer's number, and with the number */
+    size_t prefix_bytes, unit_bytes;
+    int    ndim;
+    size_t shape[SHERD_MAX_NDIM];
 };
 
 void planning_tensors_fini(planning_tensors *list)
@@ -41,8 +42,8 @@ static int word_is(const char *word, size_t len_bytes, const char *const *words)
     return 0;
 }
 
-/* A tensor of "...layers.N..." (or h, blocks, layer, block) is of layer N; of what is left, embeddings come
- * before the layers and all else after. */
+/* A tensor named "...layers.N..." (or h, blocks, layer, block) belongs to layer N. Of the rest, embeddings come before the
+ * layers, and all other tensors after them. */
 static void unit_kind_find(planning_tensor *t)
 {
     static const char *const WORDS[] = {"layers", "h", "blocks", "layer", "block", NULL};
@@ -78,7 +79,7 @@ static int prefix_compare(const planning_tensor *a, const planning_tensor *b)
                       : (a->prefix_bytes > b->prefix_bytes) - (a->prefix_bytes < b->prefix_bytes);
 }
 
-/* 0: in the same unit. */
+/* Returns 0 for tensors of the same unit. */
 static int unit_compare(const planning_tensor *a, const planning_tensor *b)
 {
     int order = (a->at > b->at) - (a->at < b->at);
@@ -114,7 +115,7 @@ int planning_tensors_append(planning_maker *maker, planning_tensors *list, const
     if (t.name == NULL) {
         return planning_maker_no_memory(maker);
     }
-    if (ndim <= SHERD_MAX_NDIM) { /* else it is refused as a parameter */
+    if (ndim <= SHERD_MAX_NDIM) { /* other tensors are refused as parameters */
         memcpy(t.shape, shape, (size_t)ndim * sizeof(*shape));
     }
     unit_kind_find(&t);
@@ -141,7 +142,7 @@ static int unit_add(planning_maker *maker, const planning_tensor *t)
     return result;
 }
 
-/* A head without a matrix of its own computes with that of the tokens: the embedding's largest. */
+/* A head without a matrix of its own computes with the table of the tokens: the largest of the embedding. */
 static int head_add_read(planning_maker *maker)
 {
     const planning_model *model = maker->model;
@@ -169,7 +170,7 @@ int planning_tensors_add(planning_maker *maker, planning_tensors *list)
 {
     planning_tensor *tensors = list->tensors;
 
-    /* What is left out of a plain model are counters and masks. */
+    /* In a plain model only counters and masks are integers. */
     if (list->integer_elems > list->float_elems / 8) {
         return planning_maker_fail(
             maker,

@@ -1,11 +1,11 @@
-/* Our own description of a model: a JSON list of units with the shapes of their parameters. */
+/* Reads sherd's own description of a model: a JSON list of units with the shapes of their parameters. */
 #include "planning/model_impl.h"
 
 #include <string.h>
 
 #define WHERE_BYTES 128
 
-/* An object without other keys than these; a key that is not known is a mistake somebody should hear of. */
+/* Checks that a value is an object with no other keys than these: an unknown key is a mistake that the user should see. */
 static int object_check(planning_maker *maker, json_t *value, const char *where,
                         const char *const *keys)
 {
@@ -38,7 +38,7 @@ static int list_check(planning_maker *maker, const json_t *value, const char *wh
                                                       planning_json_kind(value));
 }
 
-/* NULL with a sentence. */
+/* Returns a name; NULL with a message. */
 static const char *name_get(planning_maker *maker, const json_t *value, const char *where)
 {
     if (!json_is_string(value) || json_string_length(value) == 0) {
@@ -127,7 +127,7 @@ static int unit_read(planning_maker *maker, json_t *value, const char *where)
     return 0;
 }
 
-/* Reads of one unit; `indices` gives a parameter's index by its name. */
+/* Adds the reads of one unit; `indices` maps a parameter's name to its index. */
 static int reads_read(planning_maker *maker, const json_t *unit, size_t u, const json_t *indices)
 {
     const json_t *reads = json_object_get(unit, "reads");

@@ -1,4 +1,4 @@
-/* Rates: assumed, read, given. See rates.h. */
+/* Rates: assumed, read from a file, or given by an option. See rates.h. */
 #include "planning/rates.h"
 
 #include <jansson.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is outside is a mistake, and would give times that are no numbers. */
+/* A rate outside this range is a mistake, and would give times that are no numbers. */
 #define LEAST_RATE 1e-3
 #define MOST_RATE  1e24
 
@@ -19,9 +19,8 @@ static const char *const NAMES[PLANNING_RATES] = {
     [PLANNING_RATE_PRODUCTS] = "products",
 };
 
-/* A rank of a host with eight GPUs of the H100's kind: 40 % of 989 teraflops, a 400 Gb/s port, PCIe 5 x16,
- * two drives to the host, 3.35 TB/s of device memory at 90 %, an eighth of 400 GB/s of host memory; half of 67 teraflops in
- * fp32. */
+/* A rank on a host with eight GPUs like the H100: 40 % of 989 teraflops, a 400 Gb/s port, PCIe 5 x16, two drives per host,
+ * 3.35 TB/s of device memory at 90 %, an eighth of 400 GB/s of host memory, and half of 67 teraflops in fp32. */
 static const double CUDA[PLANNING_RATES] = {
     [PLANNING_RATE_FLOPS] = 4e14,     [PLANNING_RATE_WIRE] = 4e10,
     [PLANNING_RATE_DOWN] = 5e10,      [PLANNING_RATE_UP] = 5e10,
@@ -131,7 +130,7 @@ int planning_rates_load(const char *path, const char *backend, planning_rates *r
     return result;
 }
 
-/* "25e9", "25G": powers of 1000, as rates are told. 0: no such number. */
+/* Reads "25e9" or "25G"; suffixes are powers of 1000, as usual for rates. Returns 0 for other texts. */
 static double number_parse(const char *text, size_t len)
 {
     static const char SUFFIXES[] = "KMGTP";

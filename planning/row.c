@@ -1,4 +1,4 @@
-/* Rows of plans. See row.h. */
+/* Makes rows of plans. See row.h. */
 #include "planning/row.h"
 
 #include "models/activations.h"
@@ -13,7 +13,7 @@
 /* ---------------------------------------------------------------- offload -- */
 
 typedef struct offload_name {
-    const char *name, *state, *params; /* devices of the configuration */
+    const char *name, *state, *params; /* the "device" keys of the configuration */
 } offload_name;
 
 static const offload_name OFFLOADS[PLANNING_OFFLOADS] = {
@@ -52,7 +52,7 @@ int planning_offload_find(const char *name, planning_offload *out)
 
     (void)snprintf(wanted, sizeof(wanted), "%s", name);
     for (char *at = wanted; *at != '\0'; at++) {
-        *at = *at == '_' ? '-' : *at; /* as the configuration's keys are written */
+        *at = *at == '_' ? '-' : *at; /* configurations write _ in their keys */
     }
     for (int i = 0; i < PLANNING_OFFLOADS; i++) {
         if (strcmp(OFFLOADS[i].name, wanted) == 0) {
@@ -86,7 +86,7 @@ int planning_offload_fits_stage(planning_offload offload, int stage)
     return 1;
 }
 
-/* Where a plan has put things, whatever asked for it. */
+/* Returns the offload that a plan has, whatever asked for it. */
 static planning_offload offload_seen(const sherd_memory_report *memory)
 {
     if (memory->nvme_params_planned > 0) {
@@ -128,7 +128,7 @@ static sherd_status device_set(sherd_config *config, const char *block, const ch
     return status;
 }
 
-/* What a configuration says of state in files is an error or a warning without them. */
+/* Resets what a configuration says about state in files: without such files it would be an error or a warning. */
 static sherd_status files_unset(sherd_config *config)
 {
     static const char *const DEFAULTS[][2] = {{"gradients", "\"cpu\""},
@@ -166,7 +166,7 @@ static sherd_status offload_set(const planning_request *request, planning_offloa
         status = device_set(config, "offload_param", OFFLOADS[offload].params, is_cuda);
     }
     if (status == SHERD_OK && offload == PLANNING_OFFLOAD_PARAMS_NVME) {
-        /* else the first billion elements of each rank would rest in host memory */
+        /* otherwise a billion elements of each rank rest in host memory */
         status = sherd_config_set(config, "!zero_optimization.offload_param.max_in_cpu", "0");
     }
     return status;
@@ -177,14 +177,14 @@ static sherd_status config_set_text(sherd_config *config, const char *setting)
     const char *equals = strchr(setting, '=');
     char        key[128];
 
-    /* without '=' the key is unknown, and the engine's sentence names it */
+    /* without '=' the key is unknown, and the engine's message names it */
     (void)snprintf(key, sizeof(key), "!%.*s",
                    (int)(equals == NULL ? strlen(setting) : (size_t)(equals - setting)), setting);
     return sherd_config_set(config, key, equals == NULL ? "null" : equals + 1);
 }
 
-/* What trainers fill in and a plan has to know, though its bytes do not depend on it (the batch aside): keys that
- * are "auto" or missing. Of a scheduler, where there is one. */
+/* Keys that trainers fill in when they are "auto" or missing. A plan needs them, but its bytes do not depend on them (except
+ * on the batch). Those of a scheduler are filled in only where there is one. */
 static const struct {
     const char *key, *value, *with;
 } AUTOS[] = {
@@ -235,7 +235,7 @@ static sherd_status config_fill(const planning_request *request, const planning_
     for (size_t i = 0; i < request->num_settings && status == SHERD_OK; i++) {
         status = config_set_text(config, request->settings[i]);
     }
-    /* the layout comes last: old names of its keys must not win */
+    /* the layout comes last, so that older names of its keys cannot override it */
     if (status == SHERD_OK && layout->stage >= 0) {
         (void)snprintf(text, sizeof(text), "%d", layout->stage);
         status = sherd_config_set(config, "!zero_optimization.stage", text);
@@ -264,7 +264,7 @@ static size_t product(size_t a, size_t b)
     return b != 0 && a > SIZE_MAX / b ? SIZE_MAX : a * b;
 }
 
-/* Activations of a host's ranks, where they are in its memory. */
+/* Returns the activations of a host's ranks, where they are in host memory. */
 static size_t host_activations(const planning_request *request, int world_size, size_t each)
 {
     return strcmp(request->backend, "cuda") == 0
@@ -272,7 +272,7 @@ static size_t host_activations(const planning_request *request, int world_size, 
                : product(each, (size_t)planning_ranks_per_host(request, world_size));
 }
 
-/* What is left of a device or host beside the activations; never 0, which means unknown. */
+/* Returns what is left of a device or host beside the activations; never 0, which would mean unknown. */
 static size_t left_of(size_t bytes, size_t taken)
 {
     if (bytes == 0) {
@@ -378,8 +378,8 @@ typedef struct moved {
     double wire, down, up, read, written; /* bytes */
 } moved;
 
-/* Seconds of what moves: on a GPU both directions of the link run together, on the CPU one thread copies.
- * The drives are the host's, and reading and writing share them. */
+/* Computes the seconds of transfers. On a GPU both directions of the link run at the same time; on the CPU one thread copies.
+ * The ranks of a host share its drives, and reading and writing do too. */
 static void moved_time(const planning_request *request, int world_size, const moved *bytes,
                        double by_bound[PLANNING_BOUNDS])
 {
@@ -401,12 +401,12 @@ static double compute_time(const planning_request *request)
                    (double)request->batch * (double)request->length;
 
     if (request->is_recomputed) {
-        flops *= 4.0 / 3.0; /* forward a second time */
+        flops *= 4.0 / 3.0; /* a second forward */
     }
     return flops / request->rates.values[PLANNING_RATE_FLOPS];
 }
 
-/* What each resource is busy for by itself. */
+/* Computes how long each resource alone is busy. */
 static void times_make(const planning_request *request, planning_row *row)
 {
     const sherd_traffic_report *t     = &row->traffic;
@@ -436,7 +436,7 @@ static void times_make(const planning_request *request, planning_row *row)
     }
 }
 
-/* The program of a step, played against the rates of one rank. */
+/* Plays the program of a step against the rates of one rank. */
 static sherd_status time_make(const planning_request *request, sherd_engine *engine,
                               planning_row *row)
 {
@@ -481,7 +481,7 @@ double planning_paper_bytes(double elems, int stage, int world_size, size_t para
 double planning_state_bytes(const planning_row *row, int is_fp32)
 {
     double bytes = 0;
-    double elems = 0; /* each has a master */
+    double elems = 0; /* each element has a master */
 
     for (int i = 0; i < row->num_state_parts; i++) {
         const sherd_state_part *part = &row->state_parts[i];
@@ -557,7 +557,7 @@ static sherd_status row_ask(sherd_engine *engine, planning_row *row)
     return status;
 }
 
-/* Activations that leave nothing: then no setting of the engine's helps. 1 with the sentence. */
+/* Returns 1, with the message, when the activations leave no memory; then no setting of the engine helps. */
 static int activations_fill(const planning_request *request, planning_row *row)
 {
     int    is_cuda = strcmp(request->backend, "cuda") == 0;
@@ -589,7 +589,8 @@ double planning_nvme_need(const planning_request *request, const planning_row *r
            planning_ranks_per_host(request, row->layout.world_size);
 }
 
-/* An engine does not know its drives before seal opens them. 1 with the sentence. */
+/* Checks the drives, which an engine does not know before seal opens them. Returns 1, with the message, when they are too
+ * small. */
 static int drives_fill(const planning_request *request, planning_row *row)
 {
     double need = planning_nvme_need(request, row);
@@ -630,7 +631,7 @@ static void fit_ask(const planning_request *request, sherd_engine *engine, plann
     }
 }
 
-/* The type of the activations is the configuration's, known once an engine has read it. */
+/* Finds the type of the activations. It is the configuration's, and known once an engine has read that. */
 static sherd_status dtype_ask(const planning_request *request, const planning_layout *layout,
                               sherd_dtype *out)
 {

@@ -1,4 +1,4 @@
-/* A row as one JSON object; docs/planning.md lists the fields. */
+/* Writes a row as one JSON object; docs/planning.md lists the fields. */
 #include "planning/row.h"
 
 #include <jansson.h>
@@ -134,7 +134,7 @@ static void time_set(json_t *root, const planning_request *request, const planni
     (void)json_object_set_new(root, "rates", rates);
 }
 
-/* The object goes with it. */
+/* Writes an object as a line, and frees it. */
 static sherd_status line_write(json_t *root, sherd_write_fn write, void *ctx)
 {
     char        *text = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);
