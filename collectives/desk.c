@@ -1,4 +1,4 @@
-/* See desk.h. */
+/* See desk.h. The callers are in a list, the oldest first; one poll() looks at all of them and at the listener. */
 #include "collectives/desk.h"
 
 #include "base/clock.h"

@@ -10,7 +10,7 @@
 /* Owned by the parent and by each child. */
 typedef struct world_family {
     atomic_int      owners;
-    pthread_mutex_t lock;       /* guards all below */
+    pthread_mutex_t lock;       /* guards the members below */
     sherd_world    *first;      /* children that are alive */
     uint64_t        key;        /* key of the split in progress; 0: none */
     int             is_refused; /* a rank has said that it cannot go on with this split */

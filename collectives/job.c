@@ -1,4 +1,4 @@
-/* See job.h. */
+/* See job.h. A job's key is a SipHash key that is made of a text. */
 #include "collectives/job.h"
 
 #include "base/clock.h"

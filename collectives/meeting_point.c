@@ -1,4 +1,5 @@
-/* See meeting_point.h. */
+/* See meeting_point.h. The ranks meet at an abstract unix socket if they are all on one host, else at a TCP port of rank 0's
+ * host. */
 #include "collectives/meeting_point.h"
 
 #include "collectives/split.h"

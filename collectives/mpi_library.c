@@ -1,4 +1,4 @@
-/* See mpi_library.h. */
+/* See mpi_library.h. The library is opened once per process, under a lock, and its version is checked first. */
 #include "collectives/mpi_library.h"
 
 #include "base/library.h"

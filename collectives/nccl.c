@@ -440,5 +440,5 @@ const sherdi_transport sherdi_transport_nccl = {
     .holds = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI |
              SHERDI_TRANSPORT_DEVICES,
     .is_built = 1,
-    .create   = sherdi_world_shm_create, /* meets as shm does, which then changes the table */
+    .create   = sherdi_world_shm_create, /* the ranks meet as in shm; then the table changes */
 };

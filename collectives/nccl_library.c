@@ -1,4 +1,4 @@
-/* See nccl_library.h. */
+/* See nccl_library.h. The library is opened once per process, under a lock. */
 #include "collectives/nccl_library.h"
 
 #include "base/library.h"

@@ -1,4 +1,4 @@
-/* See net.h. */
+/* See net.h. Every wait polls in short portions, so that it can look at the world's failure in between. */
 #include "collectives/net.h"
 
 #include "base/clock.h"

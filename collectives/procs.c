@@ -1,4 +1,5 @@
-/* See procs.h. */
+/* See procs.h. Opening a world: the ranks meet, choose NCCL or not, share memory inside each host, and create their backends.
+ * Ranks that have met learn of each other's failures from the monitor. */
 #include "collectives/nccl.h"
 
 #include "base/checked.h"

@@ -112,7 +112,7 @@ struct sherd_world {
     int                     local_size;
     int        share, shares; /* this rank is number `share` of `shares` on its cores */
     int        cpu_threads;
-    int        crowd; /* ranks of larger worlds on this host with this one; 0: none known */
+    int        crowd; /* most ranks that an ancestor world has on this host; 0: no ancestor */
     int        is_single_threaded; /* the transport allows one thread only: no overlap */
     int64_t    timeout_ns;
     atomic_int owners;

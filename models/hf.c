@@ -1,4 +1,4 @@
-/* See hf.h. */
+/* See hf.h. hf_config.c checks a config.json, this file writes one. */
 #include "models/hf.h"
 
 #include <stdarg.h>

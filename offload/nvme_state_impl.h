@@ -1,4 +1,5 @@
-/* What nvme_state.c and state_keep.c share: the tier's own struct. */
+/* The struct of the tier that keeps generations, for nvme_state.c, which has the tier, and state_keep.c, which keeps
+ * generations for checkpoints. */
 #ifndef SHERDI_OFFLOAD_NVME_STATE_IMPL_H
 #define SHERDI_OFFLOAD_NVME_STATE_IMPL_H
 

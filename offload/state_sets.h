@@ -32,7 +32,7 @@ typedef struct sherdi_state_sets {
     int              num_folders;
     size_t           set_bytes;
     sherdi_state_set sets[SHERDI_STATE_SETS];
-    /* For an extent that lies in set s: the set to which it is written. A set that does not exist belongs to nobody. */
+    /* For an extent that lies in set s: the writable set to which it is written; SHERDI_STATE_SETS: there is none. */
     uint32_t spare[SHERDI_STATE_SETS];
 } sherdi_state_sets;
 

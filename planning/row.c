@@ -166,7 +166,7 @@ static sherd_status offload_set(const planning_request *request, planning_offloa
         status = device_set(config, "offload_param", OFFLOADS[offload].params, is_cuda);
     }
     if (status == SHERD_OK && offload == PLANNING_OFFLOAD_PARAMS_NVME) {
-        /* otherwise a billion elements of each rank rest in host memory */
+        /* otherwise the first billion elements of each rank rest in host memory */
         status = sherd_config_set(config, "!zero_optimization.offload_param.max_in_cpu", "0");
     }
     return status;
