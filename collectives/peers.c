@@ -64,7 +64,7 @@ static void copy(const sherdi_peers *peers, void *dst, const void *src, size_t l
     }
 }
 
-/* Returns the rank to read from in a step. Each rank starts at its neighbour, so that not all read one rank's memory at once. */
+/* Returns the index to read from in a step. Each rank starts at its neighbour, so that not all read one rank's memory at once. */
 static int neighbour(const sherdi_peers *peers, int step)
 {
     return (peers->me + step) % peers->count;

@@ -1,7 +1,7 @@
 /* See rendezvous.h. Rank 0 listens, and greets each caller with a nonce. A rank answers with its card, a nonce of its own, and
- * a proof that it has the job's key, over all three. Rank 0 replies that it has taken the card, or why it refuses it for good.
- * Later it sends the cards of all ranks, or why there are none; its replies carry its own proof. A caller that speaks another
- * protocol (a port scanner) or has another key is dropped, and nobody waits for it. */
+ * a proof that it has the job's key, over the card and both nonces. Rank 0 replies that it has taken the card, or why it
+ * refuses it for good. Later it sends the cards of all ranks, or why there are none; its replies carry its own proof. A caller
+ * that speaks another protocol (a port scanner) or has another key is dropped, and nobody waits for it. */
 #include "collectives/rendezvous.h"
 
 #include "base/clock.h"

@@ -39,7 +39,7 @@ typedef struct sherdi_state_sets {
 /** Initialises zeroed memory; opens nothing. `fini` undoes it, also if it failed midway. */
 sherd_status sherdi_state_sets_init(sherdi_state_sets *sets, sherdi_ioq *queue,
                                     const sherdi_tier_state_params *params, sherdi_mem *mem);
-/** Closes all sets. `is_kept` 0: also removes them. */
+/** Closes all sets. `is_kept` 0: also removes them; a RESERVED set is removed in any case. */
 void sherdi_state_sets_fini(sherdi_state_sets *sets, int is_kept);
 
 /** Creates a file with reserved space under a free number. `role` is WRITABLE or RESERVED. Errors: E_IO; E_STATE when there
