@@ -22,7 +22,7 @@ sherd_status sherdi_desk_open(const net_desk_params *params, net_desk **out);
 /** Waits at most `most_ms` for a caller whose message is complete. Returns the connection, which the function's caller then
  *  owns, and copies the message; returns -1 when no message is complete yet. */
 int sherdi_desk_next(net_desk *desk, int most_ms, void *message);
-/** Drops all callers whose messages are not complete, and frees the desk. Accepts NULL. */
+/** Drops the callers that remain, and frees the desk. Accepts NULL. */
 void sherdi_desk_close(net_desk *desk);
 
 /** Accepts one more connection from each of the `count` ranks that have met, except number 0, at `listener`. All of fds[count]

@@ -60,7 +60,7 @@ typedef struct mpi_world {
 /* -------------------------------------------------- MPI of the process -- */
 
 static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the variables below */
-static int             mpi_worlds;                           /* number of worlds */
+static int             mpi_worlds;                           /* number of live worlds */
 static int             mpi_has_failed;                       /* a world of this process failed */
 static int             mpi_has_dead; /* a process has ended: finalising would wait for it */
 static pid_t           mpi_process;  /* the process that initialised MPI here */
@@ -292,8 +292,8 @@ static sherd_status recv_start(mpi_world *mpi, int rank, void *data, size_t len_
 
 /* -------------------------------------------------------- between hosts -- */
 
-/* Bytes [first, first + len) of slices. The slice for rank r is at send + r * send_stride. The slice from it goes to recv + r
- * * recv_stride; packed, the slices of remote ranks lie one behind the other. */
+/* Bytes [first, first + len) of slices. The slice for rank r is at send + r * send_stride. The slice from it goes to
+ * (recv + r * recv_stride); packed, the slices of remote ranks lie one behind the other. */
 typedef struct slices_args {
     const unsigned char *send;
     size_t               send_stride;

@@ -65,8 +65,8 @@ typedef struct rendezvous {
     rendezvous_card *cards; /* [world_size] by rank */
     int             *fds; /* rank 0: [world_size] by rank, -1 for itself; others: [1], to rank 0 */
     uint64_t         session;      /* random, the same on all ranks of this world, and only there */
-    int              desk;         /* rank 0, while it listens; else -1 */
-    char             address[256]; /* at which it listens, as this rank knows it */
+    int              desk;         /* rank 0: listening socket; -1 elsewhere and afterwards */
+    char             address[256]; /* where it listens, as this rank knows it */
 } rendezvous;
 
 /** Returns a number that is equal for processes that can share memory. */
