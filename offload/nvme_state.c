@@ -412,25 +412,30 @@ static sherd_status state_abandon(sherdi_tier *tier)
     return SHERD_OK;
 }
 
+/* Also while a rollback to it has failed, which another one goes on with. */
+static int previous_is_there(const sherdi_state_tier *self)
+{
+    return self->has_previous && (!self->is_broken || self->is_erasing);
+}
+
 /* Erases the live head. Before that the live generation counts, afterwards the generation before it; a head that was torn in
  * between counts as erased. */
 static sherd_status state_rollback(sherdi_tier *tier)
 {
     sherdi_state_tier *self = (sherdi_state_tier *)tier;
-    sherd_status       status;
 
     assert(self->in_flight == 0);
-    if (!self->has_previous || self->is_broken) {
+    if (!previous_is_there(self)) {
         return sherdi_fail(SHERD_E_STATE,
                            "%s holds no generation before %llu, or it is written over",
                            sherdi_file_path(self->index), (unsigned long long)self->generation);
     }
     SHERDI_TRY(previous_check(self));
-    status = head_erase(self, self->live);
-    if (status != SHERD_OK) {
-        self->is_broken = 1;
-        return status;
-    }
+    self->is_broken  = 1; /* until the head is erased, which the next rollback tries again */
+    self->is_erasing = 1;
+    SHERDI_TRY(head_erase(self, self->live));
+    self->is_broken    = 0;
+    self->is_erasing   = 0;
     self->live         = 1 - self->live;
     self->generation   = self->generation - 1;
     self->has_previous = 0;
@@ -725,7 +730,5 @@ size_t sherdi_tier_state_note(const sherdi_tier *tier, void *out, size_t out_byt
 
 int sherdi_tier_state_has_previous(const sherdi_tier *tier)
 {
-    const sherdi_state_tier *self = (const sherdi_state_tier *)tier;
-
-    return self->has_previous && !self->is_broken;
+    return previous_is_there((const sherdi_state_tier *)tier);
 }

@@ -31,8 +31,9 @@ typedef struct sherdi_state_tier {
     int            is_write_failed; /* since the last commit */
     int            is_broken; /* a commit or a rollback failed: which record counts is unknown */
     int            is_torn;   /* ... a commit: the record that is not live may have been written */
-    int            is_unlinked_told;
-    size_t         in_flight; /* number of transfers, for asserts */
+    int is_erasing; /* ... a rollback: the live record may have been erased; another rollback goes on */
+    int    is_unlinked_told;
+    size_t in_flight; /* number of transfers, for asserts */
 } sherdi_state_tier;
 
 /** Starts a transfer of bytes [from, from + len) of an extent's slot in a set. Length 0 transfers nothing. */

@@ -55,7 +55,8 @@ typedef struct sherdi_tier_ops {
      * counts again. E_IO: which one counts is still unknown. */
     sherd_status (*abandon)(sherdi_tier *tier);
     /* Makes the generation before the live one, durably. It first reads and compares what another process wrote, so it takes as long
-     * as reading that. E_STATE when there is no generation before (none was committed, or it was written over since). */
+     * as reading that. E_STATE when there is no generation before (none was committed, or it was written over since). E_IO: which
+     * generation counts on the drive is unknown; from then on writes fail, until another rollback succeeds. */
     sherd_status (*rollback)(sherdi_tier *tier);
     /* Returns the number of the live generation, from 1 on; 0: nothing was committed. */
     uint64_t (*generation)(const sherdi_tier *tier);

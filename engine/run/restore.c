@@ -17,12 +17,18 @@ static uint64_t generation_live(const sherd_engine *engine)
     return state_tier(engine)->ops->generation(state_tier(engine));
 }
 
-/* Makes generation `wanted` the live one; this rank must be at it or one ahead. Gives its record. */
-static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi_state_record *out)
+/* Makes generation `wanted` the live one; this rank must be at it or one ahead. Gives its record. On failure *has_begun says
+ * whether the drive may have gone back nevertheless. */
+static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi_state_record *out,
+                                   int *has_begun)
 {
+    *has_begun = 0;
     (void)sherdi_tier_state_note(state_tier(engine), out, sizeof(*out));
     if (generation_live(engine) == wanted + 1) {
-        SHERDI_TRY(sherdi_run_generation(engine, SHERDI_OP_ROLLBACK));
+        sherd_status status = sherdi_run_generation(engine, SHERDI_OP_ROLLBACK);
+
+        *has_begun = status != SHERD_E_STATE; /* which a tier says before it touches anything */
+        SHERDI_TRY(status);
         *out = engine->run.record;
     }
     if (generation_live(engine) != wanted) {
@@ -124,9 +130,11 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
 {
     sherdi_state_record found;
     uint64_t            wanted;
+    int                 has_begun;
 
     SHERDI_TRY(generation_smallest(engine, &wanted));
-    SHERDI_TRY(sherdi_agree_status(engine->world, generation_aim(engine, wanted, &found)));
+    SHERDI_TRY(
+        sherdi_agree_status(engine->world, generation_aim(engine, wanted, &found, &has_begun)));
     SHERDI_TRY(generation_take(engine, &found));
     for (size_t p = 0; p < engine->model.num_params; p++) {
         engine->fill.is_filled[p] = !engine->model.params[p].is_frozen;
@@ -195,19 +203,54 @@ static sherd_status window_drop(sherd_engine *engine)
     return status == SHERD_OK ? sherdi_run_generation(engine, SHERDI_OP_ABANDON) : status;
 }
 
+/* Whether any rank has begun to go back, or cannot say. Collective. */
+static int any_has_begun(sherd_engine *engine, int has_begun)
+{
+    sherdi_publish_message mine = {.status = (uint64_t)has_begun};
+
+    if (sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)) !=
+        SHERD_OK) {
+        return 1;
+    }
+    for (int r = 0; r < engine->world_size; r++) {
+        has_begun |= engine->exchange.publish[r].status != 0;
+    }
+    return has_begun;
+}
+
+/* After a failure: if no rank has begun to go back, the engine is as it was. Else nothing but another undo, which takes all ranks
+ * to `wanted`, brings them together. */
+static sherd_status generation_failed(sherd_engine *engine, uint64_t wanted, int has_begun,
+                                      sherd_status status)
+{
+    char text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    has_begun = any_has_begun(engine, has_begun);
+    status    = sherdi_fail_relay(status, text);
+    if (has_begun) {
+        engine->store.agreed = wanted;
+        sherdi_engine_poison(engine, status);
+    }
+    return status;
+}
+
 sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted)
 {
     sherdi_state_record found;
-    sherd_status        status = window_drop(engine);
+    int                 has_begun = 0;
+    sherd_status        status    = window_drop(engine);
 
     if (status == SHERD_OK) {
-        status = generation_aim(engine, wanted, &found);
+        status = generation_aim(engine, wanted, &found, &has_begun);
     }
-    SHERDI_TRY(sherdi_agree_status(engine->world, status));
-    status = generation_take(engine, &found);
+    status = sherdi_agree_status(engine->world, status);
+    if (status == SHERD_OK) {
+        status    = generation_take(engine, &found);
+        has_begun = 1;
+    }
     if (status != SHERD_OK) {
-        sherdi_engine_poison(engine, status);
-        return status;
+        return generation_failed(engine, wanted, has_begun, status);
     }
     engine->failure.status = SHERD_OK;
     engine->phase          = SHERDI_PHASE_RUNNING;

@@ -439,6 +439,79 @@ static void a_drive_that_breaks_in_the_update_is_undone_when_it_works_again(void
     (void)unsetenv("SHERD_IO");
 }
 
+/* ------------------------------------------------------ an undo that fails -- */
+
+typedef struct undo_run {
+    int      nth, count; /* the request of an undo that fails; 0: none. How many it makes */
+    int      failed;     /* undos that did */
+    uint64_t want[STEPS + 1];
+} undo_run;
+
+/* Ranks may be at two steps then: nothing but the same undo again brings them together. */
+static void undo_once(rig *r, undo_run *run, int rank)
+{
+    uint64_t fingerprint;
+
+    CHECK_OK(sherd_world_barrier(r->world));
+    if (rank == 0) {
+        fault_arm(run->nth > 0 ? FAULT_EIO : FAULT_NONE, FAULT_ANY, run->nth, 1);
+    }
+    CHECK_OK(sherd_world_barrier(r->world));
+    if (sherd_step_undo(r->engine) != SHERD_OK) {
+        CHECK_STATUS(SHERD_E_STATE, sherd_engine_fingerprint(r->engine, &fingerprint));
+        CHECK_ERROR_SAYS("sherd_step_undo");
+        CHECK_STATUS(SHERD_E_STATE, sherd_unit_acquire(r->engine, r->units[0], SHERD_FORWARD));
+        CHECK_OK(sherd_step_undo(r->engine));
+        run->failed += rank == 0;
+    }
+    CHECK_OK(sherd_world_barrier(r->world));
+    if (rank == 0 && run->nth == 0) {
+        run->count = fault_seen();
+    }
+    CHECK_OK(sherd_world_barrier(r->world));
+    fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+}
+
+static void ranks_undo(sherd_world *world, void *ctx)
+{
+    undo_run         *run    = ctx;
+    sherd_step_report report = {0};
+    int               rank   = sherd_world_rank(world);
+    int               dropped, left = 0;
+    uint64_t          fingerprint;
+    rig               r;
+
+    drive_open(&r, world, "");
+    rig_seal(&r);
+    for (int step = 1; step <= STEPS; step++) {
+        fingerprint = rig_train(&r, 1).fingerprint;
+        if (rank == 0 && run->nth == 0) {
+            run->want[step] = fingerprint;
+        }
+        CHECK(rank != 0 || run->want[step] == fingerprint);
+    }
+    undo_once(&r, run, rank);
+    r.micro--;
+    CHECK_OK(step_insist(&r, &report, &dropped, &left)); /* what it reads ahead may fail, too */
+    CHECK(rank != 0 || run->want[STEPS] == report.fingerprint);
+    rig_close(&r);
+}
+
+static void an_undo_that_a_drive_refuses_is_made_again(void)
+{
+    undo_run run = {.nth = 0};
+
+    test_files_remove(test_scratch(), "");
+    (void)setenv("SHERD_IO", "threads", 1);
+    test_world(2, ranks_undo, &run);
+    CHECK(run.count > 0);
+    for (run.nth = 1; run.nth <= run.count; run.nth++) {
+        test_world(2, ranks_undo, &run);
+    }
+    CHECK(run.failed > 0);
+    (void)unsetenv("SHERD_IO");
+}
+
 /* ------------------------------------------------------- what the others hear -- */
 
 typedef struct told_run {
@@ -537,6 +610,7 @@ static const test_case CASES[] = {
     CASE(a_rank_that_fails_loses_nobody),
     CASE(a_rank_that_fails_still_gathers_directions),
     CASE(a_drive_that_breaks_in_the_update_is_undone_when_it_works_again),
+    CASE(an_undo_that_a_drive_refuses_is_made_again),
     CASE(the_others_hear_what_failed),
 };
 

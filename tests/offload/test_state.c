@@ -657,12 +657,17 @@ static void state_rollback_that_fails_leaves_one_of_both(void)
     fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1); /* while it takes the head away */
     CHECK_STATUS(SHERD_E_IO, tier->ops->rollback(tier));
     fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
-    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
     CHECK_STATUS(SHERD_E_IO, rig_try_put(tier, 1, 3));
     tier->ops->close(tier, 1);
     CHECK_INT(2, state_probe(queue));
     tier = rig_state_open(queue, 1);
-    rig_rollback(tier, 1);
+    fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1);
+    CHECK_STATUS(SHERD_E_IO, tier->ops->rollback(tier));
+    fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+    CHECK_OK(tier->ops->abandon(tier)); /* changes nothing about it */
+    CHECK_STATUS(SHERD_E_IO, rig_try_put(tier, 1, 3));
+    rig_rollback(tier, 1); /* goes on where the one before failed */
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
     tier->ops->close(tier, 1);
     CHECK_INT(1, state_probe(queue));
     CHECK_OK(sherdi_state_remove(rig_state_path()));
