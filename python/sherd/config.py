@@ -10,6 +10,13 @@ from sherd._callbacks import written
 from sherd._library import library
 
 
+def as_json(value: Any) -> str:
+    """A path is text; what else JSON has not is refused."""
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    raise TypeError(f"a configuration has text, numbers, lists and dicts in it, and {value!r} is of type {type(value).__name__}")
+
+
 class Config:
     """A configuration: the path of a JSON file, or a mapping with the same keys.
 
@@ -20,7 +27,7 @@ class Config:
         self._lib = library()
         out = ctypes.c_void_p()
         if isinstance(source, Mapping):
-            text = json.dumps(source).encode()
+            text = json.dumps(source, default=as_json).encode()
             self._lib.config_parse(text, len(text), ctypes.byref(out))
         elif not isinstance(source, (str, bytes, os.PathLike)):
             raise TypeError(f"a configuration is the path of a JSON file or a dict with the same keys, not "

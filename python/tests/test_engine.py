@@ -84,6 +84,13 @@ class TestEngine(unittest.TestCase):
         self.assertIsInstance(engine.plan(as_json=True), dict)
         engine.destroy()
 
+    def test_a_configuration_with_objects(self) -> None:
+        nvme = {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": Path("/mnt/nvme")}}
+        with sherd.Config({"zero_optimization": nvme}) as config:
+            self.assertEqual(config.resolved()["zero_optimization.offload_optimizer.nvme_path"]["value"], ["/mnt/nvme"])
+        with self.assertRaisesRegex(TypeError, "text, numbers, lists and dicts.*is of type object"):
+            sherd.Config({"train_batch_size": object()})
+
     def test_errors_carry_the_sentence(self) -> None:
         with self.assertRaisesRegex(sherd.InvalidError, "stage") as caught:
             sherd.Config({"zero_optimization": {"stage": 7}})
