@@ -19,6 +19,7 @@ def _candidates() -> Iterator[Path]:
     for file in (installed.files if installed is not None else None) or []:
         if file.name == "sherd" and file.parent.name == "bin":
             yield Path(str(file.locate()))
+    yield HERE.parent / "bin" / "sherd"  # pip install --target
     yield HERE.parent.parent / "build" / "cli" / "sherd"
 
 
