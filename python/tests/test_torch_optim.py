@@ -435,6 +435,10 @@ class TestRefused(unittest.TestCase):
         with self.assertRaisesRegex(error, words):
             sherd.torch.initialize(model, config or SILENT, optimizer=make(model) if make else None, **options).destroy()
 
+    def test_a_rate_that_nobody_gives(self) -> None:
+        silent = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}
+        self.refused(sherd.InvalidError, 'lr is "auto".*optimizer=torch.optim', config=silent)
+
     def test_other_optimizers(self) -> None:
         self.refused(NotSupportedError, "no optimizer RMSprop", lambda m: torch.optim.RMSprop(m.parameters(), lr=1e-2))
         self.refused(NotSupportedError, "maximize", lambda m: torch.optim.SGD(m.parameters(), lr=1e-2, maximize=True))

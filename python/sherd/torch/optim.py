@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sherd.config import Config
-from sherd.errors import NotSupportedError, StateError
+from sherd.errors import InvalidError, NotSupportedError, StateError
 from sherd.torch.units import Division
 
 SCALER = ("torch's GradScaler is not used with sherd: the engine scales the loss in engine.backward() and skips updates that "
@@ -165,6 +165,9 @@ def read_groups(given: Any, config: Config, division: Division) -> Groups:
     if not items or not isinstance(items[0], Mapping):
         items = [{"params": items}]
     defaults = configured(config)
+    if defaults["lr"] is None:
+        raise InvalidError("optimizer.params.lr is \"auto\", and initialize() was given no optimizer to take the rate from: write the "
+                           "rate into the configuration, or give optimizer=torch.optim.AdamW(...)")
     said = {entry["name"]: entry for entry in config.resolved()["sherd.groups"]["value"] or ()}
     groups = Groups([])
     for index, item in enumerate(items):
