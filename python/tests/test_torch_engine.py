@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
 import unittest
@@ -159,11 +160,43 @@ class Loop(unittest.TestCase):
     def test_too_many_uses_are_named(self) -> None:
         engine = engine_of(3, options={"example": batch(0)})
         engine.backward(engine(batch(0)))
-        with self.assertRaisesRegex(sherd.StateError, "backward use"):
+        with self.assertRaisesRegex(sherd.StateError, "backward use.*initialize\\(..., backward_uses=\"any\"\\)$"):
             engine.backward(engine(batch(0)))
         engine.discard()
         train(engine, 1)
         self.assert_weights(engine, trained(1))
+        engine.destroy()
+
+    def test_warnings_name_the_script(self) -> None:
+        """Whatever of sherd and torch is between the warning and the line that called them."""
+        with self.assertWarnsRegex(UserWarning, "no batch was there yet: give initialize.*example=") as met:
+            engine = engine_of(3, comment="", nonsense=1)
+            engine.seal()
+        self.assertEqual({os.path.basename(one.filename) for one in met.warnings}, {os.path.basename(__file__)})
+        loss = engine.module(batch(0))
+        engine.hooks._stack.append((None, 0, None))  # type: ignore[arg-type] # as Ctrl-C in a forward leaves it
+        with self.assertWarnsRegex(UserWarning, "dropped") as met:
+            engine(batch(0))
+        self.assertEqual(os.path.basename(met.filename), os.path.basename(__file__))
+        del loss
+        engine.destroy()
+
+    def test_a_skipped_update_warns_once(self) -> None:
+        engine = engine_of(3, options={"example": batch(0)})
+        for step in range(3):
+            loss = engine(batch(step))
+            engine.backward(loss * math.nan if step < 2 else loss)
+            if step == 0:
+                with self.assertWarnsRegex(UserWarning, "gradient of update 1 has Inf or NaN.*outside of their modules"):
+                    engine.step()
+            else:
+                engine.step()  # a warning is an error in this file
+            self.assertEqual(engine.was_step_applied(), step == 2)
+        engine.destroy()
+        engine = engine_of(3, options={"example": batch(0)}, fp16={"enabled": True})
+        engine.backward(engine(batch(0)) * math.nan)
+        engine.step()
+        self.assertFalse(engine.was_step_applied())
         engine.destroy()
 
     def test_module_outside_the_engine(self) -> None:

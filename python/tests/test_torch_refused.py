@@ -126,6 +126,24 @@ class Refused(unittest.TestCase):
         with self.assertRaisesRegex(FileNotFoundError, "nowhere.safetensors' is not there"):
             sherd.torch.initialize(made("plain"), config, weights="nowhere.safetensors")
 
+    def test_a_step_before_anything(self) -> None:
+        engine = engine_of(3)
+        with self.assertRaisesRegex(sherd.StateError, r"none yet: call engine\(batch\)"):
+            engine.step()
+        engine.destroy()
+
+    def test_a_second_engine(self) -> None:
+        early = engine_of(3, model := made("plain"))
+        engine = engine_of(3, model, options={"example": batch(0)})
+        for make in (lambda: engine_of(3, model), lambda: early(batch(0))):
+            with self.assertRaisesRegex(sherd.StateError, "another sherd engine"):
+                make()
+        engine.destroy()
+
+    def test_the_tuple_of_deepspeed(self) -> None:
+        with self.assertRaisesRegex(TypeError, "one object, the engine.*engine.optimizer"):
+            engine, _optimizer, _, _ = self.engine
+
     def test_after_destroy(self) -> None:
         self.engine.destroy()
         self.assertTrue(torch.isnan(self.model.norm.weight).all())

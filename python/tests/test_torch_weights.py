@@ -108,6 +108,8 @@ def checkpoint_goes_on(stage: int, folder: str) -> None:
     if again.world_size == 1:  # a rank's statistics are its own; rank 0's were saved
         same(again.state_dict(), want)
     assert again.load_checkpoint(folder + "/none") == (None, {})
+    again.save_checkpoint(folder, tag=7)  # type: ignore[arg-type] # a number of steps, as DeepSpeed takes
+    assert again.load_checkpoint(folder, tag=7)[0] == os.path.join(folder, "7")  # type: ignore[arg-type]
     try:
         again.save_checkpoint(folder, client_state={"model": object()})
         raise AssertionError("an object was taken")

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import warnings
 from typing import Any, Iterator, Mapping
 
@@ -42,8 +43,24 @@ def arguments_check(model: Any, weights: Any) -> None:
     """What would fail later, and far from its cause: weights are read at the first batch."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is a torch.nn.Module, not {type(model).__name__}")
+    unowned_check(model)
     if weights is not None and not os.path.exists(weights):
         raise FileNotFoundError(f"weights={os.fspath(weights)!r} is not there: a safetensors file, a folder of them or their index")
+
+
+def unowned_check(model: nn.Module) -> None:
+    """No engine has the model's parameters."""
+    if any(gathered.owner_of(param) is not None for param in model.parameters()):
+        raise StateError(f"the {type(model).__name__} is trained by another sherd engine already, which has its memory: make the model "
+                         f"anew, and its weights by engine.save_pretrained() and initialize(..., weights=)")
+
+
+def warn(text: str) -> None:
+    """A warning that shows the line of the script, whatever of sherd and torch is between."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in ("sherd", "torch", "contextlib"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"sherd: {text}", stacklevel=level)
 
 
 class Engine:
@@ -75,14 +92,14 @@ class Engine:
         keep_fp32(model, self.division, fp32)
         with Config(config) as settings:
             for text in settings.warnings if world.rank == 0 else ():
-                warnings.warn(f"sherd: {text}", stacklevel=4)
+                warn(text)
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
         self.device = tensors.device_of(self.core.device)
         self._init, self._same_on_all, self._weights = init, same_on_all, weights
         self._uses, self._retains = backward_uses, retain_grads
         self.order: Order | None = None
-        self._is_failed = self._in_backward = False
+        self._is_failed = self._in_backward = self._has_warned = False
         self._micro = 0
         self.report: Report | None = None  # of the last step
         self.boundary: Report | None = None  # of the last update
@@ -109,14 +126,14 @@ class Engine:
         """Finds the order, plans, allocates, takes the weights over. Collective; by itself at the first batch."""
         if self.is_sealed:
             return
+        unowned_check(self.module)
         with torch.inference_mode(False):
             self._seal(example)
 
     def _seal(self, example: Example | None) -> None:
         self.order = self._agreed_order(example)
         if not self.order.is_traced:
-            warnings.warn(f"sherd: the order of the units is that of registration ({self.order.reason}); gradients are whole "
-                          f"until the step", stacklevel=5)
+            warn(f"the order of the units is that of registration ({self.order.reason}); gradients are whole until the step")
         self._declare(self.order)
         if self.device.type == "cuda":
             self.core.set_stream(torch.cuda.current_stream(self.device).cuda_stream)
@@ -205,8 +222,10 @@ class Engine:
             raise StateError("the backward of this micro-batch failed, so there is nothing to step by: the next forward drops the "
                              "window, or engine.discard() does on all ranks")
         rates = self.rates.now()
-        if self.is_sealed:
-            self.driver.end_micro_batch()
+        if not self.is_sealed:
+            raise StateError("engine.step() comes behind the forward and the backward of a micro-batch, and there was none yet: call "
+                             "engine(batch) and engine.backward(loss) first")
+        self.driver.end_micro_batch()
         report = self.core.step() if rates is None else self._step_at(rates)
         self._micro = 0 if report.is_boundary else self._micro + 1
         self.report = report
@@ -214,7 +233,18 @@ class Engine:
             self.boundary = report
             if report.was_updated:
                 self.rates.after_update()
+            elif report.has_overflow:
+                self._warn_of_overflow()
         return report
+
+    def _warn_of_overflow(self) -> None:
+        """Once, where no loss scale will mend it: a run whose every gradient is NaN looks like one that does not learn."""
+        if self._has_warned or self.rank != 0 or tensors.compute_dtype(self.core) == torch.float16:
+            return
+        self._has_warned = True
+        at_3 = "; at stage 3, a loss that reads parameters outside of their modules is NaN" if self.core.info.stage == 3 else ""
+        warn(f"the gradient of update {self.global_steps + 1} has Inf or NaN in it, so the update was skipped{at_3}. "
+             f"engine.was_step_applied() tells it of later steps, which do not warn")
 
     def _step_at(self, rates: list[float]) -> Report:
         report = self.core.prepare()
@@ -241,7 +271,7 @@ class Engine:
 
     def _before_forward(self) -> None:
         if self._is_failed or not self.hooks.is_idle:
-            warnings.warn("sherd: a forward or backward did not end; the gradients of this window are dropped", stacklevel=4)
+            warn("a forward or backward did not end; the gradients of this window are dropped")
             self.discard()
 
     def _before_backward(self) -> None:
@@ -349,7 +379,7 @@ class Engine:
         """Saves all that goes on later to save_dir/tag; `client_state` is kept as JSON. Options are those of
         sherd_save_params (is_async, keep_last). Collective."""
         self.seal()
-        weights.save_checkpoint(self, save_dir, tag, client_state, **options)
+        weights.save_checkpoint(self, save_dir, None if tag is None else str(tag), client_state, **options)
         return True
 
     def load_checkpoint(self, load_dir: str | os.PathLike[str], tag: str | None = None, load_module_only: bool = False,
@@ -357,7 +387,7 @@ class Engine:
         """Goes on from what any layout has saved; the folder and the client state, (None, {}) where there is none. Options
         are may_miss and may_be_extra. Collective."""
         self.seal()
-        return weights.load_checkpoint(self, load_dir, tag, load_module_only, **options)
+        return weights.load_checkpoint(self, load_dir, None if tag is None else str(tag), load_module_only, **options)
 
     def evaluating(self, keep_units: int | None = None) -> contextlib.AbstractContextManager[None]:
         """`with engine.evaluating():` passes without gradients, whose units stay gathered as planned. Collective."""
@@ -375,6 +405,10 @@ class Engine:
 
     def eval(self) -> "Engine":
         return self.train(False)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("sherd.torch.initialize() gives one object, the engine, not a tuple as DeepSpeed does: engine.optimizer and "
+                        "engine.lr_scheduler are attributes of it")
 
     def __getattr__(self, name: str) -> Any:
         """What the engine has not, the module may have (parameters(), config, generate())."""

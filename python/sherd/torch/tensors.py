@@ -73,6 +73,13 @@ class Bound:
                              f"unfreeze it before sherd.torch.initialize")
 
 
+def for_modules(text: str) -> str:
+    """A sentence of the engine's with what to do in Python, where it names calls of C."""
+    what, found, _ = text.partition("; list every use with sherd_pass_add")
+    return what + ("; a step that goes through the model more than once (several forwards or losses) needs "
+                   "sherd.torch.initialize(..., backward_uses=\"any\")" if found else "")
+
+
 class Driver:
     """Acquires and releases units of an engine, and shows the model what is acquired."""
 
@@ -95,7 +102,10 @@ class Driver:
         if not self._held[unit]:
             for one in bound:
                 one.check()
-        self.engine.acquire(unit, which)
+        try:
+            self.engine.acquire(unit, which)
+        except StateError as error:
+            raise StateError(for_modules(str(error))) from None
         self._held[unit] += 1
         if self.sleeps and self._held[unit] == 1:
             for one in bound:

@@ -54,7 +54,7 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
     division's scopes.
     """
     if example is None:
-        return registered(division, "no example batch was given")
+        return registered(division, "no batch was there yet: give initialize(..., example=batch)")
     try:
         return traced(model, division, example, dtype, device)
     except Exception as error:  # whatever a model's own code meets on tensors without values
