@@ -78,6 +78,14 @@ class Refused(unittest.TestCase):
             engine(batch(0))
         engine.destroy()
 
+    def test_parameters_that_come_later(self) -> None:
+        self.model.blocks[1].up = nn.Linear(WIDTH, 4 * WIDTH)
+        with torch.no_grad():
+            self.engine(batch(0))
+        self.engine.backward(self.engine(batch(0)))
+        with self.assertRaisesRegex(sherd.StateError, r"blocks.1.up.weight came into the model after"):
+            self.engine.step()
+
     def test_scaler(self) -> None:
         scaler = torch.amp.GradScaler("cpu")
         scaler.scale(self.engine(batch(0))).backward()

@@ -191,6 +191,7 @@ class Engine:
         self.refusals = Refusals(self.module, self.division, self.driver)
         self.refusals.attach()
         self.buffers = weights.Buffers(self.module)
+        self._params = {id(param.tensor) for param in self.division.params}
         gathered.mark(self)
 
     # ------------------------------------------------------------- training --
@@ -225,6 +226,8 @@ class Engine:
         if not self.is_sealed:
             raise StateError("engine.step() comes behind the forward and the backward of a micro-batch, and there was none yet: call "
                              "engine(batch) and engine.backward(loss) first")
+        if self.is_gradient_accumulation_boundary():
+            self._latecomers_check()
         self.driver.end_micro_batch()
         report = self.core.step() if rates is None else self._step_at(rates)
         self._micro = 0 if report.is_boundary else self._micro + 1
@@ -236,6 +239,13 @@ class Engine:
             elif report.has_overflow:
                 self._warn_of_overflow()
         return report
+
+    def _latecomers_check(self) -> None:
+        """No parameter that the engine does not have got a gradient: nobody would update it."""
+        for name, tensor in self.module.named_parameters():
+            if tensor.grad is not None and id(tensor) not in self._params:
+                raise StateError(f"parameter {name} came into the model after sherd.torch.initialize, and nothing updates it: change the "
+                                 f"model before (resize_token_embeddings, new heads, adapters)")
 
     def _warn_of_overflow(self) -> None:
         """Once, where no loss scale will mend it: a run whose every gradient is NaN looks like one that does not learn."""
