@@ -38,24 +38,24 @@ static const char *const LANES[SHERDI_TRACE_LANES] = {
     [SHERDI_TRACE_UPDATE] = "update",    [SHERDI_TRACE_STEP] = "step",
 };
 
-static void path_make(const char *path, int rank, int world_size, char out[TRACE_PATH_BYTES])
+/* The length of the path as snprintf gives it, which may be more than there is room for. */
+static int path_make(const char *path, int rank, int world_size, char out[TRACE_PATH_BYTES])
 {
     const char *mark  = strstr(path, "%r");
     const char *slash = strrchr(path, '/');
     const char *dot   = strrchr(path, '.');
 
     if (mark != NULL) {
-        (void)snprintf(out, TRACE_PATH_BYTES, "%.*s%d%s", (int)(mark - path), path, rank, mark + 2);
-        return;
+        return snprintf(out, TRACE_PATH_BYTES, "%.*s%d%s", (int)(mark - path), path, rank,
+                        mark + 2);
     }
     if (world_size == 1 || rank == 0) {
-        (void)snprintf(out, TRACE_PATH_BYTES, "%s", path);
-        return;
+        return snprintf(out, TRACE_PATH_BYTES, "%s", path);
     }
     if (dot == NULL || (slash != NULL && dot < slash)) {
         dot = path + strlen(path);
     }
-    (void)snprintf(out, TRACE_PATH_BYTES, "%.*s.%d%s", (int)(dot - path), path, rank, dot);
+    return snprintf(out, TRACE_PATH_BYTES, "%.*s.%d%s", (int)(dot - path), path, rank, dot);
 }
 
 static void names_write(sherdi_trace *trace)
@@ -79,12 +79,17 @@ sherd_status sherdi_trace_open(const char *path, int rank, int world_size, sherd
                                sherdi_trace **out)
 {
     char          own[TRACE_PATH_BYTES];
-    sherdi_trace *trace = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*trace));
+    sherdi_trace *trace;
 
+    if (path_make(path, rank, world_size, own) >= TRACE_PATH_BYTES) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "SHERD_TRACE: the path has %zu characters; %d are the most",
+                           strlen(path), TRACE_PATH_BYTES - 16);
+    }
+    trace = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*trace));
     if (trace == NULL) {
         return SHERD_E_NOMEM;
     }
-    path_make(path, rank, world_size, own);
     trace->rank = rank;
     trace->file = fopen(own, "we");
     if (trace->file == NULL) {

@@ -62,17 +62,28 @@ static int caller_read(const net_desk *desk, net_caller *caller)
     return got > 0;
 }
 
+/* Returns whether there is room for one more caller. In a full list the oldest that has not sent its message gives way; messages
+ * that are complete are taken soon, and who calls meanwhile waits in the listener's queue. */
+static int room_make(net_desk *desk)
+{
+    for (int i = 0; desk->count == desk->room && i < desk->count; i++) {
+        if (desk->callers[i].got_bytes < desk->params.message_bytes) {
+            caller_drop(desk, i);
+        }
+    }
+    return desk->count < desk->room;
+}
+
 static void callers_accept(net_desk *desk)
 {
     int fd;
 
     /* At most so many at a time: callers without end must not keep us here. */
-    for (int i = 0; i < desk->room && (fd = sherdi_net_accept(desk->params.listener)) >= 0; i++) {
+    for (int i = 0;
+         i < desk->room && room_make(desk) && (fd = sherdi_net_accept(desk->params.listener)) >= 0;
+         i++) {
         size_t said = desk->params.greeting_bytes;
 
-        if (desk->count == desk->room) {
-            caller_drop(desk, 0); /* full of callers that send nothing */
-        }
         if (said > 0 &&
             send(fd, desk->greeting, said, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)said) {
             sherdi_net_close(&fd);

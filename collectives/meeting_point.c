@@ -99,9 +99,11 @@ static sherd_status message_agree(procs_params *procs, meeting_exchange_fn excha
         return SHERD_E_PEER_LOST;
     }
     SHERDI_TRY(status);
-    return all[0].address[0] != '\0'
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_IO, "rank 0 could not open a socket for the ranks to meet at");
+    if (all[0].address[0] == '\0') { /* rank 0's own may be open, and this host have no address */
+        sherdi_net_close(&procs->listener);
+        return sherdi_fail(SHERD_E_IO, "rank 0 could not open a socket for the ranks to meet at");
+    }
+    return SHERD_OK;
 }
 
 sherd_status sherdi_meeting_point_agree(procs_params *procs, meeting_exchange_fn exchange,

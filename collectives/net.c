@@ -236,13 +236,18 @@ static int tcp_bind(const struct addrinfo *info)
     return fd;
 }
 
-static int tcp_bind_any(const struct addrinfo *list)
+/* Frees the list; where no address can be had, errno says why. */
+static int tcp_bind_any(struct addrinfo *list)
 {
     int fd = -1;
+    int error;
 
     for (const struct addrinfo *info = list; info != NULL && fd < 0; info = info->ai_next) {
         fd = tcp_bind(info);
     }
+    error = errno;
+    freeaddrinfo(list);
+    errno = error;
     return fd;
 }
 
@@ -270,14 +275,12 @@ static sherd_status tcp_listen(const char *address, int *out)
 
     SHERDI_TRY(tcp_resolve(address, 0, &list));
     fd = tcp_bind_any(list);
-    freeaddrinfo(list);
     if (fd < 0 && errno == EADDRNOTAVAIL) {
         /* The other ranks know this host by a name (a service, a forwarded port) that is not one of its own addresses. */
         sherdi_log(SHERD_LOG_INFO, 0, "%s is no address of this host: listening on all of its",
                    address);
         SHERDI_TRY(tcp_resolve(address, AI_PASSIVE, &list));
         fd = tcp_bind_any(list);
-        freeaddrinfo(list);
     }
     if (fd < 0) {
         return sherdi_fail(errno == EADDRINUSE ? SHERD_E_INVAL : SHERD_E_IO,

@@ -599,7 +599,7 @@ sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
 
 void sherdi_rendezvous_close_desk(rendezvous *meeting)
 {
-    if (meeting->desk > 0) {
+    if (meeting->desk >= 0) {
         sherdi_net_unlink(meeting->address);
         sherdi_net_close(&meeting->desk);
     }

@@ -25,7 +25,7 @@ typedef struct play {
     ends               ends[SHERDI_LANES];
     double             host; /* the calling thread's clock */
     double compute_elems;    /* elements of all uses in a micro-batch; backward counts twice */
-    double marks[3];         /* end of the first micro-batch, of the second; [2] is not used */
+    double marks[2];         /* end of the first micro-batch, of the second */
     int    num_micros;
     sherdi_phase_name phase;
     int               has_begun;

@@ -206,25 +206,38 @@ static void report_has_the_traces_sums(void)
     CHECK(fabs(update - seen.seconds[SHERDI_TRACE_UPDATE]) < 1e-6);
 }
 
+typedef struct refused_trace {
+    const char  *path, *says;
+    sherd_status status;
+} refused_trace;
+
 static void seal_trace(sherd_world *world, void *ctx)
 {
-    rig r;
+    static const rig_options OPTIONS = {.stage = 1, .dtype = SHERD_F32};
+    const refused_trace     *refused = ctx;
+    rig                      r;
 
-    rig_open(&r, world, ctx);
+    rig_open(&r, world, &OPTIONS);
     (void)rig_unit(&r, "a");
     (void)rig_param(&r, 0, "a.w", 100);
-    CHECK_STATUS(SHERD_E_IO, sherd_engine_seal(r.engine));
-    CHECK_ERROR_SAYS("/no/such/folder/trace");
+    CHECK_STATUS(refused->status, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS(refused->says);
     rig_close(&r);
 }
 
 static void trace_that_cannot_be_written_is_refused_at_seal(void)
 {
-    rig_options options = {.stage = 1, .dtype = SHERD_F32};
+    static char   deep[1200];
+    refused_trace rows[] = {{"/no/such/folder/trace.json", "/no/such/folder/trace", SHERD_E_IO},
+                            {deep, "the path has 1199 characters", SHERD_E_INVAL}};
 
-    CHECK_INT(0, setenv("SHERD_TRACE", "/no/such/folder/trace.json", 1));
-    test_world(1, seal_trace, &options);
-    CHECK_INT(0, unsetenv("SHERD_TRACE"));
+    memset(deep, 'a', sizeof(deep) - 1);
+    deep[0] = '/';
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        CHECK_INT(0, setenv("SHERD_TRACE", rows[i].path, 1));
+        test_world(1, seal_trace, &rows[i]);
+        CHECK_INT(0, unsetenv("SHERD_TRACE"));
+    }
 }
 
 static const test_case CASES[] = {
