@@ -45,7 +45,7 @@ static const char HELP[] =
     "  --rows WORD          test only the rows whose names contain WORD (default: all rows)\n"
     "  -n, --ranks N        largest number of ranks, which run as threads (default 8)\n"
     "  --nvme-path DIR      folder in which the rows on NVMe make a folder of their own, which\n"
-    "                       is removed at the end (default: the current folder, else $TMPDIR)\n"
+    "                       is removed at the end (default: the current folder, else $TMPDIR or /tmp)\n"
     "  --time-limit S       longest wait for a rank in a row, in seconds (default 60); a rank\n"
     "                       that does not come is named\n"
     "  --verbose            print a row for each layout, not for each group of layouts\n";

@@ -487,7 +487,8 @@ class Verdicts:
         block = key
         while "." in block:
             block = block.rpartition(".")[0]
-            if self.blocks.get(block, "honoured") != "honoured":
+            has_members = any(name.startswith(block + ".") for name in self.said)  # of which this is none
+            if self.blocks.get(block, "honoured") != "honoured" and not has_members:
                 return f"as `{block}`: {self.blocks[block]}"
         return "not known: warns, in a closed block an error"
 
