@@ -1,4 +1,4 @@
-/* A build without CUDA. */
+/* The CUDA kind of a build without CUDA: it has no devices, and says so. */
 #include "kernels/devices.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Kinds of devices beside the CPU, by name. A new one is a folder and a line here. */
+/* The kinds of devices beside the CPU, by name. A new kind takes a folder of its own and a line in KINDS. */
 #include "kernels/devices.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* What a kind of device gives to devices.c. */
+/* The table of a kind of device beside the CPU. devices.c finds it by name and carries out the sherdi_backend_device_ calls of
+ * backend.h with it. */
 #ifndef SHERDI_KERNELS_DEVICES_H
 #define SHERDI_KERNELS_DEVICES_H
 
@@ -6,16 +7,16 @@
 
 typedef struct sherdi_device_kind {
     const char *name;
-    /* Required. Devices of this process; 0 with a sentence in `why` (which may be NULL). Never fails. */
+    /* Required. Returns the number of devices that this process has; 0: `why` (may be NULL) receives one sentence. */
     int (*count)(char *why, size_t why_bytes);
-    /* Required. The first lane of device `index`, which is there. */
+    /* Required. Creates the first lane of device `index`, which exists. */
     sherd_status (*create)(int index, sherdi_mem *mem, sherdi_backend **out);
-    /* Required. */
+    /* Required. Writes sherdi_backend_device_describe's text of device `index`, which exists. */
     void (*describe)(int index, char *text, size_t text_bytes);
-    /* Required. Equal for one device, under whatever number a process of this host sees it. */
+    /* Required. Returns the same number for a device in every process of this host, whatever index the process sees it under. */
     uint64_t (*identity)(int index);
 } sherdi_device_kind;
 
-extern const sherdi_device_kind sherdi_device_kind_cuda; /* cuda/device.cu, or cuda_none.c */
+extern const sherdi_device_kind sherdi_device_kind_cuda; /* cuda/device.c, or cuda_none.c */
 
 #endif

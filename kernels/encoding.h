@@ -1,18 +1,20 @@
-/* How a part of an optimizer's state may be stored in fewer bits than fp32, per element, written once as
- * formulas.h is and under its rules: plain operations on integers, the same bits from every compiler.
+/* The encodings: how a part of an optimizer's state is stored, often in fewer bits than fp32. Each formula is written once, per
+ * element, under the rules of formulas.h: plain operations, mostly on integers, that give the same bits with every compiler. The
+ * kernels of all backends use the formulas; the plan uses the sizes.
  *
- *   F32           4 bytes, the value itself
- *   BF16          2 bytes, rounded; in an update at random (sherdi_round_random)
- *   BESIDE        2 bytes of a master weight beside its bf16 parameter, which lose nothing: what the parameter
- *                 lacks. A tie of round to nearest even takes one bit more: the sign of a part that is never
- *                 negative
- *   BESIDE_PLANE  the same where no part has a free sign: 2 bytes, and for each chunk of 64 elements 64 bits behind
- *   FP8, UFP8     1 byte: a small float with 3 bits of fraction and 4 of exponent beside its sign, or 5 where a
- *                 part is never negative; for each chunk a power of two behind, by which its floats are multiplied
+ *   F32           4 bytes: the value itself.
+ *   BF16          2 bytes: rounded to nearest, or at random in an update (sherdi_round_random).
+ *   BESIDE        2 bytes of a master weight. The bf16 parameter is the master rounded, and these bytes have what it lacks, so nothing
+ *                 is lost. Where rounding to nearest even met a tie, one more bit is needed: the sign of another part, one that is
+ *                 never negative.
+ *   BESIDE_PLANE  the same where no part has a free sign. Behind the 2-byte values of each chunk follows a plane: 64 bits, one for
+ *                 each element.
+ *   FP8, UFP8     1 byte: a small float with 3 bits of fraction. FP8 has a sign and 4 bits of exponent; UFP8, for parts that are never
+ *                 negative, has 5 bits of exponent. Behind the floats of each chunk follows its scale, a power of two.
  *
- * A chunk is 64 elements of one parameter by its row-major index. Slices and blocks are whole chunks, so no world
- * and no layout changes what shares a scale. NaN is stored as one NaN, 0x7fc00000; a chunk of FP8 that has a NaN or
- * an Inf is NaN as a whole. */
+ * A chunk is 64 elements of one parameter by its row-major index. Slices and blocks are whole chunks, so elements share a scale in
+ * the same way in every world and layout. NaN is stored as one fixed NaN, 0x7fc00000. If a chunk of FP8 or UFP8 has a NaN or an Inf,
+ * the whole chunk becomes NaN. */
 #ifndef SHERDI_KERNELS_ENCODING_H
 #define SHERDI_KERNELS_ENCODING_H
 
@@ -32,12 +34,12 @@ typedef enum sherdi_encoding {
     SHERDI_ENCODINGS,
 } sherdi_encoding;
 
-/* Bytes of a chunk. */
+/* Bytes of a chunk, with its plane or scale. */
 #define SHERDI_CHUNK_BF16_BYTES  ((size_t)2 * SHERD_CHUNK_ELEMS)
 #define SHERDI_CHUNK_PLANE_BYTES (SHERDI_CHUNK_BF16_BYTES + SHERD_CHUNK_ELEMS / 8)
 #define SHERDI_CHUNK_FP8_BYTES   (SHERD_CHUNK_ELEMS + sizeof(float))
 
-/** Bytes of SHERD_CHUNK_ELEMS elements, with what belongs to the chunk as a whole. */
+/** Returns the bytes of a chunk, with its plane or scale. */
 static inline size_t sherdi_encoding_chunk_bytes(sherdi_encoding encoding)
 {
     static const size_t CHUNK_BYTES[SHERDI_ENCODINGS] = {
@@ -52,20 +54,20 @@ static inline size_t sherdi_encoding_chunk_bytes(sherdi_encoding encoding)
     return CHUNK_BYTES[encoding];
 }
 
-/** Bytes of an element, without what belongs to its chunk as a whole. */
+/** Returns the bytes of an element, without the plane or scale of its chunk. */
 static inline size_t sherdi_encoding_elem_bytes(sherdi_encoding encoding)
 {
     return sherdi_encoding_chunk_bytes(encoding) / SHERD_CHUNK_ELEMS;
 }
 
-/** Whether something belongs to a chunk as a whole. */
+/** Returns whether a chunk has a plane or a scale. */
 static inline int sherdi_encoding_has_chunks(sherdi_encoding encoding)
 {
     return sherdi_encoding_chunk_bytes(encoding) !=
            sherdi_encoding_elem_bytes(encoding) * SHERD_CHUNK_ELEMS;
 }
 
-/** Bytes of `elems` elements: whole chunks, or any number where an element has bytes of its own alone. */
+/** Returns the bytes of `elems` elements: a multiple of SHERD_CHUNK_ELEMS, or any number where chunks have no plane and no scale. */
 static inline size_t sherdi_encoding_bytes(sherdi_encoding encoding, size_t elems)
 {
     size_t chunk = sherdi_encoding_chunk_bytes(encoding);
@@ -75,7 +77,7 @@ static inline size_t sherdi_encoding_bytes(sherdi_encoding encoding, size_t elem
            elems % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
 }
 
-/** As the configuration and manifests have it: "fp32", "bf16", "bf16_beside" (either of them) or "fp8" (either). */
+/** Returns the name in configurations and manifests: "fp32", "bf16", "bf16_beside" (BESIDE and BESIDE_PLANE) or "fp8" (FP8 and UFP8). */
 static inline const char *sherdi_encoding_name(sherdi_encoding encoding)
 {
     static const char *const NAMES[SHERDI_ENCODINGS] = {"fp32",        "bf16", "bf16_beside",
@@ -84,7 +86,7 @@ static inline const char *sherdi_encoding_name(sherdi_encoding encoding)
     return NAMES[encoding];
 }
 
-/** Of an encoding by its name how much it drops, to be compared; 0: nothing. -1: no such name. */
+/** Returns how much the encoding of this name loses: a rank for comparisons, 0 for nothing; -1: there is no such name. */
 static inline int sherdi_encoding_loss(const char *name)
 {
     static const char *const NAMES[]  = {"fp32", "bf16_beside", "bf16", "fp8"};
@@ -100,9 +102,9 @@ static inline int sherdi_encoding_loss(const char *name)
 
 /* ------------------------------------------------------ random rounding -- */
 
-/* The random bits of an element of a part: a hash of the step, the part and the element's global index, so that
- * every layout draws the same. The seed is made once for a step, the key is sherdi_mix_key(index). The mix is
- * lowbias32 of Wellons 2018, a permutation of 32-bit numbers. */
+/* The random bits of an element of a part are a hash of the step, the part and the element's global index, so every layout draws the
+ * same bits. The seed is made once per step; the key is sherdi_mix_key(index). The mix is lowbias32 (Wellons 2018), a permutation
+ * of 32-bit numbers. */
 SHERDI_FN uint32_t sherdi_random_mix(uint32_t x)
 {
     x ^= x >> 16;
@@ -112,9 +114,9 @@ SHERDI_FN uint32_t sherdi_random_mix(uint32_t x)
     return x ^ x >> 16;
 }
 
-/* Where the random bits of a part come from in a step. Two moments share a hash, parts 1 and 2: the second has its halves
- * exchanged. bf16 takes one half of it each; fp8 takes 20 bits, of which the 8 lowest of one moment are the 8 highest of
- * the other. */
+/* The source of the random bits of a part in a step. The two moments, parts 1 and 2, share one hash; part 2 takes it with its halves
+ * exchanged. Rounding uses the upper bits. For bf16 these are 16 bits, so each moment has a half of its own. For fp8 they are 20 bits,
+ * and the 4 lowest of each moment are the 4 highest of the other. */
 typedef struct sherdi_random {
     uint32_t seed;
     int      is_turned;
@@ -138,14 +140,14 @@ SHERDI_FN uint32_t sherdi_random_bits(sherdi_random random, uint32_t key)
     return random.is_turned ? bits << 16 | bits >> 16 : bits;
 }
 
-/* Bits of fp32 with the `dropped` lowest gone: up with the probability of what is dropped, so that the expected
- * value is the value. Exact values stay; a NaN has to be canonical. */
+/* Drops the `dropped` lowest bits of an fp32 number. It rounds up with a probability that is the dropped fraction, so the expected
+ * value is the value itself. Values that fit exactly stay. A NaN has to be canonical (sherdi_canonical_f32). */
 SHERDI_FN uint32_t sherdi_round_random(uint32_t bits, unsigned dropped, uint32_t random)
 {
     return (bits + (random >> (32 - dropped))) >> dropped;
 }
 
-/* To nearest, ties to even. */
+/* Does the same, rounding to nearest, ties to even. */
 SHERDI_FN uint32_t sherdi_round_nearest(uint32_t bits, unsigned dropped)
 {
     return (bits + ((1u << (dropped - 1)) - 1) + (bits >> dropped & 1)) >> dropped;
@@ -165,15 +167,15 @@ SHERDI_FN uint16_t sherdi_bf16_encode_random(float x, uint32_t random)
 
 /* --------------------------------------------------------------- beside -- */
 
-/* bits(master) = (bits(parameter) << 16) + rest modulo 2^32, where the parameter is the master rounded to nearest
- * even and the rest is signed. Both ties, half a unit up and down, meet at an even parameter; they are -2^15
- * modulo 2^16, and `is_up` tells the one with the larger bits. */
+/* bits(master) = (bits(parameter) << 16) + rest modulo 2^32. The parameter is the master rounded to nearest even, and the rest is
+ * signed. At an even parameter two ties meet: the masters half a unit below it and half a unit above. Both have the rest -2^15 modulo
+ * 2^16, so `is_up` says that it is the one with the larger bits. */
 #define SHERDI_BESIDE_TIE (-0x8000)
 
 typedef struct sherdi_beside {
     uint16_t param;
     int16_t  rest;
-    int      is_up; /* 0 but at a tie */
+    int      is_up; /* 1 at ties only */
 } sherdi_beside;
 
 SHERDI_FN sherdi_beside sherdi_beside_encode(float master)
@@ -189,7 +191,7 @@ SHERDI_FN sherdi_beside sherdi_beside_encode(float master)
     return out;
 }
 
-/* As if a tie were the one with the smaller bits; the other has 2^16 more. */
+/* Returns the master; for a tie, the one with the smaller bits. sherdi_beside_up makes the other one of it, whose bits are 2^16 more. */
 SHERDI_FN float sherdi_beside_decode(uint16_t param, int16_t rest)
 {
     return sherdi_f32_from_bits(((uint32_t)param << 16) + (uint32_t)(int32_t)rest);
@@ -202,14 +204,15 @@ SHERDI_FN float sherdi_beside_up(float master)
 
 /* ------------------------------------------------------------------ fp8 -- */
 
-/* Codes of magnitudes from 0 to 1: exponent and 3 bits of fraction, with denormals. What the exponent of fp32 has
- * more than the code's. */
+/* A code stands for a magnitude from 0 to 1, relative to the scale: an exponent and 3 bits of fraction, with denormals. DROPPED: the
+ * bits that the fraction of fp32 has more than the code's. BIAS: what the exponent of fp32 is larger by than the code's. */
 #define SHERDI_FP8_DROPPED 20
-#define SHERDI_FP8_BIAS    112u /* 2^-14 is the smallest normal one, 2^-17 the smallest */
+#define SHERDI_FP8_BIAS    112u /* smallest normal magnitude: 2^-14; smallest: 2^-17 */
 #define SHERDI_UFP8_BIAS   96u  /* 2^-30 and 2^-33 */
 
-/* The smallest power of two that no magnitude of the chunk is above; `magnitude_bits` are the largest bits
- * without sign. Zero where all are zero, NaN where there is a NaN or an Inf. */
+/* Returns the scale of a chunk: the smallest power of two from 2^-126 to 2^126 that is not below its largest magnitude. For larger
+ * magnitudes it is 2^126, and codes saturate. `magnitude_bits` are the largest bits in the chunk, without sign. The scale is zero if
+ * all elements are zero, and NaN if one is NaN or Inf. */
 SHERDI_FN float sherdi_fp8_scale(uint32_t magnitude_bits)
 {
     uint32_t exponent = (magnitude_bits + 0x7fffffu) >> 23;
@@ -220,7 +223,8 @@ SHERDI_FN float sherdi_fp8_scale(uint32_t magnitude_bits)
     return sherdi_f32_from_bits((exponent > 253 ? 253 : exponent) << 23);
 }
 
-/* 1 / scale, exactly, for what the above gives; 0 for NaN, so that all codes are 0. */
+/* Returns 1 / scale, exactly, of a scale from sherdi_fp8_scale. NaN gives 0, so that all codes are 0. Zero gives 2^127, by which only
+ * zeros are multiplied. */
 SHERDI_FN float sherdi_fp8_inverse(float scale)
 {
     uint32_t exponent = sherdi_bits_f32(scale) >> 23;
@@ -228,8 +232,8 @@ SHERDI_FN float sherdi_fp8_inverse(float scale)
     return sherdi_f32_from_bits(exponent == 255 ? 0 : (254 - exponent) << 23);
 }
 
-/* A magnitude in fp32's bits whose fraction's upper bits are the code's, and what is to be taken from them: below
- * the smallest normal one a sum has the denormal's bits there. */
+/* Returns fp32 bits that, when DROPPED bits are rounded off, are the code plus *less. Below the smallest normal magnitude that
+ * magnitude is added first, so that the upper bits of the fraction are those of the denormal code. */
 SHERDI_FN uint32_t sherdi_fp8_bits(float magnitude, uint32_t bias, uint32_t *less)
 {
     float smallest = sherdi_f32_from_bits((bias + 1) << 23);
@@ -244,7 +248,7 @@ SHERDI_FN uint32_t sherdi_fp8_most(uint32_t code, uint32_t most)
     return code < most ? code : most;
 }
 
-/* x of a chunk with that inverse scale; a chunk with a NaN gives 0. */
+/* Returns the code of x in a chunk; `inverse` is sherdi_fp8_inverse of the chunk's scale. `random` is used where is_random. */
 SHERDI_FN uint8_t sherdi_fp8_encode(float x, float inverse, uint32_t random, int is_random)
 {
     uint32_t bits      = sherdi_bits_f32(x);
@@ -257,7 +261,7 @@ SHERDI_FN uint8_t sherdi_fp8_encode(float x, float inverse, uint32_t random, int
     return (uint8_t)(sherdi_fp8_most(code - less, 127) | (bits >> 24 & 0x80u));
 }
 
-/* Of a part that is never negative. What is not zero does not become zero: it is divided by. */
+/* Does the same for a part that is never negative. An element that is not zero never becomes zero, since optimizers divide by it. */
 SHERDI_FN uint8_t sherdi_ufp8_encode(float x, float inverse, uint32_t random, int is_random)
 {
     uint32_t bits      = sherdi_bits_f32(x) & 0x7fffffffu;
@@ -272,7 +276,7 @@ SHERDI_FN uint8_t sherdi_ufp8_encode(float x, float inverse, uint32_t random, in
     return (uint8_t)(code > least ? code : least);
 }
 
-/* The magnitude of a code, from 0 to 1. */
+/* Returns the magnitude of a code, relative to the scale. */
 SHERDI_FN float sherdi_fp8_magnitude(uint32_t code, uint32_t bias)
 {
     float normal = sherdi_f32_from_bits((code << SHERDI_FP8_DROPPED) + (bias << 23));

@@ -1,10 +1,10 @@
-/* The arithmetic of sherd, per element, written once; the updates of optimizers are in
- * kernels/updates/. Compiled by the C compiler
- * and by nvcc, with contraction off, so that every variant gives these bits:
- * explicit fma, correctly rounded sqrt and division, round to nearest even, no flush
- * to zero. docs/numerics.md says it in words. Vector code must equal this, bit for bit;
- * so a NaN that arithmetic made is replaced by one fixed NaN (machines differ in sign
- * and payload), and a cast keeps of a NaN only the sign. */
+/* The arithmetic of sherd, per element, written once. The scalar kernels and the CUDA kernels call these functions, and vector code
+ * equals them bit for bit. The updates of optimizers are in kernels/updates/, the encodings of state in encoding.h;
+ * docs/numerics.md describes all of them.
+ *
+ * The C compiler and nvcc compile this file with contraction off, so that every variant gives the same bits: explicit fma, correctly
+ * rounded sqrt and division, round to nearest even, no flush to zero. Machines differ in the sign and payload of a NaN. Therefore
+ * one fixed NaN replaces any NaN that arithmetic made, and a cast keeps only the sign of a NaN. */
 #ifndef SHERDI_KERNELS_FORMULAS_H
 #define SHERDI_KERNELS_FORMULAS_H
 
@@ -44,7 +44,7 @@ SHERDI_FN float sherdi_canonical_f32(float x)
     return x == x ? x : sherdi_f32_from_bits(0x7fc00000u);
 }
 
-/* A shift: all bits stay, those of NaN as well. */
+/* A shift: it keeps all bits, those of a NaN as well. */
 SHERDI_FN float sherdi_cast_bf16_f32(uint16_t x)
 {
     return sherdi_f32_from_bits((uint32_t)x << 16);
@@ -101,11 +101,10 @@ SHERDI_FN uint16_t sherdi_cast_f32_f16(float x)
 
 /* ---------------------------------------------------------- fingerprint -- */
 
-/* Mix of one element: a 32 x 32 -> 64 bit product of (bits xor key) and an odd
- * multiplier that both depend on the element's global index. A change of one bit
- * of one weight changes the product by 2^b * multiplier, never 0 modulo 2^64, so it
- * is always seen; values that change places are seen because the keys differ.
- * (Multiply-shift hashing: Dietzfelbinger et al. 1997, applied per element.) */
+/* The mix of an element is a 32 x 32 -> 64 bit product of (bits xor key) and an odd multiplier. Both key and multiplier depend on the
+ * element's global index. If one bit b of a weight changes, the product changes by 2^b * multiplier, which is never 0 modulo 2^64, so
+ * the fingerprint always shows it. It shows values that change places because their keys differ. (Multiply-shift hashing of
+ * Dietzfelbinger et al. 1997, applied per element.) */
 SHERDI_FN uint32_t sherdi_mix_key(uint64_t index)
 {
     return (uint32_t)index * 0x9e3779b1u + (uint32_t)(index >> 32) * 0x85ebca77u;
@@ -125,11 +124,10 @@ SHERDI_FN uint64_t sherdi_mix_element(uint64_t index, float value)
 
 /* ----------------------------------------------------------------- norm -- */
 
-/* Sum of squares that no order can change. Inside a chunk of 64 elements of one
- * parameter a fixed tree in double (squares of fp32 are exact there); over chunks exact
- * integers: a chunk sum is cut into 32-bit digits, and each digit is added to a 64-bit
- * bin. Range: every sum of squares of fp32 numbers, from 2^-298 to 2^287, for up to 2^32
- * chunks (2^38 elements) between two normalisations. Inf and NaN are counted apart. */
+/* A sum of squares that does not depend on the order. Inside a chunk of 64 elements of one parameter, a fixed tree adds in double,
+ * where squares of fp32 are exact. Over chunks the sum is exact: a chunk's sum is cut into 32-bit digits, and each digit is added to
+ * a 64-bit bin. Range: every sum of squares of fp32 numbers, from 2^-298 to 2^287, for up to 2^32 chunks (2^38 elements) between two
+ * normalisations. Chunks with Inf or NaN are counted apart. */
 #define SHERDI_NORM_BINS         20
 #define SHERDI_NORM_LOW_EXPONENT (-352) /* bin 0 holds multiples of 2^this */
 
@@ -138,7 +136,7 @@ typedef struct sherdi_norm_acc {
     uint64_t nonfinite;              /* chunks whose sum was Inf or NaN */
 } sherdi_norm_acc;
 
-/* The fixed tree: 8 lanes, each the sum over 8 rows in order, then 4+4, 2+2, 1+1. */
+/* The fixed tree: each of 8 lanes adds 8 rows in order, then the lanes are added 4+4, 2+2, 1+1. */
 SHERDI_FN double sherdi_norm_chunk(const float *x)
 {
     double lanes[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -157,7 +155,8 @@ SHERDI_FN double sherdi_norm_chunk(const float *x)
     return lanes[0] + lanes[1];
 }
 
-/* A chunk's sum cut into the digits of bins *bin .. *bin + 2. 0: it is zero and has none; -1: it is Inf or NaN. */
+/* Cuts a chunk's sum into the digits of bins *bin to *bin + 2 and returns 1. Returns 0: the sum is zero and has no digits; -1: it is
+ * Inf or NaN. */
 SHERDI_FN int sherdi_norm_split(double sum, unsigned *bin, uint64_t digits[3])
 {
     uint64_t bits;
@@ -185,7 +184,7 @@ SHERDI_FN int sherdi_norm_split(double sum, unsigned *bin, uint64_t digits[3])
     return 1;
 }
 
-/* Adds one chunk sum, exactly. */
+/* Adds the sum of one chunk, exactly. */
 SHERDI_FN void sherdi_norm_add(sherdi_norm_acc *acc, double sum)
 {
     uint64_t digits[3];
@@ -201,7 +200,7 @@ SHERDI_FN void sherdi_norm_add(sherdi_norm_acc *acc, double sum)
     }
 }
 
-/* Carries: every bin but the last below 2^32, the one form that a value has. */
+/* Carries, so that every bin but the last is below 2^32: equal sums then have equal bins. */
 SHERDI_FN void sherdi_norm_normalise(sherdi_norm_acc *acc)
 {
     uint64_t carry = 0;
@@ -216,8 +215,8 @@ SHERDI_FN void sherdi_norm_normalise(sherdi_norm_acc *acc)
     acc->bins[SHERDI_NORM_BINS - 1] += carry;
 }
 
-/* Adds another accumulator (a thread's, a rank's), exactly; the result is normalised, so no
- * bin can overflow however many are added. */
+/* Adds another accumulator (a thread's, a rank's), exactly. The result is normalised, so no bin overflows, however many accumulators
+ * are added. */
 SHERDI_FN void sherdi_norm_merge(sherdi_norm_acc *acc, const sherdi_norm_acc *other)
 {
     sherdi_norm_acc addend = *other;
@@ -231,8 +230,8 @@ SHERDI_FN void sherdi_norm_merge(sherdi_norm_acc *acc, const sherdi_norm_acc *ot
     sherdi_norm_normalise(acc);
 }
 
-/* The sum of squares, rounded once; NaN when nonfinite. The upper 64 bits below the leading one, all lower
- * bits gathered in the last: the conversion to double then rounds the exact sum. */
+/* Returns the sum of squares, rounded once; NaN when nonfinite is not 0. It takes the 64 bits from the leading one down and gathers all
+ * lower bits in the last of them, so the conversion to double rounds the exact sum. */
 SHERDI_FN double sherdi_norm_value(const sherdi_norm_acc *acc)
 {
     sherdi_norm_acc sum = *acc;
@@ -252,12 +251,12 @@ SHERDI_FN double sherdi_norm_value(const sherdi_norm_acc *acc)
     while (top > 0 && digits[top] == 0) {
         top--;
     }
-    if (top == 0) { /* below the range of squares of fp32 unless zero */
+    if (top == 0) { /* zero, or below any square of fp32 */
         return ldexp((double)digits[0], SHERDI_NORM_LOW_EXPONENT);
     }
     lead  = digits[top] << 32 | digits[top - 1];
     shift = 0;
-    while ((lead >> (63 - shift)) == 0) { /* below 32: the upper half is not zero */
+    while ((lead >> (63 - shift)) == 0) { /* shift stays below 32: the upper half is not zero */
         shift++;
     }
     if (top >= 2) {
@@ -275,8 +274,8 @@ SHERDI_FN double sherdi_norm_value(const sherdi_norm_acc *acc)
 
 /* -------------------------------------------------------------- product -- */
 
-/* The sum of one element of a matrix product: one chain of fma over k ascending, from zero. Whoever cuts it keeps what
- * it has so far in fp32. Strides in elements. */
+/* The sum of one element of a matrix product: one chain of fma from zero, over ascending k. Code that interrupts the chain keeps the sum
+ * so far in fp32. Strides are in elements. */
 SHERDI_FN float sherdi_product_sum(const float *left, size_t left_stride, const float *right,
                                    size_t right_stride, size_t inner)
 {
@@ -288,7 +287,7 @@ SHERDI_FN float sherdi_product_sum(const float *left, size_t left_stride, const 
     return sum;
 }
 
-/* The element; `addend` may be NULL. */
+/* The element of the product that is made of its sum; `addend` may be NULL. */
 SHERDI_FN float sherdi_product_element(float sum, float scale, const float *addend,
                                        float addend_scale)
 {
@@ -296,8 +295,8 @@ SHERDI_FN float sherdi_product_element(float sum, float scale, const float *adde
                                                : fmaf(scale, sum, addend_scale * *addend));
 }
 
-/* What an array is multiplied by to have norm 1: one over the root of its sum of squares, or over eps where that is
- * larger. NaN stays NaN. */
+/* Returns the factor that gives an array the norm 1: one over the root of its sum of squares, or over eps where eps is larger. NaN stays
+ * NaN. */
 SHERDI_FN double sherdi_normalize_factor(const sherdi_norm_acc *sumsq, float eps)
 {
     double norm = sqrt(sherdi_norm_value(sumsq));
@@ -305,7 +304,7 @@ SHERDI_FN double sherdi_normalize_factor(const sherdi_norm_acc *sumsq, float eps
     return 1.0 / (norm < (double)eps ? (double)eps : norm);
 }
 
-/* In double, since the factor may be below what fp32 has. */
+/* In double, since the factor may lie outside the range of fp32. */
 SHERDI_FN float sherdi_normalize_element(float x, double factor)
 {
     return sherdi_canonical_f32((float)((double)x * factor));
@@ -313,21 +312,19 @@ SHERDI_FN float sherdi_normalize_element(float x, double factor)
 
 /* ---------------------------------------------------------- fixed point -- */
 
-/* The deterministic mode adds gradients as 64-bit integers, which no order can change:
- * round(g / loss scale * 2^(50 - ceil(log2 G))) for G micro-batches in the global batch. The sum of
- * G values below 2^13 stays below 2^63; a finite value that is not below is counted apart, as are
- * Inf and NaN, and both count as zero in the sum. */
+/* The deterministic mode adds gradients as 64-bit integers, so their order does not matter:
+ * round(g / loss scale * 2^(50 - L)), L = ceil(log2 G), for G micro-batches in the global batch. The sum of G values below 2^13
+ * stays below 2^63. Larger finite values are counted apart, and so are Inf and NaN; all of these are zeros in the sum. */
 #define SHERDI_FIXED_BITS  50
 #define SHERDI_FIXED_RANGE 0x1p13
 
 typedef struct sherdi_fixed_counts {
-    uint64_t nonfinite;    /* Inf and NaN: the loss scaler's business */
+    uint64_t nonfinite;    /* Inf and NaN: an overflow, for the loss scaler */
     uint64_t out_of_range; /* finite, 2^13 or more after unscaling: an error of its own */
 } sherdi_fixed_counts;
 
-/* To the nearest integer, ties to even, for |x| < 2^63: the upper part in units of 2^32, the exact
- * rest, each rounded by the addition of 1.5 * 2^52. Plain operations, so that any compiler may
- * vectorise it and none can change it. */
+/* Rounds to the nearest integer, ties to even, for |x| < 2^63. x is split into an upper part in units of 2^32 and the exact rest. Adding
+ * 1.5 * 2^52 rounds each of them. These are plain operations, which every compiler may vectorise and none can change. */
 SHERDI_FN int64_t sherdi_fixed_round(double x)
 {
     const double magic        = 0x1.8p52;
@@ -344,8 +341,7 @@ SHERDI_FN int64_t sherdi_fixed_round(double x)
     return (int64_t)(((high_bits - magic_bits) << 32) + (low_bits - magic_bits));
 }
 
-/* One gradient element as an integer; multiplier and limit from the host: 2^(50 - L) / loss scale,
- * and 2^(63 - L). */
+/* Returns one gradient element as an integer. The host makes multiplier = 2^(50 - L) / loss scale and limit = 2^(63 - L). */
 SHERDI_FN int64_t sherdi_fixed_element(float grad, double multiplier, double limit,
                                        sherdi_fixed_counts *counts)
 {
@@ -358,7 +354,7 @@ SHERDI_FN int64_t sherdi_fixed_element(float grad, double multiplier, double lim
     return sherdi_fixed_round(is_in_range ? x : 0.0);
 }
 
-/* The sum as fp32, still in units of 2^-(50 - L): two roundings, the same everywhere. */
+/* Returns the sum as fp32, still in units of 2^-(50 - L). It is rounded twice, everywhere in the same way. */
 SHERDI_FN float sherdi_fixed_f32(int64_t sum)
 {
     return (float)(double)sum;

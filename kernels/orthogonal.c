@@ -1,5 +1,5 @@
-/* See orthogonal.h. The iterations go back and forth between dst and a matrix of the workspace; which of them is first
- * is chosen so that the last result lies in dst. */
+/* See orthogonal.h. The steps alternate between dst and a matrix of the workspace. Which of the two comes first is chosen so that the
+ * last result lies in dst. */
 #include "kernels/orthogonal.h"
 
 #include "base/checked.h"
@@ -7,7 +7,7 @@
 /* The parts of a workspace, each at a multiple of SHERD_ALIGN_BYTES. */
 typedef struct orthogonal_space {
     sherdi_norm_acc *norm;
-    float           *tail;   /* a chunk: the elements behind the last whole one, and zeros */
+    float           *tail;   /* a chunk: the elements behind the last whole chunk, then zeros */
     float           *square; /* A, [side, side] */
     float           *mixed;  /* B, [side, side] */
     float           *other;  /* X, [rows, cols] */
@@ -68,7 +68,7 @@ double sherdi_orthogonal_flops(size_t rows, size_t cols, int steps)
     return 2 * steps * (half * (all / side) + half * side + all * side);
 }
 
-/* The sum of squares goes by whole chunks; what is behind the last one is filled up with zeros. */
+/* `sumsq` takes whole chunks, so the elements behind the last whole chunk are copied to `tail` and filled up with zeros. */
 static void matrix_normalize(const sherdi_backend *backend, const sherdi_orthogonal_args *args,
                              const orthogonal_space *space, float *x)
 {
@@ -109,7 +109,7 @@ static sherdi_product_args square_of(const sherdi_orthogonal_args *args, float *
     return product;
 }
 
-/* B = c A A + b A. The left A is read as its own transpose, which is how factors are packed fastest. */
+/* B = c A A + b A. A is symmetric, so the left A can be read transposed, which is packed fastest. */
 static sherdi_product_args mixed_of(const sherdi_orthogonal_args *args, float *mixed,
                                     const float *square)
 {

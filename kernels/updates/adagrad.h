@@ -1,5 +1,5 @@
-/* Adagrad (Duchi et al. 2011) in PyTorch's form: the decay is added to the gradient, in the sum and in the step. (DeepSpeed's CPU
- * code divides the gradient without the decay.) */
+/* Adagrad (Duchi et al. 2011) in PyTorch's form: the decay is added to the gradient, both for the sum of squares and for the step.
+ * (DeepSpeed's CPU code divides the gradient without the decay.) list.h explains the two faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(adagrad, 2)
@@ -18,7 +18,7 @@ typedef struct sherdi_adagrad_coeffs {
     float grad_scale;
     float decay;
     float
-          initial; /* added to the sum wherever it is used: the state holds squares alone, and begins at zero */
+        initial; /* added wherever the sum is used: the state holds only squares, and begins at zero */
     float eps;
     float neg_step_size; /* -lr / (1 + (t - 1) * lr_decay) */
 } sherdi_adagrad_coeffs;

@@ -1,5 +1,5 @@
-/* Adam (Kingma and Ba 2015), with the decay in the gradient, and AdamW, with the decay of the weight itself (Loshchilov
- * and Hutter 2019). */
+/* Adam (Kingma and Ba 2015) adds the decay to the gradient; AdamW (Loshchilov and Hutter 2019) decays the weight itself. Both share a
+ * formula and differ in its coefficients. list.h explains the two faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(adam, 3)
@@ -18,21 +18,21 @@ SHERDI_ELEMENTWISE(adam, "Adam", adam,
 
 #include "kernels/updates/step.h"
 
-/* Everything of one group that an element needs, made once per step in double on the host and rounded to fp32. */
+/* All numbers of a group that the formula needs. The host makes them once per step in double and rounds them to fp32. */
 typedef struct sherdi_adam_coeffs {
-    float grad_scale; /* unscale, mean over micro-batches, and clip, in one */
+    float grad_scale; /* unscaling, the mean over micro-batches, and clipping in one factor */
     float beta1, one_minus_beta1;
     float beta2, one_minus_beta2;
     float eps;
-    float neg_lr_decay;  /* -lr * weight decay: decoupled (AdamW); 0 for Adam */
-    float l2_decay;      /* weight decay added to the gradient: Adam; 0 for AdamW */
+    float neg_lr_decay;  /* AdamW: -lr * weight decay, decoupled; Adam: 0 */
+    float l2_decay;      /* Adam: weight decay, added to the gradient; AdamW: 0 */
     float neg_step_size; /* -lr / (1 - beta1^t) */
     float inv_sqrt_bias; /* 1 / sqrt(1 - beta2^t) */
 } sherdi_adam_coeffs;
 
 #ifndef __cplusplus /* the host makes them, in C */
 
-/* All but the decay. */
+/* Makes all coefficients except those of the decay. */
 static inline sherdi_adam_coeffs sherdi_adam_coeffs_without_decay(const sherdi_group_step *step)
 {
     return (sherdi_adam_coeffs){
@@ -65,7 +65,7 @@ static inline sherdi_adam_coeffs sherdi_adamw_coeffs_of(const sherdi_group_step 
 
 #endif
 
-/* Form and order of PyTorch's AdamW: decay with the old p, eps outside the corrected root. */
+/* Form and order of operations are those of PyTorch's AdamW: the decay uses the old p, and eps is outside the corrected root. */
 REAL_FN void sherdi_adam_update(const sherdi_adam_coeffs *c, real grad, real *x)
 {
     real p = x[0], m = x[1], v = x[2];

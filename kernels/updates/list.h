@@ -1,6 +1,6 @@
-/* The element-wise updates, a line each. A file has two faces. Included as it is, it gives the struct of its coefficients,
- * how they are made of a group's numbers, and its formula, over the `real` that is defined by then (real.h, or
- * kernels/cpu/vector.h). Under rows.h it gives its rows. */
+/* The element-wise updates, a line each. Each file has two faces. Included plainly, it gives the struct of its coefficients, the
+ * function that makes them of a group's numbers (sherdi_group_step), and its formula, written over the type `real` that is defined
+ * before (by real.h or kernels/cpu/vector.h). Included through rows.h, it gives its rows. docs/adding-an-optimizer.md says more. */
 #include "kernels/updates/adam.h"
 #include "kernels/updates/lamb.h"
 #include "kernels/updates/lion.h"

@@ -1,6 +1,7 @@
-/* Muon (Jordan et al. 2024), with the numbers of torch.optim.Muon: what it does element by element. The first formula blends
- * the gradient into the momentum and makes the direction, which lies in the place of the master; the second takes the
- * orthogonal matrix that became of the direction (kernels/orthogonal.h) as its gradient, and decays decoupled. */
+/* Muon (Jordan et al. 2024), with the numbers of torch.optim.Muon: its two element-wise sweeps. The first blends the gradient into the
+ * momentum and makes the direction, which takes the place of the master (x[0]). Between the sweeps, an orthogonal matrix is made of the
+ * direction (kernels/orthogonal.h). The second sweep takes this matrix as its gradient, and decays decoupled. list.h explains the two
+ * faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(muon_direction, 2)
@@ -16,10 +17,9 @@ SHERDI_SWEEP(muon)
 typedef struct sherdi_muon_coeffs {
     float grad_scale;
     float momentum, one_minus_momentum;
-    float blend,
-        one_minus_blend; /* Nesterov's: of the momentum in the direction, of the gradient in it */
-    float neg_lr_decay;  /* -lr * weight decay, decoupled */
-    float neg_step_size; /* -lr */
+    float blend, one_minus_blend; /* Nesterov: factors of momentum and gradient in the direction */
+    float neg_lr_decay;           /* -lr * weight decay, decoupled */
+    float neg_step_size;          /* -lr */
 } sherdi_muon_coeffs;
 
 typedef sherdi_muon_coeffs sherdi_muon_direction_coeffs;

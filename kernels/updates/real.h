@@ -1,10 +1,10 @@
-/* The numbers that the updates' formulas are written over. Here one is a float: for scalar.c, CUDA and whoever computes
- * a single element. kernels/cpu/vector.h makes it a register of floats, so every instruction set compiles the
- * text of a formula itself, and there is no copy of it. What a formula may use: + - * / and the functions below, each
- * rounded once. A coefficient becomes a real by real_of; branches ask coefficients alone, never an element.
+/* `real`: the numbers over which the updates' formulas are written. Here a real is a float, for scalar.c, CUDA and all that computes
+ * single elements. In kernels/cpu/vector.h it is a register of floats. So every instruction set compiles the same text of a formula.
+ * A formula may use + - * / and the functions below, each of which rounds once. real_of makes a real of a coefficient. Branches
+ * depend on coefficients only, never on an element.
  *
- * A formula leaves NaN as it comes, and who stores its results makes it the one NaN where the new master is NaN. So a part that
- * may be NaN beside a master that is not has to pass through real_canonical. */
+ * A formula leaves NaN as it comes. The code that stores its results replaces NaN by the one fixed NaN where the new master is NaN. So a
+ * part that may be NaN while the master is not has to pass through real_canonical. */
 #ifndef SHERDI_KERNELS_UPDATES_REAL_H
 #define SHERDI_KERNELS_UPDATES_REAL_H
 
@@ -30,13 +30,13 @@ REAL_FN real real_sqrt(real x)
     return sqrtf(x);
 }
 
-/* 1 with the sign of x; zero and NaN are themselves. */
+/* Returns 1 or -1, with the sign of x; zero and NaN stay. */
 REAL_FN real real_sign(real x)
 {
     return x > 0 ? 1.0f : x < 0 ? -1.0f : x;
 }
 
-/* NaN is the one that is stored. */
+/* Replaces NaN by the one that is stored. */
 REAL_FN real real_canonical(real x)
 {
     return sherdi_canonical_f32(x);

@@ -1,5 +1,5 @@
-/* Stochastic gradient descent, plain or with a buffer of momentum (Polyak 1964) or Nesterov's (Sutskever et al. 2013), as
- * PyTorch writes them: the decay is added to the gradient. Without momentum there is no buffer. */
+/* Stochastic gradient descent in PyTorch's forms: plain, with momentum (Polyak 1964), or with Nesterov's (Sutskever et al. 2013). The
+ * decay is added to the gradient. Without momentum the state has no buffer. list.h explains the two faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(sgd, 2)
@@ -24,7 +24,7 @@ typedef struct sherdi_sgd_coeffs {
     float grad_scale;
     float decay;
     float momentum;
-    float one_minus_dampening; /* 1 in the first step, whose buffer is the gradient */
+    float one_minus_dampening; /* 1 in the first step: the buffer becomes the gradient */
     float neg_step_size;       /* -lr */
     int   is_nesterov;
 } sherdi_sgd_coeffs;
