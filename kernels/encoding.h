@@ -4,17 +4,17 @@
  *
  *   F32           4 bytes: the value itself.
  *   BF16          2 bytes: rounded to nearest, or at random in an update (sherdi_round_random).
- *   BESIDE        2 bytes of a master weight. The bf16 parameter is the master rounded, and these bytes have what it lacks, so nothing
- *                 is lost. Where rounding to nearest even met a tie, one more bit is needed: the sign of another part, one that is
- *                 never negative.
+ *   BESIDE        2 bytes of a master weight. The bf16 parameter is the master rounded, and these bytes have what it lacks, so
+ *                 nothing is lost. Where rounding to nearest even met a tie, one more bit is needed: the sign of another part,
+ *                 one that is never negative.
  *   BESIDE_PLANE  the same where no part has a free sign. Behind the 2-byte values of each chunk follows a plane: 64 bits, one for
  *                 each element.
- *   FP8, UFP8     1 byte: a small float with 3 bits of fraction. FP8 has a sign and 4 bits of exponent; UFP8, for parts that are never
- *                 negative, has 5 bits of exponent. Behind the floats of each chunk follows its scale, a power of two.
+ *   FP8, UFP8     1 byte: a small float with 3 bits of fraction. FP8 has a sign and 4 bits of exponent; UFP8, for parts that are
+ *                 never negative, has 5 bits of exponent. Behind the floats of each chunk follows its scale, a power of two.
  *
- * A chunk is 64 elements of one parameter by its row-major index. Slices and blocks are whole chunks, so elements share a scale in
- * the same way in every world and layout. NaN is stored as one fixed NaN, 0x7fc00000. If a chunk of FP8 or UFP8 has a NaN or an Inf,
- * the whole chunk becomes NaN. */
+ * A chunk is 64 elements of one parameter by its row-major index. Slices and blocks are whole chunks, so elements share a scale
+ * in the same way in every world and layout. NaN is stored as one fixed NaN, 0x7fc00000. If a chunk of FP8 or UFP8 has a NaN or
+ * an Inf, the whole chunk becomes NaN. */
 #ifndef SHERDI_KERNELS_ENCODING_H
 #define SHERDI_KERNELS_ENCODING_H
 
@@ -77,7 +77,8 @@ static inline size_t sherdi_encoding_bytes(sherdi_encoding encoding, size_t elem
            elems % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
 }
 
-/** Returns the name in configurations and manifests: "fp32", "bf16", "bf16_beside" (BESIDE and BESIDE_PLANE) or "fp8" (FP8 and UFP8). */
+/** Returns the name in configurations and manifests: "fp32", "bf16", "bf16_beside" (BESIDE and BESIDE_PLANE) or "fp8" (FP8 and
+ *  UFP8). */
 static inline const char *sherdi_encoding_name(sherdi_encoding encoding)
 {
     static const char *const NAMES[SHERDI_ENCODINGS] = {"fp32",        "bf16", "bf16_beside",
@@ -102,9 +103,9 @@ static inline int sherdi_encoding_loss(const char *name)
 
 /* ------------------------------------------------------ random rounding -- */
 
-/* The random bits of an element of a part are a hash of the step, the part and the element's global index, so every layout draws the
- * same bits. The seed is made once per step; the key is sherdi_mix_key(index). The mix is lowbias32 (Wellons 2018), a permutation
- * of 32-bit numbers. */
+/* The random bits of an element of a part are a hash of the step, the part and the element's global index, so every layout draws
+ * the same bits. The seed is made once per step; the key is sherdi_mix_key(index). The mix is lowbias32 (Wellons 2018), a
+ * permutation of 32-bit numbers. */
 SHERDI_FN uint32_t sherdi_random_mix(uint32_t x)
 {
     x ^= x >> 16;
@@ -114,9 +115,9 @@ SHERDI_FN uint32_t sherdi_random_mix(uint32_t x)
     return x ^ x >> 16;
 }
 
-/* The source of the random bits of a part in a step. The two moments, parts 1 and 2, share one hash; part 2 takes it with its halves
- * exchanged. Rounding uses the upper bits. For bf16 these are 16 bits, so each moment has a half of its own. For fp8 they are 20 bits,
- * and the 4 lowest of each moment are the 4 highest of the other. */
+/* The source of the random bits of a part in a step. The two moments, parts 1 and 2, share one hash; part 2 takes it with its
+ * halves exchanged. Rounding uses the upper bits. For bf16 these are 16 bits, so each moment has a half of its own. For fp8 they
+ * are 20 bits, and the 4 lowest of each moment are the 4 highest of the other. */
 typedef struct sherdi_random {
     uint32_t seed;
     int      is_turned;
@@ -168,8 +169,8 @@ SHERDI_FN uint16_t sherdi_bf16_encode_random(float x, uint32_t random)
 /* --------------------------------------------------------------- beside -- */
 
 /* bits(master) = (bits(parameter) << 16) + rest modulo 2^32. The parameter is the master rounded to nearest even, and the rest is
- * signed. At an even parameter two ties meet: the masters half a unit below it and half a unit above. Both have the rest -2^15 modulo
- * 2^16, so `is_up` says that it is the one with the larger bits. */
+ * signed. At an even parameter two ties meet: the masters half a unit below it and half a unit above. Both have the rest -2^15
+ * modulo 2^16, so `is_up` says that it is the one with the larger bits. */
 #define SHERDI_BESIDE_TIE (-0x8000)
 
 typedef struct sherdi_beside {
@@ -191,7 +192,8 @@ SHERDI_FN sherdi_beside sherdi_beside_encode(float master)
     return out;
 }
 
-/* Returns the master; for a tie, the one with the smaller bits. sherdi_beside_up makes the other one of it, whose bits are 2^16 more. */
+/* Returns the master; for a tie, the one with the smaller bits. sherdi_beside_up makes the other one of it, whose bits are 2^16
+ * more. */
 SHERDI_FN float sherdi_beside_decode(uint16_t param, int16_t rest)
 {
     return sherdi_f32_from_bits(((uint32_t)param << 16) + (uint32_t)(int32_t)rest);
@@ -204,15 +206,15 @@ SHERDI_FN float sherdi_beside_up(float master)
 
 /* ------------------------------------------------------------------ fp8 -- */
 
-/* A code stands for a magnitude from 0 to 1, relative to the scale: an exponent and 3 bits of fraction, with denormals. DROPPED: the
- * bits that the fraction of fp32 has more than the code's. BIAS: what the exponent of fp32 is larger by than the code's. */
+/* A code stands for a magnitude from 0 to 1, relative to the scale: an exponent and 3 bits of fraction, with denormals. DROPPED:
+ * the bits that the fraction of fp32 has more than the code's. BIAS: what the exponent of fp32 is larger by than the code's. */
 #define SHERDI_FP8_DROPPED 20
 #define SHERDI_FP8_BIAS    112u /* smallest normal magnitude: 2^-14; smallest: 2^-17 */
 #define SHERDI_UFP8_BIAS   96u  /* 2^-30 and 2^-33 */
 
-/* Returns the scale of a chunk: the smallest power of two from 2^-126 to 2^126 that is not below its largest magnitude. For larger
- * magnitudes it is 2^126, and codes saturate. `magnitude_bits` are the largest bits in the chunk, without sign. The scale is zero if
- * all elements are zero, and NaN if one is NaN or Inf. */
+/* Returns the scale of a chunk: the smallest power of two from 2^-126 to 2^126 that is not below its largest magnitude. For
+ * larger magnitudes it is 2^126, and codes saturate. `magnitude_bits` are the largest bits in the chunk, without sign. The scale
+ * is zero if all elements are zero, and NaN if one is NaN or Inf. */
 SHERDI_FN float sherdi_fp8_scale(uint32_t magnitude_bits)
 {
     uint32_t exponent = (magnitude_bits + 0x7fffffu) >> 23;
@@ -223,8 +225,8 @@ SHERDI_FN float sherdi_fp8_scale(uint32_t magnitude_bits)
     return sherdi_f32_from_bits((exponent > 253 ? 253 : exponent) << 23);
 }
 
-/* Returns 1 / scale, exactly, of a scale from sherdi_fp8_scale. NaN gives 0, so that all codes are 0. Zero gives 2^127, by which only
- * zeros are multiplied. */
+/* Returns 1 / scale, exactly, of a scale from sherdi_fp8_scale. NaN gives 0, so that all codes are 0. Zero gives 2^127, by which
+ * only zeros are multiplied. */
 SHERDI_FN float sherdi_fp8_inverse(float scale)
 {
     uint32_t exponent = sherdi_bits_f32(scale) >> 23;

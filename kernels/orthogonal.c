@@ -1,5 +1,5 @@
-/* See orthogonal.h. The steps alternate between dst and a matrix of the workspace. Which of the two comes first is chosen so that the
- * last result lies in dst. */
+/* See orthogonal.h. The steps alternate between dst and a matrix of the workspace. Which of the two comes first is chosen so that
+ * the last result lies in dst. */
 #include "kernels/orthogonal.h"
 
 #include "base/checked.h"

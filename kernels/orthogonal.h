@@ -1,6 +1,6 @@
-/* Makes a matrix orthogonal, for the Muon optimizer (Jordan et al. 2024): Newton-Schulz iterations bring all its singular values near
- * 1. They consist of matrix products, which are queued on a lane of any backend. All backends give the same bits, since their kernels
- * do. engine/optimizers/muon.c calls it; docs/numerics.md has the formulas. */
+/* Makes a matrix orthogonal, for the Muon optimizer (Jordan et al. 2024): Newton-Schulz iterations bring all its singular values
+ * near 1. They consist of matrix products, which are queued on a lane of any backend. All backends give the same bits, since
+ * their kernels do. engine/optimizers/muon.c calls it; docs/numerics.md has the formulas. */
 #ifndef SHERDI_KERNELS_ORTHOGONAL_H
 #define SHERDI_KERNELS_ORTHOGONAL_H
 

@@ -1,16 +1,19 @@
+/* See ahead.h. The first TRIALS large updates of a kind try the two ways: 0, without prefetching, and 1, with. The best time of
+ * each way counts. */
 #include "kernels/cpu/ahead.h"
 
 #include "base/clock.h"
 
-/* Any distance from half to four times this is as good where one helps at all. */
+/* Where prefetching helps at all, any distance from half to four times this one does as well. */
 #define AHEAD_BYTES ((size_t)1024)
 
-/* Less would be read from caches, or over before the clock has moved. */
+/* The least that a trial moves: fewer bytes would come from caches, or be moved before the clock has advanced. */
 #define TRIAL_BYTES ((size_t)32 << 20)
 #define TRIALS      12u
 
-/* A way has to be faster by as much as the usual one of its kind may lose in the next minute, when a guest beside this
- * machine lets go of the memory: then plain loops lose a tenth with what is fetched ahead, encoded ones without. */
+/* A way replaces the usual way of its kind only if it is faster by this margin, since a measurement holds only for a while. In
+ * the next minute another guest of the host may stop using the memory; then plain loops lose a tenth with prefetching, encoded
+ * ones without. */
 #define GAIN_PERCENT 3
 static const int USUAL_WAY[SHERDI_AHEAD_KINDS] = {
     [SHERDI_AHEAD_PLAIN] = 0, [SHERDI_AHEAD_ENCODED] = 1};
@@ -29,7 +32,7 @@ size_t sherdi_ahead_bytes(const sherdi_backend *backend)
     return bytes_of(backend->ahead, SHERDI_AHEAD_PLAIN);
 }
 
-/* 0 1 1 0 1 0 0 1 ..: in step with no pattern of blocks. */
+/* 0 1 1 0 1 0 0 1 ..: a sequence that does not coincide with a pattern of blocks. */
 static int way_of(unsigned trial)
 {
     return __builtin_parity(trial);
@@ -77,7 +80,7 @@ void sherdi_ahead_end(const sherdi_backend *backend, const sherdi_ahead_trial *t
     choice = &backend->ahead->choices[trial->kind];
     fs     = (sherdi_now_ns() - trial->start_ns) * 1000 * 1000 / (int64_t)trial->bytes;
     best   = atomic_load_explicit(&choice->best_fs[trial->way], memory_order_relaxed);
-    if (best == 0 || fs < best) { /* two at once may lose one figure, no more */
+    if (best == 0 || fs < best) { /* of two calls at once one time may be lost, no more */
         atomic_store_explicit(&choice->best_fs[trial->way], fs, memory_order_relaxed);
     }
     if (atomic_fetch_add_explicit(&choice->trials_done, 1, memory_order_acq_rel) + 1 == TRIALS) {

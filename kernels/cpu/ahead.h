@@ -1,6 +1,7 @@
-/* How far ahead of their loads loops that update in place, reductions and copies fill the caches. Machines differ by a
- * tenth and more in either direction, so the first large updates of a backend try both ways in turn, and the faster one
- * stays; those of an encoded state by themselves, for their loads stand further apart. No result depends on it. */
+/* Prefetching: how far ahead of their loads the loops of updates, reductions and copies fill the caches. On some machines
+ * prefetching gains a tenth and more, on others it costs as much. So the first large updates of a backend try both ways, and the
+ * backend keeps the faster one. Updates of an encoded state are tried by themselves, since their loads lie further apart. No
+ * result depends on this. */
 #ifndef SHERDI_KERNELS_CPU_AHEAD_H
 #define SHERDI_KERNELS_CPU_AHEAD_H
 
@@ -16,33 +17,33 @@ typedef enum sherdi_ahead_kind {
 
 typedef struct sherdi_ahead_choice {
     _Atomic unsigned trials;      /* begun */
-    _Atomic int64_t  best_fs[2];  /* of a byte, in femtoseconds: without and with; 0: not tried */
-    _Atomic unsigned trials_done; /* when all are, the choice is made */
-    _Atomic int      is_without;
+    _Atomic int64_t  best_fs[2];  /* femtoseconds per byte, without and with; 0: not tried */
+    _Atomic unsigned trials_done; /* the last one makes the choice */
+    _Atomic int      is_without;  /* the choice: 1: no prefetching */
 } sherdi_ahead_choice;
 
 typedef struct sherdi_ahead {
     sherdi_ahead_choice choices[SHERDI_AHEAD_KINDS];
 } sherdi_ahead;
 
-/* What sherdi_backend_cpu_create_with makes. */
+/* The object that sherdi_backend_cpu_create_with makes. */
 typedef struct sherdi_cpu_backend {
     sherdi_backend common;
     sherdi_ahead   ahead;
 } sherdi_cpu_backend;
 
-/** Of plain loops; 0: not at all. */
+/** Returns the distance for plain loops; 0: no prefetching. */
 size_t sherdi_ahead_bytes(const sherdi_backend *backend);
 
 typedef struct sherdi_ahead_trial {
-    size_t            ahead_bytes; /* for this call */
-    size_t            bytes;       /* that it moves; 0: this is no trial */
+    size_t            ahead_bytes; /* the distance that this call uses */
+    size_t            bytes;       /* what this call moves; 0: it is no trial */
     sherdi_ahead_kind kind;
     int               way;
     int64_t           start_ns;
 } sherdi_ahead_trial;
 
-/** Around an update that moves so many bytes; any thread. */
+/** Begin and end an update that moves `bytes` bytes, on any thread. The update uses ahead_bytes of what begin returns. */
 sherdi_ahead_trial sherdi_ahead_begin(const sherdi_backend *backend, sherdi_ahead_kind kind,
                                       size_t bytes);
 void               sherdi_ahead_end(const sherdi_backend *backend, const sherdi_ahead_trial *trial);

@@ -1,4 +1,4 @@
-/* AVX2 with FMA and F16C: what vector.h asks of an instruction set. */
+/* AVX2 with FMA and F16C: the primitives that vector.h needs of an instruction set, then the loops made of them. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"
@@ -33,7 +33,7 @@ INLINE int vec_flags_any(vec_flags flags)
     return !_mm256_testz_si256(flags, flags);
 }
 
-/* The pack works inside 128-bit halves; the permutation puts them in order. */
+/* The pack works inside each 128-bit half; the permutation puts the results in order. */
 INLINE vec_bits vec_pack_upper(vec_bits a, vec_bits b)
 {
     vec_bits packed = _mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
@@ -124,7 +124,7 @@ INLINE vec_bits vec_join_halves(vec_half low, vec_half high)
 
 #include "kernels/cpu/vector.h"
 
-/* 12 of 16 registers are sums. */
+/* So 12 of 16 registers are sums. */
 #define PRODUCT_TILE_ROWS 6
 #include "kernels/cpu/vector_product.h"
 

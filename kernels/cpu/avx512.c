@@ -1,5 +1,5 @@
-/* AVX-512 (F, BW, DQ, VL): what vector.h asks of an instruction set. The machine's own
- * bf16 conversion is not used: it flushes denormals. */
+/* AVX-512 (F, BW, DQ, VL): the primitives that vector.h needs of an instruction set, then the loops made of them. The machine's own
+ * bf16 conversion is not used, because it flushes denormals. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"
@@ -103,7 +103,7 @@ INLINE vec_bits vec_load_signed_bytes(const uint8_t *at)
     return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at));
 }
 
-/* As in AVX2 the packs work inside 128-bit quarters. */
+/* As in AVX2, the packs work inside 128-bit parts; the permutation puts the results in order. */
 INLINE vec_bits vec_pack_bytes(const vec_bits *x)
 {
     const vec_bits order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
@@ -125,7 +125,7 @@ INLINE uint32_t vec_largest(vec_bits x)
 
 #include "kernels/cpu/vector.h"
 
-/* 28 of 32 registers are sums. */
+/* So 28 of 32 registers are sums. */
 #define PRODUCT_TILE_ROWS 14
 #include "kernels/cpu/vector_product.h"
 

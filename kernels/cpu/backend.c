@@ -1,5 +1,5 @@
-/* The CPU as a backend: chooses the instruction set once, at creation. The loops are in
- * scalar.c (read it first), avx2.c and avx512.c. */
+/* The CPU as a backend. It chooses the instruction set once, at creation. The loops are in scalar.c (read it first), avx2.c and
+ * avx512.c; the threads are in team.c. */
 #include "kernels/backend.h"
 
 #include "kernels/cpu/ahead.h"
@@ -20,7 +20,7 @@ static int machine_has_all(void)
 }
 
 #if defined(__x86_64__)
-/* Not among the names that clang's builtin knows. */
+/* Clang's __builtin_cpu_supports does not know the name f16c. */
 static int cpuid_has_f16c(void)
 {
     unsigned eax;
@@ -31,7 +31,7 @@ static int cpuid_has_f16c(void)
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0;
 }
 
-/* The builtins ask the operating system too, whether it saves the registers. */
+/* The builtins also check that the operating system saves the registers. */
 static int machine_has_avx2(void)
 {
     __builtin_cpu_init();
@@ -80,7 +80,7 @@ static sherd_status kernels_choose(const sherdi_kernel_ops **out)
 
     if (wanted == NULL || wanted[0] == '\0') {
         while (!VARIANTS[best].can_run()) {
-            best++; /* the last one always can */
+            best++; /* every machine can run the last one */
         }
         *out = VARIANTS[best].ops;
         return SHERD_OK;
@@ -190,7 +190,7 @@ int sherdi_update_parts(sherdi_update_id update)
     return PARTS[update];
 }
 
-/* Of the parts as they are stored. */
+/* Returns the bytes of these elements in all parts, as they are stored. */
 static size_t parts_bytes(const sherdi_update_args *args, size_t elems, int num_parts)
 {
     size_t bytes = 0;

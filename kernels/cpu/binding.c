@@ -1,5 +1,5 @@
-/* The one file that knows hwloc. Without it, in the build or on the machine, the system's numbers are the order, and each
- * CPU counts as a core. */
+/* See binding.h. This is the only file that knows hwloc. If the build or the machine lacks hwloc, CPUs are ordered by the system's
+ * numbers, and each CPU counts as a core. */
 #include "kernels/cpu/binding.h"
 
 #include "kernels/backend.h"
@@ -38,7 +38,8 @@ static void list_by_number(const cpu_set_t *allowed, sherdi_cpu_list *list)
 }
 
 #if defined(SHERDI_HAVE_HWLOC)
-/* Of a library that is opened at run time. hwloc's inline functions would have to be linked: these are what they call. */
+/* The functions that are looked up when the library is opened at run time. hwloc's inline functions cannot be used, since they
+ * would have to be linked; these are the functions that they call. */
 #define HWLOC_FUNCTIONS(_)                                                                         \
     _(get_api_version)                                                                             \
     _(topology_init)                                                                               \
@@ -58,7 +59,7 @@ typedef struct hwloc_api {
 static const sherdi_symbol SYMBOLS[] = {HWLOC_FUNCTIONS(SYMBOL)};
 #undef SYMBOL
 
-/* 0: there is none, or none of this interface. */
+/* Returns 0 if there is no hwloc, or none with this interface. */
 static int hwloc_open(hwloc_api *found)
 {
     char  why[256];
@@ -84,7 +85,7 @@ static void list_by_topology(const hwloc_api *api, hwloc_topology_t topology,
 {
     int       depth = api->get_type_depth(topology, HWLOC_OBJ_PU);
     unsigned  count = api->get_nbobjs_by_depth(topology, depth);
-    cpu_set_t left  = *allowed; /* never twice, whatever the topology says */
+    cpu_set_t left  = *allowed; /* so that no CPU is added twice, whatever the topology says */
 
     list->count = 0;
     for (unsigned i = 0; i < count; i++) {
@@ -99,7 +100,7 @@ static void list_by_topology(const hwloc_api *api, hwloc_topology_t topology,
     }
 }
 
-/* Where Linux tells of its processors; hwloc complains on standard error where that is not mounted. */
+/* Where Linux describes its processors. hwloc complains on standard error if it is not mounted. */
 #define TOPOLOGY_FOLDER "/sys/devices/system/cpu"
 
 static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
@@ -116,7 +117,7 @@ static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
         api.topology_destroy(topology);
     }
     if (list->count != CPU_COUNT(allowed)) {
-        list_by_number(allowed, list); /* a topology of some other machine: XML, synthetic */
+        list_by_number(allowed, list); /* the topology is of another machine: XML, synthetic */
     }
 }
 
@@ -140,13 +141,13 @@ int sherdi_backend_cpu_knows_cores(void)
 
 /* ------------------------------------------------------------------- shares -- */
 
-/* Where share `share` of `count` things begins; that of share `shares` is the end. */
+/* Returns where share `share` of `count` things begins. Share number `shares` begins at the end. */
 static int share_first(int count, int share, int shares)
 {
     return (int)((long long)count * share / shares);
 }
 
-/* Whether CPU i is the first of its core among those from `first` on. */
+/* Returns whether CPU i is the first of its core among the CPUs from `first` on. */
 static int is_first_of_core(const sherdi_cpu_list *list, int first, int i)
 {
     return i == first || list->cores[i] != list->cores[i - 1];
@@ -162,7 +163,7 @@ static int cores_of(const sherdi_cpu_list *list, int first, int end)
     return cores;
 }
 
-/* The first CPU of core number `core` of the list; its end when it has no more than that. */
+/* Returns the position of the first CPU of core number `core` of the list; the end of the list if it has no such core. */
 static int core_find(const sherdi_cpu_list *list, int core)
 {
     int i = 0;
@@ -173,7 +174,7 @@ static int core_find(const sherdi_cpu_list *list, int core)
     return i;
 }
 
-/* One thread per core of [first, end) while there are cores, then the others. */
+/* Takes one CPU of each core of [first, end) first, then the cores' other CPUs. */
 static void cpus_take(const sherdi_cpu_list *list, int first, int end, int threads, int *cpus)
 {
     int taken = 0;
@@ -187,7 +188,7 @@ static void cpus_take(const sherdi_cpu_list *list, int first, int end, int threa
     }
 }
 
-/* The CPUs [*first, *end) of a share, in whole cores. */
+/* Finds the CPUs [*first, *end) of a share that consists of whole cores. */
 static void share_find(const sherdi_cpu_list *list, int share, int shares, int *first, int *end)
 {
     int num_cores = cores_of(list, 0, list->count);
@@ -196,7 +197,7 @@ static void share_find(const sherdi_cpu_list *list, int share, int shares, int *
     *end   = core_find(list, share_first(num_cores, share + 1, shares));
 }
 
-/* Whether cores must be cut between shares so that each has enough CPUs. All ranks find the same. */
+/* Returns whether shares must divide cores so that each share has enough CPUs. All ranks get the same answer. */
 static int cores_are_cut(const sherdi_cpu_list *list, int threads, int shares)
 {
     for (int share = 0; share < shares; share++) {
@@ -269,19 +270,19 @@ static sherd_status bind_refuse(const char *text, const cpu_set_t *allowed, cons
                        text, why, cpus);
 }
 
-/* A number at *at, which moves behind it; -1: there is none. */
+/* Reads a number at *at and moves *at behind it; -1: there is no number. */
 static int number_read(const char **at)
 {
     int value = -1;
 
     for (; **at >= '0' && **at <= '9'; (*at)++) {
         value = 10 * (value < 0 ? 0 : value) + (**at - '0');
-        value = value < CPU_SETSIZE ? value : CPU_SETSIZE; /* no CPU of ours has that number */
+        value = value < CPU_SETSIZE ? value : CPU_SETSIZE; /* no allowed CPU has this number */
     }
     return value;
 }
 
-/* NULL when `text` is a list of allowed CPUs, else what is wrong with it. */
+/* Reads a list of allowed CPUs. Returns NULL, or what is wrong with the text. */
 static const char *list_parse(const char *text, const cpu_set_t *allowed, sherdi_cpu_list *list)
 {
     const char *at   = text;
@@ -344,7 +345,7 @@ sherd_status sherdi_cpu_binding_find(int threads, int share, int shares, sherdi_
 
     memset(out, 0, sizeof(*out));
     if (sched_getaffinity(0, sizeof(out->allowed), &out->allowed) != 0) {
-        CPU_ZERO(&out->allowed); /* more CPUs than the set holds: the system places the threads */
+        CPU_ZERO(&out->allowed); /* the set is too small for all CPUs: the system places threads */
     }
     list_by_number(&out->allowed, &list);
     out->is_crowded = (long long)threads * shares > list.count && list.count > 0;

@@ -1,12 +1,12 @@
-/* See device.h. Every call of the CPU has ended when it returns, so following and waiting are nothing
- * and all lanes are the one that was created. */
+/* See device.h. Every call of the CPU has ended when it returns, so following and waiting do nothing, and all lanes are the same
+ * handle, which counts them. */
 #include "kernels/cpu/device.h"
 
 #include "kernels/cpu/team.h"
 
 #include <string.h>
 
-/* Its address is the one event there is. */
+/* Its address stands for every event: all are done. */
 static char always_done;
 
 static sherd_status cpu_alloc(sherdi_backend *lane, sherdi_mem *mem, sherdi_mem_purpose purpose,

@@ -1,4 +1,4 @@
-/* Memory and lanes of the CPU: one memory, and one lane, which is the calling thread. */
+/* The device table of the CPU: its memory is the host's, and its one lane is the calling thread. */
 #ifndef SHERDI_KERNELS_CPU_DEVICE_H
 #define SHERDI_KERNELS_CPU_DEVICE_H
 

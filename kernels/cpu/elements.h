@@ -1,5 +1,5 @@
-/* The loops of ranges.h element by element: all of scalar.c, and the tails of the vector
- * files. The arithmetic itself is in formulas.h. */
+/* Loops of ranges.h, element by element. scalar.c consists of them, and the vector files use them for the tails of ranges. The
+ * arithmetic itself is in formulas.h. */
 #ifndef SHERDI_KERNELS_CPU_ELEMENTS_H
 #define SHERDI_KERNELS_CPU_ELEMENTS_H
 
@@ -32,7 +32,7 @@ static inline void sherdi_store_elem(void *array, sherd_dtype dtype, size_t inde
     }
 }
 
-/* To the nearest value that `dtype` has. */
+/* Rounds to the nearest value of `dtype`. */
 static inline float sherdi_round_elem(float x, sherd_dtype dtype)
 {
     switch (dtype) {

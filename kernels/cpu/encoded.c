@@ -1,18 +1,18 @@
-/* Chunks of 64 elements between how they are stored and fp32, element by element: the yardstick of encodings (kernels/encoding.h), and
- * what the vector files use for chunks that are short or have ties. The last chunk of a parameter may be short;
- * encodings that have something for a chunk as a whole begin at chunks. */
+/* Decodes and encodes chunks of 64 elements, element by element. This is the reference for encodings (kernels/encoding.h), and
+ * the vector files use it for chunks that are short or have ties. The last chunk of a parameter may be short. Ranges of encodings
+ * with a plane or a scale begin at chunks. */
 #include "kernels/cpu/encoded.h"
 
 #include "base/checked.h"
 
 #include <string.h>
 
-/* One chunk of a part, or what a parameter has of it. */
+/* One chunk of a part, or as much of it as the range covers. */
 typedef struct part_chunk {
     const sherdi_encoded *part;
     void                 *data;
     unsigned char        *start; /* of the whole chunk */
-    size_t                first; /* from the block's start */
+    size_t                first; /* element of the block */
     size_t                count;
 } part_chunk;
 
@@ -27,8 +27,8 @@ static part_chunk chunk_at(const sherdi_encoded *part, size_t first, size_t coun
     };
 }
 
-/* The random bits of a chunk's elements. Indices that follow each other have keys at equal distances, up to the
- * next multiple of 2^32. */
+/* Makes the random bits of a chunk's elements. The keys of consecutive indices are at equal distances, up to the next multiple of
+ * 2^32. */
 static void chunk_randoms(uint32_t *out, const sherdi_rounding *how, size_t at)
 {
     uint64_t index = how->first_index + at;
@@ -100,10 +100,10 @@ static void f32_encode(const part_chunk *chunk, const float *x)
 
 /* --------------------------------------------------------------- beside -- */
 
-/* Where the ties of a chunk stand. */
+/* Where the ties of a chunk are stored. */
 typedef struct chunk_ties {
     const part_chunk *chunk;
-    uint64_t          plane; /* of BESIDE_PLANE, from memory and back */
+    uint64_t          plane; /* BESIDE_PLANE: a copy of the plane in memory */
 } chunk_ties;
 
 static void *plane_at(const part_chunk *chunk)
@@ -153,7 +153,8 @@ static unsigned rests_decode(float *out, const uint16_t *param, const int16_t *r
     return ties;
 }
 
-/* One element in 2^16 is a tie. What takes the master to change it leaves the signs of the other part clear. */
+/* Corrects the masters at ties; one element in 2^16 is a tie. A caller that `takes` the master will write it again, so the signs
+ * of the other part are cleared here. */
 static void ties_decode(float *out, const part_chunk *chunk, int takes)
 {
     const int16_t *rest = chunk->data;
@@ -195,7 +196,7 @@ static unsigned rests_encode(uint16_t *param, int16_t *rest, const float *x, siz
     return ties;
 }
 
-/* Every tie of the chunk is told anew: what is none now has no sign of one that it was. */
+/* Sets or clears the bit of every element of the chunk, so no element keeps the bit of an old tie. */
 static void ties_encode(const part_chunk *chunk, const float *x)
 {
     chunk_ties ties = {.chunk = chunk};
@@ -208,7 +209,8 @@ static void ties_encode(const part_chunk *chunk, const float *x)
     }
 }
 
-/* An update has taken the ties out of the other part when it read them; what is written over the old values has not. */
+/* were_taken: an update has cleared the ties in the signs of the other part when it read the master. Other writes have not, so
+ * they set every bit anew. */
 static void beside_encode(const part_chunk *chunk, const float *x, int were_taken)
 {
     uint16_t *param = chunk->part->param + chunk->first;

@@ -1,4 +1,4 @@
-/* Tasks of a kernel: on the team (team.c) or one after the other. */
+/* Runs the tasks of a kernel: on the team (team.c) or one after the other. */
 #include "kernels/cpu/parallel.h"
 
 #include "kernels/cpu/team.h"
@@ -9,8 +9,8 @@
 #include <fenv.h>
 #endif
 
-/* A trainer built with -ffast-math starts with denormals flushed to zero, and its threads
- * inherit that: it would change our bits. */
+/* A trainer built with -ffast-math starts with denormals flushed to zero. Its threads inherit this, and it would change the bits
+ * of our results. */
 #if defined(__x86_64__)
 #define MXCSR_DEFAULT 0x1f80u
 

@@ -1,11 +1,11 @@
-/* The yardstick: every kernel element by element on formulas.h, never tuned. The other
- * instruction sets must give its bits; read it first. */
+/* The reference: every kernel element by element, by formulas.h, never tuned. The other instruction sets must give the same bits.
+ * Read this file first. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/encoded.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/updates/updates.h"
 
-/* What follows from the element's new master. */
+/* Stores the parameter that is made of the new master, and returns the element's share of the fingerprint. */
 static uint64_t update_finish(const sherdi_update_range *range, size_t i)
 {
     if (range->param != NULL) {
@@ -142,7 +142,7 @@ static void range_product(const sherdi_product_args *args, size_t first_row, siz
     }
 }
 
-/* Stores go the plain way. */
+/* There is nothing to do: all stores go through the caches. */
 static void range_stream_end(void)
 {
 }

@@ -1,7 +1,7 @@
-/* From the range loops of one instruction set (ranges.h) to its table: walks spans, splits the
- * work over threads at multiples of 64 elements, adds the shares up. Included at the end
- * of a variant's file with TABLE_NAME and TABLE_ISA defined, so a slot calls its own
- * variant directly. Shares are integers: no split changes a result. */
+/* Makes the kernel table of one instruction set from its range loops (ranges.h): walks the spans, splits the work over threads at
+ * multiples of 64 elements, and adds up the shares of the tasks. scalar.c, avx2.c and avx512.c include it at their end, with
+ * TABLE_NAME, TABLE_ISA and TABLE_TAKES_ENCODED defined, so each table calls its own loops directly. Shares of sums are integers,
+ * so no split changes a result. */
 #include "base/checked.h"
 #include "kernels/cpu/ahead.h"
 #include "kernels/cpu/encoded.h"
@@ -10,7 +10,7 @@
 
 #include <stdatomic.h>
 
-/* The first chunk of a task; that of task `tasks` is the end. */
+/* Returns the first chunk of a task; task number `tasks` begins at the end. */
 static size_t task_first(size_t chunks, int task, int tasks)
 {
     size_t each = chunks / (size_t)tasks;
@@ -24,7 +24,7 @@ static size_t chunks_of(size_t count_elems)
     return sherdi_div_up(count_elems, SHERD_CHUNK_ELEMS);
 }
 
-/* A task's share of `count` elements or bytes, of which `unit` stay together: from *first on. */
+/* Gives a task's share of `count` elements or bytes: the returned count, from *first on. Each `unit` of them stays together. */
 static size_t task_range(size_t count, size_t unit, int task, int tasks, size_t *first)
 {
     size_t units = sherdi_div_up(count, unit);
@@ -41,12 +41,12 @@ static sherdi_split split_of(const sherdi_backend *backend, size_t count_elems, 
 
 /* ---------------------------------------------------------------- spans -- */
 
-/* Walks the ranges of one task: chunks [next, end) of all spans' chunks in a row. */
+/* A walk over the ranges of one task. The chunks of all spans count as one row, of which a task has a part. */
 typedef struct span_walk {
     const sherdi_span *spans;
     size_t             num_spans;
-    size_t             span;        /* where we are */
-    size_t             span_chunk;  /* ... inside it */
+    size_t             span;        /* the span that the walk has come to */
+    size_t             span_chunk;  /* the chunk inside it */
     size_t             chunks_left; /* of the task */
 } span_walk;
 
@@ -106,7 +106,7 @@ static int walk_next(span_walk *walk, span_range *range)
     return 1;
 }
 
-/* Elements from `index` on that share its upper 32 bits, at most `count`. */
+/* Returns how many elements from `index` on have the same upper 32 bits of their index, at most `count`. */
 static size_t same_high_half(uint64_t index, size_t count)
 {
     uint64_t left = ((uint64_t)1 << 32) - (index & 0xffffffffu);
@@ -116,7 +116,7 @@ static size_t same_high_half(uint64_t index, size_t count)
 
 /* -------------------------------------------------------------- updates -- */
 
-/* Elements from `done` on of a range whose state is fp32. */
+/* Returns the elements from `done` on of a range whose state is fp32. */
 static sherdi_update_range update_range_from(const sherdi_update_range *from, size_t done)
 {
     sherdi_update_range range = *from;
@@ -133,7 +133,7 @@ static sherdi_update_range update_range_from(const sherdi_update_range *from, si
     return range;
 }
 
-/* A task's range of a block whose state is fp32. */
+/* Returns a task's range of a block whose state is fp32. */
 static sherdi_update_range update_range_at(const sherdi_update_range *block,
                                            const span_range          *where)
 {
@@ -144,13 +144,13 @@ static sherdi_update_range update_range_at(const sherdi_update_range *block,
     return range;
 }
 
-/* An update over a range, with a span's coefficients; returns the fingerprint. */
+/* Updates a range with the coefficients of a span, and returns the fingerprint. */
 typedef uint64_t (*update_range_fn)(const sherdi_update_range *range,
                                     const sherdi_update_args *args, const sherdi_span *span);
 
 typedef struct update_call {
     const sherdi_update_args *args;
-    update_range_fn           update; /* not of the norms */
+    update_range_fn           update; /* lamb_norms does not use it */
     sherdi_update_range       block;
     size_t                    chunks;
     _Atomic uint64_t          fingerprint;
@@ -177,7 +177,7 @@ static void update_call_run(const sherdi_backend *backend, update_call *call, in
         call);
 }
 
-/* Indices of a call do not cross a multiple of 2^32. */
+/* Calls the update so that the indices of a call do not cross a multiple of 2^32. */
 static uint64_t update_range_run(const update_call *call, const sherdi_update_range *whole,
                                  const sherdi_span *span)
 {
@@ -195,13 +195,13 @@ static uint64_t update_range_run(const update_call *call, const sherdi_update_ra
 
 /* ------------------------------------------------------- encoded updates -- */
 
-/* Parts that are stored in an encoding become fp32 in the first-level cache, a tile at a time, and the optimizer's
- * loop runs there: no optimizer knows of encodings. Whole chunks. */
+/* Encoded parts are decoded to fp32 in the first-level cache, a tile of whole chunks at a time, and the optimizer's loop runs
+ * there. So no optimizer knows of encodings. */
 #define ENCODED_TILE_ELEMS 256
 
 typedef struct encoded_tile {
     sherdi_encoded parts[SHERDI_UPDATE_MOST_PARTS];      /* the master first */
-    int            is_decoded[SHERDI_UPDATE_MOST_PARTS]; /* a part that is not stays where it is */
+    int            is_decoded[SHERDI_UPDATE_MOST_PARTS]; /* 0: the loop uses the part in place */
     int            is_beside;
     float values[SHERDI_UPDATE_MOST_PARTS][ENCODED_TILE_ELEMS] __attribute__((aligned(64)));
 } encoded_tile;
@@ -216,7 +216,7 @@ static int is_encoded(const sherdi_update_args *args)
     return 0;
 }
 
-/* A sweep that only reads leaves the ties where they are and reads past them. */
+/* A sweep that only reads leaves the ties in the signs of the other part, so it has to mask them when it reads that part. */
 static void encoded_tile_init(encoded_tile *tile, const update_call *call, int only_reads)
 {
     const sherdi_update_args *args = call->args;
@@ -249,8 +249,8 @@ static float *tile_part(encoded_tile *tile, int part, float *direct, size_t firs
     return tile->values[part];
 }
 
-/* Elements [first, first + count) of the block, as the optimizer's loop takes them. The master comes first: it takes
- * its ties out of the other part. */
+/* Decodes a tile, `count` elements from `done` on, into the form that the optimizer's loop takes. The master is decoded first,
+ * since it clears its ties in the other part. */
 static sherdi_update_range tile_open(encoded_tile *tile, const update_call *call,
                                      const span_range *where, size_t done, size_t count, int takes)
 {
@@ -270,7 +270,7 @@ static sherdi_update_range tile_open(encoded_tile *tile, const update_call *call
     return range;
 }
 
-/* What a master that rounds has become. */
+/* For a master whose encoding rounds: reads it back rounded, makes the parameter of it, and returns its fingerprint. */
 static uint64_t tile_finish_master(encoded_tile *tile, const sherdi_update_args *args, size_t first,
                                    const sherdi_update_range *range)
 {
@@ -293,8 +293,8 @@ static uint64_t tile_finish_master(encoded_tile *tile, const sherdi_update_args 
     return fingerprint;
 }
 
-/* Returns the fingerprint; `fingerprint` is that of what the optimizer made. The master comes last: it puts its ties
- * into the other part. */
+/* Encodes a tile and returns its fingerprint; `fingerprint` is that of the values before they are encoded. The master is encoded
+ * last, since it puts its ties into the other part. */
 static uint64_t tile_close(encoded_tile *tile, const sherdi_update_args *args, size_t first,
                            const sherdi_update_range *range, uint64_t fingerprint)
 {
@@ -321,7 +321,7 @@ static uint64_t update_encoded_tile(const update_call *call, encoded_tile *tile,
     return tile_close(tile, call->args, first, &range, share);
 }
 
-/* Whole chunks from `done` on, if there are any that the optimizer's loop takes as they are. */
+/* Returns the whole chunks from `done` on, which an optimizer's loop that takes encoded state updates in place; perhaps none. */
 static sherdi_update_range encoded_range_at(const update_call *call, const encoded_tile *tile,
                                             const span_range *where, size_t done)
 {
@@ -391,8 +391,8 @@ static void update_task(void *ctx, int task, int tasks)
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
 
-/* The coefficients of a span are its group's, the step by the ratio of its parameter. They are a copy, which no store
- * to the arrays can change. */
+/* The coefficients of a span are those of its group, with the step multiplied by the ratio of its parameter. They are copied, so
+ * that the compiler knows that no store to the arrays changes them. */
 #define SHERDI_UPDATE(name, num_parts)                                                             \
     static uint64_t name##_span(const sherdi_update_range *range, const sherdi_update_args *args,  \
                                 const sherdi_span *span)                                           \
@@ -426,7 +426,8 @@ static void table_update(const sherdi_backend *backend, sherdi_update_id update,
     }
 }
 
-/* To the one that all threads of the call share; a task has few parameters. */
+/* Adds a task's share to the sum that all threads of the call share. Atomic additions cost little, since a task has few
+ * parameters. */
 static void norm_share(sherdi_norm_acc *acc, sherdi_norm_acc *share)
 {
     sherdi_norm_normalise(share);
@@ -506,7 +507,7 @@ typedef struct fingerprint_call {
     size_t                num_spans;
     size_t                chunks;
     const float          *master;
-    const sherdi_encoded *encoded; /* in its place */
+    const sherdi_encoded *encoded; /* in place of `master` */
     _Atomic uint64_t      fingerprint;
 } fingerprint_call;
 
@@ -557,7 +558,7 @@ typedef struct encoding_call {
     const float          *src; /* of encode */
 } encoding_call;
 
-/* Bytes of an element in both forms, about. */
+/* About the bytes of an element in both forms together. */
 #define ENCODING_ELEM_BYTES 8
 
 static void decode_task(void *ctx, int task, int tasks)
@@ -588,7 +589,7 @@ static void table_decode(const sherdi_backend *backend, float *dst, const sherdi
                         &call);
 }
 
-/* A part of a chunk that has more than its elements: what else it has stays. */
+/* Encodes some elements of a chunk with a plane or a scale. The chunk is decoded and encoded again, and its other elements stay. */
 static void chunk_merge(const sherdi_encoded *part, size_t first, const float *src, size_t count)
 {
     const sherdi_rounding how   = {0};
@@ -723,7 +724,7 @@ static void table_reduce(const sherdi_backend *backend, const sherdi_reduce_args
 
 /* ------------------------------------------------- element by element -- */
 
-/* Cast and accumulate, copy and zero: one source at most, one destination. */
+/* The call of cast, accumulate, copy or zero: at most one source, and one destination. */
 typedef struct map_call {
     void       *dst;
     sherd_dtype dst_dtype;
@@ -840,7 +841,7 @@ static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dty
 
 /* ---------------------------------------------------------- fixed point -- */
 
-/* Sources are widened to fp32 a tile at a time, in the first-level cache. */
+/* Sources are cast to fp32 in the first-level cache, a tile at a time. */
 #define FIXED_TILE_ELEMS 512
 
 typedef struct fixed_call {
@@ -849,7 +850,7 @@ typedef struct fixed_call {
     _Atomic uint64_t         out_of_range;
 } fixed_call;
 
-/* Adds one tile of one source. The counts are sums of 0 and 1: vectorised like the rest. */
+/* Adds one tile of one source. The counts add 0 or 1 for each element, so that the compiler vectorises them too. */
 static void fixed_tile_add(int64_t *acc, const float *grad, size_t count_elems, int overwrites,
                            const sherdi_fixed_args *args, sherdi_fixed_counts *counts)
 {

@@ -1,17 +1,17 @@
-/* Products of matrices and what goes with them, divided over the threads: a part of table.h, which includes it once for each
- * instruction set, behind range_product, PRODUCT_ROWS and PRODUCT_COLS of that. */
+/* Matrix products and normalisation, divided over the threads. This is a part of table.h, which includes it once for each
+ * instruction set, after the set's range_product, PRODUCT_ROWS and PRODUCT_COLS. */
 
-/* A result is cut into strips of PRODUCT_ROWS rows, and those into units of PRODUCT_COLS columns. A task takes units one
- * behind the other, so what it has of a strip is one rectangle. */
+/* A result is cut into strips of PRODUCT_ROWS rows, and a strip into units of PRODUCT_COLS columns. A task takes consecutive
+ * units, so its part of a strip is one rectangle. */
 typedef struct product_call {
     const sherdi_product_args *args;
     size_t                     units;
 } product_call;
 
-/* Multiplications that take as long as a byte that another kernel moves. */
+/* So many multiply-adds take as long as other kernels take for a byte. */
 #define PRODUCT_FMAS_PER_BYTE 4
 
-/* The unit that the strip from `row` on begins with: of a symmetric result the one with the diagonal. */
+/* Returns the first unit of the strip that begins at `row`: in a symmetric result, the one with the diagonal. */
 static size_t strip_start(const sherdi_product_args *args, size_t row)
 {
     return args->is_symmetric ? row / PRODUCT_COLS : 0;
@@ -29,7 +29,7 @@ static void product_task(void *ctx, int task, int tasks)
     size_t                     first = task_first(call->units, task, tasks);
     size_t                     end   = task_first(call->units, task + 1, tasks);
 
-    /* Both count from the start of the strip. */
+    /* In the loop, first and end count from the start of the strip. */
     for (size_t row = 0; row < args->rows && end > 0; row += PRODUCT_ROWS) {
         size_t start = strip_start(args, row);
         size_t units = strip_units(args, row);
@@ -46,10 +46,10 @@ static void product_task(void *ctx, int task, int tasks)
     }
 }
 
-/* Squares that both sides of the diagonal have in the first-level cache. */
+/* The side of a square. The first-level cache holds two squares, one from each side of the diagonal. */
 #define MIRROR_ROWS 32
 
-/* Strips go round over the tasks: a later one is longer. */
+/* Copies the elements above the diagonal to below it. Tasks take strips in turn, because later strips are longer. */
 static void mirror_task(void *ctx, int task, int tasks)
 {
     const product_call *call = ctx;

@@ -1,7 +1,7 @@
-/* A team: one worker for each task of a call but the first, which the caller runs. A task is offered
- * to its worker by one store; whoever takes the offer first runs it, the worker or, when its own task is
- * done, the caller. So a call never waits for a thread that has not begun: one that sleeps deep, shares
- * a core with somebody, or is not there (a child after fork) costs its help and nothing else. */
+/* See team.h. A team has one worker for each task of a call except the first task, which the caller runs. The caller offers a
+ * task to its worker by one store. The task is run by the thread that takes the offer first: the worker, or the caller when its
+ * own task is done. So a call never waits for a thread that has not begun its task. A worker that sleeps deeply, shares a core
+ * with another thread, or does not exist (in a child after fork) only fails to help. */
 #include "kernels/cpu/team.h"
 
 #include "base/checked.h"
@@ -17,48 +17,48 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* How long a thread with nothing to do looks for more before it sleeps: about what waking it costs. */
+/* How long an idle thread spins before it sleeps: about the time that it takes to wake it. */
 #define SPIN_NS 25000
-/* Calls that follow one another at once wake sleepers when they have touched this much: alone it takes
- * longer than waking somebody. Workers that are awake help from SHERDI_TASK_BYTES on. */
+/* Calls in a row (each within SPIN_NS of the one before) wake sleeping workers once they have touched this many bytes together:
+ * on one thread that takes longer than waking a worker. Workers that are awake help from SHERDI_TASK_BYTES on. */
 #define WAKE_BYTES ((size_t)4 << 20)
 
-/* What a worker's state says. */
+/* The states of a worker. */
 enum {
-    WORKER_IS_AWAKE = 0, /* looking, or running a task */
+    WORKER_IS_AWAKE = 0, /* spinning, or running a task */
     WORKER_HAS_OFFER,
     WORKER_IS_ASLEEP,
     WORKER_SHALL_END,
 };
 
-/* One cache line and its own allocation each: a thread that cannot be made and memory that cannot
- * be had leave the same half-built team. */
+/* Each worker has a cache line and an allocation of its own. So a team stays half-built in the same way whether a thread or
+ * memory was missing. */
 typedef struct team_worker {
     _Alignas(64) atomic_uint state; /* futex */
     int          task;              /* 1, 2, .. */
     int          cpu;               /* where it is bound */
-    int          must_be_woken;     /* in this call, by the parent in next_wake's tree */
-    int          is_left_out;       /* in this call */
+    int          must_be_woken;     /* in this call, by its parent in the tree of next_wake */
+    int          is_left_out;       /* in this call: it sleeps on and gets no offer */
     sherdi_team *team;
     pthread_t    thread;
 } team_worker;
 
-/* Of `left`: the caller sleeps on it. The other bits count. */
+/* A bit of `left`: the caller sleeps on this word. The other bits are the count. */
 #define CALLER_IS_ASLEEP 0x80000000u
 
 struct sherdi_team {
-    atomic_int is_busy; /* somebody's call is running */
+    atomic_int is_busy; /* a call is running */
     int        num_workers;
     int        is_bound;
-    int        free_cpu; /* of a bound team: the caller's, as far as it is one of the team's */
+    int        free_cpu; /* of a bound team: the CPU that no worker uses, for the caller */
     int64_t    spin_ns;
     pid_t      process;
 
-    /* Calls in a row, who is busy writes them. */
-    int64_t last_ns;
+    /* Calls in a row. Only the thread that has set is_busy uses these. */
+    int64_t last_ns; /* when the last call ended */
     size_t  row_bytes;
 
-    /* The call: written while no offer is out, read by who has taken one. */
+    /* The call. It is written while there is no offer, and read by threads that have taken one. */
     sherdi_task_fn fn;
     void          *ctx;
     int            tasks;
@@ -89,7 +89,7 @@ static void futex_wake(atomic_uint *word)
     (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* Looks at *word while it is 0 (or, is_zero 0, while it is not), but not for long. */
+/* Spins while *word is 0 (with is_zero 1) or is not 0 (with is_zero 0), for at most about spin_ns. */
 static void spin_while(atomic_uint *word, int is_zero, int64_t spin_ns)
 {
     int64_t end_ns = spin_ns > 0 ? sherdi_now_ns() + spin_ns : 0;
@@ -106,7 +106,7 @@ static void spin_while(atomic_uint *word, int is_zero, int64_t spin_ns)
 
 /* ------------------------------------------------------------------ workers -- */
 
-/* Whoever changes an offer to "awake" has the task. */
+/* Returns 1 if the caller has the task: the one thread that changes the state from "offer" to "awake". */
 static int offer_take(team_worker *worker)
 {
     unsigned offered = WORKER_HAS_OFFER;
@@ -117,13 +117,14 @@ static int offer_take(team_worker *worker)
 
 static void task_end(sherdi_team *team)
 {
-    /* Pairs with the load in tasks_wait: what the task wrote is seen there. */
+    /* Pairs with the load in tasks_wait, which then sees what the task wrote. */
     if (atomic_fetch_sub_explicit(&team->left, 1, memory_order_acq_rel) == (CALLER_IS_ASLEEP | 1)) {
         futex_wake(&team->left);
     }
 }
 
-/* Sleepers are woken by who has work already, a tree with the caller at its root. */
+/* Threads that have a task wake sleeping workers: task t wakes those of tasks 2t + 1 and 2t + 2, in a tree with the caller at its
+ * root. */
 static void next_wake(sherdi_team *team, int task)
 {
     for (int i = 2 * task; i < 2 * task + 2 && i < team->offers; i++) {
@@ -133,7 +134,7 @@ static void next_wake(sherdi_team *team, int task)
     }
 }
 
-/* By the worker, or by the caller in its place. */
+/* Runs the worker's task, on the worker or, in its place, on the caller. */
 static void task_run_taken(team_worker *worker)
 {
     sherdi_team *team = worker->team;
@@ -143,7 +144,7 @@ static void task_run_taken(team_worker *worker)
     task_end(team);
 }
 
-/* Until there is an offer or the end, perhaps a taken one. */
+/* Waits until there is an offer (which the caller may take first), or until the worker shall end. */
 static void worker_wait(team_worker *worker, int64_t spin_ns)
 {
     unsigned awake = WORKER_IS_AWAKE;
@@ -157,7 +158,7 @@ static void worker_wait(team_worker *worker, int64_t spin_ns)
     }
 }
 
-/* Who came too late does not spin: perhaps it stands where the caller wants to run. */
+/* A worker that came too late for its offer does not spin: it may run on the CPU that the caller wants. */
 static void *worker_main(void *raw)
 {
     team_worker *worker  = raw;
@@ -202,8 +203,7 @@ static int worker_bind(const team_worker *worker, int cpu)
     return pthread_setaffinity_np(worker->thread, sizeof(set), &set);
 }
 
-/* The caller runs where the system puts it. Where that is a worker's CPU, the worker moves to the one
- * that the caller does not use. */
+/* The system decides where the caller runs. If that is a worker's CPU, the worker moves to the free one. */
 static void caller_make_room(sherdi_team *team)
 {
     int cpu = sched_getcpu();
@@ -226,8 +226,8 @@ static int row_is_long(sherdi_team *team, size_t bytes)
     return team->row_bytes >= WAKE_BYTES;
 }
 
-/* Who is asleep and not worth waking gets no offer: its task is the caller's. From the last to the
- * first, so that who takes an offer sees whom to wake after it. */
+/* A worker that sleeps and is not worth waking gets no offer; the caller runs its task. Offers are made from the last worker to the
+ * first, so that a thread that takes an offer sees which workers it has to wake. */
 static void offers_make(sherdi_team *team, int may_wake)
 {
     for (int i = team->offers - 1; i >= 0; i--) {
@@ -242,7 +242,7 @@ static void offers_make(sherdi_team *team, int may_wake)
         }
         worker->is_left_out   = !may_wake;
         worker->must_be_woken = may_wake;
-        if (may_wake) { /* asleep, and stays so until woken */
+        if (may_wake) { /* the worker sleeps until it is woken, so a plain store is enough */
             atomic_store_explicit(&worker->state, WORKER_HAS_OFFER, memory_order_release);
         }
     }
@@ -280,7 +280,7 @@ int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_task_fn fn, vo
 
 /* ------------------------------------------------------------------- a life -- */
 
-/* The whole team or nobody: with half a team bound, the others would crowd together. */
+/* Binds all workers or none: if half the team were bound, the others would crowd on the remaining CPUs. */
 static void team_bind(sherdi_team *team, const sherdi_cpu_binding *binding, int rank)
 {
     int error = 0;
@@ -374,7 +374,7 @@ void sherdi_team_destroy(sherdi_team *team)
 
 void sherdi_team_describe(const sherdi_team *team, char *text, size_t text_bytes)
 {
-    int  numbers[CPU_SETSIZE]; /* enough where a team is bound */
+    int  numbers[CPU_SETSIZE]; /* large enough: a bound team has no more threads than CPUs */
     char cpus[64];
 
     if (!team->is_bound) {

@@ -1,4 +1,4 @@
-/* The tables of the CPU, one per instruction set; backend.c chooses. */
+/* The kernel tables of the CPU, one per instruction set; backend.c chooses one. */
 #ifndef SHERDI_KERNELS_CPU_VARIANTS_H
 #define SHERDI_KERNELS_CPU_VARIANTS_H
 

@@ -1,18 +1,18 @@
-/* The loops of ranges.h over vectors, written once. avx2.c and avx512.c define first what differs between them:
- *   LANES, VEC(name)            of a register; an intrinsic of its width
+/* The loops of ranges.h over vectors, written once for all instruction sets. avx2.c and avx512.c first define what differs
+ * between them, then include this file:
+ *   LANES, VEC(name)            the fp32 elements of a register; the intrinsic `name` of its width
  *   vec_f32, vec_bits           one register as floats, as bits
  *   vec_half                    LANES elements of 16 bits
- *   UPDATE_VECS                 registers of each array that updates work on at once
- *   vec_nan_to                  NaN replaced by `other`
- *   vec_unless_zero             what is neither zero nor NaN replaced by `other`
- *   vec_flags, vec_unordered, vec_flags_any  where one of two registers has a NaN; joined by |
+ *   UPDATE_VECS                 the registers of each array that updates work on at once
+ *   vec_nan_to                  replaces NaN by `other`
+ *   vec_unless_zero             replaces what is neither zero nor NaN by `other`
+ *   vec_flags, vec_unordered, vec_flags_any  the positions where one of two registers has a NaN; flags are joined by |
  *   vec_pack_upper              the upper halves of a's 32-bit elements, then those of b's
- *   vecs_load_bf16, vecs_store_upper  UPDATE_VECS registers from bf16; the upper halves of as many
- *   vec_blend_odd               16-bit elements: 0, 2, .. of one, 1, 3, .. of another register
+ *   vecs_load_bf16, vecs_store_upper  loads UPDATE_VECS registers from bf16; stores the upper halves of as many registers
+ *   vec_blend_odd               the 16-bit elements 0, 2, .. of one register and 1, 3, .. of another
  *   vec_join_halves             two halves as one register
- * Operators between registers are those of the compilers' vector types. What does
- * not fill vectors goes through elements.h. Element types are tested inside the loops: the
- * tests are always answered alike, and memory is what the loops wait for. */
+ * Operators between registers are those of the compilers' vector types. Elements that do not fill a vector go through elements.h.
+ * The loops test element types inside: such a test has the same result each time, and the loops wait for memory anyway. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/vector_defs.h"
 #include "kernels/cpu/vector_norm.h"
@@ -22,7 +22,7 @@
 #define vec_set    VEC(set1_ps)
 #define vec_load   VEC(loadu_ps)
 #define vec_store  VEC(storeu_ps)
-#define vec_stream VEC(stream_ps) /* aligned, around the caches */
+#define vec_stream VEC(stream_ps) /* aligned, past the caches */
 #define vec_sqrt   VEC(sqrt_ps)
 #define vec_fma    VEC(fmadd_ps)
 
@@ -31,7 +31,7 @@ INLINE vec_f32 vec_canonical(vec_f32 x)
     return vec_nan_to(x, (vec_f32)VEC(set1_epi32)(0x7fc00000));
 }
 
-/* NaN to the quiet one of its sign. */
+/* Replaces NaN by the quiet NaN of its sign. */
 INLINE vec_f32 vec_quiet(vec_f32 x)
 {
     vec_bits sign = (vec_bits)x & VEC(set1_epi32)((int)0x80000000u);
@@ -75,8 +75,8 @@ INLINE vec_f32 vec_load_f16(const uint16_t *at)
     return vec_quiet(VEC(cvtph_ps)(vec_load_half(at)));
 }
 
-/* What rounds and packs takes NaN as vec_canonical or vec_quiet leave it. The upper halves of the sums
- * are the rounded values. A tie goes up where the last bit that stays is set: that bit makes it more than a tie. */
+/* The upper halves of the sums are the values rounded to bf16. A tie is rounded up where the last bit that stays is set: `odd`
+ * makes it more than a tie. Functions that round or pack expect NaN as vec_canonical or vec_quiet leaves it. */
 INLINE vec_bits bf16_sums(vec_f32 x)
 {
     vec_bits bits = (vec_bits)x;
@@ -95,7 +95,7 @@ INLINE vec_bits vec_pack_bf16(vec_f32 a, vec_f32 b)
     return vec_pack_upper(bf16_sums(a), bf16_sums(b));
 }
 
-/* The same by even and odd elements. */
+/* The same for registers that hold the even elements and the odd elements. */
 INLINE vec_f32 vec_even_bf16(vec_bits bits)
 {
     return (vec_f32)VEC(slli_epi32)(bits, 16);
@@ -126,7 +126,7 @@ INLINE vec_bits vec_pack_f16(vec_f32 a, vec_f32 b)
     return vec_join_halves(vec_narrow_f16(a), vec_narrow_f16(b));
 }
 
-/* What the updates' formulas are written over (kernels/updates/real.h): registers. */
+/* `real`, over which the updates' formulas are written (kernels/updates/real.h), is a register here. */
 typedef vec_f32 real;
 
 #define REAL_FN        INLINE
@@ -135,7 +135,7 @@ typedef vec_f32 real;
 #define real_sqrt      vec_sqrt
 #define real_canonical vec_canonical
 
-/* The sign's bit beside the bits of 1. */
+/* Joins the sign bit of x with the bits of 1. */
 INLINE vec_f32 real_sign(vec_f32 x)
 {
     vec_bits sign = (vec_bits)x & VEC(set1_epi32)((int)0x80000000u);
@@ -147,15 +147,15 @@ INLINE vec_f32 real_sign(vec_f32 x)
 
 /* --------------------------------------------------- fingerprint of vectors -- */
 
-/* Keys and multipliers of the next LANES elements. The multipliers stand in the even
- * 32-bit halves, for elements 0, 2, .. and 1, 3, ..; a step adds an even number, so
- * their lowest bit stays set. */
+/* Keys and multipliers of the next LANES elements. `even` has the multipliers of elements 0, 2, .., and `odd` those of 1, 3, ..,
+ * in the lower 32 bits of each 64. A step adds an even number, so the lowest bit of a multiplier stays set. */
 typedef struct vec_mixer {
     vec_bits keys, even, odd, sum;
     vec_bits key_step, step;
 } vec_mixer;
 
-/* Compilers that know the steps make a constant of each multiple, and then have no registers left. */
+/* Hides a value from the compiler. A compiler that knows the steps would make a constant of each of their multiples, and would
+ * then have no registers left. */
 INLINE vec_bits vec_opaque(vec_bits x)
 {
     __asm__("" : "+v"(x));
@@ -211,13 +211,11 @@ INLINE uint64_t vec_mixer_sum(const vec_mixer *mixer)
 #define TILE_ELEMS SHERD_CHUNK_ELEMS
 #define TILE_VECS  (TILE_ELEMS / LANES)
 
-/* How far ahead of the loads the caches are filled where the output goes around them. For loops
- * that update in place see ahead.h. */
+/* The prefetching distance of loops whose output goes past the caches. For loops that update in place, see ahead.h. */
 #define AHEAD_BYTES 1024
 
-/* bf16 in a tile whose registers 0, 2, .. hold the elements 0, 2, .. of a pair of registers, and
- * 1, 3, .. the odd ones: cheaper to take apart and to join, for loops where no other type
- * meets it. */
+/* bf16 in a tile in another order: of each pair of registers, the first holds the even elements and the second the odd ones. This
+ * order is cheaper to unpack and to pack. It serves loops in which all arrays are bf16. */
 #define BF16_SPLIT ((sherd_dtype)(SHERD_F16 + 1))
 
 INLINE vec_f32 vec_load_as(const void *array, sherd_dtype dtype, size_t first)
@@ -231,7 +229,7 @@ INLINE vec_f32 vec_load_as(const void *array, sherd_dtype dtype, size_t first)
     return vec_load_f16((const uint16_t *)array + first);
 }
 
-/* UPDATE_VECS registers. */
+/* Loads UPDATE_VECS registers. */
 INLINE void vecs_load_as(vec_f32 *x, const void *array, sherd_dtype dtype, size_t first)
 {
     if (dtype == SHERD_BF16) {
@@ -243,7 +241,7 @@ INLINE void vecs_load_as(vec_f32 *x, const void *array, sherd_dtype dtype, size_
     }
 }
 
-/* Two registers' worth of elements. */
+/* Stores the elements of two registers. */
 INLINE void vec_store_pair(void *array, sherd_dtype dtype, size_t first, vec_f32 a, vec_f32 b,
                            int is_streaming)
 {
@@ -313,7 +311,7 @@ INLINE void tile_prefetch(const void *array, sherd_dtype dtype, size_t first, si
     }
 }
 
-/* One comparison tests two registers. */
+/* Each comparison tests two registers. */
 INLINE int tile_has_nan(const float *tile)
 {
     vec_flags is_nan = vec_unordered(vec_load(tile), vec_load(tile + LANES));
@@ -329,7 +327,7 @@ static int is_line_aligned(const void *at)
     return (uintptr_t)at % CACHE_LINE_BYTES == 0;
 }
 
-/* Bytes up to the next cache line. */
+/* Returns the bytes up to the next cache line. */
 static size_t bytes_to_line(const void *at)
 {
     return -(uintptr_t)at % CACHE_LINE_BYTES;
@@ -337,8 +335,8 @@ static size_t bytes_to_line(const void *at)
 
 /* --------------------------------------------------------------- update -- */
 
-/* The loop that the updates share. What differs is the formula, of one register of the gradient and of each part; NaN as
- * they come. It and the number of parts are known where the loop is compiled. */
+/* The loop that all updates share. Only the formula differs. It works on one register of the gradient and one of each part, and
+ * leaves NaN as it comes. The compiler knows the formula and the number of parts wherever it compiles the loop. */
 typedef void (*update_fn)(const void *coeffs, real grad, real *x);
 
 typedef struct update_rule {
@@ -347,13 +345,13 @@ typedef struct update_rule {
     const void *coeffs;
 } update_rule;
 
-/* A few registers of each array. Loads of one array stand together: memory likes that better. */
+/* A few registers of each array. Loads of one array stand together, which is faster. */
 typedef struct update_vecs {
     vec_f32 g[UPDATE_VECS];
     vec_f32 x[SHERDI_UPDATE_MOST_PARTS][UPDATE_VECS];
 } update_vecs;
 
-/* The master last: the formula needs it last. */
+/* Loads the master last, since the formula needs it last. */
 INLINE void update_load(update_vecs *vecs, const sherdi_update_range *range, int num_parts,
                         size_t first)
 {
@@ -403,7 +401,7 @@ INLINE void update_step(const sherdi_update_range *range, const update_rule *rul
     update_store(&vecs, range, rule->num_parts, first);
 }
 
-/* NaN of a tile to the one that is stored. */
+/* Replaces the NaNs of a tile by the one that is stored. */
 static __attribute__((noinline, cold)) void update_tile_canonical(const sherdi_update_range *range,
                                                                   int num_parts, size_t first)
 {
@@ -414,7 +412,8 @@ static __attribute__((noinline, cold)) void update_tile_canonical(const sherdi_u
     }
 }
 
-/* What follows from a tile's new masters. A NaN in another part made one there, as kernels/updates/real.h asks. */
+/* Finishes a tile: fixes NaNs, adds to the fingerprint and stores the parameter. It tests only the master for NaN, since a NaN in
+ * another part has made one in the master too (kernels/updates/real.h). */
 INLINE void update_tile_finish(const sherdi_update_range *range, int num_parts, size_t first,
                                vec_mixer *mixer, int is_streaming)
 {
@@ -442,8 +441,8 @@ INLINE void update_prefetch(const sherdi_update_range *range, int num_parts, siz
     tile_prefetch(range->grad, range->grad_dtype, first, ahead_bytes);
 }
 
-/* Whole tiles; returns where they end. A tile is finished while the roots and quotients of the next are
- * on their way: what waits for nothing does not stand behind them. */
+/* Updates whole tiles; returns where they end. A tile is finished after the next one is computed, while the roots and quotients
+ * of that one are still in the pipeline. Finishing does not depend on them, so it need not wait. */
 INLINE size_t update_tiles(const sherdi_update_range *range, const update_rule *rule,
                            vec_mixer *mixer, int is_streaming, size_t ahead_bytes)
 {
@@ -453,7 +452,7 @@ INLINE size_t update_tiles(const sherdi_update_range *range, const update_rule *
         if (ahead_bytes > 0) {
             update_prefetch(range, rule->num_parts, first, ahead_bytes);
         }
-        /* One compiler leaves a long formula in a loop here, which costs a tenth. */
+        /* Without the pragma one compiler does not unroll the loop for long formulas, which costs a tenth. */
 #pragma GCC unroll 8
         for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
             update_step(range, rule, first + i);
@@ -468,7 +467,7 @@ INLINE size_t update_tiles(const sherdi_update_range *range, const update_rule *
     return end;
 }
 
-/* The cases that count, where the compiler sees the types. */
+/* Gives the most important combinations of types a loop of their own, in which the compiler knows the types. */
 INLINE size_t update_tiles_of(const sherdi_update_range *range, const update_rule *rule,
                               vec_mixer *mixer)
 {
@@ -489,13 +488,13 @@ INLINE size_t update_tiles_of(const sherdi_update_range *range, const update_rul
     return update_tiles(&same, rule, mixer, is_streaming, ahead_bytes);
 }
 
-/* Arrays of fp32 of one tile. */
+/* Memory for one tile in fp32. */
 typedef struct update_tile {
     float grad[TILE_ELEMS];
     float parts[SHERDI_UPDATE_MOST_PARTS][TILE_ELEMS];
 } update_tile;
 
-/* Elements from `first` on, fewer than a tile, filled up with zeros, as a range of their own. */
+/* Returns the elements from `first` on, fewer than a tile, as a range of their own that is filled up with zeros. */
 static sherdi_update_range update_tile_of(const sherdi_update_range *range, int num_parts,
                                           size_t first, update_tile *tile)
 {
@@ -512,7 +511,7 @@ static sherdi_update_range update_tile_of(const sherdi_update_range *range, int 
     return rest;
 }
 
-/* What update_tiles left: fewer elements than a tile. */
+/* Updates the elements behind the whole tiles, fewer than a tile. */
 INLINE uint64_t update_rest(const sherdi_update_range *range, const update_rule *rule, size_t first)
 {
     size_t              count = range->count_elems - first;
@@ -561,7 +560,7 @@ INLINE uint64_t update_range(const sherdi_update_range *range, const update_rule
     static uint64_t range_##name(const sherdi_update_range    *range,                              \
                                  const sherdi_##name##_coeffs *coeffs)                             \
     {                                                                                              \
-        const sherdi_##name##_coeffs own  = *coeffs; /* which no store can change */               \
+        const sherdi_##name##_coeffs own  = *coeffs; /* a copy: no store can change it */          \
         const update_rule            rule = {name##_formula, parts, &own};                         \
                                                                                                    \
         return update_range(range, &rule);                                                         \
@@ -572,9 +571,9 @@ INLINE uint64_t update_range(const sherdi_update_range *range, const update_rule
 
 enum { LAMB_PARTS = 3 };
 
-/* How far ahead the norms fill the caches. Where a distance does not help updates it is a line or two, so that each line
- * is asked for twice: a first-level prefetcher follows such streams further. One is best for four arrays of
- * fp32, two with a 16-bit gradient. */
+/* The prefetching distance of the norms. Where prefetching does not help updates, the distance is a line or two, so that each
+ * line is requested twice: first-level prefetchers follow such streams further. One line is best for four arrays of fp32, two
+ * lines with a 16-bit gradient. */
 INLINE size_t lamb_norms_ahead_bytes(const sherdi_update_range *range)
 {
     if (range->ahead_bytes > 0) {
@@ -583,19 +582,18 @@ INLINE size_t lamb_norms_ahead_bytes(const sherdi_update_range *range)
     return range->grad_dtype == SHERD_F32 ? CACHE_LINE_BYTES : 2 * CACHE_LINE_BYTES;
 }
 
-/* Three tiles are on their way at once, each a stage behind the next, so that nothing waits for roots and
- * quotients that have just begun: roots of one, quotients of the one before it, squares of the one before
- * that. */
+/* A pipeline of three tiles, so that nothing waits for roots and quotients that have just begun: it takes the roots of one tile,
+ * the quotients of the tile before, and the squares of the tile before that. */
 typedef struct lamb_stages {
     float        roots[TILE_ELEMS] __attribute__((aligned(CACHE_LINE_BYTES))); /* eps added */
     float        moments[TILE_ELEMS];
     float        directions[TILE_ELEMS];
-    const float *divided; /* weights of the tile whose roots and moments these are */
-    const float *squared; /* ... whose directions these are */
+    const float *divided; /* weights of the tile to which roots and moments belong */
+    const float *squared; /* weights of the tile to which the directions belong */
 } lamb_stages;
 
-/* Every stage by one tile, a few registers of each in turn: unrolled, the turns would be taken apart. The
- * results are the lanes of the tile that has passed the last stage. */
+/* Advances every stage by one tile, a few registers of each stage in turn. The loop is not unrolled, since the compiler would
+ * then separate the stages again. The results are the lanes of the tile that has left the last stage. */
 INLINE void lamb_stages_step(lamb_stages *stages, const sherdi_lamb_coeffs *c,
                              const sherdi_update_range *range, size_t first, __m256d *param_out,
                              __m256d *update_out)
@@ -634,9 +632,9 @@ INLINE void lamb_stages_step(lamb_stages *stages, const sherdi_lamb_coeffs *c,
     stages->divided = range->master + first;
 }
 
-/* Whole tiles; returns where they end. A tile's squares come out two steps after it went in: what comes out at
- * first is nothing, and the last tile is passed over again until all are out. Four at a time: a count of lanes that
- * is tested after each tile made the loop a third slower, with one compiler or the other. */
+/* Takes the norms of whole tiles; returns where they end. The squares of a tile come out two steps after it went in. So the first
+ * two results are dropped, and at the end the last tile goes in again until all results are out. The loop takes four tiles at a
+ * time: a test after each tile whether four results were there made it a third slower, with one compiler or the other. */
 INLINE size_t lamb_norms_tiles(const sherdi_update_range *range, const sherdi_lamb_coeffs *c,
                                sherdi_lamb_norms *norms)
 {
@@ -655,7 +653,7 @@ INLINE size_t lamb_norms_tiles(const sherdi_update_range *range, const sherdi_la
 
             update_prefetch(range, LAMB_PARTS, first, lamb_norms_ahead_bytes(range));
             lamb_stages_step(&stages, c, range, first, &param[k], &update[k]);
-            if (group + k - 2 >= tiles) { /* of the first two too: the difference wraps */
+            if (group + k - 2 >= tiles) { /* true of the first two as well: the difference wraps */
                 param[k]  = _mm256_setzero_pd();
                 update[k] = _mm256_setzero_pd();
             }
@@ -668,7 +666,7 @@ INLINE size_t lamb_norms_tiles(const sherdi_update_range *range, const sherdi_la
     return tiles * TILE_ELEMS;
 }
 
-/* The last chunk of a span, filled up with zeros. */
+/* Takes the norms of the last chunk of a span, filled up with zeros. */
 static void lamb_norms_rest(const sherdi_update_range *range, const sherdi_lamb_coeffs *c,
                             size_t first, sherdi_lamb_norms *norms)
 {
@@ -688,7 +686,7 @@ static void lamb_norms_rest(const sherdi_update_range *range, const sherdi_lamb_
         vec_store(u + i, sherdi_lamb_direction(c, vec_load(tile.grad + i),
                                                vec_load(rest.master + i), &m, &v));
     }
-    memset(u + count, 0, (TILE_ELEMS - count) * sizeof(float)); /* not 0 / 0 */
+    memset(u + count, 0, (TILE_ELEMS - count) * sizeof(float)); /* where u is 0 / 0 */
     sherdi_norm_add(&norms->param, sherdi_norm_chunk(rest.master));
     sherdi_norm_add(&norms->update, sherdi_norm_chunk(u));
 }
@@ -712,7 +710,7 @@ static void range_lamb_norms(const sherdi_update_range *range, const sherdi_lamb
     lamb_norms_rest(range, &own, first, norms);
 }
 
-/* Streaming stores of the ranges before are done when later stores are seen. */
+/* Orders the streaming stores of the ranges before all later stores. */
 static void range_stream_end(void)
 {
     stream_fence();
@@ -735,18 +733,18 @@ static uint64_t range_fingerprint(const float *master, uint64_t first_index, siz
 
 /* --------------------------------------------------------------- reduce -- */
 
-/* A call as the loop sees it. `round_dtype` is fp32 where the store rounds anyway; of
- * more_streams each bit stands for one of more_dsts, past 64 of them the plain way. */
+/* A call as the loop sees it. `round_dtype` is fp32 where the store rounds anyway. Each bit of more_streams stands for one of
+ * more_dsts; destinations past the 64th are written through the caches. */
 typedef struct reduce_plan {
     sherd_dtype src_dtype, round_dtype, dst_dtype;
     size_t      ahead_bytes;
-    int         is_long; /* worth two walks */
+    int         is_long; /* walked as two halves: reduce_tiles */
     int         dst_streams;
     uint64_t    more_streams;
 } reduce_plan;
 
-/* Whether this destination is only written: a line that was just read is written faster the
- * plain way. */
+/* Returns whether to write this destination past the caches: only if the call does not read it too, since a line that was just
+ * read is written faster through the caches. */
 static int reduce_streams_to(const sherdi_reduce_args *args, const void *dst, size_t first)
 {
     for (int k = 0; k < args->num_srcs; k++) {
@@ -844,8 +842,8 @@ INLINE void reduce_tile(const sherdi_reduce_args *args, const reduce_plan *plan,
     }
 }
 
-/* Whole tiles of [first, end); returns where they end. A core fetches more lines at once from
- * several places than from one: a long range is walked as two halves, a tile of each in turn. */
+/* Reduces whole tiles of [first, end); returns where they end. A core fetches more lines at once from several places than from
+ * one, so a long range is walked as two halves, a tile of each in turn. */
 INLINE size_t reduce_tiles(const sherdi_reduce_args *args, const reduce_plan *plan, size_t first,
                            size_t end)
 {
@@ -866,7 +864,7 @@ static int plan_is(const reduce_plan *plan, sherd_dtype dtype)
     return plan->src_dtype == dtype && plan->round_dtype == SHERD_F32 && plan->dst_dtype == dtype;
 }
 
-/* One type throughout is the case that counts: there the compiler sees it. */
+/* The most important case, one type throughout, has a loop of its own, in which the compiler knows the type. */
 static void range_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
                          int is_streaming, size_t ahead_bytes)
 {
@@ -935,7 +933,7 @@ static void range_accumulate(void *acc, sherd_dtype acc_dtype, const void *x, sh
 
 /* -------------------------------------------------------- copy and zero -- */
 
-/* Four lines, around the caches. */
+/* Copies four lines past the caches. */
 INLINE void copy_lines(char *to, const char *from, size_t ahead_bytes)
 {
     for (size_t k = 0; k < 4 * CACHE_LINE_BYTES; k += CACHE_LINE_BYTES) {
@@ -946,7 +944,7 @@ INLINE void copy_lines(char *to, const char *from, size_t ahead_bytes)
     }
 }
 
-/* A long run as two halves in turn, as in reduce_tiles. */
+/* A long copy goes as two halves in turn, as in reduce_tiles. */
 static void range_copy(void *dst, const void *src, size_t len_bytes, int is_streaming,
                        size_t ahead_bytes)
 {

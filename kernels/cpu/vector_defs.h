@@ -1,4 +1,4 @@
-/* What vector.h and the files of primitives before it share. */
+/* Definitions that vector.h shares with avx2.c and avx512.c, which include it. */
 #ifndef SHERDI_KERNELS_CPU_VECTOR_DEFS_H
 #define SHERDI_KERNELS_CPU_VECTOR_DEFS_H
 
@@ -6,12 +6,12 @@
 
 #include <immintrin.h>
 
-/* Primitives are inlined in unoptimised builds too: vectors stay in registers. */
+/* Primitives are inlined in unoptimised builds too, so that vectors stay in registers. */
 #define INLINE static inline __attribute__((always_inline))
 
 #define CACHE_LINE_BYTES 64
 
-/* Streaming stores are done when later stores are seen. */
+/* Orders streaming stores before all later stores. */
 INLINE void stream_fence(void)
 {
     _mm_sfence();

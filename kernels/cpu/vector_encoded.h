@@ -1,11 +1,11 @@
-/* range_decode and range_encode over vectors, a chunk of 64 elements in registers at a time. What is no whole chunk, and
- * chunks with ties, go through encoded.h. avx2.c and avx512.c define beside what vector.h asks for:
- *   vec_flags16, vec_equal16, vec_no_flags16, vec_flags16_any  of 16-bit elements
+/* range_decode, range_encode and the updates of encoded state over vectors, a chunk of 64 elements at a time. Parts of chunks,
+ * and chunks with ties, go through encoded.h. vector.h includes this file. For it, avx2.c and avx512.c define in addition:
+ *   vec_flags16, vec_equal16, vec_no_flags16, vec_flags16_any  flags of 16-bit elements
  *   vec_pack_lower              the lower halves of a's 32-bit elements, then those of b's
- *   vec_swap_halves             of each 32-bit element
- *   vec_largest                 of 32-bit elements without sign
+ *   vec_swap_halves             exchanges the halves of each 32-bit element
+ *   vec_largest                 the largest of the 32-bit elements, without sign
  *   vec_load_bytes, vec_load_signed_bytes  LANES bytes as 32-bit elements
- *   vec_pack_bytes              four registers of elements from 0 to 255 as one of bytes */
+ *   vec_pack_bytes              four registers of elements from 0 to 255 as one register of bytes */
 #include "kernels/cpu/encoded.h"
 
 INLINE vec_bits vec_set_bits(uint32_t x)
@@ -15,13 +15,13 @@ INLINE vec_bits vec_set_bits(uint32_t x)
 
 /* --------------------------------------------------------------- random -- */
 
-/* Keys of the next LANES elements; indices do not cross a multiple of 2^32 (sherdi_random_bits). */
+/* The keys of the next LANES elements (sherdi_random_bits). Indices do not cross a multiple of 2^32. */
 typedef struct vec_randoms {
     vec_bits keys, step, seed, multipliers[2];
     int      is_turned;
 } vec_randoms;
 
-/* Of sherdi_mix_key(0), ... */
+/* sherdi_mix_key(0), sherdi_mix_key(1), ... */
 static const uint32_t LANE_KEYS[LANES] __attribute__((aligned(CACHE_LINE_BYTES))) = {
 #define LANE_KEY(i) (uint32_t)((i)*0x9e3779b1u)
     LANE_KEY(0),  LANE_KEY(1),  LANE_KEY(2),  LANE_KEY(3),
@@ -44,7 +44,7 @@ INLINE vec_randoms vec_randoms_start(const sherdi_rounding *how)
                          .is_turned   = how->random.is_turned};
 }
 
-/* sherdi_random_mix of the next keys but its last step, which does not touch the upper half. */
+/* Returns sherdi_random_mix of the next keys without its last step, which does not change the upper half. */
 INLINE vec_bits vec_randoms_upper(vec_randoms *randoms)
 {
     vec_bits x = randoms->keys ^ randoms->seed;
@@ -66,7 +66,7 @@ INLINE vec_bits vec_randoms_next(vec_randoms *randoms)
 
 /* ----------------------------------------------------------------- bf16 -- */
 
-/* Parts with ties read as if they had none. */
+/* `mask` removes the signs of a part that has ties. */
 INLINE void chunk_decode_bf16(float *out, const uint16_t *at, vec_bits mask)
 {
     for (size_t i = 0; i < TILE_ELEMS; i += LANES) {
@@ -74,7 +74,7 @@ INLINE void chunk_decode_bf16(float *out, const uint16_t *at, vec_bits mask)
     }
 }
 
-/* The sums whose upper halves are the rounded values. */
+/* Returns sums whose upper halves are the rounded values. */
 INLINE vec_bits bf16_sums_of(vec_f32 x, vec_randoms *randoms, int is_random)
 {
     vec_f32 canonical = vec_canonical(x);
@@ -106,7 +106,7 @@ INLINE void chunk_decode_f32(float *out, const float *at, vec_bits mask)
 
 /* --------------------------------------------------------------- beside -- */
 
-/* As if there were no ties. */
+/* Loads masters as if there were no ties. */
 INLINE vec_f32 vec_load_beside(const uint16_t *param, const int16_t *rest)
 {
     vec_bits less = VEC(cvtepi16_epi32)(vec_load_half((const uint16_t *)rest));
@@ -125,7 +125,7 @@ INLINE int chunk_has_ties(const int16_t *rest)
     return vec_flags16_any(ties);
 }
 
-/* Whether there was no tie. */
+/* Returns whether the chunk has no tie. */
 INLINE int chunk_decode_beside(float *out, const uint16_t *param, const int16_t *rest)
 {
     for (size_t i = 0; i < TILE_ELEMS; i += LANES) {
@@ -134,8 +134,9 @@ INLINE int chunk_decode_beside(float *out, const uint16_t *param, const int16_t 
     return !chunk_has_ties(rest);
 }
 
-/* Two registers, NaN as vec_canonical leaves it; returns where ties are. The parameter's lower half is zero, so the lower
- * half of the difference is the master's. As bf16_sums the upper halves go up by 1 where the lower ones are above half a unit. */
+/* Encodes two registers, with NaN as vec_canonical leaves it; returns where the ties are. The parameter's lower half is zero, so
+ * the lower half of the difference is the master's. As in bf16_sums, an upper half goes up by 1 where the lower half is above
+ * half a unit. */
 INLINE vec_flags16 encode_beside(uint16_t *param, int16_t *rest, vec_f32 a, vec_f32 b)
 {
     const vec_bits one    = VEC(set1_epi16)(1);
@@ -161,12 +162,12 @@ INLINE int chunk_encode_beside(uint16_t *param, int16_t *rest, const float *x)
 
 /* ------------------------------------------------------------------ fp8 -- */
 
-/* Largest bits without sign of the chunks that vectors write; others, and those with NaN and Inf, have a scale of their own
- * kind (sherdi_fp8_scale). */
+/* Vectors write only chunks whose largest bits without sign are not above this. For larger magnitudes, NaN and Inf,
+ * sherdi_fp8_scale gives another kind of scale. */
 #define FP8_MOST_BITS (253u << 23)
 
-/* The magnitude of codes that are shifted to a float's fraction. A denormal is less than what its bits say as a normal
- * one, and a normal one is less than what they say as a denormal. */
+/* Returns the magnitudes of codes that are shifted to a float's fraction. Each code is read both as a normal number and as a
+ * denormal. The smaller of the two is the right one. */
 INLINE vec_f32 vec_fp8_magnitude(vec_bits fraction, uint32_t bias)
 {
     vec_f32 normal = (vec_f32)(fraction | vec_set_bits(bias << 23));
@@ -192,7 +193,7 @@ INLINE vec_f32 vec_load_ufp8(const uint8_t *codes, float scale)
     return vec_fp8_magnitude(fraction, SHERDI_UFP8_BIAS) * vec_set(scale);
 }
 
-/* Whether the chunk is no NaN. */
+/* Returns whether the chunk is not NaN. */
 INLINE int chunk_decode_fp8(float *out, const unsigned char *at, int is_signed)
 {
     float scale;
@@ -214,8 +215,8 @@ INLINE uint32_t chunk_magnitude(const float *x)
     return vec_largest(most);
 }
 
-/* Magnitudes from 0 to 1 as sherdi_fp8_bits has them, `less` already taken: the difference that is not meant is the
- * smaller one. */
+/* Returns sherdi_fp8_bits of magnitudes from 0 to 1, with `less` already subtracted. Both differences are computed, and the
+ * larger one is the right one. */
 INLINE vec_bits vec_fp8_bits(vec_f32 magnitude, uint32_t bias)
 {
     vec_bits smallest = vec_set_bits((bias + 1) << 23);
@@ -225,7 +226,7 @@ INLINE vec_bits vec_fp8_bits(vec_f32 magnitude, uint32_t bias)
     return VEC(max_epi32)(normal, small);
 }
 
-/* What is added before the lower bits are dropped. */
+/* Returns what is added before the lower bits are dropped. */
 INLINE vec_bits vec_fp8_nearest(vec_bits wide)
 {
     return VEC(add_epi32)(VEC(srli_epi32)(wide, SHERDI_FP8_DROPPED) & vec_set_bits(1),
@@ -237,8 +238,8 @@ INLINE vec_bits vec_fp8_random(vec_bits random)
     return VEC(srli_epi32)(random, 32 - SHERDI_FP8_DROPPED);
 }
 
-/* The codes of a register, of a chunk with that inverse scale; `up` is NULL to round to nearest. What is not zero and
- * never negative does not become zero. */
+/* Returns the codes of a register; `inverse` is that of the chunk's scale. `up` is added before rounding; NULL: round to nearest.
+ * In a part that is never negative, an element that is not zero does not become zero. */
 INLINE vec_bits vec_fp8_codes(vec_bits bits, float inverse, int is_signed, const vec_bits *up)
 {
     vec_bits positive = bits & vec_set_bits(0x7fffffffu);
@@ -253,7 +254,7 @@ INLINE vec_bits vec_fp8_codes(vec_bits bits, float inverse, int is_signed, const
     return VEC(max_epi32)(code, VEC(min_epu32)(positive, vec_set_bits(1)));
 }
 
-/* Whether vectors can; `ups` are of the chunk's registers, or NULL. */
+/* Encodes a chunk. Returns 0 if vectors cannot, and it must be done again. `ups` has an entry for each register, or is NULL. */
 INLINE int chunk_encode_fp8(unsigned char *at, const float *x, int is_signed, const vec_bits *ups)
 {
     uint32_t magnitude = chunk_magnitude(x);
@@ -275,7 +276,7 @@ INLINE int chunk_encode_fp8(unsigned char *at, const float *x, int is_signed, co
 
 /* --------------------------------------------------------------- ranges -- */
 
-/* One whole chunk; 0: there are ties, and it is to be done again. */
+/* Decodes a whole chunk. Returns 0 if there are ties or NaNs that vectors cannot decode, and it must be done again. */
 INLINE int chunk_decode(float *out, const sherdi_encoded *part, size_t first)
 {
     void    *at   = sherdi_encoded_at(part->data, part->encoding, first);
@@ -298,7 +299,8 @@ INLINE int chunk_decode(float *out, const sherdi_encoded *part, size_t first)
     }
 }
 
-/* Elements up to where vectors may begin: where a chunk has something as a whole, at the next one. */
+/* Returns the elements before the first one at which vectors may begin. Where chunks have a plane or a scale, that is the start
+ * of the next chunk. */
 INLINE size_t chunk_head(const sherdi_encoded *part, size_t first, size_t count)
 {
     int    is_whole = sherdi_encoding_chunk_bytes(part->encoding) % TILE_ELEMS != 0;
@@ -335,7 +337,8 @@ INLINE int chunk_store_fp8(unsigned char *at, const float *x, int is_signed, vec
     return chunk_encode_fp8(at, x, is_signed, ups);
 }
 
-/* As chunk_decode. Where another master has its ties in these bits they stay: that is done element by element. */
+/* Encodes a whole chunk; returns 0 if it must be done again. A part whose signs are the ties of a master does not come here; it
+ * is encoded element by element, so that the ties stay. */
 INLINE int chunk_encode(const sherdi_encoded *part, size_t first, const float *x,
                         vec_randoms *randoms, int is_random)
 {
@@ -346,7 +349,7 @@ INLINE int chunk_encode(const sherdi_encoded *part, size_t first, const float *x
     case SHERDI_ENCODING_BF16:
         chunk_encode_bf16(at, x, randoms, is_random);
         return 1;
-    case SHERDI_ENCODING_BESIDE: /* what is written over old values has their ties to clear */
+    case SHERDI_ENCODING_BESIDE: /* only an update has cleared the ties of the old values */
         return is_random && chunk_encode_beside(part->param + first, at, x);
     case SHERDI_ENCODING_BESIDE_PLANE:
         memcpy((char *)at + SHERDI_CHUNK_BF16_BYTES, &no_ties, sizeof(no_ties));
@@ -395,7 +398,7 @@ static void range_encode(const sherdi_encoded *part, size_t first, size_t count,
 
 /* --------------------------------------------------------------- updates -- */
 
-/* One copy of each for all updates. */
+/* These functions are not inlined: all updates share one copy of each. */
 static __attribute__((noinline)) void tile_decode(float *out, const sherdi_encoded *part,
                                                   size_t first)
 {
@@ -416,7 +419,7 @@ static __attribute__((noinline)) void tile_encode(const sherdi_encoded *part, si
     }
 }
 
-/* A moment of a tile in fp8; `random` is where `ups` are from. */
+/* Encodes a moment of a tile in fp8. `ups` come from `random`. */
 INLINE void tile_encode_fp8(const sherdi_encoded *part, size_t first, const float *x,
                             uint64_t index, sherdi_random random, int is_signed,
                             const vec_bits *ups)
@@ -429,7 +432,7 @@ INLINE void tile_encode_fp8(const sherdi_encoded *part, size_t first, const floa
     }
 }
 
-/* Two moments, the second never negative, by one hash (sherdi_random_of). */
+/* Encodes two moments, of which the second is never negative, with one hash for both (sherdi_random_of). */
 static __attribute__((noinline)) void tile_encode_fp8s(const sherdi_encoded *parts, size_t first,
                                                        float (*x)[TILE_ELEMS], uint64_t    index,
                                                        const sherdi_random *random)
@@ -449,12 +452,12 @@ static __attribute__((noinline)) void tile_encode_fp8s(const sherdi_encoded *par
     tile_encode_fp8(&parts[1], first, x[1], index, random[1], 0, ups[1]);
 }
 
-/* How a formula's loads and stores find a part of a tile. */
+/* The form in which a formula loads and stores a part of a tile. */
 typedef enum tile_form {
     TILE_F32,
     TILE_BF16,
-    TILE_FP8, /* read alone, the second moment in UFP8: the scale of the new ones is known later */
-    TILE_BESIDE, /* read alone: a new master goes through memory, for its tile is closed later */
+    TILE_FP8,    /* only loaded (part 2 as UFP8): the scale of the new values is known later */
+    TILE_BESIDE, /* only loaded: a new master goes through memory until its tile is closed */
 } tile_form;
 
 typedef struct encoded_part {
@@ -462,17 +465,17 @@ typedef struct encoded_part {
     int                   is_buffered; /* passes through memory as fp32 */
     size_t                chunk_bytes;
     unsigned char        *start; /* of the range */
-    unsigned char        *at;    /* of the tile that is read */
+    unsigned char        *at;    /* of the tile that is opened next */
 } encoded_part;
 
-/* A range of an encoded state. What is buffered has two buffers in turn: of the tile that is read, and of the one that is
- * closed while roots and quotients of the other are on their way. */
+/* The loop over a range of an encoded state. Buffered parts use two buffers in turn: one for the tile that is computed, and one
+ * for the tile before, which is closed while roots and quotients of the first are still in the pipeline. */
 typedef struct encoded_loop {
     sherdi_update_range range;
     encoded_part        parts[SHERDI_UPDATE_MOST_PARTS];
     sherdi_random       randoms[SHERDI_UPDATE_MOST_PARTS];
     int                 is_beside;
-    tile_form           moments; /* of those that are not buffered */
+    tile_form           moments; /* the form of moments that are not buffered */
     float               buffers[2][SHERDI_UPDATE_MOST_PARTS][TILE_ELEMS]
         __attribute__((aligned(CACHE_LINE_BYTES)));
 } encoded_loop;
@@ -482,9 +485,9 @@ typedef struct encoded_step_tile {
     const void     *grad;
     const uint16_t *param;
     void           *parts[SHERDI_UPDATE_MOST_PARTS]; /* in their forms */
-    float (*buffers)[TILE_ELEMS];                    /* by part, for what is closed later */
-    float *master;                                   /* the new one */
-    int    is_beside;                                /* parts[0] is what lies beside param */
+    float (*buffers)[TILE_ELEMS]; /* by part, for values that are encoded later */
+    float *master;                /* receives the new master */
+    int    is_beside;             /* parts[0] is in the form TILE_BESIDE */
 } encoded_step_tile;
 
 INLINE int encoding_is_beside(sherdi_encoding encoding)
@@ -492,7 +495,8 @@ INLINE int encoding_is_beside(sherdi_encoding encoding)
     return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
 }
 
-/* Moments that are bf16, two at most, or the two of fp8 are so in registers: one hash has bits for two. */
+/* Returns the form of the moments: at most two of bf16, or the two of fp8, are converted in registers, since one hash has bits
+ * for two. */
 INLINE tile_form encoded_moments(const sherdi_update_range *range, int num_parts)
 {
     if (num_parts == 3 && range->encoded[1].encoding == SHERDI_ENCODING_FP8 &&
@@ -552,7 +556,7 @@ INLINE void encoded_prefetch(const encoded_loop *loop, int num_parts, size_t fir
     }
 }
 
-/* The master first: it takes its ties out of another part. */
+/* Opens a tile. The master comes first, since decoding it clears its ties in another part. */
 INLINE void encoded_open(encoded_step_tile *tile, encoded_loop *loop, int num_parts, size_t first,
                          float (*buffers)[TILE_ELEMS])
 {
@@ -614,7 +618,8 @@ INLINE void vecs_load_beside(vec_f32 *x, const uint16_t *param, const int16_t *r
     }
 }
 
-/* The sums whose upper halves are moments, rounded at random by the two halves of sherdi_random_bits. */
+/* Returns sums whose upper halves are moments, rounded at random: part 1 by the upper half of sherdi_random_bits, part 2 by the
+ * lower. */
 INLINE vec_bits tile_bf16_sums(vec_f32 x, vec_bits hash, int part)
 {
     vec_bits upper = VEC(srli_epi32)(hash, 16);
@@ -659,7 +664,7 @@ INLINE void encoded_store_moments(const encoded_step_tile *tile, const update_ve
     }
 }
 
-/* The step of a tile's elements from `i` on. Where the master is NaN, NaN becomes the one that is stored in all parts. */
+/* Updates a tile's elements from `i` on. If a master is NaN, the NaNs of all parts are replaced by the one that is stored. */
 INLINE void encoded_step(const encoded_step_tile *tile, sherd_dtype grad_dtype,
                          const update_rule *rule, tile_form master, tile_form moments,
                          vec_randoms *randoms, size_t i)
@@ -691,7 +696,7 @@ INLINE void encoded_step(const encoded_step_tile *tile, sherd_dtype grad_dtype,
     }
 }
 
-/* One of the forms that are known where the loop is compiled. */
+/* The loop for one pair of forms, which the compiler knows. */
 INLINE void encoded_steps_as(const encoded_step_tile *tile, const encoded_loop *loop,
                              const update_rule *rule, tile_form master, tile_form moments,
                              vec_randoms *randoms)
@@ -712,7 +717,7 @@ INLINE void encoded_steps_of(const encoded_step_tile *tile, const encoded_loop *
     }
 }
 
-/* Only those that there may be with as many parts. */
+/* Compiles only the forms that are possible with this number of parts. */
 INLINE void encoded_steps(const encoded_step_tile *tile, const encoded_loop *loop,
                           const update_rule *rule, vec_randoms *randoms)
 {
@@ -725,7 +730,7 @@ INLINE void encoded_steps(const encoded_step_tile *tile, const encoded_loop *loo
     }
 }
 
-/* A master beside its parameter; after the part that its ties are put into. */
+/* Encodes a master beside its parameter. It comes after the part whose signs receive its ties. */
 INLINE void encoded_close_beside(const encoded_loop *loop, size_t first, const float *master,
                                  vec_mixer *mixer)
 {
@@ -751,7 +756,7 @@ INLINE void encoded_close_beside(const encoded_loop *loop, size_t first, const f
     }
 }
 
-/* The new masters of two registers as they are stored: what rounds is what it is read as again. */
+/* Stores the masters of two registers rounded, and replaces them by the values that are read back later. */
 INLINE void master_round(vec_f32 *a, vec_f32 *b, uint16_t *at, vec_randoms *randoms)
 {
     vec_bits upper = vec_set_bits(0xffff0000u);
@@ -813,14 +818,14 @@ INLINE void encoded_close(const encoded_loop *loop, int num_parts, size_t first,
     }
 }
 
-/* As update_tiles, of whole chunks. */
+/* Does what update_tiles does, for whole chunks of encoded state. */
 INLINE void update_encoded(const sherdi_update_range *range, const update_rule *rule,
                            vec_mixer *mixer)
 {
     sherdi_rounding start   = {.random      = sherdi_random_of(range->step, 1),
                                .first_index = range->first_index};
     vec_randoms     randoms = vec_randoms_start(&start);
-    float          *closing = NULL; /* the new master of the tile before */
+    float          *closing = NULL; /* the new master of the tile that is closed next */
     size_t          count   = range->count_elems;
     encoded_loop    loop;
 

@@ -1,13 +1,12 @@
-/* The sum of squares over 256-bit vectors, for AVX2 and AVX-512 alike: the conversions to
- * double, which it spends its time on, are no faster at 512 bits. Four chunks are
- * summed by sherdi_norm_chunk's tree at once, and their sums added as sherdi_norm_add does,
- * but into digits held in registers. */
+/* The sum of squares over 256-bit vectors, for both AVX2 and AVX-512: most of its time goes to conversions to double, which are
+ * no faster at 512 bits. It sums four chunks at once by the tree of sherdi_norm_chunk, and adds their sums as sherdi_norm_add
+ * does, but to digits in registers. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/vector_defs.h"
 
 /* ------------------------------------------------------------ chunk sums -- */
 
-/* Lanes 0 .. 3 and 4 .. 7 of the 8 rows, each the sum of its squares. */
+/* The lanes 0 .. 3 and 4 .. 7 of sherdi_norm_chunk. */
 typedef struct lane_sums {
     __m256d low, high;
 } lane_sums;
@@ -46,7 +45,7 @@ INLINE void lanes_add_row(lane_sums *sums, const char *chunk, sherd_dtype dtype,
     }
 }
 
-/* Lanes 4 + 4 of one chunk. */
+/* Returns the four lanes of one chunk after the step 4 + 4. */
 INLINE __m256d chunk_lanes(const char *chunk, sherd_dtype dtype)
 {
     lane_sums sums = lane_sums_empty();
@@ -64,13 +63,13 @@ INLINE __m256d chunk_lanes(const char *chunk, sherd_dtype dtype)
     return _mm256_permute4x64_pd(_mm256_add_pd(lower, upper), 0xd8);
 }
 
-/* ... and 2 + 2 of two chunks. */
+/* Does the step 2 + 2 for two chunks. */
 INLINE __m256d halves_add(__m256d a, __m256d b)
 {
     return _mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
 }
 
-/* The sums of four chunks from their lanes, in some order. */
+/* Returns the sums of four chunks, in some order, from their lanes. */
 INLINE __m256d chunk_sums(const __m256d *lanes)
 {
     __m256d ab = halves_add(lanes[0], lanes[1]);
@@ -81,8 +80,8 @@ INLINE __m256d chunk_sums(const __m256d *lanes)
 
 /* --------------------------------------------------------------- cache -- */
 
-/* A cache of four neighbouring bins, one copy in each lane. Sums of one tensor seldom differ by more
- * than the 2^64 that fit; one that does moves the cache. */
+/* A cache of four neighbouring bins, with one copy in each lane. Sums of one tensor seldom differ by more than the factor 2^64
+ * that fits into the cache. A sum that does not fit moves the cache. */
 #define CACHE_BINS 4
 
 typedef struct norm_cache {
@@ -112,10 +111,10 @@ INLINE void cache_flush(norm_cache *cache, sherdi_norm_acc *acc)
     }
 }
 
-/* Exponent bits of a double whose lowest fraction bit counts 2^SHERDI_NORM_LOW_EXPONENT. */
+/* The exponent bits of a double whose lowest fraction bit stands for 2^SHERDI_NORM_LOW_EXPONENT. */
 #define EXPONENT_OF_BIN_0 (1075 + SHERDI_NORM_LOW_EXPONENT)
 
-/* Puts the cache around `sum`, which stands in its middle half. */
+/* Moves the cache so that `sum` lies in its middle half. */
 static void cache_move(norm_cache *cache, double sum)
 {
     uint64_t bits;
@@ -175,18 +174,17 @@ INLINE void cache_add(norm_cache *cache, sherdi_norm_acc *acc, __m256d sums)
 
 /* -------------------------------------------------------------- streams -- */
 
-/* One core has few lines on their way from one sequential stream, and more from several
- * that are far apart: a run is read as this many, two chunks of each in turn. No prefetches:
- * here they only cost. */
+/* A core requests few lines at once of one sequential stream, and more of several streams that are far apart. So a range is read
+ * as this many streams, two chunks of each in turn. There are no prefetches, which would only cost here. */
 #define NORM_STREAMS     2
 #define NORM_TURN_CHUNKS 2
 
-/* Streams that are a multiple of this apart would push each other out of the cache's first
- * level; then they are made shorter, and a second round reads the rest. */
+/* Streams at a distance that is a multiple of this would evict each other from the first-level cache. They are then made shorter,
+ * and a second round reads the rest. */
 #define STREAM_CLASH_BYTES ((size_t)1 << 20)
 #define STREAM_SHIFT_BYTES ((size_t)37 << 12)
 
-/* Chunks of each stream, of `chunks` that are left. */
+/* Returns the chunks of each stream when `chunks` are left. */
 static size_t stream_chunks(size_t chunks, size_t chunk_bytes)
 {
     size_t each = chunks / (NORM_STREAMS * NORM_TURN_CHUNKS) * NORM_TURN_CHUNKS;

@@ -1,27 +1,28 @@
-/* range_product over vectors; avx2.c and avx512.c define PRODUCT_TILE_ROWS before. A tile of the result lies in
- * registers, PRODUCT_TILE_ROWS rows of PRODUCT_VECS registers, while the sums over PRODUCT_INNER factors run; between those
- * its sums are in dst. Both factors are packed first, so that a tile reads them one behind the other: of the left
- * all rows of the strip, which stay in the second-level cache, of the right the columns of one tile, which stay in the first.
- * What a tile has beyond the result is zero in the panels and goes to memory of its own. The panels are on the stack,
- * less than 256 KiB, so nothing is asked of the caller. */
+/* range_product over vectors; avx2.c and avx512.c define PRODUCT_TILE_ROWS before they include this file.
+ *
+ * A tile of the result is PRODUCT_TILE_ROWS rows of PRODUCT_VECS registers. It stays in registers while the sums run over
+ * PRODUCT_INNER factors; between such steps its sums are in dst. Both factors are packed into panels first, so that a tile reads
+ * them sequentially. The left panels have all rows of the strip and stay in the second-level cache; the right panel has the
+ * columns of one tile and stays in the first-level cache. The part of a tile beyond the result is zero in the panels, and is
+ * written to a separate tile. The panels are on the stack (less than 256 KiB), so the caller need not provide memory. */
 
 #define PRODUCT_VECS        2
 #define PRODUCT_COLS        (PRODUCT_VECS * LANES)
 #define PRODUCT_STRIP_TILES (PRODUCT_ROWS / PRODUCT_TILE_ROWS)
 #define PRODUCT_ROWS        (224 / PRODUCT_TILE_ROWS * PRODUCT_TILE_ROWS)
 #define PRODUCT_INNER       192
-/* Elements of a packed column of the left: fours of rows are transposed at once. */
+/* The elements of a packed column of the left factor: a multiple of four, since four rows are transposed at once. */
 #define PRODUCT_LEFT_WIDTH ((PRODUCT_TILE_ROWS + 3) / 4 * 4)
 
 typedef struct product_panels {
     float left[PRODUCT_STRIP_TILES][PRODUCT_INNER * PRODUCT_LEFT_WIDTH];
     float right[PRODUCT_INNER * PRODUCT_COLS];
-    float tile[PRODUCT_TILE_ROWS * PRODUCT_COLS]; /* of which a part is in the result */
+    float tile[PRODUCT_TILE_ROWS * PRODUCT_COLS]; /* a tile that only partly is in the result */
 } __attribute__((aligned(64))) product_panels;
 
 /* -------------------------------------------------------------- panels -- */
 
-/* Rows `i` on of four columns: to[k * width + i] = from[i * stride + k]. */
+/* Transposes 4 x 4 elements: to[k * width + i] = from[i * stride + k]. */
 INLINE void four_transpose(float *to, size_t width, const float *from, size_t stride)
 {
     __m128 a = _mm_loadu_ps(from);
@@ -47,7 +48,7 @@ INLINE void panel_pack_plain(float *panel, size_t width, size_t full, const floa
     }
 }
 
-/* The same where inner_stride is 1 and all rows are there. */
+/* Does the same where inner_stride is 1 and all rows exist. */
 INLINE void panel_pack_transposed(float *panel, size_t width, size_t full, const float *from,
                                   size_t stride, size_t inner)
 {
@@ -79,11 +80,11 @@ INLINE void panel_pack(float *panel, size_t width, size_t full, const float *fro
     }
 }
 
-/* Asks for a share of what panel_pack will read: part `part` of `parts`. */
+/* Prefetches part `part` of `parts` of what panel_pack will read. */
 INLINE void panel_ask(const float *from, size_t stride, size_t inner_stride, size_t count,
                       size_t inner, size_t part, size_t parts)
 {
-    size_t lines  = stride == 1 ? inner : count; /* rows of memory, and how long they are */
+    size_t lines  = stride == 1 ? inner : count; /* rows that are contiguous in memory */
     size_t length = stride == 1 ? count : inner;
     size_t step   = stride == 1 ? inner_stride : stride;
 
@@ -96,14 +97,14 @@ INLINE void panel_ask(const float *from, size_t stride, size_t inner_stride, siz
 
 /* --------------------------------------------------------------- tiles -- */
 
-/* The part of all sums that one packing of both factors gives. */
+/* One step of the sums: the products for which both factors are packed at a time. */
 typedef struct product_step {
     size_t       inner;
     int          is_first, is_last;
-    const float *next; /* what the right's panel is packed from after this one; NULL: nothing */
+    const float *next; /* what is packed next as the right panel; NULL: nothing */
 } product_step;
 
-/* From sums to elements. */
+/* Makes elements of sums, as sherdi_product_element. */
 INLINE vec_f32 vec_product_element(vec_f32 sum, const sherdi_product_args *args,
                                    const float *addend)
 {
@@ -116,8 +117,8 @@ INLINE vec_f32 vec_product_element(vec_f32 sum, const sherdi_product_args *args,
     return vec_canonical(element);
 }
 
-/* Adds the step's products to the sums at `at`, or to zero. Where `is_whole` the tile lies in the result from element
- * `first` on, and the last step makes elements of the sums. */
+/* Adds the step's products to the sums at `at`; the first step adds them to zero. `is_whole`: the tile lies in the result, from
+ * element `first` on, and the last step makes elements of the sums. */
 INLINE void tile_multiply(const sherdi_product_args *args, const float *left, const float *right,
                           const product_step *step, float *at, size_t stride, int is_whole,
                           size_t first)
@@ -168,7 +169,7 @@ static void tile_copy(float *to, size_t to_stride, const float *from, size_t fro
     }
 }
 
-/* A tile that the end of the result cuts. */
+/* Computes a tile that lies only partly in the result. */
 static void tile_run_cut(const sherdi_product_args *args, product_panels *panels, const float *left,
                          size_t first, size_t rows, size_t cols, const product_step *step)
 {
@@ -190,7 +191,7 @@ static void tile_run_cut(const sherdi_product_args *args, product_panels *panels
     }
 }
 
-/* The tiles of `cols` columns, of which the panel of the right has been packed. */
+/* Computes the tiles of the `cols` columns whose right panel has been packed. */
 static void column_run(const sherdi_product_args *args, product_panels *panels, size_t first_row,
                        size_t rows, size_t col, size_t cols, const product_step *step)
 {
@@ -200,7 +201,7 @@ static void column_run(const sherdi_product_args *args, product_panels *panels, 
         const float *left  = panels->left[i / PRODUCT_TILE_ROWS];
 
         if (args->is_symmetric && row >= col + cols) {
-            break; /* this tile and what follows is below the diagonal */
+            break; /* this tile and those that follow are below the diagonal */
         }
         if (step->next != NULL) {
             panel_ask(step->next, args->right_col_stride, args->right_inner_stride, PRODUCT_COLS,

@@ -1,5 +1,5 @@
-/* Adam (Kingma and Ba 2015) adds the decay to the gradient; AdamW (Loshchilov and Hutter 2019) decays the weight itself. Both share a
- * formula and differ in its coefficients. list.h explains the two faces of this file. */
+/* Adam (Kingma and Ba 2015) adds the decay to the gradient; AdamW (Loshchilov and Hutter 2019) decays the weight itself. Both
+ * share a formula and differ in its coefficients. list.h explains the two faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(adam, 3)

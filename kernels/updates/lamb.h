@@ -1,5 +1,5 @@
-/* LAMB (You et al. 2020). Its first sweep only takes the norms of weights and directions. Its second sweep is an element-wise update,
- * whose step is in proportion to the parameter's norm. list.h explains the two faces of this file. */
+/* LAMB (You et al. 2020). Its first sweep only takes the norms of weights and directions. Its second sweep is an element-wise
+ * update, whose step is in proportion to the parameter's norm. list.h explains the two faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(lamb, 3) /* of engine/optimizers/lamb.c */
@@ -52,8 +52,8 @@ REAL_FN void sherdi_lamb_update(const sherdi_lamb_coeffs *c, real grad, real *x)
     x[0] = real_fma(real_of(c->neg_step_size), u, x[0]);
 }
 
-/* The trust ratio, with phi of You et al. 2020 as DeepSpeed has it: ||p|| / ||u||, clamped to min_ratio and max_ratio; 1 when either
- * norm is 0. Roots, quotient and comparisons are in double, and the result is rounded once. NaN stays NaN. */
+/* The trust ratio, with phi of You et al. 2020 as DeepSpeed has it: ||p|| / ||u||, clamped to min_ratio and max_ratio; 1 when
+ * either norm is 0. Roots, quotient and comparisons are in double, and the result is rounded once. NaN stays NaN. */
 SHERDI_FN float sherdi_lamb_ratio(const sherdi_lamb_coeffs *c, const sherdi_norm_acc *param,
                                   const sherdi_norm_acc *update)
 {
