@@ -1,5 +1,5 @@
-/* The objects of the CUDA backend: a device, and lanes that share it. device.c makes devices and their memory,
- * lane.c has lanes, events and the tables. */
+/* The objects of the CUDA backend: a device, and the lanes that share it. device.c creates devices and their memory; lane.c has
+ * lanes, events and the tables; launch.h leads to the kernels. */
 #ifndef SHERDI_KERNELS_CUDA_CUDA_IMPL_H
 #define SHERDI_KERNELS_CUDA_CUDA_IMPL_H
 
@@ -8,11 +8,11 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
-/* Memory that a device gave out. */
+/* An allocation of a device, in a list. */
 typedef struct cuda_memory {
     struct cuda_memory *next;
-    void               *memory; /* aligned, what the caller has */
-    void               *start;  /* what CUDA gave */
+    void               *memory; /* aligned: the caller's pointer */
+    void               *start;  /* CUDA's pointer */
     size_t              len_bytes;
     sherdi_mem         *mem;
     sherdi_mem_purpose  purpose;
@@ -23,14 +23,14 @@ typedef struct cuda_device {
     int         index;
     int         processors;
     char        name[64];
-    atomic_int  lanes; /* the last one to end ends the device */
-    atomic_int  error; /* the first cudaError_t that no call returned; stays */
-    sherdi_mem *mem;   /* of the handles */
+    atomic_int  lanes; /* the last lane to be destroyed frees the device */
+    atomic_int  error; /* the first cudaError_t that was noted; stays */
+    sherdi_mem *mem;   /* account of the handles */
     cudaStream_t
-        stream; /* for clearing fresh memory and for reading the clock; nothing waits on it */
-    pthread_mutex_t lock; /* of what follows */
+        stream; /* for clearing new memory and for reading the clock; no other work is on it */
+    pthread_mutex_t lock; /* guards the members below */
     cuda_memory    *memory;
-    cudaEvent_t     base; /* passed when the host's clock was base_ns */
+    cudaEvent_t     base; /* was passed when the host's clock was base_ns */
     int64_t         base_ns;
 } cuda_device;
 
@@ -38,8 +38,8 @@ typedef struct cuda_lane {
     sherdi_backend base;
     cuda_device   *device;
     cudaStream_t   stream;
-    int            is_own; /* the stream ends with the lane */
-    cudaEvent_t    follow; /* what others wait for; recorded by them */
+    int            is_own; /* the stream is destroyed with the lane */
+    cudaEvent_t    follow; /* for lanes that follow this one: they record it, then wait for it */
     const char    *name;
 } cuda_lane;
 
@@ -48,19 +48,20 @@ struct sherdi_event {
     cudaEvent_t  event;
 };
 
-/** Makes the device the calling thread's and leaves it so. Keeps an error. */
+/** Makes the device the current one of the calling thread, and leaves it so. Notes an error. */
 void sherdi_cuda_enter(cuda_device *device);
-/** Keeps an error for the next wait; the first one stays. */
+/** Notes an error for the next wait. The first error stays; cudaSuccess is not noted. */
 void sherdi_cuda_note(cuda_device *device, cudaError_t error);
-/** What a wait returns: `error` is what CUDA says now. `what` and `name` say who waited for what. */
+/** Notes `error`, then returns OK or, if any error was noted for the device, E_DEVICE. `what` and `name` (may be NULL) say in the
+ *  message what was done. */
 sherd_status sherdi_cuda_result(cuda_device *device, cudaError_t error, const char *what,
                                 const char *name);
 
-/** Fills a lane; the stream as sherdi_device_ops.lane_create says. One that is urgent goes before what computes: it is the
- *  world's, whose work other ranks wait for. */
+/** Creates a lane; `stream` is as in sherdi_device_ops.lane_create. An urgent lane gets the highest priority, before lanes that
+ *  compute: it is the world's lane, and other ranks wait for its work. */
 sherd_status sherdi_cuda_lane_make(cuda_device *device, const char *name, void *stream,
                                    int is_urgent, sherdi_mem *mem, sherdi_backend **out);
-/** No lane is left. */
+/** Frees a device that has no lanes, and all its memory. */
 void sherdi_cuda_device_free(cuda_device *device);
 
 sherd_status sherdi_cuda_alloc(sherdi_backend *lane, sherdi_mem *mem, sherdi_mem_purpose purpose,

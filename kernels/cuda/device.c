@@ -1,4 +1,4 @@
-/* CUDA devices: what there are, their memory, their clock. See cuda_impl.h, then lane.c. */
+/* CUDA devices: which exist, their memory, their clock. Read cuda_impl.h before, then lane.c. */
 #include "kernels/cuda/cuda_impl.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/devices.h"
@@ -10,14 +10,16 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The difference of two events is a float of milliseconds: below this age it is good to a microsecond. */
+/* CUDA gives the time between two events as a float of milliseconds, which is exact to a microsecond while the base is younger
+ * than this. */
 #define BASE_AGE_NS   ((int64_t)4000000000)
 #define BASE_TRIES    4
 #define BASE_EXACT_NS 200000
 
 /* --------------------------------------------------------------- errors -- */
 
-/* CUDA keeps the last error of a thread, which is for whoever asks next: it was ours and is known. */
+/* Returns an error and removes it from the thread. CUDA keeps a thread's last error for the next caller that asks, and this error
+ * is known already. */
 static cudaError_t error_take(cudaError_t error)
 {
     if (error != cudaSuccess) {
@@ -59,7 +61,7 @@ sherd_status sherdi_cuda_result(cuda_device *device, cudaError_t error, const ch
 
 /* --------------------------------------------------------------- memory -- */
 
-/* As CUDA gives it. A length that it does not even try counts as memory that is not there. */
+/* Allocates. For some lengths CUDA does not even try and returns cudaErrorInvalidValue; this too counts as missing memory. */
 static cudaError_t memory_get(sherdi_memory_kind kind, size_t len_bytes, void **start)
 {
     cudaError_t error = error_take(kind == SHERDI_MEMORY_PINNED
@@ -74,7 +76,8 @@ static cudaError_t memory_put(sherdi_memory_kind kind, void *start)
     return error_take(kind == SHERDI_MEMORY_PINNED ? cudaFreeHost(start) : cudaFree(start));
 }
 
-/* At a multiple of SHERD_ALIGN_BYTES: large pieces are, others may need a second try with room to move. */
+/* Allocates at a multiple of SHERD_ALIGN_BYTES. Large allocations are there at once; others may need a second try with room to
+ * align. */
 static cudaError_t memory_get_aligned(cuda_memory *memory)
 {
     size_t      len_bytes = memory->len_bytes > 0 ? memory->len_bytes : 1;
@@ -97,7 +100,7 @@ static cudaError_t memory_get_aligned(cuda_memory *memory)
     return error;
 }
 
-/* On a stream on which nothing else is: other lanes' work goes on. */
+/* Clears memory on the device's own stream, so that it does not wait for the work of lanes. */
 static cudaError_t memory_clear(cuda_device *device, const cuda_memory *memory)
 {
     cudaError_t error;
@@ -189,8 +192,8 @@ void sherdi_cuda_free(sherdi_backend *lane, void *memory)
 
 /* ---------------------------------------------------------------- clock -- */
 
-/* The stream is idle, so the event is passed when the host has waited for it. Who loses the processor in between tries
- * again, and keeps what it has after some tries. With the lock held. */
+/* Records `base` and the host's clock at the same time. The stream is idle, so the event is passed when the host has waited for
+ * it. If the thread was preempted in between, it tries again, and after some tries it keeps what it has. Call with the lock held. */
 static cudaError_t base_take(cuda_device *device)
 {
     cudaError_t error    = cudaSuccess;
@@ -367,7 +370,8 @@ static void cuda_describe(int index, char *text, size_t text_bytes)
                    prop.totalGlobalMem >> 20, prop.major, prop.minor);
 }
 
-/* Neither number nor order: CUDA_VISIBLE_DEVICES may name the same device by both and by its UUID. */
+/* A hash of the UUID: numbers and their order do not identify a device, since CUDA_VISIBLE_DEVICES may name the same device by
+ * another number or by its UUID. */
 static uint64_t cuda_identity(int index)
 {
     struct cudaDeviceProp prop;

@@ -1,25 +1,25 @@
-/* What the kernels share: vectors of four elements of any type, tiles, sums over a block's threads, launches.
+/* What all kernels share: vectors of four elements of any type, sums over the threads of a thread block, launches.
  *
- * A type is known at run time and the same for all threads: choosing a load by it is a predicate, and one
- * kernel serves all types. Loads of several vectors are issued before the first one is used. */
+ * Element types are known at run time and are the same for all threads. So choosing a load by the type is a predicate, and one
+ * kernel serves all types. Kernels issue the loads of several vectors before they use the first one. */
 #ifndef SHERDI_KERNELS_CUDA_ELEMENTS_CUH
 #define SHERDI_KERNELS_CUDA_ELEMENTS_CUH
 
 #include "kernels/cuda/launch.h"
 
-/* Of every kernel but lamb_ratios. */
+/* Threads of a thread block, for every kernel. */
 #define BLOCK_THREADS 256
 #define BLOCK_WARPS   (BLOCK_THREADS / 32)
 #define ALL_LANES     0xffffffffu
 /* Elements of one access: 16 bytes of fp32, 8 of the others. */
 #define VECTOR_ELEMS 4
 
-/* Indices fit size_t; integers that atomics add are of this type, which has 64 bits here and on the host. */
+/* The type of integers that atomics add: 64 bits, on the device and on the host. Indices are size_t. */
 typedef unsigned long long bin_t;
 
 /* ----------------------------------------------------------- elements -- */
 
-/* The bits of four elements; of a 16-bit type in the first two words. */
+/* The bits of four elements; those of a 16-bit type are in the first two words. */
 typedef uint4 packed4;
 
 static inline __device__ packed4 packed_load(const void *array, sherd_dtype dtype, size_t index)
@@ -43,7 +43,7 @@ static inline __device__ float half_widen(uint32_t bits, sherd_dtype dtype)
                                : sherdi_cast_f16_f32((uint16_t)bits);
 }
 
-/* One branch for the four of them. */
+/* One branch serves all four elements. */
 static inline __device__ float4 packed_widen(packed4 x, sherd_dtype dtype)
 {
     if (dtype == SHERD_F32) {
@@ -72,7 +72,7 @@ static inline __device__ uint32_t pair_of(uint16_t low, uint16_t high)
     return low | (uint32_t)high << 16;
 }
 
-/* Four elements, rounded to `dtype`, at a multiple of their size. */
+/* Stores four elements, rounded to `dtype`, at a multiple of their size. */
 static inline __device__ void vector_store(void *array, sherd_dtype dtype, size_t index, float4 x)
 {
     if (dtype == SHERD_F32) {
@@ -103,13 +103,13 @@ static inline __device__ void element_store(void *array, sherd_dtype dtype, size
     }
 }
 
-/* To the nearest value that `dtype` has. */
+/* Rounds to the nearest value of `dtype`. */
 static inline __device__ float element_round(float x, sherd_dtype dtype)
 {
     return dtype == SHERD_F32 ? x : half_widen(half_narrow(x, dtype), dtype);
 }
 
-/* Whether element 0 of an array is where vectors may start. */
+/* Returns whether vectors may start at element 0 of an array. */
 static inline int is_vector_start(const void *array, sherd_dtype dtype)
 {
     return (uintptr_t)array % (VECTOR_ELEMS * (dtype == SHERD_F32 ? 4 : 2)) == 0;
@@ -117,7 +117,7 @@ static inline int is_vector_start(const void *array, sherd_dtype dtype)
 
 /* ----------------------------------------------------------- sums -- */
 
-/* The sum over the lanes of a group, in all of them. */
+/* Returns the sum over the threads of a group of `group` neighbours in a warp, to each of them. All threads of the warp call it. */
 static inline __device__ bin_t lanes_sum(bin_t x, int group)
 {
     for (int by = group / 2; by > 0; by /= 2) {
@@ -126,8 +126,8 @@ static inline __device__ bin_t lanes_sum(bin_t x, int group)
     return x;
 }
 
-/* Adds every thread's share to *sum, modulo 2^64: one atomic per block, of integers. All threads of the
- * block call it, once in a kernel. */
+/* Adds every thread's share to *sum, modulo 2^64, by one atomic addition of integers per thread block. All threads of the thread
+ * block call it. A second call in a kernel needs a barrier before. */
 static inline __device__ void block_sum(bin_t share, bin_t *sum)
 {
     __shared__ bin_t warps[BLOCK_WARPS];
@@ -166,20 +166,20 @@ static void kernel_launch(void (*kernel)(P...), size_t blocks, sherdi_cuda_targe
 #else
     void *pointers[] = {(void *)&args...};
 
-    /* Not <<<>>>: its error would be asked for by cudaGetLastError, which may have one of the caller's. */
+    /* Not <<<>>>: its error would come from cudaGetLastError, which may return an error of the caller instead. */
     sherdi_cuda_launched(target.backend,
                          cudaLaunchKernel((const void *)kernel, dim3((unsigned)blocks),
                                           dim3(BLOCK_THREADS), pointers, 0, target.stream));
 #endif
 }
 
-/* Blocks that are resident at once, when `each` fit a processor; the tiles are theirs in turn. */
+/* Returns the thread blocks that are resident at once when `each` fit on a processor. They take the tiles in turn. */
 static inline size_t blocks_of_machine(sherdi_cuda_target target, int each)
 {
     return (size_t)target.processors * (size_t)each;
 }
 
-/* No more than there are tiles. */
+/* Returns the same, but no more than there are tiles. */
 static inline size_t blocks_of(sherdi_cuda_target target, int each, size_t count, size_t tile)
 {
     size_t tiles = count / tile + (count % tile != 0);

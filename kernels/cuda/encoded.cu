@@ -1,19 +1,19 @@
-/* What a state that is stored in encodings needs of a device: the element-wise updates over it, its values as fp32 and back,
- * its fingerprint. encoded.cuh has how; LAMB's norms of it are in lamb.cu.
+/* The kernels of a state that is stored in encodings: element-wise updates, decoding to fp32 and encoding, the fingerprint.
+ * encoded.cuh has the conversions and says what a thread owns; LAMB's norms are in lamb.cu.
  *
- * update_encoded_kernel  256 threads with one vector each; the formulas want processors more than memory does, so what
- *                        hides latencies is threads rather than loads ahead.
- * Nothing here reads what a span does not cover. */
+ * update_encoded_kernel  256 threads with one vector each. The formulas load the processors more than the memory, so many threads
+ *                        hide latencies here, rather than loads ahead.
+ * No kernel here reads elements that no span covers. */
 #include "kernels/cuda/encoded.cuh"
 #include "kernels/cuda/updates.cuh"
 
-/* On a processor. */
-#define ENCODED_BLOCKS(parts) ((parts) < 3 ? 4 : 3) /* for which there are registers */
+/* Thread blocks on a processor. */
+#define ENCODED_BLOCKS(parts) ((parts) < 3 ? 4 : 3) /* as many as registers allow */
 #define VALUES_BLOCKS         4
 
 /* --------------------------------------------------------------- updates -- */
 
-/* The walk's operation; as update of update.cu. */
+/* The operation of the walk, like `update` in update.cu. */
 template <typename Rule> struct update_encoded {
     typedef typename Rule::coeffs coeffs;
 
@@ -53,7 +53,7 @@ template <typename Rule> struct update_encoded {
         }
     }
 
-    /* The parameter and the fingerprint are made of what the master has become. */
+    /* Makes the parameter and the fingerprint of the master as it is stored. */
     __device__ void finish(const span_view &view, size_t at, unsigned mine, const float *master)
     {
         if (arrays.param != NULL && mine == 15 && arrays.is_vector) {
@@ -71,7 +71,7 @@ template <typename Rule> struct update_encoded {
         }
     }
 
-    /* The master first, which tells the signs of another part anew: so each part's bits are there for a short time alone. */
+    /* Stores the master first, since this gives the new signs of another part. So the bits of each part live only a short time. */
     __device__ void vector(unsigned mine, const span_view &view, size_t at)
     {
         encoded_vector<Rule::PARTS> x;
@@ -128,7 +128,7 @@ extern "C" void sherdi_cuda_update_encoded(const sherdi_backend *backend, sherdi
 
 /* ---------------------------------------------------------------- values -- */
 
-/* One part, and its ties where another has them. FP8 is never number 0. */
+/* The arrays for one part alone, with the part that has its ties, if any. FP8 is never part 0 here (encoded.cuh). */
 static encoded_arrays values_arrays(const sherdi_encoded *part)
 {
     int is_fp8 = part->encoding == SHERDI_ENCODING_FP8 || part->encoding == SHERDI_ENCODING_UFP8;
@@ -149,7 +149,7 @@ static encoded_arrays values_arrays(const sherdi_encoded *part)
 
 #define VALUES_PARTS 2
 
-/* Element `first` of the part is values[0]. */
+/* values[0] is element `first` of the part. */
 static void __global__ __launch_bounds__(BLOCK_THREADS, VALUES_BLOCKS)
     decode_kernel(const __grid_constant__ encoded_arrays arrays, float *values, size_t first,
                   size_t count, int is_vector)
@@ -171,8 +171,8 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, VALUES_BLOCKS)
     }
 }
 
-/* Which elements of a vector are written: where something belongs to a chunk as a whole, the others of a chunk that is
- * touched too, as they are. */
+/* Returns which elements of a vector are written. Where chunks have a plane or a scale, these are all elements of each chunk that
+ * is touched; elements outside the range keep their values. */
 static inline __device__ unsigned written_of(const encoded_arrays &arrays, size_t at, size_t first,
                                              size_t last)
 {
@@ -207,7 +207,7 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, VALUES_BLOCKS)
     const bool   is_second = arrays.parts[0].data == NULL;
     const size_t last      = first + count;
 
-    /* the same for a whole warp */
+    /* the loop's condition is the same for all threads of a warp */
     for (size_t tile = first / ENCODED_TILE_ELEMS * ENCODED_TILE_ELEMS +
                        (size_t)blockIdx.x * ENCODED_TILE_ELEMS;
          tile < last; tile += (size_t)gridDim.x * ENCODED_TILE_ELEMS) {
@@ -231,7 +231,7 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, VALUES_BLOCKS)
     }
 }
 
-/* Whether vectors of the part and of values that begin at its element `first` are aligned alike. */
+/* Returns whether `values`, which begin at element `first` of the part, are aligned where the part's vectors are. */
 static int values_are_vector(const float *values, size_t first)
 {
     return ((uintptr_t)values - first * sizeof(float)) % 16 == 0;

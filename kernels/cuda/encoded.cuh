@@ -1,12 +1,12 @@
-/* Parts of a state between how they are stored (kernels/encoding.h) and fp32, four elements of a thread at a time:
- * 16 threads that follow each other have a chunk of 64 elements. What belongs to the chunk as a whole (the largest
- * magnitude, the plane of ties) they make by shuffles, and the one that has its first element stores it.
+/* Decodes and encodes parts of a state (kernels/encoding.h). A thread has four elements at a time, and 16 neighbouring threads
+ * have a chunk of 64 elements. These 16 threads make what the chunk has as a whole (the largest magnitude, the plane of ties) by
+ * shuffles, and the thread with the first element stores it. encoded.cu and lamb.cu use this.
  *
- * An encoding is known at run time and the same for all threads, as a type is (elements.cuh). Of the parts, number 0 is no FP8
- * and the others are not BESIDE: so less is compiled.
+ * Like element types (elements.cuh), encodings are known at run time and are the same for all threads. Part 0 is never FP8, and
+ * the other parts are never BESIDE, so less code is compiled.
  *
- * Of a vector that is whole, in arrays that are aligned, each part is one load and one store: 16 bytes of fp32, 8 of a
- * 16-bit encoding, 4 of FP8, whose chunks of 68 bytes allow no more. Else elements come and go one by one. */
+ * For a whole vector in aligned arrays, each part takes one load and one store: 16 bytes of fp32, 8 of a 16-bit encoding, 4 of
+ * FP8, whose chunks of 68 bytes allow no more. Otherwise elements are loaded and stored one by one. */
 #ifndef SHERDI_KERNELS_CUDA_ENCODED_CUH
 #define SHERDI_KERNELS_CUDA_ENCODED_CUH
 
@@ -19,34 +19,34 @@
 
 static_assert(CHUNK_THREADS == 16, "half a warp has a chunk");
 
-/* A part as it is stored, or none. */
+/* A part as it is stored, or no part. */
 typedef struct encoded_part {
-    unsigned char  *data; /* NULL: there is none */
+    unsigned char  *data; /* NULL: no part */
     sherdi_encoding encoding;
-    unsigned        width;    /* bytes of an element, */
-    unsigned        more;     /* ... and of what a chunk has behind its elements */
-    int             has_ties; /* its signs are another's ties: masked when read, kept when it is
-                                 written alone */
-    sherdi_random   random;   /* of rounding */
+    unsigned        width;    /* bytes of an element */
+    unsigned        more;     /* bytes of the plane or scale behind a chunk's elements */
+    int             has_ties; /* its signs are the ties of part 0: masked when it is read, kept when
+                                 it is written alone */
+    sherdi_random   random;   /* for rounding */
 } encoded_part;
 
-/* What a kernel has of the parts of a state and the arrays beside them. */
+/* The parts of a state and the arrays beside them, as a kernel takes them. */
 typedef struct encoded_arrays {
     const void  *grad; /* may be NULL */
     sherd_dtype  grad_dtype;
     encoded_part parts[SHERDI_UPDATE_MOST_PARTS];
-    uint16_t    *beside; /* of parts[0] that is BESIDE or BESIDE_PLANE: its parameter; else NULL */
-    void        *param;  /* a parameter that is rounded from parts[0]; may be NULL */
+    uint16_t    *beside; /* the parameter, where parts[0] is BESIDE or BESIDE_PLANE; else NULL */
+    void        *param;  /* otherwise the parameter, which is rounded from parts[0]; may be NULL */
     sherd_dtype  param_dtype;
-    int          is_random; /* how is rounded: at random, or to nearest */
+    int          is_random; /* 1: round at random; 0: to nearest */
     int          is_vector;
 } encoded_arrays;
 
-/* A thread's vector: bits as they are stored. */
+/* A thread's vector: its bits as they are stored. */
 template <int PARTS> struct encoded_vector {
-    unsigned mine; /* which of the four elements, as bits; 0: none */
+    unsigned mine; /* bit i: element i of the four is in the range */
     packed4  grad;
-    packed4  parts[PARTS]; /* of FP8 the codes and the chunk's scale; of BESIDE the rests and the
+    packed4  parts[PARTS]; /* FP8: the codes and the chunk's scale; BESIDE: the rests and the
                               parameter */
 };
 
@@ -68,7 +68,7 @@ static inline encoded_part encoded_part_of(const void *data, sherdi_encoding enc
     return part;
 }
 
-/* FP8 has whole words; fp32 behind a plane of ties may be at an odd multiple of eight bytes. */
+/* FP8 chunks are whole words. fp32 behind a plane of ties may lie at an odd multiple of eight bytes. */
 static inline int encoded_part_is_vector(const encoded_part *part)
 {
     return (uintptr_t)part->data % (part->width == 1 ? 4 : 8) == 0;
@@ -84,7 +84,7 @@ static inline void encoded_arrays_finish(encoded_arrays *a)
     }
 }
 
-/* What an update has, or LAMB's norms. */
+/* The arrays of an update, or of LAMB's norms. */
 static inline encoded_arrays encoded_arrays_of(const sherdi_update_args *args, int num_parts)
 {
     encoded_arrays a = {};
@@ -125,7 +125,7 @@ static inline __device__ unsigned char *part_at(const encoded_part &part, size_t
     return part.data + at * part.width + at / SHERD_CHUNK_ELEMS * part.more;
 }
 
-/* What belongs to the chunk as a whole. */
+/* Returns the address of the chunk's plane or scale. */
 static inline __device__ unsigned char *part_chunk_at(const encoded_part &part, size_t at)
 {
     size_t chunk = at / SHERD_CHUNK_ELEMS;
@@ -143,7 +143,7 @@ static inline __device__ bool is_whole(const encoded_arrays &a, size_t at, unsig
     return mine == 15 && at % VECTOR_ELEMS == 0 && a.is_vector;
 }
 
-/* Elements of a vector that is in a range; all that is not mine is zero. */
+/* Loads the elements of a vector that `mine` names; the other bits are zero. */
 template <int PARTS>
 static inline __device__ void encoded_load(const encoded_arrays &a, size_t at, unsigned mine,
                                            encoded_vector<PARTS> *x)
@@ -176,7 +176,7 @@ static inline __device__ void encoded_load(const encoded_arrays &a, size_t at, u
     }
 }
 
-/* One part of a vector, as it is stored. */
+/* Stores one part of a vector; the thread with a chunk's first element also stores an FP8 scale. */
 static inline __device__ void part_store(const encoded_arrays &a, const encoded_part &part,
                                          size_t at, unsigned mine, packed4 x)
 {
@@ -188,7 +188,7 @@ static inline __device__ void part_store(const encoded_arrays &a, const encoded_
 
 /* ----------------------------------------------------------- ties -- */
 
-/* Which of four rests are ties. */
+/* Returns which of four rests are ties, as bits. */
 static inline __device__ unsigned ties_of(packed4 x)
 {
     unsigned ties = 0;
@@ -200,13 +200,13 @@ static inline __device__ unsigned ties_of(packed4 x)
     return ties;
 }
 
-/* The ties of a chunk's plane that are a thread's. */
+/* Returns the four bits of a chunk's plane that belong to a thread's elements. */
 static inline __device__ unsigned plane_get(const encoded_part &part, size_t at)
 {
     return part_chunk_at(part, at)[at % SHERD_CHUNK_ELEMS / 8] >> at % 8 & 15u;
 }
 
-/* All threads of the warp. */
+/* Stores a chunk's plane. All threads of the warp call it. */
 static inline __device__ void plane_set(const encoded_part &part, size_t at, unsigned mine,
                                         unsigned ups)
 {
@@ -220,7 +220,7 @@ static inline __device__ void plane_set(const encoded_part &part, size_t at, uns
     }
 }
 
-/* One element in 2^16 is a tie. */
+/* Corrects the masters at ties; one element in 2^16 is a tie. */
 template <int PARTS>
 static inline __device__ void ties_decode(const encoded_arrays &a, size_t at,
                                           const encoded_vector<PARTS> &x, float *master)
@@ -290,7 +290,7 @@ static inline __device__ void beside_decode(packed4 x, float *out)
     }
 }
 
-/* All parts as fp32. */
+/* Decodes all parts to fp32. */
 template <int PARTS>
 static inline __device__ void encoded_decode(const encoded_arrays &a, size_t at,
                                              const encoded_vector<PARTS> &x,
@@ -321,7 +321,7 @@ static inline __device__ uint32_t random_of(const encoded_part &part, uint64_t i
     return sherdi_random_bits(part.random, sherdi_mix_key(index));
 }
 
-/* Bits of `old` where `kept` has them. */
+/* Takes the bits of `old` where `kept` is set, else those of `bits`. */
 static inline __device__ uint32_t blend(uint32_t old, uint32_t bits, uint32_t kept)
 {
     return (old & kept) | (bits & ~kept);
@@ -351,7 +351,7 @@ static inline __device__ packed4 bf16_encode(const encoded_part &part, const flo
                       blend(old.y, pair_of(codes[2], codes[3]), kept), 0, 0);
 }
 
-/* All threads of the warp. */
+/* Returns the scale of the thread's chunk. All threads of the warp call it. */
 static inline __device__ float chunk_scale(const float *x, unsigned mine)
 {
     uint32_t most = 0;
@@ -370,7 +370,7 @@ static inline __device__ float chunk_scale(const float *x, unsigned mine)
     return sherdi_fp8_scale(most);
 }
 
-/* All threads of the warp. */
+/* All threads of the warp call it. */
 static inline __device__ packed4 fp8_encode(const encoded_part &part, const float *x,
                                             uint64_t index, bool is_random, unsigned mine)
 {
@@ -390,7 +390,7 @@ static inline __device__ packed4 fp8_encode(const encoded_part &part, const floa
     return make_uint4(codes, sherdi_bits_f32(scale), 0, 0);
 }
 
-/* *ups: which of four ties are the ones with the larger bits. */
+/* *ups: which of the four elements are ties with the larger bits (sherdi_beside.is_up). */
 static inline __device__ packed4 beside_encode(const float *x, unsigned *ups)
 {
     sherdi_beside beside[VECTOR_ELEMS];
@@ -407,8 +407,8 @@ static inline __device__ packed4 beside_encode(const float *x, unsigned *ups)
                       pair_of(beside[2].param, beside[3].param));
 }
 
-/* Number 0, from fp32 to where it is stored; x becomes what it is there. `index` is the first element's, `old` has the signs
- * that are kept. All threads of the warp. Returns which elements set the sign of the part that has the ties. */
+/* Encodes and stores part 0; x becomes the values as they are stored. `index` is the first element's global index, and `old` has
+ * the signs that are kept. Returns which elements set their sign in the part that has the ties. All threads of the warp call it. */
 static inline __device__ unsigned master_store(const encoded_arrays &a, size_t at, uint64_t index,
                                                float *x, unsigned mine, packed4 old)
 {
@@ -432,7 +432,7 @@ static inline __device__ unsigned master_store(const encoded_arrays &a, size_t a
     return ups;
 }
 
-/* Another. */
+/* Encodes and stores another part. All threads of the warp call it. */
 static inline __device__ void moment_store(const encoded_arrays &a, const encoded_part &part,
                                            size_t at, uint64_t index, const float *x, unsigned mine,
                                            packed4 old)
@@ -449,8 +449,8 @@ static inline __device__ void moment_store(const encoded_arrays &a, const encode
 
 /* ----------------------------------------------------------- ranges -- */
 
-/* A range of a tile of ENCODED_TILE_ELEMS, a vector a thread. op.vector(mine, view, at) is called by whole warps, threads without
- * an element of the range among them. */
+/* Does a range of a tile of ENCODED_TILE_ELEMS, with one vector for each thread. Whole warps call op.vector(mine, view, at),
+ * including threads without an element of the range (mine is 0). */
 template <typename Op>
 static inline __device__ void range_chunks(Op &op, const span_view &view, size_t tile_first,
                                            size_t low, size_t high)

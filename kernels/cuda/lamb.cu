@@ -1,9 +1,12 @@
-/* LAMB's first sweep: both norms of every parameter of a block. A thread block owns the chunks that start in its tiles of 4096
- * elements of the block; chunks count from their span's start. A warp takes eight chunks at once: it loads
- * them as vectors, makes directions, lays weights and directions down as 16 rows in shared memory and sums row by
- * row. Bins of the parameter at hand are the thread block's, in shared memory; they go to norms[] when the
- * next parameter comes, so one atomic per bin, thread block and parameter. 37 KiB shared.
- * One kernel takes a state in fp32, another one in encodings. The ratios that follow are a thread each. */
+/* LAMB's first sweep, which takes both norms of every parameter of a block, and the trust ratios.
+ *
+ * A thread block owns the chunks that start in its tiles of 4096 elements of the block; chunks count from their span's start. A
+ * warp takes eight chunks at once: it loads them as vectors, makes the directions, writes weights and directions to shared memory
+ * as 16 rows, and sums row by row (norms.cuh). The thread block keeps the bins of the current parameter in shared memory and adds
+ * them to norms[] when the next parameter comes. So there is one atomic addition per bin, thread block and parameter. 37 KiB of
+ * shared memory. Sums are sums of integers, so the launch shape does not show.
+ *
+ * One kernel takes a state in fp32, another one an encoded state. For the ratios, a thread takes a parameter. */
 #include "kernels/cuda/encoded.cuh"
 #include "kernels/cuda/norms.cuh"
 #include "kernels/cuda/updates.cuh"
@@ -16,11 +19,12 @@ static_assert(NORM_TILE_ELEMS == BLOCK_WARPS * NORM_WARP_CHUNKS * SHERD_CHUNK_EL
               "a warp has one turn per tile");
 static_assert(sizeof(sherdi_lamb_norms) == 2 * NORM_WORDS * sizeof(bin_t), "two accumulators");
 
-/* Where gradients, weights and moments come from: a vector, whole or as much of it as `mine` says, and what its parts are. */
+/* A source of gradients, weights and moments: it loads a vector, whole or only the elements in `mine`, and gives the values of
+ * its parts. */
 struct plain_source {
     enum {
         AHEAD  = 2, /* vectors that a thread loads before it uses the first */
-        BLOCKS = 3, /* on a processor */
+        BLOCKS = 3, /* thread blocks on a processor */
     };
     typedef update_arrays             arrays;
     typedef update_loaded<LAMB_PARTS> loaded;
@@ -88,9 +92,9 @@ template <typename Source> struct norms_op {
     const typename Source::arrays &arrays;
     const sherdi_lamb_coeffs      *groups;
     sherdi_lamb_norms             *norms;
-    unsigned char                 *rows;      /* of this warp */
+    unsigned char                 *rows;      /* of this warp, in shared memory */
     bin_t                         *bins;      /* of the thread block: 2 * NORM_WORDS */
-    bin_t                         *warp_bins; /* of this lane's half: weights or directions */
+    bin_t                         *warp_bins; /* of this half of the warp: weights or directions */
     int32_t                        param;
     sherdi_lamb_coeffs             c;
     norm_cache                     cache;
@@ -123,7 +127,7 @@ template <typename Source> struct norms_op {
         *(float4 *)(at + NORM_WARP_CHUNKS * ROW_F32_BYTES) = u;
     }
 
-    /* Of the first `count` elements, the rest zero. */
+    /* Writes the weights and directions of a vector's first `count` elements to the rows; the rest is zero. */
     __device__ void vector_store_rows(unsigned vector, size_t at, const loaded &x, size_t count)
     {
         float4 grad = packed_widen(x.grad, arrays.grad_dtype);
@@ -142,7 +146,7 @@ template <typename Source> struct norms_op {
         row_store(vector, all[0], u);
     }
 
-    /* Lays down the weights and directions of `count` elements from `first`, at most eight chunks. */
+    /* Writes the weights and directions of `count` elements from `first` to the rows, at most eight chunks. */
     __device__ void rows_fill(size_t first, size_t count)
     {
         const size_t all = NORM_WARP_CHUNKS * SHERD_CHUNK_ELEMS;
@@ -186,7 +190,7 @@ template <typename Source> struct norms_op {
 
         (void)tile_first;
         if (chunk >= end) {
-            return; /* the whole warp */
+            return; /* with the whole warp */
         }
         end   = end - chunk < NORM_WARP_CHUNKS ? end : chunk + NORM_WARP_CHUNKS;
         elems = end * SHERD_CHUNK_ELEMS < elems ? end * SHERD_CHUNK_ELEMS : elems;
@@ -242,7 +246,7 @@ extern "C" void sherdi_cuda_lamb_norms(const sherdi_backend     *backend,
     }
 }
 
-/* One thread per parameter. */
+/* A thread makes the ratio of one parameter. */
 static void __global__ __launch_bounds__(BLOCK_THREADS)
     lamb_ratios_kernel(const __grid_constant__ sherdi_lamb_ratio_args args)
 {

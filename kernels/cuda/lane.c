@@ -1,9 +1,9 @@
-/* Lanes and events of a CUDA device, and the tables: every slot makes its device current, queues, and keeps what
- * CUDA says against it for the next wait. Kernels are in update.cu, encoded.cu, lamb.cu, norm.cu, move.cu. */
+/* Lanes and events of a CUDA device, and the tables. Every entry makes its device current, queues its work, and notes an error of
+ * CUDA for the next wait. Kernels are in update.cu, encoded.cu, lamb.cu, norm.cu, move.cu and product.cu. */
 #include "kernels/cuda/cuda_impl.h"
 #include "kernels/cuda/launch.h"
 
-/* Headers alone, and nothing but a test of a pointer where no profiler is there. */
+/* NVTX consists of headers only. Without a profiler its calls only test a pointer. */
 #if defined(__has_include)
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
@@ -17,7 +17,7 @@
 static const sherdi_kernel_ops KERNELS;
 static const sherdi_device_ops DEVICE;
 
-/* The lane of a call, on its device. */
+/* Returns the lane of a call, and makes its device current. */
 static const cuda_lane *lane_enter(const sherdi_backend *backend)
 {
     const cuda_lane *lane = (const cuda_lane *)backend;
@@ -118,7 +118,7 @@ static void cuda_lane_destroy(sherdi_backend *backend)
     }
 }
 
-/* Two threads may record the event of one lane before either waits for it: both then wait for the later. */
+/* Two threads may record the event of one lane before either of them waits for it. Both then wait for the later record. */
 static void cuda_lane_follow(const sherdi_backend *backend, const sherdi_backend *other)
 {
     const cuda_lane *after = lane_enter(other);
@@ -155,7 +155,7 @@ static void cuda_lane_dlpack(const sherdi_backend *lane, int32_t *type_out, int3
     *id_out   = ((const cuda_lane *)lane)->device->index;
 }
 
-/* For the process, whoever asked first. */
+/* Access between two devices is enabled for the whole process. It may have been enabled before, by another caller. */
 static int cuda_device_reach(const sherdi_backend *backend, const sherdi_backend *other)
 {
     const cuda_lane *lane  = lane_enter(backend);
@@ -175,7 +175,7 @@ static int cuda_device_reach(const sherdi_backend *backend, const sherdi_backend
     return is_on && (error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled);
 }
 
-/* A capture in global mode forbids every thread to wait, ask or allocate but those that are in relaxed mode. */
+/* While a stream is captured in global mode, every thread that is not in relaxed mode is forbidden to wait, query or allocate. */
 static void cuda_thread_begin(const sherdi_backend *backend)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -246,7 +246,7 @@ static void cuda_lane_follow_event(const sherdi_backend *backend, const sherdi_e
     sherdi_cuda_note(lane->device, cudaStreamWaitEvent(lane->stream, event->event, 0));
 }
 
-/* A failed device is done with everything: its waits say why. */
+/* On a failed device every event counts as done; the next wait returns the error. */
 static int cuda_event_is_done(const sherdi_event *event)
 {
     cudaError_t error;
@@ -254,7 +254,7 @@ static int cuda_event_is_done(const sherdi_event *event)
     sherdi_cuda_enter(event->device);
     error = cudaEventQuery(event->event);
     if (error == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* it counts as the thread's last error */
+        (void)cudaGetLastError(); /* "not ready" would stay the thread's last error */
         return 0;
     }
     sherdi_cuda_note(event->device, error);
@@ -269,7 +269,7 @@ static sherd_status cuda_event_wait(const sherdi_event *event)
 
 /* -------------------------------------------------------------- kernels -- */
 
-/* Memory that CUDA does not know: the caller's malloc. */
+/* Returns whether CUDA does not know the memory, such as the caller's malloc. */
 static int memory_is_plain(const void *memory)
 {
     struct cudaPointerAttributes attributes;
@@ -281,8 +281,8 @@ static int memory_is_plain(const void *memory)
     return attributes.type == cudaMemoryTypeUnregistered;
 }
 
-/* Where the device can read plain memory itself, CUDA may leave a copy of it for later: the caller need not
- * know. */
+/* Where the device can read plain host memory itself, CUDA may copy it later. The call waits for such copies, so the caller need
+ * not know. */
 static void cuda_copy(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes)
 {
     const cuda_lane *lane = lane_enter(backend);
@@ -307,7 +307,7 @@ static void cuda_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_
     }
 }
 
-/* cudaMemsetAsync of pinned memory is in the stream's order too. */
+/* cudaMemsetAsync keeps the stream's order for pinned memory too. */
 static void cuda_fill(const sherdi_backend *backend, void *dst, int byte, size_t len_bytes)
 {
     const cuda_lane *lane = lane_enter(backend);

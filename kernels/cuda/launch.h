@@ -1,9 +1,9 @@
-/* Between lane.c, in C, and the kernels, in .cu: the slots of sherdi_kernel_ops that run a kernel. A slot is
- * asynchronous, looks at nothing that its contract promises, makes the device the calling thread's, and keeps what
- * the launch said against it for the next wait.
+/* The entries of sherdi_kernel_ops that run a kernel: defined in the .cu files, called through the table in lane.c, which is in
+ * C. Each is asynchronous. It relies on its contract without checks, makes the device the current one of the calling thread, and
+ * notes an error of the launch for the next wait.
  *
- * Pointers to device memory are never followed here: how many elements the spans have is found on the device. So
- * grids have the size of the machine (at most) and blocks take tiles in turn. */
+ * The host never follows pointers to device memory: the number of elements in the spans is found on the device. So grids are at
+ * most as large as the machine, and thread blocks take tiles in turn. */
 #ifndef SHERDI_KERNELS_CUDA_LAUNCH_H
 #define SHERDI_KERNELS_CUDA_LAUNCH_H
 
@@ -13,31 +13,31 @@
 
 #include "kernels/backend.h"
 
-/* Sources and further destinations of one reduction that need not be equally spaced. */
+/* The most further destinations of one reduction, and the most sources that need not be equally spaced. */
 #define SHERDI_CUDA_POINTERS 64
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Where a slot launches. */
+/* Where a kernel is launched. */
 typedef struct sherdi_cuda_target {
     const sherdi_backend *backend;
     cudaStream_t          stream;
     int                   processors; /* of the device */
 } sherdi_cuda_target;
 
-/** Makes the lane's device the calling thread's. */
+/** Makes the lane's device the current one of the calling thread, and returns where to launch. */
 sherdi_cuda_target sherdi_cuda_target_of(const sherdi_backend *backend);
-/** Keeps what a launch said. */
+/** Notes the result of a launch. */
 void sherdi_cuda_launched(const sherdi_backend *backend, cudaError_t error);
 
-/** Whether this device can run the kernels of this build. */
+/** Returns cudaSuccess if the current device can run the kernels of this build. */
 cudaError_t sherdi_cuda_probe(void);
 
 void sherdi_cuda_update(const sherdi_backend *backend, sherdi_update_id update,
                         const sherdi_update_args *args);
-/** Where a part is not F32. */
+/** Does the same where a part is not F32. */
 void sherdi_cuda_update_encoded(const sherdi_backend *backend, sherdi_update_id update,
                                 const sherdi_update_args *args);
 void sherdi_cuda_lamb_norms(const sherdi_backend *backend, const sherdi_update_args *args);
@@ -52,10 +52,10 @@ void sherdi_cuda_decode(const sherdi_backend *backend, float *dst, const sherdi_
                         size_t first, size_t count_elems);
 void sherdi_cuda_encode(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
                         const float *src, size_t count_elems);
-/** cudaErrorInvalidValue: more than SHERDI_CUDA_POINTERS sources that are not equally spaced, or as many
- *  further destinations. So does reduce_fixed. */
+/** Notes cudaErrorInvalidValue if there are more than SHERDI_CUDA_POINTERS sources and these are not equally spaced, or more than
+ *  SHERDI_CUDA_POINTERS further destinations. The limit on sources holds for reduce_fixed too. */
 void sherdi_cuda_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args);
-/** Types differ. */
+/** The types must differ. */
 void sherdi_cuda_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype,
                       const void *src, sherd_dtype src_dtype, size_t count_elems);
 void sherdi_cuda_accumulate(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,

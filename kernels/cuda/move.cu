@@ -1,22 +1,22 @@
-/* Casts, additions and reductions: each element on its own.
+/* Casts, additions and reductions, which make each element on its own.
  *
- * A thread block owns tiles of 2048 (reductions) or 4096 elements, number blockIdx.x, blockIdx.x + gridDim.x, ...;
- * a thread owns the vectors of four elements threadIdx.x, threadIdx.x + 256, ... of a tile and loads
- * all of them before it writes one. Each element is made by one thread in the formula's order, and what is
- * counted is counted in integers, so the number of thread blocks does not show. Vectors need every array at a multiple of
- * four of its elements; otherwise, and past the last whole vector, elements are done one by one.
- * An output may be an input (in place): an element is read by the thread that writes it, before. No shared memory
- * but 64 bytes for the counts. */
+ * A thread block owns tiles of 2048 elements (4096 in casts), numbers blockIdx.x, blockIdx.x + gridDim.x, ... A thread owns the
+ * vectors of four elements threadIdx.x, threadIdx.x + 256, ... of a tile, and loads all of them before it writes one. One thread
+ * makes each element, in the formula's order, and counts are integers, so no result depends on the number of thread blocks.
+ *
+ * Vectors need every array at a multiple of four of its elements. Otherwise, and behind the last whole vector, elements are done
+ * one by one. An output may be an input (in place): the thread that writes an element has read it before. The kernels use no
+ * shared memory except 64 bytes for the counts. */
 #include "kernels/cuda/elements.cuh"
 
-#define MOVE_BLOCKS    6 /* on a processor */
+#define MOVE_BLOCKS    6 /* thread blocks on a processor */
 #define MOVE_VECTORS   4
 #define REDUCE_BLOCKS  3
 #define REDUCE_VECTORS 2
-#define SOURCES_AHEAD  4 /* of a vector, loaded at once */
+#define SOURCES_AHEAD  4 /* sources of a vector that are loaded at once */
 
-/* Calls op.load(i, at) for up to VECTORS vectors of a thread, then op.vector(i, at) for each, or
- * op.element(at). */
+/* Calls op.load(i, at) for up to VECTORS vectors of a thread, then op.vector(i, at) for each of them; op.element(at) for elements
+ * outside whole vectors. */
 template <int VECTORS, typename Op>
 static inline __device__ void elements_walk(size_t count_elems, int is_vector, Op &op)
 {
@@ -56,7 +56,7 @@ static inline __device__ void elements_walk(size_t count_elems, int is_vector, O
     }
 }
 
-/* Blocks for a walk. */
+/* Returns the thread blocks for a walk. */
 static size_t blocks_of_walk(sherdi_cuda_target target, int each, int vectors, size_t count_elems)
 {
     return blocks_of(target, each, count_elems,
@@ -167,10 +167,10 @@ extern "C" void sherdi_cuda_accumulate(const sherdi_backend *backend, void *acc,
 
 /* --------------------------------------------------------------- reduce -- */
 
-/* Sources by value; equally spaced ones as a base and a distance, however many. */
+/* The addresses of sources, by value. Any number of equally spaced sources is a base and a distance. */
 typedef struct source_list {
     const void *srcs[SHERDI_CUDA_POINTERS];
-    const char *base; /* NULL: srcs */
+    const char *base; /* NULL: the addresses are in srcs */
     ptrdiff_t   stride_bytes;
     int         count;
     sherd_dtype dtype;
@@ -251,7 +251,7 @@ typedef struct reduce_op {
         }
     }
 
-    /* In the order of sources. */
+    /* Adds in the order of the sources. */
     __device__ float4 sum(int i, size_t at)
     {
         const sherd_dtype type  = args.sources.dtype;

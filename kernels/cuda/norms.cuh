@@ -1,24 +1,24 @@
-/* Sums of squares (see formulas.h): how a warp makes the sums of chunks out of shared memory, and how it adds
- * them up without an atomic per chunk.
+/* Sums of squares (see formulas.h): how a warp makes the sums of chunks in shared memory, and how it adds them up without an atomic
+ * addition per chunk. norm.cu and lamb.cu use this. A lane is a thread of a warp here.
  *
- * Chunks lie in shared memory as rows, CHUNK_PAD bytes apart, so that lanes that read different rows meet
- * different banks. The order of additions inside a chunk is the formula's: eight sums that each go down the
- * rows of eight, then a tree; of an fp32 chunk two lanes have four of the sums each.
+ * Chunks lie in shared memory as rows, ROW_F32_BYTES or ROW_HALF_BYTES apart; the padding lets lanes that read different rows
+ * meet different banks. The order of additions inside a chunk is the formula's: eight sums, each over eight rows of eight
+ * elements, then a tree. For an fp32 chunk, two lanes have four of the eight sums each.
  *
- * Chunk sums become digits of bins. A warp's lanes keep the digits of four neighbouring bins (the cache) in
- * registers: a chunk's three digits fit when its lowest bin is the cache's first or second, so 64 binary
- * orders of magnitude share a cache. What does not fit goes to the bins at once; when much does not, the cache is
- * emptied and moved. All of it is integers: no order shows. */
+ * Chunk sums are cut into digits for bins. Each lane keeps the digits of four neighbouring bins (the cache) in registers. A
+ * chunk's three digits fit if its lowest bin is the first or second of the cache, so sums up to a factor of 2^64 apart share a
+ * cache. Sums that do not fit go to the bins at once; if many of them do not, the cache is flushed and moved. All of these are
+ * integers, so the order does not show. */
 #ifndef SHERDI_KERNELS_CUDA_NORMS_CUH
 #define SHERDI_KERNELS_CUDA_NORMS_CUH
 
 #include "kernels/cuda/elements.cuh"
 
-/* As bins: the digits and the count of chunks that were not finite. */
+/* The words of sherdi_norm_acc: the digits, and the count of chunks that were not finite. */
 #define NORM_WORDS   (SHERDI_NORM_BINS + 1)
 #define CACHE_BINS   4
 #define CACHE_NONE   0x40000000u
-/* Lanes that may go past the cache before it is moved. */
+/* If the sums of more lanes than this do not fit, the cache is moved. */
 #define CACHE_STRAYS 4
 
 static_assert(sizeof(sherdi_norm_acc) == NORM_WORDS * sizeof(bin_t), "bins and a count");
@@ -27,12 +27,12 @@ static_assert(sizeof(sherdi_norm_acc) == NORM_WORDS * sizeof(bin_t), "bins and a
 
 #define ROW_F32_BYTES  (SHERD_CHUNK_ELEMS * 4 + 32)
 #define ROW_HALF_BYTES (SHERD_CHUNK_ELEMS * 2 + 16)
-/* Rows of one warp: 16 of fp32, 32 of the others. */
+/* The rows of one warp: 16 of fp32, 32 of the other types. */
 #define WARP_ROWS_BYTES (16 * ROW_F32_BYTES)
 
 static_assert(32 * ROW_HALF_BYTES == WARP_ROWS_BYTES, "the same room for both");
 
-/* The sum of row lane / 2 of 16 rows of fp32, in the even lanes. */
+/* Returns, in the even lanes, the sum of row lane / 2 of 16 rows of fp32. */
 static inline __device__ double rows_sum_f32(const unsigned char *rows)
 {
     unsigned     lane    = threadIdx.x % 32;
@@ -55,7 +55,7 @@ static inline __device__ double rows_sum_f32(const unsigned char *rows)
     return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
-/* The sum of row `lane` of 32 rows of a 16-bit type. */
+/* Returns the sum of row `lane` of 32 rows of a 16-bit type. */
 template <sherd_dtype DTYPE> static inline __device__ double rows_sum_half(const unsigned char *rows)
 {
     const unsigned char *from    = rows + threadIdx.x % 32 * ROW_HALF_BYTES;
@@ -84,7 +84,7 @@ template <sherd_dtype DTYPE> static inline __device__ double rows_sum_half(const
 
 /* ----------------------------------------------------------- cache -- */
 
-/* Of one lane; `base` is the same in all lanes of a group. */
+/* The cache of one lane; `base`, its first bin, is the same in all lanes of a group. */
 typedef struct norm_cache {
     unsigned base; /* CACHE_NONE: empty */
     bin_t    digits[CACHE_BINS];
@@ -98,7 +98,7 @@ static inline __device__ void cache_init(norm_cache *cache)
     }
 }
 
-/* Adds the caches of `group` lanes to their bins and empties them. All lanes of the warp. */
+/* Adds the caches of each group of `group` lanes to the group's bins and empties them. All lanes of the warp call it. */
 static inline __device__ void cache_flush(norm_cache *cache, int group, bin_t *bins)
 {
 #pragma unroll
@@ -113,14 +113,14 @@ static inline __device__ void cache_flush(norm_cache *cache, int group, bin_t *b
     cache->base = CACHE_NONE;
 }
 
-/* Adds a chunk's sum per lane (0 where it has none). All lanes of the warp; groups of `group` lanes have
- * bins of their own. */
+/* Adds one chunk's sum per lane; 0: the lane has no chunk. Each group of `group` lanes may have bins of its own. All lanes of the
+ * warp call it. */
 static inline __device__ void cache_add(norm_cache *cache, int group, double sum, bin_t *bins)
 {
     uint64_t digits[3] = {0, 0, 0};
     unsigned bin       = 0;
     int      kind      = sherdi_norm_split(sum, &bin, digits);
-    int      is_stray  = kind > 0 && bin - cache->base > 1; /* so is all while it is empty */
+    int      is_stray  = kind > 0 && bin - cache->base > 1; /* true while the cache is empty */
     unsigned strays    = __ballot_sync(ALL_LANES, is_stray);
 
     if (kind < 0) {
@@ -154,7 +154,7 @@ static inline __device__ void cache_add(norm_cache *cache, int group, double sum
     }
 }
 
-/* Adds a block's bins to an accumulator's and clears them. All threads of the block. */
+/* Adds a thread block's bins to an accumulator and clears them. All threads of the thread block call it. */
 static inline __device__ void bins_flush(bin_t *bins, int words, bin_t *acc)
 {
     __syncthreads();

@@ -1,11 +1,12 @@
-/* Four elements of 1, 2 or 4 bytes as bits in registers, some of which a thread may not have: a range ends among them. The
- * width is known at run time and the same for all threads. */
+/* Four elements of 1, 2 or 4 bytes, as bits in registers. A range may begin or end among the four, so a thread may own only some
+ * of them: `mine` says which, bit i for element i. The width is known at run time and the same for all threads. encoded.cuh uses
+ * this. */
 #ifndef SHERDI_KERNELS_CUDA_PACKED_CUH
 #define SHERDI_KERNELS_CUDA_PACKED_CUH
 
 #include "kernels/cuda/elements.cuh"
 
-/* Which of four elements from `at` lie in [low, high). */
+/* Returns which of the four elements from `at` lie in [low, high), as bits. */
 static inline __device__ unsigned mine_of(size_t at, size_t low, size_t high)
 {
     unsigned skip = low <= at ? 0 : low - at < VECTOR_ELEMS ? (unsigned)(low - at) : VECTOR_ELEMS;
@@ -19,7 +20,7 @@ static inline __device__ packed4 packed_zero(void)
     return make_uint4(0, 0, 0, 0);
 }
 
-/* Element i of four that are `width` bytes each. */
+/* Returns element i of four elements of `width` bytes each. */
 static inline __device__ uint32_t packed_get(packed4 x, unsigned width, unsigned i)
 {
     if (width == 4) {
@@ -31,7 +32,7 @@ static inline __device__ uint32_t packed_get(packed4 x, unsigned width, unsigned
     return x.x >> i * 8 & 0xffu;
 }
 
-/* Where it was zero. */
+/* Sets element i, whose bits must be zero before. */
 static inline __device__ packed4 packed_set(packed4 x, unsigned width, unsigned i, uint32_t bits)
 {
     uint32_t at   = bits << (width == 4 ? 0 : width == 2 ? i % 2 * 16 : i * 8);
@@ -63,7 +64,7 @@ static inline __device__ void bits_store(unsigned char *at, unsigned width, uint
     }
 }
 
-/* Four elements, or those that are mine. */
+/* Loads all four elements if `is_whole`, else those in `mine`; the others are zero. */
 static inline __device__ packed4 packed_load_mine(const unsigned char *from, unsigned width,
                                                   unsigned mine, bool is_whole)
 {
@@ -116,7 +117,7 @@ static inline __device__ void packed_store_mine(unsigned char *to, unsigned widt
     }
 }
 
-/* The signs of four elements as bits. */
+/* Returns the signs of four elements, as bits. */
 static inline __device__ unsigned signs_get(packed4 x, unsigned width)
 {
     unsigned signs = 0;
@@ -128,7 +129,7 @@ static inline __device__ unsigned signs_get(packed4 x, unsigned width)
     return signs;
 }
 
-/* `signs` for theirs. */
+/* Replaces the signs of four elements by `signs`. */
 static inline __device__ packed4 signs_set(packed4 x, unsigned width, unsigned signs)
 {
     if (width == 4) {

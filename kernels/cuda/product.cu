@@ -1,38 +1,40 @@
-/* Matrix products and normalising.
+/* Matrix products and normalisation.
  *
- * product: a thread block owns a tile of the result, 128 x 128 where there are enough of those for the machine, else
- * 64 x 64, and a thread 8 x 8 or 4 x 4 elements of it, in fours. The factors of STEP_INNER inner indices lie in shared memory, by
- * inner index, twice: while one is multiplied the next comes from memory into registers. Threads load along whichever
- * stride is 1, so eight or more of them read neighbours; rows are padded so that both ways of storing them meet every bank once.
- * 17 KiB shared. An element's sum is one chain of fma in the order of the inner index in one thread, so
- * neither tiles nor steps show in it. Beyond the end the factors are -0 and +0: adding their product
- * changes no sum, not even the sign of a zero. Tensor cores add in an order of their own, so they are not used.
- * Of a symmetric result the blocks below the diagonal end at once, and the others store each element twice.
+ * product: a thread block owns a tile of the result: 128 x 128 elements where there are enough such tiles for the machine, else
+ * 64 x 64. A thread owns 8 x 8 or 4 x 4 elements of the tile, in groups of four. The factors of STEP_INNER inner indices lie in
+ * shared memory, by inner index, in two buffers: while one buffer is multiplied, the next factors come from memory into
+ * registers. Threads load along the stride that is 1, so at least eight of them read neighbours; rows are padded so that in both
+ * cases stores meet every bank once. 17 KiB of shared memory.
  *
- * normalize: a thread owns elements; the first of each block finds the factor. */
+ * An element's sum is one chain of fma, in the order of the inner index, in one thread, so neither tiles nor steps change it.
+ * Beyond the end the factors are -0 and +0: adding their product changes no sum, not even the sign of a zero. Tensor cores are
+ * not used, since they add in an order of their own. In a symmetric result, thread blocks below the diagonal end at once, and the
+ * others store each element twice.
+ *
+ * normalize: a thread owns elements; the first thread of each thread block computes the factor. */
 #include "kernels/cuda/elements.cuh"
 
-#define TILE_THREADS   16 /* in each direction of a tile */
+#define TILE_THREADS   16 /* threads in each direction of a tile */
 #define STEP_INNER     8
-#define PRODUCT_BLOCKS 2 /* on a processor */
+#define PRODUCT_BLOCKS 2 /* thread blocks on a processor */
 #define SHARED_PAD     4
 
 static_assert(TILE_THREADS * TILE_THREADS == BLOCK_THREADS, "every thread has a part of the tile");
 
-/* Of one factor: element (i, k) is at [i * stride + k * inner_stride]. */
+/* One factor: element (i, k) is first[i * stride + k * inner_stride]. */
 typedef struct factor_view {
     const float *first;
     size_t       stride, inner_stride;
     size_t       count, inner;
 } factor_view;
 
-/* A tile's part of a factor: `PER` of 16 * PER * STEP_INNER elements are a thread's, STEP_INNER * PER / 16 of them. */
+/* A tile's part of a factor: 16 * PER * STEP_INNER elements, of which each thread loads STEP_INNER * PER / 16. */
 template <int PER> struct factor_part {
     enum { TILE = TILE_THREADS * PER, LOADS = TILE * STEP_INNER / BLOCK_THREADS };
 
     float x[LOADS];
 
-    /* Where a thread's element number `load` is in the tile. */
+    /* Gives the position in the tile of the thread's element number `load`. */
     static __device__ void place(const factor_view &view, int load, unsigned *i, unsigned *k)
     {
         unsigned number = (unsigned)load * BLOCK_THREADS + threadIdx.x;
@@ -72,13 +74,13 @@ template <int PER> struct factor_part {
     }
 };
 
-/* Row or column number `part` of thread `thread` in a tile: fours, which lie 64 apart. */
+/* Returns the row or column of a tile that is number `part` of thread `thread`. A thread's groups of four lie 64 apart. */
 static inline __device__ unsigned tile_index(unsigned thread, int part)
 {
     return (unsigned)part / 4 * (4 * TILE_THREADS) + thread * 4 + (unsigned)part % 4;
 }
 
-/* The four and four, or four, that a thread has of a row in shared memory. */
+/* Reads a thread's elements of a row in shared memory: one group of four, or two. */
 template <int PER>
 static inline __device__ void tile_read(float *x, const float *row, unsigned thread)
 {
@@ -140,7 +142,7 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, PRODUCT_BLOCKS)
     int               now = 0;
 
     if (args.is_symmetric && row > col) {
-        return; /* the whole block */
+        return; /* with the whole thread block */
     }
     next_left.load(left, row, 0, -0.0f);
     next_right.load(right, col, 0, 0.0f);
@@ -164,7 +166,7 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, PRODUCT_BLOCKS)
                 }
             }
         }
-        now = 1 - now; /* who is still reading the other one is before the next barrier */
+        now = 1 - now; /* threads that still read the old buffer have not passed the next barrier */
     }
     tile_store<PER>(args, row, col, sums);
 }
@@ -196,7 +198,7 @@ extern "C" void sherdi_cuda_product(const sherdi_backend *backend, const sherdi_
 
 /* ---------------------------------------------------------- normalising -- */
 
-#define NORMALIZE_BLOCKS 8 /* on a processor */
+#define NORMALIZE_BLOCKS 8 /* thread blocks on a processor */
 
 static void __global__ __launch_bounds__(BLOCK_THREADS)
     normalize_kernel(float *dst, const float *src, size_t count_elems, const sherdi_norm_acc *sumsq,

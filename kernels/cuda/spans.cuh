@@ -1,12 +1,12 @@
-/* The walk over the spans of a block: tiles of the block's elements, the same for every span list, so a thread
- * block finds the spans of a tile by one search and usually by none (large parameters have many tiles).
+/* The walk over the spans of a block. It goes by tiles of the block's elements, which do not depend on the spans. So a thread
+ * block finds the spans of a tile by one search, and usually by none (large parameters have many tiles).
  *
- * A thread block owns whole tiles, numbers blockIdx.x, blockIdx.x + gridDim.x, ...: all thread blocks together
- * move through the arrays as one front. A thread owns the vectors threadIdx.x and threadIdx.x + 256 of a
- * tile. Tiles start at multiples of 2048 elements, so vectors are aligned where the arrays are; a vector that a
- * span's end cuts is done element by element, and so is everything where an array is not aligned.
- * Each element is updated by one thread and results that are sums are sums of integers: nothing depends
- * on the number of thread blocks. */
+ * A thread block owns whole tiles, numbers blockIdx.x, blockIdx.x + gridDim.x, ...: all thread blocks together move through the
+ * arrays as one front. A thread owns the vectors threadIdx.x and threadIdx.x + 256 of a tile. Tiles start at multiples of 2048
+ * elements, so vectors are aligned where the arrays are. A vector that the end of a span cuts is done element by element, and so
+ * are all elements where an array is not aligned.
+ *
+ * Each element is updated by one thread, and sums are sums of integers, so no result depends on the number of thread blocks. */
 #ifndef SHERDI_KERNELS_CUDA_SPANS_CUH
 #define SHERDI_KERNELS_CUDA_SPANS_CUH
 
@@ -19,7 +19,7 @@
 /* A span, as elements [first, end) of the block. */
 typedef struct span_view {
     size_t   first, end;
-    uint64_t index; /* + an element's index in the block: its global index, modulo 2^64 */
+    uint64_t index; /* plus an element's index in the block: its global index, modulo 2^64 */
     size_t   number;
     int32_t  param, group;
 } span_view;
@@ -38,7 +38,7 @@ static inline __device__ span_view span_read(const sherdi_span *spans, size_t nu
     return view;
 }
 
-/* The first span that ends beyond element `first`; num_spans: none does. */
+/* Returns the first span that ends beyond element `first`; num_spans: none does. */
 static inline __device__ size_t span_find(const sherdi_span *spans, size_t num_spans, size_t first)
 {
     size_t low  = 0;
@@ -56,8 +56,8 @@ static inline __device__ size_t span_find(const sherdi_span *spans, size_t num_s
     return low;
 }
 
-/* Calls op.span(view) when a block comes to another span and op.range(view, tile_first, low, high) for
- * the range [low, high) that a span has of a tile. Both are the same for all threads of the block. */
+/* Calls op.span(view) when the thread block comes to another span, and op.range(view, tile_first, low, high) for the range [low,
+ * high) that a span has of a tile. Both calls are the same for all threads of the thread block. */
 template <typename Op>
 static inline __device__ void spans_walk(const sherdi_span *spans, size_t num_spans,
                                          size_t tile_elems, Op &op)
@@ -93,13 +93,13 @@ static inline __device__ void spans_walk(const sherdi_span *spans, size_t num_sp
     }
 }
 
-/* A range, element by element or in vectors: op.load(at) gives what op.vector(loaded, view, at) needs,
+/* Does a range in vectors or element by element: op.load(at, &loaded) loads what op.vector(loaded, view, at) needs, and
  * op.element(view, at) does one element. */
 template <typename Op>
 static inline __device__ void range_update(Op &op, const span_view &view, size_t tile_first,
                                            size_t low, size_t high, int is_vector)
 {
-    /* [low, inner_low) and [inner_high, high) are no whole vectors. */
+    /* [low, inner_low) and [inner_high, high) are not whole vectors. */
     size_t inner_low  = (low + VECTOR_ELEMS - 1) / VECTOR_ELEMS * VECTOR_ELEMS;
     size_t inner_high = high / VECTOR_ELEMS * VECTOR_ELEMS;
     unsigned head, edges;

@@ -1,15 +1,16 @@
-/* The element-wise updates (kernels/updates/): one pass over a block's parts of the state and gradient (read), which also
- * writes the new parameters and adds up the fingerprint. spans.cuh says who owns which element; each formula has a kernel
- * of its own, made of one template.
+/* The element-wise updates (kernels/updates/): one pass over a block's gradient and parts of the state, which also writes the new
+ * parameters and adds up the fingerprint. spans.cuh says which thread owns which element. One template gives each formula a
+ * kernel of its own.
  *
- * update_kernel   256 threads, 64 registers: four thread blocks on a processor, each thread with two vectors of
- *                 four elements in flight (of three parts 56 bytes each with a 16-bit gradient). 64 bytes shared.
- * Vectors need the parts at multiples of 16 bytes, grad and param of four elements; the slices of a
- * block are. Otherwise elements are loaded one by one. */
+ * update_kernel   256 threads, 64 registers: four thread blocks on a processor. Each thread has two vectors of four elements in
+ *                 flight (56 bytes each, with three parts and a 16-bit gradient). 64 bytes of shared memory.
+ *
+ * Vectors need the parts at multiples of 16 bytes, and grad and param at multiples of four elements; the slices of a block are
+ * there. Otherwise elements are loaded one by one. */
 #include "kernels/cuda/encoded.cuh"
 #include "kernels/cuda/updates.cuh"
 
-#define UPDATE_BLOCKS 4 /* on a processor */
+#define UPDATE_BLOCKS 4 /* thread blocks on a processor */
 
 static inline __device__ bin_t mix_vector(uint64_t index, float4 x)
 {
@@ -17,7 +18,7 @@ static inline __device__ bin_t mix_vector(uint64_t index, float4 x)
            sherdi_mix_element(index + 2, x.z) + sherdi_mix_element(index + 3, x.w);
 }
 
-/* The walk's operation. Rule names an update: its coefficients, its number of parts and its element. */
+/* The operation of the walk. Rule is an update: its coefficients, its number of parts, and its formula for one element. */
 template <typename Rule> struct update {
     typedef update_loaded<Rule::PARTS> loaded;
     typedef typename Rule::coeffs      coeffs;
@@ -25,7 +26,7 @@ template <typename Rule> struct update {
     const update_arrays &arrays;
     const coeffs        *groups;
     const float         *ratios; /* may be NULL */
-    coeffs               c;      /* of the span at hand */
+    coeffs               c;      /* of the current span */
     bin_t                fingerprint;
 
     __device__ void span(const span_view &view)
@@ -43,7 +44,7 @@ template <typename Rule> struct update {
         update_load(arrays, at, x);
     }
 
-    /* One of the four elements of a vector. */
+    /* Updates one of the four elements of a vector. */
     template <float float4::*LANE> __device__ void lane(loaded &x, float grad) const
     {
         float element[Rule::PARTS];
