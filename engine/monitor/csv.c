@@ -1,5 +1,5 @@
-/* csv_monitor: a file for each tag, as DeepSpeed names them: slashes and blanks of the tag become underscores, and what is
- * behind the last slash heads the column. A file that is there goes on, without a second head. */
+/* csv_monitor: a file of rows for each tag, named as in DeepSpeed. Slashes and blanks of the tag become underscores, and the text
+ * behind the last slash is the title of the column. New rows are appended to a file that exists, without a second title. */
 #include "engine/monitor/monitor.h"
 
 #include "base/text.h"
@@ -15,7 +15,7 @@
 #define PATH_BYTES (SHERDI_MONITOR_FOLDER_BYTES + SHERDI_MONITOR_TAG_BYTES + 8)
 #define ROW_BYTES  (SHERDI_MONITOR_TAG_BYTES + SHERDI_REAL_BYTES + 48)
 
-/* Files are opened as they are written: tags are few, and a trainer may add its own. */
+/* Opens no file: each write opens its own, since there are few tags, and a trainer may add others. */
 static sherd_status csv_open(sherdi_monitor *state)
 {
     if (access(state->folder, W_OK) != 0) {
@@ -38,7 +38,7 @@ static void path_make(const sherdi_monitor *state, const char *tag, char path[PA
     }
 }
 
-/* With the head, where the file is empty. Returns its length. */
+/* Makes a row, with the titles before it if the file is empty. Returns its length. */
 static size_t row_make(const sherdi_monitor_event *event, int is_first, int64_t at,
                        char row[ROW_BYTES])
 {

@@ -1,4 +1,4 @@
-/* The kinds of monitors, and calling them. */
+/* Lists the kinds of monitors, opens them and calls them. See monitor.h. */
 #include "engine/monitor/monitor.h"
 
 #include "base/folder.h"

@@ -1,7 +1,7 @@
-/* tensorboard: one file of events for a run, which TensorBoard opens. Records as TensorFlow frames them (its record_writer):
- * the length in 8 bytes, a masked CRC-32C of these, the data, a masked CRC-32C of it, all little endian. The data is an
- * Event in the encoding of protocol buffers: 1 wall_time, 2 step, 3 file_version, 5 summary; in that 1 value, in that 1 tag
- * and 2 simple_value, an fp32. */
+/* tensorboard: one file of events for each run, which TensorBoard opens. TensorFlow's record_writer defines the frame of a
+ * record: the length in 8 bytes, a masked CRC-32C of these bytes, the data, and a masked CRC-32C of the data, all little endian.
+ * The data is an Event in the encoding of protocol buffers, with the fields 1 wall_time, 2 step, 3 file_version and 5 summary. A
+ * summary has the field 1 value, and a value has the fields 1 tag and 2 simple_value, an fp32. */
 #include "engine/monitor/monitor.h"
 
 #include <errno.h>
@@ -13,14 +13,14 @@
 #include <unistd.h>
 
 #define PATH_BYTES (SHERDI_MONITOR_FOLDER_BYTES + 256)
-/* An event with its tag, and the frame of 16 bytes. */
+/* The most bytes of an event with its tag and the frame of 16 bytes. */
 #define RECORD_BYTES (SHERDI_MONITOR_TAG_BYTES + 64)
 
 typedef struct board {
     sherdi_monitor base;
     char           path[PATH_BYTES];
-    int            fd;    /* + 1; 0: none */
-    uint64_t       bytes; /* of whole records */
+    int            fd;    /* the file's descriptor + 1; 0: no file */
+    uint64_t       bytes; /* whole records in the file */
 } board;
 
 typedef struct bytes {
@@ -30,7 +30,7 @@ typedef struct bytes {
 
 /* ---- records ---- */
 
-/* Castagnoli's polynomial, the bits of a byte from the lowest (RFC 3720, appendix B.4). */
+/* CRC with Castagnoli's polynomial; the bits of a byte from the lowest on (RFC 3720, appendix B.4). */
 static uint32_t crc32c(const unsigned char *data, size_t len_bytes)
 {
     uint32_t crc = 0xffffffffu;
@@ -44,7 +44,7 @@ static uint32_t crc32c(const unsigned char *data, size_t len_bytes)
     return ~crc;
 }
 
-/* A sum over data that has its own sum inside is no good one, so it is turned and moved. */
+/* The checksum of data that contains its own checksum is weak, so TensorFlow rotates each checksum and adds a constant. */
 static uint32_t masked_crc(const unsigned char *data, size_t len_bytes)
 {
     uint32_t crc = crc32c(data, len_bytes);
@@ -84,7 +84,7 @@ static void text_put(bytes *out, unsigned number, const char *text)
     out->len += len;
 }
 
-/* What `inside` has written behind its place becomes a field of its length; at most 2^14 - 1 bytes. */
+/* Appends the message `inside` as a field. */
 static void message_put(bytes *out, unsigned number, const bytes *inside)
 {
     field_put(out, number, WIRE_BYTES);
@@ -109,7 +109,7 @@ static void scalar_put(bytes *out, const sherdi_monitor_event *event)
     message_put(out, 5, &summary);
 }
 
-/* `version` or `event`, of now. */
+/* Appends a record with the present time: of `version`, or if that is NULL, of `event`. */
 static void record_put(bytes *out, const char *version, const sherdi_monitor_event *event,
                        int64_t at)
 {
@@ -148,7 +148,8 @@ static sherd_status board_append(board *board, const bytes *records)
     return SHERD_OK;
 }
 
-/* Another run may have begun in this second, on a host of this name with a process of this number. */
+/* The loop finds a free name: another run may have begun in the same second, on a host of this name and with the same process
+ * number. */
 static sherd_status board_open(sherdi_monitor *state)
 {
     board        *board = (struct board *)(void *)state;

@@ -1,4 +1,5 @@
-/* The tables of the optimizers that work element by element: their files are in kernels/updates/. */
+/* The tables of the optimizers that work element by element, made from the rows of kernels/updates/ (rows.h explains them). Each
+ * has one sweep, which reads and writes all parts of the state. */
 #include "engine/optimizers/elementwise.h"
 
 #include "engine/config/config_impl.h"
@@ -12,7 +13,7 @@ enum {
 #include "kernels/updates/rows.h"
 };
 
-/* Fields that rows have. */
+/* Fields of a table that rows may give. */
 #define KEYS(...)                                                                                  \
     .keys = (const int[]){__VA_ARGS__}, .num_keys = sizeof((const int[]){__VA_ARGS__}) / sizeof(int)
 #define UNREAD(...)                                                                                \

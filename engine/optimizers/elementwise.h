@@ -1,10 +1,10 @@
-/* From a sweep's arguments to those of an element-wise update. */
+/* Makes the arguments of a kernel's update from those of a sweep. The tables in elementwise.c, lamb.c and muon.c use it. */
 #ifndef SHERDI_ENGINE_OPTIMIZERS_ELEMENTWISE_H
 #define SHERDI_ENGINE_OPTIMIZERS_ELEMENTWISE_H
 
 #include "engine/optimizers/optimizer.h"
 
-/* Without norms and ratios. */
+/* Fills everything except norms and ratios. */
 static inline sherdi_update_args sherdi_update_args_of(const sherdi_sweep_args *args)
 {
     sherdi_update_args update = {

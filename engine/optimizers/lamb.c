@@ -1,5 +1,6 @@
-/* LAMB (You et al. 2020), in DeepSpeed's form or the paper's: the step of a tensor is a share of its norm. The first
- * sweep makes the direction only to take its norm, and writes nothing; the second makes it again. */
+/* The table of LAMB (You et al. 2020), in DeepSpeed's form or the paper's: the step of a tensor is in proportion to its norm. The
+ * first sweep makes the direction only to take its norm, and writes nothing; the second sweep makes it again.
+ * kernels/updates/lamb.h has the formulas. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/elementwise.h"
 #include "kernels/updates/updates.h"
@@ -81,7 +82,7 @@ const sherdi_optimizer sherdi_optimizer_lamb = {
                      .run            = update_run}},
     .num_sweeps  = 2,
     .grain       = SHERDI_GRAIN_TENSOR,
-    .state_tag   = 2, /* its moments are no other's */
+    .state_tag   = 2, /* no other optimizer can use its moments */
     .coeff_bytes = sizeof(sherdi_lamb_coeffs),
     .coeffs      = lamb_coeffs,
     .keys        = KEYS,

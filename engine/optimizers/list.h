@@ -1,5 +1,5 @@
-/* The optimizers, a line each: its "optimizer.type" in a configuration, and its table. optimizer.h declares
- * them from here, table.c lists them. First those that work element by element, whose lines are kernels/updates/list.h. */
+/* The optimizers, a line each: the "optimizer.type" in a configuration, and the table. optimizer.h declares the tables from this
+ * list, and table.c lists them. The element-wise optimizers come first; kernels/updates/list.h has their lines. */
 #define SHERDI_ELEMENTWISE(table, type, update, fields)                                            \
     SHERDI_OPTIMIZER(type, sherdi_optimizer_##table)
 #include "kernels/updates/rows.h"

@@ -1,6 +1,6 @@
-/* Muon (Jordan et al. 2024), with the defaults of torch.optim.Muon: the momentum's direction is made orthogonal by a
- * Newton-Schulz iteration, in fp32, and that is what a matrix moves by. It is for matrices alone; embeddings, heads and vectors
- * are given to another optimizer by groups. */
+/* The table of Muon (Jordan et al. 2024), with the defaults of torch.optim.Muon. The direction that the momentum gives is made
+ * orthogonal by a Newton-Schulz iteration, in fp32, and the matrix moves by the result. Muon is for matrices only: groups give
+ * embeddings, heads and vectors another optimizer. kernels/updates/muon.h and kernels/orthogonal.h have the formulas. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/elementwise.h"
 #include "kernels/orthogonal.h"
@@ -16,7 +16,7 @@ static void muon_coeffs(const sherdi_settings *settings, const sherdi_group_step
     *(sherdi_muon_coeffs *)out = sherdi_muon_coeffs_of(group);
 }
 
-/* The direction is what the kernel takes for the master: fp32, with nothing beside it. */
+/* The kernel works on the direction in place of the master: in fp32, without a parameter beside it. */
 static void direction_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
 {
     sherdi_update_args update = sherdi_update_args_of(args);
@@ -38,14 +38,14 @@ static void update_run(const sherdi_backend *lane, const sherdi_sweep_args *args
 
 /* ----------------------------------------------------------------- matrices -- */
 
-/* What the step is multiplied by. */
+/* Returns the factor of the learning rate (optimizer.params.adjust_lr_fn). */
 static float rate_factor(const sherdi_settings *settings, size_t rows, size_t cols)
 {
     double longest = (double)sherdi_max_size(rows, cols);
 
     return settings->muon.matches_rms
                ? (float)(0.2 * sqrt(longest))
-               : (float)sqrt(longest / (double)cols); /* max(1, rows / cols) */
+               : (float)sqrt(longest / (double)cols); /* sqrt(max(1, rows / cols)) */
 }
 
 static void muon_matrix(const sherdi_backend *lane, const sherdi_settings *settings,

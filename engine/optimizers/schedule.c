@@ -1,4 +1,4 @@
-/* The schedules that schedule_list.h names. Asked once per step and group by engine/run/optimizer.c. */
+/* The schedules of schedule_list.h, by number. engine/run/optimizer.c asks them once per step and group. */
 #include "engine/optimizers/schedule.h"
 
 #define SHERDI_SCHEDULE(id, type, table) "|" type

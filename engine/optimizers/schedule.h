@@ -1,5 +1,5 @@
-/* Learning rates over time, and where a schedule has them momenta: one table each, all named in schedule_list.h. Five
- * are DeepSpeed's with its indexing (schedule_deepspeed.c), the others those of transformers (schedule_transformers.c). */
+/* Schedules: learning rates over time, and in some schedules momenta. Each schedule has a table; schedule_list.h names them all.
+ * Five are DeepSpeed's, with its indexing (schedule_deepspeed.c); the others are those of transformers (schedule_transformers.c). */
 #ifndef SHERDI_ENGINE_OPTIMIZERS_SCHEDULE_H
 #define SHERDI_ENGINE_OPTIMIZERS_SCHEDULE_H
 
@@ -11,18 +11,18 @@
 /* engine/config/config.h */
 struct sherdi_settings;
 
-/* Which one, in the settings: the number of its choice, from 1. */
+/* A schedule in the settings: the number of its choice, from 1. */
 typedef enum sherdi_schedule_kind {
-    SHERDI_SCHEDULE_CONSTANT = 0, /* none is given: the group's own rate */
+    SHERDI_SCHEDULE_CONSTANT = 0, /* no schedule is given: each group's own rate */
 #define SHERDI_SCHEDULE(id, type, table) SHERDI_SCHEDULE_##id,
 #include "engine/optimizers/schedule_list.h"
 #undef SHERDI_SCHEDULE
 } sherdi_schedule_kind;
 
-/* A number for all parameter groups, or one for each. */
+/* One number for all parameter groups, or one for each group. */
 #define SHERDI_MOST_RATES 64
 typedef struct sherdi_rates {
-    size_t count; /* 0: at[0] is every group's */
+    size_t count; /* 0: at[0] is for every group */
     double at[SHERDI_MOST_RATES];
 } sherdi_rates;
 
@@ -34,7 +34,7 @@ typedef enum sherdi_ramp {
     SHERDI_RAMP_1_SQRT,
 } sherdi_ramp;
 
-/* What a schedule does not read is 0. Steps count optimizer steps. */
+/* Parameters of all schedules; those that a schedule does not read are 0. Steps are optimizer steps. */
 typedef struct sherdi_schedule_params {
     sherdi_schedule_kind kind;
     sherdi_ramp          warmup_ramp;
@@ -58,31 +58,30 @@ typedef struct sherdi_schedule_params {
 
     /* transformers */
     double      num_cycles, power, min_lr_rate;
-    double      lr_end, lr_start; /* polynomial: of a group with the optimizer's own rate */
+    double      lr_end, lr_start; /* polynomial: for a group with the optimizer's own rate */
     int64_t     timescale, stable_steps, decay_steps;
     sherdi_ramp decay_ramp;
 } sherdi_schedule_params;
 
-/* For whom and when a rate is wanted. */
+/* The group and the step for which a rate is asked. */
 typedef struct sherdi_schedule_point {
-    size_t  group;    /* place in lists of a number for each group */
-    double  group_lr; /* its own rate */
+    size_t  group;    /* its index in sherdi_rates */
+    double  group_lr; /* the group's own rate */
     int64_t step;     /* optimizer step, from 1; skipped updates do not count */
 } sherdi_schedule_point;
 
 typedef struct sherdi_schedule {
-    /* Required. */
+    /* Required. Returns the learning rate of the step. */
     double (*lr)(const sherdi_schedule_params *params, const sherdi_schedule_point *point);
-    /* Optional (NULL: the group's own): the betas of the step, where the parameters ask for it. Returns whether it set them. */
+    /* Optional (NULL: the group's own betas). Sets the betas of the step where the parameters ask for it; returns whether it did. */
     int (*betas)(const sherdi_schedule_params *params, const sherdi_schedule_point *point,
                  double out[2]);
-    /* Optional: what takes more than one key, into fields that hold their keys' values. E_INVAL. */
+    /* Optional. Completes and checks settings that depend on more than one key, after every field has its key's value. E_INVAL. */
     sherd_status (*resolve)(const sherd_config *config, struct sherdi_settings *settings);
-    /* Parameters of the configuration (sherdi_config_id): those that it reads, and of these the first `num_needed`
-     * have no default. */
+    /* The keys of the configuration (sherdi_config_id) that the schedule reads. The first `num_needed` of them have no default. */
     const int *keys;
     size_t     num_keys, num_needed;
-    int is_transformers; /* a warm-up that is not given has no steps, as there; with DeepSpeed 1000 */
+    int is_transformers; /* 1: without a key the warm-up has 0 steps; 0: 1000, as in DeepSpeed */
 } sherdi_schedule;
 
 #define SHERDI_SCHEDULE(id, type, table) extern const sherdi_schedule table;
@@ -92,11 +91,11 @@ typedef struct sherdi_schedule {
 /** "|WarmupLR|...": choice i of "scheduler.type", without the first bar, is kind i + 1. */
 extern const char sherdi_schedule_types[];
 
-/** NULL for SHERDI_SCHEDULE_CONSTANT. */
+/** Returns the table of a schedule; NULL for SHERDI_SCHEDULE_CONSTANT. */
 const sherdi_schedule *sherdi_schedule_of(sherdi_schedule_kind kind);
 
 double sherdi_schedule_lr(const sherdi_schedule_params *params, const sherdi_schedule_point *point);
-/** Leaves `betas` as they are where the schedule is about rates alone. */
+/** Sets the betas of a step; leaves `betas` as they are if the schedule has only rates. */
 void sherdi_schedule_betas(const sherdi_schedule_params *params, const sherdi_schedule_point *point,
                            double betas[2]);
 

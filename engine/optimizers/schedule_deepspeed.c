@@ -1,6 +1,6 @@
-/* DeepSpeed's schedules. Its index t starts at -1 and moves after each update, so update k sees t = k - 2; what it sees at
- * t = -1 is the value that the constructor leaves: the minimum, for WarmupCosineLR exactly 0, and for the momentum of
- * OneCycle its minimum too, though the cycle begins at the maximum. */
+/* DeepSpeed's schedules. Their index t starts at -1 and advances after each update, so update k sees t = k - 2. At t = -1 an
+ * update sees the value that DeepSpeed's constructor leaves: the minimum, but exactly 0 for WarmupCosineLR. The momentum of
+ * OneCycle is its minimum then too, though the cycle begins at the maximum. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/schedule.h"
 
@@ -15,13 +15,13 @@ static int64_t index_of(const sherdi_schedule_point *point)
 
 /* ---- warm-up ---- */
 
-/* ln 1 is 0, and divides. */
+/* At least 2, since log(1) is 0 and warmup_share divides by the log. */
 static int64_t warmup_steps(const sherdi_schedule_params *params)
 {
     return params->warmup_steps < 2 ? 2 : params->warmup_steps;
 }
 
-/* Share of the warm-up that is done at t < warmup_steps, 0 .. 1. */
+/* Returns the share of the warm-up that is done at t < warmup_steps, from 0 to 1. */
 static double warmup_share(const sherdi_schedule_params *params, int64_t t)
 {
     double steps = (double)warmup_steps(params);
@@ -30,13 +30,13 @@ static double warmup_share(const sherdi_schedule_params *params, int64_t t)
                                                      : log((double)t + 1.0) / log(steps);
 }
 
-/* Length of the decay that follows the warm-up; at least 1, so that it can divide. */
+/* Returns the length of the decay behind the warm-up; at least 1, since callers divide by it. */
 static double decay_steps(const sherdi_schedule_params *params)
 {
     return fmax(1.0, (double)params->total_steps - (double)warmup_steps(params));
 }
 
-/* From the minimum to the maximum; `after` is the share behind the warm-up. */
+/* Rises from the minimum to the maximum; `after` is the share that holds behind the warm-up. */
 static double warmup_lr(const sherdi_schedule_params *params, const sherdi_schedule_point *point,
                         double after)
 {
@@ -84,7 +84,7 @@ static double warmup_then_cosine(const sherdi_schedule_params *params,
            (params->cos_min_ratio + (1.0 - params->cos_min_ratio) * (1.0 + cos(PI * done)) / 2.0);
 }
 
-/* Another shape than log and linear is log there, which the configuration has warned of. */
+/* In DeepSpeed every shape except linear is log. The configuration has warned of shapes that are neither. */
 static sherd_status warmup_resolve(const sherd_config *config, sherdi_settings *settings)
 {
     (void)config;
@@ -128,8 +128,8 @@ const sherdi_schedule sherdi_schedule_warmup_cosine = {
 
 /* ---- one cycle (Smith 2018, arXiv 1803.09820) ---- */
 
-/* Where the cycle stands at t, 0 at its ends, 1 at its top. Stairs are cut from whole steps: a share that is just
- * under a stair by rounding would lose all of it. */
+/* Returns the height of the cycle at t: 0 at its ends, 1 at its top. Stairs are computed from whole steps, since a share that
+ * rounding puts just below a stair would lose the whole stair. */
 static double cycle_height(const sherdi_schedule_params *params, int64_t t)
 {
     double first = (double)params->first_steps;
@@ -155,7 +155,7 @@ static int cycle_is_over(const sherdi_schedule_params *params, int64_t t)
     return t >= params->first_steps + params->second_steps;
 }
 
-/* What is decayed is divided (a rate) or multiplied (a momentum) by this; 1 where there is no decay. */
+/* Returns the decay factor: rates are divided by it, momenta multiplied; 1: there is no decay. */
 static double cycle_decay(const sherdi_schedule_params *params, int64_t t, double rate)
 {
     double intervals;
@@ -196,7 +196,7 @@ static double cycle_momentum(const sherdi_schedule_params *params,
     return max_mom - (max_mom - min_mom) * cycle_height(params, t);
 }
 
-/* The second of the betas is 0.99 there, whatever the group's is. */
+/* DeepSpeed sets beta2 to 0.99, whatever the group's own is. */
 static int cycle_betas(const sherdi_schedule_params *params, const sherdi_schedule_point *point,
                        double out[2])
 {

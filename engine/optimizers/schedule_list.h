@@ -1,5 +1,5 @@
-/* The schedules, a line each: its name in the code, its "scheduler.type" in a configuration, and its table. schedule.h
- * declares them from here, schedule.c lists them. */
+/* The schedules, a line each: the name in the code, the "scheduler.type" in a configuration, and the table. schedule.h declares
+ * the tables from this list, and schedule.c lists them. */
 SHERDI_SCHEDULE(WARMUP, "WarmupLR", sherdi_schedule_warmup)
 SHERDI_SCHEDULE(WARMUP_DECAY, "WarmupDecayLR", sherdi_schedule_warmup_decay)
 SHERDI_SCHEDULE(WARMUP_COSINE, "WarmupCosineLR", sherdi_schedule_warmup_cosine)

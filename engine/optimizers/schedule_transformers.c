@@ -1,5 +1,6 @@
-/* The schedules of transformers, which Accelerate takes too, under its names and with its numbers: a factor of each group's
- * own rate. Update k sees index k - 1: torch's LambdaLR sets the factor of 0 when it is made, and moves after each update. */
+/* The schedules of transformers, under its names and with its numbers; Accelerate takes them too. Each gives a factor of the
+ * group's own rate. Update k sees index k - 1, since torch's LambdaLR applies the factor of index 0 when it is constructed and
+ * advances after each update. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/schedule.h"
 
@@ -22,19 +23,19 @@ static double share_of(int64_t steps, int64_t all)
     return (double)steps / (double)(all < 1 ? 1 : all);
 }
 
-/* Share of what follows the warm-up that is done; more than 1 behind the end. */
+/* Returns the share that is done of the steps behind the warm-up; above 1 behind the end. */
 static double progress_of(const sherdi_schedule_params *params, int64_t t)
 {
     return share_of(t - params->warmup_steps, params->total_steps - params->warmup_steps);
 }
 
-/* `num_cycles` waves from 1 down and up again; half a wave ends at 0. */
+/* `num_cycles` cosine waves, each from 1 down to 0 and up again; half a wave ends at 0. */
 static double wave(const sherdi_schedule_params *params, double progress)
 {
     return 0.5 * (1.0 + cos(PI * params->num_cycles * 2.0 * progress));
 }
 
-/* The factor between the warm-up, which is linear from 0, and what follows it. */
+/* Returns the rate: a linear warm-up from 0, then the group's rate times `factor`. */
 static double after_warmup(const sherdi_schedule_params *params, const sherdi_schedule_point *point,
                            double (*factor)(const sherdi_schedule_params *, int64_t t))
 {
@@ -145,7 +146,7 @@ const sherdi_schedule sherdi_schedule_cosine_min = {
 
 /* ---- polynomial ---- */
 
-/* From the optimizer's rate to lr_end; a group with another rate keeps the factor. */
+/* The optimizer's rate falls to lr_end; a group with another rate has the same factor. */
 static double polynomial_factor(const sherdi_schedule_params *params, int64_t t)
 {
     double left;
@@ -207,7 +208,7 @@ static double rise(const sherdi_schedule_params *params, double progress)
         return 0.5 * (1.0 - cos(PI * progress));
     case SHERDI_RAMP_1_SQRT:
         return 1.0 - sqrt(1.0 - progress);
-    case SHERDI_RAMP_LOG: /* refused below */
+    case SHERDI_RAMP_LOG: /* refused by stable_decay_resolve */
     case SHERDI_RAMP_LINEAR:
         break;
     }

@@ -1,4 +1,4 @@
-/* The optimizers that list.h names. */
+/* The optimizers of list.h, by number and by name, and their numbers where a group gives none. See optimizer.h. */
 #include "engine/optimizers/optimizer.h"
 
 #include "engine/config/config_impl.h"
@@ -17,7 +17,7 @@ static const sherdi_optimizer *const TABLE[] = {
 };
 #undef SHERDI_OPTIMIZER
 
-/* Behind them, in the numbers of sherdi_optimizer_index. */
+/* In the numbers of sherdi_optimizer_index, the variants follow the optimizers of TABLE. */
 #define SHERDI_VARIANT(table, type, update, fields) &sherdi_optimizer_##table,
 static const sherdi_optimizer *const VARIANTS[] = {
 #include "kernels/updates/rows.h"
@@ -61,7 +61,7 @@ sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *
     return SHERD_OK;
 }
 
-/* A number of the configuration's, unless nobody gave it; then the optimizer's own, or what the key says. */
+/* Returns the configuration's number if it is given; else the optimizer's own, or the key's default if the optimizer has none. */
 static double number_of(int is_given, double given, double own, double standard)
 {
     return is_given ? given : own != 0 ? own : standard;
