@@ -42,7 +42,7 @@ sherd_status sherdi_bytes_write(const char *label, int fd, const void *bytes, si
 
 sherd_status sherdi_bytes_open(const char *path, int *fd_out, size_t *len_bytes_out)
 {
-    /* Without O_NONBLOCK a pipe that nobody writes to would be waited for. */
+    /* Without O_NONBLOCK, open would wait for a writer if this is a pipe. */
     int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat about;
 

@@ -1,17 +1,20 @@
-/* Plain files, read and written in the calling thread: what is small, what comes from elsewhere, and what one rank
- * writes as a stream. Large transfers of all ranks go through offload/io.h. */
+/* Reads and writes plain files on the calling thread: small files, files from elsewhere, and files that one rank writes as a
+ * stream. Large transfers of all ranks go through offload/io.h. All calls block. */
 #ifndef SHERDI_CHECKPOINT_BYTES_H
 #define SHERDI_CHECKPOINT_BYTES_H
 
 #include "base/mem.h"
 
-/** Reads all of it; a file that ends before is E_IO. The descriptor's offset is neither used nor moved. */
+/** Reads `len_bytes` bytes from byte `at` on. The descriptor's offset is neither used nor moved; `label` is for messages. E_IO,
+ *  also if the file ends before. */
 sherd_status sherdi_bytes_read(const char *label, int fd, size_t at, void *out, size_t len_bytes);
-/** Writes all of it at the descriptor's offset. E_IO. */
+/** Writes all bytes at the descriptor's offset. E_IO. */
 sherd_status sherdi_bytes_write(const char *label, int fd, const void *bytes, size_t len_bytes);
-/** Opens a regular file for reading; pipes and devices are not waited for. E_IO, E_INVAL (something else). */
+/** Opens a regular file for reading, without waiting for pipes or devices. E_IO, E_INVAL (not a regular file). */
 sherd_status sherdi_bytes_open(const char *path, int *fd_out, size_t *len_bytes_out);
-/** A whole file from elsewhere, whose path may be a link (of a checkpoint's own files see sherdi_checkpoint_get), of at most `most_bytes`, with a NUL behind it; sherdi_free. E_IO, E_INVAL (longer), E_NOMEM. */
+/** Reads a whole file from elsewhere into memory of the account, with a NUL behind it; the caller frees it with sherdi_free. The
+ *  path may be a link (for a checkpoint's own files see sherdi_checkpoint_get). E_IO, E_INVAL (longer than `most_bytes`),
+ *  E_NOMEM. */
 sherd_status sherdi_bytes_load(sherdi_mem *mem, const char *path, size_t most_bytes, char **out,
                                size_t *len_bytes_out);
 

@@ -1,4 +1,4 @@
-/* Weights of an engine to files: the calls of the API. What writes is weights_write.c. */
+/* The API's calls that export weights of an engine to files. weights_write.c writes the files. */
 #include "engine/checkpoint/export.h"
 
 void sherd_export_params_init(sherd_export_params *params)
@@ -91,7 +91,7 @@ static sherd_status kind_check(const sherd_tensor_map *map, int is_raw)
                              "safetensors");
 }
 
-/* What a rank finds out by itself. The maps are open when it is OK. */
+/* Checks what a rank can check by itself, before the ranks agree. If it returns OK, the maps are open. */
 static sherd_status export_begin(sherd_engine *engine, const char *path, int is_raw,
                                  const sherd_export_params *given, sherd_export_params *params,
                                  sherdi_weights_maps *maps)

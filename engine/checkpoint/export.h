@@ -1,17 +1,17 @@
-/* What exporting and importing share: an engine as the model that maps are held against. */
+/* What export.c and import.c share: an engine as the model against which maps are checked. */
 #ifndef SHERDI_CHECKPOINT_EXPORT_H
 #define SHERDI_CHECKPOINT_EXPORT_H
 
 #include "engine/checkpoint/weights.h"
 #include "engine/run/engine_impl.h"
 
-/** Borrows the engine. */
+/** Returns the engine's parameters as a model; it borrows the engine. */
 sherdi_weights_model sherdi_weights_model_of(const sherd_engine *engine);
-/** What a map's value stands for; of NULL the weights, by what the parameter has. */
+/** Returns the value that a map names. NULL is the weights: the compute value of a frozen parameter, else the master. */
 sherd_value sherdi_weights_value_of(const sherd_engine *engine, int param, const char *value);
-/** sherdi_agree_status of the engine that is `ctx`. */
+/** Calls sherdi_agree_status with the world of the engine `ctx`. Collective. */
 sherd_status sherdi_weights_agree(void *ctx, sherd_status own);
-/** E_STATE before seal. */
+/** Returns E_STATE before seal, else OK. */
 sherd_status sherdi_weights_check_phase(const sherd_engine *engine);
 
 #endif

@@ -76,7 +76,7 @@ sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag)
 
 /* ------------------------------------------------------------------- clearing -- */
 
-/* A folder of ours, or nothing: a symbolic link in its place is not followed. */
+/* Opens a folder of ours. A symbolic link in its place is not followed. */
 static DIR *folder_open(const char *path)
 {
     int  fd     = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -88,13 +88,13 @@ static DIR *folder_open(const char *path)
     return folder;
 }
 
-/* What lies in a folder's place and is none: a file that was written beside its own place, a link. */
+/* Removes what is in a folder's place but is not a folder: a file that was to be renamed, or a link. */
 static sherd_status other_clear(const char *path)
 {
     return unlink(path) == 0 || errno == ENOENT ? SHERD_OK : io_fail("remove", path);
 }
 
-/* A folder of ours and the files in it; nothing is followed, and a folder in it is none of ours. */
+/* Removes a folder of ours with the files in it. It follows no links; folders inside it are not ours, so they make it fail. */
 static sherd_status folder_clear(const char *path)
 {
     DIR           *folder = folder_open(path);
@@ -119,7 +119,7 @@ static sherd_status folder_clear(const char *path)
     return status;
 }
 
-/* ".TAG.partial" or ".TAG.removed". */
+/* Returns whether a name is like ".TAG.partial" or ".TAG.removed". */
 static int is_left_behind(const char *name)
 {
     size_t len = strlen(name);
@@ -252,7 +252,7 @@ static sherd_status all_read(int fd, const char *path, char *data, size_t len_by
     return SHERD_OK;
 }
 
-/* A pipe in the place of a file must not make the caller wait for who writes to it. */
+/* O_NONBLOCK: if a pipe is in the place of the file, open must not wait for a writer. */
 static int file_open(const char *path)
 {
     return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -367,7 +367,8 @@ sherd_status sherdi_checkpoint_latest(const char *dir, char tag_out[SHERDI_CHECK
 
 /* --------------------------------------------------------------- finish, remove -- */
 
-/* In one moment, where a checkpoint of that name is there already; the other one then has the partial's name. */
+/* Renames `partial` to `path`. If a checkpoint of that name exists already, one atomic call exchanges the two, and the old one
+ * has the partial name then. */
 static int folders_exchange(const char *partial, const char *path)
 {
     if (rename(partial, path) == 0) {
@@ -391,7 +392,7 @@ sherd_status sherdi_checkpoint_finish(const char *dir, const char *tag)
     }
     SHERDI_TRY(sherdi_folder_sync(dir));
     SHERDI_TRY(latest_put(dir, tag));
-    (void)folder_clear(partial); /* the one before of that name; else there is none */
+    (void)folder_clear(partial); /* the replaced checkpoint, if there was one */
     return SHERD_OK;
 }
 
@@ -473,7 +474,8 @@ sherd_status sherdi_checkpoint_list(sherdi_mem *mem, const char *dir, sherdi_che
     return SHERD_OK;
 }
 
-/* The newest one that stays, or nothing, is the latest before the tag goes: so the latest is always there. */
+/* Makes DIR/latest name the newest checkpoint that stays, or removes it, before the tag is removed. So DIR/latest never names a
+ * checkpoint that is gone. */
 static sherd_status latest_move(const char *dir, const char *tag)
 {
     char                     path[SHERDI_CHECKPOINT_PATH_BYTES];

@@ -1,7 +1,10 @@
-/* The folders of checkpoints: DIR/TAG, complete or not there. What is written lies in DIR/.TAG.partial until it is whole
- * and on the medium; then one rename makes it DIR/TAG, and another one DIR/latest say so. What is removed is renamed to
- * DIR/.TAG.removed first. So a process that dies at any moment leaves complete checkpoints and, beside them, folders
- * that begin with a dot, which the next save clears away. */
+/* The folders of checkpoints: DIR/TAG, complete or not there.
+ *
+ * A save writes into DIR/.TAG.partial until everything is complete and on the medium. Then one rename makes the folder DIR/TAG,
+ * and a second one makes DIR/latest name it. A removal first renames the folder to DIR/.TAG.removed. So a process that dies at
+ * any moment leaves complete checkpoints and, beside them, folders that begin with a dot. The next save clears these away.
+ *
+ * save.c, load.c, reader.c and the tools use this; symbolic links in these folders are not followed. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_FOLDER_H
 #define SHERDI_ENGINE_CHECKPOINT_FOLDER_H
 
@@ -10,55 +13,58 @@
 #define SHERDI_CHECKPOINT_PATH_BYTES 4096
 #define SHERDI_MANIFEST_NAME         "manifest.json"
 
-/** DIR/TAG, DIR/.TAG.partial, with NAME behind it where it is not NULL. E_INVAL: it is too long. */
+/** Write the paths DIR/TAG and DIR/.TAG.partial, with /NAME behind them if `name` is not NULL. E_INVAL: the path is too long. */
 sherd_status sherdi_checkpoint_path(const char *dir, const char *tag, const char *name,
                                     char out[SHERDI_CHECKPOINT_PATH_BYTES]);
 sherd_status sherdi_checkpoint_partial_path(const char *dir, const char *tag, const char *name,
                                             char out[SHERDI_CHECKPOINT_PATH_BYTES]);
 
-/** E_IO where DIR/TAG is not there, or no folder: a symbolic link may lead anywhere. */
+/** Returns E_IO if DIR/TAG does not exist or is not a folder. A symbolic link is not one, since it may lead anywhere. */
 sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag);
 
-/** Makes DIR where it is missing, clears away what saves and removals that were ended left of this tag and of others,
- *  and makes an empty partial folder. E_IO. */
+/** Makes DIR if it is missing, clears away what interrupted saves and removals left, of this tag and of others, and makes an
+ *  empty partial folder. E_IO. */
 sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag);
-/** E_IO with the bytes that are missing where the file system of DIR has less than `need_bytes` free. */
+/** Returns E_IO if the file system of DIR has less than `need_bytes` free; the message says how many bytes are missing. */
 sherd_status sherdi_checkpoint_check_space(const char *dir, uint64_t need_bytes);
-/** A small file of that folder, written, synced: the manifest, or DIR/latest. By rename, so it is whole or as before; the folder
- *  is not synced. E_IO. */
+/** Writes and syncs a small file of a folder, such as the manifest or DIR/latest. A rename puts it in place, so the file is
+ *  either new and whole, or as it was before. The folder itself is not synced. E_IO. */
 sherd_status sherdi_checkpoint_put(const char *folder, const char *name, const void *data,
                                    size_t len_bytes);
-/** An empty file that others can see, and that nothing has to outlive. E_IO. */
+/** Makes an empty file that other hosts can see. Nothing is synced. E_IO. */
 sherd_status sherdi_checkpoint_mark(const char *path);
-/** Its bytes, one zero behind them, in memory of the account. E_IO: it is not there, or longer than `most_bytes`. */
+/** Reads a small file into memory of the account, with a zero byte behind it; the caller frees it. E_IO: the file does not exist,
+ *  or is longer than `most_bytes`. E_NOMEM. */
 sherd_status sherdi_checkpoint_get(sherdi_mem *mem, const char *path, size_t most_bytes,
                                    char **data_out, size_t *len_bytes_out);
-/** The partial folder, all of whose files are synced, becomes DIR/TAG, in place of one of that name, and the newest. E_IO. */
+/** Makes the partial folder, all of whose files are synced, DIR/TAG and the newest checkpoint. It replaces a checkpoint of the
+ *  same name. E_IO. */
 sherd_status sherdi_checkpoint_finish(const char *dir, const char *tag);
-/** What a save that failed has written. */
+/** Removes what a failed save has written. */
 void sherdi_checkpoint_abandon(const char *dir, const char *tag);
 
-/** Whether there is such a file; removes one. */
+/** Return whether a file exists; remove a file. */
 int  sherdi_checkpoint_has(const char *path);
 void sherdi_checkpoint_unlink(const char *path);
-/** A second name for a file of `bytes` bytes; 0: it is gone, another, or the file system has no links. */
+/** Gives a file of `bytes` bytes a second name. Returns 0 if the file is gone or has another length, or if the file system has no
+ *  links. */
 int sherdi_checkpoint_link(const char *from, const char *to, uint64_t bytes);
 
-/** The newest tag, from DIR/latest. E_IO (there is none), E_INVAL (damaged). */
+/** Reads the newest tag from DIR/latest. E_IO (there is none), E_INVAL (the file is damaged). */
 sherd_status sherdi_checkpoint_latest(const char *dir, char tag_out[SHERDI_CHECKPOINT_NAME_BYTES]);
-/** Removes DIR/TAG. Where it was the newest, DIR/latest names the one before, or goes. E_IO. */
+/** Removes DIR/TAG. If it was the newest, DIR/latest then names the one before, or is removed too. E_IO. */
 sherd_status sherdi_checkpoint_remove(const char *dir, const char *tag);
 
-/* One that is there. */
+/* A checkpoint in a folder. */
 typedef struct sherdi_checkpoint_found {
     char     tag[SHERDI_CHECKPOINT_NAME_BYTES];
-    int64_t  changed_ns;   /* of its manifest, since 1970 */
-    uint64_t held_bytes;   /* of its files */
-    uint64_t shared_bytes; /* of those that have another name too: another checkpoint's */
+    int64_t  changed_ns;   /* when its manifest was changed, since 1970 */
+    uint64_t held_bytes;   /* of all its files */
+    uint64_t shared_bytes; /* of those files that have another name too, in another checkpoint */
 } sherdi_checkpoint_found;
-/** The folder DIR/TAG; 0: it is no checkpoint. */
+/** Describes DIR/TAG and returns 1; 0: it is no checkpoint. */
 int sherdi_checkpoint_look(const char *dir, const char *tag, sherdi_checkpoint_found *out);
-/** All folders of DIR that have a manifest, oldest first, in memory of the account. E_IO. */
+/** Lists all folders of DIR that have a manifest, oldest first, in memory of the account, which the caller frees. E_IO, E_NOMEM. */
 sherd_status sherdi_checkpoint_list(sherdi_mem *mem, const char *dir, sherdi_checkpoint_found **out,
                                     size_t *count_out);
 

@@ -14,7 +14,7 @@ typedef struct frozen_save {
     sherd_dtype    dtype; /* of the parameter */
 } frozen_save;
 
-/* Rounding to the type that the values have already keeps their bits. */
+/* Casting to the type that the values had before keeps their bits. */
 static sherd_status values_write(void *ctx, int part, size_t first, size_t count, float *values)
 {
     frozen_save          *save = ctx;
@@ -61,7 +61,7 @@ typedef struct frozen_load {
     sherd_engine  *engine;
     sherdi_reader *reader;
     size_t         saved; /* parameter of the manifest */
-    size_t         first; /* of what is asked for */
+    size_t         first; /* first element that is asked for */
     float         *out;
 } frozen_load;
 

@@ -12,20 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* More stripes than a configuration can name folders, and more bytes than a set can have. */
+/* Limits for descriptions: no more stripes than a configuration can name folders, and more bytes than any set has. */
 #define MOST_STRIPES SHERDI_MAX_FOLDERS
 #define MOST_BYTES   ((size_t)1 << 60)
 
 #define NOTHING_READ SIZE_MAX
 
-/* Elements that are decoded at once: whole chunks. */
+/* Elements that are decoded at once; a multiple of the chunk. */
 #define DECODED_ELEMS ((size_t)4096)
 
-/* What the description calls them: as they are stored, and not as a configuration asks for them. */
+/* The names of encodings in the description: how parts are stored, not what a configuration asks for. */
 static const char *const ENCODINGS[SHERDI_ENCODINGS] = {"F32",          "BF16", "BESIDE",
                                                         "BESIDE_PLANE", "FP8",  "UFP8"};
 
-/* An extent that was read, with room for the largest. */
+/* An extent in memory that has room for the largest one. */
 typedef struct read_extent {
     unsigned char *memory;
     size_t         number; /* NOTHING_READ: none */
@@ -33,7 +33,7 @@ typedef struct read_extent {
 
 struct sherdi_kept {
     sherdi_mem            *mem;
-    sherdi_json           *json; /* has the names */
+    sherdi_json           *json; /* owns the names of tensors */
     char                  *label;
     sherdi_tier_slots_file file;
     sherdi_tier_slot      *slots;
@@ -43,8 +43,8 @@ struct sherdi_kept {
 
     sherdi_ioq  *queue;
     sherdi_file *open;
-    int          rank;          /* whose it is */
-    read_extent  state, values; /* of encoded masters the bf16 values may be in an extent apart */
+    int          rank;          /* that saved it */
+    read_extent  state, values; /* bf16 values of encoded masters may lie in another extent */
     float       *decoded;
 };
 
@@ -68,7 +68,7 @@ static void slots_print(sherdi_text *text, const sherdi_plan *plan, const sherdi
     sherdi_text_print(text, "], ");
 }
 
-/* What is being printed: the parts that are plain fp32, or those that are not. */
+/* A list that is printed: the parts that are plain fp32, or those that are not. */
 typedef struct listing {
     sherdi_text        *text;
     const sherdi_plan  *plan;
@@ -81,8 +81,8 @@ static size_t part_at(const listing *l, const sherdi_block *block, int part, siz
     return block->state_offset + sherdi_plan_part_offset(l->plan, block, part, offset_elems);
 }
 
-/* Of a part that is not plain fp32: its encoding, the extent and place of its bf16 values, the place of its ties and how that
- * part is stored, or that its signs are the ties. */
+/* Prints, for a part that is not plain fp32, its encoding. A master beside its parameter follows with the extent and offset of
+ * its bf16 values, then the offset of the part with its ties and the encoding of that part. A part whose signs are ties says so. */
 static void encoding_print(const listing *l, const sherdi_block *block, int part,
                            size_t offset_elems)
 {
@@ -154,7 +154,7 @@ static sherd_status list_print(listing *l, const char *key)
     return l->text->status;
 }
 
-/* A reader that knows no encodings finds nothing of what is encoded. */
+/* Encoded parts are in a list of their own, so a reader that does not know encodings does not find them. */
 static sherd_status tensors_print(sherdi_text *text, const sherdi_plan *plan,
                                   const sherdi_model *model)
 {
@@ -275,7 +275,7 @@ static sherd_status slots_read(sherdi_kept *kept, const sherdi_json_node *root)
     return SHERD_OK;
 }
 
-/* Whether so many elements lie inside an extent. */
+/* Returns whether `count` elements from `at` on lie inside an extent. */
 static int lies_inside(const sherdi_kept *kept, size_t extent, size_t at, sherdi_encoding encoding,
                        size_t count)
 {
@@ -306,7 +306,7 @@ static const sherdi_json_node *after(const sherdi_json_node *node)
     return node == NULL ? NULL : sherdi_json_next(node);
 }
 
-/* The bf16 values and the ties of a master that is beside them. */
+/* Reads where the bf16 values and the ties of a BESIDE or BESIDE_PLANE master are. */
 static int beside_of(const sherdi_kept *kept, const sherdi_json_node *extent,
                      sherdi_kept_tensor *tensor)
 {
@@ -330,7 +330,7 @@ static int beside_of(const sherdi_kept *kept, const sherdi_json_node *extent,
            lies_inside(kept, tensor->extent, tensor->ties_at, tensor->ties_encoding, tensor->count);
 }
 
-/* What follows the place of a tensor that is not plain fp32. */
+/* Reads what the description of an encoded tensor has behind its offset. */
 static sherd_status encoding_read(sherdi_kept *kept, const sherdi_json_node *node,
                                   sherdi_kept_tensor *tensor)
 {
@@ -465,7 +465,7 @@ sherd_status sherdi_kept_open(sherdi_kept *kept, sherdi_ioq *queue, const char *
     return sherdi_file_open(queue, &params, &kept->open);
 }
 
-/* The first one that has bytes there. */
+/* Returns the name of the first tensor that has bytes in an extent. */
 static const char *extent_tensor(const sherdi_kept *kept, size_t extent)
 {
     for (size_t t = 0; t < kept->num_tensors; t++) {
@@ -530,7 +530,7 @@ sherd_status sherdi_kept_read(sherdi_kept *kept, size_t extent, const unsigned c
     return SHERD_OK;
 }
 
-/* ... of one that is stored otherwise. */
+/* Decodes elements of a tensor that is not plain fp32 to `decoded`. Its extent has been read. */
 static sherd_status values_decode(sherdi_kept *kept, const sherdi_kept_tensor *tensor, size_t first,
                                   size_t count)
 {

@@ -1,4 +1,4 @@
-/* The manifest as JSON. See manifest.h. */
+/* Writes and reads the manifest as JSON. See manifest.h. */
 #include "engine/checkpoint/manifest.h"
 
 #include "base/checked.h"
@@ -12,15 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Behind everything else: of all bytes before its own value's first digit. */
+/* The checksum is the last member. It is of all bytes before its own first digit. */
 #define CHECKSUM_KEY "\"checksum\": \""
 #define HEX_DIGITS   16
 #define END_TEXT     "\"}\n"
 #define END_BYTES    (sizeof(CHECKSUM_KEY) - 1 + HEX_DIGITS + sizeof(END_TEXT) - 1)
 
-/* More ranks than a manifest may have files of. */
+/* The most ranks of which a manifest may have files. */
 #define MOST_RANKS (1 << 20)
-/* No run counts as far, and what goes on counting from there does not overflow. */
+/* The limit of counters: no run counts this far, and counting on from here does not overflow. */
 #define MOST_COUNT ((int64_t)1 << 53)
 
 void sherdi_manifest_init(sherdi_manifest *manifest, sherdi_mem *mem)
@@ -83,7 +83,7 @@ static json_t *integer_of(uint64_t value)
     return json_integer((json_int_t)value);
 }
 
-/* With a type of its own where that is not the engine's. */
+/* The type is written only if it is not that of the engine. */
 static json_t *param_json(const sherdi_manifest *manifest, const sherdi_manifest_param *param)
 {
     json_t *shape = json_array();
@@ -108,7 +108,7 @@ static json_t *params_json(const sherdi_manifest *manifest)
     return all;
 }
 
-/* By name, of those whose bits are in `parts`. */
+/* Returns the names of the parts whose bits are in `parts`. */
 static json_t *part_names_json(const sherdi_manifest *manifest, unsigned parts)
 {
     json_t *all = json_array();
@@ -218,7 +218,7 @@ sherd_status sherdi_manifest_text(const sherdi_manifest *manifest, char **text_o
     while (len > 0 && text[len - 1] != '}') {
         len--;
     }
-    at = len == 0 ? 0 : len - 1; /* the last bracket gives way to the checksum */
+    at = len == 0 ? 0 : len - 1; /* the checksum replaces the last bracket */
     while (at > 0 && text[at - 1] == '\n') {
         at--;
     }
@@ -257,7 +257,7 @@ void sherdi_manifest_optimizers(const sherdi_manifest *manifest, char *text, siz
 
 /* ------------------------------------------------------------------- reading -- */
 
-/* One that is read: where it is wrong, the first sentence stays. */
+/* A manifest that is read. */
 typedef struct reader {
     sherdi_manifest *manifest;
     const char      *path;
@@ -286,7 +286,7 @@ static int hex_read(const char *text, uint64_t *out)
     return 1;
 }
 
-/* Before a byte of it is believed. */
+/* Checks the checksum, before anything in the text is trusted. */
 static sherd_status checksum_check(const reader *r, const char *text, size_t len_bytes)
 {
     size_t   key = sizeof(CHECKSUM_KEY) - 1;
@@ -308,7 +308,7 @@ static sherd_status checksum_check(const reader *r, const char *text, size_t len
     return SHERD_OK;
 }
 
-/* A whole number from `least` to `most`. */
+/* Reads a whole number from `least` to `most`. */
 static sherd_status whole_read(const reader *r, const sherdi_json_node *object, const char *key,
                                int64_t least, int64_t most, int64_t *out)
 {
@@ -488,7 +488,7 @@ static sherd_status segment_parts_read(const reader *r, const sherdi_json_node *
     return *out & 1 ? SHERD_OK : damaged(r, "a segment has no master weights");
 }
 
-/* The one of that name, which has the same parts wherever it stands; the first time it joins the others. */
+/* Finds an optimizer by name, or adds it the first time. It must have the same parts in every segment. */
 static sherd_status optimizer_take(const reader *r, const sherdi_manifest_optimizer *wanted,
                                    int *out)
 {
@@ -504,7 +504,7 @@ static sherd_status optimizer_take(const reader *r, const sherdi_manifest_optimi
     if (o == m->num_optimizers) {
         m->optimizers[m->num_optimizers++] = *wanted;
     }
-    if (m->optimizers[o].parts == 0) { /* the head's, of which the first segment speaks */
+    if (m->optimizers[o].parts == 0) { /* the head's optimizer: its first segment gives the parts */
         m->optimizers[o].parts = wanted->parts;
     }
     *out = o;
@@ -513,7 +513,7 @@ static sherd_status optimizer_take(const reader *r, const sherdi_manifest_optimi
                : damaged(r, "an optimizer has other parts in one segment than in another");
 }
 
-/* Of one optimizer the head of the manifest speaks for all. */
+/* A segment without an optimizer of its own has the head's, with all parts. */
 static sherd_status segment_optimizer_read(const reader *r, const sherdi_json_node *node,
                                            sherdi_manifest_segment *segment)
 {
@@ -549,7 +549,7 @@ static sherd_status segments_read(const reader *r, const sherdi_json_node *root)
     return SHERD_OK;
 }
 
-/* The name follows from kind and rank: no path that a manifest gives is ever opened. */
+/* The name must be the one that follows from kind and rank, so no path that a manifest gives is ever opened. */
 static sherd_status file_read(const reader *r, const sherdi_json_node *node)
 {
     sherdi_manifest *m    = r->manifest;
@@ -593,7 +593,7 @@ static sherd_status files_read(const reader *r, const sherdi_json_node *root)
     return SHERD_OK;
 }
 
-/* Missing in what earlier versions wrote: fp32. */
+/* Earlier versions did not write "held"; that means fp32. */
 static sherd_status held_read(const reader *r, const sherdi_json_node *node, const char **out)
 {
     char name[16];
@@ -730,8 +730,8 @@ sherd_status sherdi_manifest_parse(sherdi_manifest *manifest, sherdi_mem *mem, c
     sherdi_json *json = NULL;
     sherd_status status;
 
-    /* Tables have a row for each rank: so many that a short text stays small. Ranks without data are not in the text,
-     * but a model that has a hundred times as many ranks as chunks of 64 elements is none. */
+    /* Tables have a row for each rank, so the length of the text limits the ranks: a short text then takes little memory. Ranks
+     * without data are not in the text, but no real model has a hundred times as many ranks as chunks of 64 elements. */
     r.most_ranks = len_bytes < MOST_RANKS ? (int)len_bytes : MOST_RANKS;
     sherdi_manifest_init(manifest, mem);
     SHERDI_TRY(checksum_check(&r, text, len_bytes));

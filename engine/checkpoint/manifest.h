@@ -1,6 +1,6 @@
-/* What a checkpoint says of itself: manifest.json, which is written last. It has the whole model and how the ranks that
- * saved it shared it, so that a reader finds every element without a look at the data files. docs/checkpoint-format.md
- * is the page for other readers. */
+/* The manifest: what a checkpoint says of itself, in manifest.json, which is written last. It has the whole model and says how
+ * the ranks that saved it divided it. So a reader knows which file has an element without opening the data files.
+ * docs/checkpoint-format.md describes it for other programs. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_MANIFEST_H
 #define SHERDI_ENGINE_CHECKPOINT_MANIFEST_H
 
@@ -9,15 +9,15 @@
 #include "engine/plan/plan.h"
 
 #define SHERDI_CHECKPOINT_FORMAT 1
-/* What a frozen parameter has: its values in its compute type. */
+/* The one part of a frozen parameter: its values in its compute type. */
 #define SHERDI_FROZEN_PART "compute"
-/* Most parts of the state of an element, the master weight included. */
+/* The most parts that an element's state has, the master weight included. */
 #define SHERDI_CHECKPOINT_PARTS           16
 #define SHERDI_CHECKPOINT_OPTIMIZERS      16
 #define SHERDI_CHECKPOINT_OPTIMIZER_BYTES 32
 #define SHERDI_CHECKPOINT_NAME_BYTES      256
 
-/* A rank's two data files. What is frozen does not change and stands apart: a later checkpoint has the same file. */
+/* The two data files of a rank. Frozen parameters do not change and have a file of their own, which later checkpoints share. */
 typedef enum sherdi_data_file {
     SHERDI_DATA_STATE = 0, /* master weights and the other parts, blobs */
     SHERDI_DATA_FROZEN,
@@ -25,8 +25,8 @@ typedef enum sherdi_data_file {
 } sherdi_data_file;
 
 typedef struct sherdi_manifest_file {
-    uint64_t bytes;           /* 0: there is none, the rank has nothing for it */
-    uint64_t header_checksum; /* of the 8 + N first bytes, which have the checksums of the rest */
+    uint64_t bytes;           /* 0: there is no file, since the rank has nothing to put into it */
+    uint64_t header_checksum; /* of the first 8 + N bytes, which have the checksums of the rest */
 } sherdi_manifest_file;
 
 typedef struct sherdi_manifest_param {
@@ -35,18 +35,18 @@ typedef struct sherdi_manifest_param {
     size_t      shape[SHERD_MAX_NDIM];
     size_t      elems;
     int         is_frozen;
-    sherd_dtype dtype;                 /* of a frozen one's values */
-    size_t      segment, offset_elems; /* it begins there in its segment */
+    sherd_dtype dtype;                 /* of the values of a frozen parameter */
+    size_t      segment, offset_elems; /* its segment, and where it begins there */
 } sherdi_manifest_param;
 
 /* Rank r saved the elements [r * slice_elems, (r + 1) * slice_elems) of the segment. */
 typedef struct sherdi_manifest_segment {
     size_t slice_elems;
     int    is_frozen;
-    int    optimizer; /* which of the manifest's; not of what is frozen */
+    int    optimizer; /* number in the manifest; unused if is_frozen */
 } sherdi_manifest_segment;
 
-/* What updated parameters. */
+/* An optimizer that updated parameters. */
 typedef struct sherdi_manifest_optimizer {
     char     name[SHERDI_CHECKPOINT_OPTIMIZER_BYTES];
     unsigned parts; /* bit i: its parameters have part i of the manifest's */
@@ -58,27 +58,28 @@ typedef struct sherdi_manifest {
     char        tag[SHERDI_CHECKPOINT_NAME_BYTES];
     int         world_size, stage;
     sherd_dtype compute_dtype; /* the engine's; parameters may have another */
-    /* Of one the head speaks for all segments; of several each says its own, and the head has the first. */
+    /* With one optimizer, the head of the manifest names it for all segments. With several, each segment names its own, and the
+     * head names the first. */
     sherdi_manifest_optimizer optimizers[SHERDI_CHECKPOINT_OPTIMIZERS];
     int                       num_optimizers;
     int                       num_parts;
     char                      parts[SHERDI_CHECKPOINT_PARTS][32]; /* the first is "master" */
     const char
-        *held[SHERDI_CHECKPOINT_PARTS]; /* by part: the name of the encoding that the run had it
-                                                  in (kernels/encoding.h), of several the one that
-                                                  drops most; files have fp32. Static storage */
+        *held[SHERDI_CHECKPOINT_PARTS]; /* by part: the name of the encoding in which the run had
+                                                  it (kernels/encoding.h); of several, the one that
+                                                  loses most. Files have fp32. Static storage */
 
     int64_t       step, micro_step, skipped_steps;
     int           accumulation, micro_batch_size;
     char          run_text[256];
     sherdi_scaler scaler;
     uint64_t      fingerprint;           /* of all parameters, frozen ones included */
-    uint64_t      frozen_fingerprint;    /* of these alone */
-    int           has_state_fingerprint; /* 0: some of the state was kept, and not looked at */
-    uint64_t      state_fingerprint;     /* of the parts behind the master; numerics.md */
+    uint64_t      frozen_fingerprint;    /* of frozen parameters only */
+    int           has_state_fingerprint; /* 0: some state was kept by links and not read */
+    uint64_t      state_fingerprint;     /* of the parts behind the master; see numerics.md */
     uint64_t      data_bytes;            /* of all data files */
     int64_t       saved_s;               /* seconds since 1970 */
-    uint64_t      checksum;              /* of its text; of one that was read */
+    uint64_t      checksum;              /* of its text; only in a manifest that was read */
 
     sherdi_manifest_param   *params;
     size_t                   num_params, cap_params;
@@ -90,17 +91,17 @@ typedef struct sherdi_manifest {
 void sherdi_manifest_init(sherdi_manifest *manifest, sherdi_mem *mem);
 void sherdi_manifest_fini(sherdi_manifest *manifest);
 
-/** The encoding that a run had a part in. */
+/** Returns the name of the encoding in which the run had a part. */
 static inline const char *sherdi_manifest_held(const sherdi_manifest *manifest, int part)
 {
     return manifest->held[part] == NULL ? sherdi_encoding_name(SHERDI_ENCODING_F32)
                                         : manifest->held[part];
 }
 
-/** The number of a part; -1: it has none of that name. */
+/** Returns the number of a part; -1: there is none of this name. */
 int sherdi_manifest_find_part(const sherdi_manifest *manifest, const char *name);
 
-/** What updated a parameter of it; NULL: it is frozen. */
+/** Returns the optimizer that updated a parameter; NULL: the parameter is frozen. */
 static inline const sherdi_manifest_optimizer *sherdi_manifest_optimizer_of(
     const sherdi_manifest *manifest, size_t param)
 {
@@ -109,7 +110,7 @@ static inline const sherdi_manifest_optimizer *sherdi_manifest_optimizer_of(
     return segment->is_frozen ? NULL : &manifest->optimizers[segment->optimizer];
 }
 
-/** Whether a parameter of it has that part; what is frozen has its values as part 0. */
+/** Returns whether a parameter has a part; the values of a frozen parameter are its part 0. */
 static inline int sherdi_manifest_has_part(const sherdi_manifest *manifest, size_t param, int part)
 {
     const sherdi_manifest_optimizer *optimizer = sherdi_manifest_optimizer_of(manifest, param);
@@ -117,24 +118,25 @@ static inline int sherdi_manifest_has_part(const sherdi_manifest *manifest, size
     return optimizer == NULL ? part == 0 : (int)(optimizer->parts >> part & 1);
 }
 
-/** "AdamW, Lamb", as much as there is room for. */
+/** Writes the names of the optimizers, like "AdamW, Lamb", as many as there is room for. */
 void sherdi_manifest_optimizers(const sherdi_manifest *manifest, char *text, size_t len_bytes);
 
-/** As text with its own checksum at the end, in memory that the caller gives to sherdi_manifest_text_free. E_NOMEM. */
+/** Writes the manifest as text with its own checksum at the end. The caller frees the text with sherdi_manifest_text_free.
+ *  E_NOMEM. */
 sherd_status sherdi_manifest_text(const sherdi_manifest *manifest, char **text_out,
                                   size_t *len_bytes_out);
 void         sherdi_manifest_text_free(char *text);
-/** From text; `path` is for messages. Everything that it says is held against the rest: what comes back can be
- *  relied on. Memory is at most 200 bytes for each byte of text. E_INVAL (damaged, hostile, or of another format),
- *  E_NOMEM. On failure *manifest is empty. */
+/** Reads a manifest from text; `path` is for messages. It checks every value against the others, so callers can rely on the
+ *  result. It takes at most 200 bytes of memory for each byte of text. E_INVAL (damaged, hostile, or of another format), E_NOMEM.
+ *  On failure *manifest is empty. */
 sherd_status sherdi_manifest_parse(sherdi_manifest *manifest, sherdi_mem *mem, const char *path,
                                    const char *text, size_t len_bytes);
 
-/** Its data file of a rank: "rank-00003-of-00008.safetensors", "frozen-...". */
+/** Writes the name of a rank's data file: "rank-00003-of-00008.safetensors", "frozen-...". */
 void sherdi_data_file_name(sherdi_data_file which, int rank, int world_size,
                            char out[SHERDI_CHECKPOINT_NAME_BYTES]);
-/** A tag may be the name of a folder: E_INVAL when it is empty, begins with a dot, has a slash or a control character, or is
- *  too long. */
+/** Checks that a tag can be the name of a folder. E_INVAL: it is empty or too long, begins with a dot, or has a slash or a control
+ *  character. */
 sherd_status sherdi_tag_check(const char *tag);
 
 #endif
