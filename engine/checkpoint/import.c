@@ -1,6 +1,6 @@
-/* Weights from files to an engine: the calls of the API. What reads is weights_read.c. Before the first acquire each rank
- * fills what it holds; between steps values are written, which all ranks read alike. Which tensors are whose is
- * weights_match.c. */
+/* The API's calls that import weights from files to an engine. Before the first acquire, each rank fills what it holds. Between
+ * steps, all ranks read the same values and write them (sherd_param_write). weights_read.c reads the files; weights_match.c finds
+ * the tensors of each parameter. */
 #include "engine/checkpoint/export.h"
 #include "engine/checkpoint/weights_match.h"
 
@@ -20,7 +20,7 @@ typedef struct import {
     sherdi_weights_maps  maps;
     sherdi_weights_file *file;
     sherdi_weights_match match;
-    float               *values; /* a portion, between steps */
+    float               *values; /* a portion; used between steps only */
     uint64_t             done_bytes;
 } import;
 
@@ -34,7 +34,7 @@ static void progress_tell(import *m, const sherdi_weights_given *given, size_t e
     }
 }
 
-/* A sherd_fill_fn of the parameter whose tensors `ctx` has. */
+/* The sherd_fill_fn of a parameter; `ctx` is the sherdi_weights_range of its tensors. */
 static sherd_status range_fill(void *ctx, size_t first_elem, size_t count_elems, float *out)
 {
     return sherdi_weights_range_read(ctx, first_elem, count_elems, out);
@@ -60,7 +60,7 @@ static sherd_status params_fill(import *m)
     return SHERD_OK;
 }
 
-/* Every rank has read a portion before any writes it: what one cannot read, none writes. */
+/* All ranks have read a portion before any rank writes it. So if one rank cannot read a portion, no rank writes it. */
 static sherd_status given_write(import *m, const sherdi_weights_given *given)
 {
     const sherd_tensor_map *map   = given->map;
@@ -95,7 +95,7 @@ static sherd_status params_write(import *m)
 
 /* ---- the calls ---- */
 
-/* Where the file comes from, and what a rank finds out by itself. */
+/* The file, as the caller describes it. */
 typedef struct import_file {
     const char *path;
     int         is_raw;

@@ -1,5 +1,5 @@
-/* Loading: the ranks find every parameter of the model in the manifest, each reads what it owns and makes its parameters from
- * that, and the fingerprints of all are held against the manifest. */
+/* Loading: the ranks find every parameter of the model in the manifest. Each rank reads the state that it owns and makes its
+ * parameters from it. Then the fingerprints of all ranks together are compared with the manifest. */
 #include "engine/checkpoint/folder.h"
 #include "engine/checkpoint/frozen.h"
 #include "engine/checkpoint/reader.h"
@@ -25,20 +25,20 @@ typedef struct load {
     char              tag[SHERDI_CHECKPOINT_NAME_BYTES];
     sherdi_ioq       *queue;
     unsigned char    *slots;
-    float            *values; /* one slot more: what has another type on its way to fp32 */
+    float            *values; /* memory behind the slots: values that are cast to fp32 */
     sherdi_reader    *reader;
-    int64_t          *found; /* by parameter of the model: that of the manifest, or NOT_THERE */
-    int (*parts)[SHERDI_MOST_PARTS]; /* by optimizer of the plan, and part: that of the manifest */
+    int64_t *found; /* by parameter of the model: its number in the manifest, or NOT_THERE */
+    int (*parts)[SHERDI_MOST_PARTS]; /* by optimizer of the plan and part: number in the manifest */
     int      is_whole; /* nothing is missing, extra, or rounded: the fingerprints must agree */
     uint64_t fingerprint, state_fingerprint; /* of what this rank has read */
     uint64_t done_bytes, all_bytes;
 
-    /* what is read now */
+    /* what is being read */
     const sherdi_op          *op;
     const sherdi_shard_range *range;
     int                       part;
-    float  pending[SHERD_CHUNK_ELEMS]; /* of a chunk that is not all there yet, */
-    size_t pending_at, num_pending;    /* ... from that element of the block on */
+    float  pending[SHERD_CHUNK_ELEMS]; /* the first elements of an incomplete chunk */
+    size_t pending_at, num_pending;    /* its first element in the block; how many there are */
 } load;
 
 /* ---------------------------------------------------------------- what fits what -- */
@@ -63,7 +63,8 @@ static sherd_status shape_refuse(const load *l, const sherdi_manifest_param *sav
                        l->dir, l->tag, param->name, was, is);
 }
 
-/* A frozen parameter has no master weights: here its values may be rounded, to another fingerprint. */
+/* Returns whether the values of a parameter are rounded here. A frozen parameter has no master weights, so rounding to its type
+ * changes the fingerprint. */
 static int is_rounded(const load *l, const sherdi_manifest_param *saved, size_t p)
 {
     sherd_dtype from = saved->is_frozen ? saved->dtype : SHERD_F32;
@@ -97,7 +98,7 @@ static sherd_status param_match(load *l, size_t p)
                                   l->dir, l->tag, param->name);
 }
 
-/* The parameters of the checkpoint that nothing here takes. */
+/* Checks the parameters of the checkpoint that the model does not have. */
 static sherd_status extra_check(load *l)
 {
     const sherdi_manifest *m     = sherdi_reader_manifest(l->reader);
@@ -127,7 +128,7 @@ static sherd_status extra_check(load *l)
     return SHERD_OK;
 }
 
-/* Of a parameter's optimizer: the numbers of its parts in the manifest. */
+/* Returns the numbers in the manifest of the parts that a parameter's optimizer has. */
 static const int *parts_of(const load *l, size_t param)
 {
     const sherdi_plan           *plan = l->engine->plan;
@@ -158,7 +159,8 @@ static sherd_status optimizer_match(load *l, const sherdi_optimizer *optimizer, 
     return SHERD_OK;
 }
 
-/* Whether the state that an optimizer of that name left goes on under another one: by its tag, Adam's does under AdamW. */
+/* Returns whether `optimizer` can continue from the state of the optimizer with the name `saved`. Their state tags decide: AdamW
+ * can continue from Adam's state. */
 static int state_fits(const char *saved, const sherdi_optimizer *optimizer)
 {
     for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
@@ -172,8 +174,8 @@ static int state_fits(const char *saved, const sherdi_optimizer *optimizer)
     return 0;
 }
 
-/* A parameter that was frozen when it was saved has no state but its value; one that another optimizer updated has a
- * state of another meaning. */
+/* Refuses a parameter whose state the checkpoint lacks: one that was frozen when it was saved has only its value, and one that
+ * another optimizer updated has a state with another meaning. */
 static sherd_status param_state_match(load *l, size_t p)
 {
     const sherdi_manifest           *m     = sherdi_reader_manifest(l->reader);
@@ -221,7 +223,7 @@ static sherd_status parts_match(load *l)
     return SHERD_OK;
 }
 
-/* The parts of an optimizer that are stored here in fewer bits than they were held in; more than one run lost. */
+/* Prints the parts of an optimizer that lose bits here: their encoding loses more than the one in which the saving run had them. */
 static size_t losses_print(const load *l, size_t optimizer, char *text, size_t len_bytes)
 {
     const sherdi_plan *plan = l->engine->plan;
@@ -292,7 +294,7 @@ static void progress_tell(load *l, uint64_t bytes)
     }
 }
 
-/* Global, as the model that was saved counted. */
+/* Returns the global index of an element, as the saved model counted it. */
 static uint64_t saved_index(const load *l, size_t param, size_t first)
 {
     return l->engine->model.params[param].first_index + first;
@@ -306,7 +308,8 @@ static void chunk_flush(load *l)
     }
 }
 
-/* The files end their portions anywhere, and an encoding may take a chunk as a whole: a part of one waits for the rest. */
+/* Puts elements into the block by whole chunks, since an encoding may need a chunk as a whole. Portions of files end anywhere, so
+ * a part of a chunk waits in `pending` for the rest. */
 static void chunks_put(load *l, size_t offset, size_t count, const float *values)
 {
     while (count > 0) {
@@ -371,7 +374,7 @@ static sherd_status values_take(void *ctx, size_t first, size_t count, const voi
     return SHERD_OK;
 }
 
-/* Of weights alone the rest begins anew. */
+/* Zeroes a part of the state that the load does not take: with weights_only, all parts but the master begin anew. */
 static void part_zero(load *l, const sherdi_shard_range *range)
 {
     size_t room = l->engine->plan->checkpoint_slot_bytes / sizeof(*l->values);
@@ -390,7 +393,7 @@ static sherd_status range_load(load *l, const sherdi_shard_range *range)
     const int *parts = parts_of(l, range->param);
 
     if (saved == NOT_THERE) {
-        return SHERD_OK; /* it keeps what it has */
+        return SHERD_OK; /* the parameter keeps its values */
     }
     l->range = range;
     for (l->part = 0; l->part < count; l->part++) {
@@ -428,7 +431,8 @@ static uint64_t names_hash(uint64_t hash, const char *const *names, size_t count
     return sherdi_hash_u64(hash, count);
 }
 
-/* The folder is not in it: hosts may have it under different paths. That it is the same one the manifest says. */
+/* The hash does not include the folder, which hosts may have under different paths. The manifest shows whether it is the same
+ * checkpoint. */
 static uint64_t arguments_hash(const load *l, const char *tag)
 {
     uint64_t hash = sherdi_hash_u64(1, (uint64_t)(l->params.weights_only != 0));
@@ -438,7 +442,7 @@ static uint64_t arguments_hash(const load *l, const char *tag)
     return names_hash(hash, l->params.may_be_extra, l->params.num_may_be_extra);
 }
 
-/* E_INVAL on all ranks where `own` is not the same on all of them. */
+/* Returns E_INVAL on all ranks if `own` is not the same on all of them. Collective. */
 static sherd_status same_check(const load *l, uint64_t own, const char *what)
 {
     sherd_engine          *engine = l->engine;
@@ -490,7 +494,7 @@ static sherd_status open_local(load *l)
     if (l->slots == NULL) {
         return SHERD_E_NOMEM;
     }
-    /* two slots' room: a slot of two-byte values becomes twice as long */
+    /* with room for two slots: a slot of two-byte values becomes twice as long in fp32 */
     l->values = (float *)(void *)(l->slots + slots * plan->checkpoint_slot_bytes);
     SHERDI_TRY(sherdi_reader_open(&(sherdi_reader_params){.queue      = l->queue,
                                                           .mem        = &engine->mem,
@@ -512,7 +516,8 @@ static void load_close(load *l)
     sherdi_free(l->parts);
 }
 
-/* The checksums were right, and yet it must be what was saved: the ranks add up what they have read. */
+/* Compares the fingerprints with the manifest. The checksums were right, but the values must also be those that were saved. The
+ * ranks add up what they have read. Collective. */
 static sherd_status fingerprints_check(load *l)
 {
     const sherdi_manifest *m      = sherdi_reader_manifest(l->reader);
@@ -554,7 +559,8 @@ static void counters_take(load *l)
     engine->scaler.params = engine->settings.scaler;
 }
 
-/* Of ranks that there are no more this rank has those that come to it in turn. */
+/* Takes the run's blobs and those of ranks. If fewer ranks load than saved, rank r also takes those of ranks r + world_size, and
+ * so on. */
 static sherd_status blobs_take(load *l)
 {
     sherd_engine *engine = l->engine;
@@ -572,7 +578,7 @@ static sherd_status blobs_take(load *l)
     return SHERD_OK;
 }
 
-/* What only begins needs no other values any more, but for what the checkpoint has not. */
+/* Marks the loaded parameters as filled: an engine at its start then needs first values only for those that the checkpoint lacks. */
 static void fill_settle(load *l)
 {
     sherd_engine *engine = l->engine;
@@ -586,7 +592,7 @@ static void fill_settle(load *l)
     sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_PARAMS);
 }
 
-/* From here on the engine is not what it was. */
+/* Loads all values and counters. From here on, a failure leaves the engine changed. Collective. */
 static sherd_status values_load(load *l)
 {
     sherd_engine *engine = l->engine;
@@ -604,7 +610,7 @@ static sherd_status values_load(load *l)
     SHERDI_TRY(sherdi_update_load(engine, is_all ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME,
                                   block_load, l));
     engine->fingerprints.own = l->fingerprint;
-    if (!is_all) { /* some have kept their values */
+    if (!is_all) { /* some parameters have kept their values */
         SHERDI_TRY(sherdi_agree_status(
             engine->world, sherdi_fill_own_fingerprint(engine, &engine->fingerprints.own)));
     }
@@ -618,7 +624,7 @@ static sherd_status values_load(load *l)
     return SHERD_OK;
 }
 
-/* Of this rank's state, that the checkpoint has. */
+/* Returns the bytes of this rank's state that the checkpoint has. */
 static uint64_t bytes_wanted(const load *l)
 {
     const sherd_engine *engine = l->engine;

@@ -1,4 +1,4 @@
-/* See reader.h. Files that are read from end to end are reader_verify.c. */
+/* See reader.h. reader_verify.c reads files from end to end. */
 #include "engine/checkpoint/reader_impl.h"
 
 #include "base/checked.h"
@@ -13,10 +13,10 @@
 
 #define HEX_DIGITS 16
 
-/* Files that are open at once. */
+/* The most files that are open at once. */
 #define MOST_OPEN 8
 
-/* A manifest is as long as its model has parameters. */
+/* A limit for the length of manifests, which grows with the parameters of the model. */
 #define MOST_MANIFEST_BYTES ((size_t)1 << 30)
 
 /* ----------------------------------------------------------------------- open -- */
@@ -91,12 +91,12 @@ sherd_status sherdi_reader_open(const sherdi_reader_params *params, sherdi_reade
 static void slot_empty(sherdi_reader *reader, sherdi_reader_slot *s)
 {
     if (s->file != NULL && !s->is_checked) {
-        (void)sherdi_io_wait(reader->params.queue, &s->io); /* nobody came for it */
+        (void)sherdi_io_wait(reader->params.queue, &s->io); /* read ahead and never used */
     }
     *s = (sherdi_reader_slot){.file = NULL};
 }
 
-/* Nothing of it is on its way any more, or in a slot. */
+/* Closes a file. It waits for its reads and empties its slots first. */
 static void file_close(sherdi_reader *reader, sherdi_reader_file *file)
 {
     for (size_t i = 0; i < SHERDI_CHECKPOINT_SLOTS; i++) {
@@ -170,7 +170,7 @@ int sherdi_reader_find_part(const sherdi_reader *reader, const char *name)
 
 /* -------------------------------------------------------------------- headers -- */
 
-/* Which data file that is, for messages and to open it. */
+/* Gives the rank and the kind of a data file. */
 static void file_identify(const sherdi_reader *reader, const sherdi_reader_file *file,
                           int *rank_out, sherdi_data_file *which_out)
 {
@@ -262,7 +262,7 @@ int sherdi_reader_dtype_fits(const sherdi_reader *reader, sherdi_data_file which
                                                  : SHERDI_TENSOR_F32);
 }
 
-/* A tensor of the file, or of what lies beside it, if it is a parameter's. */
+/* Enters a tensor of the file, or of the kept state beside it, if it belongs to a parameter. */
 static sherd_status tensor_enter(sherdi_reader *reader, sherdi_reader_file *file,
                                  const sherdi_tensor *tensor, size_t kept)
 {
@@ -314,7 +314,7 @@ static sherd_status tensors_index(sherdi_reader *reader, sherdi_reader_file *fil
     return SHERD_OK;
 }
 
-/* The checksum of each extent of the data, as long as there are extents. */
+/* Finds the text of checksums; it must have one for each extent of the data. */
 static sherd_status checksums_find(sherdi_reader *reader, sherdi_reader_file *file)
 {
     size_t extents  = sherdi_div_up(file->header->data_bytes, SHERDI_CHECKPOINT_EXTENT_BYTES);
@@ -349,7 +349,7 @@ static sherd_status header_parse(sherdi_reader *reader, sherdi_reader_file *file
     return status;
 }
 
-/* The first bytes, through the first slot, which is empty. */
+/* Reads the first bytes of a file, through the memory of the first slot, which is empty. */
 static sherd_status bytes_read(sherdi_reader *reader, const sherdi_reader_file *file, char *out,
                                size_t len_bytes)
 {
@@ -399,7 +399,7 @@ static sherd_status header_read(sherdi_reader *reader, sherdi_reader_file *file)
     return status;
 }
 
-/* The one that was used longest ago gives way. */
+/* If MOST_OPEN files are open, closes the one whose last use is longest ago. */
 static void files_make_room(sherdi_reader *reader)
 {
     sherdi_reader_file *oldest = NULL;
@@ -418,7 +418,7 @@ static void files_make_room(sherdi_reader *reader)
     }
 }
 
-/* Its header is read the first time. */
+/* Reads the header the first time. */
 sherd_status sherdi_reader_use(sherdi_reader *reader, sherdi_reader_file *file)
 {
     char               folder[SHERDI_CHECKPOINT_PATH_BYTES];
@@ -448,7 +448,7 @@ sherd_status sherdi_reader_use(sherdi_reader *reader, sherdi_reader_file *file)
     SHERDI_TRY(sherdi_file_open(reader->params.queue, &params, &file->open));
     reader->num_open++;
     if (sherdi_file_len(file->open) != sherdi_reader_said(reader, file)->bytes) {
-        file_close(reader, file); /* it is looked at anew by who asks again */
+        file_close(reader, file); /* so that the next call checks it again */
         return file_damaged(reader, file, "it is not as long as the manifest says");
     }
     return file->is_known ? SHERD_OK : header_read(reader, file);
@@ -478,7 +478,8 @@ static sherdi_reader_slot *slot_find(sherdi_reader *reader, size_t number)
     return NULL;
 }
 
-/* One that is empty, or has been used longest ago; what was read ahead and not asked for yet goes last. */
+/* Returns a slot to reuse: an empty one, else the one whose last use is longest ago. Slots that were read ahead and not used yet
+ * come last. */
 static sherdi_reader_slot *slot_oldest(sherdi_reader *reader)
 {
     sherdi_reader_slot *oldest = &reader->slots[0];
@@ -518,7 +519,7 @@ static sherdi_reader_slot *slot_start(sherdi_reader *reader, size_t number)
     return s;
 }
 
-/* The tensor that has that byte, for a sentence; the file where none does. */
+/* Fails with a message that names the first tensor with bytes in the extent [at, end). */
 static sherd_status extent_damaged(const sherdi_reader *reader, const sherdi_reader_file *file,
                                    size_t at, size_t end)
 {
@@ -572,8 +573,8 @@ static sherd_status slot_check(const sherdi_reader *reader, const sherdi_reader_
     return SHERD_OK;
 }
 
-/* What follows is read meanwhile, into most of the slots: some are left for another file, from which values may come in
- * turn. */
+/* Starts reading the slots that follow, into three quarters of the slots. The others are left for another file, since callers may
+ * alternate between files. */
 static void slots_ahead(sherdi_reader *reader, size_t number)
 {
     size_t all = sherdi_div_up(reader->current->header->data_bytes, reader->params.slot_bytes);
@@ -609,7 +610,7 @@ sherd_status sherdi_reader_fetch(sherdi_reader *reader, size_t number, sherdi_re
     return status;
 }
 
-/* The slot with that byte of the open file's data. */
+/* Gives the slot with byte `at` of the current file's data, checked. */
 static sherd_status slot_take(sherdi_reader *reader, size_t at, sherdi_reader_slot **out)
 {
     int          is_new;
@@ -625,7 +626,7 @@ static sherd_status slot_take(sherdi_reader *reader, size_t at, sherdi_reader_sl
 
 /* --------------------------------------------------------------------- values -- */
 
-/* Of elements of so many bytes, which are told as `dtype`. */
+/* Hands elements of the current file to `fn`: `count` from byte `at` on, of `elem` bytes each; `fn` is told `dtype`. */
 static sherd_status range_hand(sherdi_reader *reader, size_t at, size_t elem, sherd_dtype dtype,
                                size_t first, size_t count, sherdi_reader_fn fn, void *ctx)
 {
@@ -668,7 +669,7 @@ sherd_status sherdi_reader_extent(sherdi_reader *reader, sherdi_reader_file *fil
     return sherdi_kept_read(file->kept, extent, out);
 }
 
-/* Of one that was kept, as much at once as is decoded. */
+/* Hands elements of a tensor in kept state to `fn`, as many at once as are decoded. */
 static sherd_status kept_hand(sherdi_reader *reader, sherdi_reader_file *file,
                               const sherdi_reader_found *at, size_t first, size_t count,
                               sherdi_reader_fn fn, void *ctx)
@@ -689,7 +690,7 @@ static sherd_status kept_hand(sherdi_reader *reader, sherdi_reader_file *file,
     return SHERD_OK;
 }
 
-/* Of one tensor. */
+/* Hands elements of one tensor to `fn`. */
 static sherd_status tensor_hand(sherdi_reader *reader, sherdi_reader_file *file,
                                 const sherdi_reader_found *at, sherd_dtype dtype, size_t first,
                                 size_t count, sherdi_reader_fn fn, void *ctx)
@@ -710,7 +711,7 @@ const sherdi_reader_found *sherdi_reader_tensor(const sherdi_reader_file *file, 
     size_t              high = file->num_tensors;
     sherdi_reader_found key  = {.param = param, .part = part, .first = first};
 
-    while (low < high) { /* the first one behind the element */
+    while (low < high) { /* finds the first tensor that begins behind the element */
         size_t middle = low + (high - low) / 2;
 
         if (found_order(&file->tensors[middle], &key) <= 0) {
@@ -756,7 +757,6 @@ sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part,
 
 /* ---------------------------------------------------------------------- blobs -- */
 
-/* Of a blob of that kind; NULL: it is none. */
 const char *sherdi_reader_blob_key(const sherdi_tensor *tensor, const char *kind)
 {
     size_t len = strlen(kind);

@@ -1,4 +1,4 @@
-/* A data file from end to end: every byte against its checksum, every tensor against the manifest. See reader.h. */
+/* Reads a data file from end to end and checks every byte against its checksum, every tensor against the manifest. See reader.h. */
 #include "engine/checkpoint/reader_impl.h"
 
 #include "base/checked.h"
@@ -27,7 +27,7 @@ static void damage_tell(const verifying *v, const char *tensor, size_t begin, si
                                                             .what      = what});
 }
 
-/* All tensors that have bytes in it: which of them is damaged a checksum does not say. */
+/* Reports all tensors that have bytes in a damaged extent, since the checksum does not say which of them is damaged. */
 static void extent_tell(const verifying *v, size_t begin, size_t len_bytes)
 {
     const sherdi_safetensors *header = v->file->header;
@@ -56,7 +56,7 @@ static void slot_verify(const verifying *v, sherdi_reader_slot *s)
         }
     }
     if (!is_whole) {
-        *s = (sherdi_reader_slot){.file = NULL}; /* nobody takes values from it */
+        *s = (sherdi_reader_slot){.file = NULL}; /* so that no values are taken from it */
     }
 }
 
@@ -82,7 +82,7 @@ static void data_verify(const verifying *v)
     }
 }
 
-/* What the rank's state was kept as. An extent that is damaged damages all that has bytes in it. */
+/* Checks the rank's kept state. A damaged extent is reported for every tensor that has bytes in it. */
 static sherd_status kept_verify(verifying *v)
 {
     size_t extents = v->file->kept == NULL ? 0 : sherdi_kept_extents(v->file->kept);
@@ -108,7 +108,7 @@ static sherd_status kept_verify(verifying *v)
     return SHERD_OK;
 }
 
-/* What this rank saved of a parameter, by the manifest: [*first, *first + count). Returns count. */
+/* Gives what this rank saved of a parameter, by the manifest: [*first, *first + count). Returns count. */
 static size_t share_of(const verifying *v, const sherdi_manifest_param *param, size_t *first)
 {
     size_t slice = v->reader->manifest.segments[param->segment].slice_elems;
@@ -119,7 +119,7 @@ static size_t share_of(const verifying *v, const sherdi_manifest_param *param, s
     return begin < end ? end - begin : 0;
 }
 
-/* One part of one parameter: the file's tensors have the rank's share of it, each element once. */
+/* Checks one part of a parameter: the file's tensors must have each element of the rank's share once. */
 static void part_verify(const verifying *v, size_t param, int part)
 {
     const sherdi_manifest_param *p   = &v->reader->manifest.params[param];
@@ -160,7 +160,7 @@ static void parts_verify(const verifying *v)
     }
 }
 
-/* Of a parameter and a part that the manifest knows, or a blob. */
+/* Checks that a tensor belongs to a parameter and a part that the manifest knows, or is a blob. */
 static sherd_status tensor_verify(const verifying *v, const sherdi_tensor *tensor)
 {
     char               *text  = sherdi_strdup(v->reader->params.mem, tensor->name);
@@ -187,7 +187,7 @@ static sherd_status tensor_verify(const verifying *v, const sherdi_tensor *tenso
     return SHERD_OK;
 }
 
-/* A rank without a file has nothing to save. */
+/* Returns whether the file need not exist: by the manifest, the rank had nothing to save in it. */
 static int is_needless(const verifying *v)
 {
     const sherdi_manifest *m = &v->reader->manifest;

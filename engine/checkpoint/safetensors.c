@@ -1,4 +1,4 @@
-/* Reading headers of safetensors files. See safetensors.h; writing them is safetensors_build.c. */
+/* Reads headers of safetensors files. See safetensors.h; safetensors_build.c writes them. */
 #include "engine/checkpoint/safetensors.h"
 
 #include "base/checked.h"
@@ -9,13 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What stands behind the public part. */
+/* A header: the public part, and behind it the memory that it points at. */
 typedef struct header {
     sherdi_safetensors    file;
     sherdi_tensor        *tensors;
     sherdi_tensor_note   *metadata;
     const sherdi_tensor **by_name;
-    char                 *names; /* all strings, one behind the other */
+    char                 *names; /* all strings, consecutive */
     size_t                names_bytes;
 } header;
 
@@ -60,8 +60,8 @@ static sherd_status tensor_fail(const header *h, const sherdi_tensor *tensor, co
                        tensor->name, what);
 }
 
-/* Strings of the document go with it: they are kept beside each other. Unescaped and with its NUL a string is never
- * longer than it stands in the header with its quotes. */
+/* Copies a string, since those of the document are freed with it. `names` has room for all: unescaped and with its NUL, a string
+ * is never longer than with its quotes in the header. */
 static const char *text_keep(header *h, const char *text)
 {
     size_t bytes = strlen(text) + 1;
@@ -72,7 +72,7 @@ static const char *text_keep(header *h, const char *text)
     return kept;
 }
 
-/* A size as the format has it: digits. 1e3 and 1.0 are JSON, and no size. */
+/* Reads a size: digits only. 1e3 and 1.0 are JSON, but the format does not allow them as sizes. */
 static int size_read(const sherdi_json_node *node, size_t *out)
 {
     int64_t value;
@@ -87,7 +87,7 @@ static int size_read(const sherdi_json_node *node, size_t *out)
     return 1;
 }
 
-/* Numbers of a list; -1 where it is none, has more than `most` or something else in it. */
+/* Reads a list of sizes and returns their number; -1: it is not a list, has more than `most`, or has something else in it. */
 static int sizes_read(const sherdi_json_node *list, int most, size_t *out)
 {
     int count = 0;
@@ -222,7 +222,7 @@ static sherd_status metadata_read(sherdi_mem *mem, header *h, const sherdi_json_
 
 /* ---- all tensors ---- */
 
-/* By data; an empty one before what begins where it lies. */
+/* Orders tensors by their data. An empty tensor comes before one that begins at the same byte. */
 static int order_by_data(const void *a, const void *b)
 {
     const sherdi_tensor *one = a, *other = b;
@@ -344,7 +344,7 @@ sherd_status sherdi_safetensors_parse(sherdi_mem *mem, const char *label, const 
     h->file.data_bytes = file_bytes - h->file.data_at;
     status             = header_fill(mem, h, text, len_bytes);
     if (status != SHERD_OK) {
-        if (h->file.label == label) { /* never copied */
+        if (h->file.label == label) { /* it was not copied, and is not ours to free */
             h->file.label = NULL;
         }
         sherdi_safetensors_destroy(&h->file);
@@ -356,7 +356,7 @@ sherd_status sherdi_safetensors_parse(sherdi_mem *mem, const char *label, const 
 
 void sherdi_safetensors_destroy(sherdi_safetensors *file)
 {
-    header *h = (header *)file; /* its first member */
+    header *h = (header *)file; /* `file` is its first member */
 
     if (h == NULL) {
         return;

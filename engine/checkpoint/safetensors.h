@@ -1,21 +1,21 @@
-/* safetensors files: 8 bytes that say how long the header is (little-endian), a header of JSON that names each tensor
- * with its type, shape and range of bytes, then the data. What checkpoints, exports and imports are made of.
- * The format: https://github.com/huggingface/safetensors#format.
+/* safetensors files, of which checkpoints, exports and imports consist. A file has 8 bytes with the length of the header
+ * (little-endian), a header of JSON that names each tensor with its type, shape and range of bytes, and then the data. The
+ * format: https://github.com/huggingface/safetensors#format.
  *
- * Reading is strict: what is taken is what the safetensors library takes too, but for comments and commas too many,
- * which base/json.h allows and which do no harm. A file may come from anywhere: every number in it is checked, and memory
- * follows from the length of the header, which is there in full before it is parsed. */
+ * Reading is strict. It accepts what the safetensors library accepts, and also comments and superfluous commas, which base/json.h
+ * allows and which do no harm. A file may come from anywhere, so every number in it is checked, and memory is limited by the
+ * length of the header, which is read in full before it is parsed. */
 #ifndef SHERDI_CHECKPOINT_SAFETENSORS_H
 #define SHERDI_CHECKPOINT_SAFETENSORS_H
 
 #include "base/mem.h"
 
-/* Longest header, as the safetensors library has it. */
+/* The longest header; the limit is that of the safetensors library. */
 #define SHERDI_SAFETENSORS_MAX_HEADER_BYTES ((size_t)100000000)
-/* Of the length in front of the header. */
+/* The bytes of the length in front of the header. */
 #define SHERDI_SAFETENSORS_PREFIX_BYTES ((size_t)8)
 
-/* Name in a file, bytes of an element. */
+/* Types: the name in a file, and the bytes of an element. */
 #define SHERDI_TENSOR_DTYPE_LIST(X)                                                                \
     X(F64, 8)                                                                                      \
     X(F32, 4)                                                                                      \
@@ -42,7 +42,7 @@ typedef enum sherdi_tensor_dtype {
 
 const char *sherdi_tensor_dtype_name(sherdi_tensor_dtype dtype);
 size_t      sherdi_tensor_dtype_bytes(sherdi_tensor_dtype dtype);
-/** SHERDI_TENSOR_DTYPES where no type has this name. */
+/** Returns the type of this name; SHERDI_TENSOR_DTYPES: there is none. */
 sherdi_tensor_dtype sherdi_tensor_dtype_of(const char *name);
 
 typedef struct sherdi_tensor {
@@ -51,7 +51,7 @@ typedef struct sherdi_tensor {
     int                 ndim; /* 0: one element */
     size_t              shape[SHERD_MAX_NDIM];
     size_t              elems;
-    size_t              begin, end; /* bytes, counted from the first byte of data */
+    size_t              begin, end; /* bytes, from the first byte of the data */
 } sherdi_tensor;
 
 typedef struct sherdi_tensor_note {
@@ -60,43 +60,43 @@ typedef struct sherdi_tensor_note {
 
 /* ---- reading ---- */
 
-/* The header of a file. Strings belong to it. */
+/* The header of a file, which owns all its strings. */
 typedef struct sherdi_safetensors {
     const sherdi_tensor      *tensors; /* in the order of their data */
     size_t                    num_tensors;
     const sherdi_tensor_note *metadata; /* in the order of the file */
     size_t                    num_metadata;
-    size_t                    data_at;    /* where the data begin in the file */
-    size_t                    data_bytes; /* from there to its end */
-    const char               *label;      /* the file's, for messages */
+    size_t                    data_at;    /* where the data begins in the file */
+    size_t                    data_bytes; /* from there to the end of the file */
+    const char               *label;      /* name of the file, for messages */
 } sherdi_safetensors;
 
 /**
- * The header of a file of `file_bytes` bytes: `text` is what stands behind the length, `len_bytes` what the length says.
+ * Parses the header of a file of `file_bytes` bytes: `text` is the header behind the length, and `len_bytes` is that length.
  *
  * Refuses    unknown types, more than SHERD_MAX_NDIM dimensions, ranges that do not fit type and shape, holes, overlaps,
- *            data that are not the file's rest, the same name twice, metadata that are no strings.
- * Memory     while it parses at most 100 bytes for each byte of header (lists of small numbers; for headers as
- *            they are written 12), then at most 2.
+ *            data that is not exactly the rest of the file, the same name twice, metadata that is not a string.
+ * Memory     at most 100 bytes for each byte of header while it parses (for lists of small numbers; 12 for headers as
+ *            they are usually written), then at most 2.
  * Ownership  `text` and `label` (for messages) are copied. The account must outlive *out.
  * Errors     E_INVAL with label and tensor, E_NOMEM.
  */
 sherd_status sherdi_safetensors_parse(sherdi_mem *mem, const char *label, const char *text,
                                       size_t len_bytes, size_t file_bytes,
                                       sherdi_safetensors **out);
-/** Reads the header of an open file of `file_bytes` bytes; its offset is neither used nor moved. Blocks. E_IO, E_INVAL,
- *  E_NOMEM. */
+/** Reads the header of an open file of `file_bytes` bytes. The descriptor's offset is neither used nor moved. Blocks. E_IO,
+ *  E_INVAL, E_NOMEM. */
 sherd_status sherdi_safetensors_read(sherdi_mem *mem, const char *label, int fd, size_t file_bytes,
                                      sherdi_safetensors **out);
-/** The same of the file at `path`, which is closed again: with *fd_out not NULL it stays open, and is the caller's. */
+/** Does the same for the file at `path`, and closes it. If fd_out is not NULL, the file stays open and the caller owns *fd_out. */
 sherd_status sherdi_safetensors_open(sherdi_mem *mem, const char *path, int *fd_out,
                                      sherdi_safetensors **out);
 /** Accepts NULL. */
 void sherdi_safetensors_destroy(sherdi_safetensors *file);
 
-/** By name, in logarithmic time; NULL: there is none. */
+/** Finds a tensor by name, in logarithmic time; NULL: there is none. */
 const sherdi_tensor *sherdi_safetensors_find(const sherdi_safetensors *file, const char *name);
-/** The value of a key of the metadata; NULL: there is none. */
+/** Returns the value of a metadata key; NULL: there is none. */
 const char *sherdi_safetensors_note(const sherdi_safetensors *file, const char *key);
 
 /* ---- writing ---- */
@@ -104,33 +104,33 @@ const char *sherdi_safetensors_note(const sherdi_safetensors *file, const char *
 typedef struct sherdi_safetensors_builder sherdi_safetensors_builder;
 
 /**
- * Starts a header. The data of the tensors follow each other without holes in the order in which they are added; so that
- * each begins at a multiple of its element, wide types come first.
+ * Starts a header. The data of tensors follows without holes, in the order in which they are added. Add wide types first, so that
+ * each tensor begins at a multiple of its element.
  *
- * @align_bytes   the data will begin at a multiple of it: a power of two, at least 8
+ * @align_bytes   the data will begin at a multiple of this: a power of two, at least 8
  */
 sherd_status sherdi_safetensors_begin(sherdi_mem *mem, size_t align_bytes,
                                       sherdi_safetensors_builder **out);
-/** One tensor more; *offset_out (may be NULL) is where its bytes begin, counted from the first byte of data. The name is
- *  copied. E_INVAL (shape that has too many elements, name that is not UTF-8 or "__metadata__"), E_NOMEM. */
+/** Adds a tensor. *offset_out (offset_out may be NULL) is where its bytes begin, from the first byte of the data. The name is
+ *  copied. E_INVAL (a shape with too many elements; a name that is not UTF-8, or is "__metadata__"), E_NOMEM. */
 sherd_status sherdi_safetensors_add(sherdi_safetensors_builder *builder, const char *name,
                                     sherdi_tensor_dtype dtype, int ndim, const size_t *shape,
                                     size_t *offset_out);
-/** A string of the metadata; both are copied. */
+/** Adds a string to the metadata; key and value are copied. */
 sherd_status sherdi_safetensors_metadata(sherdi_safetensors_builder *builder, const char *key,
                                          const char *value);
-/** The same with a value that is known only when the data have been written: room for one of up to `value_bytes` bytes.
- *  Until it is set it is "". */
+/** Does the same for a value that is known only after the data was written: it reserves room for up to `value_bytes` bytes. The
+ *  value is "" until sherdi_safetensors_set. */
 sherd_status sherdi_safetensors_reserve(sherdi_safetensors_builder *builder, const char *key,
                                         size_t value_bytes);
-/** Lays the header out. The bytes, a multiple of align_bytes in number and the first of the file, are the builder's.
- *  E_INVAL (two tensors or two keys of one name, a header longer than the format allows), E_NOMEM. */
+/** Finishes the header: the first bytes of the file, whose number is a multiple of align_bytes. The builder owns them. Call it
+ *  once. E_INVAL (two tensors or two keys of one name, a header longer than the format allows), E_NOMEM. */
 sherd_status sherdi_safetensors_finish(sherdi_safetensors_builder *builder, const char **bytes_out,
                                        size_t *len_bytes_out);
-/** Of all tensors together. */
+/** Returns the bytes of all tensors together. */
 size_t sherdi_safetensors_data_bytes(const sherdi_safetensors_builder *builder);
-/** Sets a reserved value in the finished bytes, whose number stays. The value has no character that JSON would escape.
- *  E_INVAL (longer than its room, such a character, no such key). */
+/** Sets a reserved value in the finished bytes, whose number does not change. The value must have no character that JSON would
+ *  escape. E_INVAL (longer than its room, such a character, no such key). */
 sherd_status sherdi_safetensors_set(sherdi_safetensors_builder *builder, const char *key,
                                     const char *value);
 /** Accepts NULL. */

@@ -1,4 +1,4 @@
-/* Writing headers of safetensors files. See safetensors.h. */
+/* Writes headers of safetensors files. See safetensors.h. */
 #include "engine/checkpoint/safetensors.h"
 
 #include "base/checked.h"
@@ -12,16 +12,16 @@
 
 typedef struct note {
     char  *key;
-    size_t value_at;    /* of the reserved room in the finished header, where its quote stands */
-    size_t value_bytes; /* without quotes; 0: not reserved */
+    size_t value_at;    /* position of the reserved value's first quote in the finished header */
+    size_t value_bytes; /* reserved bytes without quotes; 0: not reserved */
 } note;
 
-/* Members of the two objects are written as they come, each with a comma behind it; finish puts them together. */
+/* The members of the two JSON objects are written when they are added, each with a comma behind it. finish joins them. */
 struct sherdi_safetensors_builder {
     sherdi_mem *mem;
     size_t      align_bytes, data_bytes;
     sherdi_text tensors, metadata, header;
-    char      **names; /* of the tensors: to find two of one name */
+    char      **names; /* of the tensors: finish looks for equal ones */
     size_t      num_names, names_capacity;
     note       *notes;
     size_t      num_notes, notes_capacity;
@@ -142,7 +142,7 @@ size_t sherdi_safetensors_data_bytes(const sherdi_safetensors_builder *builder)
 
 /* ---- metadata ---- */
 
-/* The key and what follows it up to the value. */
+/* Writes a key and the text up to its value. */
 static sherd_status note_begin(sherdi_safetensors_builder *b, const char *key, note **out)
 {
     note *added;
@@ -172,7 +172,7 @@ sherd_status sherdi_safetensors_metadata(sherdi_safetensors_builder *builder, co
     return builder->metadata.status;
 }
 
-/* A shorter value is closed by its quote earlier; spaces fill the rest. */
+/* The closing quote follows the value directly; spaces fill the rest of the room. */
 static void value_write(char *at, size_t room_bytes, const char *value)
 {
     size_t bytes = strlen(value);
@@ -199,7 +199,7 @@ sherd_status sherdi_safetensors_reserve(sherdi_safetensors_builder *builder, con
     return SHERD_OK;
 }
 
-/* Values hold checksums and the like: escaping them would make their length unknown. */
+/* Returns whether a value needs no escapes, which would change its length. Values hold checksums and the like. */
 static int is_plain(const char *value)
 {
     for (; *value != '\0'; value++) {
@@ -238,7 +238,7 @@ static int order_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sorts the names: nobody asks for their order. */
+/* Checks that no name comes twice. It sorts the names, whose order nobody needs. */
 static sherd_status names_check(char **names, size_t count, const char *what)
 {
     if (count > 1) {
@@ -252,7 +252,7 @@ static sherd_status names_check(char **names, size_t count, const char *what)
     return SHERD_OK;
 }
 
-/* Few: each is held against all. */
+/* Does the same for keys. There are few of them, so each is compared with all. */
 static sherd_status notes_check(const sherdi_safetensors_builder *b)
 {
     for (size_t i = 0; i < b->num_notes; i++) {
@@ -266,7 +266,7 @@ static sherd_status notes_check(const sherdi_safetensors_builder *b)
     return SHERD_OK;
 }
 
-/* The members without their last comma. */
+/* Writes the members without their last comma. */
 static void members_put(sherdi_text *header, const sherdi_text *members)
 {
     if (members->len_bytes > 0) {
@@ -307,7 +307,7 @@ sherd_status sherdi_safetensors_finish(sherdi_safetensors_builder *builder, cons
 {
     sherdi_text *header = &builder->header;
 
-    assert(header->bytes == NULL); /* once */
+    assert(header->bytes == NULL); /* finish is called once */
     SHERDI_TRY(names_check(builder->names, builder->num_names, "tensors"));
     SHERDI_TRY(notes_check(builder));
     SHERDI_TRY(header_write(builder));

@@ -1,6 +1,6 @@
-/* Saving. The ranks agree on the folder, every rank writes its own data file, the ranks tell each other how it went and what
- * their files are, rank 0 writes the manifest and gives the folder its name. In between nobody meets. What a rank writes is
- * save_data.c. */
+/* Saving. The ranks agree on the folder, and every rank writes its own data files. Then the ranks tell each other whether that
+ * succeeded and what their files are, and rank 0 writes the manifest and gives the folder its name. While they write, the ranks
+ * do not meet. save_data.c has what a rank writes; folder.h says why a checkpoint is complete or not there. */
 #include "engine/checkpoint/save_impl.h"
 
 #include "base/checked.h"
@@ -24,7 +24,8 @@ static void text_copy(char *to, size_t room, const char *from)
     (void)snprintf(to, room, "%s", from);
 }
 
-/* Parts that have a name in common are one in the list; what they mean the optimizer says. */
+/* Enters an optimizer and its parts. Parts with the same name are one entry in the list of parts; the optimizer says what a part
+ * means. */
 static sherd_status optimizer_tell(sherdi_manifest *m, const sherdi_optimizer *optimizer)
 {
     sherdi_manifest_optimizer *out = &m->optimizers[m->num_optimizers];
@@ -53,7 +54,8 @@ static sherd_status optimizer_tell(sherdi_manifest *m, const sherdi_optimizer *o
     return SHERD_OK;
 }
 
-/* Segments may have a part in several encodings: parameters of fp32 keep fp32 masters. */
+/* Records in which encoding a part was held. Segments may have it in different ones (fp32 parameters keep fp32 masters); the one
+ * that loses most counts. */
 static void held_tell(sherdi_manifest *m, const sherdi_segment *segment)
 {
     for (int i = 0; i < sherdi_segment_parts(segment); i++) {
@@ -80,7 +82,7 @@ static sherd_status optimizers_tell(sherdi_save *save)
     return SHERD_OK;
 }
 
-/* In the manifest optimizers are in the order of the plan. */
+/* The manifest has the optimizers in the order of the plan. */
 static sherdi_manifest_segment segment_told(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     const sherdi_optimizer *own = segment->optimizer;
@@ -130,7 +132,8 @@ static sherd_status params_tell(sherdi_save *save)
     return SHERD_OK;
 }
 
-/* What is known when the state is copied: an asynchronous save writes it when the counters have gone on. */
+/* Fills the manifest with what is known when the state is copied. An asynchronous save writes it later, when the engine's
+ * counters have advanced. */
 static sherd_status manifest_begin(sherdi_save *save)
 {
     const sherd_engine *engine = save->engine;
@@ -155,7 +158,7 @@ static sherd_status manifest_begin(sherdi_save *save)
     return params_tell(save);
 }
 
-/* On rank 0, when all have told of their files. */
+/* Completes and writes the manifest on rank 0, after all ranks have described their files. */
 static sherd_status manifest_publish(sherdi_save *save)
 {
     sherdi_manifest *m = &save->manifest;
@@ -181,7 +184,7 @@ static sherd_status manifest_publish(sherdi_save *save)
     return sherdi_checkpoint_finish(save->dir, save->tag);
 }
 
-/* Older ones than the newest `keep`. A failure to remove one is no failure of the save. */
+/* Removes checkpoints older than the newest keep_last. If that fails, the save has not failed. */
 static void old_remove(const sherdi_save *save)
 {
     sherdi_mem               mem;
@@ -205,7 +208,7 @@ static void old_remove(const sherdi_save *save)
 
 /* -------------------------------------------------------------------- phases -- */
 
-/* Everybody tells `save->mine`; the first failure of any is everybody's. Collective. */
+/* Exchanges `save->mine`. If any rank has failed, all ranks fail, with the first failure. Collective. */
 static sherd_status exchange(sherdi_save *save, sherd_status own)
 {
     char text[SHERDI_ERROR_BYTES];
@@ -234,7 +237,8 @@ static sherd_status exchange(sherdi_save *save, sherd_status own)
     return SHERD_OK;
 }
 
-/* A file that rank 0 has made must be seen by all: the folder is one that the hosts share. */
+/* Makes the partial folder, and checks that all ranks see a file that rank 0 makes in it: the hosts must share the folder.
+ * Collective. */
 static sherd_status folder_share(sherdi_save *save)
 {
     sherd_engine *engine = save->engine;
@@ -278,7 +282,7 @@ static sherd_status space_check(sherdi_save *save)
         save->engine->rank == 0 ? sherdi_checkpoint_check_space(save->dir, need) : SHERD_OK);
 }
 
-/* The frozen file of the checkpoint before, under another name: the same bytes. */
+/* Links the frozen file of the checkpoint before, which has the same bytes, into this one. Returns 0 if it cannot. */
 static int frozen_keep(sherdi_save *save)
 {
     sherdi_kept_frozen *kept = &save->engine->kept_frozen;
@@ -310,8 +314,8 @@ static sherd_status open_local(sherdi_save *save)
     return manifest_begin(save);
 }
 
-/* Where the state is going to be kept, every rank has room for the set that is written in its place, or none keeps
- * anything. What is copied instead is space_check's. Collective. */
+/* If the state is going to be kept, a new set is written in its place later. Either every rank reserves room for it, or no rank
+ * keeps anything. If the state is copied instead, space_check checks the room. Collective. */
 static sherd_status state_reserve(sherdi_save *save)
 {
     sherd_engine *engine = save->engine;
@@ -335,7 +339,7 @@ static sherd_status state_reserve(sherdi_save *save)
     return status;
 }
 
-/* The state's live generation is given to the checkpoint as it lies on the drive, where links can be made. */
+/* Gives the state's live generation to the checkpoint as it lies on the drive, if links are possible. */
 static sherd_status state_keep(sherdi_save *save)
 {
     sherd_engine          *engine = save->engine;
@@ -441,7 +445,7 @@ static void save_close(sherdi_save *save)
     sherdi_free(save);
 }
 
-/* All parts are written, or one is not: complete, or gone. Collective. */
+/* Ends a save: if all ranks have written everything, the checkpoint becomes complete, else it is removed. Collective. */
 static sherd_status save_end(sherdi_save *save, sherd_status own)
 {
     sherd_engine *engine = save->engine;
@@ -502,7 +506,7 @@ static sherd_status save_run(sherdi_save *save)
 
     if (status == SHERD_OK) {
         status = sherdi_save_data(save);
-        if (save->is_async) { /* either all ranks go on writing, or none */
+        if (save->is_async) { /* either all ranks start to write, or none */
             status = sherdi_agree_status(engine->world, status);
         }
     }
@@ -529,7 +533,7 @@ static sherd_status save_create(sherd_engine *engine, const char *dir, const cha
     engine->save = save;
     save->engine = engine;
     save->params = *params;
-    /* state on a drive is kept by a link, and there is nothing left to write beside the training */
+    /* state on a drive is kept by a link, so nothing is left to write while the training continues */
     save->is_async = params->is_async && !sherdi_plan_has_generations(engine->plan);
     save->start_ns = sherdi_now_ns();
     sherdi_manifest_init(&save->manifest, &engine->mem);
@@ -555,7 +559,7 @@ void sherd_checkpoint_report_init(sherd_checkpoint_report *report)
     *report = (sherd_checkpoint_report){.struct_size = sizeof(*report)};
 }
 
-/* What the caller and the configuration say together. */
+/* Combines the caller's parameters with the configuration. */
 static sherd_status params_resolve(const sherd_engine *engine, const sherd_save_params *params,
                                    sherd_save_params *out)
 {
@@ -611,7 +615,7 @@ sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const 
     return sherdi_engine_outcome(engine, status);
 }
 
-/* What its end was: told to the next who waits. */
+/* Ends an asynchronous save. The next call that waits for it returns its error. */
 static void save_settle(sherd_engine *engine)
 {
     sherdi_save *save   = engine->save;

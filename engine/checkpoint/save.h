@@ -1,4 +1,4 @@
-/* Saving, for the engine's own calls; sherd.h has what trainers call. */
+/* Saving: what the engine itself calls; sherd.h has what trainers call. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_SAVE_H
 #define SHERDI_ENGINE_CHECKPOINT_SAVE_H
 
@@ -6,10 +6,10 @@
 
 typedef struct sherdi_save sherdi_save;
 
-/** At a boundary while an asynchronous save runs: where all ranks have written, it becomes complete. Collective. What went
- *  wrong with it sherd_checkpoint_wait tells. E_PEER_LOST. */
+/** Call it at each boundary while an asynchronous save runs. When all ranks have written their files, it makes the checkpoint
+ *  complete. If the save failed, sherd_checkpoint_wait returns the error. Collective. E_PEER_LOST. */
 sherd_status sherdi_save_poll(sherd_engine *engine);
-/** One that still runs is given up; before the engine's memory goes. Local. */
+/** Gives up a save that still runs. Call it before the engine's memory is freed. Local. */
 void sherdi_save_abandon(sherd_engine *engine);
 
 #endif

@@ -1,4 +1,4 @@
-/* The data files of a save: what this rank puts into them, at once or out of a copy by a thread of its own. See save_impl.h. */
+/* The data files of a save: this rank writes them at once, or from a copy of the state on a thread of its own. See save_impl.h. */
 #include "engine/checkpoint/save_impl.h"
 
 #include "base/checked.h"
@@ -26,7 +26,7 @@ static void progress_tell(void *ctx, size_t more_bytes)
     }
 }
 
-/* Of state that is kept as it lies on the drive the file has the description alone. */
+/* Adds the state's tensors to the header. If the state is kept as it lies on the drive, the file has only its description. */
 static sherd_status state_add(sherdi_save *save)
 {
     sherd_engine               *engine = save->engine;
@@ -44,7 +44,7 @@ static sherd_status state_add(sherdi_save *save)
     return status;
 }
 
-/* Blobs come last: the values before them lie at multiples of their size. */
+/* Blobs come last, so that the values before them lie at multiples of their size. */
 static sherd_status tensors_add(sherdi_save *save, sherdi_data_file which)
 {
     sherd_engine *engine = save->engine;
@@ -71,13 +71,13 @@ sherd_status sherdi_save_header_make(sherdi_save *save, sherdi_data_file which)
                                      &save->header_len[which]);
 }
 
-/* All of its state, as a data file has it; the writer's slots lie in it. */
+/* Returns the copy of all state of this rank, as a data file has it; the writer's slots lie in it. */
 static unsigned char *snapshot_of(const sherdi_save *save)
 {
     return save->engine->memory.buffers[SHERDI_BUFFER_SNAPSHOT];
 }
 
-/* As soon as a file wants them: an asynchronous save has its snapshot. */
+/* Allocates the slots when the first file needs them. An asynchronous save uses its snapshot instead. */
 static sherd_status slots_need(sherdi_save *save)
 {
     const sherdi_plan *plan = save->engine->plan;
@@ -117,13 +117,13 @@ sherd_status sherdi_save_writer_make(sherdi_save *save, sherdi_data_file which)
                               });
 }
 
-/* The checksums are known; the file is whole behind this. */
+/* Completes a file, now that its checksums are known. */
 static sherd_status file_finish(sherdi_save *save, sherdi_data_file which)
 {
     sherdi_writer        *writer = &save->writers[which];
     sherdi_manifest_file *file   = &save->mine.files[which];
 
-    if (writer->params.data_bytes > 0) { /* else it is "" already */
+    if (writer->params.data_bytes > 0) { /* else the value is "" already */
         SHERDI_TRY(sherdi_safetensors_set(save->headers[which], "checksums", writer->checksums));
     }
     SHERDI_TRY(sherdi_writer_finish(writer, save->header_bytes[which]));
@@ -134,7 +134,8 @@ static sherd_status file_finish(sherdi_save *save, sherdi_data_file which)
 
 /* ------------------------------------------------------------------- values -- */
 
-/* What is put into the file is what is counted: a state that changed in memory since its step shows. */
+/* Adds the values that go into the file to the fingerprint, which thus shows whether the state has changed in memory since its
+ * step. */
 static void values_count(sherdi_save *save, size_t param, int part, size_t first, size_t count,
                          const float *values)
 {
@@ -152,7 +153,8 @@ static void values_count(sherdi_save *save, size_t param, int part, size_t first
     }
 }
 
-/* Without an operation the values are there already, and other kernels run meanwhile: an extent is what one thread does. */
+/* Writes a range of a part. Without an operation (op NULL, on the save's thread), the values are in the file's slots already, and
+ * other kernels run meanwhile. It then works on at most one extent at a time, so that one thread does it. */
 static sherd_status piece_write(sherdi_save *save, const sherdi_op *op,
                                 const sherdi_shard_range *piece, int part)
 {
@@ -234,8 +236,8 @@ static sherd_status bytes_write(sherdi_save *save, const unsigned char *bytes, s
     return SHERD_OK;
 }
 
-/* The walk goes over the blocks in their order too. Blobs have no room in the snapshot: they go through the slots of
- * values that are written. */
+/* Writes the snapshot, block by block, in the order in which the walk copied them. Blobs have no room in the snapshot, so they go
+ * through slots whose values have been written. */
 static sherd_status snapshot_write(sherdi_save *save)
 {
     const sherdi_plan *plan = save->engine->plan;
@@ -248,7 +250,7 @@ static sherd_status snapshot_write(sherdi_save *save)
 
 /* ----------------------------------------------------------------- all of it -- */
 
-/* The last step knows it. At stage 0 every rank has all, and one counts. */
+/* Takes this rank's fingerprint from the last step, or computes it. At stage 0 every rank has all values, so only rank 0 counts. */
 static sherd_status own_fingerprint(sherdi_save *save)
 {
     sherdi_fingerprints *known = &save->engine->fingerprints;
@@ -274,7 +276,7 @@ static sherd_status blobs_save(sherdi_save *save)
     return SHERD_OK;
 }
 
-/* The trainer may set others while an asynchronous save writes these. */
+/* Copies the blobs, since the trainer may set others while an asynchronous save writes these. */
 static sherd_status blobs_copy(sherdi_save *save)
 {
     const sherdi_blobs *blobs = &save->engine->blobs;
@@ -295,7 +297,7 @@ static sherd_status blobs_copy(sherdi_save *save)
     return SHERD_OK;
 }
 
-/* Bits that changed in memory since the last step are not written down as if they were its result. */
+/* Refuses to save bits that have changed in memory since the last step as if they were its result. */
 static sherd_status fingerprint_check(const sherdi_save *save)
 {
     const sherd_engine *engine = save->engine;
@@ -318,7 +320,6 @@ static sherd_status state_finish(sherdi_save *save)
     return fingerprint_check(save);
 }
 
-/* All that the trainer has to stand still for. */
 sherd_status sherdi_save_data(sherdi_save *save)
 {
     if (save->headers[SHERDI_DATA_FROZEN] != NULL) {
@@ -362,7 +363,7 @@ sherd_status sherdi_save_thread_join(sherdi_save *save)
                : sherdi_fail_relay(save->thread_status, save->thread_text);
 }
 
-/* A rank that has no state, or gets no thread, has done its work: the end comes when all ranks have. */
+/* A rank that has no state, or gets no thread, has finished at once. The save ends when all ranks have finished. */
 void sherdi_save_thread_start(sherdi_save *save)
 {
     if (save->headers[SHERDI_DATA_STATE] == NULL) {

@@ -1,4 +1,4 @@
-/* A save that runs; shared by save.c, which is what the ranks do together, and save_data.c, which is what each writes. */
+/* A running save, which save.c and save_data.c share: save.c has what the ranks do together, save_data.c what each rank writes. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_SAVE_IMPL_H
 #define SHERDI_ENGINE_CHECKPOINT_SAVE_IMPL_H
 
@@ -10,14 +10,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* What a rank tells the others: of its arguments, then of its files. */
+/* What a rank tells the others: first about its arguments, later about its files. */
 typedef struct sherdi_save_message {
     uint64_t             status;
-    uint64_t             arguments; /* hash */
-    uint64_t             bytes;     /* that it is going to write */
+    uint64_t             arguments; /* their hash */
+    uint64_t             bytes;     /* that the rank is going to write */
     sherdi_manifest_file files[SHERDI_DATA_FILES];
     uint64_t             fingerprint, state_fingerprint;
-    uint64_t             is_kept; /* its state is a link, and was not looked at */
+    uint64_t             is_kept; /* its state is kept by a link, and was not read */
 } sherdi_save_message;
 
 struct sherdi_save {
@@ -25,7 +25,7 @@ struct sherdi_save {
     sherd_save_params params;
     char              dir[SHERDI_CHECKPOINT_PATH_BYTES];
     char              tag[SHERDI_CHECKPOINT_NAME_BYTES];
-    char              folder[SHERDI_CHECKPOINT_PATH_BYTES]; /* the partial one */
+    char              folder[SHERDI_CHECKPOINT_PATH_BYTES]; /* the partial folder */
     int               is_async;
 
     sherdi_ioq                 *queue;
@@ -36,31 +36,32 @@ struct sherdi_save {
     sherdi_writer               writers[SHERDI_DATA_FILES];
     sherdi_save_message         mine;
     sherdi_save_message        *all;
-    sherdi_fingerprints         known;        /* when the state was copied */
-    size_t                      copied_bytes; /* of an asynchronous one: values in the snapshot */
-    unsigned char              *blobs;        /* ... and the rank's blobs, one behind the other */
+    sherdi_fingerprints         known;        /* the engine's, when the state was copied */
+    size_t                      copied_bytes; /* asynchronous: values in the snapshot */
+    unsigned char              *blobs;        /* asynchronous: the rank's blobs, consecutive */
     size_t                      blobs_bytes;
     sherdi_manifest             manifest;
     uint64_t                    done_bytes, all_bytes;
     int64_t                     start_ns;
 
-    pthread_t    thread; /* of an asynchronous one */
+    pthread_t    thread; /* of an asynchronous save */
     int          has_thread;
     atomic_int   is_over; /* the thread has done its work */
     sherd_status thread_status;
     char         thread_text[SHERDI_ERROR_BYTES];
 };
 
-/** The header of this rank's file, which has data; its length is known, its checksums are not. E_NOMEM. */
+/** Makes the header of a file of this rank that has data. Its length is known then; its checksums are not yet. E_NOMEM. */
 sherd_status sherdi_save_header_make(sherdi_save *save, sherdi_data_file which);
-/** The file, with room for all of it. E_IO, E_NOMEM. */
+/** Makes the file, with room for all its bytes. E_IO, E_NOMEM. */
 sherd_status sherdi_save_writer_make(sherdi_save *save, sherdi_data_file which);
-/** All that the trainer has to stand still for: the files are whole, or the state is copied. Only this rank's. E_IO, E_NOMEM,
- *  E_NUMERIC (a fingerprint is not what the last step left). */
+/** Does the part of a save for which the trainer has to wait: writes this rank's files or, in an asynchronous save, copies its
+ *  state. Local. E_IO, E_NOMEM, E_NUMERIC (a fingerprint is not the one that the last step left). */
 sherd_status sherdi_save_data(sherdi_save *save);
-/** Writes the copy on a thread; save->is_over tells its end, also where there was nothing to do or no thread to have. */
+/** Starts a thread that writes the copy and sets save->is_over at its end. is_over is also set if there is nothing to do, or no
+ *  thread. */
 void sherdi_save_thread_start(sherdi_save *save);
-/** Waits for it; what its outcome was. OK without one. */
+/** Waits for the thread, if there is one, and returns the outcome of its work. */
 sherd_status sherdi_save_thread_join(sherdi_save *save);
 
 #endif

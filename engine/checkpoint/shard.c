@@ -34,7 +34,7 @@ int sherdi_shard_next(sherdi_shard_ranges *ranges, sherdi_shard_range *out)
     size_t              first;
 
     (void)sherdi_plan_owned(ranges->plan, &ranges->plan->segments[block->segment], &first);
-    first += block->offset_elems; /* the block begins there in the segment's whole */
+    first += block->offset_elems; /* where the block begins in the whole segment */
     while (ranges->next < block->num_spans) {
         const sherdi_span *span  = &ranges->plan->spans[block->first_span + ranges->next++];
         size_t             begin = sherdi_max_size(ranges->begin, first + span->offset_elems);
@@ -78,7 +78,7 @@ char *sherdi_shard_tensor_name(sherdi_mem *mem, const char *param, const char *p
     return name;
 }
 
-/* A whole parameter has its own shape. */
+/* Adds a tensor. A whole parameter keeps its shape; a part of one has one dimension. */
 static sherd_status tensor_add(const sherdi_plan *plan, const sherdi_model_param *param,
                                const char *part, sherdi_tensor_dtype dtype, size_t first,
                                size_t count, sherdi_safetensors_builder *builder)

@@ -1,5 +1,5 @@
-/* Checkpoints for tools: found, described, verified, read and removed without an engine. See sherd_tools.h; text about
- * one is tools_text.c. */
+/* Checkpoints for tools: finds, describes, verifies, reads and removes them without an engine. See sherd_tools.h; tools_text.c
+ * writes text about a checkpoint. */
 #include "engine/checkpoint/tools.h"
 
 #include "base/api.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is read ahead; larger for a tool than for a rank among many. */
+/* The slots for reading ahead; a tool has more memory for them than a rank among many. */
 #define SLOTS      8
 #define SLOT_BYTES SHERDI_CHECKPOINT_SLOT_BYTES
 
@@ -78,7 +78,7 @@ static int files_are_there(sherd_checkpoint *c)
     return 1;
 }
 
-/* What the folder itself says. */
+/* Fills in what the folder itself shows. */
 static void folder_tell(const char *dir, const char *tag, sherd_checkpoint_info *info)
 {
     char                    latest[SHERDI_CHECKPOINT_NAME_BYTES];
@@ -277,7 +277,7 @@ static sherd_status values_come(void *ctx, size_t first, size_t count, const voi
     return SHERD_OK;
 }
 
-/* A frozen parameter has one part, its values. */
+/* Finds a part by name. A frozen parameter has one part, its values. */
 static sherd_status part_find(const sherd_checkpoint *c, const sherdi_manifest_param *param,
                               const char *part, int *out)
 {

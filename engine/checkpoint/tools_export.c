@@ -1,4 +1,4 @@
-/* A checkpoint's weights as files that others read; what writes them is weights_write.c, as it does for an engine. */
+/* Exports a checkpoint's weights to files that other programs read. weights_write.c writes them, as it does for an engine. */
 #include "engine/checkpoint/tools.h"
 #include "engine/checkpoint/weights.h"
 

@@ -1,5 +1,5 @@
-/* Weights from files to a checkpoint, without an engine: one that a single rank saved, of master weights alone. Values go
- * from the file through the slots of the writer, so no tensor is held as a whole. */
+/* Imports weights from files to a checkpoint, without an engine. The checkpoint is as if one rank had saved only master weights.
+ * Values go from the file through the slots of the writer, so no tensor is held as a whole. */
 #include "engine/checkpoint/folder.h"
 #include "engine/checkpoint/fit.h"
 #include "engine/checkpoint/shard.h"
@@ -19,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-/* What is on its way to the drive. */
+/* The slots of the writer. */
 #define SLOTS      8
 #define SLOT_BYTES SHERDI_CHECKPOINT_SLOT_BYTES
 
@@ -31,7 +31,7 @@ typedef struct model_param {
     int         ndim;
     size_t      shape[SHERD_MAX_NDIM];
     size_t      elems;
-    size_t      given; /* where its tensors begin in the match; NOT_THERE */
+    size_t      given; /* where its tensors begin in the match, or NOT_THERE */
 } model_param;
 
 typedef struct making {
@@ -52,7 +52,7 @@ typedef struct making {
     const char                 *header_bytes;
     size_t                      header_len;
     sherdi_writer               writer;
-    sherdi_manifest             manifest; /* its parameters are those that the file has */
+    sherdi_manifest             manifest; /* with only the parameters that the file has */
     uint64_t                    done_bytes;
 } making;
 
@@ -112,7 +112,7 @@ static sherd_status model_room(making *m, size_t most)
     return m->model == NULL || m->by_name == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
-/* The caller's structs may be of another version: their size says where the next one is. */
+/* The caller's structs may be of another version, so their struct_size says where the next one begins. */
 static sherd_status model_take(making *m, const sherd_checkpoint_param *given, size_t count)
 {
     SHERDI_TRY(model_room(m, count));
@@ -140,7 +140,7 @@ static sherd_status model_take(making *m, const sherd_checkpoint_param *given, s
     return SHERD_OK;
 }
 
-/* Each tensor is a parameter, but for those of other types that may be extra. */
+/* Makes each tensor of the file a parameter, except tensors of other types that may be extra. */
 static sherd_status model_of_file(making *m)
 {
     sherdi_weights_tensor tensor;
@@ -188,7 +188,7 @@ static sherd_status model_match(making *m)
 
 /* ---- the files ---- */
 
-/* The parameters lie one behind the other, so where one begins is the index of its first element too. */
+/* The parameters are consecutive, so the offset of a parameter is also the global index of its first element. */
 static sherd_status manifest_param_add(making *m, const model_param *param)
 {
     sherdi_manifest         *manifest = &m->manifest;
@@ -358,7 +358,7 @@ static sherd_status data_write(making *m)
 
 /* ---- the call ---- */
 
-/* All that can be wrong with what was given, before anything is written. */
+/* Checks everything that the caller gave, before anything is written. */
 static sherd_status import_check(making *m, const char *path, const sherd_checkpoint_param *model,
                                  size_t num_params)
 {

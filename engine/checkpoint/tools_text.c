@@ -1,5 +1,5 @@
-/* What a checkpoint says of itself, for people and as JSON. A manifest may come from anywhere: its strings reach a
- * terminal without control characters. */
+/* Describes a checkpoint, as text for people and as JSON. A manifest may come from anywhere, so control characters are removed
+ * from its strings before they reach a terminal. */
 #include "engine/checkpoint/tools.h"
 
 #include "base/api.h"
@@ -56,7 +56,7 @@ static void put_time(sherdi_text *text, int64_t saved_s)
     sherdi_text_print(text, "%s", line);
 }
 
-/* Its name, and those of the parts whose bits are in `which`. */
+/* Writes an optimizer's name, and the names of the parts whose bits are in `which`. */
 static void put_optimizer(sherdi_text *text, const sherdi_manifest *m, const char *name,
                           unsigned which)
 {

@@ -1,10 +1,10 @@
-/* Fingerprints of values on their way to and from a checkpoint. */
+/* Fingerprints of the values that a checkpoint saves and loads. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_VALUES_H
 #define SHERDI_ENGINE_CHECKPOINT_VALUES_H
 
 #include "kernels/backend.h"
 
-/** The mixes of `count` elements that have the indices from `index` on, as docs/numerics.md adds them up. */
+/** Returns the sum of the mixes of `count` elements with the global indices from `index` on (docs/numerics.md). */
 static inline uint64_t sherdi_values_fingerprint(const sherdi_backend *host, uint64_t index,
                                                  size_t count, const float *values)
 {
@@ -15,7 +15,8 @@ static inline uint64_t sherdi_values_fingerprint(const sherdi_backend *host, uin
     return sum;
 }
 
-/** What the sum of a part behind the master adds to the fingerprint of the state: parts that changed places show. */
+/** Returns what a part behind the master adds to the state's fingerprint, of the sum of its mixes. Each part has another factor,
+ *  so parts that changed places show. */
 static inline uint64_t sherdi_values_part_sum(int part, uint64_t sum)
 {
     return sum * (2 * (uint64_t)part + 1);

@@ -1,4 +1,4 @@
-/* Maps between tensors of files and parameters, checked. See weights.h. */
+/* Checks maps between tensors of files and parameters. See weights.h. */
 #include "engine/checkpoint/weights.h"
 
 #include "base/api.h"
@@ -53,7 +53,8 @@ static sherd_status shape_check(const sherd_tensor_map *map)
     return SHERD_OK;
 }
 
-/* Of a tensor that is no parameter's: zeros of a raw file, or the caller's memory. */
+/* Checks a map whose elements are in the caller's memory (data_dtype). Without data_dtype, a map without a parameter is zeros of a raw
+ * file. */
 static sherd_status data_check(const sherd_tensor_map *map)
 {
     if (map->data_dtype == NULL) {

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is needed while maps are held against the file alone. */
+/* What is needed only while maps are matched with the file. */
 typedef struct matching {
     const sherdi_weights_model *model;
     const sherd_import_params  *params;
     sherdi_weights_match       *match;
-    unsigned char              *is_used; /* tensors of the file, by number */
+    unsigned char              *is_used; /* by number of a tensor of the file */
 } matching;
 
 static int tensor_find(const matching *m, const char *name, sherdi_weights_tensor *out)
@@ -26,7 +26,7 @@ static int tensor_find(const matching *m, const char *name, sherdi_weights_tenso
             sherdi_weights_find(file, name + bytes, out));
 }
 
-/* Floats are converted; what else the caller has memory for is of the file's very type. */
+/* Floats are converted. Other types in the caller's memory must be the file's type. */
 static sherd_status dtype_check(const sherd_tensor_map *map, const sherdi_tensor *about)
 {
     int is_float = sherdi_weights_is_readable(about->dtype);
@@ -68,7 +68,7 @@ static sherd_status given_make(matching *m, const sherd_tensor_map *map)
 
     *given = (sherdi_weights_given){.map = map};
     if (map->param != NULL) {
-        (void)m->model->find(m->model->ctx, map->param, &given->param); /* checked: it is there */
+        (void)m->model->find(m->model->ctx, map->param, &given->param); /* exists: it was checked */
     }
     given->is_there = tensor_find(m, map->name, &given->tensor);
     if (given->is_there) {
@@ -83,7 +83,7 @@ static sherd_status given_make(matching *m, const sherd_tensor_map *map)
                              map->name);
 }
 
-/* Several maps may read one tensor, so what is extra is what none of them named. */
+/* Checks tensors that no map named. Several maps may read one tensor. */
 static sherd_status extra_check(const matching *m, const sherdi_weights_tensor *tensor)
 {
     const char *name = tensor->about->name;

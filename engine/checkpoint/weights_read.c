@@ -1,4 +1,4 @@
-/* Reading files of weights by ranges. See weights.h. */
+/* Reads files of weights by ranges. See weights.h. */
 #include "engine/checkpoint/weights.h"
 
 #include "base/checked.h"
@@ -81,7 +81,7 @@ static int order_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Names of the files, each once, in order. */
+/* Collects the names of the files, each once, sorted. */
 static sherd_status shard_names(const char *path, const sherdi_json_node *map, const char **names,
                                 size_t *count_out)
 {
@@ -106,7 +106,7 @@ static sherd_status shard_names(const char *path, const sherdi_json_node *map, c
     return SHERD_OK;
 }
 
-/* Each tensor is where the index says, and the files have no other. */
+/* Checks that each tensor is in the file that the index names, and that the files have no other tensors. */
 static sherd_status map_check(const sherdi_weights_file *file, const char *path,
                               const sherdi_json_node *map, const char *const *names)
 {
@@ -171,7 +171,7 @@ static sherd_status map_open(sherdi_weights_file *file, const char *path,
                            "names the file of each tensor",
                            path);
     }
-    /* no fewer than the map has members: each takes more than one node's bytes */
+    /* at least as many as the map has members, each of which takes more bytes than a node */
     names  = sherdi_alloc_array(file->mem, SHERDI_MEM_CONTROL, (size_t)(map->end_node - map),
                                 sizeof(*names));
     status = names == NULL ? SHERD_E_NOMEM : shards_open(file, path, map, names);
@@ -211,7 +211,7 @@ static int is_there(const char *folder, const char *name, char out[PATH_MAX])
     return snprintf(out, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && access(out, F_OK) == 0;
 }
 
-/* The path of its only file of that kind. */
+/* Gives the path of the folder's only safetensors file. */
 static sherd_status only_file(const char *folder, char out[PATH_MAX])
 {
     DIR           *list  = opendir(folder);
@@ -240,7 +240,7 @@ static sherd_status folder_open(sherdi_weights_file *file, const char *folder)
 {
     char path[PATH_MAX];
 
-    if (is_there(folder, SINGLE, path)) { /* transformers looks for it first */
+    if (is_there(folder, SINGLE, path)) { /* transformers too looks for this file first */
         return single_open(file, path);
     }
     if (is_there(folder, INDEX, path)) {
@@ -283,8 +283,8 @@ sherd_status sherdi_weights_open(sherdi_mem *mem, const char *path, sherdi_weigh
 
 /* ---- files of other formats ---- */
 
-/* The header that the file would have as safetensors: so its tensors are found, and its size is checked, as those of
- * all others. */
+/* Makes the header that a raw file would have as safetensors. So its tensors are found and its size is checked as for all other
+ * files. */
 static sherd_status raw_header_make(sherdi_weights_file *file, const char *path, size_t data_bytes,
                                     sherd_dtype dtype, const sherdi_weights_maps *maps)
 {
@@ -412,10 +412,10 @@ int sherdi_weights_is_readable(sherdi_tensor_dtype dtype)
 
 /* ---- values ---- */
 
-/* Bytes that are read at once, on the stack. */
+/* The bytes that are read at once, on the stack. */
 #define READ_BYTES ((size_t)16384)
 
-/* Little-endian, as the machines that sherd runs on. */
+/* Files are little-endian, and so are the machines on which sherd runs. */
 static void values_widen(sherdi_tensor_dtype dtype, const void *bytes, size_t count, float *out)
 {
     const uint16_t *halves  = bytes;
@@ -451,8 +451,8 @@ sherd_status sherdi_weights_read(const sherdi_weights_file *file, sherdi_weights
     return SHERD_OK;
 }
 
-/* Rows of the transposed matrix are columns of the file. Of a range of whole rows each row of the file gives as many
- * values behind each other as there are rows; what is left at both ends is a part of one row. */
+/* Rows of the transposed matrix are columns of the file. For a range of whole rows of the transposed matrix, each row of the file
+ * gives one value per such row, and these values are consecutive. At both ends of a range a part of one row may be left. */
 static sherd_status columns_read(const sherdi_weights_file *file, sherdi_weights_tensor tensor,
                                  size_t column, size_t count, size_t first_row, size_t num_rows,
                                  float *out)
@@ -479,7 +479,7 @@ sherd_status sherdi_weights_read_transposed(const sherdi_weights_file *file,
                                             sherdi_weights_tensor tensor, size_t first_elem,
                                             size_t count_elems, float *out)
 {
-    size_t rows = tensor.about->shape[0]; /* of the file: the length of a row here */
+    size_t rows = tensor.about->shape[0]; /* of the file: the length of a transposed row */
 
     while (count_elems > 0) {
         size_t column = first_elem / rows, row = first_elem % rows;
@@ -495,7 +495,7 @@ sherd_status sherdi_weights_read_transposed(const sherdi_weights_file *file,
     return SHERD_OK;
 }
 
-/* Floats of the caller's type from fp32. */
+/* Casts fp32 to the caller's float type. */
 static void values_narrow(sherdi_tensor_dtype dtype, const float *values, size_t count, void *out)
 {
     uint16_t *halves  = out;

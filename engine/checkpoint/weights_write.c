@@ -1,6 +1,5 @@
-/* Writing files of weights as a stream. One rank writes; where the values of the others are needed they come through the
- * source, so that all ranks walk over the tensors alike, and a failure of the one that writes ends all of them behind the
- * same tensor. See weights.h. */
+/* Writes files of weights as a stream. One rank writes. The other ranks' values come through the source, so all ranks walk over
+ * the tensors in the same way, and if the writer fails, all ranks end behind the same tensor. See weights.h. */
 #include "engine/checkpoint/weights.h"
 
 #include "base/checked.h"
@@ -24,18 +23,18 @@
 
 typedef struct writer {
     const sherdi_weights_writing *w;
-    char                          folder[PATH_MAX]; /* without a slash behind it */
+    char                          folder[PATH_MAX]; /* without a slash at its end */
     char                          name[NAME_MAX];   /* of the one file; "": a folder of files */
-    char                          path[PATH_MAX];   /* of the file that is written now */
+    char                          path[PATH_MAX];   /* of the file that is being written */
     size_t                       *file_of;          /* by tensor */
     size_t                        num_files;
-    size_t                        num_begun; /* files that may lie there as partial ones */
+    size_t                        num_begun; /* files whose partial files may exist */
     int                           is_index_begun;
     float                        *values; /* a portion; NULL where this rank does not write */
     unsigned char                *cast;
     float                        *whole; /* of the tensor that is transposed */
     int                           fd;
-    sherd_status                  own; /* the writer's, since the ranks agreed last */
+    sherd_status                  own; /* status of the writer since the ranks agreed last */
     uint64_t                      done_bytes, total_bytes;
 } writer;
 
@@ -79,14 +78,14 @@ static void file_name(const writer *x, size_t file, char out[NAME_MAX])
     }
 }
 
-/* Lengths were checked when the path was taken apart: the longest name still fits. */
+/* path_take has checked the length, so the longest name fits. */
 static void path_of(const writer *x, const char *name, int is_partial, char out[PATH_MAX])
 {
     int bytes = snprintf(out, PATH_MAX, "%s/%s%s%s", x->folder, is_partial ? "." : "", name,
                          is_partial ? ".partial" : "");
 
     if (bytes >= PATH_MAX) {
-        out[0] = '\0'; /* no file: opening it says so */
+        out[0] = '\0'; /* no such file: opening it fails */
     }
 }
 
@@ -124,7 +123,7 @@ static sherd_status path_take(writer *x, const char *path)
 
 /* ---- which tensor goes where ---- */
 
-/* As transformers cuts: a file takes the next tensor while it fits. */
+/* Divides the tensors into files as transformers does: a file takes the next tensor if it still fits. */
 static void files_assign(writer *x)
 {
     size_t most = x->w->max_file_bytes == 0 ? SHERDI_WEIGHTS_FILE_BYTES : x->w->max_file_bytes;
@@ -166,7 +165,7 @@ static sherd_status header_of(const writer *x, size_t file, sherdi_safetensors_b
                                                  [SHERD_BF16] = SHERDI_TENSOR_BF16,
                                                  [SHERD_F16]  = SHERDI_TENSOR_F16};
 
-    /* transformers asks which framework's tensors these are */
+    /* transformers asks for the framework of the tensors */
     SHERDI_TRY(sherdi_safetensors_metadata(builder, "format", "pt"));
     for (size_t i = 0; i < x->w->num_tensors; i++) {
         const sherd_tensor_map *map = &x->w->tensors[i];
@@ -203,7 +202,7 @@ static sherd_status header_put(const writer *x, size_t file)
     return status;
 }
 
-/* That there is no room shows before anything is written, where the file system can say so. */
+/* Reserves room, so that a lack of room shows before anything is written, if the file system can reserve. */
 static sherd_status room_reserve(const writer *x, size_t file)
 {
     size_t bytes = x->w->raw_header_bytes;
@@ -220,7 +219,8 @@ static sherd_status room_reserve(const writer *x, size_t file)
     return SHERD_OK;
 }
 
-/* A name that is there is left by a run that was killed, or a link, which is not followed. */
+/* Creates a partial file. An existing one was left by a run that was killed, or is a link; it is removed, and links are not
+ * followed. */
 static sherd_status partial_open(writer *x, const char *name)
 {
     path_of(x, name, 1, x->path);
@@ -264,7 +264,7 @@ static sherd_status range_fail(const writer *x, const sherd_tensor_map *map, flo
                        map->name, (double)value, sherd_dtype_name(x->w->dtype));
 }
 
-/* To the type of the file. What was finite stays so. */
+/* Casts to the type of the file. Fails if a finite value would become Inf. */
 static sherd_status values_cast(const writer *x, const sherd_tensor_map *map, const float *values,
                                 size_t count)
 {
@@ -301,7 +301,7 @@ static sherd_status values_put(writer *x, const sherd_tensor_map *map, const flo
     return bytes_put(x, x->cast, count * elem_bytes(x));
 }
 
-/* Elements from `at` on of the parameter's matrix, to where the file has them. */
+/* Puts elements from `at` on of the parameter's matrix where the file has them. */
 static void values_transpose(const writer *x, const sherd_tensor_map *map, size_t at, size_t count)
 {
     size_t columns = map->shape[0], stride = map->shape[1];
@@ -357,7 +357,7 @@ static sherd_status portion_read(writer *x, const sherd_tensor_map *map, size_t 
                         x->values);
 }
 
-/* What the writer fails at keeps it from writing, not from taking part until the ranks agree. */
+/* After a failure the writer stops writing, but takes part in all calls until the ranks agree. */
 static sherd_status tensor_write(writer *x, const sherd_tensor_map *map)
 {
     size_t elems = map->data_dtype != NULL ? 0 : sherdi_weights_map_elems(map);
@@ -455,7 +455,8 @@ static sherd_status entry_remove(const writer *x, const char *name)
                              strerror(errno));
 }
 
-/* A loader begins with model.safetensors, else with the index: between two sets of several files it finds neither. */
+/* Renames the partial files. A loader looks for model.safetensors, else for the index. While several files replace an older set,
+ * it finds neither. */
 static sherd_status files_publish(writer *x)
 {
     char name[NAME_MAX];
@@ -478,7 +479,7 @@ static sherd_status files_publish(writer *x)
     return sherdi_folder_sync(x->folder);
 }
 
-/* What is renamed already is not there under its partial name. */
+/* Removes the partial files. A file that was renamed already has no partial name any more. */
 static void partials_remove(const writer *x)
 {
     char name[NAME_MAX], path[PATH_MAX];
@@ -538,7 +539,7 @@ sherd_status sherdi_weights_write(const char *path, const sherdi_weights_writing
     writer       none;
     sherd_status status;
 
-    if (x == NULL) { /* the others have to hear of it */
+    if (x == NULL) { /* the other ranks must learn of it */
         none = (writer){.w = writing, .own = SHERD_E_NOMEM};
         return agree(&none);
     }

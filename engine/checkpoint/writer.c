@@ -76,7 +76,7 @@ static void checksums_take(sherdi_writer *writer, size_t slot)
     }
 }
 
-/* The oldest one that is on its way. */
+/* Waits for the oldest write in flight. */
 static void slot_wait(sherdi_writer *writer)
 {
     sherd_status status = sherdi_io_wait(writer->params.queue, slot_io(writer, writer->waited));
@@ -90,7 +90,8 @@ static void slot_wait(sherdi_writer *writer)
     writer->waited++;
 }
 
-/* The last one is written to the end of its page; the file is cut to its length later. */
+/* Starts the write of a slot. The last slot is written to a multiple of SHERD_ALIGN_BYTES, and the file is cut to its length
+ * later. */
 static void slot_start(sherdi_writer *writer)
 {
     size_t         slot   = writer->started;
@@ -139,7 +140,7 @@ void sherdi_writer_advance(sherdi_writer *writer, size_t len_bytes)
     }
 }
 
-/* Through the slots' memory, which is aligned: nothing is on its way any more. */
+/* Writes the header, through the slots' memory, which is aligned and unused now: no write is in flight. */
 static sherd_status header_write(sherdi_writer *writer, const char *header)
 {
     size_t room = writer->params.num_slots * writer->params.slot_bytes;

@@ -1,15 +1,15 @@
-/* Writes a data file: bytes come in order, go through a few slots, are checksummed and written with several requests in
- * flight past the page cache. */
+/* Writes a data file of a checkpoint. Bytes come in order and go through a few slots, which are checksummed and written past the
+ * page cache, with several requests in flight. save_data.c and tools_import.c use it. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_WRITER_H
 #define SHERDI_ENGINE_CHECKPOINT_WRITER_H
 
 #include "base/mem.h"
 #include "offload/io.h"
 
-/* Writes that are on their way at once. */
+/* The most writes that are in flight at once. */
 #define SHERDI_WRITER_DEPTH 16
 
-/** Called as bytes are written; may be NULL. */
+/** Called when bytes have been written; may be NULL. */
 typedef void (*sherdi_writer_progress_fn)(void *ctx, size_t more_bytes);
 
 typedef struct sherdi_writer_params {
@@ -27,23 +27,24 @@ typedef struct sherdi_writer_params {
 typedef struct sherdi_writer {
     sherdi_writer_params params;
     sherdi_file         *file;
-    sherdi_io            ios[SHERDI_WRITER_DEPTH]; /* of the slots with that remainder */
+    sherdi_io            ios[SHERDI_WRITER_DEPTH]; /* slot i has request i modulo the depth */
     size_t               taken_bytes;              /* of the data, so far */
-    size_t               started;                  /* slots that are written, or on their way */
-    size_t               waited;                   /* ... whose write is over */
-    char                *checksums;                /* hex, of every extent; ends with a zero */
+    size_t               started;                  /* slots whose write has begun */
+    size_t               waited;                   /* slots whose write is over */
+    char                *checksums;                /* hex digits, of every extent; ends with NUL */
     sherd_status         status;                   /* the first failure */
 } sherdi_writer;
 
-/** Makes the file with room for all of it. E_IO (with what is missing), E_NOMEM. On failure nothing is left. */
+/** Makes the file, with room for all its bytes. E_IO (the message says what is missing), E_NOMEM. On failure no file is left. */
 sherd_status sherdi_writer_open(sherdi_writer *writer, const sherdi_writer_params *params);
-/** Where the next bytes go; *room_out is how many fit there, at least 1 while data is to come. Waits for a slot. E_IO. */
+/** Gives the memory for the next bytes. *room_out says how many fit there: at least 1 until all data was taken. Waits for a slot.
+ *  E_IO. */
 sherd_status sherdi_writer_reserve(sherdi_writer *writer, unsigned char **out, size_t *room_out);
-/** So many bytes are there; a slot that is full is checksummed and written. */
+/** Says that the caller has put `len_bytes` bytes there. A full slot is checksummed, and its write starts. */
 void sherdi_writer_advance(sherdi_writer *writer, size_t len_bytes);
-/** Behind all of the data: the header [header_bytes], then all of it is on the medium. E_IO. */
+/** Call it after all data: writes the header [header_bytes] and waits until the whole file is on the medium. E_IO. */
 sherd_status sherdi_writer_finish(sherdi_writer *writer, const char *header);
-/** Waits for what is in flight; closes. The file stays. Accepts one that was not opened. */
+/** Waits for writes in flight and closes the file, which stays. Accepts a writer that was not opened. */
 void sherdi_writer_close(sherdi_writer *writer);
 
 #endif
