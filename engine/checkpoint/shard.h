@@ -42,7 +42,7 @@ char *sherdi_shard_tensor_name(sherdi_mem *mem, const char *param, const char *p
 /** Adds the tensors of this rank's data file to its header, in the order of their bytes. E_NOMEM. */
 sherd_status sherdi_shard_add(const sherdi_plan *plan, const sherdi_model *model,
                               sherdi_data_file which, sherdi_safetensors_builder *builder);
-/** What a blob is called in a data file: these, and its key. */
+/** The name of a blob in a data file: one of these, followed by its key. */
 #define SHERDI_BLOB_TENSOR         "blob:"
 #define SHERDI_BLOB_OF_RANK_TENSOR "blob-of-rank:"
 /** Adds the blobs that this rank saves: its own, and on rank 0 those of the run. E_NOMEM. */

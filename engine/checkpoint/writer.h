@@ -27,7 +27,7 @@ typedef struct sherdi_writer_params {
 typedef struct sherdi_writer {
     sherdi_writer_params params;
     sherdi_file         *file;
-    sherdi_io            ios[SHERDI_WRITER_DEPTH]; /* slot i has request i modulo the depth */
+    sherdi_io            ios[SHERDI_WRITER_DEPTH]; /* slots take the requests in turn */
     size_t               taken_bytes;              /* of the data, so far */
     size_t               started;                  /* slots whose write has begun */
     size_t               waited;                   /* slots whose write is over */

@@ -1,5 +1,5 @@
-/* Configurations: their life, files, the program's values and the warnings. The reading itself
- * is in config_read.c, what comes of it in config_resolve.c. */
+/* Creates and destroys configurations, reads their files, and takes the program's values and the warnings. config_read.c reads
+ * documents; config_resolve.c makes settings of them. */
 #include "engine/config/config_impl.h"
 
 #include "base/api.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A larger file is something else than a configuration. */
+/* A larger file is not a configuration. */
 #define FILE_MAX_BYTES     ((size_t)16 << 20)
 #define FILE_PORTION_BYTES ((size_t)4096)
 
@@ -39,7 +39,7 @@ const char *sherdi_config_location(const sherd_config *config, sherdi_config_id 
     return location;
 }
 
-/* Keys of a file may hold anything; a message is one line. */
+/* Makes a message one line: keys of a file may have control characters. */
 static void line_clean(char *line)
 {
     for (; *line != '\0'; line++) {
@@ -94,7 +94,7 @@ sherd_status sherdi_config_warn(sherd_config *config, const char *text)
     return SHERD_OK;
 }
 
-/* In strict mode the warnings from `first` on are errors; the first of them is the sentence. */
+/* In strict mode, the warnings from `first` on are errors. Fails with the first of them. */
 static sherd_status strict_check(const sherd_config *config, size_t first)
 {
     if (sherdi_config_integer(config, SHERDI_CONFIG_STRICT) && config->warning_count > first) {
@@ -133,7 +133,7 @@ static sherd_status config_read_text(sherd_config *config, const char *text, siz
 static sherd_status config_create(const char *name, const char *text, size_t len_bytes,
                                   sherd_config **out)
 {
-    sherd_config *config = calloc(1, sizeof(*config)); /* it holds its own account */
+    sherd_config *config = calloc(1, sizeof(*config)); /* not counted: it contains the account */
     sherd_status  status = SHERD_E_NOMEM;
 
     if (config == NULL) {
@@ -227,7 +227,8 @@ sherd_status sherd_config_load(const char *path, sherd_config **out)
 
 /* ---- the program's values ---- */
 
-/* Text without its quotes is what is forgotten most, in a shell above all. */
+/* Parses a value of the program. Missing quotes around text are the most frequent mistake, above all in a shell, so they have a
+ * message of their own. */
 static sherd_status value_parse(sherd_config *config, const char *key, const char *value,
                                 sherdi_json **out)
 {
@@ -261,7 +262,7 @@ sherd_status sherd_config_set(sherd_config *config, const char *dotted_key, cons
     status = sherdi_config_read_key(&reader, dotted_key, sherdi_json_root(document));
     sherdi_json_destroy(document);
     SHERDI_TRY(status);
-    /* Switching strict mode on is about everything said so far. */
+    /* When strict mode is switched on, all earlier warnings become errors too. */
     return strict_check(config, was_strict ? warned : 0);
 }
 

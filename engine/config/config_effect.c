@@ -1,6 +1,5 @@
-/* The value in force of one key: what was given, what "auto" stands for, what follows from
- * other keys, or the default; and a sentence saying which. sherdi_config_resolve and the dump
- * both ask here, so they cannot differ. */
+/* The value in force of a key: the given value, what "auto" stands for, what follows from other keys, or the default; with a
+ * sentence that says which. Both sherdi_config_resolve and the dump ask here, so they cannot differ. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
@@ -15,13 +14,13 @@ static const sherdi_config_entry *entry_of(const sherd_config *config, sherdi_co
 
 /* ---- batch ---- */
 
-/* 0: not given. */
+/* Returns a given batch size; 0: it is not given. */
 static int64_t batch_given(const sherd_config *config, sherdi_config_id id)
 {
     return sherdi_config_is_given(config, id) ? entry_of(config, id)->value.integer : 0;
 }
 
-/* Where the first of the three that is given stands: one is. */
+/* Writes where the batch sizes are given: train_batch_size, else the micro-batch size. One of the two is given. */
 static const char *batch_location(const sherd_config *config, char location[SHERDI_LOCATION_BYTES])
 {
     sherdi_config_id id = SHERDI_CONFIG_TRAIN_BATCH;
@@ -78,7 +77,7 @@ sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_siz
         batch.accumulation =
             batch.train == 0 || batch.micro == 0 ? 1 : batch.train / batch.micro / world;
     }
-    /* A divisor of 0 comes of a quotient above: the check below says so. */
+    /* A quotient above may be 0, and would then be a divisor here; the check below reports it. */
     if (batch.micro == 0) {
         batch.micro = batch.train / world / batch.accumulation;
     }
@@ -138,7 +137,7 @@ static void effect_missing(const sherd_config *config, sherdi_config_id id, cons
     }
 }
 
-/* Sizes that follow from the width of the model. */
+/* The value of sizes that follow from the width of the model. */
 static void hidden_size_effect(const sherd_config *config, sherdi_config_id id,
                                sherdi_config_effect *out)
 {
@@ -163,7 +162,7 @@ int64_t sherdi_config_compute_choice(const sherd_config *config)
                                                                      : SHERDI_CHOICE_FP32;
 }
 
-/* Keys with a default that is not what "auto" stands for. */
+/* The value of keys for which "auto" does not stand for the default. */
 static void auto_effect(const sherd_config *config, sherdi_config_id id, sherdi_config_effect *out)
 {
     switch (id) {
@@ -186,7 +185,7 @@ static void auto_effect(const sherd_config *config, sherdi_config_id id, sherdi_
     }
 }
 
-/* Of a key whose default is the optimizer's, where that has one of its own. */
+/* The value of a key for which the optimizer may have a default of its own. */
 static void own_default_effect(const sherd_config *config, sherdi_config_id id,
                                sherdi_config_effect *out)
 {
@@ -211,7 +210,7 @@ static void own_default_effect(const sherd_config *config, sherdi_config_id id,
         first   = own->is_nesterov;
     }
     if (id == (optimizer->with_momentum == NULL ? SHERDI_CONFIG_MOMENTUM : SHERDI_CONFIG_BETAS)) {
-        first = 0; /* the other one is what it has */
+        first = 0; /* the optimizer uses the other of the two keys */
     }
     if (first != 0) {
         out->value.integer = integer;
@@ -231,7 +230,7 @@ const sherdi_schedule *sherdi_config_schedule(const sherd_config *config)
                : NULL;
 }
 
-/* A parameter that the schedule cannot do without. */
+/* Returns whether a parameter of the schedule has no default and must be given. */
 static int schedule_needs(const sherdi_schedule *schedule, sherdi_config_id id)
 {
     for (size_t i = 0; schedule != NULL && i < schedule->num_needed; i++) {
@@ -242,7 +241,8 @@ static int schedule_needs(const sherdi_schedule *schedule, sherdi_config_id id)
     return 0;
 }
 
-/* What the warm-up and the decay leave of all steps; below 0 the decay starts before the warm-up ends, as it does there. */
+/* The stable steps are those that warm-up and decay leave of all steps. If they are below 0, the decay starts before the warm-up
+ * ends, as in transformers. */
 static void stable_steps_effect(const sherd_config *config, sherdi_config_effect *out)
 {
     if (!sherdi_config_is_given(config, SHERDI_CONFIG_TOTAL_STEPS)) {
@@ -256,7 +256,7 @@ static void stable_steps_effect(const sherd_config *config, sherdi_config_effect
     effect_say(out, "derived: what is left of num_training_steps");
 }
 
-/* Of a parameter of the schedule that the file names. */
+/* The value of a parameter of the schedule that the configuration names. */
 static void schedule_effect(const sherd_config *config, sherdi_config_id id,
                             sherdi_config_effect *out)
 {
@@ -321,7 +321,7 @@ static void schedule_effect(const sherd_config *config, sherdi_config_id id,
     }
 }
 
-/* Of a key that is absent or "auto". */
+/* The value of a key that is absent or "auto". */
 static void rule_effect(const sherd_config *config, int world_size, sherdi_config_id id,
                         sherdi_config_effect *out)
 {
@@ -393,7 +393,7 @@ void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_
     out->value = entry->value;
     (void)sherdi_config_location(config, id, out->origin);
     if (id == SHERDI_CONFIG_SUB_GROUP && entry->value.integer == 0) {
-        out->value = sherdi_config_table[id].standard; /* a block has elements */
+        out->value = sherdi_config_table[id].standard; /* a block cannot have 0 elements */
         effect_say(out, "derived: 0 is read as the default");
     }
 }

@@ -1,5 +1,5 @@
-/* "sherd.groups": optimizers and numbers of parameter groups, by the group's name. Its members are read as the keys of
- * optimizer.* are; what the program says of a group itself is put together with it in engine/groups.c. */
+/* "sherd.groups": optimizers and numbers of parameter groups, by the group's name. Members are read like the keys of optimizer.*.
+ * engine/groups.c combines them with what the program says of a group. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
@@ -21,7 +21,7 @@ static sherd_status member_fail(const member *m, const char *reason)
     return sherdi_reader_say(m->reader, m->node, SHERD_E_INVAL, "%s %s", m->path, reason);
 }
 
-/* As the key of that name is read; nobody fills an "auto" here. */
+/* Reads a member like the key `id`. "auto" is refused, since nobody fills it here. */
 static sherd_status member_value(const member *m, sherdi_config_id id, sherdi_config_value *out)
 {
     int is_auto = 0;
@@ -63,7 +63,7 @@ static sherd_status type_take(const member *m, sherdi_group_settings *out)
                : SHERD_OK;
 }
 
-/* Patterns, each with its end. */
+/* Packs the patterns, each with its NUL. */
 static sherd_status matching_take(const member *m, sherdi_group_settings *out)
 {
     int                     is_list = m->node->kind == SHERDI_JSON_ARRAY;
@@ -109,7 +109,7 @@ static sherd_status eps_take(const member *m, sherdi_group_settings *out)
     return real_take(m, SHERDI_CONFIG_EPS, &out->eps);
 }
 
-/* Of SGD: a group's beta1. */
+/* A momentum is the group's beta1. */
 static sherd_status momentum_take(const member *m, sherdi_group_settings *out)
 {
     return real_take(m, SHERDI_CONFIG_MOMENTUM, &out->beta1);
@@ -149,7 +149,7 @@ static const taker PARAMS[]  = {{"lr", lr_take},
                                 {"exclude_1d", exclude_take},
                                 {NULL, NULL}};
 
-/* All members of a block. */
+/* Takes all members of a block. */
 static sherd_status members_take(const member *block, const taker *takers,
                                  sherdi_group_settings *out)
 {

@@ -1,14 +1,14 @@
-/* Inside of a configuration, shared by the config_*.c files. Read config_keys.h and config_unused.h first.
+/* The inside of a configuration, which the config_*.c files share. Read config_keys.h and config_unused.h first.
  *
- *   config.c         life, files, sherd_config_set, warnings
- *   config_table.c   the table as data: finding keys, suggestions for unknown ones
- *   config_value.c   one JSON value as the type of its key
- *   config_read.c    a document into entries, with warnings and refusals
- *   config_groups.c  sherd.groups, whose entries have members of their own
+ *   config.c         creates configurations, reads files, sherd_config_set, warnings
+ *   config_table.c   the table as data: finds keys, suggests names for unknown ones
+ *   config_value.c   reads one JSON value as the type of its key
+ *   config_read.c    reads a document into entries, with warnings and refusals
+ *   config_groups.c  reads sherd.groups, whose entries have members of their own
  *   config_effect.c  the value in force of a key: given, "auto", derived or default
- *   config_resolve.c sherdi_config_resolve: checks across keys, sherdi_settings
- *   config_offload.c the same for what rests elsewhere
- *   config_text.c    the dump and the reference page */
+ *   config_resolve.c sherdi_config_resolve: checks across keys, makes sherdi_settings
+ *   config_offload.c does the same for offload
+ *   config_text.c    writes the dump and the reference page */
 #ifndef SHERDI_ENGINE_CONFIG_CONFIG_IMPL_H
 #define SHERDI_ENGINE_CONFIG_CONFIG_IMPL_H
 
@@ -38,38 +38,38 @@ typedef enum sherdi_config_type {
     SHERDI_TYPE_REALS,   /* a real for all parameter groups, or a list with one for each */
     SHERDI_TYPE_FOLDERS, /* a name, or a list of names */
     SHERDI_TYPE_GROUPS,  /* a list of blocks: config_groups.c */
-    SHERDI_TYPE_ANY,     /* not looked at */
+    SHERDI_TYPE_ANY,     /* is not read */
 } sherdi_config_type;
 
 /* Whether a key has an effect, or why it has none. */
 typedef enum sherdi_config_use {
     SHERDI_USE_HONOURED = 0,
     SHERDI_USE_SAME,    /* any value gives the same result */
-    SHERDI_USE_HINT,    /* not taken: with a warning, unless the value is the default */
-    SHERDI_USE_REFUSED, /* unless the value is the default, or the block is switched off */
+    SHERDI_USE_HINT,    /* ignored, with a warning unless the value is the default */
+    SHERDI_USE_REFUSED, /* an error, unless the value is the default or the block is off */
 } sherdi_config_use;
 
 typedef struct sherdi_config_range {
     double      least, most; /* inclusive; both 0: any number */
     int         is_below;    /* `most` is exclusive */
-    const char *choices;     /* "a|b|c"; NULL: numbers, or anything */
+    const char *choices;     /* "a|b|c"; NULL: any text, or a number */
 } sherdi_config_range;
 
-/* What it points to belongs to the entry, but for the text of a default, which is in static storage. */
+/* A value. Its entry owns what it points to, except the text of a default, which is in static storage. */
 typedef struct sherdi_config_value {
-    int64_t integer; /* BOOL, INT, SIZE; TEXT with choices: which one */
+    int64_t integer; /* BOOL, INT, SIZE; TEXT with choices: number of the choice */
     double  real;    /* REAL; first of PAIR */
     double  second;
-    char  *text; /* TEXT without choices; FOLDERS: each with its end, an empty one after the last */
-    size_t count; /* REALS: in `list`; 0: `real` is the one for all */
-    double                *list;
-    sherdi_group_settings *groups; /* GROUPS; `integer` of them */
+    char   *text;  /* TEXT without choices; FOLDERS: each with its NUL, an empty one ends them */
+    size_t  count; /* REALS: numbers in `list`; 0: `real` is for all groups */
+    double *list;
+    sherdi_group_settings *groups; /* GROUPS: `integer` of them */
 } sherdi_config_value;
 
-/* How a field of sherdi_settings is written from a value. */
+/* How a value is written to its field of sherdi_settings. */
 typedef enum sherdi_setting_kind {
     SHERDI_SETTING_NONE = 0, /* the key has no field */
-    SHERDI_SETTING_INT, /* cut at INT_MAX; a choice that may be absent: 0 absent, else from 1 */
+    SHERDI_SETTING_INT, /* at most INT_MAX; a choice that may be absent counts from 1, absent is 0 */
     SHERDI_SETTING_INT64,
     SHERDI_SETTING_SIZE, /* unlimited is SIZE_MAX */
     SHERDI_SETTING_REAL,
@@ -84,41 +84,41 @@ typedef enum sherdi_setting_kind {
 typedef struct sherdi_config_setting {
     size_t              offset, bytes; /* in sherdi_settings */
     sherdi_setting_kind kind;
-    int                 is_derived; /* a rule writes it */
+    int                 is_derived; /* a rule writes the field */
 } sherdi_config_setting;
 
 typedef struct sherdi_config_key {
     const char           *path;
     sherdi_config_type    type;
     sherdi_config_use     use;
-    const char           *fallback; /* as JSON, or with is_rule a sentence; NULL: none */
+    const char           *fallback; /* the default as JSON; with is_rule, a sentence; NULL: none */
     int                   is_rule;
-    sherdi_config_value   standard; /* what `fallback` says in JSON; all zero where there is none */
+    sherdi_config_value   standard; /* the value of `fallback`; zero where there is none */
     sherdi_config_range   range;
     sherdi_config_setting setting;
     const char           *auto_rule;
     const char           *meaning;
 
     unsigned is_nullable : 1;       /* null means absent */
-    unsigned is_local : 1;          /* ranks may differ in it: their hosts do */
-    unsigned has_any_case : 1;      /* choices in any case */
-    unsigned is_soft : 1;           /* another choice warns and means the default */
+    unsigned is_local : 1;          /* ranks may differ in it, as their hosts do */
+    unsigned has_any_case : 1;      /* choices may be written in any case */
+    unsigned is_soft : 1;           /* an unknown choice warns and means the default */
     unsigned is_truncated : 1;      /* fractions are cut off */
     unsigned one_is_off : 1;        /* 1 means the same as the default */
     unsigned is_closed : 1;         /* block: an unknown member is an error */
-    unsigned is_opaque : 1;         /* block: members are not looked at */
+    unsigned is_opaque : 1;         /* block: members are not read */
     unsigned auto_is_absent : 1;    /* block: "auto" means absent */
-    unsigned has_bool_form : 1;     /* block: the old one of zero_optimization */
+    unsigned has_bool_form : 1;     /* block: may be a bool, the old form of zero_optimization */
     unsigned is_active_present : 1; /* block: on without "enabled" */
-    unsigned is_active_nested : 1;  /* block: on where an "enabled" deeper inside is true */
+    unsigned is_active_nested : 1;  /* block: on if an "enabled" deeper inside is true */
 } sherdi_config_key;
 
 typedef enum sherdi_alias_kind {
-    SHERDI_ALIAS_SAME,         /* as good as the name in the table */
-    SHERDI_ALIAS_OLD,          /* warns */
-    SHERDI_ALIAS_INVERTED,     /* warns; a bool that means the opposite */
-    SHERDI_ALIAS_CPU_SWITCH,   /* warns; true is "cpu", false "none" */
-    SHERDI_ALIAS_PROGRAM_ONLY, /* short name for sherd_config_set */
+    SHERDI_ALIAS_SAME,         /* means the same as the name in the table */
+    SHERDI_ALIAS_OLD,          /* means the same, and warns */
+    SHERDI_ALIAS_INVERTED,     /* a bool that means the opposite; warns */
+    SHERDI_ALIAS_CPU_SWITCH,   /* true means "cpu", false "none"; warns */
+    SHERDI_ALIAS_PROGRAM_ONLY, /* a short name for sherd_config_set */
 } sherdi_alias_kind;
 
 typedef struct sherdi_config_alias {
@@ -131,19 +131,19 @@ extern const sherdi_config_key   sherdi_config_table[SHERDI_CONFIG_IDS];
 extern const sherdi_config_alias sherdi_config_aliases[];
 extern const size_t              sherdi_config_alias_count;
 
-/** SHERDI_CONFIG_IDS when there is none. */
+/** Find a key and an alias by path; SHERDI_CONFIG_IDS and NULL: there is none. */
 sherdi_config_id           sherdi_config_find(const char *path);
 const sherdi_config_alias *sherdi_config_alias_find(const char *path);
-/** Part of the path after the last dot. */
+/** Returns the part of a path after its last dot. */
 const char *sherdi_config_leaf(const char *path);
-/** The known key that an unknown one may have meant, as a path; NULL: none comes to mind. */
+/** Returns the path of the known key that an unknown one may have meant; NULL: no known key is similar. */
 const char *sherdi_config_suggest(const char *path);
-/** Whether `text` is one of "a|b|c"; *out is set to its number, from 0. */
+/** Returns whether `text` is one of the choices "a|b|c"; *out is then its number, from 0. */
 int sherdi_config_choice(const char *choices, const char *text, int is_any_case, size_t *out);
-/** Choice `index` of "a|b|c" and its length in *bytes_out. */
+/** Returns choice `index` of "a|b|c", without a NUL at its end; *bytes_out is its length. */
 const char *sherdi_config_choice_at(const char *choices, size_t index, size_t *bytes_out);
 
-/* Positions in the choices of the table. */
+/* Numbers of choices in the table. */
 enum { SHERDI_CHOICE_FP32 = 0, SHERDI_CHOICE_FP16 = 1, SHERDI_CHOICE_BF16 = 2 };
 enum { SHERDI_CHOICE_GRADIENTS_CPU = 0, SHERDI_CHOICE_GRADIENTS_NVME = 1 };
 enum { SHERDI_CHOICE_LAMB_DEEPSPEED = 0, SHERDI_CHOICE_LAMB_PAPER = 1 };
@@ -161,12 +161,12 @@ typedef struct sherdi_config_entry {
     sherdi_config_origin       origin;
     int                        is_auto;
     uint32_t                   line, column; /* FILE */
-    char                      *written;      /* the value as it was written, owned */
-    const sherdi_config_alias *alias;        /* under another name; NULL: its own */
+    char                      *written;      /* the text of the value; owned */
+    const sherdi_config_alias *alias;        /* the name under which it was given; NULL: its own */
 } sherdi_config_entry;
 
 struct sherd_config {
-    sherdi_mem          mem; /* first made, last gone: all else is counted here */
+    sherdi_mem          mem; /* made first, destroyed last: it counts everything else */
     char               *name;
     sherdi_config_entry entries[SHERDI_CONFIG_IDS];
     char              **warnings;
@@ -176,80 +176,80 @@ struct sherd_config {
 int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
                        const sherdi_config_value *b);
 
-/** Where the value of `id` was given, for messages: "ds.json:3:5", "the program". */
+/** Writes where the value of `id` was given, for messages: "ds.json:3:5", "the program". */
 #define SHERDI_LOCATION_BYTES 320
 const char *sherdi_config_location(const sherd_config *config, sherdi_config_id id,
                                    char location[SHERDI_LOCATION_BYTES]);
 
 /* ---- reading ---- */
 
-/* One pass over one document. */
+/* A pass over one document. */
 typedef struct sherdi_config_reader {
     sherd_config        *config;
     sherdi_config_origin origin;
-    int                  is_override; /* the program insists ('!') */
+    int                  is_override; /* the program overrides the file ('!') */
     int                  is_lenient;
 } sherdi_config_reader;
 
-/** Typed reading; fails with location, path and reason. `path` is the key as written. Sets
- *  *is_auto_out or *out; null counts as "auto" here and the caller asks the node. */
+/** Reads a value by the type of its key. `path` is the key as written. Sets *is_auto_out or *out. null counts as "auto" here;
+ *  callers that need the difference ask the node. Fails with location, path and reason. */
 sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi_config_key *key,
                                       const char *path, const sherdi_json_node *node,
                                       sherdi_config_value *out, int *is_auto_out);
-/** sherd.groups. E_INVAL, E_NOTSUP (an optimizer that does not exist), E_NOMEM; *out is left alone then. */
+/** Reads sherd.groups. E_INVAL, E_NOTSUP (an optimizer that does not exist), E_NOMEM; *out is unchanged then. */
 sherd_status sherdi_config_groups_read(sherdi_config_reader *reader, const char *path,
                                        const sherdi_json_node *node, sherdi_config_value *out);
 int          sherdi_config_groups_same(const sherdi_config_value *a, const sherdi_config_value *b);
-/** What a value owns. */
+/** Frees what a value owns. */
 void sherdi_config_value_free(sherdi_config_value *value);
-/** A whole document. */
+/** Reads a whole document. */
 sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_node *root);
-/** One key of the program's. */
+/** Reads one key that the program sets. */
 sherd_status sherdi_config_read_key(sherdi_config_reader *reader, const char *path,
                                     const sherdi_json_node *node);
 
-/* How a sentence about the input is said, unless it is a status to fail with. */
+/* What sherdi_reader_say does with a sentence about the input; any other value is a status with which it fails. */
 enum {
-    SHERDI_SAY_WARNING = -1, /* fails on lack of memory only; strict mode looks at it afterwards */
+    SHERDI_SAY_WARNING = -1, /* a warning: fails only without memory; strict mode checks later */
     SHERDI_SAY_INFO    = -2, /* to the log; does not fail */
 };
 
-/** Puts "file:line:column: " (or who set it) before the sentence. */
+/** Says a sentence about a node, with "file:line:column: " (or who set it) before it. */
 sherd_status sherdi_reader_say(const sherdi_config_reader *reader, const sherdi_json_node *node,
                                int how, const char *fmt, ...) SHERDI_PRINTF(4, 5);
-/** Adds a warning as it stands. */
+/** Adds a warning with this text. */
 sherd_status sherdi_config_warn(sherd_config *config, const char *text);
-/** Contradictions between keys that need no world to be seen. `is_complete` 0: the program may
- *  still fill what is "auto". */
+/** Checks for contradictions between keys that show without a world. `is_complete` 0: the program may still fill keys that are
+ *  "auto". */
 sherd_status sherdi_config_check(const sherd_config *config, int is_complete);
-/** Combinations that deserve a warning; once, after a file is read. */
+/** Warns of combinations of keys. Call it once, after a file was read. */
 sherd_status sherdi_config_remark(sherd_config *config);
 
 /* ---- values in force ---- */
 
 typedef struct sherdi_config_effect {
     sherdi_config_value value;
-    int                 is_null;    /* none is given, and none is needed */
-    int                 is_missing; /* none is given, and one is needed: `origin` says so */
+    int                 is_null;    /* no value is given, and none is needed */
+    int                 is_missing; /* no value is given, but one is needed: `origin` says so */
     char                origin[SHERDI_ERROR_BYTES];
 } sherdi_config_effect;
 
-/** `world_size` 0: not known yet; the batch sizes may be missing then. */
+/** Gives the value in force of a key. `world_size` 0: it is not known yet, and the batch sizes may be missing. */
 void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_config_id id,
                              sherdi_config_effect *out);
-/** A parameter of schedules, of one of them at least. */
+/** Returns whether a key is a parameter of at least one schedule. */
 static inline int sherdi_config_is_schedules(sherdi_config_id id)
 {
     return id > SHERDI_CONFIG_SCHEDULER_PARAMS && id <= SHERDI_CONFIG_MIN_LR_RATIO;
 }
-/** The schedule that the configuration names; NULL: none. */
+/** Returns the schedule that the configuration names; NULL: none. */
 const sherdi_schedule *sherdi_config_schedule(const sherd_config *config);
-/** Without an origin, for keys that always have a value. */
+/** Return the value in force without its origin, for keys that always have a value. */
 int64_t sherdi_config_integer(const sherd_config *config, sherdi_config_id id);
-/** Of a key without choices; "" where none is in force. */
+/** Returns the text in force of a key without choices; "": there is none. */
 const char *sherdi_config_text(const sherd_config *config, sherdi_config_id id);
 double      sherdi_config_real(const sherd_config *config, sherdi_config_id id);
-/** What fp16 and bf16 say: one of SHERDI_CHOICE_FP32 and so on. */
+/** Returns the compute type that the blocks fp16 and bf16 give: SHERDI_CHOICE_FP32 and so on. */
 int64_t sherdi_config_compute_choice(const sherd_config *config);
 
 static inline int sherdi_config_is_on(const sherd_config *config, sherdi_config_id id)
@@ -257,7 +257,7 @@ static inline int sherdi_config_is_on(const sherd_config *config, sherdi_config_
     return sherdi_config_integer(config, id) != 0;
 }
 
-/** The sentence goes on after location and key; E_INVAL. */
+/** Fail with E_INVAL, and warn. The message is location and key, followed by `sentence`. */
 sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id id,
                                     const char *sentence);
 sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id,
@@ -267,7 +267,7 @@ sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id,
 
 sherd_status sherdi_config_offload_check(const sherd_config *config, int is_complete);
 sherd_status sherdi_config_offload_remark(sherd_config *config);
-/** What the rules of offload make of fields that hold their keys' values. */
+/** Applies the rules of offload to fields that hold their keys' values. */
 void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *out);
 
 /* ---- batch ---- */

@@ -1,5 +1,5 @@
-/* What rests elsewhere than where it is computed with: the blocks offload_optimizer and
- * offload_param, and aio. Contradictions, remarks, settings. */
+/* Offload: the blocks offload_optimizer, offload_param and aio. Finds contradictions, warns, and makes the settings. See
+ * config_impl.h. */
 #include "engine/config/config_impl.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* What one kind of offload's block is made of, and the least stage at which it does something. */
+/* The keys of a kind of offload, and the lowest stage at which it has an effect. */
 typedef struct offload_keys {
     sherdi_config_id block, device, path;
     int64_t          stage;
@@ -26,7 +26,7 @@ static const offload_keys STATE_KEYS = {
     .stage = 1,
 };
 
-/* Which tier a block names. */
+/* Returns the tier that a block names. */
 static const sherdi_tier_kind *tier_named(const sherd_config *config, const offload_keys *keys)
 {
     return sherdi_tier_at((size_t)sherdi_config_integer(config, keys->device));
@@ -102,7 +102,7 @@ static sherd_status stage_remark(sherd_config *config, const offload_keys *keys)
     return SHERD_OK;
 }
 
-/* Keys of the files, asked for where there will be no files. */
+/* Warns of keys about state files if there will be no such files. */
 static sherd_status files_remark(sherd_config *config)
 {
     static const sherdi_config_id FILES[] = {SHERDI_CONFIG_STATE_VERIFY, SHERDI_CONFIG_STATE_RESUME,
@@ -122,7 +122,8 @@ static sherd_status files_remark(sherd_config *config)
     return SHERD_OK;
 }
 
-/* State on a drive has the bf16 values too, which an update takes from elsewhere, if they are elsewhere. */
+/* With bf16_beside, an update needs the bf16 values of the parameters. If these rest on a drive too, state on a drive has a copy
+ * of them; this warns of that. */
 static sherd_status beside_remark(sherd_config *config)
 {
     if (sherdi_config_integer(config, SHERDI_CONFIG_MASTER_ENCODING) != SHERDI_MASTER_BESIDE ||
@@ -160,13 +161,13 @@ static void folders_resolve(const sherd_config *config, sherdi_config_id id,
     }
 }
 
-/* A block names a tier; below its least stage it does nothing. */
+/* Makes the settings of a block. Below its lowest stage, the block has no effect. */
 static void block_resolve(const sherd_config *config, const offload_keys *keys, int stage,
                           sherdi_offload_settings *out)
 {
     if (stage < keys->stage) {
         out->tier = &sherdi_tier_device;
-        /* A file's own contradiction was remarked on when it was read. */
+        /* If only the file contradicts itself, reading it has warned already. */
         out->is_ignored = is_offloaded(config, keys) &&
                           (config->entries[SHERDI_CONFIG_STAGE].origin == SHERDI_ORIGIN_PROGRAM ||
                            config->entries[keys->device].origin == SHERDI_ORIGIN_PROGRAM);

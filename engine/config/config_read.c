@@ -1,15 +1,15 @@
-/* A document into entries. Walks the blocks along the table; every member is a known key, a
- * known key under another name, or unknown. Values that ask for something else than plain
- * synchronous training are refused here, with the location and what to do; hints that are not taken warn. */
+/* Reads a document into entries. It walks the blocks along the table: every member is a known key, a known key under another
+ * name, or unknown. Values that ask for something other than plain synchronous training are refused here, with the location and
+ * what to do. Hints that are ignored warn. */
 #include "engine/config/config_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Longer paths are cut, and then match no key. */
+/* Longer paths are cut, so they match no key. */
 #define PATH_BYTES 192
 
-/* A member's path under the names of the table, and as the file spells it. */
+/* A member's path in the names of the table, and as the file has it. */
 typedef struct member_path {
     char known[PATH_BYTES];
     char written[PATH_BYTES];
@@ -35,15 +35,15 @@ static const char *entry_name(const sherd_config *config, sherdi_config_id id)
 /* A key, and the value that it is given. */
 typedef struct given_value {
     sherdi_config_id           id;
-    const sherdi_config_alias *alias; /* under which it is given; NULL: its own name */
+    const sherdi_config_alias *alias; /* the name under which it is given; NULL: its own */
     const char                *path;  /* as written */
     const sherdi_json_node    *node;
     sherdi_config_value        value;
     int                        is_auto;
 } given_value;
 
-/* The file's explicit value stands against the program's, unless they agree or the program
- * insists. *keep_out: leave the entry as it is. */
+/* Fails if an explicit value of the file contradicts the program's, unless the program overrides it. *keep_out: the entry stays
+ * as it is. */
 static sherd_status entry_contest(const sherdi_config_reader *reader, const given_value *given,
                                   int *keep_out)
 {
@@ -72,7 +72,7 @@ static sherd_status entry_contest(const sherdi_config_reader *reader, const give
                                    given->node->lexeme, given->path);
 }
 
-/* Takes over what the value owns. */
+/* Stores a value in its entry, which then owns what the value owns. */
 static sherd_status entry_store(sherdi_config_reader *reader, given_value *given)
 {
     sherdi_config_entry    *entry = &reader->config->entries[given->id];
@@ -100,7 +100,7 @@ static sherd_status entry_store(sherdi_config_reader *reader, given_value *given
 
 /* ---- single values ---- */
 
-/* Whether a value asks for something else than the default; "auto" does not. */
+/* Returns whether a value asks for something other than the default; "auto" does not. */
 static int is_asking(const given_value *given)
 {
     const sherdi_config_key *key = &sherdi_config_table[given->id];
@@ -110,7 +110,7 @@ static int is_asking(const given_value *given)
            !(key->one_is_off && given->value.integer == 1);
 }
 
-/* What is to be said of a value that was stored. */
+/* Says what there is to say about a value that was stored. */
 static sherd_status scalar_remark(const sherdi_config_reader *reader, const given_value *given)
 {
     const sherdi_config_key *key = &sherdi_config_table[given->id];
@@ -130,7 +130,7 @@ static sherd_status scalar_remark(const sherdi_config_reader *reader, const give
     return SHERD_OK;
 }
 
-/* Takes over what the value owns. */
+/* Checks a value and stores it; takes over what the value owns. */
 static sherd_status scalar_put(sherdi_config_reader *reader, given_value *given)
 {
     const sherdi_config_key *key     = &sherdi_config_table[given->id];
@@ -166,7 +166,7 @@ static sherd_status scalar_read(sherdi_config_reader *reader, given_value *given
 
 /* ---- other names ---- */
 
-/* The bool forms: find_unused_parameters, cpu_offload and its like. */
+/* Reads the bool forms of keys: find_unused_parameters, cpu_offload and others like it. */
 static sherd_status switch_read(sherdi_config_reader *reader, given_value *given)
 {
     static const sherdi_config_key SWITCH  = {.type = SHERDI_TYPE_BOOL};
@@ -246,7 +246,7 @@ static sherd_status unknown_read(sherdi_config_reader *reader, const member_path
 
 /* ---- blocks ---- */
 
-/* Whether an "enabled" inside `node` is true; recursion is bounded by the depth of JSON. */
+/* Returns whether an "enabled" inside `node` is true. The depth of JSON bounds the recursion. */
 static int has_enabled_inside(const sherdi_json_node *node)
 {
     const sherdi_json_node *child;
@@ -260,8 +260,7 @@ static int has_enabled_inside(const sherdi_json_node *node)
     return 0;
 }
 
-/* Whether a feature's block switches it on. Blocks of hints have no switch of their own more
- * often than not; those that are refused have one. */
+/* Returns whether a feature's block switches it on. Most blocks of hints have no switch of their own; refused blocks have one. */
 static int block_is_active(const sherdi_config_key *key, const sherdi_json_node *node)
 {
     const sherdi_json_node *enabled = sherdi_json_find(node, "enabled");
@@ -354,8 +353,8 @@ static sherd_status block_read(sherdi_config_reader *reader, sherdi_config_id id
 
 /* ---- types that are not there ---- */
 
-/* The type of an optimizer or a schedule is looked at before its hyper-parameters: another one has other
- * ones, and its name says more than they do. */
+/* Checks the type of an optimizer or a schedule before its parameters are read. An unknown type has other parameters, and a
+ * message that names the type helps more than one about a parameter. */
 static sherd_status type_check(const sherdi_config_reader *reader, const sherdi_json_node *root,
                                const char *block, sherdi_config_id id)
 {
@@ -381,7 +380,7 @@ static sherd_status member_read(sherdi_config_reader *reader, const member_path 
     given_value                given = {.id = id, .path = path->written, .node = node};
     int                        is_spelt_out;
 
-    /* A dot inside a key of the file is not a path. */
+    /* A key of the file that contains a dot is not a path. */
     is_spelt_out = node->key == NULL || strchr(node->key, '.') == NULL;
     if (alias != NULL && is_spelt_out &&
         (alias->kind != SHERDI_ALIAS_PROGRAM_ONLY || reader->origin == SHERDI_ORIGIN_PROGRAM)) {
@@ -396,7 +395,7 @@ static sherd_status member_read(sherdi_config_reader *reader, const member_path 
     return scalar_read(reader, &given);
 }
 
-/* Lenience holds for the whole document, wherever its block stands in it. */
+/* "lenient" holds for the whole document, wherever it is in the document. */
 static int document_is_lenient(const sherdi_json_node *root)
 {
     const sherdi_json_node *own     = sherdi_json_find(root, "sherd");
@@ -419,7 +418,7 @@ sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_
     return members_read(reader, &TOP, root, 0);
 }
 
-/* "bfloat16.enabled" is bf16.enabled too. */
+/* Makes the path of a key that the program gives. Its block may be an alias: "bfloat16.enabled" means bf16.enabled. */
 static void path_of_program(const char *text, member_path *path)
 {
     const char                *dot = strchr(text, '.');

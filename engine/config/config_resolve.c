@@ -1,5 +1,5 @@
-/* From keys to settings: checks across keys, then every field of sherdi_settings from the value
- * in force of its key, then the rules that take more than one key; and the settings as what ranks compare. */
+/* Makes settings of keys. It checks across keys, fills every field of sherdi_settings from the value in force of its key, and
+ * then applies the rules that take more than one key. It also lists the settings that ranks compare. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
@@ -53,7 +53,7 @@ static sherd_status precision_check(const sherd_config *config)
     return SHERD_OK;
 }
 
-/* Which of the optimizers the configuration names. */
+/* Returns the number of the optimizer that the configuration names. */
 static size_t optimizer_index(const sherd_config *config)
 {
     return (size_t)sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
@@ -71,7 +71,7 @@ static int optimizer_reads(size_t index, sherdi_config_id id)
     return 0;
 }
 
-/* Whether the optimizer named has Nesterov's momentum, and no buffer that it could be without. */
+/* Returns whether the named optimizer reads "nesterov" but not "dampening": it has Nesterov's momentum, and never lacks a buffer. */
 static int has_no_dampening(const sherd_config *config)
 {
     size_t index;
@@ -121,7 +121,7 @@ sherd_status sherdi_config_check(const sherd_config *config, int is_complete)
 
 /* ---- remarks ---- */
 
-/* Named for all parameters, or for those of a group. */
+/* Returns whether an optimizer is named for all parameters, or for those of a group. */
 static int optimizer_is_used(const sherd_config *config, size_t index)
 {
     const sherdi_config_value *groups = &config->entries[SHERDI_CONFIG_GROUPS].value;
@@ -134,7 +134,7 @@ static int optimizer_is_used(const sherd_config *config, size_t index)
     return index == optimizer_index(config);
 }
 
-/* A given key that some optimizers alone read, and none of those that are used. */
+/* Warns of a given key that only some optimizers read, if none of them is used. */
 static sherd_status others_remark(sherd_config *config, sherdi_config_id id)
 {
     char   readers[64] = "";
@@ -155,7 +155,7 @@ static sherd_status others_remark(sherd_config *config, sherdi_config_id id)
     return len == 0 ? SHERD_OK : sherdi_config_key_warn(config, id, readers);
 }
 
-/* Given keys that the optimizer named does not read, though others do. */
+/* Warns of given keys that the named optimizer does not read, though others do. */
 static sherd_status unread_remark(sherd_config *config, const sherdi_optimizer *optimizer)
 {
     char sentence[64];
@@ -228,7 +228,7 @@ static int schedule_reads(const sherdi_schedule *schedule, sherdi_config_id id)
     return 0;
 }
 
-/* Given keys about a momentum that the schedule moves, where the optimizer named has betas no more than its momentum is one. */
+/* Warns of given keys about a momentum that the schedule would move, if the named optimizer has a momentum instead of betas. */
 static sherd_status cycle_remark(sherd_config *config)
 {
     static const sherdi_config_id KEYS[] = {
@@ -291,7 +291,7 @@ sherd_status sherdi_config_remark(sherd_config *config)
 
 /* ---- settings ---- */
 
-/* Where the field of a key is. */
+/* Returns the address of a key's field. */
 static void *setting_at(const sherdi_config_key *key, const sherdi_settings *settings)
 {
     return (unsigned char *)settings + key->setting.offset;
@@ -322,7 +322,8 @@ static void setting_put(const sherdi_config_key *key, const sherdi_config_effect
         if (key->type == SHERDI_TYPE_TEXT && (key->fallback == NULL || key->is_rule)) {
             integer = effect->is_null ? 0 : integer + 1;
         }
-        *(int *)field = integer > INT_MAX ? INT_MAX : (int)integer; /* people write 2e16: never */
+        *(int *)field =
+            integer > INT_MAX ? INT_MAX : (int)integer; /* people write 2e16 for "never" */
         break;
     case SHERDI_SETTING_INT64:
         *(int64_t *)field = integer;
@@ -390,7 +391,8 @@ static void scaler_resolve(const sherd_config *config, sherdi_scaler_params *out
     }
 }
 
-/* What a type of schedule does not read is 0, whatever the file says. */
+/* Sets parameters that this type of schedule does not read to 0, whatever the file says, then lets the schedule resolve the
+ * others. */
 static sherd_status schedule_resolve(const sherd_config *config, sherdi_settings *settings)
 {
     const sherdi_schedule *schedule = sherdi_config_schedule(config);
@@ -407,7 +409,7 @@ static sherd_status schedule_resolve(const sherd_config *config, sherdi_settings
                                                          : schedule->resolve(config, settings);
 }
 
-/* The folder of a monitor that is on: output_path/job_name. */
+/* Makes the folder of a monitor that is on: output_path/job_name. */
 static sherd_status monitor_resolve(const sherd_config *config, sherdi_config_id path_id,
                                     sherdi_config_id job_id, sherdi_monitor_settings *out)
 {
@@ -451,7 +453,7 @@ static void rules_apply(const sherd_config *config, sherdi_settings *settings)
     sherdi_config_offload_resolve(config, settings);
 }
 
-/* DeepSpeed's keys, which are off without the block's switch. */
+/* Applies DeepSpeed's keys of the block bf16, which have no effect if the block is off. */
 static sherd_status bf16_state_resolve(const sherd_config *config, sherdi_settings *settings)
 {
     int masters = sherdi_config_is_on(config, SHERDI_CONFIG_BF16_MASTER);
@@ -500,7 +502,7 @@ sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, s
     memset(&settings, 0, sizeof(settings)); /* padding too: ranks may hash it */
     SHERDI_TRY(sherdi_config_check(config, 1));
     SHERDI_TRY(sherdi_config_batch_solve(config, world_size, &batch));
-    /* Absent, it is the compute type; given, it has to agree with that. */
+    /* If the key is absent, its value is the compute type; if it is given, it must agree with that. */
     if (sherdi_config_integer(config, SHERDI_CONFIG_PARAM_DTYPE) !=
         sherdi_config_compute_choice(config)) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_PARAM_DTYPE,
@@ -521,7 +523,7 @@ static uint64_t setting_bits(const sherdi_config_key *key, const sherdi_settings
 {
     const void *field = setting_at(key, settings);
 
-    switch (key->setting.kind) { /* a pointer to a table is another number in every process */
+    switch (key->setting.kind) { /* pointers to tables differ between processes */
     case SHERDI_SETTING_OPTIMIZER:
         return sherdi_optimizer_index(*(const sherdi_optimizer *const *)field);
     case SHERDI_SETTING_TIER:
@@ -535,7 +537,7 @@ size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *
 {
     size_t count = 0;
 
-    /* First, since other settings follow from it. */
+    /* The compute type comes first, since other settings follow from it. */
     out[count++] = (sherdi_named_bits){"fp16.enabled or bf16.enabled", settings->compute_dtype};
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
         const sherdi_config_key *key = &sherdi_config_table[id];

@@ -1,4 +1,4 @@
-/* The keys as data, and looking things up in them. See config_keys.h and config_unused.h. */
+/* The keys as data, and functions that find keys in them. See config_keys.h and config_unused.h. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
@@ -64,7 +64,7 @@ const sherdi_config_alias sherdi_config_aliases[] = {SHERDI_CONFIG_ALIASES(ALIAS
 const size_t sherdi_config_alias_count =
     sizeof(sherdi_config_aliases) / sizeof(sherdi_config_aliases[0]);
 
-/* Names that people put somewhere else than here, apart from the same name in another block. */
+/* Names by which people look for a key, except the same name in another block. */
 static const struct {
     const char *path, *meant;
 } ELSEWHERE[] = {
@@ -135,10 +135,10 @@ int sherdi_config_choice(const char *choices, const char *text, int is_any_case,
 
 /* ---- suggestions ---- */
 
-/* Longer names than this are not compared; the longest in the table is shorter. */
+/* Longer names are not compared; all names in the table are shorter. */
 #define LEAF_BYTES 64
 
-/* Levenshtein distance, with - and _ alike and case ignored; LEAF_BYTES for long names. */
+/* Returns the Levenshtein distance, with - and _ equal and case ignored; LEAF_BYTES for long names. */
 static size_t edit_distance(const char *a, const char *b)
 {
     size_t row[LEAF_BYTES + 1];
@@ -176,7 +176,7 @@ static int has_same_block(const char *a, const char *b)
     return a_block == b_block && memcmp(a, b, a_block) == 0;
 }
 
-/* The nearest name in the same block, two edits away at most (one for short names). */
+/* Returns the nearest name in the same block, at most two edits away (one for short names). */
 static const char *suggest_neighbour(const char *path)
 {
     const char *leaf    = sherdi_config_leaf(path);
@@ -196,7 +196,7 @@ static const char *suggest_neighbour(const char *path)
     return nearest;
 }
 
-/* The same name in another block, where only one block has it. */
+/* Returns the same name in another block, if only one block has it. */
 static const char *suggest_other_block(const char *path)
 {
     const char *leaf  = sherdi_config_leaf(path);

@@ -1,5 +1,5 @@
-/* A configuration as text: the dump of what is in force with its origins, and the reference
- * page, both from the table. */
+/* Writes a configuration as text: the dump of the values in force with their origins, and the reference page. Both come from the
+ * table. */
 #include "engine/config/config_impl.h"
 #include "sherd_tools.h"
 
@@ -59,7 +59,7 @@ static sherd_status real_put(const text_writer *writer, double value)
     return writer_put(writer, digits);
 }
 
-/* A list, also where the file has one name alone. */
+/* Writes a list, even if the file has only one name. */
 static sherd_status folders_put(const text_writer *writer, const char *folder)
 {
     for (const char *start = "["; *folder != '\0'; folder += strlen(folder) + 1, start = ", ") {
@@ -83,7 +83,7 @@ static sherd_status reals_put(const text_writer *writer, const sherdi_config_val
     return writer_put(writer, "]");
 }
 
-/* A number of a group's params, if it says it. */
+/* Writes a number of a group's params, if the group gives it. */
 static sherd_status group_number_put(const text_writer *writer, const char *name, double value,
                                      const char **comma)
 {
@@ -194,7 +194,7 @@ static sherd_status value_put(const text_writer *writer, const sherdi_config_key
 
 /* ---- the dump ---- */
 
-/* Everything that has an effect, and whatever else was given. */
+/* The dump has all keys that have an effect, and all others that were given. */
 static int key_is_dumped(const sherd_config *config, sherdi_config_id id)
 {
     const sherdi_config_key *key = &sherdi_config_table[id];
@@ -311,7 +311,7 @@ static const char *const ALIAS_NAMES[] = {
     [SHERDI_ALIAS_PROGRAM_ONLY] = "short name for the program, not for files",
 };
 
-/* Choices keep their bars out of the Markdown table. */
+/* Writes choices without their bars, which would divide the row of the Markdown table. */
 static sherd_status choices_put(const text_writer *writer, const char *choices)
 {
     SHERDI_TRY(writer_put(writer, ": `"));
@@ -362,7 +362,7 @@ static sherd_status key_describe(const text_writer *writer, sherdi_config_id id)
     return writer_print(writer, " %s |\n", key->meaning);
 }
 
-/* A new table for each top-level block, those keys without one, and each reason to have no effect. */
+/* Begins a new table for keys outside blocks, for each top-level block, and for each reason to have no effect. */
 static sherd_status section_put(const text_writer *writer, int id)
 {
     const sherdi_config_key *key       = &sherdi_config_table[id];

@@ -1,15 +1,14 @@
-/* One JSON value as the type of its key. DeepSpeed's readers are generous and files rely on it:
- * 5e8 for integers, 5 for reals, numbers and booleans as text. What is odd warns, what could
- * train something else fails. */
+/* Reads a JSON value as the type of its key. DeepSpeed's readers are generous, and files rely on that: 5e8 for integers, 5 for
+ * reals, numbers and booleans as text. Odd values warn; values that could train something else fail. */
 #include "engine/config/config_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* How much of a value a message quotes. */
+/* The most bytes of a value that a message quotes. */
 #define QUOTE_BYTES 60
 
-/* What one value's reading passes around. */
+/* The value that is being read. */
 typedef struct value_site {
     sherdi_config_reader    *reader;
     const sherdi_config_key *key;
@@ -53,8 +52,8 @@ static sherd_status range_check(const value_site *site, double number)
 
 /* ---- numbers in quotes ---- */
 
-/* Reads the text of a STRING node as JSON and hands its root to `read`. Not JSON, or not a
- * number: fails with `reason`. */
+/* Reads the text of a STRING node as JSON and hands its root to `read`. If the text is not JSON, or not a number, it fails with
+ * `reason`. */
 static sherd_status quoted_read(const value_site *site, const char *reason,
                                 sherd_status (*read)(const value_site *, sherdi_config_value *),
                                 sherdi_config_value *out)
@@ -120,7 +119,7 @@ static sherd_status integer_read(const value_site *site, sherdi_config_value *ou
         return site_say(site, SHERDI_SAY_WARNING, "a boolean is read as 0 or 1");
     }
     if (node->kind == SHERDI_JSON_STRING) {
-        /* Digits only, as DeepSpeed: "5e8" in quotes is no integer there either. */
+        /* Digits only: in DeepSpeed too, "5e8" in quotes is not an integer. */
         if (node->string[0] == '\0' || node->string[strspn(node->string, "-0123456789")] != '\0') {
             return site_fail(site, reason);
         }
@@ -172,7 +171,7 @@ static sherd_status pair_read(const value_site *site, sherdi_config_value *out)
     return SHERD_OK;
 }
 
-/* A number, or a list of at most SHERDI_MOST_RATES. */
+/* Reads a number, or a list of at most SHERDI_MOST_RATES numbers. */
 static sherd_status reals_read(const value_site *site, sherdi_config_value *out)
 {
     value_site          inside = *site;
@@ -235,7 +234,7 @@ static sherd_status text_read(const value_site *site, sherdi_config_value *out)
 
 /* ---- folders ---- */
 
-/* Slashes at the end are not part of the name. */
+/* Returns the length of a folder's name without slashes at its end. */
 static size_t folder_name_bytes(const char *folder)
 {
     size_t bytes = strlen(folder);
@@ -253,7 +252,7 @@ static int folder_is_same(const char *a, const char *b)
     return bytes == folder_name_bytes(b) && memcmp(a, b, bytes) == 0;
 }
 
-/* One name of the list that starts at `first`; the site is the name's own. */
+/* Checks one name of the list that starts at `first`; `site` is that of the name. */
 static sherd_status folder_check(const value_site *site, const sherdi_json_node *first)
 {
     const sherdi_json_node *other;
@@ -311,7 +310,7 @@ static sherd_status folders_read(const value_site *site, sherdi_config_value *ou
     return SHERD_OK;
 }
 
-/* Two lists as packed above. */
+/* Compares two packed lists of folders. */
 static int folders_are_equal(const char *a, const char *b)
 {
     while (*a != '\0' && strcmp(a, b) == 0) {
