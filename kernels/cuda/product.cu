@@ -152,7 +152,7 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, PRODUCT_BLOCKS)
         __syncthreads();
         next_left.load(left, row, done + STEP_INNER, -0.0f);
         next_right.load(right, col, done + STEP_INNER, 0.0f);
-#pragma unroll
+#pragma unroll 4 /* with all of them registers are spilled on 10.x */
         for (int k = 0; k < STEP_INNER; k++) {
             float a[PER], b[PER];
 
