@@ -6,9 +6,9 @@
 #include "engine/checkpoint/manifest.h"
 #include "engine/run/engine_impl.h"
 #include "offload/checksum.h"
-#include "sherd_build.h"
 #include "sherd_tools.h"
 #include "tests/engine/elements.h"
+#include "tests/engine/places.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/saved.h"
@@ -36,34 +36,17 @@ static int is_frozen(int param)
     return param == PARAMS - 1;
 }
 
-typedef struct place {
-    const char *keys; /* of zero_optimization; %s is the folder */
-    int         least_stage;
-    int         is_on_drive;
-} place;
-
-#define STATE(more)                                                                                \
-    ", \"sub_group_size\": 1024, \"offload_optimizer\": {\"nvme_path\": \"%s\", \"durable\": "     \
-    "false" more "}"
-
 static const place PLACES[] = {
     {"", 0, 0},
-    {STATE(", \"device\": \"cpu\""), 1, 0},
-    {STATE(", \"device\": \"nvme\", \"buffer_size\": 4096, \"buffer_count\": 2"), 1, 1},
-    {STATE(", \"device\": \"nvme\", \"gradients\": \"nvme\", \"buffer_size\": 4096"), 2, 1},
-    {STATE(", \"device\": \"nvme\", \"ratio\": 0.4"), 1, 1},
+    {PLACE_OF_STATE("1024", ", \"device\": \"cpu\""), 1, 0},
+    {PLACE_OF_STATE("1024", ", \"device\": \"nvme\", \"buffer_size\": 4096, \"buffer_count\": 2"),
+     1, 1},
+    {PLACE_OF_STATE("1024",
+                    ", \"device\": \"nvme\", \"gradients\": \"nvme\", \"buffer_size\": 4096"),
+     2, 1},
+    {PLACE_OF_STATE("1024", ", \"device\": \"nvme\", \"ratio\": 0.4"), 1, 1},
 };
 #define NUM_PLACES (sizeof(PLACES) / sizeof(PLACES[0]))
-
-static int is_built(const place *at)
-{
-#ifndef SHERDI_HAVE_XXHASH
-    return !at->is_on_drive;
-#else
-    (void)at;
-    return 1;
-#endif
-}
 
 /* --------------------------------------------------------------- the engine -- */
 
@@ -262,7 +245,7 @@ static void rank_train(sherd_world *world, void *ctx)
 static void groups_equal_unsharded(void)
 {
     static const int RANKS[] = {1, 2, 3, 7};
-    char             keys[512];
+    char             keys[PLACE_KEYS_BYTES];
 
     for (int n = 0; n < 4; n++) {
         const uint64_t fingerprints[] = {[SHERD_F32]  = plain_train(RANKS[n], SHERD_F32),
@@ -271,8 +254,8 @@ static void groups_equal_unsharded(void)
         for (size_t i = 0; i < NUM_PLACES; i++) {
             wanted what = {.options = {.zero = keys}};
 
-            (void)snprintf(keys, sizeof(keys), PLACES[i].keys, test_scratch());
-            what.options.stage = is_built(&PLACES[i]) ? PLACES[i].least_stage : 4;
+            place_keys(&PLACES[i], keys);
+            what.options.stage = place_first_stage(&PLACES[i]);
             for (; what.options.stage <= 3; what.options.stage++) {
                 what.options.dtype = (n + what.options.stage) % 2 == 0 ? SHERD_BF16 : SHERD_F32;
                 what.fingerprint   = fingerprints[what.options.dtype];
@@ -343,22 +326,21 @@ static void rank_load_fixed(sherd_world *world, void *ctx)
 /* One training whatever the layout; a checkpoint of one goes on in another. */
 static void groups_deterministic_are_one_training(void)
 {
-    char     keys[NUM_PLACES][512];
+    char     keys[NUM_PLACES][PLACE_KEYS_BYTES];
     char     dir[256];
     layout   first = {.options = {.stage = 3, .dtype = SHERD_BF16, .zero = keys[0]}};
     layout   other;
     uint64_t want;
 
     for (size_t i = 0; i < NUM_PLACES; i++) {
-        (void)snprintf(keys[i], sizeof(keys[i]), PLACES[i].keys, test_scratch());
+        place_keys(&PLACES[i], keys[i]);
     }
     test_world(2, rank_train_fixed, &first);
     want = first.fingerprint;
-    for (size_t i = 0; i < NUM_PLACES && is_built(&PLACES[i]); i++) {
+    for (size_t i = 0; i < NUM_PLACES && place_is_built(&PLACES[i]); i++) {
         for (int ranks = 1; ranks <= 3; ranks++) {
-            int stage = ranks == 1 && PLACES[i].least_stage == 0 ? 0 : 1 + (ranks + (int)i) % 3;
+            int stage = place_some_stage(&PLACES[i], i, ranks);
 
-            stage = stage < PLACES[i].least_stage ? PLACES[i].least_stage : stage;
             other = (layout){.options = {.stage = stage, .dtype = SHERD_BF16, .zero = keys[i]}};
             test_world(ranks, rank_train_fixed, &other);
             CHECK_INT(want, other.fingerprint);
@@ -462,11 +444,11 @@ static void rank_values(sherd_world *world, void *ctx)
 
 static void values_are_of_the_parameters_optimizer(void)
 {
-    char        keys[512];
+    char        keys[PLACE_KEYS_BYTES];
     rig_options options = {.stage = 2, .dtype = SHERD_BF16, .zero = keys};
 
-    for (size_t i = 0; i < 3 && is_built(&PLACES[i]); i++) {
-        (void)snprintf(keys, sizeof(keys), PLACES[i].keys, test_scratch());
+    for (size_t i = 0; i < 3 && place_is_built(&PLACES[i]); i++) {
+        place_keys(&PLACES[i], keys);
         test_world(2, rank_values, &options);
     }
 }

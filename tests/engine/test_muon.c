@@ -3,9 +3,9 @@
 #include "base/checked.h"
 #include "engine/run/engine_impl.h"
 #include "kernels/orthogonal.h"
-#include "sherd_build.h"
 #include "sherd_tools.h"
 #include "tests/engine/elements.h"
+#include "tests/engine/places.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -50,35 +50,18 @@ static const variant VARIANTS[] = {
 };
 #define NUM_VARIANTS (sizeof(VARIANTS) / sizeof(VARIANTS[0]))
 
-typedef struct place {
-    const char *keys; /* of zero_optimization; %s is the folder */
-    int         least_stage;
-    int         is_on_drive;
-} place;
-
-#define STATE(more)                                                                                \
-    ", \"sub_group_size\": 256, \"offload_optimizer\": {\"nvme_path\": \"%s\", \"durable\": "      \
-    "false" more "}"
-
 static const place PLACES[] = {
     {"", 0, 0},
     {", \"sub_group_size\": 256", 0, 0},
-    {STATE(", \"device\": \"cpu\", \"buffer_size\": 4096"), 1, 0},
-    {STATE(", \"device\": \"nvme\", \"buffer_size\": 4096, \"buffer_count\": 2"), 1, 1},
-    {STATE(", \"device\": \"nvme\", \"gradients\": \"nvme\", \"buffer_size\": 4096"), 2, 1},
-    {STATE(", \"device\": \"nvme\", \"ratio\": 0.4, \"buffer_size\": 4096"), 1, 1},
+    {PLACE_OF_STATE("256", ", \"device\": \"cpu\", \"buffer_size\": 4096"), 1, 0},
+    {PLACE_OF_STATE("256", ", \"device\": \"nvme\", \"buffer_size\": 4096, \"buffer_count\": 2"), 1,
+     1},
+    {PLACE_OF_STATE("256",
+                    ", \"device\": \"nvme\", \"gradients\": \"nvme\", \"buffer_size\": 4096"),
+     2, 1},
+    {PLACE_OF_STATE("256", ", \"device\": \"nvme\", \"ratio\": 0.4, \"buffer_size\": 4096"), 1, 1},
 };
 #define NUM_PLACES (sizeof(PLACES) / sizeof(PLACES[0]))
-
-static int is_built(const place *at)
-{
-#ifndef SHERDI_HAVE_XXHASH
-    return !at->is_on_drive;
-#else
-    (void)at;
-    return 1;
-#endif
-}
 
 /* --------------------------------------------------------------- the engine -- */
 
@@ -296,14 +279,14 @@ static void places_train(int ranks, size_t v)
 {
     const uint64_t fingerprints[] = {[SHERD_F32]  = plain_train(ranks, SHERD_F32, &VARIANTS[v]),
                                      [SHERD_BF16] = plain_train(ranks, SHERD_BF16, &VARIANTS[v])};
-    char           keys[512];
+    char           keys[PLACE_KEYS_BYTES];
 
     for (size_t i = 0; i < NUM_PLACES; i++) {
         wanted what = {
             .options = {.zero = keys, .optimizer = "Muon", .params = VARIANTS[v].params}};
 
-        (void)snprintf(keys, sizeof(keys), PLACES[i].keys, test_scratch());
-        what.options.stage = is_built(&PLACES[i]) ? PLACES[i].least_stage : 4;
+        place_keys(&PLACES[i], keys);
+        what.options.stage = place_first_stage(&PLACES[i]);
         for (; what.options.stage <= 3; what.options.stage++) {
             what.options.dtype =
                 ((size_t)ranks + i + (size_t)what.options.stage) % 2 == 0 ? SHERD_BF16 : SHERD_F32;
@@ -402,18 +385,16 @@ static void rank_train_fixed(sherd_world *world, void *ctx)
 
 static void deterministic_is_one_training(void)
 {
-    char   keys[512] = "";
+    char   keys[PLACE_KEYS_BYTES] = "";
     layout what = {.options = {.stage = 3, .dtype = SHERD_BF16, .optimizer = "Muon", .zero = keys}};
     uint64_t want;
 
     test_world(2, rank_train_fixed, &what);
     want = what.fingerprint;
-    for (size_t i = 0; i < NUM_PLACES && is_built(&PLACES[i]); i++) {
+    for (size_t i = 0; i < NUM_PLACES && place_is_built(&PLACES[i]); i++) {
         for (int ranks = 1; ranks <= 3; ranks++) {
-            int stage = ranks == 1 && PLACES[i].least_stage == 0 ? 0 : 1 + (ranks + (int)i) % 3;
-
-            what.options.stage = stage < PLACES[i].least_stage ? PLACES[i].least_stage : stage;
-            (void)snprintf(keys, sizeof(keys), PLACES[i].keys, test_scratch());
+            what.options.stage = place_some_stage(&PLACES[i], i, ranks);
+            place_keys(&PLACES[i], keys);
             test_world(ranks, rank_train_fixed, &what);
             CHECK_INT(want, what.fingerprint);
         }
