@@ -102,7 +102,7 @@ static sherd_status alone_create(const sherdi_world_ops *ops, int rank, int worl
     sherd_status status;
 
     if (alone == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room for the world");
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the world");
     }
     alone->machine = *machine;
     sherdi_world_init(&alone->world, ops, rank, world_size, params);

@@ -52,14 +52,18 @@ static sherd_status reduction_check_types(const sherd_world *world, world_call_k
     size_t slice_bytes;
 
     if (send_bytes == 0 || recv_bytes == 0 || sherd_dtype_bytes(args->comm_dtype) == 0) {
-        return sherdi_fail(SHERD_E_INVAL, "%s: types %d, %d, %d: one of them is not a type",
-                           sherdi_world_call_name(kind), (int)args->send_dtype,
-                           (int)args->comm_dtype, (int)args->recv_dtype);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "%s: one of its types is not valid (sent %d, on the wire %d, received %d)",
+            sherdi_world_call_name(kind), (int)args->send_dtype, (int)args->comm_dtype,
+            (int)args->recv_dtype);
     }
     if (args->fixed == NULL &&
         (!dtype_widens_to(args->send_dtype, args->comm_dtype) ||
          (!args->accumulate && !dtype_widens_to(args->comm_dtype, args->recv_dtype)))) {
-        return sherdi_fail(SHERD_E_INVAL, "%s: %s sent, rounded to %s, received as %s: not exact",
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s: values of %s, sent as %s and received as %s, would be rounded; use "
+                           "types that hold them exactly",
                            sherdi_world_call_name(kind), sherd_dtype_name(args->send_dtype),
                            sherd_dtype_name(args->comm_dtype), sherd_dtype_name(args->recv_dtype));
     }
@@ -74,11 +78,11 @@ static sherd_status reduction_check_types(const sherd_world *world, world_call_k
     }
     if ((args->flags & SHERDI_COLL_VENDOR_SUM) && world->world_size > 1 &&
         !(sherdi_world_caps(world) & SHERDI_WORLD_VENDOR_SUMS)) {
-        return sherdi_fail(SHERD_E_NOTSUP, "%s: transport %s has no sum of a vendor's",
+        return sherdi_fail(SHERD_E_NOTSUP, "%s: transport %s has no vendor reduction",
                            sherdi_world_call_name(kind), world->ops->name);
     }
     if ((args->flags & SHERDI_COLL_VENDOR_SUM) && args->fixed != NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "%s: a vendor's sum is not deterministic",
+        return sherdi_fail(SHERD_E_INVAL, "%s: a vendor reduction is not deterministic",
                            sherdi_world_call_name(kind));
     }
     return slices_check(world, kind, args->send, args->recv, slice_bytes);
@@ -110,7 +114,8 @@ static sherd_status all_reduce_check(const sherd_world *world, const sherdi_redu
     SHERDI_TRY(reduction_check_types(world, CALL_ALL_REDUCE, args));
     if (args->accumulate || args->fixed != NULL || args->recv_dtype != args->send_dtype ||
         args->comm_dtype != args->send_dtype) {
-        return sherdi_fail(SHERD_E_INVAL, "all-reduce: one type throughout, and no accumulation");
+        return sherdi_fail(SHERD_E_INVAL, "all-reduce: it needs the same type for sending, the "
+                                          "wire and receiving, and cannot accumulate");
     }
     whole_bytes =
         args->slice_elems * sherd_dtype_bytes(args->send_dtype) * (size_t)world->world_size;

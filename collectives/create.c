@@ -21,8 +21,10 @@ static sherd_status transport_choose(const char *name, int rank, int world_size,
                            names);
     }
     if (transport != NULL && !can_hold(transport, world_size)) {
-        return sherdi_fail(SHERD_E_INVAL, "transport %s cannot hold rank %d of %d processes", name,
-                           rank, world_size);
+        return sherdi_fail(SHERD_E_INVAL,
+                           "transport %s cannot be used for rank %d of %d processes; choose "
+                           "another, or leave the choice to sherd",
+                           name, rank, world_size);
     }
     for (size_t i = 0; transport == NULL; i++) {
         transport = can_hold(sherdi_transport_at(i), world_size) ? sherdi_transport_at(i) : NULL;
@@ -78,7 +80,7 @@ sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *
 
     SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads"));
     if (world_size < 1 || world_size > 4096) {
-        return sherdi_fail(SHERD_E_INVAL, "a world of %d threads: 1 to 4096 are possible",
+        return sherdi_fail(SHERD_E_INVAL, "a world of %d threads cannot be; it has 1 to 4096",
                            world_size);
     }
     SHERDI_TRY(sherdi_world_params_read(params, &here));

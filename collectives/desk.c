@@ -141,7 +141,7 @@ sherd_status sherdi_desk_open(const net_desk_params *params, net_desk **out)
     size_t    room = (size_t)params->expected + ROOM_MORE;
 
     if (desk == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room to meet %d ranks", params->expected);
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for a meeting of %d ranks", params->expected);
     }
     desk->params   = *params;
     desk->room     = (int)room;
@@ -152,7 +152,7 @@ sherd_status sherdi_desk_open(const net_desk_params *params, net_desk **out)
     if (desk->callers == NULL || desk->messages == NULL || desk->polls == NULL ||
         desk->greeting == NULL) {
         sherdi_desk_close(desk);
-        return sherdi_fail(SHERD_E_NOMEM, "no room to meet %d ranks", params->expected);
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for a meeting of %d ranks", params->expected);
     }
     for (size_t i = 0; i < room; i++) {
         desk->callers[i] =
@@ -231,11 +231,12 @@ sherd_status sherdi_desk_come(const char *address, uint64_t session, int index,
         char why[SHERDI_ERROR_BYTES];
 
         (void)snprintf(why, sizeof(why), "%s", sherd_last_error());
-        return sherdi_fail(SHERD_E_PEER_LOST, "the rank that was to listen there has gone: %s",
+        return sherdi_fail(SHERD_E_PEER_LOST, "the rank that should listen there has ended: %s",
                            why);
     }
     if (status == SHERD_OK && !sherdi_net_is_same_user(fd)) {
-        status = sherdi_fail(SHERD_E_INVAL, "who listens at %s runs as another user", address);
+        status = sherdi_fail(SHERD_E_INVAL, "the process that listens at %s runs as another user",
+                             address);
     }
     if (status == SHERD_OK) {
         status = sherdi_net_send(fd, &hello, sizeof(hello), wait);

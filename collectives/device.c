@@ -32,11 +32,11 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
     memcpy(out, given, given->struct_size); /* an earlier version's program has fewer fields */
     out->struct_size = sizeof(*out);
     if (out->timeout_ns < 0 || out->cpu_threads < 0 || out->local_rank < -1 || out->device < -1) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_world_params: timeout_ns %lld, cpu_threads %d, local_rank %d, "
-                           "device %d: only the last two may be negative, and then -1",
-                           (long long)out->timeout_ns, out->cpu_threads, out->local_rank,
-                           out->device);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "sherd_world_params has timeout_ns %lld, cpu_threads %d, local_rank %d, device %d; the "
+            "first two must not be negative, the last two not below -1",
+            (long long)out->timeout_ns, out->cpu_threads, out->local_rank, out->device);
     }
     return sherdi_world_backend_kind(out, &kind);
 }
@@ -114,8 +114,8 @@ void sherdi_world_device_close(sherd_world *world)
         return;
     }
     if (sherdi_lane_wait(lane) != SHERD_OK) {
-        sherdi_log(SHERD_LOG_WARN, world->rank, "the device of a world that is destroyed: %s",
-                   sherd_last_error());
+        sherdi_log(SHERD_LOG_WARN, world->rank,
+                   "the device failed while the world was destroyed: %s", sherd_last_error());
     }
     sherdi_staged_destroy(world->device.staged);
     for (size_t i = 0; i < world->device.block_capacity; i++) {

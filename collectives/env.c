@@ -65,8 +65,8 @@ static sherd_status env_int_needed(const char *scheme, const char *name, long le
                                    int *out)
 {
     if (env_text(name) == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "%s set part of its variables: %s is missing", scheme,
-                           name);
+        return sherdi_fail(SHERD_E_INVAL, "%s has set only some of its variables: %s is missing",
+                           scheme, name);
     }
     return env_int(name, least, most, out);
 }
@@ -128,7 +128,9 @@ static sherd_status explicit_read(env_launch *launch)
         return SHERD_OK;
     }
     if (address == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "SHERD_WORLD_SIZE is %d but SHERD_RENDEZVOUS is not set",
+        return sherdi_fail(SHERD_E_INVAL,
+                           "SHERD_WORLD_SIZE is %d but SHERD_RENDEZVOUS is not set; set it to "
+                           "tcp://host:port or unix:///path",
                            launch->world_size);
     }
     (void)snprintf(launch->address, sizeof(launch->address), "%s", address);
@@ -152,7 +154,7 @@ static sherd_status torchrun_compare_mpirun(const env_launch *launch)
     if (mpi_size == launch->world_size && mpi_rank >= 0 && mpi_rank != launch->rank) {
         return sherdi_fail(
             SHERD_E_INVAL,
-            "RANK is %d but OMPI_COMM_WORLD_RANK is %d, of %d both: unset the wrong one",
+            "RANK is %d but OMPI_COMM_WORLD_RANK is %d (each of %d ranks); unset the wrong one",
             launch->rank, mpi_rank, mpi_size);
     }
     return SHERD_OK;
@@ -192,7 +194,9 @@ static sherd_status torchrun_read(env_launch *launch)
         return SHERD_OK;
     }
     if (env_text("MASTER_ADDR") == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "RANK and WORLD_SIZE are set but MASTER_ADDR is not");
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "RANK and WORLD_SIZE are set but MASTER_ADDR is not; set it to the host of rank 0");
     }
     return master_address_read(launch);
 }

@@ -109,9 +109,9 @@ sherd_status sherdi_world_status(sherd_world *world)
 sherd_status sherdi_world_fail_left(sherd_world *world, int rank)
 {
     return sherdi_world_fail(world, SHERD_E_PEER_LOST,
-                             "rank %d left the world (sherd_world_destroy) while rank %d still "
-                             "waited for it",
-                             rank, world->rank);
+                             "rank %d ended its part (sherd_world_destroy) while rank %d still "
+                             "waited for it; the output of rank %d says why",
+                             rank, world->rank, rank);
 }
 
 sherd_status sherdi_world_fail_late(sherd_world *world, const char *fmt, ...)

@@ -34,7 +34,8 @@ static world_family *family_of(sherd_world *parent)
 static void child_fail(sherd_world *child, sherd_status status, const char *text)
 {
     if (child->is_made) {
-        (void)sherdi_world_fail(child, status, "the world that this one was split from: %s", text);
+        (void)sherdi_world_fail(child, status,
+                                "the world from which this one was split has failed: %s", text);
     } else {
         sherdi_world_set_failed(child, status, text);
     }
@@ -85,7 +86,8 @@ static sherd_status family_create(world_family **out)
     world_family *family = calloc(1, sizeof(*family));
 
     if (family == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room for what two worlds know of each other");
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "no memory for the link between a world and those split from it");
     }
     atomic_init(&family->owners, 1);
     (void)pthread_mutex_init(&family->lock, NULL);
@@ -124,7 +126,8 @@ void sherdi_family_end(sherd_world *parent, sherd_world *child)
     /* The parent failed in between. Nobody has told the ranks of the child's group, and this rank may leave the group at once.
      * The child keeps the failure that it has. */
     if (child != NULL && sherdi_world_has_failed(child)) {
-        (void)sherdi_world_fail(child, SHERD_E_PEER_LOST, "the world that this one was split from");
+        (void)sherdi_world_fail(child, SHERD_E_PEER_LOST,
+                                "the world from which this one was split has failed");
     }
 }
 

@@ -34,7 +34,7 @@ void sherdi_job_key_read(const char *name, const char *id, job_key *out)
     }
     if (text == NULL) {
         text        = "";
-        out->source = "nowhere (SHERD_JOB_SECRET is not set)";
+        out->source = "none, SHERD_JOB_SECRET is not set";
     }
     /* Two hashes with public keys turn the text into a key of the right length. */
     for (uint64_t i = 0; i < 2; i++) {

@@ -113,7 +113,7 @@ sherd_status sherdi_meeting_point_agree(procs_params *procs, meeting_exchange_fn
     sherd_status   status;
 
     if (all == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room to meet %d ranks", procs->world_size);
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for a meeting of %d ranks", procs->world_size);
     }
     status     = message_agree(procs, exchange, ctx, all);
     point->key = (job_key){.words = {all[0].key[0], all[0].key[1]}, .source = source};

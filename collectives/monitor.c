@@ -111,7 +111,8 @@ static void line_ended(sherdi_monitor *monitor, monitor_line *line)
         return;
     }
     (void)snprintf(news.text, sizeof(news.text),
-                   "rank %d is lost: its process (%d on %s) ended without sherd_world_destroy",
+                   "rank %d is lost: its process (%d on %s) ended without sherd_world_destroy; its "
+                   "own output says why",
                    line->rank, card->process, card->host_name);
     monitor->params.failed(monitor->params.world, SHERD_E_PEER_LOST, news.text, 1);
     news_send(monitor, &news, line);
@@ -225,7 +226,7 @@ sherd_status sherdi_monitor_start(const monitor_params *params, sherdi_monitor *
     int             error;
 
     if (monitor == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room for the monitor of the ranks");
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the monitor of the ranks");
     }
     monitor->params = *params;
     (void)pthread_mutex_init(&monitor->send_lock, NULL);
@@ -238,13 +239,14 @@ sherd_status sherdi_monitor_start(const monitor_params *params, sherdi_monitor *
     if (monitor->wake < 0 || monitor->lines == NULL || monitor->polls == NULL) {
         monitor->num_lines = 0;
         monitor_free(monitor);
-        return sherdi_fail(SHERD_E_NOMEM, "no room to watch %d ranks", meeting->world_size - 1);
+        return sherdi_fail(SHERD_E_NOMEM, "no memory to watch %d ranks", meeting->world_size - 1);
     }
     lines_fill(monitor, meeting);
     error = sherdi_thread_start(&monitor->thread, 0, monitor_main, monitor);
     if (error != 0) {
         monitor_free(monitor);
-        return sherdi_fail(SHERD_E_NOMEM, "no thread to watch the ranks: %s", strerror(error));
+        return sherdi_fail(SHERD_E_NOMEM, "cannot start the thread that watches the ranks: %s",
+                           strerror(error));
     }
     *out = monitor;
     return SHERD_OK;

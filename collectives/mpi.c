@@ -635,7 +635,7 @@ static sherd_status world_open(mpi_channel *channel, int tag, const procs_params
 
         sherdi_net_close(&listener);
         channel_drop(channel, params->split == NULL);
-        return sherdi_fail(SHERD_E_NOMEM, "no room for the world");
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the world");
     }
     mpi->channel = channel;
     mpi->tag     = tag;
@@ -668,7 +668,7 @@ static sherd_status channel_create(MPI_Comm comm, int64_t deadline_ns, mpi_chann
     sherd_status status;
 
     if (channel == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room for the communicator");
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the communicator");
     }
     channel->owners   = 1;
     channel->last_tag = MPI_TAG;
@@ -733,7 +733,8 @@ static sherd_status tag_agree(mpi_world *parent, int *out)
     *out += 1;
     if (*out > MPI_TAG_MOST) {
         return sherdi_fail(SHERD_E_NOTSUP,
-                           "a world over MPI was split %d times: it has no tags for more",
+                           "this world over MPI was split %d times and has no tags for more; keep "
+                           "and reuse the worlds that you split",
                            MPI_TAG_MOST - MPI_TAG);
     }
     parent->channel->last_tag = *out;
@@ -788,7 +789,8 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
     SHERDI_TRY(sherdi_world_params_read(params, &here));
     if (comm == NULL || comm_bytes != sizeof(given)) {
         return sherdi_fail(SHERD_E_NOTSUP,
-                           "an MPI_Comm of %zu bytes; sherd was built with an MPI where it has %zu",
+                           "the MPI_Comm has %zu bytes, but %zu in the MPI that sherd was built "
+                           "with; use that MPI",
                            comm_bytes, sizeof(given));
     }
     SHERDI_TRY(mpi_need());

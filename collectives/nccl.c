@@ -88,7 +88,7 @@ static sherd_status nccl_all_to_all(sherd_world *world, const sherdi_all_to_all_
     ncclResult_t          result;
 
     if (args->flags & SHERDI_COLL_HOST) {
-        return sherdi_fail(SHERD_E_NOTSUP, "an all-to-all of host memory over NCCL");
+        return sherdi_fail(SHERD_E_NOTSUP, "all-to-all: NCCL cannot move host memory");
     }
     if (args->slice_bytes == 0) {
         return SHERD_OK;

@@ -16,7 +16,7 @@ void sherdi_nccl_card_fill(rendezvous_card *card, const char *backend)
     (void)snprintf(card->backend, sizeof(card->backend), "%s", backend);
     if (strcmp(backend, "cpu") == 0) {
         (void)snprintf(card->nccl_why, sizeof(card->nccl_why),
-                       "NCCL moves memory of GPUs, and the backend is cpu");
+                       "NCCL moves memory of GPUs only, and the backend is cpu");
         return;
     }
     card->device_count = sherdi_backend_device_count(backend, NULL, 0);
@@ -103,9 +103,8 @@ int sherdi_nccl_is_possible(const rendezvous *meeting, char *why, size_t why_byt
         other = sharer_find(meeting, r);
         if (other >= 0) {
             (void)snprintf(why, why_bytes,
-                           "ranks %d and %d share device %d of host %s, and NCCL wants one for "
-                           "each, or to be 2.30 or newer with "
-                           "NCCL_MULTI_RANK_GPU_ENABLE=1",
+                           "ranks %d and %d share device %d of host %s, and NCCL needs one device "
+                           "for each, or version 2.30 or newer with NCCL_MULTI_RANK_GPU_ENABLE=1",
                            other, r, device_of(meeting, r), cards[r].host_name);
             return 0;
         }

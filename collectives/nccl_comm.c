@@ -207,7 +207,8 @@ static sherd_status watch_start(struct sherdi_nccl *nccl)
     int error = sherdi_thread_start(&nccl->watch, 0, watch_main, nccl);
 
     if (error != 0) {
-        return sherdi_fail(SHERD_E_NOMEM, "no thread to watch NCCL: %s", strerror(error));
+        return sherdi_fail(SHERD_E_NOMEM, "cannot start the thread that watches NCCL: %s",
+                           strerror(error));
     }
     nccl->is_watched = 1;
     return SHERD_OK;
@@ -262,7 +263,7 @@ static sherd_status nccl_create(sherdi_procs *procs)
     pthread_condattr_t  clock;
 
     if (nccl == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room for the world over NCCL");
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the world over NCCL");
     }
     nccl->procs = procs;
     (void)pthread_mutex_init(&nccl->lock, NULL);

@@ -130,7 +130,7 @@ sherd_status sherd_world_from_nccl_handle(void *comm, const sherd_world_params *
     if (comm == NULL || sherdi_nccl_api.CommUserRank(comm, &procs.rank) != ncclSuccess ||
         sherdi_nccl_api.CommCount(comm, &procs.world_size) != ncclSuccess ||
         sherdi_nccl_api.CommCuDevice(comm, &given.device) != ncclSuccess) {
-        return sherdi_fail(SHERD_E_INVAL, "what was given is no NCCL communicator");
+        return sherdi_fail(SHERD_E_INVAL, "the handle that was given is not a NCCL communicator");
     }
     SHERDI_TRY(params_check(&here, given.device));
     here.device    = given.device;

@@ -77,7 +77,7 @@ static sherd_status word_read(const char *word, sherdi_nccl_options *out)
                                                                     : lacks(word, "2.28 or newer");
 #else
         return out->policy == 0 ? SHERD_OK
-                                : lacks(word, "the header of 2.28 or newer at the build");
+                                : lacks(word, "a sherd built with the header of 2.28 or newer");
 #endif
     }
     if (strncmp(word, "ctas=", 5) == 0) {
@@ -114,8 +114,9 @@ sherd_status sherdi_nccl_options_read(sherdi_nccl_options *out)
         }
     }
     if (out->has_windows && out->is_unregistered) {
-        return sherdi_fail(SHERD_E_INVAL, VARIABLE ": memory in windows is registered memory; "
-                                                   "windows or unregistered, not both");
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            VARIABLE ": give windows or unregistered, not both: memory in windows is registered");
     }
     return SHERD_OK;
 }

@@ -158,14 +158,16 @@ static sherd_status unix_path_check(const struct sockaddr_un *name)
     }
     if (lstat(name->sun_path, &info) == 0) {
         if (S_ISLNK(info.st_mode) && stat(name->sun_path, &info) != 0) {
-            return sherdi_fail(SHERD_E_INVAL, "%s is a link to nothing: choose a path of your own",
+            return sherdi_fail(SHERD_E_INVAL,
+                               "ranks cannot meet at %s: it is a symbolic link to a path that does "
+                               "not exist; choose another path",
                                name->sun_path);
         }
         return S_ISSOCK(info.st_mode)
                    ? SHERD_OK
                    : sherdi_fail(SHERD_E_INVAL,
-                                 "%s is a %s and no socket: ranks cannot meet there; remove it or "
-                                 "choose a path that nothing has",
+                                 "ranks cannot meet at %s: it is a %s, not a socket; remove it, or "
+                                 "choose a path where nothing is",
                                  name->sun_path, S_ISDIR(info.st_mode) ? "folder" : "file");
     }
     if (errno != ENOENT) {
@@ -277,7 +279,8 @@ static sherd_status tcp_listen(const char *address, int *out)
     fd = tcp_bind_any(list);
     if (fd < 0 && errno == EADDRNOTAVAIL) {
         /* The other ranks know this host by a name (a service, a forwarded port) that is not one of its own addresses. */
-        sherdi_log(SHERD_LOG_INFO, 0, "%s is no address of this host: listening on all of its",
+        sherdi_log(SHERD_LOG_INFO, 0,
+                   "%s is not an address of this host: listening on all addresses of this host",
                    address);
         SHERDI_TRY(tcp_resolve(address, AI_PASSIVE, &list));
         fd = tcp_bind_any(list);

@@ -39,7 +39,7 @@ static sherd_status address_read(const sherdi_peers *peers, int index, peers_add
 
     if (at == NULL) {
         return sherdi_world_fail(peers->world, SHERD_E_INVAL,
-                                 "rank %d passes world memory that rank %d has freed",
+                                 "rank %d uses world memory that rank %d has freed already",
                                  peers->ranks[index], peers->world->rank);
     }
     *out = at;

@@ -256,11 +256,11 @@ static sherd_status regroup_compare(sherdi_peers *peers, int index)
     char              text[192];
 
     if (mine->kind != CALL_REGROUP) {
-        return sherdi_fail(
-            SHERD_E_STATE,
-            "rank %d has dropped the window (sherd_step_discard) while rank %d waited "
-            "for it in %s; every rank calls sherd_step_discard",
-            peers->ranks[index], peers->world->rank, note_describe(mine, text, sizeof(text)));
+        return sherdi_fail(SHERD_E_STATE,
+                           "rank %d has dropped the window (sherd_step_discard) while rank %d "
+                           "waited for it in %s; all ranks must call sherd_step_discard",
+                           peers->ranks[index], peers->world->rank,
+                           note_describe(mine, text, sizeof(text)));
     }
     for (int i = 0; i < peers->count; i++) {
         if (sherdi_peers_note(peers, i)->kind != CALL_REGROUP) {
@@ -287,18 +287,17 @@ static sherd_status notes_compare(sherdi_peers *peers)
 
         if (note->kind != mine->kind || note->len_bytes != mine->len_bytes ||
             note->name_hash != mine->name_hash) {
-            return sherdi_world_fail(
-                peers->world, SHERD_E_INVAL,
-                "ranks disagree: rank %d calls %s, rank %d %s; all ranks make the same calls in "
-                "the "
-                "same order",
-                peers->world->rank, note_describe(mine, text[0], sizeof(text[0])), peers->ranks[i],
-                note_describe(note, text[1], sizeof(text[1])));
+            return sherdi_world_fail(peers->world, SHERD_E_INVAL,
+                                     "ranks disagree: rank %d calls %s, rank %d %s; all ranks must "
+                                     "make the same calls in the same order",
+                                     peers->world->rank,
+                                     note_describe(mine, text[0], sizeof(text[0])), peers->ranks[i],
+                                     note_describe(note, text[1], sizeof(text[1])));
         }
         if (note->detail != mine->detail || note->scale_bits != mine->scale_bits) {
             return sherdi_world_fail(peers->world, SHERD_E_INVAL,
-                                     "ranks disagree: ranks %d and %d call %s with other types, "
-                                     "flags, scale or root",
+                                     "ranks disagree: ranks %d and %d call %s with different "
+                                     "types, flags, scale or root; all ranks must pass the same",
                                      peers->world->rank, peers->ranks[i],
                                      note_describe(mine, text[0], sizeof(text[0])));
         }

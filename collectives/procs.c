@@ -28,11 +28,11 @@ static sherd_status segment_create(size_t len_bytes, int *out)
     int fd = memfd_create("sherd", MFD_CLOEXEC);
 
     if (fd < 0) {
-        return sherdi_fail(SHERD_E_NOMEM, "no shared memory: %m");
+        return sherdi_fail(SHERD_E_NOMEM, "cannot create shared memory: %m");
     }
     if (ftruncate(fd, (off_t)len_bytes) != 0) {
         sherd_status status =
-            sherdi_fail(SHERD_E_NOMEM, "no %zu bytes of shared memory: %m", len_bytes);
+            sherdi_fail(SHERD_E_NOMEM, "cannot get %zu bytes of shared memory: %m", len_bytes);
         sherdi_net_close(&fd);
         return status;
     }
@@ -46,7 +46,7 @@ static sherd_status segment_map(int fd, size_t len_bytes, unsigned char **out)
     void       *pages;
 
     if (fstat(fd, &info) != 0 || (size_t)info.st_size != len_bytes) {
-        return sherdi_fail(SHERD_E_IO, "a segment of %zu bytes came, not of %zu",
+        return sherdi_fail(SHERD_E_IO, "a segment of shared memory has %zu bytes instead of %zu",
                            (size_t)info.st_size, len_bytes);
     }
     pages = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -129,7 +129,7 @@ static sherd_status channels_open(sherdi_procs *procs)
     }
     SHERDI_TRY(me == 0 ? sherdi_desk_gather(procs->channel_desk, session, procs->channels,
                                             procs->num_channels, &wait,
-                                            "of this host did not come to share memory")
+                                            "of this host did not connect to share memory")
                        : sherdi_desk_come(procs->meeting.cards[procs->host_ranks[0]].channel,
                                           session, me, &wait, procs->channels));
     sherdi_net_close(&procs->channel_desk);
@@ -224,9 +224,11 @@ static void procs_left(sherd_world *world, int rank)
         atomic_store(&procs->first_left_ns, sherdi_now_ns());
     }
     if (!atomic_load(&procs->opened) && !atomic_load(&procs->is_closing)) {
-        char text[64];
+        char text[96];
 
-        (void)snprintf(text, sizeof(text), "rank %d left before the world was whole", rank);
+        (void)snprintf(text, sizeof(text),
+                       "rank %d ended before the world was complete; its own output says why",
+                       rank);
         sherdi_world_set_failed(world, SHERD_E_PEER_LOST, text);
     }
 }
@@ -336,7 +338,7 @@ static sherd_status nccl_choose(sherdi_procs *procs, const procs_params *params,
         return sherdi_fail(SHERD_E_NOTSUP, "transport nccl: %s", why);
     }
     if (params->rank == 0) {
-        sherdi_log(SHERD_LOG_INFO, params->rank, "transport %s and not nccl: %s",
+        sherdi_log(SHERD_LOG_INFO, params->rank, "using transport %s, not nccl: %s",
                    procs->world.ops->name, why);
     }
     return SHERD_OK;

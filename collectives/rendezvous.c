@@ -168,9 +168,11 @@ static sherd_status card_check(const rendezvous *meeting, const rendezvous_card 
     const rendezvous_card *mine = &meeting->cards[0];
 
     if (card->world_size != meeting->world_size) {
-        return sherdi_fail(
-            SHERD_E_INVAL, "rank %d (process %d on %s) has a world size of %d, rank 0 of %d",
-            card->rank, card->process, card->host_name, card->world_size, meeting->world_size);
+        return sherdi_fail(SHERD_E_INVAL,
+                           "rank %d (process %d on %s) has a world size of %d, rank 0 of %d: start "
+                           "all ranks with the same",
+                           card->rank, card->process, card->host_name, card->world_size,
+                           meeting->world_size);
     }
     if (card->rank <= 0 || card->rank >= meeting->world_size) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -180,7 +182,10 @@ static sherd_status card_check(const rendezvous *meeting, const rendezvous_card 
     }
     if (card->local_rank < -1 || card->device < -1 || card->device_count < 0 ||
         (card->nccl_version != 0 && card->device_count == 0)) {
-        return sherdi_fail(SHERD_E_INVAL, "the card of rank %d makes no sense", card->rank);
+        return sherdi_fail(SHERD_E_INVAL,
+                           "rank %d describes itself by values that cannot be; start all ranks "
+                           "with the same version of sherd",
+                           card->rank);
     }
     if (meeting->fds[card->rank] >= 0) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -195,7 +200,8 @@ static sherd_status card_check(const rendezvous *meeting, const rendezvous_card 
                            card->rank, card->backend, mine->backend);
     }
     if (strcmp(card->transport, mine->transport) != 0) {
-        return sherdi_fail(SHERD_E_INVAL, "rank %d asks for transport %s, rank 0 for %s",
+        return sherdi_fail(SHERD_E_INVAL,
+                           "rank %d asks for transport %s, rank 0 for %s: all ranks need the same",
                            card->rank, card->transport, mine->transport);
     }
     return SHERD_OK;
@@ -205,9 +211,9 @@ static void stranger_turn_away(reception *hall, int fd, const char *what)
 {
     hall->num_strangers++;
     if (hall->num_strangers <= STRANGERS_TOLD) {
-        sherdi_log(SHERD_LOG_WARN, 0, "at %s a caller was turned away: %s%s", hall->params->address,
+        sherdi_log(SHERD_LOG_WARN, 0, "a caller at %s was turned away: %s%s", hall->params->address,
                    what,
-                   hall->num_strangers == STRANGERS_TOLD ? "; more of them are not told" : "");
+                   hall->num_strangers == STRANGERS_TOLD ? "; further ones are not reported" : "");
     }
     sherdi_net_close(&fd);
 }
@@ -233,15 +239,14 @@ static sherd_status caller_take(reception *hall, int fd, rendezvous_call *call)
         return SHERD_OK;
     }
     if (card->magic != CARD_MAGIC) {
-        stranger_turn_away(hall, fd, "it is no rank of a sherd world of this version");
+        stranger_turn_away(hall, fd, "it is not a rank of a sherd world of this version");
         return SHERD_OK;
     }
     if (!caller_is_ours(hall, call)) {
-        (void)snprintf(
-            text, sizeof(text),
-            "it says it is rank %d (process %d), and has another job secret than rank 0, "
-            "which has its from %s",
-            card->rank, card->process, hall->params->key->source);
+        (void)snprintf(text, sizeof(text),
+                       "it says it is rank %d (process %d), but its job secret is not that of rank "
+                       "0 (secret of rank 0: %s)",
+                       card->rank, card->process, hall->params->key->source);
         /* the caller sees the difference by the proof */
         reply_send(hall, fd, call->nonce, SHERD_E_INVAL, 0, "");
         stranger_turn_away(hall, fd, text);
@@ -294,15 +299,14 @@ static sherd_status missing_error(const reception *hall)
     }
     if (hall->num_strangers > 0) {
         (void)snprintf(others, sizeof(others),
-                       "; %d callers with another secret or language were turned away",
+                       "; %d callers of another job, user or version were turned away",
                        hall->num_strangers);
     }
-    return sherdi_fail(
-        SHERD_E_PEER_LOST,
-        "rank %s of %d did not come to %s within %.1f s%s; see what became of it, or "
-        "set SHERD_TIMEOUT to more seconds",
-        list, hall->meeting->world_size, hall->params->address,
-        (double)hall->params->limit_ns * 1e-9, others);
+    return sherdi_fail(SHERD_E_PEER_LOST,
+                       "rank %s of %d did not come to %s within %.1f s%s; see its own output, or "
+                       "set SHERD_TIMEOUT to more seconds",
+                       list, hall->meeting->world_size, hall->params->address,
+                       (double)hall->params->limit_ns * 1e-9, others);
 }
 
 static sherd_status reception_hold(reception *hall)
@@ -358,7 +362,8 @@ static sherd_status reception_open(reception *hall)
     (void)snprintf(meeting->address, sizeof(meeting->address), "%s", hall->params->address);
     hall->nonces = calloc((size_t)meeting->world_size, sizeof(*hall->nonces));
     if (hall->nonces == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room to meet %d ranks", meeting->world_size);
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for a meeting of %d ranks",
+                           meeting->world_size);
     }
     return sherdi_desk_open(&desk, &hall->desk);
 }
@@ -418,9 +423,10 @@ static sherd_status reply_check(const acquaintance *known, rendezvous_reply *rep
     if (right != reply->proof) {
         return sherdi_fail(
             SHERD_E_INVAL,
-            "rank %d has its job secret from %s, and rank 0 at %s has another: give all ranks the "
-            "same SHERD_JOB_SECRET; or another job meets there, then choose another place",
-            known->params->card->rank, known->params->key->source, address);
+            "rank %d and rank 0 at %s have different job secrets (secret of rank %d: %s); give all "
+            "ranks the same SHERD_JOB_SECRET, or choose another place if another job meets there",
+            known->params->card->rank, address, known->params->card->rank,
+            known->params->key->source);
     }
     reply->text[sizeof(reply->text) - 1] = '\0';
     return SHERD_OK;
@@ -435,8 +441,8 @@ static sherd_status greeting_receive(acquaintance *known, int fd, const char *ad
                               .world       = known->params->world};
 
     if (sherdi_net_recv(fd, &known->greeting, sizeof(known->greeting), &wait) != SHERD_OK) {
-        return sherdi_fail(SHERD_E_IO, "%s took the connection and did not greet as rank 0 does",
-                           address);
+        return sherdi_fail(
+            SHERD_E_IO, "%s accepted the connection, but did not answer as rank 0 does", address);
     }
     if (known->greeting.magic != CARD_MAGIC) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -463,7 +469,7 @@ static sherd_status card_show(acquaintance *known, int fd, const char *address, 
     sherdi_rendezvous_sign(&known->call, &known->greeting, known->params->key);
     if (sherdi_net_send(fd, &known->call, sizeof(known->call), &wait) != SHERD_OK ||
         sherdi_net_recv(fd, &reply, sizeof(reply), &wait) != SHERD_OK) {
-        return sherdi_fail(SHERD_E_IO, "%s took the connection and closed it", address);
+        return sherdi_fail(SHERD_E_IO, "%s accepted the connection and closed it", address);
     }
     SHERDI_TRY(reply_check(known, &reply, 0, address));
     if (reply.status != SHERD_E_AGAIN) {
@@ -551,11 +557,10 @@ static sherd_status cards_receive(rendezvous *meeting, const acquaintance *known
         return sherdi_fail(SHERD_E_PEER_LOST, "rank 0 ended before all ranks had met");
     }
     if (status != SHERD_OK) {
-        return sherdi_fail(
-            SHERD_E_PEER_LOST,
-            "rank 0 had %.1f s to say who is there and did not: it hangs, or its host "
-            "is lost",
-            (double)known->params->limit_ns * 1e-9);
+        return sherdi_fail(SHERD_E_PEER_LOST,
+                           "rank 0 did not say within %.1f s that all ranks have met: it hangs, or "
+                           "its host is lost",
+                           (double)known->params->limit_ns * 1e-9);
     }
     SHERDI_TRY(reply_check(known, &reply, digest, meeting->address));
     if (reply.status != SHERD_OK) {
@@ -617,9 +622,10 @@ sherd_status sherdi_rendezvous_lines(rendezvous *meeting, sherd_world *world, in
         return SHERD_E_NOMEM;
     }
     if (meeting->rank == 0) {
-        (void)snprintf(late, sizeof(late),
-                       "did not come back to %s for control data within the time limit",
-                       meeting->address);
+        (void)snprintf(
+            late, sizeof(late),
+            "did not connect to %s a second time (for control data) within the time limit",
+            meeting->address);
         status = sherdi_desk_gather(meeting->desk, meeting->session, lines, num_lines, &wait, late);
         sherdi_rendezvous_close_desk(meeting);
     } else {

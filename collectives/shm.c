@@ -51,7 +51,7 @@ sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **o
         int listener = params->listener;
 
         sherdi_net_close(&listener);
-        return sherdi_fail(SHERD_E_NOMEM, "no room for the world");
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the world");
     }
     status = sherdi_procs_open(procs, &SHM_OPS, params);
     if (status == SHERD_OK && params->world_size > 1) {

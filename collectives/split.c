@@ -142,7 +142,7 @@ static sherd_status group_find(sherdi_split *split, const split_wish *wishes)
     }
     split->ranks = calloc((size_t)split->world_size, sizeof(*split->ranks));
     if (split->ranks == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room for a list of %d ranks", split->world_size);
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for a list of %d ranks", split->world_size);
     }
     for (int r = 0; r < parent->world_size; r++) {
         if (wishes[r].color == color) {
@@ -230,8 +230,8 @@ sherd_status sherd_world_split(sherd_world *world, int color, int key, sherd_wor
     SHERDI_TRY(sherdi_world_check_process(world));
     if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
         return sherdi_fail(SHERD_E_NOTSUP,
-                           "a simulated world is not split: it knows the color of its own rank "
-                           "alone; simulate the world of the group (sherd_world_simulate)");
+                           "a simulated world cannot be split: it knows the color of its own rank "
+                           "only; simulate the world of the group (sherd_world_simulate)");
     }
     if (world->ops->split == NULL) {
         return sherdi_fail(SHERD_E_NOTSUP, "a world over transport %s cannot be split",

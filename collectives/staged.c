@@ -36,7 +36,7 @@ sherd_status sherdi_staged_create(sherd_world *world, struct sherdi_staged **out
     sherd_status          status;
 
     if (staged == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room for the staging of device memory");
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the staging of device memory");
     }
     staged->world         = world;
     staged->portion_bytes = sherdi_max_size(

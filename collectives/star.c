@@ -131,17 +131,18 @@ static sherd_status frame_compare(sherdi_star *star, const star_frame *mine,
     char text[2][192];
 
     if (frame->kind > CALL_ALLOC) {
-        return sherdi_world_fail(&star->procs->world, SHERD_E_INVAL,
-                                 "rank %d sent something that is no call", rank);
-    }
-    if (memcmp(mine, frame, sizeof(*mine)) != 0) {
         return sherdi_world_fail(
             &star->procs->world, SHERD_E_INVAL,
-            "ranks disagree: rank 0 calls %s, rank %d %s%s; all ranks make the same calls in the "
-            "same order",
-            frame_describe(mine, text[0], sizeof(text[0])), rank,
-            frame_describe(frame, text[1], sizeof(text[1])),
-            mine->root != frame->root ? ", from another root" : "");
+            "rank %d sent data that are not a call; start all ranks with the same version of sherd",
+            rank);
+    }
+    if (memcmp(mine, frame, sizeof(*mine)) != 0) {
+        return sherdi_world_fail(&star->procs->world, SHERD_E_INVAL,
+                                 "ranks disagree: rank 0 calls %s, rank %d %s%s; all ranks must "
+                                 "make the same calls in the same order",
+                                 frame_describe(mine, text[0], sizeof(text[0])), rank,
+                                 frame_describe(frame, text[1], sizeof(text[1])),
+                                 mine->root != frame->root ? ", from another root" : "");
     }
     return SHERD_OK;
 }

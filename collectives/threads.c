@@ -40,7 +40,7 @@ static sherd_status pages_create(size_t len_bytes, int owners, thread_pages **ou
     thread_pages *pages = calloc(1, sizeof(*pages));
 
     if (pages == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room for a segment's handle");
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for a segment's handle");
     }
     pages->base = sherdi_pages_map(len_bytes, 0);
     if (pages->base == NULL) {
@@ -218,7 +218,7 @@ static sherd_status rank_create(thread_group *group, const rank_params *params, 
 
     if (self == NULL) {
         group_drop(group, 1);
-        return sherdi_fail(SHERD_E_NOMEM, "no room for the world of rank %d", rank);
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the world of rank %d", rank);
     }
     sherdi_world_init(&self->world, &THREADS_OPS, rank, group->world_size, params->world);
     self->group = group;
@@ -251,7 +251,9 @@ static void devices_reach(const thread_group *group, int rank)
         if (lane->device->device_reach != NULL &&
             !lane->device->device_reach(lane, group->worlds[r]->backend)) {
             sherdi_log(SHERD_LOG_INFO, rank,
-                       "its device does not reach that of rank %d: copies go through the host", r);
+                       "the device of this rank has no direct access to that of rank %d: copies go "
+                       "through the host",
+                       r);
         }
     }
 }
@@ -262,14 +264,14 @@ static sherd_status group_create(int world_size, int owners, thread_group **out)
     sherd_status  status;
 
     if (group == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room for a group of %d threads", world_size);
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for a group of %d threads", world_size);
     }
     atomic_init(&group->owners, owners);
     (void)pthread_mutex_init(&group->lock, NULL);
     group->world_size = world_size;
     group->worlds     = calloc((size_t)world_size, sizeof(*group->worlds));
     status            = group->worlds == NULL
-                            ? sherdi_fail(SHERD_E_NOMEM, "no room for a group of %d threads", world_size)
+                            ? sherdi_fail(SHERD_E_NOMEM, "no memory for a group of %d threads", world_size)
                             : pages_create(sherdi_peers_shared_bytes(world_size), 1, &group->shared);
     if (status != SHERD_OK) {
         group_drop(group, owners);
@@ -309,8 +311,9 @@ static sherd_status threads_create(int world_size, const sherd_world_params *par
 
     SHERDI_TRY(group_create(world_size, 1, &group));
     made   = calloc((size_t)world_size, sizeof(*made));
-    status = made == NULL ? sherdi_fail(SHERD_E_NOMEM, "no room for a list of %d ranks", world_size)
-                          : ranks_create(group, params, made);
+    status = made == NULL
+                 ? sherdi_fail(SHERD_E_NOMEM, "no memory for a list of %d ranks", world_size)
+                 : ranks_create(group, params, made);
     if (status == SHERD_OK) {
         memcpy(worlds_out, made, (size_t)world_size * sizeof(sherd_world *));
     }

@@ -166,7 +166,8 @@ sherd_status sherdi_world_overlap(sherd_world *world)
     }
     error = sherdi_thread_start(&queue->thread, 0, queue_main, world);
     if (error != 0) {
-        return sherdi_fail(SHERD_E_NOMEM, "no thread for overlapped communication: %s",
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "cannot start the thread for overlapped communication: %s",
                            strerror(error));
     }
     queue->is_running = 1;
@@ -317,14 +318,12 @@ static sherd_status regroup_counted(sherd_world *world)
     SHERDI_TRY(world->ops->all_gather(world, &args));
     for (int r = 0; r < world->world_size; r++) {
         if (all[r] != mine) {
-            return sherdi_world_fail(
-                world, SHERD_E_STATE,
-                "rank %d has made %llu calls of the world and rank %d %llu: transport %s cannot "
-                "take "
-                "one back, so that a window can be dropped only where all ranks have acquired and "
-                "released the same units",
-                world->rank, (unsigned long long)mine, r, (unsigned long long)all[r],
-                world->ops->name);
+            return sherdi_world_fail(world, SHERD_E_STATE,
+                                     "rank %d has made %llu calls in its world and rank %d %llu, "
+                                     "and transport %s cannot take calls back; drop a window only "
+                                     "where all ranks have acquired and released the same units",
+                                     world->rank, (unsigned long long)mine, r,
+                                     (unsigned long long)all[r], world->ops->name);
         }
     }
     return SHERD_OK;

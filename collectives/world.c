@@ -18,18 +18,19 @@ sherd_status sherdi_world_rank_check(int rank, int world_size)
 {
     return world_size >= 1 && rank >= 0 && rank < world_size
                ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL, "rank %d of %d is not a rank of a world", rank,
-                             world_size);
+               : sherdi_fail(SHERD_E_INVAL,
+                             "rank %d of %d is not possible: ranks count from 0 and stay below the "
+                             "size of the world",
+                             rank, world_size);
 }
 
 sherd_status sherdi_world_check_process(const sherd_world *world)
 {
     return world->process == getpid()
                ? SHERD_OK
-               : sherdi_fail(
-                     SHERD_E_STATE,
-                     "this process was forked from the one that made the world, which alone "
-                     "may use it; start a program anew that needs one");
+               : sherdi_fail(SHERD_E_STATE,
+                             "this process was forked from the one that made the world, and cannot "
+                             "use it; start a new process (exec, spawn) and create a world there");
 }
 
 void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank, int world_size,

@@ -267,7 +267,7 @@ static void leave_early(int is_first)
         return;
     }
     barriers_fail_saying(world, says_rank(who));
-    CHECK_ERROR_SAYS("left");
+    CHECK_ERROR_SAYS("ended its part");
     sherd_world_destroy(world);
 }
 

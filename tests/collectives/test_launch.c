@@ -106,7 +106,7 @@ static void environment_of_mpiexec_is_believed_before_the_srun_of_its_daemons(vo
                                 "SLURM_NTASKS", "2", "SLURM_STEP_ID", "0"),
                            "SLURM_PROCID is set", "SLURM_JOB_NODELIST"); /* srun --mpi=pmi2 */
     environment_is_refused(LIST("PMI_RANK", "0", "PMI_SIZE", "2", "MASTER_ADDR", "h"),
-                           "mpiexec set part", "MASTER_PORT");
+                           "mpiexec has set only some", "MASTER_PORT");
     environment_gives_one_rank(LIST("PMI_RANK", "0", "PMI_SIZE", "1"));
 }
 

@@ -399,7 +399,7 @@ static void part_meets_with_its_second_secret(void)
 {
     CHECK_INT(0, setenv("SHERD_JOB_SECRET", "wrong", 1));
     CHECK_STATUS(SHERD_E_INVAL, world_try());
-    CHECK_ERROR_SAYS("job secret from SHERD_JOB_SECRET");
+    CHECK_ERROR_SAYS("(secret of rank 1: SHERD_JOB_SECRET)");
     CHECK_ERROR_SAYS("rank 1");
     CHECK_INT(0, setenv("SHERD_RANK", "7", 1)); /* would be out of the world */
     CHECK_INT(0, setenv("SHERD_WORLD_SIZE", "9", 1));
@@ -419,7 +419,7 @@ static void part_waits_in_vain(void)
     ranks_note_wait("a stranger looks");
     CHECK_STATUS(SHERD_E_PEER_LOST, world_try());
     CHECK_ERROR_SAYS("rank 1 of 2 did not come");
-    CHECK_ERROR_SAYS("1 callers with another secret");
+    CHECK_ERROR_SAYS("1 callers of another job");
     CHECK_ERROR_SAYS("SHERD_TIMEOUT");
 }
 
@@ -568,17 +568,17 @@ static void paths_that_can_be_no_socket_are_refused(void)
     fd = open(path, O_CREAT | O_WRONLY, 0600);
     CHECK(fd >= 0);
     (void)close(fd);
-    path_is_refused(path, "is a file and no socket");
+    path_is_refused(path, "it is a file, not a socket");
     path_in_scratch("plain/below", path, sizeof(path));
     path_is_refused(path, "Not a directory");
     path_in_scratch("folder", path, sizeof(path));
     CHECK_INT(0, mkdir(path, 0700));
-    path_is_refused(path, "is a folder and no socket");
+    path_is_refused(path, "it is a folder, not a socket");
     path_in_scratch("nowhere/meet", path, sizeof(path));
     path_is_refused(path, "No such file or directory");
     path_in_scratch("link", path, sizeof(path));
     CHECK_INT(0, symlink("/nonexistent/meet", path));
-    path_is_refused(path, "link to nothing");
+    path_is_refused(path, "link to a path that does not exist");
 }
 
 /* As somebody who may not. */

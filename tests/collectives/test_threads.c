@@ -101,7 +101,7 @@ static void leave_body(sherd_world *world, void *ctx)
     (void)ctx;
     CHECK_OK(sherd_world_barrier(world));
     if (sherd_world_rank(world) != 2) { /* rank 2 returns, and its world is destroyed */
-        barrier_fails_saying(world, "rank 2 left the world");
+        barrier_fails_saying(world, "rank 2 ended its part");
     }
 }
 

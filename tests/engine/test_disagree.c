@@ -216,7 +216,7 @@ static void evaluate_on_rank_0_alone_at_the_end(sherd_world *world, void *raw)
     if (sherd_world_rank(world) == 0) {
         status = sherd_unit_acquire(r.engine, r.units[1], SHERD_EVAL);
         CHECK_STATUS(SHERD_E_PEER_LOST, status);
-        CHECK_ERROR_SAYS("left the world");
+        CHECK_ERROR_SAYS("ended its part (sherd_world_destroy)");
     }
     rig_close(&r);
 }

@@ -317,7 +317,7 @@ static void lose_rank_1(sherd_world *world, void *raw)
     }
     CHECK_STATUS(SHERD_E_PEER_LOST, status);
     CHECK_ERROR_SAYS("rank 1");
-    CHECK_ERROR_SAYS(job->leaves ? "left the world" : "enough of it");
+    CHECK_ERROR_SAYS(job->leaves ? "ended its part" : "enough of it");
     CHECK(sherd_engine_fingerprint(r.engine, &fingerprint) != SHERD_OK);
     CHECK(sherd_step(r.engine, NULL) != SHERD_OK);
     CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_barrier(world));
