@@ -68,8 +68,8 @@ sherd_status sherdi_api_check(const void *given, sherdi_api_struct which)
     if (!size_is_known(shape, *size)) {
         return sherdi_fail(
             SHERD_E_INVAL,
-            "%s.struct_size is %zu: this library knows the struct with %zu bytes, and "
-            "older ones that end in one of its fields; use %s_init()",
+            "%s.struct_size is %zu, but this library knows the struct with %zu bytes (or shorter, "
+            "of an older version, ending with a field); initialise it with %s_init()",
             shape->name, *size, shape->bytes, shape->name);
     }
     return SHERD_OK;

@@ -56,8 +56,8 @@ static void flag_check(check *c, const char *key, int wanted, int otherwise)
 
     if (!c->is_wrong && (got != 0) != (wanted != 0)) {
         c->is_wrong = 1;
-        (void)snprintf(c->why, c->why_bytes, "%s is %s there, and it is not so in this model", key,
-                       got ? "true" : "false");
+        (void)snprintf(c->why, c->why_bytes, "%s is %s there and %s in this model", key,
+                       got ? "true" : "false", wanted ? "true" : "false");
     }
 }
 
@@ -126,8 +126,8 @@ const char *hf_config_check(const arch *model, const hf_constants *constants, co
     check        c    = {.root = root, .why = why, .why_bytes = why_bytes};
 
     if (!json_is_object(root)) {
-        (void)snprintf(why, why_bytes, "is no JSON object: %s",
-                       root == NULL ? error.text : "it is something else");
+        (void)snprintf(why, why_bytes, "is not a JSON object: %s",
+                       root == NULL ? error.text : "its JSON is of another kind");
         json_decref(root);
         return why;
     }

@@ -34,8 +34,7 @@ sherd_status sherdi_extents_lay_out(const sherdi_extent *extents, size_t num_ext
         in_file[i] = (sherdi_extent){at_bytes, extents[i].len_bytes};
         if (!sherdi_mul_fits(extents[i].len_bytes, slots, &all_bytes) ||
             !sherdi_add_fits(at_bytes, all_bytes, &at_bytes) || at_bytes > INT64_MAX) {
-            return sherdi_fail(SHERD_E_INVAL, "%zu extents are more than a file holds",
-                               num_extents);
+            return sherdi_fail(SHERD_E_INVAL, "%zu extents are too many for one file", num_extents);
         }
     }
     *end_out = at_bytes;

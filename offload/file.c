@@ -87,8 +87,8 @@ static sherd_status open_fail(const sherdi_stripe *stripe, const char *folder, i
     }
     if (error == ELOOP) {
         return sherdi_fail(SHERD_E_IO,
-                           "%s is a symbolic link, which no run makes and none follows; remove it, "
-                           "or name the file that it leads to",
+                           "%s is a symbolic link, which sherd does not follow; remove it, or name "
+                           "the file that it leads to",
                            stripe->path);
     }
     return sherdi_fail(SHERD_E_IO, "cannot open %s: %s", stripe->path,
@@ -374,7 +374,7 @@ static void stripe_close(sherdi_file *file, sherdi_stripe *stripe, int is_remove
         return;
     }
     if (is_removed && !file->is_scratch && unlink(stripe->path) != 0 && errno != ENOENT) {
-        sherdi_log(SHERD_LOG_WARN, file->queue->rank, "%s stays: %s", stripe->path,
+        sherdi_log(SHERD_LOG_WARN, file->queue->rank, "cannot remove %s: %s", stripe->path,
                    strerror_r(errno, buffer, sizeof(buffer)));
     }
     if (file->queue->ops->detach != NULL) {
@@ -505,7 +505,7 @@ sherd_status sherdi_folder_sync(const char *folder)
     int  error = folder_sync(folder);
 
     if (error != 0) {
-        return sherdi_fail(SHERD_E_IO, "folder %s did not reach the medium: %s", folder,
+        return sherdi_fail(SHERD_E_IO, "cannot sync folder %s to its drive: %s", folder,
                            strerror_r(error, buffer, sizeof(buffer)));
     }
     return SHERD_OK;
@@ -524,7 +524,7 @@ sherd_status sherdi_file_sync(sherdi_file *file)
             stripe->is_entered = error == 0;
         }
         if (error != 0) {
-            return sherdi_fail(SHERD_E_IO, "%s did not reach the medium: %s", stripe->path,
+            return sherdi_fail(SHERD_E_IO, "cannot sync %s to its drive: %s", stripe->path,
                                strerror_r(error, buffer, sizeof(buffer)));
         }
     }
@@ -552,8 +552,9 @@ sherd_status sherdi_file_trim(sherdi_file *file, size_t len_bytes)
         error = ftruncate(file->stripes[0].fd, (off_t)len_bytes) == 0 ? 0 : errno;
     } while (error == EINTR);
     if (error != 0) {
-        return sherdi_fail(SHERD_E_IO, "cannot cut %s to %zu bytes: %s", sherdi_file_path(file),
-                           len_bytes, strerror_r(error, buffer, sizeof(buffer)));
+        return sherdi_fail(SHERD_E_IO, "cannot truncate %s to %zu bytes: %s",
+                           sherdi_file_path(file), len_bytes,
+                           strerror_r(error, buffer, sizeof(buffer)));
     }
     return SHERD_OK;
 }

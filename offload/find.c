@@ -26,10 +26,11 @@ static sherd_status file_fail(const char *what, const char *path, int error)
 {
     char buffer[128];
 
-    return sherdi_fail(
-        SHERD_E_IO, "cannot %s %s: %s%s", what, path, strerror_r(error, buffer, sizeof(buffer)),
-        error == ENOENT && strcmp(what, "list") == 0 ? "; create it (mkdir -p) or name another"
-                                                     : "");
+    return sherdi_fail(SHERD_E_IO, "cannot %s %s: %s%s", what, path,
+                       strerror_r(error, buffer, sizeof(buffer)),
+                       error == ENOENT && strcmp(what, "list folder") == 0
+                           ? "; create it (mkdir -p) or name another"
+                           : "");
 }
 
 /* Returns how many bytes could be read. */
@@ -239,7 +240,7 @@ sherd_status sherdi_state_find(const char *folder, sherdi_state_found_fn fn, voi
     SHERDI_TRY(sherdi_checksum_check_built());
     count = scandir(folder, &entries, entry_is_ours, alphasort);
     if (count < 0) {
-        return file_fail("list", folder, errno);
+        return file_fail("list folder", folder, errno);
     }
     for (int i = 0; i < count; i++) {
         if (status == SHERD_OK) {

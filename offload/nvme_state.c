@@ -155,7 +155,7 @@ static void state_write_start(sherdi_tier *tier, size_t extent, void *memory, sh
 
 sherd_status sherdi_state_broken_fail(const sherdi_state_tier *self, sherd_status code)
 {
-    return sherdi_fail(code, "%s: a commit failed before, nothing more is written to it",
+    return sherdi_fail(code, "%s: an earlier commit failed, and nothing more is written to it",
                        sherdi_file_path(self->index));
 }
 
@@ -218,8 +218,8 @@ static void unlinked_tell(sherdi_state_tier *self)
         (!sherdi_file_is_linked(self->index) || !sherdi_state_sets_are_linked(&self->sets))) {
         self->is_unlinked_told = 1;
         sherdi_log(SHERD_LOG_WARN, self->id.rank,
-                   "%s was removed by somebody, or slots of it: its state will be gone with this "
-                   "process",
+                   "%s, or a file of its slots, was removed while in use: its state will be lost "
+                   "when this process ends",
                    sherdi_file_path(self->index));
     }
 }
@@ -346,7 +346,8 @@ static sherd_status previous_compare(sherdi_state_tier *self, unsigned char *mem
         if (checksum != before[i].checksum) {
             self->has_previous = 0;
             return sherdi_fail(
-                SHERD_E_STATE, "%s: generation %llu is written over in part (state %zu)",
+                SHERD_E_STATE,
+                "%s: cannot go back to generation %llu, a part of it was overwritten (state %zu)",
                 sherdi_file_path(self->index), (unsigned long long)(self->generation - 1), i);
         }
     }
@@ -426,9 +427,10 @@ static sherd_status state_rollback(sherdi_tier *tier)
 
     assert(self->in_flight == 0);
     if (!previous_is_there(self)) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "%s holds no generation before %llu, or it is written over",
-                           sherdi_file_path(self->index), (unsigned long long)self->generation);
+        return sherdi_fail(
+            SHERD_E_STATE,
+            "%s: there is no generation before %llu to go back to, or it was overwritten",
+            sherdi_file_path(self->index), (unsigned long long)self->generation);
     }
     SHERDI_TRY(previous_check(self));
     self->is_broken  = 1; /* until the head is erased, which the next rollback tries again */
@@ -592,8 +594,8 @@ static sherd_status header_load(sherdi_state_tier *self, const sherdi_tier_state
 
     SHERDI_TRY(front_move(self, 0));
     if (!sherdi_state_header_is_whole(header)) {
-        return sherdi_fail(SHERD_E_STATE, "%s has no whole header: it is no state file or damaged",
-                           path);
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s has no intact header: it is damaged, or not a state file", path);
     }
     SHERDI_TRY(state_lay_out(self, params, header->note_bytes));
     return sherdi_state_header_compare(header, params, &self->map, path);
@@ -618,7 +620,7 @@ static sherd_status records_load(sherdi_state_tier *self)
     const sherdi_state_heads found     = sherdi_state_heads_read(heads, usable, &self->id);
 
     if (found.live < 0 && found.is_damaged) {
-        return sherdi_fail(SHERD_E_STATE, "%s holds no generation that is whole",
+        return sherdi_fail(SHERD_E_STATE, "%s holds no generation that is intact",
                            sherdi_file_path(self->index));
     }
     if (found.live < 0) {
@@ -627,7 +629,7 @@ static sherd_status records_load(sherdi_state_tier *self)
     }
     if (found.is_damaged) {
         sherdi_log(SHERD_LOG_INFO, self->id.rank,
-                   "%s: one of two index records is not whole; generation %llu counts",
+                   "%s: one of its two index records is damaged; generation %llu is used",
                    sherdi_file_path(self->index), (unsigned long long)found.generation);
     }
     self->live         = found.live;

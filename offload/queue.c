@@ -243,7 +243,7 @@ static const char *error_advice(int error)
     case EFBIG:
         return "; raise the limit on the size of files (ulimit -f)";
     case IO_ENDED:
-        return "; somebody cut it short";
+        return "; it was shortened while in use";
     }
     return "";
 }
@@ -367,11 +367,11 @@ void sherdi_ioq_register(sherdi_ioq *queue, const struct iovec *memory, int coun
     }
     *pinned_bytes_out = queue->ops->pin(queue, memory, count);
     if (*pinned_bytes_out == 0) {
-        sherdi_log(
-            SHERD_LOG_INFO, queue->rank,
-            "%zu bytes of memory stay unregistered for transfers, which then cost more: %s%s",
-            wanted_bytes, strerror_r(errno, buffer, sizeof(buffer)),
-            errno == ENOMEM ? " (the limit on locked memory, ulimit -l)" : "");
+        sherdi_log(SHERD_LOG_INFO, queue->rank,
+                   "%zu bytes of memory could not be registered for transfers, which cost more "
+                   "without that: %s%s",
+                   wanted_bytes, strerror_r(errno, buffer, sizeof(buffer)),
+                   errno == ENOMEM ? " (the limit on locked memory, ulimit -l)" : "");
     }
 }
 

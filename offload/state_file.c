@@ -70,10 +70,10 @@ sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_e
 
     SHERDI_TRY(sherdi_extents_check(extents, num_extents));
     if (map.table_bytes == SIZE_MAX) {
-        return sherdi_fail(SHERD_E_INVAL, "%zu extents are more than a file holds", num_extents);
+        return sherdi_fail(SHERD_E_INVAL, "%zu extents are too many for one file", num_extents);
     }
     if (note_bytes > MOST_NOTE_BYTES) {
-        return sherdi_fail(SHERD_E_INVAL, "a note of %zu bytes; %zu are the most", note_bytes,
+        return sherdi_fail(SHERD_E_INVAL, "the note has %zu bytes; at most %zu fit", note_bytes,
                            MOST_NOTE_BYTES);
     }
     map.tail_bytes   = sherdi_state_tail_bytes(note_bytes);
@@ -147,14 +147,15 @@ static sherd_status folders_fill(const sherdi_tier_state_params *params, sherdi_
         size_t len_bytes;
 
         if (realpath(params->folders[i], path) == NULL) {
-            return sherdi_fail(SHERD_E_IO, "folder %s: %s", params->folders[i],
+            return sherdi_fail(SHERD_E_IO, "cannot resolve folder %s: %s", params->folders[i],
                                strerror_r(errno, buffer, sizeof(buffer)));
         }
         len_bytes = strlen(path) + 1;
         if (len_bytes > sizeof(out->folders) - used_bytes) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "the %d folders' names have more than %d bytes together",
-                               params->num_folders, SHERDI_STATE_FOLDER_BYTES);
+            return sherdi_fail(
+                SHERD_E_INVAL,
+                "the paths of the %d folders have more than %d bytes together; use shorter ones",
+                params->num_folders, SHERDI_STATE_FOLDER_BYTES);
         }
         memcpy(out->folders + used_bytes, path, len_bytes);
         used_bytes += len_bytes;
@@ -204,8 +205,8 @@ sherd_status sherdi_state_header_compare(const sherdi_state_header      *header,
     const sherdi_state_id *id = &params->id;
 
     if (header->version != SHERDI_STATE_FORMAT) {
-        return sherdi_fail(SHERD_E_STATE, "%s has format %u; this version reads %u", path,
-                           header->version, SHERDI_STATE_FORMAT);
+        return sherdi_fail(SHERD_E_STATE, "%s has format %u, and this version of sherd reads %u",
+                           path, header->version, SHERDI_STATE_FORMAT);
     }
     if (header->run != id->run || header->rank != id->rank ||
         header->world_size != id->world_size) {
@@ -214,8 +215,10 @@ sherd_status sherdi_state_header_compare(const sherdi_state_header      *header,
     }
     if (header->num_folders != (uint32_t)params->num_folders ||
         header->stripe_bytes != SHERDI_STRIPE_BYTES) {
-        return sherdi_fail(SHERD_E_STATE, "%s lies in %u folders, %d are given", path,
-                           header->num_folders, params->num_folders);
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s lies in %u folders, and nvme_path names %d; name the folders that "
+                           "it was written to",
+                           path, header->num_folders, params->num_folders);
     }
     if (header->layout != id->layout || header->num_extents != params->num_extents ||
         header->index_bytes != map->index_bytes || header->set_bytes != map->set_bytes ||

@@ -312,12 +312,11 @@ static sherd_status slots_check(const sherdi_state_tier *self, const sherdi_tier
     for (size_t i = 0; i < self->num_extents; i++) {
         if (slots[i].offset_bytes != self->in_file[i].offset_bytes ||
             slots[i].len_bytes != self->in_file[i].len_bytes) {
-            return sherdi_fail(
-                SHERD_E_NOTSUP,
-                "extent %zu was kept at byte %zu with %zu bytes, and here it lies at "
-                "%zu with %zu",
-                i, slots[i].offset_bytes, slots[i].len_bytes, self->in_file[i].offset_bytes,
-                self->in_file[i].len_bytes);
+            return sherdi_fail(SHERD_E_NOTSUP,
+                               "extent %zu was kept at byte %zu with %zu bytes, but lies at %zu "
+                               "with %zu in this layout; it can be taken over only as it was kept",
+                               i, slots[i].offset_bytes, slots[i].len_bytes,
+                               self->in_file[i].offset_bytes, self->in_file[i].len_bytes);
         }
     }
     return SHERD_OK;

@@ -127,7 +127,7 @@ static void names_remove(const sherdi_state_sets *sets, int set)
             (void)snprintf(path, sizeof(path), "%s/%s.%d", sets->folders[i], name, i);
         }
         if (unlink(path) != 0 && errno != ENOENT) {
-            sherdi_log(SHERD_LOG_WARN, sets->id.rank, "%s stays: %s", path,
+            sherdi_log(SHERD_LOG_WARN, sets->id.rank, "cannot remove %s: %s", path,
                        strerror_r(errno, buffer, sizeof(buffer)));
         }
     }
@@ -155,8 +155,9 @@ static sherd_status number_find(const sherdi_state_sets *sets, int *set_out)
     }
     if (set == SHERDI_STATE_SETS) {
         return sherdi_fail(SHERD_E_STATE,
-                           "the state of run %016llx in %s lies in %d sets of slots, which others "
-                           "have links to: remove the links, or copy it",
+                           "the state of run %016llx in %s has no free set of slots: links from "
+                           "elsewhere, such as checkpoints that keep state, hold all %d; remove "
+                           "some of these links, or replace them by copies",
                            (unsigned long long)sets->id.run, sets->folders[0], SHERDI_STATE_SETS);
     }
     *set_out = set;

@@ -114,7 +114,7 @@ sherd_status sherdi_ioq_threads_create(const sherdi_ioq_params *params, sherdi_m
         error = sherdi_thread_start(&self->threads[self->num_started], SHERDI_IOQ_STACK_BYTES,
                                     worker_main, self);
         if (error != 0) {
-            status = sherdi_fail(SHERD_E_NOMEM, "no thread %d of %d for transfers: %s",
+            status = sherdi_fail(SHERD_E_NOMEM, "cannot start thread %d of %d for transfers: %s",
                                  self->num_started, params->depth, strerror(error));
             threads_destroy(&self->queue);
             return status;

@@ -440,7 +440,7 @@ static sherd_status ring_open(uring_queue *self)
                            "memory, ulimit -l)");
     }
     if (error != 0) {
-        return sherdi_fail(SHERD_E_NOTSUP, "io_uring is not to be had: %s%s",
+        return sherdi_fail(SHERD_E_NOTSUP, "io_uring is not available: %s%s",
                            strerror_r(error, buffer, sizeof(buffer)),
                            error == EPERM ? " (see sysctl kernel.io_uring_disabled and the "
                                             "container's seccomp profile)"
@@ -450,7 +450,8 @@ static sherd_status ring_open(uring_queue *self)
     self->has_files = io_uring_register_files(&self->ring, none, FILE_SLOTS) == 0;
     self->wake      = eventfd(0, EFD_CLOEXEC);
     if (self->wake < 0) {
-        return sherdi_fail(SHERD_E_IO, "no descriptor to wake the transfer thread: %s",
+        return sherdi_fail(SHERD_E_IO,
+                           "cannot create the descriptor that wakes the transfer thread: %s",
                            strerror_r(errno, buffer, sizeof(buffer)));
     }
     return SHERD_OK;
@@ -471,7 +472,8 @@ static sherd_status ring_start(uring_queue *self)
     SHERDI_TRY(ring_open(self));
     error = sherdi_thread_start(&self->thread, SHERDI_IOQ_STACK_BYTES, ring_main, self);
     if (error != 0) {
-        return sherdi_fail(SHERD_E_NOMEM, "no thread for transfers: %s", strerror(error));
+        return sherdi_fail(SHERD_E_NOMEM, "cannot start the thread for transfers: %s",
+                           strerror(error));
     }
     self->has_thread = 1;
     return SHERD_OK;

@@ -81,9 +81,9 @@ static int range_check(planning_maker *maker, const char *name, const json_t *ra
             begin, end, data_bytes);
     }
     if (__builtin_mul_overflow(elems, dtype->bits, &bits) || (bits + 7) / 8 != end - begin) {
-        return planning_maker_fail(maker,
-                                   "%s are %zu bytes apart, which %zu elements of %s are not",
-                                   where, end - begin, elems, dtype->name);
+        return planning_maker_fail(
+            maker, "%s are %zu bytes apart, which is not the size of %zu elements of %s", where,
+            end - begin, elems, dtype->name);
     }
     return 0;
 }

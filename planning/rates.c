@@ -70,11 +70,27 @@ static int rate_find(const char *name, size_t len)
     return -1;
 }
 
+#define NAMES_BYTES 128
+
+/* Writes the names of the rates, "flops, wire, ...". Returns `out`. */
+static const char *names_list(char out[NAMES_BYTES])
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (int i = 0; i < PLANNING_RATES && used < NAMES_BYTES; i++) {
+        used +=
+            (size_t)snprintf(out + used, NAMES_BYTES - used, "%s%s", i == 0 ? "" : ", ", NAMES[i]);
+    }
+    return out;
+}
+
 static int rates_take(const char *path, const char *backend, const json_t *root,
                       planning_rates *rates, char *why, size_t why_bytes)
 {
     const json_t *measured = json_object_get(root, "backend");
     int           found    = 0;
+    char          names[NAMES_BYTES];
 
     if (json_is_string(measured) && strcmp(json_string_value(measured), backend) != 0) {
         (void)snprintf(why, why_bytes, "%s has rates of the backend %s, and this plan is for %s",
@@ -91,8 +107,8 @@ static int rates_take(const char *path, const char *backend, const json_t *root,
         if (!json_is_number(value) || !(json_number_value(value) >= LEAST_RATE) ||
             json_number_value(value) > MOST_RATE) {
             (void)snprintf(why, why_bytes,
-                           "%s: \"%s\" has to be a number, a second, from 1e-3 to 1e24", path,
-                           NAMES[i]);
+                           "%s: \"%s\" has to be a rate per second, a number from 1e-3 to 1e24",
+                           path, NAMES[i]);
             return -1;
         }
         rates->values[i]  = json_number_value(value);
@@ -101,9 +117,8 @@ static int rates_take(const char *path, const char *backend, const json_t *root,
     }
     if (!found) {
         (void)snprintf(why, why_bytes,
-                       "%s has none of the rates flops, wire, down, up, nvme_read, nvme_write, "
-                       "device, host, products; sherd bench --out FILE writes such a file",
-                       path);
+                       "%s has none of the rates %s; sherd bench --out FILE writes such a file",
+                       path, names_list(names));
         return -1;
     }
     return 0;
@@ -161,6 +176,8 @@ static double number_parse(const char *text, size_t len)
 
 int planning_rates_set(const char *text, planning_rates *rates, char *why, size_t why_bytes)
 {
+    char names[NAMES_BYTES];
+
     while (*text != '\0') {
         size_t      len    = strcspn(text, ",");
         const char *equals = memchr(text, '=', len);
@@ -170,9 +187,10 @@ int planning_rates_set(const char *text, planning_rates *rates, char *why, size_
 
         if (rate < 0 || value == 0) {
             (void)snprintf(why, why_bytes,
-                           "'%.*s' is no rate; NAME=VALUE, a second, with flops, wire, down, up, "
-                           "nvme_read, nvme_write, device or host, for example wire=50e9,up=25G",
-                           (int)len, text);
+                           "'%.*s' is not a rate; give NAME=VALUE, a value per second, where NAME "
+                           "is one of %s, "
+                           "for example wire=50e9,up=25G",
+                           (int)len, text, names_list(names));
             return -1;
         }
         rates->values[rate]  = value;

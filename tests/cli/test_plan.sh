@@ -315,7 +315,7 @@ run 2 --device-memory 80G --backend cpu
 says err "give --host-memory"
 run 2 --backend tpu
 run 2 --rate speed=1
-says err "'speed=1' is no rate"
+says err "'speed=1' is not a rate"
 run 2 --world 0
 run 2 --world 4 --rank 4
 says err "--rank is 4"

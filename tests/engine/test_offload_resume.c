@@ -399,7 +399,7 @@ static void fewer_folders_are_an_error_that_says_so(void)
     CHECK_OK(sherd_world_self(&world));
     session_open(&other, world, &r);
     CHECK_STATUS(SHERD_E_STATE, sherd_engine_seal(r.engine));
-    CHECK_ERROR_SAYS("lies in 2 folders, 1 are given");
+    CHECK_ERROR_SAYS("lies in 2 folders, and nvme_path names 1");
     rig_close(&r);
     sherd_world_destroy(world);
     expect_untouched(&before);

@@ -139,7 +139,7 @@ static void a_config_that_was_written_is_of_its_model_alone(void)
                              "\"tie_word_embeddings\": false", "tie_word_embeddings");
         check_config_refused(&model, text, "\"model_type\"", "\"model_type\": \"bert\", \"x\"",
                              "model_type");
-        check_config_refused(&model, text, "{", "[{", "no JSON object");
+        check_config_refused(&model, text, "{", "[{", "not a JSON object");
     }
 }
 

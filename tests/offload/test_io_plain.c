@@ -454,7 +454,7 @@ static void folder_that_is_not_there_is_not_synced(void)
     rig_begin(SHERDI_IOQ_THREADS);
     CHECK_OK(sherdi_folder_sync(rig_folder("f0")));
     CHECK_STATUS(SHERD_E_IO, sherdi_folder_sync("/nowhere/at/all"));
-    CHECK_ERROR_SAYS("folder /nowhere/at/all did not reach the medium: No such file");
+    CHECK_ERROR_SAYS("cannot sync folder /nowhere/at/all to its drive: No such file");
     rig_end();
 }
 

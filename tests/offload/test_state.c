@@ -98,7 +98,7 @@ static void state_with_a_damaged_index_falls_back_or_is_refused(void)
     CHECK_INT(3, got[0] + got[1]);
     file_flip(rig_state_path(), TABLES_AT + 8, 1); /* and the table of the other one */
     CHECK_INT(0, state_probe(queue));
-    CHECK_ERROR_SAYS("holds no generation that is whole");
+    CHECK_ERROR_SAYS("holds no generation that is intact");
     CHECK_OK(sherdi_state_remove(rig_state_path()));
     sherdi_ioq_destroy(queue);
 }
@@ -301,7 +301,7 @@ static void state_in_other_folders_is_refused(void)
     state_make(queue, 2);
     params.num_folders = 1;
     CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
-    CHECK_ERROR_SAYS("lies in 2 folders, 1 are given");
+    CHECK_ERROR_SAYS("lies in 2 folders, and nvme_path names 1");
     params.num_folders = 3;
     CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
     CHECK_OK(sherdi_state_remove(rig_state_path()));
@@ -476,7 +476,7 @@ static void state_files_are_listed_in_order_of_name(void)
     CHECK_STATUS(SHERD_E_AGAIN, sherdi_state_find(folder, list_add, &stopped));
     CHECK_INT(2, stopped.count);
     CHECK_STATUS(SHERD_E_IO, sherdi_state_find("/there/is/no/such", list_add, &stopped));
-    CHECK_ERROR_SAYS("cannot list /there/is/no/such");
+    CHECK_ERROR_SAYS("cannot list folder /there/is/no/such");
 
     list = list_of(folder);
     for (size_t i = 0; i < list->count; i++) {
@@ -588,10 +588,10 @@ static void state_commit_that_fails_ends_the_writing_until_it_is_abandoned(void)
         CHECK_INT(1, fault_hits());
         fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
         CHECK_STATUS(SHERD_E_STATE, rig_try_commit(tier, 2));
-        CHECK_ERROR_SAYS("a commit failed before");
+        CHECK_ERROR_SAYS("an earlier commit failed");
         CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
         CHECK_STATUS(SHERD_E_IO, rig_try_put(tier, 1, 3));
-        CHECK_ERROR_SAYS("a commit failed before");
+        CHECK_ERROR_SAYS("an earlier commit failed");
         rig_expect_generation(tier, 1, 1);
         rig_expect_all(tier, 2); /* still what was written last */
         fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1);

@@ -41,12 +41,12 @@ static void extents_that_no_file_holds_are_refused(void)
     rig_begin(SHERDI_IOQ_THREADS);
     queue = rig_queue(CHUNK, DEPTH);
     CHECK_STATUS(SHERD_E_INVAL, rig_tier_open(&sherdi_tier_nvme, queue, 1, LONG, 3, &tier));
-    CHECK_ERROR_SAYS("more than a file holds");
+    CHECK_ERROR_SAYS("too many for one file");
     params             = rig_state_params(1);
     params.extents     = LONG;
     params.num_extents = 3;
     CHECK_STATUS(SHERD_E_INVAL, sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
-    CHECK_ERROR_SAYS("more than a file holds");
+    CHECK_ERROR_SAYS("too many for one file");
     CHECK(sherdi_tier_state_commit_bytes(SIZE_MAX, 0) == SIZE_MAX);
     CHECK_INT(0, rig_folder_count(rig_folder("f0")));
     sherdi_ioq_destroy(queue);
@@ -250,7 +250,7 @@ static void state_rollback_of_another_process_is_compared(void)
     tier = rig_state_open(queue, 1);
     CHECK(sherdi_tier_state_has_previous(tier)); /* as far as the index knows */
     CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
-    CHECK_ERROR_SAYS("generation 1 is written over in part (state 3)");
+    CHECK_ERROR_SAYS("cannot go back to generation 1, a part of it was overwritten (state 3)");
     CHECK(!sherdi_tier_state_has_previous(tier));
     rig_expect_generation(tier, 2, 2);
     rig_expect_all(tier, 2);

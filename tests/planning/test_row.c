@@ -551,7 +551,7 @@ static void rates_of_nonsense_are_refused(void)
     planning_rates_assume("cpu", &rates);
     for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
         CHECK_INT(-1, planning_rates_set(WRONG[i], &rates, why, sizeof(why)));
-        CHECK(strstr(why, "is no rate") != NULL);
+        CHECK(strstr(why, "is not a rate") != NULL);
     }
 }
 
