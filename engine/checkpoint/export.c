@@ -60,8 +60,8 @@ sherd_status sherdi_weights_check_phase(const sherd_engine *engine)
 {
     return engine->phase != SHERDI_PHASE_OPEN
                ? SHERD_OK
-               : sherdi_fail(SHERD_E_STATE,
-                             "weights are exported and imported after sherd_engine_seal");
+               : sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal "
+                                            "before weights are exported or imported");
 }
 
 /* ---- the calls ---- */
@@ -72,7 +72,7 @@ static sherd_status params_read(const sherd_export_params *params, sherd_export_
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EXPORT_PARAMS, out));
     return sherd_dtype_bytes(out->dtype) != 0
                ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL, "sherd_export_params.dtype is %d, which is no type",
+               : sherdi_fail(SHERD_E_INVAL, "sherd_export_params.dtype is %d, which is not a type",
                              (int)out->dtype);
 }
 
@@ -80,15 +80,15 @@ static sherd_status kind_check(const sherd_tensor_map *map, int is_raw)
 {
     if (is_raw && map->data_dtype != NULL) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "tensor %s: data of the caller's go into safetensors; a file of another "
-                           "format has one type",
+                           "tensor %s: data of your own can be written to safetensors only; a file "
+                           "of another format has one type for all",
                            map->name);
     }
     return is_raw || map->param != NULL || map->data_dtype != NULL
                ? SHERD_OK
                : sherdi_fail(SHERD_E_INVAL,
-                             "a tensor without a parameter is for files of other formats than "
-                             "safetensors");
+                             "a tensor of a safetensors file needs a parameter or data; without "
+                             "either it is for files of other formats only");
 }
 
 /* Checks what a rank can check by itself, before the ranks agree. If it returns OK, the maps are open. */

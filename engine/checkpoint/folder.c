@@ -66,12 +66,11 @@ sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag)
     if (lstat(path, &at) != 0) {
         return io_fail("open the checkpoint", path);
     }
-    return S_ISDIR(at.st_mode)
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_IO,
-                             "%s is no folder; a symbolic link is not followed, name the folder "
-                             "that it leads to",
-                             path);
+    return S_ISDIR(at.st_mode) ? SHERD_OK
+                               : sherdi_fail(SHERD_E_IO,
+                                             "%s is not a folder; a symbolic link is not followed, "
+                                             "so name the folder that it leads to",
+                                             path);
 }
 
 /* ------------------------------------------------------------------- clearing -- */
@@ -272,8 +271,8 @@ sherd_status sherdi_checkpoint_get(sherdi_mem *mem, const char *path, size_t mos
     if (fstat(fd, &at) != 0) {
         status = io_fail("look at", path);
     } else if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size > most_bytes) {
-        status =
-            sherdi_fail(SHERD_E_IO, "%s is no file, or longer than %zu bytes", path, most_bytes);
+        status = sherdi_fail(SHERD_E_IO, "%s is not a file, or is longer than %zu bytes", path,
+                             most_bytes);
     } else {
         data   = sherdi_alloc(mem, SHERDI_MEM_CONTROL, (size_t)at.st_size + 1);
         status = data == NULL ? SHERD_E_NOMEM : all_read(fd, path, data, (size_t)at.st_size);
@@ -359,10 +358,9 @@ sherd_status sherdi_checkpoint_latest(const char *dir, char tag_out[SHERDI_CHECK
             return SHERD_OK;
         }
     }
-    return sherdi_fail(SHERD_E_INVAL,
-                       "%s is damaged: it is not what its checksum says; name the checkpoint that "
-                       "is to be loaded",
-                       path);
+    return sherdi_fail(
+        SHERD_E_INVAL,
+        "%s is damaged: its checksum is wrong; name the checkpoint that is to be loaded", path);
 }
 
 /* --------------------------------------------------------------- finish, remove -- */

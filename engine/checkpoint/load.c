@@ -58,8 +58,8 @@ static sherd_status shape_refuse(const load *l, const sherdi_manifest_param *sav
     sherdi_fit_shape_text(saved->ndim, saved->shape, was, sizeof(was));
     sherdi_fit_shape_text(param->ndim, param->shape, is, sizeof(is));
     return sherdi_fail(SHERD_E_INVAL,
-                       "%s/%s: parameter %s has the shape %s there and %s here; it is another "
-                       "model's, or name the parameter in may_miss and may_be_extra",
+                       "%s/%s: parameter %s has the shape %s there and %s here; load a checkpoint "
+                       "of this model, or name the parameter in may_miss and may_be_extra",
                        l->dir, l->tag, param->name, was, is);
 }
 
@@ -93,8 +93,8 @@ static sherd_status param_match(load *l, size_t p)
     l->is_whole = 0;
     return may_miss ? SHERD_OK
                     : sherdi_fail(SHERD_E_INVAL,
-                                  "%s/%s has no parameter %s; it is another model's, or name the "
-                                  "parameter in may_miss and fill it",
+                                  "%s/%s has no parameter %s; load a checkpoint of this model, or "
+                                  "name the parameter in may_miss and fill it",
                                   l->dir, l->tag, param->name);
 }
 
@@ -120,8 +120,8 @@ static sherd_status extra_check(load *l)
         if (!is_taken && !sherdi_fit_is_allowed(l->params.may_be_extra, l->params.num_may_be_extra,
                                                 m->params[e].name)) {
             return sherdi_fail(SHERD_E_INVAL,
-                               "%s/%s has parameter %s, which this model has not; it is another "
-                               "model's, or name the parameter in may_be_extra",
+                               "%s/%s has parameter %s, which this model has not; load a "
+                               "checkpoint of this model, or name the parameter in may_be_extra",
                                l->dir, l->tag, m->params[e].name);
         }
     }
@@ -193,11 +193,11 @@ static sherd_status param_state_match(load *l, size_t p)
     optimizer = sherdi_param_segment(l->engine->plan, p)->optimizer;
     was       = sherdi_manifest_optimizer_of(m, saved);
     if (optimizer != NULL && !state_fits(was->name, optimizer)) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "%s/%s: parameter %s was updated by %s there, and is by %s here; load "
-                           "the weights alone (weights_only), or give its group that optimizer",
-                           l->dir, l->tag, param->name, was->name,
-                           sherdi_optimizer_name(optimizer));
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "%s/%s: parameter %s was updated by %s there, and is updated by %s here; load the "
+            "weights alone (weights_only), or give its group that optimizer",
+            l->dir, l->tag, param->name, was->name, sherdi_optimizer_name(optimizer));
     }
     l->is_whole = l->is_whole && param->is_frozen == m->params[saved].is_frozen;
     return SHERD_OK;
@@ -262,8 +262,8 @@ static void losses_warn(const load *l)
     for (size_t o = 0; o < l->engine->plan->num_optimizers && l->engine->rank == 0; o++) {
         if (losses_print(l, o, text, sizeof(text)) > 0) {
             sherdi_log(SHERD_LOG_WARN, l->engine->rank,
-                       "%s/%s: what is loaded is rounded (%s): the run does not go on with the "
-                       "bits that it had (sherd.master_encoding, sherd.moment_encoding)",
+                       "%s/%s: the state is rounded while it is loaded (%s), so the run does not "
+                       "continue with the same bits (sherd.master_encoding, sherd.moment_encoding)",
                        l->dir, l->tag, text);
         }
     }

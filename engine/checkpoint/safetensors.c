@@ -150,12 +150,11 @@ static sherd_status range_read(const header *h, const sherdi_json_node *node, sh
     }
     if (!sherdi_mul_fits(tensor->elems, DTYPES[tensor->dtype].bytes, &bytes) ||
         bytes != tensor->end - tensor->begin) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "%s: tensor %.*s: its data_offsets are %zu bytes apart, which %zu elements "
-            "of %s are not",
-            h->file.label, NAME_SHOWN, tensor->name, tensor->end - tensor->begin, tensor->elems,
-            DTYPES[tensor->dtype].name);
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s: tensor %.*s: its data_offsets are %zu bytes apart, which is not "
+                           "the size of %zu elements of %s",
+                           h->file.label, NAME_SHOWN, tensor->name, tensor->end - tensor->begin,
+                           tensor->elems, DTYPES[tensor->dtype].name);
     }
     return SHERD_OK;
 }

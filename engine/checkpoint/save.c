@@ -40,8 +40,8 @@ static sherd_status optimizer_tell(sherdi_manifest *m, const sherdi_optimizer *o
 
         if (part < 0 && m->num_parts == SHERDI_CHECKPOINT_PARTS) {
             return sherdi_fail(SHERD_E_NOTSUP,
-                               "the optimizers of the groups have more than %d parts of a state "
-                               "together, which no checkpoint holds; use fewer of them",
+                               "the optimizers of the groups have more than %d kinds of state "
+                               "together, more than a checkpoint can hold; use fewer optimizers",
                                SHERDI_CHECKPOINT_PARTS);
         }
         if (part < 0) {
@@ -199,8 +199,8 @@ static void old_remove(const sherdi_save *save)
     for (size_t i = 0; i + keep < count; i++) {
         if (strcmp(all[i].tag, save->tag) != 0 &&
             sherdi_checkpoint_remove(save->dir, all[i].tag) != SHERD_OK) {
-            sherdi_log(SHERD_LOG_WARN, save->engine->rank, "an old checkpoint stays: %s",
-                       sherd_last_error());
+            sherdi_log(SHERD_LOG_WARN, save->engine->rank,
+                       "an old checkpoint could not be removed: %s", sherd_last_error());
         }
     }
     sherdi_free(all);
@@ -231,7 +231,9 @@ static sherd_status exchange(sherdi_save *save, sherd_status own)
         }
         if (save->all[r].arguments != save->all[0].arguments) {
             return sherdi_fail(SHERD_E_INVAL,
-                               "rank %d saves to another folder, or otherwise, than rank 0", r);
+                               "rank %d saves to another folder or tag, or in another way, than "
+                               "rank 0; all ranks must save the same",
+                               r);
         }
     }
     return SHERD_OK;
@@ -259,8 +261,8 @@ static sherd_status folder_share(sherdi_save *save)
                                    engine->rank == 0 ? sherdi_checkpoint_mark(path) : SHERD_OK));
     if (!sherdi_checkpoint_has(path)) {
         status = sherdi_fail(SHERD_E_IO,
-                             "rank %d does not see what rank 0 makes in %s: all hosts must share "
-                             "the folder of checkpoints; give one that they do",
+                             "rank %d does not see what rank 0 writes to %s: all hosts must share "
+                             "the folder of checkpoints; name a folder that they share",
                              engine->rank, save->dir);
     }
     status = sherdi_agree_status(engine->world, status);

@@ -371,7 +371,8 @@ void sherdi_save_thread_start(sherdi_save *save)
     } else if (sherdi_thread_start(&save->thread, 0, thread_run, save) == 0) {
         save->has_thread = 1;
     } else {
-        save->thread_status = sherdi_fail(SHERD_E_NOMEM, "no thread for an asynchronous save");
+        save->thread_status =
+            sherdi_fail(SHERD_E_NOMEM, "cannot start the thread of an asynchronous save");
         (void)snprintf(save->thread_text, sizeof(save->thread_text), "%s", sherd_last_error());
         atomic_store(&save->is_over, 1);
     }

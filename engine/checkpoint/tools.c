@@ -241,7 +241,7 @@ sherd_status sherd_checkpoint_param_at(const sherd_checkpoint *checkpoint, size_
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_CHECKPOINT_PARAM));
     m = sherdi_reader_manifest(checkpoint->reader);
     if (index >= m->num_params) {
-        return sherdi_fail(SHERD_E_INVAL, "%s/%s has %zu parameters, and number %zu is none",
+        return sherdi_fail(SHERD_E_INVAL, "%s/%s has %zu parameters; there is no number %zu",
                            checkpoint->dir, checkpoint->info.tag, m->num_params, index);
     }
     from = &m->params[index];

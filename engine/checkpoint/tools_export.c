@@ -64,7 +64,7 @@ sherd_status sherd_checkpoint_export(sherd_checkpoint *checkpoint, const char *p
     sherd_export_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EXPORT_PARAMS, &given));
     if (sherd_dtype_bytes(given.dtype) == 0) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_export_params.dtype is %d, which is no type",
+        return sherdi_fail(SHERD_E_INVAL, "sherd_export_params.dtype is %d, which is not a type",
                            (int)given.dtype);
     }
     model = (sherdi_weights_model){.ctx        = checkpoint,

@@ -131,8 +131,9 @@ static sherd_status model_take(making *m, const sherd_checkpoint_param *given, s
         }
         if (param.is_frozen) {
             return sherdi_fail(SHERD_E_INVAL,
-                               "sherd_checkpoint_import: parameter %s is frozen; a checkpoint of "
-                               "weights says of none that it is, and loads into models whose are",
+                               "sherd_checkpoint_import: parameter %s is marked as frozen; leave "
+                               "is_frozen 0: a checkpoint of weights does not store it, and loads "
+                               "into models that freeze parameters all the same",
                                param.name == NULL ? "" : param.name);
         }
         SHERDI_TRY(param_add(m, param.name, param.ndim, param.shape));

@@ -41,7 +41,8 @@ static sherd_status shape_check(const sherd_tensor_map *map)
                            map->name, map->ndim, SHERD_MAX_NDIM);
     }
     if (map->is_transposed && map->ndim != 2) {
-        return sherdi_fail(SHERD_E_INVAL, "tensor %s: of %d dimensions nothing is transposed",
+        return sherdi_fail(SHERD_E_INVAL,
+                           "tensor %s has %d dimensions; only one with 2 can be transposed",
                            map->name, map->ndim);
     }
     for (int i = 0; i < map->ndim; i++) {
@@ -67,13 +68,13 @@ static sherd_status data_check(const sherd_tensor_map *map)
                            map->name, map->data_dtype);
     }
     if (map->data == NULL && sherdi_weights_map_elems(map) > 0) {
-        return sherdi_fail(SHERD_E_INVAL, "tensor %s: data is NULL, and it has %zu elements",
+        return sherdi_fail(SHERD_E_INVAL, "tensor %s: data is NULL, but it has %zu elements",
                            map->name, sherdi_weights_map_elems(map));
     }
     if (map->param != NULL || map->first_elem != 0 || map->is_transposed) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "tensor %s: its elements are in data as a whole and in their order, or "
-                           "in a parameter",
+                           "tensor %s: its elements come from data, whole and in order, or from a "
+                           "parameter, not from both",
                            map->name);
     }
     return SHERD_OK;

@@ -227,13 +227,13 @@ sherd_status sherdi_weights_range_check(const sherdi_weights_range *range)
         if (map->value != NULL && strcmp(map->value, SHERD_MASTER) != 0) {
             return sherdi_fail(SHERD_E_STATE,
                                "tensor %s is for %s of parameter %s: before the first acquire only "
-                               "weights are imported",
+                               "weights can be imported; import state after it",
                                map->name, map->value, map->param);
         }
         if (given[i].is_there != given[range->begin].is_there) {
             return sherdi_fail(SHERD_E_INVAL,
-                               "of parameter %s the file has only a part: tensor %s is missing, or "
-                               "the others are",
+                               "the file has only a part of parameter %s: tensor %s is missing, or "
+                               "the other tensors are",
                                map->param, map->name);
         }
     }

@@ -106,7 +106,8 @@ static sherd_status path_take(writer *x, const char *path)
         return SHERD_OK;
     }
     if (slash != NULL && slash[1] == '\0') {
-        return sherdi_fail(SHERD_E_INVAL, "%s is the path of a folder, and one file is written",
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s is the path of a folder, but one file is written; name the file",
                            path);
     }
     if (strlen(slash == NULL ? path : slash + 1) > NAME_MAX - sizeof("..partial")) {
@@ -451,7 +452,7 @@ static sherd_status entry_remove(const writer *x, const char *name)
     path_of(x, name, 0, path);
     return unlink(path) == 0 || errno == ENOENT
                ? SHERD_OK
-               : sherdi_fail(SHERD_E_IO, "%s of an earlier export cannot be removed: %s", path,
+               : sherdi_fail(SHERD_E_IO, "cannot remove %s of an earlier export: %s", path,
                              strerror(errno));
 }
 

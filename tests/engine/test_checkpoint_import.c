@@ -262,7 +262,7 @@ static void what_does_not_fit_is_told(void)
     refused(&n, 2, "w", "tensor base.a is [20, 30] in the file, and [30, 20] in this model");
     names_make(&n);
     n.maps[0].value = "exp_avg";
-    refused(&n, 2, "w", "only weights are imported");
+    refused(&n, 2, "w", "only weights can be imported");
     names_make(&n);
     n.model[1].is_frozen = 1;
     refused(&n, 2, "w", "parameter b is frozen");

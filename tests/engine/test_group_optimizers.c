@@ -476,7 +476,7 @@ static void rank_load_changed(sherd_world *world, void *ctx)
     model_declare_as(&r, "adam");
     CHECK_OK(sherd_engine_seal(r.engine));
     CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r.engine, ctx, "t", NULL));
-    CHECK_ERROR_SAYS("parameter p2 was updated by Lamb there, and is by AdamW here");
+    CHECK_ERROR_SAYS("parameter p2 was updated by Lamb there, and is updated by AdamW here");
     sherd_load_params_init(&params);
     params.weights_only = 1;
     CHECK_OK(sherd_checkpoint_load(r.engine, ctx, "t", &params));

@@ -444,7 +444,7 @@ static void maps_have_to_fit_the_model(void)
     check_map_refused(map, "it has 9 dimensions");
     map.ndim          = 1;
     map.is_transposed = 1;
-    check_map_refused(map, "nothing is transposed");
+    check_map_refused(map, "only one with 2 can be transposed");
     map             = map_of("t", "w", 0, 1, 1);
     map.struct_size = 3;
     check_map_refused(map, "sherd_tensor_map.struct_size is 3");
