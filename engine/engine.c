@@ -56,8 +56,8 @@ sherd_status sherdi_engine_check_process(const sherd_engine *engine)
                ? SHERD_OK
                : sherdi_fail(
                      SHERD_E_STATE,
-                     "this process was forked from the one that made the engine, which alone "
-                     "may use it; start a program anew that needs one");
+                     "this process was forked from the one that made the engine, and cannot use "
+                     "it; start a new process (exec, spawn) and create an engine there");
 }
 
 sherd_status sherdi_engine_check_alive(const sherd_engine *engine)
@@ -69,12 +69,12 @@ sherd_status sherdi_engine_check_alive(const sherd_engine *engine)
     if (engine->failure.status != SHERD_OK) {
         return sherdi_fail(
             SHERD_E_STATE,
-            "the engine was lost in the middle of an update or a write; %s; the cause was: %s",
+            "the engine cannot go on: it failed in the middle of an update or a write; %s; the "
+            "cause was: %s",
             engine->plan != NULL && !engine->failure.is_final &&
                     sherdi_plan_has_generations(engine->plan)
-                ? "sherd_step_undo goes back to the step before, else it can only be "
-                  "destroyed"
-                : "it can only be destroyed",
+                ? "call sherd_step_undo to go back to the step before, or destroy the engine"
+                : "destroy it and load a checkpoint into a new engine",
             engine->failure.text);
     }
     return SHERD_OK;
@@ -106,8 +106,8 @@ static sherd_status open_check(const sherd_engine *engine, const char *what)
     SHERDI_TRY(sherdi_engine_check_alive(engine));
     if (engine->phase != SHERDI_PHASE_OPEN) {
         return sherdi_fail(SHERD_E_STATE,
-                           "%s comes before sherd_engine_seal, and this engine is "
-                           "sealed",
+                           "%s: the engine is sealed already; everything is declared before "
+                           "sherd_engine_seal, which is called once",
                            what);
     }
     return SHERD_OK;
@@ -116,10 +116,11 @@ static sherd_status open_check(const sherd_engine *engine, const char *what)
 sherd_status sherdi_engine_check_boundary(const sherd_engine *engine, const char *call)
 {
     if (engine->phase == SHERDI_PHASE_OPEN || engine->phase == SHERDI_PHASE_PREPARED) {
-        return sherdi_fail(SHERD_E_STATE, "%s: the engine is %s", call,
-                           engine->phase == SHERDI_PHASE_OPEN
-                               ? "not sealed; call sherd_engine_seal first"
-                               : "between sherd_step_prepare and its end; apply or discard first");
+        return sherdi_fail(
+            SHERD_E_STATE, "%s: %s", call,
+            engine->phase == SHERDI_PHASE_OPEN
+                ? "the engine is not sealed; call sherd_engine_seal first"
+                : "a step is prepared; call sherd_step_apply or sherd_step_discard first");
     }
     for (size_t u = 0; u < engine->plan->num_units; u++) {
         if (sherdi_unit_of(engine, (int)u)->held > 0) {
@@ -128,10 +129,11 @@ sherd_status sherdi_engine_check_boundary(const sherd_engine *engine, const char
         }
     }
     if (engine->window.micro_seen > 0 || engine->window.has_backward) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "%s: a window is open, with %d micro-batches; call it behind the step "
-                           "that ends the window, or drop the window with sherd_step_discard",
-                           call, engine->window.micro_seen);
+        return sherdi_fail(
+            SHERD_E_STATE,
+            "%s: the window is not over, it has %d micro-batches so far; call it after the "
+            "sherd_step that ends the window, or drop the window with sherd_step_discard",
+            call, engine->window.micro_seen);
     }
     return SHERD_OK;
 }
@@ -333,8 +335,9 @@ sherd_status sherd_engine_describe_run(sherd_engine *engine, const char *text)
     SHERDI_TRY(sherdi_api_need(text != NULL, "sherd_engine_describe_run", "text"));
     if (strlen(text) >= sizeof(engine->identity.run_text)) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_engine_describe_run wants a text of at most %zu bytes",
-                           sizeof(engine->identity.run_text) - 1);
+                           "sherd_engine_describe_run: the text has %zu bytes, and at most %zu are "
+                           "kept; shorten it",
+                           strlen(text), sizeof(engine->identity.run_text) - 1);
     }
     memset(engine->identity.run_text, 0, sizeof(engine->identity.run_text));
     memcpy(engine->identity.run_text, text, strlen(text));
@@ -573,12 +576,11 @@ static void bucket_tell(const sherd_engine *engine)
         }
     }
     if (engine->rank == 0 && named >= 0 && most > 0 && most < least) {
-        sherdi_log(
-            SHERD_LOG_WARN, engine->rank,
-            "zero_optimization.stage3_prefetch_bucket_size is %zu, and the smallest unit, %s, "
-            "has %zu elements: nothing is gathered ahead of its use; give at least the "
-            "elements of the largest unit, or 0",
-            most, engine->model.units[named].name, least);
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "zero_optimization.stage3_prefetch_bucket_size is %zu, less than the smallest "
+                   "unit (%s, %zu elements), so nothing is gathered ahead; set it to the elements "
+                   "of the largest unit or more, or to 0 if that is what you want",
+                   most, engine->model.units[named].name, least);
     }
 }
 
@@ -588,12 +590,12 @@ static const char *gradients_stay(const sherdi_plan *plan)
     if (!plan->settings.gradients_on_nvme || plan->num_grad_extents > 0) {
         return NULL;
     }
-    return plan->settings.stage < 2 ? "below stage 2 they stay whole until the update"
-           : plan->is_deterministic ? "the deterministic mode's sums stay where they are made"
+    return plan->settings.stage < 2 ? "below stage 2 the gradients stay whole until the update"
+           : plan->is_deterministic ? "the deterministic mode keeps its sums where they are made"
            : sherdi_plan_accumulates_on_device(plan)
-               ? "with several micro-batches to a step their sum stays on the device "
+               ? "with several micro-batches in a step the sum stays on the device "
                  "(offload_optimizer.accumulate)"
-               : "no state rests there";
+               : "no optimizer state rests on nvme";
 }
 
 static void gradients_tell(const sherd_engine *engine)
@@ -602,8 +604,7 @@ static void gradients_tell(const sherd_engine *engine)
 
     if (engine->rank == 0 && why != NULL) {
         sherdi_log(SHERD_LOG_WARN, engine->rank,
-                   "zero_optimization.offload_optimizer.gradients is nvme and changes nothing: %s",
-                   why);
+                   "zero_optimization.offload_optimizer.gradients \"nvme\" has no effect: %s", why);
     }
 }
 
@@ -613,14 +614,14 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     uint64_t       received;
     sherd_status   status;
 
-    SHERDI_TRY(open_check(engine, "seal (a second time)"));
+    SHERDI_TRY(open_check(engine, "sherd_engine_seal"));
     SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_groups_settle(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));
     SHERDI_TRY(sherdi_world_warm(engine->world, engine->settings.vendor_reduction));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
     if (machine.has_device && !engine->backend->device->is_async) {
-        return sherdi_fail(SHERD_E_NOTSUP, "a simulated world for GPUs plans and cannot be sealed; "
-                                           "simulate \"cpu\" to run");
+        return sherdi_fail(SHERD_E_NOTSUP, "a simulated world of GPUs can make plans, and cannot "
+                                           "be sealed; simulate the backend \"cpu\" to run");
     }
     status = sherdi_engine_plan_make(engine, &machine, &engine->plan);
     if (status == SHERD_OK) {
@@ -681,23 +682,26 @@ static sherd_status unit_call_check(const sherd_engine *engine, sherd_unit unit,
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine));
     if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE, "acquire and release come after sherd_engine_seal");
+        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal before "
+                                          "a unit is acquired or released");
     }
     if (engine->phase == SHERDI_PHASE_PREPARED) {
         return sherdi_fail(SHERD_E_STATE, "a step is prepared; call sherd_step_apply or "
-                                          "sherd_step_discard before the next acquire");
+                                          "sherd_step_discard before the next acquire or release");
     }
     if (unit < 0 || (size_t)unit >= engine->model.num_units) {
         return sherdi_fail(SHERD_E_INVAL, "unit %d does not exist; there are %zu", unit,
                            engine->model.num_units);
     }
     if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
-        return sherdi_fail(SHERD_E_INVAL, "pass %d does not exist", (int)pass);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "pass %d does not exist; it is SHERD_FORWARD, SHERD_BACKWARD or SHERD_EVAL", (int)pass);
     }
     if (pass == SHERD_BACKWARD && engine->settings.optimizer->is_inference) {
         return sherdi_fail(SHERD_E_STATE,
-                           "unit %s: optimizer.type is none, and an engine for inference has no "
-                           "gradients; acquire it for FORWARD or EVAL",
+                           "unit %s: optimizer.type is none, so the engine is for inference and "
+                           "has no gradients; acquire it for SHERD_FORWARD or SHERD_EVAL",
                            engine->model.units[unit].name);
     }
     return SHERD_OK;

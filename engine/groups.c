@@ -13,8 +13,8 @@ sherd_status sherdi_group_optimizer_find(const sherd_engine *engine, const char 
     if ((*out)->is_inference != engine->settings.optimizer->is_inference) {
         return sherdi_fail(
             SHERD_E_INVAL,
-            "group %s: optimizer %s beside optimizer.type %s; \"none\" is for a whole "
-            "engine; declare what is not trained as frozen",
+            "group %s has optimizer %s, but optimizer.type is %s: \"none\" is for the whole "
+            "engine, not for some groups; declare parameters that are not trained as frozen",
             group, name, sherdi_optimizer_name(engine->settings.optimizer));
     }
     return SHERD_OK;
@@ -25,8 +25,8 @@ sherd_status sherdi_group_optimizer_find(const sherd_engine *engine, const char 
 static sherd_status contradiction(const char *group, const char *what)
 {
     return sherdi_fail(SHERD_E_INVAL,
-                       "group %s: the program and sherd.groups say something else of its %s; leave "
-                       "one of them out",
+                       "group %s: the program and sherd.groups give different values of %s; give "
+                       "it in one of the two only",
                        group, what);
 }
 
@@ -131,11 +131,14 @@ static sherd_status settings_join(sherd_engine *engine, const sherdi_group_setti
     SHERDI_TRY(matching_move(engine, given, &group));
     if (group < 0) {
         return sherdi_fail(
-            SHERD_E_INVAL, "sherd.groups has a group %s: %s; remove it, or correct the name",
+            SHERD_E_INVAL,
+            "sherd.groups has an entry for group %s, which does not exist: %s; remove the entry, "
+            "or correct it",
             given->name,
             given->matching[0] == '\0'
-                ? "the program has added none of that name, and it has no \"matching\""
-                : "no parameter that the program left in the default group matches it");
+                ? "the program added no group of that name, and the entry has no \"matching\""
+                : "the program added none, and \"matching\" fits no parameter of the default "
+                  "group");
     }
     for (size_t g = (size_t)group; g < engine->model.num_groups; g++) {
         if (strcmp(engine->model.groups[g].name, given->name) == 0) {

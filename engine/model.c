@@ -31,7 +31,7 @@ static long long name_find(const struct json_t *names, const char *name)
 static sherd_status name_add(struct json_t *names, const char *name, size_t index)
 {
     if (json_object_set_new(names, name, json_integer((json_int_t)index)) != 0) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room for the name %s", name);
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the name %s", name);
     }
     return SHERD_OK;
 }
@@ -40,8 +40,7 @@ static sherd_status name_add(struct json_t *names, const char *name, size_t inde
 static sherd_status count_check(const char *what, size_t count, size_t most)
 {
     if (count >= most) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "a model has at most %zu %s; declare fewer and larger ones", most, what);
+        return sherdi_fail(SHERD_E_INVAL, "a model has at most %zu %s; declare fewer", most, what);
     }
     return SHERD_OK;
 }
@@ -72,7 +71,7 @@ sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem)
     model->param_names = json_object();
     if (model->unit_names == NULL || model->param_names == NULL) {
         sherdi_model_fini(model);
-        return sherdi_fail(SHERD_E_NOMEM, "no room for the names of a model");
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the names of a model");
     }
     sherd_group_params_init(&defaults);
     defaults.name = "default";
@@ -158,8 +157,8 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params 
     SHERDI_TRY(name_check("unit", name));
     if (params->backward_uses != 0 && params->backward_uses != SHERD_USES_ANY) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "unit %s: backward_uses is %d; it is 0 (as the passes say) or "
-                           "SHERD_USES_ANY",
+                           "unit %s: backward_uses is %d; give 0 (the uses are those that the "
+                           "passes list) or SHERD_USES_ANY",
                            name, params->backward_uses);
     }
     SHERDI_TRY(count_check("units", model->num_units, SHERDI_MOST_UNITS));
@@ -319,7 +318,9 @@ sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int uni
 
     SHERDI_TRY(unit_check(model, unit));
     if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
-        return sherdi_fail(SHERD_E_INVAL, "pass %d does not exist", (int)pass);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "pass %d does not exist; it is SHERD_FORWARD, SHERD_BACKWARD or SHERD_EVAL", (int)pass);
     }
     order = &model->passes[pass];
     SHERDI_TRY(count_check("acquires in a pass", order->num_uses, SHERDI_MOST_UNITS));
@@ -336,8 +337,9 @@ sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void 
     SHERDI_TRY(param_check(model, param));
     bound = &model->params[param];
     if (data == NULL || (grad == NULL && !bound->is_frozen)) {
-        return sherdi_fail(SHERD_E_INVAL, "parameter %s: binding needs memory for data%s",
-                           bound->name, bound->is_frozen ? "" : " and for the gradient");
+        return sherdi_fail(SHERD_E_INVAL,
+                           "parameter %s: sherd_param_bind needs the address of its data%s",
+                           bound->name, bound->is_frozen ? "" : " and of its gradient");
     }
     bound->bound_data = data;
     bound->bound_grad = grad;
@@ -492,12 +494,12 @@ static void passes_text(const sherdi_model *model, char *text, size_t len_bytes)
 
 static void group_text(const sherdi_model_group *group, char *text, size_t len_bytes)
 {
-    (void)snprintf(text, len_bytes,
-                   "group %.40s (lr %g, weight decay %g, betas %g %g, eps %g%s%.20s; nan: the "
-                   "configuration's)",
-                   group->name, group->lr, group->weight_decay, group->beta1, group->beta2,
-                   group->eps, group->optimizer_name == NULL ? "" : ", ",
-                   group->optimizer_name == NULL ? "" : group->optimizer_name);
+    (void)snprintf(
+        text, len_bytes,
+        "group %.40s (lr %g, weight decay %g, betas %g %g, eps %g%s%.20s; nan: not given)",
+        group->name, group->lr, group->weight_decay, group->beta1, group->beta2, group->eps,
+        group->optimizer_name == NULL ? "" : ", ",
+        group->optimizer_name == NULL ? "" : group->optimizer_name);
 }
 
 static void unit_text(const sherdi_model_unit *unit, char *text, size_t len_bytes)

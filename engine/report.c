@@ -28,7 +28,10 @@ static sherd_status fingerprint_check(sherd_engine *engine, const void *out, con
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine));
     if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE, "the fingerprint comes after seal and fill");
+        return sherdi_fail(
+            SHERD_E_STATE,
+            "%s: the engine is not sealed; call sherd_engine_seal and fill the parameters first",
+            call);
     }
     SHERDI_TRY(sherdi_api_check_out(out, call));
     return engine->phase == SHERDI_PHASE_SEALED ? sherdi_engine_start(engine) : SHERD_OK;
@@ -243,16 +246,18 @@ void sherd_prediction_init(sherd_prediction *prediction)
 
 static sherd_status rates_check(const sherd_rates *rates)
 {
-    const double values[] = {rates->wire,      rates->down,       rates->up,
-                             rates->nvme_read, rates->nvme_write, rates->device,
-                             rates->host,      rates->compute_s,  rates->products};
+    static const char *const NAMES[]  = {"wire",   "down", "up",        "nvme_read", "nvme_write",
+                                         "device", "host", "compute_s", "products"};
+    const double             values[] = {rates->wire,      rates->down,       rates->up,
+                                         rates->nvme_read, rates->nvme_write, rates->device,
+                                         rates->host,      rates->compute_s,  rates->products};
 
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         if (!(values[i] >= 0) || !isfinite(values[i])) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "a rate of sherd_rates is %g: so many a second, 0 for what takes no "
-                               "time",
-                               values[i]);
+            return sherdi_fail(
+                SHERD_E_INVAL,
+                "sherd_rates.%s is %g: it must be finite and not below 0 (0: it takes no time)",
+                NAMES[i], values[i]);
         }
     }
     return SHERD_OK;
@@ -378,7 +383,8 @@ sherd_status sherd_engine_fits(sherd_engine *engine)
 
     SHERDI_TRY(sherdi_engine_check_alive(engine));
     if (engine->plan != NULL) {
-        return sherdi_fail(SHERD_E_STATE, "the engine is sealed: its memory is there");
+        return sherdi_fail(SHERD_E_STATE, "sherd_engine_fits: the engine is sealed, so its memory "
+                                          "is allocated already; call it before sherd_engine_seal");
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_groups_settle(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));

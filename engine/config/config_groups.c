@@ -48,7 +48,8 @@ static sherd_status name_take(const member *m, sherdi_group_settings *out)
 {
     SHERDI_TRY(text_take(m, out->name, sizeof(out->name)));
     return strcmp(out->name, "default") == 0
-               ? member_fail(m, "is \"default\", whose numbers are those of optimizer.params")
+               ? member_fail(m, "is \"default\", whose numbers are those of optimizer.params; "
+                                "choose another name")
                : SHERD_OK;
 }
 
@@ -189,7 +190,7 @@ static sherd_status entry_take(const member *m, sherdi_group_settings *all, size
         .lr = NAN, .beta1 = NAN, .beta2 = NAN, .eps = NAN, .weight_decay = NAN, .exclude_1d = -1};
     SHERDI_TRY(members_take(m, MEMBERS, group));
     if (group->name[0] == '\0') {
-        return member_fail(m, "has no name; which group is it?");
+        return member_fail(m, "has no name; give the name of the group");
     }
     for (size_t i = 0; i < count; i++) {
         if (strcmp(all[i].name, group->name) == 0) {
@@ -221,8 +222,9 @@ sherd_status sherdi_config_groups_read(sherdi_config_reader *reader, const char 
         member one = {.reader = reader, .node = n};
 
         (void)snprintf(one.path, sizeof(one.path), "%.60s[%zu]", path, count);
-        status = count == SHERDI_MAX_GROUPS ? member_fail(&one, "is one too many; there are 16")
-                                            : entry_take(&one, all, count);
+        status = count == SHERDI_MAX_GROUPS
+                     ? member_fail(&one, "is one too many; at most 16 are allowed")
+                     : entry_take(&one, all, count);
         count++;
     }
     if (status != SHERD_OK) {

@@ -72,7 +72,8 @@ static sherd_status state_check(const sherd_config *config, int is_complete)
             SHERDI_CHOICE_GRADIENTS_NVME &&
         !has_files && !is_open) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_GRADIENTS,
-                                      "is nvme, and device beside it is not; set both, or \"cpu\"");
+                                      "is nvme, but offload_optimizer.device is not; set both to "
+                                      "nvme, or this one to \"cpu\"");
     }
     if (has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_RESUME) &&
         sherdi_config_real(config, SHERDI_CONFIG_STATE_RATIO) < 1) {
@@ -116,7 +117,7 @@ static sherd_status files_remark(sherd_config *config)
         if (sherdi_config_integer(config, FILES[i]) !=
             sherdi_config_table[FILES[i]].standard.integer) {
             SHERDI_TRY(sherdi_config_key_warn(config, FILES[i],
-                                              "is without effect: only device nvme has files"));
+                                              "has no effect: only device nvme has files"));
         }
     }
     return SHERD_OK;
@@ -134,9 +135,9 @@ static sherd_status beside_remark(sherd_config *config)
     }
     return sherdi_config_key_warn(
         config, SHERDI_CONFIG_MASTER_ENCODING,
-        "is bf16_beside, which saves nothing where the parameter is on nvme too: a step reads 12 "
-        "bytes of an element and writes 12 as with fp32, which nothing has to decode; "
-        "parameters in memory (offload_param.max_in_cpu) need 10 to be read");
+        "is bf16_beside, which saves nothing where the parameters are on nvme too: a step reads "
+        "and writes 12 bytes an element, as with fp32, which needs no decoding; take fp32, or keep "
+        "parameters in memory (offload_param.max_in_cpu), where it reads 10");
 }
 
 sherd_status sherdi_config_offload_remark(sherd_config *config)

@@ -55,7 +55,7 @@ static sherd_status entry_contest(const sherdi_config_reader *reader, const give
     (void)sherdi_config_location(reader->config, given->id, location);
     if (entry->origin == SHERDI_ORIGIN_FILE && reader->origin == SHERDI_ORIGIN_FILE) {
         return sherdi_reader_say(reader, given->node, SHERD_E_INVAL,
-                                 "%s says what %s (%s) has said; keep one of them", given->path,
+                                 "%s sets again what %s (%s) sets; keep one of them", given->path,
                                  name, location);
     }
     if (entry->origin != SHERDI_ORIGIN_FILE || entry->is_auto || reader->is_override) {

@@ -88,16 +88,16 @@ static sherd_status coefficients_check(const sherd_config *config)
 {
     if (sherdi_config_is_on(config, SHERDI_CONFIG_VENDOR_REDUCTION) &&
         sherdi_config_is_on(config, SHERDI_CONFIG_DETERMINISTIC)) {
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_VENDOR_REDUCTION,
-                                      "is true beside \"deterministic\": true; no vendor's sum has "
-                                      "the same bits for every layout");
+        return sherdi_config_key_fail(
+            config, SHERDI_CONFIG_VENDOR_REDUCTION,
+            "is true, and so is \"deterministic\": a vendor's reduction does not give the same "
+            "bits in every layout; switch one off");
     }
     if (sherdi_config_integer(config, SHERDI_CONFIG_EVAL_KEEP) > 0 &&
         sherdi_config_is_on(config, SHERDI_CONFIG_FREE_PACKING)) {
-        return sherdi_config_key_fail(
-            config, SHERDI_CONFIG_EVAL_KEEP,
-            "wants units that have one place, and with sherd.free_packing "
-            "they have none; leave one of the two out");
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_EVAL_KEEP,
+                                      "needs units that have a fixed place, and sherd.free_packing "
+                                      "gives them none; remove one of the two");
     }
     if (sherdi_config_is_on(config, SHERDI_CONFIG_NESTEROV) && !has_no_dampening(config) &&
         (sherdi_config_real(config, SHERDI_CONFIG_MOMENTUM) == 0 ||
@@ -483,13 +483,13 @@ static sherd_status encodings_resolve(const sherd_config *config, sherdi_setting
 {
     SHERDI_TRY(bf16_state_resolve(config, settings));
     if (settings->master_encoding != SHERDI_MASTER_F32 && settings->compute_dtype != SHERD_BF16) {
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_MASTER_ENCODING,
-                                      settings->compute_dtype == SHERD_F32
-                                          ? "needs bf16 parameters: an fp32 parameter is its own "
-                                            "master; set bf16.enabled, or take fp32"
-                                          : "needs bf16 parameters: fp16 has other exponents than "
-                                            "fp32, so what it lacks is no 16 bits; set "
-                                            "bf16.enabled, or take fp32");
+        return sherdi_config_key_fail(
+            config, SHERDI_CONFIG_MASTER_ENCODING,
+            settings->compute_dtype == SHERD_F32
+                ? "needs bf16 parameters: an fp32 parameter is its own "
+                  "master; set bf16.enabled, or take fp32"
+                : "needs bf16 parameters: fp16 has other exponents than fp32, so 16 more bits do "
+                  "not make it fp32; set bf16.enabled, or take fp32");
     }
     return SHERD_OK;
 }

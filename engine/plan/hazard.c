@@ -351,7 +351,7 @@ static sherd_status use_end(sherdi_hazard *hazard, const doing *doing)
             return SHERD_OK;
         }
     }
-    return sherdi_fail(SHERD_E_STATE, "a use of unit %d ends that has not begun", op->unit);
+    return sherdi_fail(SHERD_E_STATE, "a use of unit %d ends that did not begin", op->unit);
 }
 
 static int range_conflicts(const sherdi_range *range, int where, const sherdi_touch *touch,
@@ -429,12 +429,12 @@ static sherd_status conflict_fail(const sherdi_hazard *hazard, const sherdi_touc
     } else {
         (void)snprintf(name, sizeof(name), "%s", params->where_name(params->ctx, where));
     }
-    return sherdi_fail(SHERD_E_STATE, "%s %s bytes that %s still %s (%s, %zu bytes at %zu); %s",
+    return sherdi_fail(SHERD_E_STATE, "%s %s bytes that %s still %s (%s, %zu bytes at %zu): %s",
                        later, touch->is_write ? "writes" : "reads", earlier,
                        conflict->was_write ? "writes" : "reads", name,
                        conflict->end - conflict->begin, conflict->begin,
-                       is_between ? "no call in between meets with what both have to be behind"
-                                  : "nothing orders them");
+                       is_between ? "no call between them makes one rank wait for the other"
+                                  : "nothing orders the two");
 }
 
 /* Touches the operation's ranges; with `peer`, what it reads of the other rank, at the ranges of the peer's operation. */

@@ -78,8 +78,8 @@ static sherd_status types_choose(sherdi_plan *plan)
     plan->wide  = types_of(plan, SHERD_F32);
     if (!is_exact_from(plan->types.grad, plan->types.comm)) {
         return sherdi_fail(SHERD_E_NOTSUP,
-                           "gradients travel as %s and cannot be kept as %s; set "
-                           "data_types.grad_accum_dtype to fp32 or to the communication type",
+                           "gradients are sent as %s, which data_types.grad_accum_dtype %s cannot "
+                           "hold exactly; set it to fp32 or to the communication type",
                            sherd_dtype_name(plan->types.comm), sherd_dtype_name(plan->types.grad));
     }
     return SHERD_OK;

@@ -12,8 +12,8 @@
 static sherd_status broken(int rank, const char *rule, const char *where, size_t number)
 {
     return sherdi_fail(SHERD_E_STATE,
-                       "the plan of rank %d breaks a rule: %s (%s %zu); this is a bug of sherd's, "
-                       "please report the model and the configuration",
+                       "the plan of rank %d breaks a rule: %s (%s %zu); this is a bug in sherd: "
+                       "please report it, with the model and the configuration",
                        rank, rule, where, number);
 }
 

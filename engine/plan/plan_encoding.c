@@ -72,24 +72,21 @@ static sherd_status beside_check(const sherdi_model *model, const sherdi_segment
     const char *unit = model->units[segment->unit].name;
 
     if (segment->is_bound) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "unit %s: sherd.master_encoding bf16_beside needs the bf16 parameters "
-                           "to be the engine's, and "
-                           "these are bound to the trainer's memory, which may change them; do not "
-                           "bind, or take fp32",
-                           unit);
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "unit %s: sherd.master_encoding bf16_beside keeps one half of each master in the bf16 "
+            "parameter, and these parameters are bound to the trainer's memory, where the trainer "
+            "may change them; do not bind them, or take fp32",
+            unit);
     }
     /* an extent on storage has the values too, and an update takes them from where the parameter rests */
     if (block->space != segment->param_space && block->space != SHERDI_SPACE_STORAGE) {
-        return sherdi_fail(
-            SHERD_E_NOTSUP,
-            "unit %s: sherd.master_encoding bf16_beside needs a parameter where its "
-            "state is, and this one rests %s, its "
-            "state %s: 10 bytes of an element there would take 4 bytes over the link "
-            "in a step instead of 2, or a copy of the parameter, which makes them "
-            "12, as many as fp32 has: take fp32, offload both (stage 3), or the "
-            "state to nvme",
-            unit, space_name(segment->param_space), space_name(block->space));
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "unit %s: sherd.master_encoding bf16_beside needs a parameter to rest "
+                           "where its state does, but it rests %s and its state %s; take fp32, "
+                           "offload both (stage 3), or put the state on nvme (apart, 10 bytes an "
+                           "element become 12, as with fp32, or a step sends 4 instead of 2)",
+                           unit, space_name(segment->param_space), space_name(block->space));
     }
     return SHERD_OK;
 }

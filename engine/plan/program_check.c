@@ -60,13 +60,13 @@ static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
         if (use->where >= 0 && use->where < SHERDI_BUFFERS && use->where != SHERDI_BUFFER_SCALARS &&
             (use->offset > plan->buffers[use->where].bytes ||
              use->bytes > plan->buffers[use->where].bytes - use->offset)) {
-            return sherdi_fail(
-                SHERD_E_STATE,
-                "rank %d: %s of segment %d %s %zu bytes from %zu on of %s, which has "
-                "%zu",
-                plan->rank, sherdi_op_kind_name(op->kind), op->segment,
-                sherdi_access_name((sherdi_access)use->access), use->bytes, use->offset,
-                sherdi_where_name(plan, use->where), plan->buffers[use->where].bytes);
+            return sherdi_fail(SHERD_E_STATE,
+                               "rank %d: the operation %s of segment %d %s %zu bytes at offset %zu "
+                               "of %s, which has only %zu",
+                               plan->rank, sherdi_op_kind_name(op->kind), op->segment,
+                               sherdi_access_name((sherdi_access)use->access), use->bytes,
+                               use->offset, sherdi_where_name(plan, use->where),
+                               plan->buffers[use->where].bytes);
         }
     }
     return SHERD_OK;
@@ -95,10 +95,11 @@ static sherd_status op_collect(void *ctx, const sherdi_op *op)
 
 static sherd_status ranks_part(const check *check)
 {
-    return sherdi_fail(SHERD_E_STATE,
-                       "ranks %d and %d do not make the same operations: %zu and %zu in an event",
-                       check->sides[0].plan->rank, check->sides[1].plan->rank,
-                       check->sides[0].num_ops, check->sides[1].num_ops);
+    return sherdi_fail(
+        SHERD_E_STATE,
+        "ranks %d and %d do different operations in the same event (%zu and %zu of them)",
+        check->sides[0].plan->rank, check->sides[1].plan->rank, check->sides[0].num_ops,
+        check->sides[1].num_ops);
 }
 
 /* An event that one rank carries out alone is the same operations without bytes on the other. */

@@ -95,23 +95,23 @@ static sherd_status gradient_has_no_room(const sherdi_program *program, int unit
 
     if (state->held_backward > 0) {
         return sherdi_fail(SHERD_E_NOMEM,
-                           "unit %s: the plan has its gradient where that of unit %s is, which is "
-                           "held; release %s before this acquire, or declare that both are held "
-                           "together with sherd_pass_add_held",
+                           "unit %s has no room for its gradient: the plan gives it the memory of "
+                           "unit %s, which is still acquired; release %s before this acquire, or "
+                           "declare with sherd_pass_add_held that both are held together",
                            name, other, other);
     }
     if (program->plan->units[holder].is_open_ended || state->is_complete) {
         return sherdi_fail(SHERD_E_NOMEM,
-                           "unit %s: the plan has its gradient where that of unit %s is, which is "
-                           "there until sherd_step (%s); go on in the declared order, or list the "
-                           "order with sherd_pass_add",
+                           "unit %s has no room for its gradient: the plan gives it the memory of "
+                           "unit %s, whose gradient stays until sherd_step (%s); acquire units in "
+                           "the declared order, or declare the order with sherd_pass_add",
                            name, other, state->is_complete ? "retain_grads" : "SHERD_USES_ANY");
     }
     return sherdi_fail(
         SHERD_E_NOMEM,
-        "unit %s: the plan has its gradient where that of unit %s is: the gradient of unit %s is "
-        "open until %d more of its %d planned uses; go on in the declared order, or list the order "
-        "with sherd_pass_add and sherd_unit_reads",
+        "unit %s has no room for its gradient: the plan gives it the memory of unit %s, and unit "
+        "%s still expects %d of its %d uses; acquire units in the declared order, or declare the "
+        "order with sherd_pass_add and sherd_unit_reads",
         name, other, other, state->uses_left, program->plan->units[holder].backward_uses);
 }
 

@@ -133,13 +133,13 @@ static sherd_status room_check(const sherdi_program *program, const sherdi_curso
         }
         holder = in_the_way(program, reached, offset, 1);
         if (holder >= 0) {
-            return sherdi_fail(SHERD_E_NOMEM,
-                               "unit %s: the plan gathers it to where unit %s is, which is held; "
-                               "release %s before this acquire, or declare that both are held "
-                               "together with sherd_pass_add_held",
-                               sherdi_program_name(program, reached),
-                               sherdi_program_name(program, holder),
-                               sherdi_program_name(program, holder));
+            return sherdi_fail(
+                SHERD_E_NOMEM,
+                "unit %s has no room to be gathered: the plan gives it the memory of unit %s, "
+                "which is still acquired; release %s before this acquire, or declare with "
+                "sherd_pass_add_held that both are held together",
+                sherdi_program_name(program, reached), sherdi_program_name(program, holder),
+                sherdi_program_name(program, holder));
         }
     }
     return SHERD_OK;

@@ -29,8 +29,10 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_
         return NULL;
     }
     if (engine->phase != SHERDI_PHASE_RUNNING) {
-        (void)sherdi_fail(SHERD_E_STATE, "parameter %s is not readable now: no unit is acquired",
-                          engine->model.params[param].name);
+        (void)sherdi_fail(
+            SHERD_E_STATE,
+            "parameter %s cannot be read now: no unit is acquired; acquire its unit first",
+            engine->model.params[param].name);
         return NULL;
     }
     segment = sherdi_param_segment(engine->plan, (size_t)param);
@@ -39,7 +41,8 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_
     }
     if ((is_backward ? sherdi_unit_of(engine, segment->unit)->held_backward
                      : sherdi_unit_of(engine, segment->unit)->held) == 0) {
-        (void)sherdi_fail(SHERD_E_STATE, "parameter %s: its unit %s is not acquired%s",
+        (void)sherdi_fail(SHERD_E_STATE,
+                          "parameter %s cannot be read now: its unit %s is not acquired%s",
                           engine->model.params[param].name, engine->model.units[segment->unit].name,
                           is_backward ? " for backward" : "");
         return NULL;
@@ -121,11 +124,11 @@ sherd_status sherdi_param_locate(sherd_engine *engine, sherd_param param, void *
         return SHERD_OK;
     }
     if (engine->settings.free_packing) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "parameter %s has no address of its own: each gather of its unit has a "
-                           "place with sherd.free_packing; leave that key out, or call "
-                           "sherd_param_data after every acquire",
-                           engine->model.params[param].name);
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "parameter %s has no fixed address: with sherd.free_packing each gather may put its "
+            "unit elsewhere; remove that key, or call sherd_param_data after each acquire",
+            engine->model.params[param].name);
     }
     *out = engine->memory.buffers[SHERDI_BUFFER_GATHER] +
            engine->plan->units[segment->unit].gather_pool_offset + segment->gather_offset +

@@ -82,15 +82,16 @@ static sherd_status arguments_differ(sherd_engine *engine, const char *call, uin
     SHERDI_TRY(word_compare(engine, hash, &rank));
     if (rank != 0) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "rank %d does not make the call that rank 0 makes; this rank is in %s",
+                           "the ranks disagree: rank %d makes another call than rank 0 (this rank "
+                           "calls %s); all ranks must make the same calls in the same order",
                            rank, call);
     }
     for (size_t i = 0; i < count && rank == 0; i++) {
         SHERDI_TRY(word_compare(engine, arguments[i].value, &rank));
         if (rank != 0) {
             return sherdi_fail(SHERD_E_INVAL,
-                               "rank %d calls %s with another %s than rank 0; all ranks make the "
-                               "same call",
+                               "the ranks disagree: rank %d calls %s with another %s than rank 0; "
+                               "all ranks must pass the same",
                                rank, call, arguments[i].name);
         }
     }
@@ -273,8 +274,8 @@ static sherd_status uses_difference_name(sherd_engine *engine)
         if (uses_odd_ranks(engine, u, NUM_PASSES, ranks, sizeof(ranks)) > 0) {
             return sherdi_fail(
                 SHERD_E_STATE,
-                "the ranks disagree about unit %s: rank 0 ran its backward %llu times "
-                "in this window, not so rank(s)%s; every rank must use the same units",
+                "the ranks disagree about unit %s: rank 0 ran its backward %llu time(s) in this "
+                "window, but rank(s)%s more or fewer times; all ranks must use the same units",
                 engine->model.units[u].name,
                 (unsigned long long)uses_count(engine, 0, u, NUM_PASSES), ranks);
         }
@@ -285,16 +286,15 @@ static sherd_status uses_difference_name(sherd_engine *engine)
                 return sherdi_fail(
                     SHERD_E_STATE,
                     "the ranks disagree about unit %s: rank 0 acquired it %llu time(s) for %s in "
-                    "this window, not so rank(s)%s; every rank acquires the same units, to "
-                    "evaluate too; the window was dropped, nothing was updated",
+                    "this window, but rank(s)%s more or fewer times; the window was dropped, "
+                    "nothing was updated; all ranks must acquire the same units, for eval too",
                     engine->model.units[u].name, (unsigned long long)uses_count(engine, 0, u, pass),
                     sherdi_engine_pass_name((sherd_pass)pass), ranks);
             }
         }
     }
-    return sherdi_fail(SHERD_E_STATE,
-                       "the ranks disagree about the number of micro-batches in this "
-                       "window; every rank must call step equally often");
+    return sherdi_fail(SHERD_E_STATE, "the ranks disagree about the number of micro-batches in "
+                                      "this window; all ranks must call sherd_step equally often");
 }
 
 static void used_note(const sherd_engine *engine, uint64_t *words)
@@ -371,8 +371,8 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
     }
     if (!differs) {
         return sherdi_fail(SHERD_E_STATE,
-                           "%d of the %d micro-batches of this window had no backward pass: a step "
-                           "follows the backward pass of its micro-batch",
+                           "%d of the %d micro-batches of this window had no backward pass; run "
+                           "the backward pass of each micro-batch before its sherd_step",
                            engine->window.micro_seen - engine->window.micro_backward,
                            engine->window.micro_seen);
     }

@@ -73,12 +73,14 @@ static sherd_status key_check(const char *key)
     for (size_t i = 0; i < len; i++) {
         if (key[i] < ' ' || key[i] > '~') {
             return sherdi_fail(SHERD_E_INVAL,
-                               "byte %zu of the key of a blob is 0x%02x; keys are printable ASCII",
+                               "byte %zu of a blob's key is 0x%02x; a key may have printable ASCII "
+                               "characters only",
                                i, (unsigned)(unsigned char)key[i]);
         }
     }
     if (len == 0 || len > SHERD_BLOB_KEY_BYTES) {
-        return sherdi_fail(SHERD_E_INVAL, "the key of a blob has 1 to %d bytes",
+        return sherdi_fail(SHERD_E_INVAL,
+                           "the key of a blob is empty or too long; it may have 1 to %d bytes",
                            SHERD_BLOB_KEY_BYTES);
     }
     return SHERD_OK;
@@ -194,7 +196,9 @@ void sherdi_blobs_write(const sherdi_blobs *blobs, sherdi_blob_kind kind, int ra
 
 static sherd_status bytes_fail(size_t at)
 {
-    return sherdi_fail(SHERD_E_INVAL, "the blobs are damaged at byte %zu", at);
+    return sherdi_fail(SHERD_E_INVAL,
+                       "the blobs that were read are damaged at byte %zu; load another checkpoint",
+                       at);
 }
 
 /* Reads the blob that begins at *at, and sets *at to its end. */
@@ -276,11 +280,10 @@ static sherd_status room_check(const sherd_engine *engine, const char *key, sher
     held -= old == NULL ? 0 : blob_bytes(strlen(key), old->len_bytes);
     if (len_bytes > SHERD_BLOB_MAX_BYTES ||
         held + blob_bytes(strlen(key), len_bytes) > SHERD_BLOB_MAX_BYTES) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "blob %s of %zu bytes: with the %zu that this rank's blobs take it would "
-            "be more than %d bytes; keep large data in files of your own",
-            key, len_bytes, held, SHERD_BLOB_MAX_BYTES);
+        return sherdi_fail(SHERD_E_INVAL,
+                           "no room for blob %s of %zu bytes: the other blobs of this rank take "
+                           "%zu, and together they may take %d; keep large data in your own files",
+                           key, len_bytes, held, SHERD_BLOB_MAX_BYTES);
     }
     return SHERD_OK;
 }
@@ -297,7 +300,8 @@ sherd_status sherd_blob_set(sherd_engine *engine, const char *key, const void *d
     SHERDI_TRY(owner_read(engine, params, &kind, &rank));
     SHERDI_TRY(key_check(key));
     if (kind == SHERDI_BLOB_OF_RANK && rank != engine->rank) {
-        return sherdi_fail(SHERD_E_INVAL, "blob %s: rank %d sets its own, not that of rank %d", key,
+        return sherdi_fail(SHERD_E_INVAL,
+                           "blob %s: rank %d can set its own blobs only, not those of rank %d", key,
                            engine->rank, rank);
     }
     if (data == NULL) {
@@ -330,8 +334,10 @@ sherd_status sherd_blob_get(sherd_engine *engine, const char *key, void *data,
     room             = *len_bytes_inout;
     *len_bytes_inout = blob->len_bytes;
     if (data != NULL && room < blob->len_bytes) {
-        return sherdi_fail(SHERD_E_INVAL, "blob %s has %zu bytes, and there is room for %zu", key,
-                           blob->len_bytes, room);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "blob %s has %zu bytes, and the buffer has %zu; give a buffer of that size", key,
+            blob->len_bytes, room);
     }
     if (data != NULL && blob->len_bytes > 0) {
         memcpy(data, blob->data, blob->len_bytes);

@@ -24,11 +24,11 @@ sherd_status sherdi_debug_params_check(sherd_engine *engine, int unit)
 
         SHERDI_TRY(sherdi_loop_param_hash(engine, param, &hash));
         if (hash != engine->param_hashes[param]) {
-            return sherdi_fail(
-                SHERD_E_STATE,
-                "unit %s: parameter %s was written while it was acquired; what sherd_param_data "
-                "gives is read only: some layouts would keep the write and others lose it",
-                info->name, engine->model.params[param].name);
+            return sherdi_fail(SHERD_E_STATE,
+                               "unit %s: the program wrote to parameter %s while it was acquired, "
+                               "but what sherd_param_data gives is read-only (some layouts would "
+                               "keep the write, others lose it); use sherd_param_write",
+                               info->name, engine->model.params[param].name);
         }
     }
     return SHERD_OK;

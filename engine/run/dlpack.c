@@ -91,7 +91,7 @@ static sherd_status exported_make(const sherd_engine *engine, sherd_param number
     exported                 *made    = calloc(1, sizeof(*made));
 
     if (made == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no room for the DLPack tensor of parameter %s",
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the DLPack tensor of parameter %s",
                            param->name);
     }
     made->managed.major       = 1;

@@ -13,11 +13,10 @@ sherd_status sherdi_eval_check_over(const sherd_engine *engine, const char *call
     if (!engine->is_evaluating) {
         return SHERD_OK;
     }
-    return sherdi_fail(
-        SHERD_E_STATE,
-        "%s: parameters do not change between sherd_eval_begin and sherd_eval_end; call "
-        "sherd_eval_end before it",
-        call);
+    return sherdi_fail(SHERD_E_STATE,
+                       "%s: it is not allowed between sherd_eval_begin and sherd_eval_end, where "
+                       "parameters do not change; call sherd_eval_end first",
+                       call);
 }
 
 void sherdi_eval_drop(sherd_engine *engine)
@@ -30,7 +29,8 @@ static sherd_status phase_check(const sherd_engine *engine, const char *call)
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine));
     if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE, "%s comes after sherd_engine_seal", call);
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s: the engine is not sealed; call sherd_engine_seal first", call);
     }
     return SHERD_OK;
 }
@@ -43,11 +43,10 @@ static sherd_status begin_check(const sherd_engine *engine, size_t keep_units)
                                           "sherd_step_apply or sherd_step_discard first");
     }
     if (keep_units != SIZE_MAX && keep_units > engine->settings.eval_keep_units) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "sherd_eval_begin: keep_units is %zu and the plan has places for %zu; set "
-            "sherd.eval_keep_units to as many",
-            keep_units, engine->settings.eval_keep_units);
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_eval_begin: keep_units is %zu, but the plan has room to keep "
+                           "%zu; set sherd.eval_keep_units to that many, or ask for fewer",
+                           keep_units, engine->settings.eval_keep_units);
     }
     return sherdi_loop_nothing_held(engine, "sherd_eval_begin");
 }
@@ -74,7 +73,8 @@ sherd_status sherd_eval_begin(sherd_engine *engine, const sherd_eval_params *par
 static sherd_status end_check(const sherd_engine *engine)
 {
     if (!engine->is_evaluating) {
-        return sherdi_fail(SHERD_E_STATE, "sherd_eval_end: no sherd_eval_begin came before it");
+        return sherdi_fail(SHERD_E_STATE,
+                           "sherd_eval_end: there is no sherd_eval_begin that it would end");
     }
     return sherdi_loop_nothing_held(engine, "sherd_eval_end");
 }

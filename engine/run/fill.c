@@ -132,9 +132,13 @@ static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn
 static sherd_status fill_check(const sherd_engine *engine, sherd_param param)
 {
     if (engine->phase != SHERDI_PHASE_SEALED) {
-        return sherdi_fail(SHERD_E_STATE, engine->phase == SHERDI_PHASE_OPEN
-                                              ? "fill comes after sherd_engine_seal"
-                                              : "fill comes before the first acquire");
+        return sherdi_fail(
+            SHERD_E_STATE,
+            engine->phase == SHERDI_PHASE_OPEN
+                ? "the engine is not sealed; call sherd_engine_seal before the parameters are "
+                  "filled"
+                : "parameters cannot be filled any more: training has begun; fill them before the "
+                  "first acquire, or write values with sherd_param_write");
     }
     if (param < 0 || (size_t)param >= engine->model.num_params) {
         return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
@@ -154,7 +158,7 @@ static sherd_status function_check(const sherd_engine *engine, sherd_param param
                                    sherd_fill_fn fill)
 {
     if (fill == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "parameter %s: fill needs a function",
+        return sherdi_fail(SHERD_E_INVAL, "parameter %s: the fill function is NULL",
                            engine->model.params[param].name);
     }
     return SHERD_OK;
@@ -358,11 +362,11 @@ static sherd_status starts_check(const sherd_engine *engine, const uint64_t *all
     for (size_t i = count; i < count * (size_t)engine->world_size; i++) {
         if (all[i] != all[i % count]) {
             others_text(all, i % count, count, engine->world_size, others, sizeof(others));
-            return sherdi_fail(SHERD_E_INVAL,
-                               "parameter %s starts with other values on %s than on rank 0; the "
-                               "fill function must give the same on every rank (the same seed, the "
-                               "same file)",
-                               engine->model.params[i % count].name, others);
+            return sherdi_fail(
+                SHERD_E_INVAL,
+                "parameter %s was filled with other values on %s than on rank 0; the fill function "
+                "must give the same values on every rank (same seed, same file)",
+                engine->model.params[i % count].name, others);
         }
     }
     return SHERD_OK;
@@ -426,7 +430,10 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int 
         sherd_status status = (sherd_status)engine->exchange.publish[r].status;
 
         if (engine->exchange.publish[r].decision == 0) {
-            return sherdi_fail(status, "rank %d has parameters that were not filled", r);
+            return sherdi_fail(status,
+                               "rank %d has parameters that were not filled; its own "
+                               "sherd_last_error() names the first",
+                               r);
         }
         if (status != SHERD_OK) {
             return sherdi_fail(status,

@@ -37,13 +37,12 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
     }
     for (size_t n = 0; (reached = sherdi_program_reached(&engine->model, unit, n)) >= 0; n++) {
         if (sherdi_unit_of(engine, reached)->is_complete) {
-            return sherdi_fail(
-                SHERD_E_STATE,
-                "unit %s: its gradient was complete after the %d backward use(s) that the plan "
-                "knows; list every use with sherd_pass_add or sherd_unit_reads, or declare the "
-                "unit "
-                "with SHERD_USES_ANY",
-                engine->model.units[reached].name, engine->plan->units[reached].backward_uses);
+            return sherdi_fail(SHERD_E_STATE,
+                               "unit %s is used once more in backward, and the plan knows of %d "
+                               "backward use(s); list every use with sherd_pass_add or "
+                               "sherd_unit_reads, or declare the unit with SHERD_USES_ANY",
+                               engine->model.units[reached].name,
+                               engine->plan->units[reached].backward_uses);
         }
     }
     return SHERD_OK;
@@ -77,8 +76,8 @@ sherd_status sherdi_loop_left_check(const sherd_engine *engine)
         return SHERD_OK;
     }
     return sherdi_fail(SHERD_E_STATE,
-                       "the last step failed on rank %d alone, and the others wait in theirs; call "
-                       "sherd_step_discard, on all ranks, before anything else",
+                       "the last step failed on rank %d alone, and the other ranks still wait in "
+                       "theirs; call sherd_step_discard on all ranks before anything else",
                        engine->rank);
 }
 

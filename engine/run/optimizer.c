@@ -41,9 +41,9 @@ sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine)
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         if (lists[i].rates->count != 0 && lists[i].rates->count != groups) {
             return sherdi_fail(SHERD_E_INVAL,
-                               "scheduler.params.%s is a list of %zu numbers, and there are %zu "
-                               "parameter groups (the default one counts where a trainable "
-                               "parameter is in it); give one number, or one for each",
+                               "scheduler.params.%s is a list of %zu numbers, but there are %zu "
+                               "parameter groups (the default group counts if it has a trainable "
+                               "parameter); give one number, or one for each group",
                                lists[i].key, lists[i].rates->count, groups);
         }
     }

@@ -33,8 +33,8 @@ static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi
     }
     if (generation_live(engine) != wanted) {
         return sherdi_fail(SHERD_E_STATE,
-                           "the state on NVMe is generation %llu, of step %lld, and generation "
-                           "%llu was asked for",
+                           "the state on NVMe is at generation %llu (step %lld) and cannot go back "
+                           "to generation %llu; load a checkpoint",
                            (unsigned long long)generation_live(engine), (long long)out->note.step,
                            (unsigned long long)wanted);
     }
@@ -56,8 +56,8 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
     SHERDI_TRY(sherdi_update_republish(engine, &own));
     if (own != from->note.fingerprint) {
         status = sherdi_fail(SHERD_E_IO,
-                             "the state on NVMe has fingerprint %016llx and was committed with "
-                             "%016llx: it is not what was written; train from another checkpoint",
+                             "the state on NVMe is not what was written: it has fingerprint "
+                             "%016llx and was committed with %016llx; load a checkpoint instead",
                              (unsigned long long)own, (unsigned long long)from->note.fingerprint);
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
@@ -88,8 +88,7 @@ static void differs_add(sherd_engine *engine, const char *what, const char *was,
     size_t len  = strlen(text);
 
     (void)snprintf(text + len, sizeof(engine->identity.resume_differs) - len,
-                   "%s%s %s, and now has %s", len == 0 ? "the state was written with " : "; with ",
-                   what, was, is);
+                   "%s%s was %s and is %s", len == 0 ? "" : ", ", what, was, is);
 }
 
 static void number_compare(sherd_engine *engine, const char *what, int was, int is)
@@ -121,7 +120,8 @@ static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
     }
     if (engine->identity.resume_differs[0] != '\0' && engine->rank == 0) {
         sherdi_log(SHERD_LOG_WARN, engine->rank,
-                   "run %016llx is gone on from, but not as it was: %s",
+                   "run %016llx is resumed with other settings, so the steps use other data than "
+                   "they would have: %s",
                    (unsigned long long)engine->store.run, engine->identity.resume_differs);
     }
 }
@@ -140,7 +140,7 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
         engine->fill.is_filled[p] = !engine->model.params[p].is_frozen;
     }
     sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_STATE);
-    sherdi_log(SHERD_LOG_INFO, engine->rank, "goes on from step %lld of run %016llx",
+    sherdi_log(SHERD_LOG_INFO, engine->rank, "resumed from step %lld of run %016llx",
                (long long)engine->step, (unsigned long long)engine->store.run);
     run_compare(engine, &found.note);
     return SHERD_OK;
@@ -159,8 +159,8 @@ static sherd_status undo_check(const sherd_engine *engine)
         SHERDI_TRY(sherdi_engine_check_alive(engine));
         return sherdi_fail(
             SHERD_E_NOTSUP,
-            "no spare generation of the state exists: it rests in memory, where "
-            "updates are made in place; offload_optimizer with device nvme keeps one");
+            "nothing to go back to: the state rests in memory, where updates replace it; only "
+            "offload_optimizer with device nvme keeps the step before");
     }
     if (engine->failure.is_final) {
         return sherdi_engine_check_alive(engine);
@@ -178,13 +178,15 @@ static sherd_status update_check(const sherd_engine *engine)
     sherdi_state_record live;
 
     if (engine->step == 0) {
-        return sherdi_fail(SHERD_E_STATE, "there is no update yet that could be undone");
+        return sherdi_fail(
+            SHERD_E_STATE,
+            "there is no update that could be undone: no step has updated anything yet");
     }
     (void)sherdi_tier_state_note(state_tier(engine), &live, sizeof(live));
     if (live.note.is_written) {
         return sherdi_fail(SHERD_E_STATE,
-                           "values or counters were written since the last update, in the place "
-                           "of the state before it: nothing is left to go back to");
+                           "nothing to go back to: values or counters were written after the last "
+                           "update, and replaced the state before it");
     }
     return SHERD_OK;
 }

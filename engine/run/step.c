@@ -74,7 +74,9 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     for (int r = 0; r < engine->world_size; r++) {
         if (engine->exchange.norm[r].status != SHERD_OK) {
             return sherdi_fail((sherd_status)engine->exchange.norm[r].status,
-                               "rank %d could not read its gradient; nothing was updated", r);
+                               "rank %d could not read its gradient, nothing was updated; its own "
+                               "sherd_last_error() says more",
+                               r);
         }
     }
     for (int r = 0; (plan->is_sliced || plan->is_deterministic) && r < engine->world_size; r++) {
@@ -93,12 +95,11 @@ static sherd_status range_check(const sherdi_fixed_counts *counts)
     if (counts->nonfinite > 0 || counts->out_of_range == 0) {
         return SHERD_OK;
     }
-    return sherdi_fail(
-        SHERD_E_NUMERIC,
-        "%llu gradient elements of this window are %g or more: the deterministic mode "
-        "cannot add them, and no loss scale cures it; the window was dropped, nothing "
-        "was updated; scale the loss down, or look for what diverges",
-        (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
+    return sherdi_fail(SHERD_E_NUMERIC,
+                       "%llu gradient elements of this window are %g or larger, too large for the "
+                       "deterministic mode to add; the window was dropped, nothing was updated; "
+                       "scale the loss down, or look for what diverges",
+                       (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
 }
 
 /* Drops the gradients of this window; nothing was updated. Returns `status`, which says why. */
@@ -360,8 +361,8 @@ static sherd_status phase_check(const sherd_engine *engine, sherdi_phase wanted)
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine));
     if (engine->settings.optimizer->is_inference) {
-        return sherdi_fail(SHERD_E_STATE, "optimizer.type is none: an engine for inference has no "
-                                          "step; name an optimizer to train");
+        return sherdi_fail(SHERD_E_STATE, "optimizer.type is none: the engine is for inference and "
+                                          "has no steps; set another optimizer.type to train");
     }
     if (engine->phase == wanted) {
         return SHERD_OK;
@@ -371,11 +372,10 @@ static sherd_status phase_check(const sherd_engine *engine, sherdi_phase wanted)
         return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
     case SHERDI_PHASE_SEALED:
         return sherdi_fail(SHERD_E_STATE,
-                           "no unit was acquired yet; a step follows a backward pass");
+                           "no unit was acquired yet; run a backward pass before the step");
     case SHERDI_PHASE_RUNNING:
-        return sherdi_fail(SHERD_E_STATE,
-                           "nothing is prepared; sherd_step_prepare comes first, and "
-                           "only its boundary is applied or discarded");
+        return sherdi_fail(SHERD_E_STATE, "no step is prepared; sherd_step_apply follows a "
+                                          "sherd_step_prepare that ended a window (at a boundary)");
     case SHERDI_PHASE_PREPARED:
         break;
     }
@@ -459,7 +459,8 @@ static sherd_status step_params_check(const sherd_engine *engine, const sherd_st
     }
     if (params->group_count < 0 || (size_t)params->group_count > engine->model.num_groups) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_step_params.group_count is %d, and there are %zu groups",
+                           "sherd_step_params.group_count is %d, but there are %zu groups; it must "
+                           "not be below 0 or above that",
                            params->group_count, engine->model.num_groups);
     }
     for (int g = 0; g < params->group_count; g++) {

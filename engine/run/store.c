@@ -198,7 +198,7 @@ static int empty_reclaim(const file_search *search, const sherdi_state_found *fo
                                   &freed_bytes);
     if (status == SHERD_OK) {
         sherdi_log(SHERD_LOG_INFO, search->engine->rank,
-                   "removed %s (%llu bytes): its run was ended before anything was committed to it",
+                   "removed %s (%llu bytes): its run ended before it committed any state to it",
                    found->path, (unsigned long long)freed_bytes);
     }
     return status == SHERD_OK || status == SHERD_E_STATE;
@@ -233,6 +233,16 @@ static sherd_status file_found(void *ctx, const sherdi_state_found *found)
     return SHERD_OK;
 }
 
+/* Names the key of the folder in the message of a search that failed. */
+static sherd_status search_fail(sherd_status status)
+{
+    char text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "zero_optimization.offload_optimizer.nvme_path: %s",
+                   sherd_last_error());
+    return sherdi_fail_relay(status, text);
+}
+
 /* Searches the folder. A process that was killed holds its files until its requests in flight have ended, so a locked file that
  * fits is waited for. After LOCK_PATIENCE_NS it is taken to belong to a living run, and is left to that. */
 static sherd_status files_search(const sherd_engine *engine, const char *folder,
@@ -241,10 +251,14 @@ static sherd_status files_search(const sherd_engine *engine, const char *folder,
     static const struct timespec REST  = {0, 20 * 1000 * 1000};
     int64_t                      start = sherdi_now_ns();
     file_search                  empty = *search;
+    sherd_status                 status;
 
     for (;;) {
         *search = empty;
-        SHERDI_TRY(sherdi_state_find(folder, file_found, search));
+        status  = sherdi_state_find(folder, file_found, search);
+        if (status != SHERD_OK) {
+            return search_fail(status);
+        }
         if (search->locked == 0 || !engine->settings.resume_state ||
             sherdi_now_ns() - start > LOCK_PATIENCE_NS) {
             return SHERD_OK;
@@ -282,24 +296,21 @@ static sherd_status run_choose(sherd_engine *engine, const file_search *search, 
 static void anew_report(const sherd_engine *engine, const char *folder, const file_search *search)
 {
     if (search->locked != 0) {
-        sherdi_log(
-            SHERD_LOG_WARN, engine->rank,
-            "run %016llx in %s is in use by a process and not gone on from: state starts anew, "
-            "unless a checkpoint is loaded",
-            (unsigned long long)search->locked, folder);
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "run %016llx in %s is not resumed, because another process is using it: the "
+                   "state starts anew, unless a checkpoint is loaded",
+                   (unsigned long long)search->locked, folder);
     } else if (search->older > 0) {
-        sherdi_log(
-            SHERD_LOG_WARN, engine->rank,
-            "%zu state files of this rank in %s have format %u, and this version of sherd reads "
-            "%u: "
-            "they are not gone on from, but by the version that wrote them; state starts anew, "
-            "unless a "
-            "checkpoint is loaded",
-            search->older, folder, search->format, SHERDI_STATE_FORMAT);
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "%zu state files of this rank in %s are not resumed: they have format %u, and "
+                   "this version of sherd reads %u; the state starts anew, unless a checkpoint is "
+                   "loaded; the version that wrote them can resume them",
+                   search->older, folder, search->format, SHERDI_STATE_FORMAT);
     } else {
         sherdi_log(SHERD_LOG_WARN, engine->rank,
-                   "\"resume\" is true and no run in %s fits this model, configuration and number "
-                   "of ranks: state starts anew, unless a checkpoint is loaded",
+                   "nothing is resumed, though \"resume\" is true: no run in %s fits this model, "
+                   "configuration and number of ranks; the state starts anew, unless a checkpoint "
+                   "is loaded",
                    folder);
     }
 }
@@ -307,12 +318,11 @@ static void anew_report(const sherd_engine *engine, const char *folder, const fi
 static void others_report(const sherd_engine *engine, const char *folder, const file_search *search)
 {
     if (search->others > 0) {
-        sherdi_log(
-            SHERD_LOG_WARN, engine->rank,
-            "%s holds %zu state files of earlier runs (%.1f MiB); they are kept: `sherd state "
-            "list` shows them, `\"resume\": true` goes on from what fits, `sherd state remove` "
-            "frees the space",
-            folder, search->others, (double)search->others_bytes / 0x1p20);
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "%s holds %zu state files of earlier runs (%.1f MiB), which are kept: `sherd "
+                   "state list` shows them, `\"resume\": true` resumes a run that fits, `sherd "
+                   "state remove` frees the space",
+                   folder, search->others, (double)search->others_bytes / 0x1p20);
     }
 }
 
@@ -475,8 +485,8 @@ static int state_is_kept(sherd_engine *engine)
     if (is_over) {
         sherdi_log(
             SHERD_LOG_WARN, engine->rank,
-            "the state of run %016llx stays on the drive: not all ranks came to the end of it; "
-            "`\"resume\": true` goes on from it, `sherd state remove` frees the space",
+            "the state of run %016llx stays on the drive, because not all ranks reached the end of "
+            "the run; `\"resume\": true` resumes it, `sherd state remove` frees the space",
             (unsigned long long)store->run);
     }
     return 1;
@@ -558,8 +568,9 @@ sherd_status sherdi_store_blobs(sherd_engine *engine)
     if (len >= head && run <= len - head) {
         status = sherdi_blobs_read(&engine->blobs, note + head + run, len - head - run);
     } else if (len > sizeof(sherdi_state_record)) {
-        status =
-            sherdi_fail(SHERD_E_IO, "the blobs in the record of the state on NVMe are damaged");
+        status = sherdi_fail(
+            SHERD_E_IO,
+            "the blobs that belong to the state on NVMe are damaged; load a checkpoint instead");
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
     SHERDI_TRY(run_blobs_share(engine, note + head, &run));

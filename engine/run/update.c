@@ -95,7 +95,7 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
         if (engine->exchange.publish[r].decision != engine->exchange.publish[0].decision) {
             return sherdi_fail(SHERD_E_INVAL,
                                "rank %d was given other sherd_step_params than rank 0 (norm, "
-                               "coefficient, overflow or rates); all ranks must apply the same",
+                               "coefficient, overflow or rates); all ranks must pass the same",
                                r);
         }
     }

@@ -56,11 +56,10 @@ sherd_status sherdi_values_part(const sherd_engine *engine, size_t param, sherd_
         }
     }
     parts_text(optimizer, names, sizeof(names));
-    return sherdi_fail(SHERD_E_INVAL,
-                       "value \"%s\" does not exist of parameter %s, which %s updates; there are "
-                       "%s\"%s\" and \"%s\"",
-                       value, of->name, sherdi_optimizer_name(optimizer), names, SHERD_COMPUTE,
-                       SHERD_GRAD);
+    return sherdi_fail(
+        SHERD_E_INVAL,
+        "there is no value \"%s\" of parameter %s, which %s updates; there are %s\"%s\" and \"%s\"",
+        value, of->name, sherdi_optimizer_name(optimizer), names, SHERD_COMPUTE, SHERD_GRAD);
 }
 
 static sherd_status param_check(const sherd_engine *engine, const char *call, sherd_param param)
@@ -90,8 +89,8 @@ static sherd_status range_check(const sherd_engine *engine, value_call *call)
     if (call->values.first > param->elems ||
         call->values.count > param->elems - call->values.first) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "%s: parameter %s has %zu elements, and the range is %zu from element "
-                           "%zu on",
+                           "%s: parameter %s has %zu elements, and the range of %zu from element "
+                           "%zu on goes beyond them",
                            call->name, param->name, param->elems, call->values.count,
                            call->values.first);
     }
@@ -102,7 +101,8 @@ static sherd_status sealed_check(const sherd_engine *engine, const char *call)
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine));
     if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE, "%s comes after sherd_engine_seal", call);
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s: the engine is not sealed; call sherd_engine_seal first", call);
     }
     return SHERD_OK;
 }
@@ -111,10 +111,11 @@ static sherd_status read_check(const sherd_engine *engine, value_call *call)
 {
     SHERDI_TRY(range_check(engine, call));
     if (call->part == SHERDI_VALUE_GRADIENT && engine->phase != SHERDI_PHASE_PREPARED) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "%s: there is a gradient between sherd_step_prepare, at a boundary, and "
-                           "sherd_step_apply or sherd_step_discard",
-                           call->name);
+        return sherdi_fail(
+            SHERD_E_STATE,
+            "%s: there is no gradient to read now; call it between sherd_step_prepare, at a "
+            "boundary, and sherd_step_apply or sherd_step_discard",
+            call->name);
     }
     return sherdi_loop_nothing_held(engine, call->name);
 }
@@ -138,10 +139,11 @@ static sherd_status boundary_check(const sherd_engine *engine, const char *call)
 
         if (engine->window.micro_seen > 0 ||
             acquired[SHERD_FORWARD] + acquired[SHERD_BACKWARD] > 0) {
-            return sherdi_fail(SHERD_E_STATE,
-                               "%s comes at a boundary, and the next window has begun; finish it "
-                               "with sherd_step, or drop it with sherd_step_discard",
-                               call);
+            return sherdi_fail(
+                SHERD_E_STATE,
+                "%s: the next window has begun, and the call is allowed only between windows; "
+                "finish the window with sherd_step, or drop it with sherd_step_discard",
+                call);
         }
     }
     return SHERD_OK;
@@ -153,7 +155,8 @@ static sherd_status write_check(const sherd_engine *engine, value_call *call, co
     SHERDI_TRY(sherdi_api_need(in != NULL || call->values.count == 0, call->name, "in"));
     if (call->part == SHERDI_VALUE_GRADIENT) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "%s: a gradient is not written; add to sherd_param_grad in backward",
+                           "%s: a gradient cannot be written; add to sherd_param_grad during the "
+                           "backward pass instead",
                            call->name);
     }
     return boundary_check(engine, call->name);
@@ -318,13 +321,15 @@ static sherd_status norms_check(const sherd_engine *engine, const double *out, s
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_grad_norms"));
     if (count != engine->model.num_params) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_grad_norms: count is %zu, and there are %zu parameters", count,
-                           engine->model.num_params);
+                           "sherd_grad_norms: count is %zu, but there are %zu parameters; it needs "
+                           "one number for each",
+                           count, engine->model.num_params);
     }
     if (engine->phase != SHERDI_PHASE_PREPARED) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "sherd_grad_norms: there is a gradient between sherd_step_prepare, at a "
-                           "boundary, and sherd_step_apply or sherd_step_discard");
+        return sherdi_fail(
+            SHERD_E_STATE,
+            "sherd_grad_norms: there is no gradient to read now; call it between "
+            "sherd_step_prepare, at a boundary, and sherd_step_apply or sherd_step_discard");
     }
     return SHERD_OK;
 }
@@ -407,8 +412,8 @@ static sherd_status local_check(const sherd_engine *engine, value_call *call, co
     SHERDI_TRY(sherdi_api_need(out != NULL || call->values.count == 0, call->name, "out"));
     if (engine->phase == SHERDI_PHASE_SEALED) {
         return sherdi_fail(SHERD_E_STATE,
-                           "%s comes after the first acquire, or another call that "
-                           "all ranks make to read",
+                           "%s: the engine has not started; acquire a unit, or read with a call "
+                           "that all ranks make, before it",
                            call->name);
     }
     call->values.param = (size_t)call->param;
@@ -418,11 +423,12 @@ static sherd_status local_check(const sherd_engine *engine, value_call *call, co
     sherdi_values_slice(engine, call->values.param, engine->rank, &first, &count);
     if (call->values.count > 0 &&
         (call->values.first < first || call->values.first + call->values.count > first + count)) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "%s: of parameter %s rank %d has %zu elements from element %zu on, and "
-                           "the range is %zu from element %zu on; sherd_param_local says so",
-                           call->name, engine->model.params[call->param].name, engine->rank, count,
-                           first, call->values.count, call->values.first);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "%s: of parameter %s rank %d holds only %zu elements from element %zu on, and %zu from "
+            "element %zu on are asked for; call sherd_param_local for the range that it holds",
+            call->name, engine->model.params[call->param].name, engine->rank, count, first,
+            call->values.count, call->values.first);
     }
     return SHERD_OK;
 }

@@ -203,8 +203,8 @@ sherd_status sherd_monitor_write(sherd_engine *engine, const char *tag, double v
     SHERDI_TRY(sherdi_api_need(tag != NULL, "sherd_monitor_write", "tag"));
     if (!tag_is_good(tag)) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_monitor_write: a tag has 1 to %d printable ASCII characters, as "
-                           "\"Train/Samples/train_loss\"",
+                           "sherd_monitor_write: the tag must have 1 to %d printable ASCII "
+                           "characters, as in \"Train/Samples/train_loss\"",
                            SHERDI_MONITOR_TAG_BYTES - 1);
     }
     sherdi_monitors_write(&engine->watch.monitors, &(sherdi_monitor_event){tag, value}, 1,

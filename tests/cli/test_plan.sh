@@ -330,7 +330,7 @@ run 0 --arch gpt2 --preset 124m --stage 2 --set "$groups" --full --check
 says out "layer.0                      trainable              7079424      7079424        0       1  Lamb"
 says out "plans of 1 ranks checked"
 run 1 --arch gpt2 --preset 124m --stage 2 --set 'sherd.groups=[{"name": "head", "type": "Lamb"}]'
-says err "sherd.groups has a group head"
+says err "sherd.groups has an entry for group head"
 run 2 --out there.json
 run 2 --best --check
 run 2 --best --world 1,2 --out there.json

@@ -186,7 +186,7 @@ static void acquire_over_what_is_held(sherd_world *world, void *raw)
     sent = wire_sent(&r);
     for (int i = 0; i < 2; i++) {
         CHECK_STATUS(SHERD_E_NOMEM, sherd_unit_acquire(r.engine, r.units[2], SHERD_FORWARD));
-        CHECK_ERROR_SAYS("unit u2: the plan gathers it to where unit u1 is, which is held");
+        CHECK_ERROR_SAYS("the plan gives it the memory of unit u1, which is still acquired");
         CHECK_ERROR_SAYS("release u1 before this acquire");
         CHECK_ERROR_SAYS("sherd_pass_add_held");
     }

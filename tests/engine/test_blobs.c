@@ -48,7 +48,7 @@ static void each_rank(sherd_world *world, void *ctx)
     CHECK_OK(sherd_blob_set(r.engine, "place", "later", 5, NULL));
     expect_blob(&r, "place", "later", NULL);
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_get(r.engine, "place", small, &len, NULL));
-    CHECK_ERROR_SAYS("blob place has 5 bytes, and there is room for 3");
+    CHECK_ERROR_SAYS("blob place has 5 bytes, and the buffer has 3");
     CHECK_INT(5, len);
     CHECK_OK(sherd_blob_set(r.engine, "place", NULL, 0, NULL));
     CHECK_OK(sherd_blob_set(r.engine, "place", NULL, 0, NULL)); /* gone already */
@@ -58,7 +58,7 @@ static void each_rank(sherd_world *world, void *ctx)
     own.rank = 1 - rank;
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_get(r.engine, "place", NULL, &len, &own));
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "place", "x", 1, &own));
-    CHECK_ERROR_SAYS("sets its own");
+    CHECK_ERROR_SAYS("can set its own blobs only");
     rig_close(&r); /* which asserts that nothing is left */
 }
 
@@ -88,12 +88,12 @@ static void limits(sherd_world *world, void *ctx)
     CHECK_OK(sherd_blob_set(r.engine, key, NULL, 0, NULL));
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "", data, 1, NULL));
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "a\nb", data, 1, NULL));
-    CHECK_ERROR_SAYS("byte 1 of the key of a blob is 0x0a");
+    CHECK_ERROR_SAYS("byte 1 of a blob's key is 0x0a");
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "\xff", data, 1, NULL));
     CHECK_OK(sherd_blob_set(r.engine, "k", data, room, NULL));
     CHECK_OK(sherd_blob_set(r.engine, "k", data, room, NULL)); /* in its own place */
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "k", data, room + 1, NULL));
-    CHECK_ERROR_SAYS("more than 1048576 bytes");
+    CHECK_ERROR_SAYS("together they may take 1048576");
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "l", data, 0, NULL));
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "l", data, SIZE_MAX, NULL));
     rig_close(&r);

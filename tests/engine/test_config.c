@@ -416,10 +416,11 @@ static void config_head_offload_errors_are_named(void)
          "zero_optimization.cpu_offload and the block zero_optimization.offload_optimizer that "
          "replaced it are both there"},
         {"{\"offload_optimizer\": {\"device\": \"cpu\"}, \"cpu_offload\": false}",
-         "zero_optimization.cpu_offload says what zero_optimization.offload_optimizer.device"},
+         "zero_optimization.cpu_offload sets again what "
+         "zero_optimization.offload_optimizer.device"},
         {"{\"stage3_max_live_parameters\": 1, \"max_live_parameters\": 1}", "keep one of them"},
         {"{\"max_live_parameters\": 1, \"stage3_max_live_parameters\": 1}",
-         "says what zero_optimization.max_live_parameters (configuration:1:24) has said"},
+         "sets again what zero_optimization.max_live_parameters (configuration:1:24) sets"},
         {"{\"offload_optimizer\": {\"devise\": \"cpu\"}}",
          "zero_optimization.offload_optimizer.devise is not a known key; did you mean "
          "zero_optimization.offload_optimizer.device?"},

@@ -380,9 +380,9 @@ static void config_offload_contradictions_are_refused(void)
          "{\"device\": \"nvme\", \"nvme_path\": \"/x\"}",
          "configuration:2:2: " PARAM "device is nvme, which needs nvme_path"},
         {"\"offload_optimizer\": {\n\"gradients\": \"nvme\"}",
-         "configuration:2:1: " STATE "gradients is nvme, and device beside it is not"},
+         "configuration:2:1: " STATE "gradients is nvme, but offload_optimizer.device is not"},
         {"\"offload_optimizer\": {\"device\": \"cpu\",\n\"gradients\": \"nvme\"}",
-         "configuration:2:1: " STATE "gradients is nvme, and device beside it is not"},
+         "configuration:2:1: " STATE "gradients is nvme, but offload_optimizer.device is not"},
         {"\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/x\", \"ratio\": 0.5,\n"
          "\"resume\": true}",
          "configuration:2:1: " STATE "resume is true with a ratio below 1"},
@@ -410,7 +410,7 @@ static void config_masters_beside_stored_parameters_warn(void)
                        "\"offload_param\": {\"device\": \"%s\", \"nvme_path\": \"/x\"}}",
                        PARAMS[i]);
         if (i == 0) {
-            check_warns(text, "saves nothing where the parameter is on nvme too");
+            check_warns(text, "saves nothing where the parameters are on nvme too");
         } else {
             check_silent(text);
         }
@@ -427,7 +427,7 @@ static void config_files_keys_without_files_warn(void)
         (void)snprintf(text, sizeof(text),
                        "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {%s}}",
                        MEMBERS[i]);
-        check_warns(text, "is without effect: only device nvme has files");
+        check_warns(text, "has no effect: only device nvme has files");
         (void)snprintf(text, sizeof(text),
                        "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": "
                        "\"cpu\",\n%s}}",
@@ -500,7 +500,7 @@ static void config_program_fills_auto_of_offload(void)
     CHECK_ERROR_SAYS("configuration:2:1: " PARAM "device is nvme, which needs nvme_path");
     CHECK_OK(sherd_config_set(config, PARAM "nvme_path", "\"/p\""));
     CHECK_STATUS(SHERD_E_INVAL, sherdi_config_resolve(config, 1, &got));
-    CHECK_ERROR_SAYS(STATE "gradients is nvme, and device beside it is not");
+    CHECK_ERROR_SAYS(STATE "gradients is nvme, but offload_optimizer.device is not");
     CHECK_OK(sherd_config_set(config, STATE "device", "\"nvme\""));
     CHECK_OK(sherd_config_set(config, STATE "nvme_path", "[\"/s\"]"));
     got = resolved(config, 1);

@@ -1,5 +1,5 @@
 /* SHERD_DEBUG: gathers meet and compare, what was released reads as NaN, parameters are
- * read only. */
+ * read-only. */
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
@@ -98,7 +98,7 @@ static void debug_other_unit_is_named(void)
     test_world(2, other_order, NULL);
 }
 
-/* ------------------------------------------------ parameters are read only -- */
+/* ------------------------------------------------ parameters are read-only -- */
 
 static void param_write(sherd_engine *engine, sherd_param param, float value)
 {
@@ -125,7 +125,7 @@ static void write_to_parameters(sherd_world *world, void *ctx)
     CHECK_STATUS(SHERD_E_STATE, sherd_unit_release(engine, units[2], SHERD_EVAL));
     CHECK_ERROR_SAYS("unit layer2");
     CHECK_ERROR_SAYS("parameter layer2.one");
-    CHECK_ERROR_SAYS("read only");
+    CHECK_ERROR_SAYS("read-only");
     CHECK(sherd_param_data(engine, params[6]) == NULL); /* it is released all the same */
 
     CHECK_OK(sherd_unit_acquire(engine, units[3], SHERD_BACKWARD));

@@ -254,7 +254,7 @@ static void apply_other_params_on_rank_1(sherd_world *world, void *raw)
     CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
     CHECK_ERROR_SAYS("rank 1 was given other sherd_step_params");
     CHECK_STATUS(SHERD_E_STATE, sherd_unit_acquire(r.engine, 0, SHERD_FORWARD));
-    CHECK_ERROR_SAYS("can only be destroyed");
+    CHECK_ERROR_SAYS("destroy it and load a checkpoint");
     CHECK_ERROR_SAYS("sherd_step_params");
     rig_close(&r);
     CHECK_OK(sherd_world_barrier(world));

@@ -697,7 +697,7 @@ static void what_cannot_be_had_is_refused_with_the_reason(void)
     refuse(&options, "an fp32 parameter is its own master");
     options.dtype = SHERD_BF16;
     options.zero  = ", \"offload_optimizer\": {\"device\": \"cpu\"}";
-    refuse(&options, "where its state is");
+    refuse(&options, "where its state does");
 }
 
 /* ------------------------------------------------------------------ memory -- */

@@ -354,7 +354,7 @@ static void before_seal_the_loop_is_refused(void)
     CHECK_STATUS(SHERD_E_STATE, sherd_step_wait(r.engine, NULL));
     CHECK_STATUS(SHERD_E_STATE, sherd_engine_fingerprint(r.engine, &fingerprint));
     CHECK(sherd_param_data(r.engine, 0) == NULL);
-    CHECK_ERROR_SAYS("a is not readable");
+    CHECK_ERROR_SAYS("parameter a cannot be read now");
     rig_close(&r);
 }
 
@@ -389,7 +389,7 @@ static void after_seal_declarations_are_refused(void)
     CHECK_STATUS(SHERD_E_STATE, sherd_pass_add(r.engine, SHERD_FORWARD, 0));
     CHECK_STATUS(SHERD_E_STATE, sherd_param_bind(r.engine, 0, &r, &r));
     CHECK_STATUS(SHERD_E_STATE, sherd_engine_seal(r.engine));
-    CHECK_ERROR_SAYS("second time");
+    CHECK_ERROR_SAYS("sherd_engine_seal: the engine is sealed already");
     rig_close(&r);
 }
 
@@ -572,7 +572,7 @@ static void step_params_refuse_what_makes_no_sense(void)
     params.group_lr    = rates;
     params.group_count = 2;
     CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
-    CHECK_ERROR_SAYS("there are 1 groups");
+    CHECK_ERROR_SAYS("but there are 1 groups");
     params.group_count = -1;
     CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
     params.group_count = 1;
@@ -596,7 +596,7 @@ static void pointers_are_null_with_a_sentence_when_not_acquired(void)
         CHECK(sherd_param_grad(r.engine, 0) == NULL);
         CHECK_ERROR_SAYS("unit first is not acquired for backward");
         CHECK(sherd_param_data(r.engine, 1) == NULL);
-        CHECK_ERROR_SAYS("parameter b: its unit second is not acquired");
+        CHECK_ERROR_SAYS("parameter b cannot be read now: its unit second is not acquired");
         rig_release(&r, 0, SHERD_FORWARD);
         CHECK(sherd_param_data(r.engine, 0) == NULL);
         rig_acquire(&r, 0, SHERD_EVAL);
@@ -872,7 +872,7 @@ static void fill_another_way_on_rank_2(sherd_world *world, void *raw)
     CHECK_OK(sherd_param_fill(r.engine, r.params[0].handle, rig_fill, NULL));
     CHECK_OK(sherd_param_fill(r.engine, r.params[1].handle, fill_by_rank, &r));
     CHECK_STATUS(SHERD_E_INVAL, sherd_unit_acquire(r.engine, 0, SHERD_FORWARD));
-    CHECK_ERROR_SAYS("parameter other starts with other values on rank 2");
+    CHECK_ERROR_SAYS("parameter other was filled with other values on rank 2");
     CHECK_OK(sherd_param_fill(r.engine, r.params[1].handle, rig_fill, NULL));
     (void)rig_train(&r, 1);
     rig_close(&r);

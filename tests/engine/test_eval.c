@@ -231,7 +231,7 @@ static void refuse(sherd_world *world, void *raw)
     CHECK_OK(sherd_param_read(r.engine, 0, SHERD_MASTER, 0, 1, &value));
     rig_micro_batch(&r);
     CHECK_STATUS(SHERD_E_STATE, sherd_step(r.engine, NULL));
-    CHECK_ERROR_SAYS("sherd_step: parameters do not change");
+    CHECK_ERROR_SAYS("sherd_step: it is not allowed between sherd_eval_begin");
     CHECK_STATUS(SHERD_E_STATE, sherd_step_prepare(r.engine, NULL));
     CHECK_ERROR_SAYS("sherd_step_prepare");
     rig_acquire(&r, 1, SHERD_EVAL);

@@ -384,13 +384,13 @@ static void rank_names(sherd_world *world, void *ctx)
                      "AdamW|Adam|Lion|SGD|Adagrad|Lamb|Muon|none|HeavyBall");
     params.optimizer = "none";
     CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, &params, &group));
-    CHECK_ERROR_SAYS("group head: optimizer none beside optimizer.type AdamW");
+    CHECK_ERROR_SAYS("group head has optimizer none, but optimizer.type is AdamW");
     rig_close(&r);
     options.optimizer = "none";
     rig_open(&r, world, &options);
     params.optimizer = "AdamW";
     CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, &params, &group));
-    CHECK_ERROR_SAYS("group head: optimizer AdamW beside optimizer.type none");
+    CHECK_ERROR_SAYS("group head has optimizer AdamW, but optimizer.type is none");
     rig_close(&r);
 }
 
@@ -437,7 +437,7 @@ static void rank_values(sherd_world *world, void *ctx)
     CHECK_INT(4, (int)v[0]);
     CHECK_STATUS(SHERD_E_INVAL, sherd_param_read(r.engine, r.params[3].handle, "exp_avg", 0, 3, v));
     CHECK_ERROR_SAYS(
-        "value \"exp_avg\" does not exist of parameter p3, which HeavyBall updates; there "
+        "there is no value \"exp_avg\" of parameter p3, which HeavyBall updates; there "
         "are \"master\", \"buffer\"");
     rig_close(&r);
 }
@@ -636,13 +636,14 @@ static const refusal UNREADABLE[] = {
 
 static const refusal UNFIT[] = {
     {"[{\"name\": \"head\"}]", SHERD_E_INVAL,
-     "sherd.groups has a group head: the program has added none of that name"},
+     "sherd.groups has an entry for group head, which does not exist: the program added no group"},
     {"[{\"name\": \"head\", \"matching\": \"q*\"}]", SHERD_E_INVAL,
-     "sherd.groups has a group head: no parameter that the program left in the default group"},
+     "group head, which does not exist: the program added none, and \"matching\" fits no "
+     "parameter"},
     {"[{\"name\": \"plain\", \"type\": \"Lamb\"}]", SHERD_E_INVAL,
-     "group plain: the program and sherd.groups say something else of its optimizer"},
+     "group plain: the program and sherd.groups give different values of optimizer"},
     {"[{\"name\": \"plain\", \"params\": {\"lr\": 3}}]", SHERD_E_INVAL,
-     "group plain: the program and sherd.groups say something else of its lr"},
+     "group plain: the program and sherd.groups give different values of lr"},
 };
 
 static void rank_unfit(sherd_world *world, void *ctx)

@@ -147,7 +147,7 @@ static void hazard_says_who_where_and_how_many(void)
     CHECK_STATUS(SHERD_E_STATE, give(&r, SHERDI_LANE_WIRE, SHERDI_WRITES, 0, 1 << 20));
     CHECK_ERROR_SAYS(
         "gather of layer0 on lane wire writes bytes that use of layer0 on lane compute "
-        "still reads (gathered units, 4096 bytes at 65536); nothing orders them");
+        "still reads (gathered units, 4096 bytes at 65536): nothing orders the two");
     rig_close(&r);
 }
 
@@ -457,7 +457,7 @@ static void stable_gather_is_behind_the_peers_change_if_they_met(void)
         if (!is_met) {
             CHECK_ERROR_SAYS("another rank's gather of layer3 on lane wire reads");
             CHECK_ERROR_SAYS(sherdi_op_kind_name(CHANGES[i / 2]));
-            CHECK_ERROR_SAYS("no call in between meets");
+            CHECK_ERROR_SAYS("no call between them makes one rank wait");
         }
         rig_close(&r);
     }
@@ -665,7 +665,7 @@ static void what_comes_behind_a_use_is_behind_its_end(void)
         op_use(&op, SHERDI_USE_SRC, SHERDI_READS, SHERDI_BUFFER_STAGING, 0, 8);
         CHECK_STATUS(is_late ? SHERD_OK : SHERD_E_STATE, both(&r, &op));
         CHECK_STATUS(SHERD_E_STATE, sherdi_hazard_end(r.hazard, &use, &use));
-        CHECK_ERROR_SAYS("has not begun");
+        CHECK_ERROR_SAYS("did not begin");
         rig_close(&r);
     }
 }

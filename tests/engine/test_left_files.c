@@ -218,7 +218,7 @@ static void empty_files_go_and_others_stay(void)
     train_and_listen(2, "");
     CHECK_INT(3 + 3 + 1, files_now(0, 0));
     CHECK_INT(2 + 2, files_now(1, 0));
-    CHECK_INT(2, told_count("before anything was committed to it"));
+    CHECK_INT(2, told_count("before it committed any state to it"));
     CHECK_INT(1, told_count("sherd-00000000000000b1-0of1.state (2097152 bytes)"));
     CHECK_INT(1, told_count("holds 2 state files of earlier runs"));
     rig_close(&lives);

@@ -275,7 +275,7 @@ static int step_leaves(rig *r)
     }
     CHECK_STATUS(SHERD_E_IO, sherd_step(r->engine, NULL));
     CHECK_STATUS(SHERD_E_STATE, sherd_unit_acquire(r->engine, r->units[0], SHERD_FORWARD));
-    CHECK_ERROR_SAYS("call sherd_step_discard, on all ranks");
+    CHECK_ERROR_SAYS("call sherd_step_discard on all ranks");
     CHECK_STATUS(SHERD_E_STATE, sherd_step(r->engine, NULL));
     return 1;
 }
@@ -403,7 +403,7 @@ static void broken_train(sherd_world *world, void *ctx)
     if (run->status != SHERD_OK &&
         sherd_engine_fingerprint(r.engine, &fingerprint) == SHERD_E_STATE) {
         CHECK_STATUS(SHERD_E_STATE, sherd_step_discard(r.engine)); /* of no use, and it says so */
-        CHECK_ERROR_SAYS("sherd_step_undo goes back to the step before");
+        CHECK_ERROR_SAYS("call sherd_step_undo to go back to the step before");
         CHECK_STATUS(SHERD_E_IO, sherd_step_undo(r.engine));
         CHECK_STATUS(SHERD_E_STATE, sherd_step_discard(r.engine));
         fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);

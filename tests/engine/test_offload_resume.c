@@ -769,7 +769,7 @@ static void a_run_that_goes_on_is_not_taken(void)
     session_train(&first, &r, 2);
     warnings_begin();
     test_world(1, session_run, &second);
-    expect_warned("is in use by a process and not gone on from");
+    expect_warned("is not resumed, because another process is using it");
     CHECK_INT(0, second.is_resumed);
     CHECK(first.run != second.run);
     expect_steps(&want, &second);

@@ -30,7 +30,7 @@ static void acquire_without_room_is_as_if_it_had_not_been_called(void)
     rig_acquire(&r, 1, SHERD_BACKWARD);
     CHECK_STATUS(SHERD_E_NOMEM, sherd_unit_acquire(r.engine, 0, SHERD_BACKWARD));
     CHECK_ERROR_SAYS("unit first");
-    CHECK_ERROR_SAYS("where that of unit second is, which is held");
+    CHECK_ERROR_SAYS("the memory of unit second, which is still acquired");
     CHECK_ERROR_SAYS("release second before this acquire");
     CHECK_ERROR_SAYS("sherd_pass_add_held");
     CHECK(sherd_param_data(r.engine, 0) == NULL);
@@ -96,7 +96,7 @@ static void acquire_off_the_plan_says_whose_gradient_is_open(void)
         rig_backward(&r, is_shared ? 1 : 0);
         CHECK_STATUS(SHERD_E_NOMEM, sherd_unit_acquire(r.engine, 2, SHERD_BACKWARD));
         CHECK_ERROR_SAYS("unit big");
-        CHECK_ERROR_SAYS("gradient of unit table is open until 1 more of its 2 planned uses");
+        CHECK_ERROR_SAYS("unit table still expects 1 of its 2 uses");
         CHECK(strstr(sherd_last_error(), "before this acquire") == NULL);
         rig_backward(&r, 0);
         rig_backward(&r, 2);

@@ -341,7 +341,7 @@ static void calls_that_do_not_meet_are_named(void)
             CALLS[i].seed,
             &(sherdi_program_check_params){.drop = SHERDI_HAZARD_DROP_MEETS, .kind = CALLS[i].kind},
             CALLS[i].later, CALLS[i].earlier);
-        CHECK_ERROR_SAYS("no call in between meets");
+        CHECK_ERROR_SAYS("no call between them makes one rank wait");
     }
 }
 
@@ -358,7 +358,7 @@ static void undo_that_does_not_meet_first_is_named(void)
     CHECK(plans_make(&b));
     for (without.number = 1; without.number < 200; without.number++) { /* more than there are */
         if (seed_prove_without(&b, &without) != SHERD_OK) {
-            CHECK_ERROR_SAYS("no call in between meets");
+            CHECK_ERROR_SAYS("no call between them makes one rank wait");
             found++;
             named +=
                 strstr(sherd_last_error(), "copy of u0 on lane up writes bytes that another "

@@ -175,7 +175,7 @@ static void go_another_way(sherd_world *world, void *raw)
         }
     }
     CHECK_STATUS(SHERD_E_NOMEM, status);
-    CHECK_ERROR_SAYS("that of unit a is");
+    CHECK_ERROR_SAYS("the memory of unit a, whose gradient stays");
     CHECK_ERROR_SAYS("retain_grads");
     CHECK_OK(sherd_step_discard(r.engine));
     CHECK_INT(1, rig_train(&r, 1).was_updated);

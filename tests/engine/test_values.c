@@ -470,7 +470,7 @@ static void differences(rig *r)
     CHECK_ERROR_SAYS("micro_step");
     CHECK_STATUS(SHERD_E_INVAL, rank == 0 ? sherd_engine_set_step(r->engine, 5, 5)
                                           : sherd_param_read(r->engine, p, SHERD_MASTER, 0, 1, v));
-    CHECK_ERROR_SAYS("does not make the call that rank 0 makes");
+    CHECK_ERROR_SAYS("makes another call than rank 0");
     CHECK_STATUS(SHERD_E_STATE, /* of one rank alone */
                  sherd_param_read(r->engine, p, rank == 0 ? SHERD_GRAD : SHERD_MASTER, 0, 1, v));
     CHECK_ERROR_SAYS(rank == 0 ? "between sherd_step_prepare" : "rank 0 could not take part");
@@ -509,7 +509,7 @@ static void own_ranges(rig *r)
         if (count < elems && !r->params[p].is_frozen) {
             CHECK_STATUS(SHERD_E_INVAL, sherd_param_read_local(r->engine, r->params[p].handle,
                                                                value, 0, elems, own));
-            CHECK_ERROR_SAYS("sherd_param_local says so");
+            CHECK_ERROR_SAYS("call sherd_param_local for the range that it holds");
         }
         free(own);
         free(all);
@@ -647,7 +647,7 @@ static void marks_write(rig *r)
     mark(r, 3, MARKS[0]);
     mark(r, SPAN - 1, MARKS[1]);
     CHECK_STATUS(SHERD_E_STATE, sherd_step_undo(r->engine));
-    CHECK_ERROR_SAYS("were written since the last update");
+    CHECK_ERROR_SAYS("were written after the last update");
     expect_mark(r, 3, MARKS[0]); /* as if it had not been called */
 }
 
