@@ -1,13 +1,19 @@
 """Configurations: DeepSpeed's keys, from a file, a dict, or both."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
-from typing import Any, Mapping
+import re
+from typing import Any, Iterator, Mapping
 
 from sherd._callbacks import written
 from sherd._library import library
+from sherd.errors import SherdError
+
+# How the library names a place in the one line of JSON that a dict becomes: before a message, or inside it.
+_PLACE = re.compile(r"\bconfiguration:1:\d+: | \(configuration:1:\d+\)| at configuration:1:\d+")
 
 
 def as_json(value: Any) -> str:
@@ -20,15 +26,17 @@ def as_json(value: Any) -> str:
 class Config:
     """A configuration: the path of a JSON file, or a mapping with the same keys.
 
-    docs/configuration.md lists the keys. InvalidError says file, line, column and key of what is wrong.
+    docs/configuration.md lists the keys. InvalidError names the key that is wrong, and in a file its line and column too.
     """
 
     def __init__(self, source: str | os.PathLike[str] | Mapping[str, Any]) -> None:
         self._lib = library()
+        self._is_dict = isinstance(source, Mapping)
         out = ctypes.c_void_p()
         if isinstance(source, Mapping):
             text = json.dumps(source, default=as_json).encode()
-            self._lib.config_parse(text, len(text), ctypes.byref(out))
+            with self.errors_by_key():
+                self._lib.config_parse(text, len(text), ctypes.byref(out))
         elif not isinstance(source, (str, bytes, os.PathLike)):
             raise TypeError(f"a configuration is the path of a JSON file or a dict with the same keys, not "
                             f"{type(source).__name__}")
@@ -47,7 +55,8 @@ class Config:
 
         A key that begins with "!" overrides the file.
         """
-        self._lib.config_set(self.handle, key.encode(), json.dumps(value).encode())
+        with self.errors_by_key():
+            self._lib.config_set(self.handle, key.encode(), json.dumps(value).encode())
 
     def has(self, key: str) -> bool:
         """Whether the key has a value, from the file, the program or by default."""
@@ -60,7 +69,19 @@ class Config:
     @property
     def warnings(self) -> list[str]:
         count = self._lib.config_warning_count(self.handle)
-        return [self._lib.config_warning(self.handle, index).decode() for index in range(count)]
+        return [self._by_key(self._lib.config_warning(self.handle, index).decode()) for index in range(count)]
+
+    @contextlib.contextmanager
+    def errors_by_key(self) -> Iterator[None]:
+        """Errors that are raised inside name the keys of a dict without lines and columns: nobody wrote those lines."""
+        try:
+            yield
+        except SherdError as error:
+            error.args = (self._by_key(str(error)),)
+            raise
+
+    def _by_key(self, text: str) -> str:
+        return _PLACE.sub("", text) if self._is_dict else text
 
     def destroy(self) -> None:
         """May be called twice, and as soon as an engine is made of it."""

@@ -37,7 +37,8 @@ class Engine:
         own = config if isinstance(config, Config) else Config(config)
         out = ctypes.c_void_p()
         try:
-            self._lib.engine_create(world.handle, own.handle, ctypes.byref(out))
+            with own.errors_by_key():
+                self._lib.engine_create(world.handle, own.handle, ctypes.byref(out))
         finally:
             if own is not config:
                 own.destroy()

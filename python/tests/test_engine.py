@@ -91,6 +91,22 @@ class TestEngine(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "text, numbers, lists and dicts.*is of type object"):
             sherd.Config({"train_batch_size": object()})
 
+    def test_errors_about_a_dict_name_the_key_alone(self) -> None:
+        both = {"bf16": {"enabled": True}, "fp16": {"enabled": True}}
+        for wrong, said in (({"zero_optimization": {"stage": 7}}, "zero_optimization.stage is 7"),
+                            (both, "fp16.enabled and bf16.enabled are both true"),
+                            ({**CONFIG, "train_batch_size": 5, "gradient_accumulation_steps": 2}, "train_batch_size 5 is not")):
+            with self.assertRaisesRegex(sherd.InvalidError, "^" + said):
+                sherd.Engine(self.world, wrong)
+        with sherd.Config({"zero_optimization": {"stage": 3}}) as config:
+            with self.assertRaisesRegex(sherd.InvalidError, "zero_optimization.stage is 3, and the program gives 2"):
+                config.set("zero_optimization.stage", 2)
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write('{"zero_optimization": {\n"stage": 7}}')
+            file.flush()
+            with self.assertRaisesRegex(sherd.InvalidError, f"^{file.name}:2:1: zero_optimization.stage is 7"):
+                sherd.Config(file.name)
+
     def test_errors_carry_the_sentence(self) -> None:
         with self.assertRaisesRegex(sherd.InvalidError, "stage") as caught:
             sherd.Config({"zero_optimization": {"stage": 7}})
