@@ -323,6 +323,9 @@ class Ranks(unittest.TestCase):
     def test_failures(self) -> None:
         ranks.run(2, "failures")
 
+    def test_errors_name_the_collective_call(self) -> None:
+        ranks.run(2, "other_calls")
+
 
 def other_first_values(world: sherd.World) -> None:
     model = made("plain") if world.rank == 0 else Model()
@@ -336,9 +339,20 @@ def other_first_values(world: sherd.World) -> None:
     try:
         engine(batch(0))
     except sherd.InvalidError as error:
-        print(str(error).split(":")[0])
+        print(str(error).rpartition("; rank")[0])
     else:
         raise AssertionError("ranks that start from other values are not noticed")
+
+
+def other_calls(world: sherd.World) -> None:
+    """Rank 0 saves alone, as a script does that guards it with `if rank == 0`."""
+    engine = sherd.torch.initialize(made("plain"), config(3), world=world, example=batch(0))
+    try:
+        engine.save_checkpoint("unused") if world.rank == 0 else engine(batch(0))
+    except sherd.InvalidError as error:
+        assert str(error).endswith("; rank 0 was in engine.save_checkpoint()" if world.rank == 0 else "; rank 1 was in engine(...)"), error
+    else:
+        raise AssertionError("other calls are not noticed")
 
 
 def failures(world: sherd.World) -> None:

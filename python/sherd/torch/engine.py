@@ -3,8 +3,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import warnings
 from typing import Any, Iterator, Mapping
 
 import torch
@@ -17,6 +15,7 @@ from sherd.errors import StateError
 from sherd.torch import fill, gathered, generate, optim, tensors, weights
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import Hooks
+from sherd.torch.say import collective, warn
 from sherd.torch.trace import Order, order_of
 from sherd.torch.units import Division, Policy, divide, keep_fp32
 from sherd.world import World
@@ -53,14 +52,6 @@ def unowned_check(model: nn.Module) -> None:
     if any(gathered.owner_of(param) is not None for param in model.parameters()):
         raise StateError(f"the {type(model).__name__} is trained by another sherd engine already, which has its memory: make the model "
                          f"anew, and its weights by engine.save_pretrained() and initialize(..., weights=)")
-
-
-def warn(text: str) -> None:
-    """A warning that shows the line of the script, whatever of sherd and torch is between."""
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in ("sherd", "torch", "contextlib"):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(f"sherd: {text}", stacklevel=level)
 
 
 class Engine:
@@ -196,6 +187,7 @@ class Engine:
 
     # ------------------------------------------------------------- training --
 
+    @collective("engine(...)")
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward. Collective; without gradients (torch.no_grad) an evaluation."""
         if not self.is_sealed:
@@ -203,6 +195,7 @@ class Engine:
         self._before_forward()  # Ctrl-C may have left a forward in its middle
         return self._called(*args, **kwargs)
 
+    @collective("engine.backward()")
     def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:
         """The backward of this micro-batch's mean loss, which is scaled where fp16 is on; the engine averages over ranks and
         micro-batches. Collective. Returns the loss."""
@@ -217,6 +210,7 @@ class Engine:
             self._in_backward = False
         return loss
 
+    @collective("engine.step()")
     def step(self) -> Report:
         """Once per micro-batch, after its backward; at the boundary the update. Collective."""
         if self._is_failed or self.is_sealed and not self.hooks.is_idle:
@@ -263,6 +257,7 @@ class Engine:
             report = self.core.wait()
         return report
 
+    @collective("engine.discard()")
     def discard(self) -> None:
         """Drops the window's gradients and releases everything: after an exception. Collective."""
         self.core.discard()
@@ -346,6 +341,7 @@ class Engine:
         self.seal()
         return self.core.plan(as_json)
 
+    @collective("engine.fingerprint()")
     def fingerprint(self) -> int:
         """Of all master weights. Collective."""
         self.seal()
@@ -371,19 +367,22 @@ class Engine:
     def state_dict(self) -> weights.StateDict:
         """The weights by name, fp32 and exact, each read when it is asked for. Collective: every rank goes through it."""
         self.seal()
-        return weights.StateDict(self.core, self.module, self.division)
+        return weights.StateDict(self)
 
+    @collective("engine.load_state_dict()")
     def load_state_dict(self, values: Mapping[str, torch.Tensor], strict: bool = True) -> tuple[list[str], list[str]]:
         """Writes weights, the same on every rank; the names that were missing and those that nobody has. Collective."""
         self.seal()
         return weights.load_state_dict(self.core, self.module, self.division, values, strict)
 
+    @collective("engine.save_pretrained()")
     def save_pretrained(self, folder: str | os.PathLike[str], dtype: torch.dtype = torch.float32,
                         max_file_bytes: int = 5_000_000_000) -> None:
         """The weights as safetensors under the model's names, with its config.json where it has one. Collective."""
         self.seal()
         weights.save_pretrained(self, folder, dtype, max_file_bytes)
 
+    @collective("engine.save_checkpoint()")
     def save_checkpoint(self, save_dir: str | os.PathLike[str], tag: str | None = None,
                         client_state: Mapping[str, Any] | None = None, **options: Any) -> bool:
         """Saves all that goes on later to save_dir/tag; `client_state` is kept as JSON. Options are those of
@@ -392,6 +391,7 @@ class Engine:
         weights.save_checkpoint(self, save_dir, None if tag is None else str(tag), client_state, **options)
         return True
 
+    @collective("engine.load_checkpoint()")
     def load_checkpoint(self, load_dir: str | os.PathLike[str], tag: str | None = None, load_module_only: bool = False,
                         **options: Any) -> tuple[str | None, dict[str, Any]]:
         """Goes on from what any layout has saved; the folder and the client state, (None, {}) where there is none. Options
@@ -403,6 +403,7 @@ class Engine:
         """`with engine.evaluating():` passes without gradients, whose units stay gathered as planned. Collective."""
         return generate.evaluating(self, keep_units)
 
+    @collective("engine.generate()")
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The generate() of a transformers model. Collective."""
         return generate.generate(self, *args, **kwargs)

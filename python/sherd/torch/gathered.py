@@ -12,6 +12,7 @@ from torch import nn
 from sherd.errors import StateError
 from sherd.torch import weights
 from sherd.torch.hooks import Single
+from sherd.torch.say import collective
 from sherd.torch.units import Param
 
 if TYPE_CHECKING:
@@ -81,11 +82,12 @@ class Shown:
     """One parameter, whole for a while."""
 
     def __init__(self, engine: "Engine", param: Param) -> None:
-        self.engine, self.param = engine, param
+        self.engine, self.param, self.world = engine, param, engine.world
         self.bound = engine.driver.by_number[param.number]
         self.is_shown = False
         self.exact: torch.Tensor | None = None  # fp32, kept for write_back
 
+    @collective("gathered_parameters()")
     def show(self, modify: bool) -> None:
         exact = weights.read(self.engine.core, self.param)
         self.exact = exact if modify else None
@@ -93,9 +95,10 @@ class Shown:
         self.is_shown = True
         self.engine.refusals.shown.add(id(self.param.tensor))
 
+    @collective("gathered_parameters()")
     def write_back(self, root: int) -> None:
         """Collective."""
-        core, world = self.engine.core, self.engine.world
+        core, world = self.engine.core, self.world
         values = self.param.tensor.data.detach().to("cpu").contiguous()
         assert self.exact is not None
         if values.shape != self.exact.shape:

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sherd.engine import Engine as Core
 from sherd.errors import SherdError
+from sherd.torch.say import collective
 from sherd.torch.units import Division, Param, some
 
 if TYPE_CHECKING:
@@ -71,9 +72,11 @@ class StateDict(AbstractMapping[str, torch.Tensor]):
     are fp32 and exact, buffers are the module's own.
     """
 
-    def __init__(self, core: Core, model: nn.Module, division: Division) -> None:
-        self._core, self._params, self._buffers = core, names_of(model, division), buffers_of(model)
+    def __init__(self, engine: "Engine") -> None:
+        self.world, self._core = engine.world, engine.core
+        self._params, self._buffers = names_of(engine.module, engine.division), buffers_of(engine.module)
 
+    @collective("engine.state_dict()")
     def __getitem__(self, name: str) -> torch.Tensor:
         if name in self._buffers:
             return self._buffers[name].detach().clone()

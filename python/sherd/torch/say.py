@@ -1,0 +1,41 @@
+"""What the package adds to messages: the script's line to a warning, the name of the call to an error."""
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from typing import Any, Callable, TypeVar
+
+from sherd.errors import SherdError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def warn(text: str) -> None:
+    """Warns at the line of the script, however many frames of sherd and torch lie between."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in ("sherd", "torch", "contextlib"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"sherd: {text}", stacklevel=level)
+
+
+def collective(name: str) -> Callable[[Function], Function]:
+    """Decorates a collective call of an object that has `world`.
+
+    The library does not know the calls of this package. So where there are several ranks, an error that comes out of the
+    call says which call this rank was in.
+    """
+    def decorated(function: Function) -> Function:
+        @functools.wraps(function)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(self, *args, **kwargs)
+            except SherdError as error:
+                if self.world.size > 1 and not hasattr(error, "sherd_call"):
+                    error.sherd_call = name  # type: ignore[attr-defined] # an inner call has named itself
+                    error.args = (f"{error}; rank {self.world.rank} was in {name}",)
+                raise
+
+        return call  # type: ignore[return-value]
+
+    return decorated
