@@ -87,10 +87,14 @@ class Refused(unittest.TestCase):
             self.engine.step()
 
     def test_scaler(self) -> None:
-        scaler = torch.amp.GradScaler("cpu")
-        scaler.scale(self.engine(batch(0))).backward()
-        with self.assertRaisesRegex((sherd.SherdError, AssertionError), "GradScaler"):
-            scaler.step(self.engine.optimizer)
+        optimizer = torch.optim.AdamW((model := made("plain")).parameters(), lr=1e-2, weight_decay=0)
+        own = engine_of(3, model, options={"optimizer": optimizer, "example": batch(0)})
+        for engine in (self.engine, own):
+            scaler = torch.amp.GradScaler("cpu")
+            scaler.scale(engine(batch(0))).backward()
+            with self.assertRaisesRegex(sherd.NotSupportedError, 'GradScaler.*"fp16": {"enabled": true}.*call engine.backward'):
+                scaler.step(engine.optimizer)
+        own.destroy()
 
     def test_gradient_past_the_outputs(self) -> None:
         """A loss that a module keeps beside its output is noticed."""

@@ -14,8 +14,8 @@ from sherd.config import Config
 from sherd.errors import InvalidError, NotSupportedError, StateError
 from sherd.torch.units import Division
 
-SCALER = ("torch's GradScaler is not used with sherd: the engine scales the loss in engine.backward() and skips updates that "
-          "overflow, as the key fp16 says; leave the scaler out, call engine.backward(loss) and engine.step()")
+SCALER = ("torch's GradScaler is not used with sherd: with \"fp16\": {\"enabled\": true} in the configuration, engine.backward() scales the "
+          "loss, and engine.step() skips updates that overflow. Leave the scaler out, call engine.backward(loss) and engine.step()")
 STEP = "updates are made by engine.step(), which steps the scheduler of initialize() too: leave out optimizer.step()"
 CHANGES = ("amsgrad", "maximize", "differentiable", "decoupled_lr", "cautious_factor")  # make another optimizer of it
 ADAMS = ("lr", "betas", "eps", "weight_decay")
@@ -248,9 +248,18 @@ def check_groups(groups: Groups, division: Division) -> None:
 
 # --------------------------------------------------------------- following --
 
+class NoScaler:
+    """In place of the flag by which torch's GradScaler asks an optimizer whether it scales by itself: the question is refused."""
+
+    def __bool__(self) -> bool:
+        raise NotSupportedError(SCALER)
+
+
 class EngineOptimizer(torch.optim.Optimizer):
     """The engine's optimizer as torch's schedulers see it. Updates are made by engine.step(): `step` does nothing here, for
     loops that call both, as with DeepSpeed."""
+
+    _step_supports_amp_scaling = NoScaler()
 
     def __init__(self, groups: Groups) -> None:
         super().__init__([{**group.values, "params": group.tensors} for group in groups.all], groups.all[0].values)
@@ -260,10 +269,6 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The engine clears gradients itself."""
-
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        raise NotSupportedError(SCALER)
 
     def state_dict(self) -> dict[str, Any]:
         raise StateError("the optimizer's state is in the engine: save it with engine.save_checkpoint()")
@@ -387,6 +392,7 @@ def take_over(optimizer: torch.optim.Optimizer) -> None:
     refused._wrapped_by_lr_sched = True  # type: ignore[attr-defined] # else schedulers warn that it was replaced
     optimizer.step = refused  # type: ignore[method-assign]
     optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+    optimizer._step_supports_amp_scaling = NoScaler()  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------- declaration --
