@@ -181,6 +181,16 @@ class Loop(unittest.TestCase):
         del loss
         engine.destroy()
 
+    def test_a_model_of_another_type_than_the_keys_warns(self) -> None:
+        for keys, said in (({}, 'has bf16 parameters .places.*computes in fp32.*"bf16": {"enabled": true}'),
+                           ({"fp16": {"enabled": True}}, "computes in fp16"), ({"bf16": {"enabled": "auto"}}, "computes in fp32")):
+            with self.assertWarnsRegex(UserWarning, said) as met:
+                engine_of(3, made("plain").bfloat16(), **keys).destroy()
+            self.assertEqual(len(met.warnings), 1)
+        for keys in ({"bf16": {"enabled": False}}, {"bf16": {"enabled": True}}):
+            engine_of(3, made("plain").bfloat16(), **keys).destroy()  # a warning is an error in this file
+        engine_of(3, **{"bf16": {"enabled": True}}).destroy()
+
     def test_a_skipped_update_warns_once(self) -> None:
         engine = engine_of(3, options={"example": batch(0)})
         for step in range(3):

@@ -54,6 +54,20 @@ def unowned_check(model: nn.Module) -> None:
                          f"anew, and its weights by engine.save_pretrained() and initialize(..., weights=)")
 
 
+def warn_of_types(division: Division, settings: Config, dtype: torch.dtype) -> None:
+    """Warns of a model in 16 bits where the keys choose another type and say nothing of the model's type. The keys win."""
+    keys = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+    of_engine, resolved = keys[dtype], settings.resolved()
+    for param in division.params:
+        key = keys.get(param.tensor.dtype, "fp32")
+        if key in ("fp32", of_engine) or param.is_fp32 or not str(resolved[f"{key}.enabled"]["origin"]).startswith(("default", "auto")):
+            continue
+        warn(f"the model has {key} parameters ({param.name}), and the configuration does not ask for {key}: the configuration wins, "
+             f"and the engine computes in {of_engine}. For {key} write \"{key}\": {{\"enabled\": true}}; false instead of true "
+             f"keeps {of_engine} and ends this warning")
+        return
+
+
 class Engine:
     """A model whose parameters, gradients and optimizer state are the engine's. Called like the model.
 
@@ -86,6 +100,8 @@ class Engine:
                 warn(text)
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
+            if world.rank == 0:
+                warn_of_types(self.division, settings, tensors.compute_dtype(self.core))
         self.device = tensors.device_of(self.core.device)
         self._init, self._same_on_all, self._weights = init, same_on_all, weights
         self._uses, self._retains = backward_uses, retain_grads
