@@ -15,6 +15,7 @@ os.environ.setdefault("SHERD_DEBUG", "1")
 try:
     import torch
     from torch import nn
+    from torch.optim.optimizer import _global_optimizer_pre_hooks
 except ImportError as error:
     ranks.skip(f"torch is not here: {error}")
 
@@ -190,6 +191,29 @@ class Loop(unittest.TestCase):
         for keys in ({"bf16": {"enabled": False}}, {"bf16": {"enabled": True}}):
             engine_of(3, made("plain").bfloat16(), **keys).destroy()  # a warning is an error in this file
         engine_of(3, **{"bf16": {"enabled": True}}).destroy()
+
+    def test_steps_of_the_script_that_count_twice_or_not_at_all_warn_once(self) -> None:
+        scheduler = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)
+        engine = engine_of(3, options={"example": batch(0), "lr_scheduler": scheduler})
+        train(engine, 2)
+        other = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1)
+        for step in range(2, 5):
+            engine.lr_scheduler.step()
+            with warnings.catch_warnings(record=True) as met:
+                warnings.simplefilter("always")
+                train(engine, 1, first=step)
+            self.assertEqual(["counts twice" in str(one.message) for one in met], [True] if step == 2 else [])
+        engine.destroy()
+        engine = engine_of(3, options={"example": batch(0)})
+        forgotten = torch.optim.SGD(engine.module.parameters(), lr=1)
+        with self.assertWarnsRegex(UserWarning, "not given this SGD.*updates nothing") as caught:
+            forgotten.step()
+        self.assertEqual(os.path.basename(caught.filename), os.path.basename(__file__))
+        for one in (forgotten, other, engine.optimizer):
+            one.step()  # a warning is an error in this file
+        train(engine, 2)
+        self.assertFalse(_global_optimizer_pre_hooks)
+        engine.destroy()
 
     def test_a_skipped_update_warns_once(self) -> None:
         engine = engine_of(3, options={"example": batch(0)})

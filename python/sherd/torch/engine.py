@@ -106,7 +106,7 @@ class Engine:
         self._init, self._same_on_all, self._weights = init, same_on_all, weights
         self._uses, self._retains = backward_uses, retain_grads
         self.order: Order | None = None
-        self._is_failed = self._in_backward = self._has_warned = False
+        self._is_failed = self._in_backward = self._has_warned = self._has_warned_of_schedulers = False
         self._micro = 0
         self.report: Report | None = None  # of the last step
         self.boundary: Report | None = None  # of the last update
@@ -199,7 +199,11 @@ class Engine:
         self.refusals.attach()
         self.buffers = weights.Buffers(self.module)
         self._params = {id(param.tensor) for param in self.division.params}
+        self.watch = optim.Watch(self) if self.rank == 0 else None
         gathered.mark(self)
+
+    def has_param(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._params
 
     # ------------------------------------------------------------- training --
 
@@ -244,7 +248,10 @@ class Engine:
         self.report = report
         if report.is_boundary:
             self.boundary = report
+            if self.watch is not None:
+                self.watch.after_update()
             if report.was_updated:
+                self._warn_of_schedulers()
                 self.rates.after_update()
             elif report.has_overflow:
                 self._warn_of_overflow()
@@ -253,9 +260,16 @@ class Engine:
     def _latecomers_check(self) -> None:
         """No parameter that the engine does not have got a gradient: nobody would update it."""
         for name, tensor in self.module.named_parameters():
-            if tensor.grad is not None and id(tensor) not in self._params:
+            if tensor.grad is not None and not self.has_param(tensor):
                 raise StateError(f"parameter {name} came into the model after sherd.torch.initialize, and nothing updates it: change the "
                                  f"model before (resize_token_embeddings, new heads, adapters)")
+
+    def _warn_of_schedulers(self) -> None:
+        """Once, where the script steps a scheduler that the engine steps too."""
+        if self.rank == 0 and not self._has_warned_of_schedulers and self.rates.are_stepped_twice():
+            self._has_warned_of_schedulers = True
+            warn("the lr_scheduler that initialize() was given is stepped by engine.step() with each update and by the script too, so "
+                 "it counts twice: leave out scheduler.step(), or do not give the scheduler to initialize()")
 
     def _warn_of_overflow(self) -> None:
         """Once, where no loss scale will mend it: a run whose every gradient is NaN looks like one that does not learn."""
@@ -449,6 +463,8 @@ class Engine:
         """Frees all memory of the engine. The model's parameters show NaN from then on. May be called twice."""
         if self.is_sealed and "hooks" in vars(self):
             gathered.unmark(self)
+            if self.watch is not None:
+                self.watch.end()
             self.hooks.detach()
             self.refusals.detach()
             for unit in self.driver.bound:

@@ -3,16 +3,22 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sherd.config import Config
 from sherd.errors import InvalidError, NotSupportedError, StateError
+from sherd.torch.say import warn
 from sherd.torch.units import Division
+
+if TYPE_CHECKING:
+    from sherd.torch.engine import Engine
 
 SCALER = ("torch's GradScaler is not used with sherd: with \"fp16\": {\"enabled\": true} in the configuration, engine.backward() scales the "
           "loss, and engine.step() skips updates that overflow. Leave the scaler out, call engine.backward(loss) and engine.step()")
@@ -293,6 +299,7 @@ class Rates:
             for one in self.optimizers:
                 take_over(one)
         self.schedulers = made_schedulers(scheduler, self.optimizers)
+        self._epochs: list[Any] | None = None  # last_epoch of each scheduler when the engine last stepped them
         self._is_one_scheduler = len(self.schedulers) != len(self.optimizers)  # the person's own, over several
 
     @property
@@ -335,6 +342,18 @@ class Rates:
                 raise StateError(f"{key} of {label} was {given[key]} when the engine was made and is {group[key]} now: "
                                  f"only rates may change (torch's OneCycleLR and CyclicLR: cycle_momentum=False)")
 
+    def epochs(self) -> list[Any]:
+        return [getattr(scheduler, "last_epoch", None) for scheduler in self.schedulers]
+
+    def are_stepped_twice(self) -> bool:
+        """Whether somebody else has stepped one of the schedulers since the engine last did."""
+        return any(isinstance(now, int) and isinstance(then, int) and now > then
+                   for now, then in zip(self.epochs(), self._epochs or ()))
+
+    def forget_epochs(self) -> None:
+        """After the schedulers were loaded, which counts as nobody's step."""
+        self._epochs = None
+
     def after_update(self) -> None:
         """The schedulers that initialize() was given go on by one, as with DeepSpeed; they are not to be called by the script too."""
         for optimizer in self.optimizers:
@@ -342,6 +361,7 @@ class Rates:
         for scheduler in self.schedulers:
             if scheduler is not None:
                 scheduler.step()
+        self._epochs = self.epochs()
 
     def lr(self, of_schedule: float | None) -> list[float]:
         """The rates of the groups; `of_schedule` is the default group's in the last update, by the configuration."""
@@ -393,6 +413,35 @@ def take_over(optimizer: torch.optim.Optimizer) -> None:
     optimizer.step = refused  # type: ignore[method-assign]
     optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
     optimizer._step_supports_amp_scaling = NoScaler()  # type: ignore[attr-defined]
+
+
+class Watch:
+    """Warns once of a torch optimizer over the engine's parameters that initialize() was not given, and which updates nothing.
+
+    Nobody hands such an optimizer to the engine. torch tells of its steps by the hook that all optimizers share, which is therefore
+    there only until the engine's second update: a loop has come to its optimizer by then.
+    """
+
+    UPDATES = 2
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine, self._updates, self._has_warned = weakref.ref(engine), 0, False
+        self.end = weakref.finalize(engine, register_optimizer_step_pre_hook(self._before_step).remove)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        engine = self._engine()
+        if self._has_warned or engine is None or any(optimizer is one for one in engine.rates.optimizers):
+            return
+        if any(engine.has_param(tensor) for group in optimizer.param_groups for tensor in group["params"]):
+            self._has_warned = True  # the hook stays: torch is going through its hooks now
+            warn(f"initialize() was not given this {type(optimizer).__name__}, which has parameters of the engine: its step() finds no "
+                 f"gradients and updates nothing. engine.step() makes the updates: leave this optimizer out, or give it to "
+                 f"initialize(..., optimizer=)")
+
+    def after_update(self) -> None:
+        self._updates += 1
+        if self._updates == self.UPDATES:
+            self.end()
 
 
 # ------------------------------------------------------------- declaration --

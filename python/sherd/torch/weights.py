@@ -292,3 +292,4 @@ def schedule_load(engine: "Engine", kept: Any) -> None:
         if isinstance(scheduler, LRScheduler):
             for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
                 group["lr"] = rate
+    engine.rates.forget_epochs()
