@@ -6,6 +6,7 @@ them.
 from __future__ import annotations
 
 from sherd._library import library
+from sherd.checkpoint import Checkpoint
 from sherd.config import Config
 from sherd.engine import BACKWARD, EVAL, FORWARD, Engine, Report
 from sherd.errors import (AgainError, DeviceError, InputOutputError, InvalidError, NotSupportedError, NumericError,
@@ -13,8 +14,8 @@ from sherd.errors import (AgainError, DeviceError, InputOutputError, InvalidErro
 from sherd.memory import Memory
 from sherd.world import World
 
-__all__ = ["AgainError", "BACKWARD", "Config", "DeviceError", "EVAL", "Engine", "FORWARD", "InputOutputError",
-           "InvalidError", "Memory", "NotSupportedError", "NumericError", "OutOfMemoryError", "PeerLostError", "Report",
+__all__ = ["AgainError", "BACKWARD", "Checkpoint", "Config", "DeviceError", "EVAL", "Engine", "FORWARD",
+           "InputOutputError", "InvalidError", "Memory", "NotSupportedError", "NumericError", "OutOfMemoryError", "PeerLostError", "Report",
            "SherdError", "StateError", "World", "version"]
 
 

@@ -93,6 +93,16 @@ class World:
         view = memoryview(data).cast("B")
         self._lib.world_broadcast(self.handle, (ctypes.c_char * len(view)).from_buffer(view), len(view), root)
 
+    def share(self, data: bytes, root: int = 0) -> bytes:
+        """Rank `root`'s bytes, of any length, on all ranks; what the others give is not read. Collective, blocking."""
+        length = bytearray(len(data).to_bytes(8, "little"))
+        self.broadcast(length, root)
+        count = int.from_bytes(length, "little")
+        whole = bytearray(data if self.rank == root else count)
+        if count:
+            self.broadcast(whole, root)
+        return bytes(whole)
+
     def split(self, color: int | None, key: int = 0) -> "World | None":
         """A world of the ranks that gave the same color, ordered by `key` and then by their rank here; None for a
         rank whose color is None or below 0.

@@ -48,6 +48,7 @@ def on_ranks() -> None:
     word = bytearray(b"rank 1" if world.rank == 1 else b"......")
     world.broadcast(word, root=1)
     assert word == b"rank 1"
+    assert world.share(b"of rank 1" if world.rank == 1 else b"", root=1) == b"of rank 1" and world.share(b"") == b""
     print(f"fingerprint {engine.fingerprint():x}")
     engine.destroy()
 
@@ -164,9 +165,15 @@ class TestEngine(unittest.TestCase):
             engine, unit, param = line(self.world)
             train(self.world, engine, unit, param, steps=20)
             seen: list[tuple[int, int]] = []
+            engine.set_blob("place", b"batch 7")
             engine.save(Path(folder), "a", progress=lambda done, whole: seen.append((done, whole)))
             engine.export_safetensors(Path(folder) / "w.safetensors")
             after = engine.fingerprint()
+            with sherd.Checkpoint(folder) as saved:
+                self.assertEqual((saved.tag, saved.manifest["step"], saved.manifest["fingerprint"]), ("a", 20, f"{after:016x}"))
+                self.assertEqual((saved.blob("place"), saved.blob("nothing")), (b"batch 7", None))
+            with self.assertRaisesRegex(sherd.InputOutputError, "none"):
+                sherd.Checkpoint(folder, "none")
             train(self.world, engine, unit, param, steps=5)
             engine.load(folder)
             self.assertEqual(engine.fingerprint(), after)

@@ -18,7 +18,7 @@ except ImportError:
     transformers = None
 
 import sherd.torch
-from sherd.errors import InvalidError, SherdError, StateError
+from sherd.errors import InputOutputError, InvalidError, SherdError, StateError
 from torch import nn
 
 CONFIG = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0,
@@ -69,6 +69,15 @@ def same(left, right) -> None:
         assert torch.equal(tensor.float(), right[name].float()), name
 
 
+def refused(call, words: str, kind: type = StateError) -> None:
+    try:
+        call()
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"not refused: {words}")
+
+
 # ------------------------------------------------------------------- cases --
 
 def state_dict_has_what_torch_has(stage: int) -> None:
@@ -100,15 +109,22 @@ def checkpoint_goes_on(stage: int, folder: str) -> None:
     train(engine, 3, start=3)
     want, mark = dict(engine.state_dict()), engine.fingerprint()
     engine.destroy()
-    again = engine_of(stage, made(7), example=torch.zeros(4, dtype=torch.long))
-    where, client = again.load_checkpoint(folder)
+    again = engine_of(stage, made(7))
+    assert again.load_checkpoint(folder + "/none") == (None, {})
+    where, client = again.load_checkpoint(folder)  # remembered: the first batch has the order
     assert where == os.path.join(folder, "step-000003") and client == {"epoch": 2, "best": 0.25}, (where, client)
+    assert not again.is_sealed and (again.global_steps, again.micro_steps) == (3, 3)
+    for use in (again.module.state_dict, lambda: again.module.blocks[0](torch.zeros(1, 8)), lambda: again.module.load_state_dict(want)):
+        refused(use, "loaded with the first batch")
+    refused(lambda: again.load_checkpoint(folder, tag="none"), "none", InputOutputError)
     train(again, 3, start=3)
+    assert again.order.is_traced and again.global_steps == 6
     assert again.fingerprint() == mark
     if again.world_size == 1:  # a rank's statistics are its own; rank 0's were saved
         same(again.state_dict(), want)
     assert again.load_checkpoint(folder + "/none") == (None, {})
     again.save_checkpoint(folder, tag=7)  # type: ignore[arg-type] # a number of steps, as DeepSpeed takes
+    assert again.load_checkpoint(folder, tag="step-000003", load_module_only=True)[1] == client  # not what this engine saved last
     assert again.load_checkpoint(folder, tag=7)[0] == os.path.join(folder, "7")  # type: ignore[arg-type]
     try:
         again.save_checkpoint(folder, client_state={"model": object()})
@@ -222,6 +238,27 @@ class TestWeights(unittest.TestCase):
         names = [name for name in CASES if name != "text" or transformers is not None]
         with tempfile.TemporaryDirectory() as folder:
             ranks.run(2, folder, *names, SHERD_DEBUG="1")
+
+    def test_a_load_that_waits(self) -> None:
+        """Calls that need values load first; a load that fails is made again, and nothing trains meanwhile."""
+        with tempfile.TemporaryDirectory() as folder:
+            saved = engine_of(3, keys={"checkpoint": {"async": True}})
+            train(saved, 1)  # which changes the statistics
+            saved.save_checkpoint(folder, client_state={"epoch": 1}, is_async=0)
+            shown, fails = engine_of(3, made(7)), engine_of(3, made(7))
+            for engine in (shown, fails):
+                self.assertEqual(engine.load_checkpoint(folder, load_module_only=True)[1], {"epoch": 1})
+            with self.assertWarnsRegex(UserWarning, "registration"), sherd.torch.gathered_parameters(shown.module):
+                same(shown.module.state_dict(), saved.state_dict())
+            os.remove(os.path.join(folder, "step-000001", "manifest.json"))
+            for _ in range(2):
+                refused(lambda: train(fails, 1), "manifest.json", InputOutputError)
+            saved.save_checkpoint(folder, tag="again", is_async=1)
+            saved.load_checkpoint(folder)
+            fails.load_checkpoint(folder, tag="again")
+            train(fails, 1)
+            for engine in (saved, shown, fails):
+                engine.destroy()
 
     def test_meta_without_values(self) -> None:
         with torch.device("meta"):

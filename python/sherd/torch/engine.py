@@ -12,7 +12,7 @@ from sherd._library import library
 from sherd.config import Config
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import StateError
-from sherd.torch import fill, gathered, generate, optim, tensors, weights
+from sherd.torch import fill, gathered, generate, optim, resume, tensors, weights
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import Hooks
 from sherd.torch.say import collective, warn
@@ -47,9 +47,9 @@ def arguments_check(model: Any, weights: Any) -> None:
         raise FileNotFoundError(f"weights={os.fspath(weights)!r} is not there: a safetensors file, a folder of them or their index")
 
 
-def unowned_check(model: nn.Module) -> None:
-    """No engine has the model's parameters."""
-    if any(gathered.owner_of(param) is not None for param in model.parameters()):
+def unowned_check(model: nn.Module, engine: "Engine | None" = None) -> None:
+    """No engine but this one has the model's parameters."""
+    if any(gathered.owner_of(param) not in (None, engine) for param in model.parameters()):
         raise StateError(f"the {type(model).__name__} is trained by another sherd engine already, which has its memory: make the model "
                          f"anew, and its weights by engine.save_pretrained() and initialize(..., weights=)")
 
@@ -106,6 +106,7 @@ class Engine:
         self._init, self._same_on_all, self._weights = init, same_on_all, weights
         self._uses, self._retains = backward_uses, retain_grads
         self.order: Order | None = None
+        self.waiting: resume.Waiting | None = None
         self._is_failed = self._in_backward = self._has_warned = self._has_warned_of_schedulers = False
         self._micro = 0
         self.report: Report | None = None  # of the last step
@@ -131,11 +132,17 @@ class Engine:
 
     def seal(self, example: Example | None = None) -> None:
         """Finds the order, plans, allocates, takes the weights over. Collective; by itself at the first batch."""
-        if self.is_sealed:
+        if self.is_sealed and self.waiting is None:
             return
-        unowned_check(self.module)
         with torch.inference_mode(False):
-            self._seal(example)
+            if not self.is_sealed:
+                unowned_check(self.module, self)
+                if self.waiting is not None:
+                    self.waiting.open(self)
+                self._seal(example)
+            if self.waiting is not None:
+                self.waiting.run(self)
+                self.waiting = None
 
     def _seal(self, example: Example | None) -> None:
         self.order = self._agreed_order(example)
@@ -159,13 +166,7 @@ class Engine:
         if self.world.rank == 0:
             dtype = tensors.compute_dtype(self.core)
             text = order_of(self.module, self.division, example, dtype, self.device).to_json().encode()
-        if self.world.size > 1:
-            length = bytearray(len(text).to_bytes(8, "little"))
-            self.world.broadcast(length)
-            whole = bytearray(text.ljust(int.from_bytes(length, "little")))
-            self.world.broadcast(whole)
-            text = bytes(whole)
-        order = Order.from_json(text.decode())
+        order = Order.from_json(self.world.share(text).decode())
         modules = dict(self.module.named_modules())
         for name, unit in order.strays:
             self.division.add_use(name, modules[name], unit)
@@ -210,7 +211,7 @@ class Engine:
     @collective("engine(...)")
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward. Collective; without gradients (torch.no_grad) an evaluation."""
-        if not self.is_sealed:
+        if not self.is_sealed or self.waiting is not None:
             self.seal((args, kwargs))
         self._before_forward()  # Ctrl-C may have left a forward in its middle
         return self._called(*args, **kwargs)
@@ -331,15 +332,20 @@ class Engine:
     def loss_scale(self) -> float:
         return self.core.loss_scale
 
+    def _counter(self, name: str) -> int:
+        """The counter, of a checkpoint where one waits to be loaded."""
+        waiting = {} if self.waiting is None else self.waiting.counters()
+        return waiting[name] if name in waiting else getattr(self.core.info, name)
+
     @property
     def global_steps(self) -> int:
         """Updates done."""
-        return self.core.info.step
+        return self._counter("step")
 
     @property
     def micro_steps(self) -> int:
         """Micro-batches seen."""
-        return self.core.info.micro_step
+        return self._counter("micro_step")
 
     @property
     def global_samples(self) -> int:
@@ -425,9 +431,8 @@ class Engine:
     def load_checkpoint(self, load_dir: str | os.PathLike[str], tag: str | None = None, load_module_only: bool = False,
                         **options: Any) -> tuple[str | None, dict[str, Any]]:
         """Goes on from what any layout has saved; the folder and the client state, (None, {}) where there is none. Options
-        are may_miss and may_be_extra. Collective."""
-        self.seal()
-        return weights.load_checkpoint(self, load_dir, None if tag is None else str(tag), load_module_only, **options)
+        are may_miss and may_be_extra. Before the first batch, the load itself waits for that batch. Collective."""
+        return resume.load_checkpoint(self, load_dir, None if tag is None else str(tag), load_module_only, options)
 
     def evaluating(self, keep_units: int | None = None) -> contextlib.AbstractContextManager[None]:
         """`with engine.evaluating():` passes without gradients, whose units stay gathered as planned. Collective."""
@@ -471,6 +476,8 @@ class Engine:
                 for one in unit:
                     one.tensor.grad = None
                     one.tensor.data = tensors.asleep_like(one.awake)
+        elif self.waiting is not None:
+            self.waiting.open(self)
         self.core.destroy()
 
 

@@ -71,7 +71,8 @@ def owned(tensors: list[torch.Tensor]) -> list[tuple["Engine", Param]]:
     found: dict[int, tuple["Engine", Param]] = {}
     for tensor in tensors:
         engine = owner_of(tensor)
-        if engine is not None and engine.is_sealed:
+        if engine is not None:
+            engine.seal()  # a checkpoint may wait to be loaded
             if not engine.hooks.is_idle:
                 raise StateError("gathered_parameters() is for between steps: a forward or backward of the engine is under way")
             found[id(tensor)] = (engine, next(p for p in engine.division.params if p.tensor is tensor))

@@ -202,26 +202,16 @@ def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_stat
     engine.core.save(folder, tag, **options)
 
 
-def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_only: bool,
-                    **options: Any) -> tuple[str | None, dict[str, Any]]:
-    """Goes on from a checkpoint that any layout has saved. The folder and the client state, or (None, {}) where there is
-    none, as DeepSpeed does. Collective."""
-    if tag is None and not os.path.exists(os.path.join(folder, "latest")):
-        return None, {}
-    engine.core.load(folder, tag, weights_only=weights_only, **options)
+def kept_text(core: Core) -> str | None:
+    """The blob of save_checkpoint(); None where another program saved the checkpoint."""
     try:
-        kept = json.loads(engine.core.blob(CLIENT_STATE))
+        return core.blob(CLIENT_STATE).decode()
     except SherdError:
-        kept = {"client_state": {}, "schedule": None, "buffers": {}}  # another program saved it
-    engine.buffers.take(kept["buffers"])
-    if not weights_only and kept["schedule"] is not None:
-        schedule_load(engine, kept["schedule"])
-    return os.path.join(folder, tag if tag is not None else latest(folder)), kept["client_state"]
+        return None
 
 
-def latest(folder: Path) -> str:
-    with open(os.path.join(folder, "latest"), encoding="utf-8") as file:
-        return file.read().split()[0]
+def kept_of(text: str | None) -> dict[str, Any]:
+    return {"client_state": {}, "schedule": None, "buffers": {}} if text is None else json.loads(text)
 
 
 class Buffers:

@@ -1,0 +1,75 @@
+"""Checkpoints that are read without an engine: what a manifest says, and the trainer's own bytes.
+
+docs/checkpoint-format.md describes the files, docs/checkpoints.md how an engine saves and loads them.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import weakref
+from typing import Any, BinaryIO
+
+from sherd._callbacks import written
+from sherd._library import encoded, library
+from sherd.errors import InvalidError
+
+LENGTH_BYTES = 8  # of the header's length, with which a safetensors file begins
+
+
+class Checkpoint:
+    """The checkpoint FOLDER/TAG; without a tag, the one that FOLDER/latest names. Local.
+
+    `manifest` is what `sherd checkpoint inspect --json` prints. InputOutputError: there is none; InvalidError: it is damaged.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], tag: str | None = None) -> None:
+        lib, out = library(), ctypes.c_void_p()
+        lib.checkpoint_open(encoded(os.fspath(folder)), encoded(tag), ctypes.byref(out))
+        self._end = weakref.finalize(self, lib.checkpoint_close, out.value)
+        form = lib.constants["SHERD_PLAN_JSON"]
+        self.manifest: dict[str, Any] = json.loads(written(lambda write: lib.checkpoint_write(out.value, form, write, None)))
+        self.tag: str = self.manifest["tag"]
+        self.path = os.path.join(os.fspath(folder), self.tag)
+
+    def blob(self, key: str) -> bytes | None:
+        """The bytes that all ranks kept under `key` (Engine.set_blob); None where there are none.
+
+        They are not compared with their checksum, which Engine.load does.
+        """
+        path = os.path.join(self.path, f"rank-00000-of-{self.manifest['world_size']:05d}.safetensors")
+        try:
+            file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+        except FileNotFoundError:
+            return None  # rank 0 saved nothing of its own
+        with file:
+            return _tensor(file, path, f"blob:{key}")
+
+    def close(self) -> None:
+        """May be called twice. Without this call, the end of the object closes it."""
+        self._end()
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def _tensor(file: BinaryIO, path: str, name: str) -> bytes | None:
+    """The bytes of one tensor of a safetensors file."""
+    size = os.fstat(file.fileno()).st_size
+    begin = LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
+    try:
+        if begin > size:
+            raise ValueError("the header is longer than the file")
+        entry = json.loads(file.read(begin - LENGTH_BYTES)).get(name)
+        if entry is None:
+            return None
+        first, end = entry["data_offsets"]
+        if not 0 <= first <= end <= size - begin:
+            raise ValueError(f"{name} lies outside the file")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidError(f"{path} is damaged: {error}") from None
+    file.seek(begin + first)
+    return file.read(end - first)
