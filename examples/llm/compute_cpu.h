@@ -1,4 +1,4 @@
-/* What the files of the CPU's operations share (compute_cpu.c, compute_cpu_embed.c). */
+/* The state of the CPU's operations, which compute_cpu.c and compute_cpu_embed.c share. compute.h says what the operations do. */
 #ifndef LLM_COMPUTE_CPU_H
 #define LLM_COMPUTE_CPU_H
 
@@ -17,17 +17,17 @@ typedef struct cpu {
     const rows_ops *table;
     cpu_room        room;
     const int32_t  *inputs, *targets;
-    double          losses;     /* since they were taken */
-    atomic_int      has_failed; /* a product had no memory */
+    double          losses;     /* sum since the last losses_take */
+    atomic_int      has_failed; /* a product had no memory; tasks set it */
 
     float    *memory;
     float    *logits;                          /* [rows, vocab] */
     float    *weight, *bias, *dweight, *dbias; /* vectors of one operation in fp32 */
     uint16_t *half_x, *half_dy;                /* operands of one product in bf16 */
     float    *lanes;                           /* scratch of each thread */
-    float    *partials;                        /* shares of norms: [chunks, 2, width] */
+    float    *partials;                        /* partial sums of norms: [chunks, 2, width] */
     double   *row_losses;                      /* [rows] */
-    uint64_t *order;                           /* [2, rows]: positions by token, for embeddings */
+    uint64_t *order; /* [2, rows]: rows sorted by token, and room for the sort; for embeddings */
 } cpu;
 
 static inline cpu *cpu_of(compute *c)
@@ -40,7 +40,7 @@ static inline float *lane_of(const cpu *m, int thread)
     return m->lanes + (size_t)thread * m->room.lane_elems;
 }
 
-/* As compute.h says of embed and embed_back. */
+/* See embed and embed_back in compute.h. */
 void cpu_embed(compute *c, tensor tokens, tensor positions, void *y);
 void cpu_embed_back(compute *c, const void *dy, tensor tokens, tensor positions);
 

@@ -1,13 +1,14 @@
-/* oneDNN, opened by name where the CPU multiplies bf16 itself: products of bf16 with sums in fp32, which OpenBLAS
- * does not have. Where it is not, bf16 is widened and OpenBLAS multiplies (blas.h). A user's own ONEDNN_MAX_CPU_ISA
- * holds: AVX512_CORE leaves no bf16. One per process; sherd-llm and `sherd env` see it. */
+/* oneDNN, opened by name at run time if the CPU has instructions that multiply bf16. It computes products of bf16 with sums in fp32,
+ * which OpenBLAS does not have. Without oneDNN, bf16 is widened to fp32 and OpenBLAS multiplies (blas.h). A user's own
+ * ONEDNN_MAX_CPU_ISA is kept: AVX512_CORE switches the bf16 instructions off. There is one library per process; sherd-llm and
+ * `sherd env` use it. */
 #ifndef LLM_ONEDNN_H
 #define LLM_ONEDNN_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Instructions that multiply bf16. Each kind sums in an order of its own. */
+/* Instructions that multiply bf16. Each level sums in another order, so their bits differ. */
 typedef enum onednn_level {
     ONEDNN_NONE = 0,
     ONEDNN_AVX512, /* AVX512_BF16 */
@@ -18,15 +19,16 @@ typedef enum onednn_level {
 typedef struct onednn_state {
     char         library[32]; /* "oneDNN 2.6.3"; "": not open */
     onednn_level level;       /* what multiplies; NONE: bf16 is widened */
-    onednn_level own_level;   /* the most that library and CPU have */
-    char         why[256];    /* of NONE */
+    onednn_level own_level;   /* the highest that library and CPU have */
+    char         why[256];    /* why the level is NONE */
 } onednn_state;
 
-/** Opens it at the first call. */
+/** Opens the library at the first call. */
 const onednn_state *onednn_open(void);
 
-/** Ranks on different CPUs: each adds 1 at its own level, all add up, all settle on what every rank has. Before the
- *  first product; to NONE, and back from there, at any time when none is running. */
+/** Settles on a level that every rank has, for ranks on different CPUs: each rank counts 1 at its own level, the ranks sum the counts,
+ *  and each calls this with the sums. Call it before the first product. A change to NONE, and back from NONE, is possible at any time
+ *  when no product is running. */
 void onednn_settle(const double counts[ONEDNN_LEVELS]);
 
 typedef struct onednn_matrix {
@@ -35,7 +37,7 @@ typedef struct onednn_matrix {
     int             is_transposed; /* the product sees the columns of memory as rows */
 } onednn_matrix;
 
-/* c[m, n] = a[m, k] . b[k, n]; m, n and k are those that the product sees. */
+/* c[m, n] = a[m, k] . b[k, n]; m, n and k are the sizes after transposition. */
 typedef struct onednn_product {
     size_t        m, n, k;
     onednn_matrix a, b;
@@ -45,11 +47,11 @@ typedef struct onednn_product {
     size_t        c_stride;
 } onednn_product;
 
-/** On this thread alone, so that its number decides nothing; any thread. Only with a level. Returns 0, or -1: no
- *  memory. */
+/** Multiplies on the calling thread alone, so that the number of threads does not change the result. Any thread may call it. Only if
+ *  the level is not NONE. Returns 0, or -1 if there is no memory. */
 int onednn_multiply(const onednn_product *product);
 
-/** A few words about what multiplies bf16. */
+/** Describes in a few words what multiplies bf16. */
 const char *onednn_describe(char out[320]);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the trainer was asked for. */
+/* The options of the trainer, as the command line gives them. train.c reads them once; all ranks of the process share them. */
 #ifndef LLM_OPTIONS_H
 #define LLM_OPTIONS_H
 
@@ -25,36 +25,36 @@ typedef struct options {
     long        steps;
     double      minutes; /* NaN: as long as the steps take */
     uint64_t    seed;
-    /* Over the configuration where given: below 0, or NaN, means not given. */
+    /* If given, they override the configuration. Below 0 or NaN: not given. */
     double            lr;
     int               batch, accumulation, stage;
     options_precision precision;
     int               ranks;      /* as threads; 0: the launcher's, else DEFAULT_RANKS */
     int               threads;    /* per rank; 0: cores / ranks */
-    long              eval_every; /* steps; 0: at the end alone */
+    long              eval_every; /* steps; 0: only at the end */
     int               is_first_validated;
     long              sample; /* tokens to write at the end */
     int               is_recomputed;
     int               is_resumed;
-    const char       *init_path;         /* NULL: drawn from the seed */
-    const char       *export_path;       /* NULL: nowhere */
+    const char       *init_path;         /* first weights; NULL: drawn from the seed */
+    const char       *export_path;       /* trained weights; NULL: not written */
     options_precision export_precision;  /* not given: fp32 */
     size_t            export_file_bytes; /* most data of one file; 0: as transformers */
     const char       *resume_from;       /* a checkpoint's own folder; NULL: none */
     const char       *save_dir;          /* folder of checkpoints; NULL: none are saved */
-    long              save_every;        /* steps; 0: at the end alone */
-    int               keep;              /* how many stay; below 0: as the configuration says */
+    long              save_every;        /* steps; 0: only at the end */
+    int               keep; /* checkpoints to keep; below 0: as the configuration says */
     const char       *offload, *offload_params, *nvme_path; /* NULL: as the configuration says */
     const char       *backend;     /* "cpu" or "cuda"; NULL: SHERD_BACKEND, else the CPU */
-    compute_choices   choices;     /* of a GPU */
-    double            peak_tflops; /* of the GPU; NaN: by its name */
+    compute_choices   choices;     /* for a GPU */
+    double            peak_tflops; /* of the GPU; NaN: found by its name */
     int               is_quiet;
 } options;
 
 #define OPTIONS_DEFAULT_RANKS 4
 
-/** Reads the command line. Returns 0 to go on; 1 when all is said (--help); 2 on a mistake, which is
- *  then on standard error. */
+/** Reads the command line. Returns 0 if the program goes on; 1 after --help, with nothing left to do; 2 on a mistake, with a message
+ *  on standard error. */
 int options_parse(int argc, char **argv, options *out);
 
 #endif

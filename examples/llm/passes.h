@@ -1,5 +1,5 @@
-/* The passes of a micro-batch on an engine: each unit is acquired, its parameters go to the model, and it is
- * released. Where the life cycle of sherd.h meets the computation of model.h. */
+/* The passes of a micro-batch on an engine: each unit is acquired, its parameters go to the model, and it is released. Here the life
+ * cycle of sherd.h meets the computation of model.h. trainer.c and sample.c call it. */
 #ifndef LLM_PASSES_H
 #define LLM_PASSES_H
 
@@ -8,35 +8,34 @@
 
 typedef struct passes passes;
 
-/** `engine` is sealed and its model was declared with arch_declare(&params->sizes); dtype is the
- *  engine's, and so are backend and stream. NULL with a sentence in `why`. The engine stays the caller's and
- *  must outlive the passes. */
+/** `engine` is sealed, and its model was declared with arch_declare(&params->sizes). dtype, backend and stream of `params` are the
+ *  engine's. Returns NULL with a sentence in `why`. The engine stays the caller's and must outlive the passes. */
 passes *passes_create(sherd_engine *engine, const model_params *params, char *why,
                       size_t why_bytes);
 void    passes_destroy(passes *passes); /* accepts NULL */
-/** Bytes of activations and scratch. */
+/** Returns the bytes of activations and scratch. */
 size_t passes_bytes(const passes *passes);
-/** The name of the GPU that computes; "" on the CPU. */
+/** Returns the name of the GPU that computes; "" on the CPU. */
 const char *passes_device(const passes *passes);
 /** See model_note. */
 const char *passes_note(const passes *passes);
 
-/** Forward and backward of one micro-batch. The gradient carries sherd_loss_scale(). Collective. On a
- *  GPU the work is queued; inputs and targets may be overwritten when the call returns. */
+/** Runs forward and backward of one micro-batch. The gradient is multiplied by sherd_loss_scale(). Collective. On a GPU the work is
+ *  queued. The caller may overwrite inputs and targets when the call returns. */
 SHERD_MUST_USE sherd_status passes_train(passes *passes, const int32_t *inputs,
                                          const int32_t *targets);
-/** Forward alone, as an EVAL pass. Collective. */
+/** Runs forward only, as an EVAL pass. Collective. */
 SHERD_MUST_USE sherd_status passes_eval(passes *passes, const int32_t *inputs,
                                         const int32_t *targets);
 /** As model_losses_take: waits for the micro-batches so far. */
 SHERD_MUST_USE sherd_status passes_losses_take(passes *passes, double *sum_out);
-/** The sentence of a failure of passes_losses_take. */
+/** Returns the sentence of a failure of passes_losses_take. */
 const char *passes_why(const passes *passes);
-/** As model_logits_get, of the last passes_eval. */
+/** As model_logits_get, after a passes_eval. */
 void passes_logits_get(passes *passes, size_t row, float *out);
 
-/** Sees the unit's gradients in backward, complete for its own parameters, before they are given to
- *  the engine. For tests. */
+/** For tests: is called in backward with a unit's gradients before the engine gets them. The gradients of the unit's own parameters
+ *  are complete then. */
 typedef void (*passes_observe_fn)(void *ctx, size_t unit, const model_unit *params);
 void passes_observe(passes *passes, passes_observe_fn observe, void *ctx);
 

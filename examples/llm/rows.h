@@ -1,6 +1,6 @@
-/* What is computed element by element or along one row, as a table: rows.c is compiled
- * once for any machine, once for AVX2 and once for AVX-512, and all give the same bits, because sums run in a
- * fixed number of lanes and nothing is contracted. No threads here: compute_cpu.c splits the work. */
+/* The operations that go element by element or along one row, as a table. rows.c is compiled three times: for any machine, for AVX2
+ * and for AVX-512. All three tables give the same bits, because sums run in a fixed number of lanes and the compiler contracts nothing
+ * to fused multiply-adds. Nothing here uses threads: compute_cpu.c splits the work. */
 #ifndef LLM_ROWS_H
 #define LLM_ROWS_H
 
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Arrays do not overlap unless a slot says that they may be the same. */
+/* Arrays must not overlap, except where a comment allows it. */
 typedef struct rows_ops {
     const char *name;
 
@@ -22,46 +22,45 @@ typedef struct rows_ops {
     /* y[i] += x[i]. */
     void (*add)(const float *x, float *y, size_t n);
 
-    /* GELU in its tanh form (Hendrycks and Gimpel 2016), as GPT-2 has it. */
+    /* GELU in its tanh form (Hendrycks and Gimpel 2016), as in GPT-2. */
     void (*gelu)(const float *x, float *y, size_t n);
     /* d[i] = d[i] * gelu'(x[i]). */
     void (*gelu_back)(const float *x, float *d, size_t n);
     /* y = silu(gate) * up (Shazeer 2020). */
     void (*swiglu)(const float *gate, const float *up, float *y, size_t n);
-    /* d holds the gradient of y on entry and that of up on return. */
+    /* d is the gradient of y on entry, and of `up` on return. */
     void (*swiglu_back)(const float *gate, const float *up, float *d, float *dgate, size_t n);
 
     /* LayerNorm (Ba et al. 2016) of one row, eps 1e-5. */
     void (*layer_norm)(const float *x, const float *weight, const float *bias, float *y, size_t n);
-    /* dx += its gradient; dweight and dbias get the row's share added. */
+    /* dx += the gradient of x; the row's share is added to dweight and dbias. */
     void (*layer_norm_back)(const float *x, const float *weight, const float *dy, float *dx,
                             float *dweight, float *dbias, size_t n);
     /* RMSNorm (Zhang and Sennrich 2019) of one row, eps 1e-6. y may be x. */
     void (*rms_norm)(const float *x, const float *weight, float *y, size_t n);
     void (*rms_norm_back)(const float *x, const float *weight, const float *dy, float *dx,
                           float *dweight, size_t n);
-    /* Rotates the pairs (x[i], x[i + n / 2]) by the angles whose cosines and sines are given
-     * [n / 2]; `direction` 1, or -1 for the way back (Su et al. 2021, half-split). */
+    /* Rotates the pairs (x[i], x[i + n / 2]) by angles whose cosines and sines [n / 2] are given. `direction` is 1, or -1 in backward
+     * (Su et al. 2021, half-split). */
     void (*rotate)(float *x, const float *cosines, const float *sines, float direction, size_t n);
 
-    /* s = softmax(scale * s) over the first `seen` entries, 0 in the rest. Returns
-     * log(sum(exp(scale * s))). */
+    /* s = softmax(scale * s) over the first `seen` entries, and 0 in the rest. Returns log(sum(exp(scale * s))). */
     float (*softmax)(float *s, size_t seen, size_t n, float scale);
-    /* The same again from the logarithm that softmax gave. */
+    /* Computes the same softmax again, from the logarithm that softmax has returned. */
     void (*softmax_again)(float *s, size_t seen, size_t n, float scale, float log_sum);
-    /* dp (gradient of p on entry) becomes that of s; 0 from `seen` on. */
+    /* dp is the gradient of p on entry and of s on return, with 0 from entry `seen` on. */
     void (*softmax_back)(const float *p, float *dp, size_t seen, size_t n, float scale);
-    /* Returns -log(softmax(x)[target]); x becomes its gradient times `scale`. */
+    /* Returns the loss -log(softmax(x)[target]); x becomes the gradient of the loss times `scale`. */
     double (*cross_entropy)(float *x, size_t n, size_t target, float scale);
-    /* The loss alone: x stays. */
+    /* Returns the loss and leaves x as it is. */
     double (*cross_entropy_value)(const float *x, size_t n, size_t target);
 } rows_ops;
 
 #define ROWS_MOST_TABLES 3
 
-/** The tables that this machine runs, fastest first, the plain one last. Returns their number. */
+/** Gives the tables that this machine can run, fastest first and the plain one last. Returns their number. */
 size_t rows_tables(const rows_ops *out[ROWS_MOST_TABLES]);
-/** The fastest. */
+/** Returns the fastest table. */
 const rows_ops       *rows_best(void);
 extern const rows_ops rows_ops_plain; /* for any machine */
 extern const rows_ops rows_ops_avx2;

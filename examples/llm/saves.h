@@ -1,5 +1,5 @@
-/* Checkpoints of a run: when one is saved, what a run goes on from, and what is told of both. docs/checkpoints.md is
- * the user's page. All calls are collective where nothing else is said. */
+/* Checkpoints of a run: when one is saved, what a run resumes from, and what the user is told of both. trainer.c calls it. All
+ * calls are collective unless their comment says "local". docs/checkpoints.md is the user's page. */
 #ifndef LLM_SAVES_H
 #define LLM_SAVES_H
 
@@ -11,8 +11,8 @@
 
 /* How far a run is, whatever its layout. */
 typedef struct saves_position {
-    long     step;      /* of the optimizer, skipped ones counted */
-    uint64_t sequences; /* that all ranks together have trained on */
+    long     step;      /* steps of the optimizer, skipped ones included */
+    uint64_t sequences; /* on which all ranks together have trained */
 } saves_position;
 
 typedef struct saves {
@@ -20,43 +20,43 @@ typedef struct saves {
     sherd_world   *world;
     sherd_engine  *engine; /* sealed */
     report        *r;      /* rank 0; NULL elsewhere */
-    const char    *run;    /* what makes this run this run: seed, data, batch; without quotes */
+    const char    *run;    /* what identifies this run: seed, data, batch; without quotes */
 
-    int  is_running; /* an asynchronous save that has not ended */
-    long step;       /* of the last save */
-    char tag[SAVES_TAG_BYTES];
-    int  is_complete; /* ... it is one */
+    int  is_running;           /* an asynchronous save is under way */
+    long step;                 /* of the last save */
+    char tag[SAVES_TAG_BYTES]; /* of the last save */
+    int  is_complete;          /* the last save is complete */
 
-    /* of all that were complete */
+    /* Of the complete saves: their number, the bytes of the last one over all ranks, and the sums of all. */
     long     count;
-    uint64_t bytes, kept_bytes; /* of the last one, all ranks */
+    uint64_t bytes, kept_bytes;
     double   written_bytes, all_s, blocked_s;
 
     char why[1024]; /* a failure that is not the engine's; else "" */
 } saves;
 
-/** Makes the folder of --save, and finds out whether it can be written to: nobody wants to know that after the first
- *  thousand steps. E_IO. */
+/** Makes the folder of --save and checks that it can be written to, so that a mistake shows before the first step and not at the
+ *  first save. Returns E_IO if it cannot. */
 SHERD_MUST_USE sherd_status saves_open(saves *s);
 
-/** Goes on from what --resume-from names; with --resume from the latest checkpoint in the folder of --save or from
- *  state on NVMe, whichever is further; else leaves `position`, which is what the counters
- *  of the engine say. What is done is told.
- *  `is_loaded_out`: the parameters have their values. Errors: as sherd_checkpoint_load. */
+/** Resumes from the checkpoint that --resume-from names; with --resume, from the latest checkpoint in the folder of --save or from
+ *  state on NVMe, whichever is further; else it loads nothing. On entry `position` is what the engine's counters say; it becomes
+ *  the position of what was resumed. `is_loaded_out`: a checkpoint was loaded, so the parameters have their values. Tells the user
+ *  what it does. Errors: as sherd_checkpoint_load. */
 SHERD_MUST_USE sherd_status saves_resume(saves *s, saves_position *position, int *is_loaded_out);
 
-/** Before each step: where the run will be behind it, which rides with every checkpoint and every commit on NVMe. Local. */
+/** Call it before each step with the position after that step: every checkpoint and every commit on NVMe carries it. Local. */
 SHERD_MUST_USE sherd_status saves_mark(saves *s, const saves_position *position);
 
-/** After each step: saves where it is time, or where the run ends here. A save that fails is told, and is no failure of
- *  the training. Errors: those that end the training. */
+/** Call it after each step: saves if it is time for a save, or if this step is the last. The user is told of a save that fails; the
+ *  training goes on. Errors: only those that end the training. */
 SHERD_MUST_USE sherd_status saves_step(saves *s, const saves_position *position, int is_last);
 
-/** Whether the run ended with a complete checkpoint of `step`. Local. */
+/** Returns whether the last save is complete and is of `step`. Local. */
 int saves_has(const saves *s, long step);
-/** Whether the sentence of a failure says no more than that another rank failed. Local. */
+/** Returns whether the sentence of a failure says only that another rank failed. Local. */
 int saves_is_hearsay(const char *why);
-/** A line of the summary; rank 0. */
+/** Prints the line of the summary about checkpoints. Local; only rank 0 calls it. */
 void saves_say(const saves *s);
 
 #endif

@@ -1,4 +1,5 @@
-/* The training of one rank, from an empty world to the summary. */
+/* The training of one rank: engine, first values, loop, summary, export, sample. train.c calls trainer_run on every rank of this
+ * process. The steps of a micro-batch are in passes.h, checkpoints in saves.h, output in report.h. */
 #ifndef LLM_TRAINER_H
 #define LLM_TRAINER_H
 
@@ -13,15 +14,16 @@
 typedef struct trainer_job {
     const options               *o;
     const corpus                *c;
-    const volatile sig_atomic_t *is_stopping; /* set by Ctrl-C: finish the step and sum up */
+    const volatile sig_atomic_t *is_stopping; /* a signal sets it: finish the step, then sum up */
     void (*on_loop)(void);                    /* called by every rank when its steps begin */
 
     pthread_mutex_t lock;
-    sherd_status    status; /* the first failure that is not another rank's; under `lock` */
-    char            why[1024];
+    sherd_status    status; /* the first failure that only reports no other rank's; under `lock` */
+    char            why[1024]; /* its sentence; under `lock` */
 } trainer_job;
 
-/** A ranks_fn; ctx is a trainer_job. A rank that fails aborts the world. */
+/** Trains on this rank. It is a ranks_fn (ranks.h), and ctx is a trainer_job. Collective; blocks until the training is over. A rank
+ *  that fails puts its failure into the job and aborts the world. */
 void trainer_run(sherd_world *world, void *ctx);
 
 #endif

@@ -1,10 +1,10 @@
-/* Passing on a failure that somebody below has told. */
+/* Passes on the failure of a call, whose message is already set. */
 #ifndef LLM_TRY_H
 #define LLM_TRY_H
 
 #include "sherd.h"
 
-/* Leaves the function where `call` fails: nothing is to be undone. */
+/* Returns from the function if `call` fails. Only for places where nothing has to be undone. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         sherd_status try_status = (call);                                                          \
