@@ -19,7 +19,7 @@ typedef struct core_row {
     blas_level  level;
 } core_row;
 
-/* OpenBLAS's names, apart from those below AVX. Of a level the first is what every CPU of it can run. */
+/* OpenBLAS's names of kernels, except those below AVX. Every CPU of a level can run the first kernels of that level. */
 static const core_row cores[BLAS_CORES] = {
     {"", BLAS_SSE}, /* all others */
     {"Sandybridge", BLAS_AVX},
@@ -90,7 +90,7 @@ size_t blas_core_number(void)
 
 /* ------------------------------------------------------------- library -- */
 
-/* A buffer of OpenBLAS with what surrounds it; as much on every CPU that its newest kernels run on. */
+/* A buffer of OpenBLAS with its surroundings; the size is the same on every CPU that runs its newest kernels. */
 #define BUFFER_BYTES (((size_t)128 << 20) + ((size_t)1 << 20))
 
 /* The part of cblas.h that is used, so that a build needs neither headers nor the library. */
@@ -104,20 +104,20 @@ static struct {
     void (*threads_set)(int);
     const char *(*config_get)(void);
     const char *(*core_get)(void);
-    /* in no header; without them buffers are not looked after */
+    /* No header declares these two; without them blas_reserve does nothing. */
     void *(*buffer_take)(int);
     void (*buffer_give)(void *);
 } library;
 
 static pthread_mutex_t reserve_lock = PTHREAD_MUTEX_INITIALIZER;
-static int reserved, buffers; /* threads that need one, those made; under reserve_lock */
+static int reserved, buffers; /* threads that need a buffer, buffers made; under reserve_lock */
 
 static void symbol_find(const char *name, void *function)
 {
     *(void **)function = dlsym(library.handle, name);
 }
 
-/* With `core` in OPENBLAS_CORETYPE while it starts; NULL: as the environment is. */
+/* Opens the library with `core` in OPENBLAS_CORETYPE; NULL: leaves the environment as it is. */
 static int library_open(const char *core)
 {
     static const char *const names[] = {"libopenblas.so.0", LLM_BLAS_LIBDIR "/libopenblas.so.0"};
@@ -163,7 +163,7 @@ static void library_close(void)
     reserved = buffers = 0;
 }
 
-/* "OpenBLAS 0.3.21" of a line that goes on with how it was built. */
+/* Takes "OpenBLAS 0.3.21" from a line that also says how the library was built. */
 static void name_take(const char *config)
 {
     size_t words = 0, len = 0;
@@ -179,7 +179,7 @@ static void library_start(const char *own_core)
     const char *users = getenv(CORE_VARIABLE);
     const char *better;
 
-    /* Threads that it would start now are never used, and take address space. */
+    /* The library would start threads now, which are never used and take address space. */
     (void)setenv("OPENBLAS_NUM_THREADS", "1", 1);
     state = (blas_state){.cpu_level     = blas_cpu_level(),
                          .is_users_core = users != NULL && own_core == NULL};
@@ -195,7 +195,7 @@ static void library_start(const char *own_core)
         }
     }
     if (!state.is_users_core) {
-        (void)unsetenv(CORE_VARIABLE); /* what this process starts chooses for itself */
+        (void)unsetenv(CORE_VARIABLE); /* child processes choose for themselves */
     }
     name_take(library.config_get());
     state.is_open = 1;
@@ -254,7 +254,7 @@ static int room_is_there(size_t len_bytes)
     return room != MAP_FAILED;
 }
 
-/* Takes buffers until `count` are out at once and gives all back: the library keeps them. */
+/* Takes `count` buffers at once and gives all back, after which the library keeps them. */
 static int buffers_make(int count)
 {
     void **taken = calloc((size_t)count, sizeof(*taken));

@@ -1,4 +1,4 @@
-/* Which kind of memory a model computes in. See compute.h. */
+/* Chooses the CPU's or the GPU's operations, and what both share. See compute.h. */
 #include "compute.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ void compute_destroy(compute *c)
 
 typedef struct choice {
     const char *name;
-    const char *words[2]; /* its values from 0 */
+    const char *words[2]; /* for the values 0 and 1 */
     const char *wanted;
     size_t      offset; /* of the int in compute_choices */
 } choice;

@@ -1,8 +1,7 @@
-/* The CPU's operations behind compute.h: activations in fp32, matrices in the engine's compute type, vectors widened
- * to fp32 around each operation, all logits at once. Where the CPU multiplies bf16 (onednn.h), both operands of a product
- * of bf16 are rounded to it. Every operation is cut into tasks by its shape alone, never by
- * the number of threads, and no task adds to what another one adds to: so results are the same bits for any
- * number of threads and ranks. */
+/* The CPU's operations behind compute.h. Activations are in fp32 and matrices in the engine's compute type; vectors are widened to
+ * fp32 around each operation; all logits are made at once. If the CPU multiplies bf16 (onednn.h), a product with a bf16 matrix rounds
+ * both operands to bf16. Only the shape of an operation decides how it is cut into tasks, never the number of threads, and no two
+ * tasks add to the same place. So results have the same bits for any number of threads and ranks. */
 #include "compute_cpu.h"
 
 #include "gemm.h"
@@ -13,13 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As the cuts of room.h: other values give other bits. */
+/* Like the cuts of room.h, these values decide the bits of results. */
 #define TILE_LEAST    64
 #define ELEMENT_CHUNK 8192 /* elements per task of an element-wise operation */
 
 /* ------------------------------------------------------------- vectors -- */
 
-/* Values of a one-dimensional parameter: its own fp32, or widened into `room`. NULL: there is none. */
+/* Returns the values of a one-dimensional parameter in fp32: its own memory, or `room` with the widened values. NULL: no parameter. */
 static const float *vector_get(tensor t, float *room, size_t elems)
 {
     if (t.data == NULL || t.dtype == SHERD_F32) {
@@ -29,7 +28,7 @@ static const float *vector_get(tensor t, float *room, size_t elems)
     return room;
 }
 
-/* Where its gradient is summed: in place in fp32, else in `room`, which vector_add adds once. */
+/* Returns where its gradient is summed: in place if it is fp32, else in `room`, which vector_add adds to it once. */
 static float *vector_grad(tensor t, float *room, size_t elems)
 {
     if (t.data == NULL || t.dtype == SHERD_F32) {
@@ -169,14 +168,14 @@ typedef struct linear_job {
     linear_shape    shape;
     tensor          weight;
     const float    *x, *dy, *bias, *residual, *gelu_x;
-    const uint16_t *half_x, *half_dy; /* the same in bf16, to be multiplied; NULL: fp32 is */
+    const uint16_t *half_x, *half_dy; /* x and dy in bf16, for products of bf16; NULL: fp32 */
     size_t          half_dy_stride;
     float          *y, *gelu, *dx, *dbias;
     size_t          tile;
     int             is_added;
 } linear_job;
 
-/* Columns of a task of n: an eighth of them, of bf16 a quarter, since its products are short. */
+/* Returns the columns of one task: an eighth of n, or a quarter in bf16, because products of bf16 are short. */
 static size_t tile_elems(size_t n, int is_half)
 {
     size_t part = count_of(count_of(n, is_half ? 4 : 8), 16) * 16;
@@ -184,7 +183,7 @@ static size_t tile_elems(size_t n, int is_half)
     return size_max(TILE_LEAST, size_min(is_half ? CPU_TILE_HALF : CPU_TILE_MOST, part));
 }
 
-/* `columns` of the product are cut into tasks. */
+/* Cuts the `columns` of the product into tasks and runs them. */
 static void linear_run(cpu *m, linear_job job, size_t columns, pool_task_fn task)
 {
     job.m    = m;
@@ -192,7 +191,7 @@ static void linear_run(cpu *m, linear_job job, size_t columns, pool_task_fn task
     pool_run(m->threads, count_of(columns, job.tile), task, &job);
 }
 
-/* Whether products of this matrix are of bf16. */
+/* Returns whether products with this matrix are computed in bf16. */
 static int is_half(tensor weight)
 {
     return weight.dtype == SHERD_BF16 && onednn_open()->level != ONEDNN_NONE;
@@ -211,8 +210,8 @@ static void half_multiply(cpu *m, onednn_product product)
     }
 }
 
-/* The part [row0, row0 + rows) x [column0, column0 + columns) of a [*, stride] matrix as fp32:
- * itself, or widened into `scratch`. */
+/* Returns the part [row0, row0 + rows) x [column0, column0 + columns) of a [*, stride] matrix as fp32: in place, or widened into
+ * `scratch`. */
 static gemm_matrix matrix_part(const cpu *m, tensor matrix, size_t stride, size_t row0,
                                size_t column0, size_t rows, size_t columns, float *scratch)
 {
@@ -234,8 +233,8 @@ static gemm_matrix matrix_part(const cpu *m, tensor matrix, size_t stride, size_
     return (gemm_matrix){.data = scratch, .stride = columns};
 }
 
-/* y's columns [first, first + count) = (is_added: +=) x . weight^T. A product of bf16 goes by way of `scratch`
- * [rows, count]: where what it writes lies together oneDNN has kernels that are twice as fast. */
+/* y's columns [first, first + count) = (is_added: +=) x . weight^T. A product of bf16 writes to `scratch` [rows, count] first:
+ * oneDNN's kernels are twice as fast if their result is contiguous. */
 static void forward_multiply(const linear_job *job, size_t first, size_t count, int is_added,
                              float *scratch)
 {
@@ -290,7 +289,7 @@ static void linear_task(void *ctx, size_t task, int thread)
     }
 }
 
-/* dx's columns [first, first + count) = (is_added: +=) dy . weight. A matrix that has to be widened comes in portions of
+/* dx's columns [first, first + count) = (is_added: +=) dy . weight. A matrix that has to be widened is widened in portions of
  * CPU_TILE_DEPTH rows. */
 static void input_multiply(const linear_job *job, size_t first, size_t count, float *scratch)
 {
@@ -327,7 +326,7 @@ static void linear_back_input_task(void *ctx, size_t task, int thread)
     gelu_back_rows(job, 0, job->shape.rows, first, count);
 }
 
-/* The same of bf16, cut along its rows: so that each part of dx lies together, as in forward_multiply. */
+/* The same in bf16. dx is cut along its rows, so that each part is contiguous; forward_multiply says why. */
 static void half_back_input_task(void *ctx, size_t task, int thread)
 {
     linear_job  *job  = ctx;
@@ -359,7 +358,7 @@ static void back_input_run(cpu *m, linear_job job)
     pool_run(m->threads, count_of(job.shape.rows, job.tile), half_back_input_task, &job);
 }
 
-/* Of bf16: the columns of dy are brought together in `scratch` [rows, count] first, as in forward_multiply. */
+/* In bf16: the columns of dy are first copied to `scratch` [rows, count], where they are contiguous. */
 static void half_weight_multiply(const linear_job *job, size_t first, size_t count,
                                  uint16_t *scratch)
 {
@@ -380,7 +379,7 @@ static void half_weight_multiply(const linear_job *job, size_t first, size_t cou
                                            .c_stride = s.in});
 }
 
-/* Rows [first, first + count) of the gradient, which are columns of dy. */
+/* Rows [first, first + count) of the weight's gradient; they come from the same columns of dy. */
 static void weight_multiply(const linear_job *job, size_t first, size_t count, float *scratch)
 {
     linear_shape s  = job->shape;
@@ -600,7 +599,7 @@ static attention_job attention_of(const cpu *m, const heads_args *args)
                            .scale = 1.0f / sqrtf((float)args->width)};
 }
 
-/* Where one head of one sequence starts. */
+/* The elements at which one head of one sequence starts. */
 typedef struct attention_offsets {
     size_t q, kv, out, log_sums;
 } attention_offsets;
@@ -627,8 +626,8 @@ static gemm_matrix matrix_flipped(const float *data, size_t stride)
     return (gemm_matrix){.data = data, .stride = stride, .is_transposed = 1};
 }
 
-/* One task is one query head of one sequence, CPU_ATTENTION_ROWS queries at a time: they see the
- * keys up to the last of them, the softmax hides the rest. */
+/* One task is one query head of one sequence. It takes CPU_ATTENTION_ROWS queries at a time with all keys up to the last query; the
+ * softmax hides the keys that a query must not see. */
 static void attention_task(void *ctx, size_t task, int thread)
 {
     attention_job    *job     = ctx;
@@ -663,7 +662,7 @@ static void cpu_attention(compute *c, const heads_args *args, void *out, float *
     pool_run(m->threads, args->batch * args->heads, attention_task, &job);
 }
 
-/* Gradient through one block of queries of one head; dk and dv are added to. */
+/* The gradient through a group of queries of one head; adds to dk and dv. */
 static void attention_back_block(attention_job *job, attention_offsets offsets, size_t row,
                                  size_t rows, float *p)
 {
@@ -723,7 +722,7 @@ static void cpu_attention_back(compute *c, const heads_args *args, const void *o
     cpu          *m   = cpu_of(c);
     attention_job job = attention_of(m, args);
 
-    (void)out; /* the probabilities are all there at once: their sums need no detour over it */
+    (void)out; /* all probabilities of a row are in memory, so their sums do not need it */
     job.dout     = dout;
     job.log_sums = (float *)log_sums;
     job.dq       = dq;
@@ -751,7 +750,7 @@ static linear_job head_of(const cpu *m, const void *x, tensor weight)
 typedef struct entropy_job {
     const cpu *m;
     float      scale;
-    int        is_half; /* the gradient becomes bf16, each row where its logits were */
+    int        is_half; /* the gradient becomes bf16 and each row overwrites its logits */
 } entropy_job;
 
 static void entropy_task(void *ctx, size_t task, int thread)

@@ -1,4 +1,4 @@
-/* Embeddings on the CPU. Backward sorts the positions by token, so that one task adds all rows of a token. */
+/* Embeddings on the CPU. Backward sorts the rows by token, so that one task adds all rows of a token. */
 #include "compute_cpu.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@ typedef struct embed_job {
     tensor          tokens, positions;
     const float    *dy;
     float          *y;
-    const uint64_t *order; /* sorted: token in the upper, row in the lower 32 bits */
+    const uint64_t *order; /* sorted; the token in the upper 32 bits, the row in the lower */
 } embed_job;
 
 static char *tensor_row(tensor table, void *base, size_t row, size_t width)
@@ -49,7 +49,7 @@ void cpu_embed(compute *c, tensor tokens, tensor positions, void *y)
     pool_run(m->threads, count_of(m->rows, CPU_NORM_CHUNK), embed_task, &job);
 }
 
-/* Row `task` of the sorted order: the first of its token sums all of its token. */
+/* One task for each entry of the sorted order: the first entry of a token sums all rows of the token, the others do nothing. */
 static void embed_back_token_task(void *ctx, size_t task, int thread)
 {
     embed_job *job   = ctx;
@@ -85,8 +85,7 @@ static void embed_back_position_task(void *ctx, size_t task, int thread)
                          m->limits.hidden);
 }
 
-/* Sorts keys by merging runs of growing length; `other` has the same room. Returns where
- * the result stands. */
+/* Sorts keys by merging runs of growing length. `other` has as much room as `keys`. Returns the one that has the result. */
 static uint64_t *keys_sort(uint64_t *keys, uint64_t *other, size_t count)
 {
     for (size_t run = 1; run < count; run *= 2) {

@@ -1,4 +1,4 @@
-/* A trainer that was built without CUDA. */
+/* Takes the place of cuda/ in a trainer that was built without CUDA. */
 #include "compute.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Reading of text and token files, and the order of sequences. See data.h. */
+/* Reads text and token files, and computes the order of sequences. See data.h. */
 #include "data.h"
 
 #include "mix.h"
@@ -19,8 +19,8 @@
 
 /* ---------------------------------------------------------------- text -- */
 
-/* Length of the UTF-8 character at s (of `left` bytes), 0 where there is none: overlong forms,
- * surrogates and numbers past U+10FFFF are none. */
+/* Returns the length of the UTF-8 character at s, of which `left` bytes follow; 0 if there is none. Overlong forms, surrogates and
+ * numbers past U+10FFFF are not characters. */
 static size_t utf8_length(const uint8_t *s, size_t left)
 {
     uint32_t code;
@@ -43,7 +43,7 @@ static size_t utf8_length(const uint8_t *s, size_t left)
     return length;
 }
 
-/* Offset of the first byte that is not UTF-8 text; len_bytes when all is. */
+/* Returns the offset of the first byte that is not UTF-8 text; len_bytes if all bytes are text. */
 static size_t text_check(const uint8_t *text, size_t len_bytes)
 {
     size_t at = 0;
@@ -67,7 +67,7 @@ static int file_fail(const char *path, const char *what, char *text, size_t text
     return -1;
 }
 
-/* Opens a regular file. Not waiting: a pipe without a writer would never open. */
+/* Opens a regular file, without waiting: to open a pipe that has no writer would never return. */
 static int file_open(const char *path, corpus *out, size_t *bytes_out, char *text,
                      size_t text_bytes)
 {
@@ -91,7 +91,7 @@ static int file_open(const char *path, corpus *out, size_t *bytes_out, char *tex
     return 0;
 }
 
-/* All of it or nothing: -1 with errno, 0 there where the file ends before. */
+/* Reads all len_bytes and returns 0; else returns -1 with errno, which is 0 if the file ends before. */
 static int bytes_read(int fd, size_t at, void *out, size_t len_bytes)
 {
     for (size_t done = 0; done < len_bytes;) {
@@ -115,7 +115,7 @@ static int read_fail(const char *path, char *text, size_t text_bytes)
     return -1;
 }
 
-/* The largest token. */
+/* Finds the largest token, from which the least vocabulary follows. */
 static int tokens_scan(const char *path, corpus *c, char *text, size_t text_bytes)
 {
     uint16_t portion[4096];
@@ -164,7 +164,7 @@ static int tokens_open(const char *path, corpus *c, size_t len_bytes, char *text
     return tokens_scan(path, c, text, text_bytes);
 }
 
-/* That a file is text, a portion at a time; a character that a portion cuts begins the next one. */
+/* Checks portion by portion that a file is text. A character that the end of a portion cuts begins the next portion. */
 static int text_scan(const char *path, const corpus *c, char *text, size_t text_bytes)
 {
     uint8_t portion[8192];
@@ -255,7 +255,7 @@ static int names_compare(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* All that is not hidden in a folder and below; links to folders are not followed. */
+/* Lists all files of a folder and its subfolders that are not hidden. It does not follow links to folders. */
 static int folder_walk(const char *folder, name_list *list)
 {
     DIR           *dir = opendir(folder);
@@ -284,7 +284,7 @@ static int folder_walk(const char *folder, name_list *list)
     return result;
 }
 
-/* Adds a file to the text when it is text. */
+/* Appends a file to the corpus if it is text. */
 static int folder_append(const char *path, corpus *c)
 {
     corpus file = {.fd = -1};
@@ -307,7 +307,7 @@ static int folder_append(const char *path, corpus *c)
     return result;
 }
 
-/* The text files of a folder, one after the other in the order of their paths. */
+/* Reads the text files of a folder one after the other, sorted by path. */
 static int folder_read(const char *path, corpus *c, char *text, size_t text_bytes)
 {
     name_list list   = {0};
@@ -361,7 +361,7 @@ void corpus_close(corpus *c)
     *c = (corpus){.fd = -1};
 }
 
-/* Tokens [first, first + count) as they stand in the file, at most PORTION_TOKENS. */
+/* Reads tokens [first, first + count) from the file; count is at most PORTION_TOKENS. */
 #define PORTION_TOKENS 2048
 static int portion_read(const corpus *c, size_t first, size_t count, int32_t *out)
 {
@@ -376,7 +376,7 @@ static int portion_read(const corpus *c, size_t first, size_t count, int32_t *ou
     for (size_t i = 0; i < count; i++) {
         out[i] = c->is_text ? bytes[i] : ids[i];
         if ((size_t)out[i] >= c->vocab) {
-            errno = 0; /* another file by now */
+            errno = 0; /* the file has changed since it was opened */
             return -1;
         }
     }
@@ -400,8 +400,8 @@ int corpus_read(const corpus *c, size_t first, size_t count, int32_t *out)
 
 /* ---------------------------------------------------------------- order -- */
 
-/* A permutation of 0 .. count - 1 from a key: a Feistel network of four rounds on the next even
- * number of bits, walked on until it lands inside (Black and Rogaway 2002). */
+/* A permutation of 0 .. count - 1 that the key decides: a Feistel network of four rounds on the next even number of bits, applied
+ * again until the result is below count (Black and Rogaway 2002). */
 static uint64_t permute(uint64_t value, uint64_t count, uint64_t key)
 {
     unsigned half = 1;
@@ -448,8 +448,8 @@ static int sequence_read(const order *o, size_t start, int32_t *inputs, int32_t 
     return corpus_read(o->c, start + o->length, 1, targets + o->length - 1);
 }
 
-/* Where sequence `number` of the run starts. The offset of an epoch shifts its sequences, so that
- * sentences are not cut at the same places again; one sequence less than fits leaves room for it. */
+/* Returns the first token of sequence `number` of the run. Each epoch has an offset by which its sequences are shifted, so that
+ * sentences are not cut at the same places again. An epoch has one sequence less than would fit, which leaves room for the offset. */
 static size_t sequence_start(const order *o, uint64_t number)
 {
     size_t   room      = o->c->train - 1; /* positions that have a target */

@@ -1,4 +1,4 @@
-/* See declare.h. */
+/* Declares the units and parameters of an architecture. See declare.h. */
 #include "declare.h"
 
 static sherd_status param_declare(const arch *model, sherd_engine *engine, sherd_unit unit,

@@ -8,7 +8,7 @@
 
 #define SIGMA 0.02
 
-/* Elements of one task of the pool; even, so that no pair is cut. */
+/* Elements of one task of the pool; even, so that no task cuts a pair of normal values. */
 #define FILL_CHUNK 1024
 
 /* Uniform in (0, 1). */
@@ -17,7 +17,7 @@ static double uniform_of(uint64_t bits)
     return ((double)(bits >> 11) + 0.5) * 0x1p-53;
 }
 
-/* Both sides of a pair of normal values (Box and Muller 1958). */
+/* Makes two normal values (Box and Muller 1958). */
 static void pair_make(const init_source *source, uint64_t number, float pair[2])
 {
     uint64_t bits   = mix64(source->key ^ mix64(number));
@@ -63,7 +63,7 @@ init_source init_source_of(const arch *sizes, size_t k, uint64_t seed)
     return source;
 }
 
-/* A range that the engine asks for, cut over the threads. */
+/* A range of values that the engine asks for; the threads share its tasks. */
 typedef struct fill_job {
     const init_source *source;
     pool              *threads;

@@ -1,4 +1,4 @@
-/* GPT-2 and MiniMind-3, forward and backward. See model.h. */
+/* Forward and backward of GPT-2 and MiniMind-3, from the operations of compute.h. See model.h. */
 #include "model.h"
 
 #include "models/room.h"
@@ -17,14 +17,14 @@ struct model {
     size_t       rows, head, kv; /* batch * length; width of a head; kv_heads * head */
     char        *memory;         /* of the compute's device */
     size_t       memory_bytes;
-    model_shape  shape; /* of what the memory holds */
+    model_shape  shape; /* from which the layout of the memory was computed */
     model_memory at;
     float        grad_scale; /* of the last forward */
 };
 
 /* ------------------------------------------------------------- memory -- */
 
-/* Element `elems` of an activation. */
+/* Returns the address of element `elems` of an activation. */
 static void *act_at(const model *m, void *base, size_t elems)
 {
     return base == NULL ? NULL : (char *)base + elems * m->c->elem_bytes;
@@ -168,7 +168,7 @@ static linear_shape shape_of(const model *m, size_t in, size_t out)
     return (linear_shape){.rows = m->rows, .in = in, .out = out};
 }
 
-/* y = x . weight^T + bias (+ residual) for the role of a matrix and of its bias. */
+/* y = x . weight^T + bias (+ residual). `weight` and `bias` are the roles of a matrix and of its bias. */
 static void linear(model *m, const model_unit *unit, arch_role weight, arch_role bias,
                    linear_shape shape, const void *x, const void *residual, void *y)
 {
@@ -180,7 +180,7 @@ static void linear(model *m, const model_unit *unit, arch_role weight, arch_role
                                            .y        = y});
 }
 
-/* dx (+)= dy . weight, weight and bias gradients. `bias` names a role that MiniMind lacks. */
+/* dx = (is_added: +=) dy . weight; adds to the gradients of weight and bias. MiniMind has no parameter with the role `bias`. */
 static void linear_back(model *m, const model_unit *unit, arch_role weight, arch_role bias,
                         linear_shape shape, const void *x, const void *dy, void *dx, int is_added)
 {
@@ -271,7 +271,7 @@ static void minimind_qkv_back(model *m, const model_unit *unit, layer_memory *la
 {
     const arch *sizes = &m->p.sizes;
     size_t      h     = sizes->hidden;
-    void       *draw  = m->at.dinner; /* free here: the feed-forward part is done */
+    void       *draw  = m->at.dinner; /* not in use: the feed-forward part is done */
 
     rotate(m, sizes->heads, dq, -1.0f);
     rotate(m, sizes->kv_heads, dk, -1.0f);
@@ -285,7 +285,7 @@ static void minimind_qkv_back(model *m, const model_unit *unit, layer_memory *la
                 m->at.dhidden, 1);
 }
 
-/* y NULL: what backward needs is wanted, the result is not. */
+/* y NULL: computes only what backward needs, not the result. */
 static void feed_forward(model *m, const model_unit *unit, layer_memory *layer, void *y)
 {
     size_t      h = m->p.sizes.hidden, inner = m->p.sizes.inner;
@@ -345,7 +345,7 @@ static void feed_forward_back(model *m, const model_unit *unit, layer_memory *la
     }
 }
 
-/* From the stream x to the stream y; y NULL as in feed_forward. */
+/* Computes the residual stream y behind a layer from the stream x before it; y NULL as in feed_forward. */
 static void layer_forward(model *m, const model_unit *unit, layer_memory *layer, const void *x,
                           void *y)
 {
@@ -367,7 +367,7 @@ static void layer_forward(model *m, const model_unit *unit, layer_memory *layer,
     feed_forward(m, unit, layer, y);
 }
 
-/* dstream: the gradient of the layer's output on entry, of its input on return. */
+/* dstream is the gradient of the layer's output on entry, and of its input on return. */
 static void layer_backward(model *m, const model_unit *unit, layer_memory *layer, const void *x)
 {
     size_t     h       = m->p.sizes.hidden;
@@ -405,14 +405,14 @@ static layer_memory *layer_of(model *m, size_t layer)
     return &m->at.layers[m->p.is_recomputed ? 0 : layer];
 }
 
-/* Beside its unit, what decides which kernels a pass queues, and with what. */
+/* Everything except the unit that decides which kernels a pass queues, and with which arguments. */
 typedef struct pass_key {
     model_unit params;
     float      grad_scale; /* of the head's backward; 0 elsewhere */
 } pass_key;
 
-/* Whether the pass has been replayed. Never so is the first unit's, whose kernels follow the tokens, and the last one's forward,
- * which is little where a backward comes. */
+/* Returns whether the pass has been replayed. It is not asked for the first unit, whose kernels depend on the tokens, nor for the
+ * forward of the last unit, which does little if a backward follows. */
 static int pass_begin(model *m, size_t unit, int is_backward, const model_unit *params)
 {
     pass_key key;

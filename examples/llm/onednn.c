@@ -1,4 +1,4 @@
-/* Opening oneDNN and keeping its primitives. See onednn.h. */
+/* Opens oneDNN and keeps its primitives, one for each shape of product. See onednn.h. */
 #include "onednn.h"
 
 #include <dlfcn.h>
@@ -9,13 +9,13 @@
 
 static onednn_state    state;
 static pthread_once_t  once  = PTHREAD_ONCE_INIT;
-static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* of what is kept */
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* protects the kept primitives */
 
 /* ------------------------------------------------------------- library -- */
 
-/* The part of dnnl.h that is used, so that a build needs neither headers nor the library. A description of a matrix is a
- * struct of the caller's in version 2 (696 bytes in 2.6), which only the library looks into, and the library's in version 3:
- * here it is a pointer in both. So it is with an operation (2,800 bytes), which version 3 does not have. */
+/* The part of dnnl.h that is used, so that a build needs neither headers nor the library. The description of a matrix is an opaque
+ * struct in the caller's memory in version 2 (696 bytes in 2.6), and memory of the library in version 3; here it is a pointer in
+ * both. An operation of version 2 is also such a struct (2,800 bytes); version 3 has none. */
 enum {
     CPU              = 1,
     BF16             = 2,
@@ -48,7 +48,7 @@ typedef struct dnnl_arg {
 
 typedef void dnnl_matrix;
 
-/* What the versions do differently. `plan` describes how a primitive is carried out. */
+/* What the versions do differently. A `plan` describes how a primitive is carried out. */
 typedef struct dnnl_edition {
     const char *file;
     int         major;
@@ -99,7 +99,7 @@ static struct {
     int (*execute)(const void *primitive, void *stream, int count, const dnnl_arg *args);
     int (*memory_create)(void **, const dnnl_matrix *, void *engine, void *data);
     int (*memory_destroy)(void *);
-    void (*threads_set)(int); /* of OpenMP, for the calling thread; NULL: another runtime */
+    void (*threads_set)(int); /* OpenMP's, for the calling thread; NULL: another runtime */
 } library;
 
 static dnnl_matrix *matrix_make_v2(int ndims, const int64_t *dims, int type, const int64_t *strides)
@@ -154,7 +154,7 @@ static int after_sum_v3(void *after)
     return library.sum_v3(after, 1.0f, 0, TYPE_OF_RESULT);
 }
 
-/* The newest first. */
+/* Newest first: the first that opens is taken. */
 static const dnnl_edition EDITIONS[] = {
     {"libdnnl.so.3", 3, matrix_make_v3, matrix_free_v3, plan_make_v3, after_sum_v3},
     {"libdnnl.so.2", 2, matrix_make_v2, free, plan_make_v2, after_sum_v2},
@@ -249,7 +249,7 @@ static int library_open(void)
     return 0;
 }
 
-/* Is it worth opening? 40 MB are mapped, and on other CPUs bf16 would be slower than fp32. */
+/* Opens the library only if the CPU multiplies bf16: it maps 40 MB, and on other CPUs its bf16 would be slower than fp32. */
 static void open_once(void)
 {
     if (LLM_BLAS_IS_DISABLED) {
@@ -286,7 +286,7 @@ void onednn_settle(const double counts[ONEDNN_LEVELS])
     }
     if (least == ONEDNN_AVX512 && state.own_level > least &&
         library.isa_set(ISA_AVX512_BF16) != 0) {
-        least = ONEDNN_NONE; /* too late to choose kernels: bits would differ between ranks */
+        least = ONEDNN_NONE; /* too late to choose kernels; ranks would have different bits */
     }
     if (least == ONEDNN_NONE && state.own_level != ONEDNN_NONE) {
         (void)snprintf(state.why, sizeof(state.why), "another rank has none");
@@ -296,7 +296,7 @@ void onednn_settle(const double counts[ONEDNN_LEVELS])
 
 /* ---------------------------------------------------------- primitives -- */
 
-/* What makes one primitive other than another. */
+/* The key of a primitive. */
 typedef struct shape {
     size_t m, n, k, a_stride, b_stride, c_stride;
     int    flips_a, flips_b, is_added, is_half;
@@ -316,7 +316,7 @@ static shape shape_of(const onednn_product *p)
 {
     shape s;
 
-    memset(&s, 0, sizeof(s)); /* it is compared as bytes */
+    memset(&s, 0, sizeof(s)); /* with its padding, because shapes are compared as bytes */
     s.m        = p->m;
     s.n        = p->n;
     s.k        = p->k;
@@ -340,7 +340,7 @@ static dnnl_matrix *matrix_make(size_t rows, size_t columns, size_t stride, int 
     return library.edition->matrix_make(MATRIX_DIMS, dims, type, strides);
 }
 
-/* Scratch comes from the caller: what the library keeps itself belongs to the thread that made the primitive. */
+/* The caller gives the scratch: scratch of the library's own would belong to the thread that made the primitive. */
 static void *attributes_make(int is_added)
 {
     void *attr = NULL, *after = NULL;
@@ -411,7 +411,7 @@ static primitive *primitive_make(const shape *s)
     return p;
 }
 
-/* Shapes of a model are few, and making one takes milliseconds. */
+/* Finds the primitive of a shape, or makes it and keeps it: a model has few shapes, and making a primitive takes milliseconds. */
 static const primitive *primitive_find(const shape *s)
 {
     primitive *p;
@@ -434,7 +434,7 @@ static const primitive *primitive_find(const shape *s)
 
 /* ------------------------------------------------------------ products -- */
 
-/* What a thread multiplies with. */
+/* What each thread needs of its own to multiply. */
 typedef struct bench {
     void  *stream, *scratch;
     size_t scratch_bytes;
@@ -501,7 +501,7 @@ int onednn_multiply(const onednn_product *product)
     int              failed = 0, made = 0, count;
 
     if (library.threads_set != NULL) {
-        library.threads_set(1); /* a primitive is cut by as many as its maker may have */
+        library.threads_set(1); /* a primitive is cut for as many threads as its maker has */
     }
     p = primitive_find(&s);
     b = p == NULL ? NULL : bench_of_thread(p->scratch_bytes);

@@ -1,4 +1,4 @@
-/* The command line: one table from which the parser and the help both come. */
+/* The command line. One table defines the options; the parser and the help both use it. */
 #include "options.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ typedef enum option_kind {
     OPTION_PRECISION,
     OPTION_TEXT,   /* const char * */
     OPTION_WHOLE,  /* a whole number of at least `least` */
-    OPTION_NUMBER, /* one from `least` to `most` */
+    OPTION_NUMBER, /* a whole number from `least` to `most` */
     OPTION_RATE,   /* double, at least 0 */
     OPTION_SWITCH, /* int, set to 1 */
     OPTION_CHOICE, /* of compute_choices, by its name */
@@ -24,12 +24,12 @@ typedef enum option_kind {
 
 typedef struct option_row {
     const char *name;
-    const char *value; /* what the help calls its value; NULL: takes none */
+    const char *value; /* name of its value in the help; NULL: it takes none */
     option_kind kind;
     size_t      offset, bytes; /* in options */
     long long   least, most;
     const char *meaning;
-    const char *heading; /* starts a part of the help */
+    const char *heading; /* of the part of the help that begins here */
 } option_row;
 
 #define FIELD(name) offsetof(options, name), sizeof(((options *)NULL)->name)
@@ -190,7 +190,7 @@ static int wrong(const option_row *row, const char *value, const char *wanted)
     return 2;
 }
 
-/* A whole number from `least` to `most`; -1 for anything else. */
+/* Reads a whole number from `least` to `most`; returns -1 for anything else. */
 static int integer_read(const char *text, long long least, long long most, long long *out)
 {
     char     *end;
@@ -258,7 +258,7 @@ static int choice_apply(const option_row *row, const char *value, compute_choice
                                                                      : wrong(row, value, wanted);
 }
 
-/* Architecture and preset come before single sizes, wherever they stand: see options_parse. */
+/* Applies one option. Architecture and preset are applied before single sizes, wherever they stand: see options_parse. */
 static int row_apply(const option_row *row, const char *value, options *out)
 {
     void *field = (char *)out + row->offset;
@@ -304,13 +304,13 @@ static int preset_apply(const char *arch_name, const char *preset_name, arch *ou
     return 0;
 }
 
-/* What the command line says: the names of model and preset, and which rows it gives. */
+/* What the command line has: the names of model and preset, and which options it gives. */
 typedef struct arguments {
     const char   *arch, *preset;
     unsigned char given[NUM_ROWS];
 } arguments;
 
-/* One walk over the command line. With `out` NULL only --arch, --preset and --help are looked at. */
+/* Goes over the command line once. With `out` NULL it only looks at --arch, --preset and --help. */
 static int arguments_walk(int argc, char **argv, options *out, arguments *seen)
 {
     struct option table[NUM_ROWS + 1] = {0};
@@ -322,13 +322,13 @@ static int arguments_walk(int argc, char **argv, options *out, arguments *seen)
                             .has_arg = rows[i].value != NULL ? required_argument : no_argument,
                             .val     = (int)i};
     }
-    optind = 0; /* starts getopt anew */
+    optind = 0; /* restarts getopt */
     while ((found = getopt_long(argc, argv, "", table, NULL)) != -1) {
         int result = 0;
 
         if (found < 0 || found >= (int)NUM_ROWS) {
             (void)fprintf(stderr, "sherd-llm: --help lists the options\n");
-            return 2; /* getopt has said what is wrong */
+            return 2; /* getopt has printed the mistake */
         }
         if (rows[found].kind == OPTION_HELP) {
             help_print();
@@ -363,8 +363,7 @@ static int is_given(const arguments *seen, const char *name)
     return seen->given[i];
 }
 
-/* Sizes that follow from others and were not given themselves: an inner width or heads of the preset
- * would not fit another width. */
+/* Computes sizes that follow from others, unless they were given: the preset's inner width or heads would not fit another width. */
 static int sizes_settle(options *out, const arch *preset, const arguments *seen)
 {
     arch       *sizes = &out->sizes;
@@ -391,7 +390,7 @@ static int sizes_settle(options *out, const arch *preset, const arguments *seen)
     return 0;
 }
 
-/* What --save, --resume and their kin ask for together. */
+/* Checks the options about checkpoints (--save, --resume and others) against each other. */
 static int saving_check(const options *o, const arguments *seen)
 {
     const char *why = NULL;
@@ -434,7 +433,7 @@ int options_parse(int argc, char **argv, options *out)
     }
     if (result == 0) {
         preset = o.sizes;
-        opterr = 0; /* said once is enough */
+        opterr = 0; /* the first walk has printed the mistakes of getopt */
         result = arguments_walk(argc, argv, &o, &seen);
     }
     if (result == 0) {

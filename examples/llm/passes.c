@@ -1,4 +1,4 @@
-/* The life cycle of a micro-batch. See passes.h. */
+/* Acquires and releases the units of a micro-batch around the computation of model.h. See passes.h. */
 #include "passes.h"
 
 #include "try.h"
@@ -110,7 +110,7 @@ static sherd_status tensor_get(passes *passes, size_t k, sherd_pass pass, model_
     return SHERD_OK;
 }
 
-/* The parameters of an acquired unit; the last one reads the tokens' table too. */
+/* Gives the parameters of an acquired unit; the last unit also reads the table of tokens. */
 static sherd_status unit_get(passes *passes, size_t unit, sherd_pass pass, model_unit *out)
 {
     *out = (model_unit){0};

@@ -1,6 +1,6 @@
-/* A pool of threads around one counter of tasks. Helpers spin for a while after a round,
- * because the next one is usually microseconds away, then sleep: with more ranks than
- * cores spinning would take the time of those who work, so the spin is short. */
+/* A pool of threads around one counter of tasks (pool.h). One pool_run is a round. After a round, helpers spin for a while, because
+ * the next round usually comes within microseconds, and then sleep. The spin is short: with more ranks than cores it takes time
+ * from threads that work. */
 #include "pool.h"
 
 #include <pthread.h>
@@ -20,14 +20,14 @@ typedef struct pool_helper {
 
 struct pool {
     int          threads;
-    int          started; /* helpers that run */
+    int          started; /* helpers whose threads were started */
     pool_helper *helpers; /* [threads - 1] */
 
-    /* The round: written before `round` moves on, read after. */
+    /* The round's work: written before `round` is increased, read after. */
     pool_task_fn      run;
     void             *ctx;
     size_t            num_tasks;
-    atomic_size_t     next;         /* first task nobody took; starts past the end */
+    atomic_size_t     next;         /* first task that no thread has taken; starts past the end */
     _Atomic(uint64_t) round;        /* release store under `lock`, acquire load by helpers */
     atomic_int        num_working;  /* helpers that have not finished this round */
     atomic_int        num_sleeping; /* helpers in pthread_cond_wait; under `lock` */
@@ -85,7 +85,7 @@ static void *helper_main(void *arg)
             return NULL;
         }
         tasks_take(p, helper->index);
-        /* pairs with the acquire load in pool_run: our results before our leaving */
+        /* Pairs with the acquire load in pool_run: the caller sees this helper's results when it sees that the helper is done. */
         atomic_fetch_sub_explicit(&p->num_working, 1, memory_order_release);
     }
 }
@@ -159,7 +159,7 @@ void pool_run(pool *p, size_t num_tasks, pool_task_fn run, void *ctx)
         if (i < SPIN_ROUNDS) {
             pause_cpu();
         } else {
-            (void)sched_yield(); /* a helper lost its core: let it have ours */
+            (void)sched_yield(); /* a helper has lost its core: it may take this one */
         }
     }
 }

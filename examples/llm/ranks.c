@@ -1,4 +1,4 @@
-/* Threads that play ranks. See ranks.h. */
+/* Starts and joins the threads that are ranks. See ranks.h. */
 #include "ranks.h"
 
 #include <pthread.h>
@@ -20,7 +20,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* Starts all; where one cannot start the others are told, so that they come back. */
+/* Starts all ranks. If one cannot start, the world is aborted, so that the others return. */
 static sherd_status ranks_start(rank_thread *ranks, int count)
 {
     int          started = 0;

@@ -1,4 +1,4 @@
-/* Progress and log. See report.h. */
+/* Writes the progress line and the log. See report.h. */
 #include "report.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Between two progress lines, in seconds: on a terminal the line is rewritten. */
+/* Seconds between two progress lines. A terminal gets them more often, because there each overwrites the one before. */
 #define TERMINAL_SECONDS 0.1
 #define PLAIN_SECONDS    5.0
 
@@ -19,13 +19,13 @@ struct report {
     FILE         *log;
     int           is_terminal;
     int           is_line_open; /* a progress line that the next one overwrites */
-    const char   *saving;       /* a checkpoint, beside the training; NULL: none */
-    int64_t       progress_ns;  /* when report_progress last showed */
+    const char   *saving;       /* checkpoint that is saved beside the training; NULL: none */
+    int64_t       progress_ns;  /* time of the last line of report_progress */
     double        seconds;      /* of all steps so far */
     double        printed_at;   /* `seconds` at the last progress line */
     double        recent;       /* smoothed seconds of a step */
     double        recent_loss;  /* smoothed loss */
-    double        validation;   /* last one; NaN: none yet */
+    double        validation;   /* last validation loss; NaN: none yet */
     uint64_t      last_tokens;
 };
 
@@ -55,7 +55,7 @@ const char *report_duration(double seconds, char out[32])
     return out;
 }
 
-/* A log that goes on may end inside a line, if its writer was killed. */
+/* Opens the log. A log that is continued may end inside a line, if its writer was killed. */
 static FILE *log_open(const report_params *params)
 {
     FILE *log  = fopen(params->log_path, params->is_appended ? "a+" : "w");
@@ -80,7 +80,7 @@ report *report_open(const report_params *params)
         return NULL;
     }
     r->p = *params;
-    /* mpirun gives its processes a terminal of its own, whatever its output goes to */
+    /* Under mpirun standard output is always a terminal, of mpirun's own, wherever mpirun's output goes. */
     r->is_terminal = isatty(STDOUT_FILENO) && getenv("OMPI_COMM_WORLD_SIZE") == NULL;
     r->recent      = (double)NAN;
     r->recent_loss = (double)NAN;
@@ -118,7 +118,7 @@ static void log_number(FILE *log, const char *name, double value)
     }
 }
 
-/* Beside the training itself: other ranks and stages train the same, with other figures. */
+/* Writes the figures that depend on the layout: other ranks and stages train the same, with other figures. */
 static void figures_write(FILE *log, const report_figures *f)
 {
     static const char *const media[REPORT_MEDIA] = {"wire", "link_down", "link_up", "nvme_read",
@@ -205,7 +205,7 @@ static void progress_print(report *r, const report_step *step, double rate)
     r->printed_at   = r->seconds;
 }
 
-/* The first value as it is, then a moving mean. */
+/* Returns the moving mean after `value`; a `mean` of NaN means that `value` is the first. */
 static double smooth(double mean, double value, double share)
 {
     return isnan(mean) ? value : (1.0 - share) * mean + share * value;
@@ -245,7 +245,7 @@ int report_close(report *r)
     return result;
 }
 
-/* Before another line is written. */
+/* Ends an open progress line, before another line is written. */
 static void line_end(report *r)
 {
     if (r->is_line_open) {
@@ -296,7 +296,7 @@ void report_progress(report *r, const char *what, uint64_t done_bytes, uint64_t 
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     if (r->progress_ns == 0) {
-        r->progress_ns = now_ns; /* what is over at once is not worth a line */
+        r->progress_ns = now_ns; /* no line at the start: a short operation gets none */
     }
     if (r->p.is_quiet || (double)(now_ns - r->progress_ns) < 1e9 * least_s) {
         return;

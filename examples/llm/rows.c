@@ -1,6 +1,6 @@
-/* The rows of rows.h in C that compilers turn into vector code. Compiled several times:
- * ROWS_TABLE names the table of this time. Sums and maxima run in LANES lanes that are
- * folded in one order, so a wider machine does not change them. */
+/* The functions of rows.h, in C that compilers turn into vector code. The file is compiled several times; ROWS_TABLE is the name of
+ * the table that is being made. Sums and maxima run in LANES lanes, which are folded in a fixed order, so wider vectors do not change
+ * a result. */
 #include "rows.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ static inline float float_of(uint32_t bits)
     return x;
 }
 
-/* Round to nearest even; a NaN stays one. */
+/* Rounds to nearest even; a NaN stays a NaN. */
 static inline uint16_t bf16_of(float x)
 {
     uint32_t bits    = bits_of(x);
@@ -44,8 +44,8 @@ static inline uint16_t bf16_of(float x)
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
-/* IEEE binary16 both ways without branches, so that it can be vector code: a normal number is
- * the same bits moved over, a denormal one is made by an addition that rounds. */
+/* Conversions from and to IEEE binary16 without branches, so that they become vector code. The bits of a normal number are shifted; a
+ * denormal number comes from a floating-point addition, which rounds. */
 static inline float float_of_f16(uint16_t half)
 {
     uint32_t magnitude = (uint32_t)(half & 0x7fffu) << 13;
@@ -65,7 +65,7 @@ static inline uint16_t f16_of(float x)
     uint32_t sign      = (bits >> 16) & 0x8000u;
     uint32_t magnitude = bits & 0x7fffffffu;
     uint32_t normal    = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-    /* 0.5 has its last bit at 2^-24, the step of the denormals */
+    /* The last bit of 0.5 is 2^-24, which is the step of the denormals. */
     uint32_t denormal = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
     uint32_t half     = magnitude < (113u << 23) ? denormal : normal;
 
@@ -74,8 +74,8 @@ static inline uint16_t f16_of(float x)
     return (uint16_t)(half | sign);
 }
 
-/* exp by 2^n * e^r, |r| <= ln(2) / 2, with the polynomial of Cephes' expf (Moshier): within
- * 2 units in the last place. Below -87.3 it stays at 1e-38, above 88.3 at 2e38. */
+/* exp as 2^n * e^r with |r| <= ln(2) / 2, by the polynomial of Cephes' expf (Moshier). The error is within 2 units in the last place.
+ * Below -87.3 the result stays at 1e-38, above 88.3 at 2e38. */
 static inline float exp_of(float x)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
@@ -110,8 +110,8 @@ static inline float lanes_fold(const float *lanes)
            ((fold[1] + fold[5]) + (fold[3] + fold[7]));
 }
 
-/* A sum of `term`, an expression in i, over i < n. Written out where it is used, because
- * a function per term would hide the loop from the vectoriser. */
+/* The sum of `term`, an expression in i, over i < n. It is a macro because a function per term would hide the loop from the
+ * vectoriser. */
 #define LANES_SUM(result, n, term)                                                                 \
     do {                                                                                           \
         float  lanes_[LANES] = {0};                                                                \
@@ -128,7 +128,7 @@ static inline float lanes_fold(const float *lanes)
         (result) = lanes_fold(lanes_);                                                             \
     } while (0)
 
-/* A NaN in x is not found here; the sums that follow carry it on. */
+/* The maximum may miss a NaN in x; the sums that follow carry it on. */
 static float row_max(const float *x, size_t n)
 {
     float  lanes[LANES], most;
@@ -176,7 +176,8 @@ static void rows_widen(sherd_dtype dtype, const void *src, float *dst, size_t n)
     }
 }
 
-/* A portion at a time: what is written lies behind what was read, and the inner loops do not overlap. */
+/* Works portion by portion, because dst may begin where src does: each portion is read before its results overwrite anything, and
+ * within the inner loops no arrays overlap. */
 static void rows_narrow(const float *src, uint16_t *dst, size_t n)
 {
     enum { PORTION = 64 };

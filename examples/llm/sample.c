@@ -1,4 +1,4 @@
-/* Sampling by a temperature. See sample.h. */
+/* Samples tokens with a temperature. See sample.h. */
 #include "sample.h"
 
 #include "mix.h"
@@ -28,12 +28,12 @@ static int32_t token_choose(const float *logits, const sample_params *p, uint64_
     return (int32_t)(p->most - 1);
 }
 
-/* The context holds the last tokens at its start; what follows them cannot be seen by them. */
+/* The last tokens lie at the start of the context. What lies behind them does not matter, because attention is causal. */
 sherd_status sample_make(passes *passes, const sample_params *params, int32_t *out)
 {
     size_t       length  = params->length;
     size_t       kept    = params->prompt_tokens < length ? params->prompt_tokens : length;
-    int32_t     *context = calloc(2 * length, sizeof(*context)); /* targets: any will do */
+    int32_t     *context = calloc(2 * length, sizeof(*context)); /* and targets: any values do */
     float       *logits  = calloc(params->vocab, sizeof(*logits));
     sherd_status status  = context == NULL || logits == NULL ? SHERD_E_NOMEM : SHERD_OK;
 
@@ -52,7 +52,7 @@ sherd_status sample_make(passes *passes, const sample_params *params, int32_t *o
         }
         passes_logits_get(passes, kept - 1, logits);
         out[i] = token_choose(logits, params, i);
-        if (kept == length) { /* forget the older half: a full context costs the same per token */
+        if (kept == length) { /* drop the older half; the cost per token stays the same */
             kept = length / 2;
             memmove(context, context + length - kept, kept * sizeof(*context));
         }
@@ -63,7 +63,7 @@ sherd_status sample_make(passes *passes, const sample_params *params, int32_t *o
     return status;
 }
 
-/* A terminal obeys control characters: they are not written as they are. */
+/* Replaces control characters, because a terminal would obey them. */
 static void byte_print(int32_t token)
 {
     int is_plain = (token >= 32 && token != 127) || token == '\n' || token == '\t';

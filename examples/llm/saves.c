@@ -1,4 +1,4 @@
-/* Saving and resuming through the public API. See saves.h. */
+/* Saves and resumes through the public API. Each save or resume is told to the user and to the log. See saves.h. */
 #include "saves.h"
 
 #include "try.h"
@@ -12,7 +12,7 @@
 
 #define PATH_BYTES 4096
 
-/* Where a run is in its data, as the state has it. */
+/* The blob in the state that says where a run is in its data. */
 #define MARK_KEY   "sherd-llm"
 #define MARK_BYTES 512
 #define RUN_BYTES  256
@@ -29,7 +29,7 @@ static sherd_status folder_fail(saves *s, const char *what)
     return SHERD_E_IO;
 }
 
-/* With all folders above it. */
+/* Makes a folder and all folders above it. */
 static int folder_make(const char *path)
 {
     char folder[PATH_BYTES];
@@ -51,7 +51,7 @@ static int folder_make(const char *path)
     return 0;
 }
 
-/* The tag that DIR/latest names; 0: there is no such file. What is in it the engine checks when it loads. */
+/* Reads the tag that DIR/latest names; returns 0 if there is no such file. The engine checks the tag when it loads. */
 static int latest_read(const char *dir, char tag[SAVES_TAG_BYTES])
 {
     char  path[PATH_BYTES];
@@ -103,7 +103,7 @@ int saves_is_hearsay(const char *why)
     return strstr(why, "its own sherd_last_error() says more") != NULL;
 }
 
-/* " (12.3 MiB/s)"; "" where links were made instead of writing, which has no rate. */
+/* Writes " (12.3 MiB/s)"; or "" if links were made instead of written data, because then there is no rate. */
 static const char *rate_text(double bytes, double seconds, uint64_t kept_bytes, char out[64])
 {
     char size[32];
@@ -115,7 +115,7 @@ static const char *rate_text(double bytes, double seconds, uint64_t kept_bytes, 
     return out;
 }
 
-/* Of all ranks together; the times are rank 0's. */
+/* Measures the last save or load: the bytes of all ranks together, the times of rank 0. */
 static sherd_status checkpoint_measure(const saves *s, report_checkpoint *out)
 {
     sherd_checkpoint_report one;
@@ -159,8 +159,8 @@ static sherd_status saved_tell(saves *s)
     return report_checkpoint_write(s->r, &told) == 0 ? SHERD_OK : SHERD_E_IO;
 }
 
-/* The lowest rank that knows more than that another one failed tells what it was; of a failure that nobody knows more
- * of, rank 0. */
+/* Chooses the rank that reports a failure: the lowest rank that knows more than that another rank failed; rank 0 if there is none.
+ * Collective. */
 static sherd_status is_teller_find(const saves *s, const char *why, int *out)
 {
     size_t       world_size = (size_t)sherd_world_size(s->world);
@@ -182,7 +182,7 @@ static sherd_status is_teller_find(const saves *s, const char *why, int *out)
     return status;
 }
 
-/* Lost ranks and devices end the training; what else prevents a save does not. */
+/* Reports a save that failed. Lost ranks and devices end the training; other failures of a save do not. */
 static sherd_status failure_tell(const saves *s, sherd_status status)
 {
     report_checkpoint told = {
@@ -219,7 +219,7 @@ static void progress_show(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
 
 /* --------------------------------------------------------------- saving -- */
 
-/* How the last save ended. */
+/* Reports how the last save ended. */
 static sherd_status outcome_tell(saves *s, sherd_status status)
 {
     s->is_running = 0;
@@ -315,7 +315,8 @@ void saves_say(const saves *s)
 
 /* ------------------------------------------------------------- resuming -- */
 
-/* What the state brought along, and of which run; where another program saved it `position` stays. */
+/* Reads the position that came with the state, and of which run it is. If another program saved the state, `position` is left as it
+ * is. */
 static sherd_status mark_read(saves *s, saves_position *position, char run[RUN_BYTES])
 {
     char               text[MARK_BYTES] = "";
@@ -342,7 +343,7 @@ static sherd_status mark_read(saves *s, saves_position *position, char run[RUN_B
     return SHERD_OK;
 }
 
-/* Of what was just loaded. Updates stand for steps where nobody counted those. */
+/* Finds the position of what was just loaded. If nobody has marked one, the engine's count of updates stands for the steps. */
 static sherd_status position_find(saves *s, saves_position *position)
 {
     sherd_engine_info info;
@@ -362,7 +363,7 @@ static sherd_status position_find(saves *s, saves_position *position)
     return SHERD_OK;
 }
 
-/* `tag` NULL: the latest, which `s->tag` names already. */
+/* Loads a checkpoint. `tag` NULL: the latest, whose tag is already in `s->tag`. */
 static sherd_status load(saves *s, const char *dir, const char *tag, saves_position *position)
 {
     sherd_load_params params;
@@ -372,7 +373,7 @@ static sherd_status load(saves *s, const char *dir, const char *tag, saves_posit
     sherd_load_params_init(&params);
     params.progress     = s->r != NULL ? progress_show : NULL;
     params.progress_ctx = s;
-    TRY(sherd_blob_set(s->engine, MARK_KEY, NULL, 0, NULL)); /* that of state on NVMe */
+    TRY(sherd_blob_set(s->engine, MARK_KEY, NULL, 0, NULL)); /* drops the mark of state on NVMe */
     TRY(sherd_checkpoint_load(s->engine, dir, tag, &params));
     TRY(position_find(s, position));
     TRY(checkpoint_measure(s, &told));
@@ -394,7 +395,7 @@ static int is_checkpoint(const char *folder)
     return access(path, F_OK) == 0;
 }
 
-/* FOLDER is DIR/TAG. */
+/* Loads the checkpoint FOLDER, which is DIR/TAG. */
 static sherd_status load_from(saves *s, const char *folder, saves_position *position)
 {
     char   dir[PATH_BYTES];
@@ -425,7 +426,7 @@ static sherd_status load_from(saves *s, const char *folder, saves_position *posi
     return load(s, start == 0 ? "." : dir, s->tag, position);
 }
 
-/* What rank 0 finds in the folder of --save, told to all. "": nothing. */
+/* Sets `s->tag` on all ranks to the latest checkpoint that rank 0 finds in the folder of --save; "": none. */
 static sherd_status latest_find(saves *s)
 {
     struct {
@@ -442,8 +443,8 @@ static sherd_status latest_find(saves *s)
     return SHERD_OK;
 }
 
-/* State on NVMe that is as far as the latest checkpoint has lost nothing, and need not be read. Where it was trained
- * otherwise (another seed, other data) it may be another run's. */
+/* Returns whether to continue from state on NVMe. If it is as far as the latest checkpoint, nothing is lost and the checkpoint need
+ * not be read. State that was trained otherwise (another seed, other data) may be another run's, so then the checkpoint counts. */
 static int state_is_further(const saves *s, const sherd_engine_info *info, long step)
 {
     long saved;
@@ -469,7 +470,7 @@ static void anew_say(const saves *s)
 sherd_status saves_resume(saves *s, saves_position *position, int *is_loaded_out)
 {
     sherd_engine_info info;
-    char              run[RUN_BYTES]; /* of state on NVMe: the engine tells what differs */
+    char run[RUN_BYTES]; /* not compared here: the engine tells how NVMe state differs */
 
     *is_loaded_out = 0;
     sherd_engine_info_init(&info);

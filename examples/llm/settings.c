@@ -1,4 +1,4 @@
-/* Fills and overrides a configuration through the public API. See settings.h. */
+/* Fills in and overrides a configuration through the public API. See settings.h. */
 #include "settings.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@ static const char default_json[] =
 #include "default_json.h"
     ;
 
-/* A value for a key, if it is to be set: JSON, or a text, or a number. */
+/* A value for a key if is_set: JSON, a text or a number. */
 typedef struct setting {
     int         is_set;
     const char *key; /* a leading '!' overrides what the file says */
@@ -16,7 +16,7 @@ typedef struct setting {
     double      number;
 } setting;
 
-/* A text of the command line as a JSON string. */
+/* Writes a text of the command line as a JSON string. */
 static void text_quote(const char *text, char *json, size_t json_bytes)
 {
     size_t len = 0;
@@ -54,7 +54,7 @@ static sherd_status settings_set(sherd_config *config, const setting *rows, size
 
 #define COUNT(rows) (sizeof(rows) / sizeof((rows)[0]))
 
-/* Elements of its parameters. */
+/* Returns the elements of the largest unit's parameters. */
 static size_t largest_unit(const arch *sizes)
 {
     size_t most = 0;
@@ -74,8 +74,8 @@ static size_t largest_unit(const arch *sizes)
     return most;
 }
 
-/* What was left open: the batch, the optimizer, the length of the schedule, and without a file how much is gathered
- * ahead. */
+/* Sets what the configuration leaves open: the batch, the optimizer and the length of the schedule; without a file also the elements
+ * that are gathered ahead. */
 static sherd_status open_fill(sherd_config *config, const options *o)
 {
     int has_batch = sherd_config_has(config, "train_micro_batch_size_per_gpu") ||
@@ -84,8 +84,7 @@ static sherd_status open_fill(sherd_config *config, const options *o)
                      sherd_config_has(config, "scheduler.params.total_num_steps");
     const setting rows[] = {
         {o->config_path == NULL, "zero_optimization.stage3_prefetch_bucket_size",
-         .number =
-             2.0 * (double)largest_unit(&o->sizes)}, /* padded to the ranks' slices it is larger */
+         .number = 2.0 * (double)largest_unit(&o->sizes)}, /* twice, because slices add padding */
         {!sherd_config_has(config, "optimizer.type"), "optimizer.type", .json = "\"AdamW\""},
         {!sherd_config_has(config, "optimizer.params.lr"), "optimizer.params.lr", .number = 1e-3},
         {!has_batch, "train_micro_batch_size_per_gpu", .number = 4},

@@ -1,11 +1,11 @@
-/* Peaks are those of NVIDIA's data sheets, without sparsity. See speed.h. */
+/* The peaks of GPUs, from NVIDIA's data sheets without sparsity, and the median of step times. See speed.h. */
 #include "speed.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct peak_row {
-    const char *name;         /* of the device's name; the first row that fits counts */
+    const char *name;         /* a part of the device's name; the first row that matches counts */
     double      half, single; /* teraflops of the 16-bit types, of fp32 */
 } peak_row;
 

@@ -1,5 +1,5 @@
-/* sherd-llm: trains GPT-2 or MiniMind on text. The program around trainer.c: arguments, data,
- * the world, Ctrl-C. */
+/* sherd-llm: trains GPT-2 or MiniMind on text. This file is the program around trainer.c: it reads the command line, opens the data,
+ * makes the world and handles signals. The ranks are the launcher's processes or, without a launcher, threads of this process. */
 #include "blas.h"
 #include "data.h"
 #include "onednn.h"
@@ -17,9 +17,10 @@ static volatile sig_atomic_t is_stopping;
 static volatile sig_atomic_t asked_by;
 static volatile time_t       asked_at; /* seconds of the monotonic clock */
 
-/* The first signal asks, a later one of the same kind, or Ctrl-C, ends the program as usual. Not one in the same
- * moment: who signals a process and its group, as timeout(1) does, means it once. And a scheduler that warns by one
- * signal and then sends another wants what the first one asked for, which may be saving. */
+/* The first signal asks the ranks to stop after their step. A later signal of the same kind, or Ctrl-C, ends the program at once.
+ * A second signal within about a second is ignored, because timeout(1) signals both the process and its group and means it once. A
+ * later signal of another kind is ignored too: a scheduler that warns by one signal and then sends another wants what the first one
+ * asked for, which may be a save. */
 static void stop_ask(int number)
 {
     struct timespec now;
@@ -50,7 +51,7 @@ static int complain(const char *what)
     return 1;
 }
 
-/* Ranks whose CPUs differ multiply with the same kernels: other ones round otherwise. */
+/* Makes ranks on different CPUs multiply with the same kernels, because other kernels round otherwise. Collective. */
 static sherd_status products_agree(sherd_world *world)
 {
     double       counts[BLAS_CORES + ONEDNN_LEVELS] = {0};
@@ -82,7 +83,7 @@ static int launched_run(sherd_world *world, const options *o, trainer_job *job)
     return 0;
 }
 
-/* Of a program that no launcher started. CPUs are shared out, GPUs are not. */
+/* Returns the number of ranks when no launcher has started the program. Ranks may share the CPUs, but not one GPU. */
 static int ranks_of(const options *o)
 {
     const char *backend = o->backend != NULL ? o->backend : getenv("SHERD_BACKEND");
@@ -117,8 +118,7 @@ static int job_run(const options *o, trainer_job *job)
     return job->status == SHERD_OK ? result : complain(job->why);
 }
 
-/* What the engine finds odd is told, unless the environment chose something else. Failures are told once,
- * by job_run. */
+/* Prints warnings of the engine. main installs it unless SHERD_LOG is set. Failures are printed once, by job_run. */
 static void warning_print(void *ctx, sherd_log_level level, const char *line)
 {
     (void)ctx;
@@ -156,7 +156,7 @@ int main(int argc, char **argv)
                        !c.is_text && c.vocab <= 50257 ? (size_t)50257 : c.vocab);
         result = complain(text);
     } else {
-        if (o.threads > 0) { /* ranks as threads read it from here */
+        if (o.threads > 0) { /* ranks that are threads read it from the environment */
             (void)snprintf(text, sizeof(text), "%d", o.threads);
             (void)setenv("SHERD_THREADS", text, 1);
         }

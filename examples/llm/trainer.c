@@ -1,4 +1,5 @@
-/* One rank's training: engine, loop, validation, summary, sample. See trainer.h. */
+/* One rank's training: engine, loop, validation, summary, sample. The order of everything is in train(), at the end of the file.
+ * See trainer.h. */
 #include "trainer.h"
 
 #include "blas.h"
@@ -29,10 +30,10 @@
 
 typedef struct trainer {
     const trainer_job *job;
-    options            o;       /* the job's, with the steps that fit */
-    double             start_s; /* when this rank began, and how long until its first step */
-    double             until_first_s;
-    double             trial_step_s; /* what a step took in the trial; 0: there was none */
+    options            o;             /* the job's; with --minutes, `steps` are those that fit */
+    double             start_s;       /* when this rank began */
+    double             until_first_s; /* from then to its first step */
+    double             trial_step_s;  /* duration of a step in the trial; 0: there was no trial */
     sherd_world       *world;
     int                rank, world_size;
     sherd_engine      *engine;
@@ -41,15 +42,15 @@ typedef struct trainer {
     passes            *passes;
     report            *r; /* rank 0; NULL elsewhere */
     saves              saved;
-    char               run[256];   /* what a run that is gone on from should have again */
-    int                is_resumed; /* goes on from a checkpoint or from state on NVMe */
+    char               run[256];   /* describes what must be the same when a run is resumed */
+    int                is_resumed; /* resumed from a checkpoint or from state on NVMe */
     order              data;
     int32_t           *tokens;       /* inputs and targets of a micro-batch */
-    size_t             stage0_bytes; /* what a rank would hold at stage 0; rank 0 knows */
+    size_t             stage0_bytes; /* what a rank would hold at stage 0; on rank 0 only */
 
     long     step;
-    uint64_t sequences; /* of the run, that all ranks together have trained on */
-    /* ... when this program began: not 0 when it goes on from another's state */
+    uint64_t sequences; /* on which all ranks together have trained in this run */
+    /* The same two when this program began; not 0 if it resumed. */
     long           first_step;
     uint64_t       first_sequences;
     double         first_loss, last_loss, first_validation, last_validation;
@@ -59,7 +60,7 @@ typedef struct trainer {
     report_figures figures; /* of the last step */
 } trainer;
 
-/* Failures that are this program's, in words; the engine's are in sherd_last_error(). */
+/* The sentence of a failure of this program; the engine's failures are in sherd_last_error(). */
 static _Thread_local char own_error[1024];
 
 static sherd_status fail(sherd_status status, const char *fmt, ...)
@@ -90,12 +91,12 @@ static double clock_seconds(void)
 
 /* --------------------------------------------------------------- set-up -- */
 
-/* What a run that is gone on from should have again. */
+/* Describes seed and data in `run`: a run that resumes should have the same, and the engine compares it. */
 static sherd_status run_describe(trainer *t)
 {
     const options *o    = &t->o;
     const corpus  *c    = t->job->c;
-    uint64_t       hash = 0xcbf29ce484222325; /* FNV-1a of tokens from everywhere */
+    uint64_t       hash = 0xcbf29ce484222325; /* FNV-1a of tokens from all parts of the data */
     int32_t        token;
 
     for (size_t i = 0; i < 4096 && c->count > 0; i++) {
@@ -110,7 +111,7 @@ static sherd_status run_describe(trainer *t)
     return sherd_engine_describe_run(t->engine, t->run);
 }
 
-/* Weights that come with a state that is gone on from are those. */
+/* Gives the parameters their first values. Beside state that was resumed --init is ignored: that state has the weights. */
 static sherd_status first_weights(trainer *t)
 {
     char         why[512];
@@ -149,7 +150,7 @@ static sherd_status engine_open(trainer *t)
     return SHERD_OK;
 }
 
-/* The model and the room for its micro-batches, in the shapes that the engine was sealed with. */
+/* Makes the model and the memory for its micro-batches, in the shapes with which the engine was sealed. */
 static sherd_status model_open(trainer *t)
 {
     const options *o = &t->o;
@@ -189,7 +190,7 @@ static sherd_memory_report memory_of(sherd_engine *engine)
     return memory;
 }
 
-/* The same model at stage 0, planned and never sealed: what one rank would hold without ZeRO. */
+/* Plans the same model at stage 0, without sealing it: this shows what one rank would hold without ZeRO. */
 static sherd_status stage0_measure(trainer *t)
 {
     sherd_world  *world  = NULL;
@@ -268,7 +269,7 @@ static size_t micro_tokens(const trainer *t)
     return t->data.batch * t->data.length;
 }
 
-/* Tokens per second over all ranks if their GPUs did nothing but their peak; 0: not known. */
+/* Returns the tokens per second of all ranks if their GPUs always ran at their peak; 0: not known. */
 static double peak_rate(const trainer *t)
 {
     const options *o    = &t->o;
@@ -309,7 +310,7 @@ static sherd_status saves_checked(const trainer *t, sherd_status status)
                                                          : fail(status, "%s", t->saved.why);
 }
 
-/* First values: a checkpoint's, those of state on NVMe, or new ones; and how far the run is. */
+/* Gives the parameters their values, from a checkpoint, from state on NVMe, or new ones, and finds how far the run is. */
 static sherd_status values_start(trainer *t)
 {
     saves_position position  = {.step      = (long)(t->info.micro_step / t->info.accumulation),
@@ -333,7 +334,7 @@ static sherd_status values_start(trainer *t)
     return is_loaded ? SHERD_OK : first_weights(t);
 }
 
-/* Frees all but the world. */
+/* Frees everything but the world. */
 static void trainer_close(trainer *t)
 {
     passes_destroy(t->passes);
@@ -355,8 +356,8 @@ static sherd_status losses_take(trainer *t, double *sum_out)
     return status == SHERD_OK ? status : fail(status, "%s", passes_why(t->passes));
 }
 
-/* Mean loss over the same micro-batches whatever the number of ranks; who has none left over
- * takes part and does not count. */
+/* Computes the mean loss over the same micro-batches whatever the number of ranks. A rank that has no micro-batch left takes part in
+ * the pass, which is collective, and does not count its loss. */
 static sherd_status validate(trainer *t, double *loss_out)
 {
     double sum = 0.0;
@@ -381,8 +382,8 @@ static sherd_status validate(trainer *t, double *loss_out)
     return SHERD_OK;
 }
 
-/* The micro-batches of one optimizer step; `sum_out` gets this rank's losses. On a GPU all of it is
- * queued before the host waits. */
+/* Runs the micro-batches of one optimizer step; `sum_out` gets the sum of this rank's losses. On a GPU all of them are queued before
+ * the host waits. */
 static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *sum_out)
 {
     for (int k = 0; k < t->info.accumulation; k++) {
@@ -399,7 +400,7 @@ static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *
     return losses_take(t, sum_out);
 }
 
-/* What the ranks tell each other after a step: sums over all of them. */
+/* What the ranks sum over all of them after a step. */
 typedef struct step_sums {
     double losses, stopping, off_plan;
     double counted[REPORT_MEDIA], planned[REPORT_MEDIA];
@@ -425,7 +426,7 @@ static void traffic_planned(const sherd_traffic_report *r, uint64_t out[REPORT_M
     out[REPORT_WRITTEN] = n * r->written_micro_planned + r->written_step_planned;
 }
 
-/* The traffic of this rank between two reports, added to the sums. */
+/* Sets this rank's terms of the sums: its traffic between two reports. */
 static void traffic_sum(const sherd_traffic_report *before, const sherd_traffic_report *after,
                         step_sums *sums)
 {
@@ -443,7 +444,7 @@ static void traffic_sum(const sherd_traffic_report *before, const sherd_traffic_
     }
 }
 
-/* The step's window with the traffic that is the engine's own, then the sums over the ranks. */
+/* Runs one window, counts only the traffic of the engine in it, and then sums over the ranks. */
 static sherd_status step_measure(trainer *t, sherd_step_report *step, step_sums *sums)
 {
     sherd_traffic_report before, after;
@@ -475,7 +476,7 @@ static void figures_take(trainer *t, const sherd_step_report *step, const step_s
     }
 }
 
-/* One step with all that is told about it. `stop_out`: some rank was asked to stop. */
+/* Runs one step and reports it. `stop_out`: some rank was asked to stop. */
 static sherd_status step_run(trainer *t, int *stop_out)
 {
     const options    *o     = &t->o;
@@ -510,13 +511,13 @@ static sherd_status step_run(trainer *t, int *stop_out)
     return SHERD_OK;
 }
 
-/* What went on from another's state and makes no step leaves that as it found it. */
+/* Returns whether a resumed run makes no step; then it must leave the state as it found it. */
 static int has_nothing_to_do(const trainer *t)
 {
     return t->is_resumed && t->first_step >= t->o.steps;
 }
 
-/* A checkpoint after this step, where it is time for one. */
+/* Saves a checkpoint after this step if it is time for one. */
 static sherd_status step_save(trainer *t, int stop)
 {
     saves_position position = {.step = t->step, .sequences = t->sequences};
@@ -535,13 +536,13 @@ static void stop_say(const trainer *t)
     }
 }
 
-/* The last checkpoint, which matters most to who asked for them, is not there. */
+/* Returns whether the last checkpoint is missing: for a user who asked for checkpoints it matters most. */
 static int is_unsaved(const trainer *t)
 {
     return t->o.save_dir != NULL && t->step > t->first_step && !saves_has(&t->saved, t->step);
 }
 
-/* State on NVMe goes with a run that is over, or that a checkpoint has. */
+/* Returns whether state on NVMe must stay. It may be deleted if the run is over or if a checkpoint has its last step. */
 static int must_keep_state(const trainer *t, int stop)
 {
     return has_nothing_to_do(t) || is_unsaved(t) || (stop && !saves_has(&t->saved, t->step));
@@ -551,7 +552,7 @@ static sherd_status loop_run(trainer *t)
 {
     int stop = 0;
 
-    /* A run without steps has no other validation. */
+    /* A run without steps is validated only here. */
     if (t->o.is_first_validated || t->step >= t->o.steps) {
         TRY(validate(t, &t->first_validation));
         t->last_validation = t->first_validation;
@@ -602,7 +603,7 @@ static void memory_say(const trainer *t)
                report_bytes(passes_bytes(t->passes), activations));
 }
 
-/* The rate that a longer run has: without the first steps, in which a GPU's libraries choose and load. */
+/* Prints the rate that a longer run would have. It leaves out the first steps, in which a GPU's libraries choose kernels and load. */
 static void median_say(const trainer *t, double step_tokens)
 {
     double median    = speed_median(&t->times);
@@ -642,7 +643,7 @@ static void summary_say(const trainer *t)
     report_say(t->r, "fingerprint of the weights 0x%016llx", (unsigned long long)t->fingerprint);
 }
 
-/* The prompt as tokens: the user's bytes, or the start of the validation part. */
+/* Makes the tokens of the prompt: the user's bytes, or the start of the validation part. */
 static sherd_status prompt_make(const trainer *t, int32_t *out, size_t most, size_t *count_out)
 {
     const char *text = t->o.prompt;
@@ -681,14 +682,14 @@ static sherd_status sample_run(trainer *t, passes *passes, int32_t *room)
     return SHERD_OK;
 }
 
-/* A second, narrow model on the same engine: a token at a time needs one sequence. */
+/* Samples with a second model on the same engine, with a batch of 1: one token at a time needs only one sequence. */
 static sherd_status sample_say(trainer *t)
 {
     model_params params   = {.sizes         = t->o.sizes,
                              .batch         = 1,
                              .length        = t->o.length,
                              .dtype         = t->info.compute_dtype,
-                             .is_recomputed = 1, /* keeps one layer's activations */
+                             .is_recomputed = 1, /* memory for the activations of one layer */
                              .keeps_logits  = 1,
                              .backend       = t->info.backend,
                              .threads       = t->threads,
@@ -734,8 +735,8 @@ static sherd_status rank_open(trainer *t)
     return model_open(t);
 }
 
-/* Steps that fit into the minutes with their validations and the sample, forward being a third of a
- * micro-batch; a tenth of the time is kept back. */
+/* Returns how many steps, with their validations and the sample, fit into the minutes. Forward counts as a third of a micro-batch,
+ * and a tenth of the time is kept in reserve. */
 static long steps_fitting(const trainer *t, double elapsed_s)
 {
     const options *o        = &t->o;
@@ -753,7 +754,7 @@ static long steps_fitting(const trainer *t, double elapsed_s)
     return steps < 1.0 ? 1 : steps < (double)o->steps ? (long)steps : o->steps;
 }
 
-/* A few steps on an engine of their own, because the schedule has to know the number of steps. */
+/* Times a few steps on a separate engine, to find how many fit: the schedule has to know the number of steps before seal. */
 static sherd_status trial_run(trainer *t)
 {
     sherd_step_report step;
@@ -765,13 +766,13 @@ static sherd_status trial_run(trainer *t)
         status = first_weights(t);
     }
     for (int i = 0; status == SHERD_OK && i <= TRIAL_STEPS; i++) {
-        start  = i == 1 ? clock_seconds() : start; /* the first one warms up */
+        start  = i == 1 ? clock_seconds() : start; /* the first step warms up */
         status = window_run(t, &step, &losses);
     }
     sums[0] = (clock_seconds() - start) / TRIAL_STEPS;
     sums[1] = clock_seconds() - t->start_s;
     if (status == SHERD_OK) {
-        status = sherd_world_sum_f64(t->world, sums, 2); /* one answer for all ranks */
+        status = sherd_world_sum_f64(t->world, sums, 2); /* so that all ranks get the same number */
     }
     if (status == SHERD_OK) {
         t->trial_step_s = sums[0] / t->world_size;
@@ -790,7 +791,7 @@ static sherd_status train(trainer *t)
     TRY(report_start(t));
     TRY(values_start(t));
     t->until_first_s = clock_seconds() - t->start_s;
-    t->job->on_loop(); /* before it a signal ends the program: there is no step to finish */
+    t->job->on_loop(); /* until here a signal ends the program: there is no step to finish */
     TRY(loop_run(t));
     if (t->r != NULL) {
         summary_say(t);
@@ -804,7 +805,8 @@ static sherd_status train(trainer *t)
                          : SHERD_OK;
 }
 
-/* Keeps the cause: of several ranks the one that does not merely miss another, or repeat that it failed. */
+/* Keeps the cause of a failure for the job. If several ranks fail, it prefers a failure that is not only "a peer is lost" and not only
+ * a report that another rank failed. */
 static void failure_keep(trainer_job *job, int rank, sherd_status status)
 {
     const char *why = own_error[0] != '\0' ? own_error : sherd_last_error();

@@ -1,4 +1,4 @@
-/* See tuned.h. */
+/* Reads and appends to the file of measured choices. See tuned.h. */
 #include "tuned.h"
 
 #include <errno.h>
@@ -9,13 +9,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MOST_BYTES ((size_t)16 << 20) /* of a file: more is none of ours */
+#define MOST_BYTES ((size_t)16 << 20) /* a larger file was not written by this program */
 
 struct tuned {
     char  *path;
-    char  *text; /* whole lines, ended by a NUL */
+    char  *text; /* whole lines, then a NUL */
     size_t used_bytes;
-    char   found[1024]; /* the value that was asked for */
+    char   found[1024]; /* the value that tuned_find returned last */
 };
 
 /* ---------------------------------------------------------------- path -- */
@@ -31,7 +31,7 @@ static char *joined(const char *folder, const char *rest)
     return made;
 }
 
-/* Folders above the file, as far as they are not there; opening it tells what is wrong. */
+/* Makes the missing folders above the file. It reports no failure: opening the file does. */
 static void folders_make(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
@@ -73,7 +73,8 @@ static int text_add(tuned *t, const char *bytes, size_t len_bytes)
     return 0;
 }
 
-/* Made where it is not there: who cannot write it is told before anything is measured. */
+/* Opens the file for writing too, and makes it if it does not exist, so that a user who cannot write it learns so before anything is
+ * measured. */
 static int file_read(tuned *t)
 {
     FILE  *file = fopen(t->path, "a+e");
@@ -136,7 +137,7 @@ const char *tuned_path(const tuned *t)
     return t->path;
 }
 
-/* Whether the line begins with the key and a tab, and ends. */
+/* Returns the value if the line begins with the key and a tab; else NULL. The caller looks for the end of the line. */
 static const char *value_in(const char *line, const char *key, size_t key_bytes)
 {
     return strncmp(line, key, key_bytes) == 0 && line[key_bytes] == '\t' ? line + key_bytes + 1
@@ -145,7 +146,7 @@ static const char *value_in(const char *line, const char *key, size_t key_bytes)
 
 const char *tuned_find(const tuned *t, const char *key)
 {
-    tuned      *own       = (tuned *)t; /* the room for the answer */
+    tuned      *own       = (tuned *)t; /* not const, for `found` */
     size_t      key_bytes = strlen(key);
     const char *found     = NULL;
 
@@ -178,6 +179,6 @@ int tuned_add(tuned *t, const char *key, const char *value)
         return -1;
     }
     is_written =
-        write(file, line, (size_t)bytes) == bytes; /* at once: lines of others stay whole */
+        write(file, line, (size_t)bytes) == bytes; /* one call, so lines of others stay whole */
     return close(file) == 0 && is_written ? 0 : -1;
 }

@@ -1,4 +1,4 @@
-/* See weights.h. Which tensor is which parameter is said in models/; here files are found and written. */
+/* Finds and writes the files of weights. models/ says which tensor is which parameter. See weights.h. */
 #include "weights.h"
 
 #include "models/hf.h"
@@ -120,7 +120,7 @@ static sherd_status llmc_export(const arch *sizes, sherd_engine *engine,
 
 /* ---- Hugging Face ---- */
 
-/* A folder without a config.json says nothing but its tensors; so does a file. */
+/* Checks that a folder's config.json describes this model. A file, or a folder without a config.json, has nothing to check here. */
 static sherd_status config_check(const arch *sizes, const char *folder, char *why, size_t why_bytes)
 {
     const hf_constants constants = hf_constants_of(sizes);
@@ -177,7 +177,7 @@ static sherd_status hf_import(const arch *sizes, sherd_engine *engine, const cha
     return status;
 }
 
-/* Whole or not at all, as the weights beside it. */
+/* Writes config.json whole or not at all, like the weights beside it. */
 static sherd_status config_write(const arch *sizes, sherd_dtype dtype, const char *folder,
                                  char *why, size_t why_bytes)
 {
