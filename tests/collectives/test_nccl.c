@@ -556,7 +556,7 @@ static void part_leaves_before_a_gather(void)
     CHECK_OK(sherd_world_barrier(world));
     if (sherd_world_rank(world) != 2) {
         CHECK_STATUS(SHERD_E_PEER_LOST, gather_until_it_fails(world));
-        CHECK_ERROR_SAYS("rank 2 left");
+        CHECK_ERROR_SAYS("rank 2 ended its part");
     }
     sherd_world_destroy(world);
 }

@@ -1,6 +1,7 @@
-/* Passes of units that are launched as one. What a pass queues is captured as a graph when it comes for the second time with the
- * same memory, and launched as that from then on: the same kernels with the same arguments, so the same bits, for one call of the
- * host instead of some twenty. The first time may allocate and measure, which no capture may. */
+/* Captures passes of units as CUDA graphs. When a pass comes for the second time with the same memory, what it queues is captured as a
+ * graph; from then on the graph is launched. It has the same kernels with the same arguments, so the bits are the same, but it takes
+ * one call of the host instead of about twenty. The first time is not captured, because it may allocate and measure, which a capture
+ * must not. device.cu calls this for pass_begin and pass_end of compute.h. */
 #ifndef LLM_CUDA_GRAPHS_H
 #define LLM_CUDA_GRAPHS_H
 
@@ -10,18 +11,18 @@
 
 typedef struct graphs graphs;
 
-/** For one stream, which is not the default one. NULL: out of memory. */
+/** Makes it for one stream, which must not be the default stream. Returns NULL if out of memory. */
 graphs *graphs_create(cudaStream_t stream);
 void    graphs_destroy(graphs *g); /* accepts NULL; its work has ended */
 
-/** Begins a pass: `key` is all that its launches follow from beside its number. 1: it was launched, and there is no more to do; 0: the
- *  caller queues it, without waits and allocations, and ends it. */
+/** Begins a pass. Its number and `key` together decide all its launches. Returns 1 if its graph was launched: the caller does nothing
+ *  more. Returns 0 if the caller has to queue the pass, without waits and allocations, and then call graphs_end. */
 int  graphs_begin(graphs *g, size_t pass, const void *key, size_t key_bytes);
 void graphs_end(graphs *g);
 
-/** The first failure of any of it, after which no pass is captured. */
+/** Returns the first failure; after it no pass is captured. */
 cudaError_t graphs_error(const graphs *g);
-/** Graphs that are there. */
+/** Returns the number of graphs that exist. */
 size_t graphs_count(const graphs *g);
 
 #endif

@@ -1,7 +1,7 @@
-/* The kernels of the trainer, as functions that queue them. All pointers are device memory; nothing
- * blocks, nothing allocates; a launch that is refused shows in cudaGetLastError. `dtype` is the type of
- * every `void *`. Sums are fp32, in an order that the shapes alone decide: never a floating-point
- * atomic, never the number of processors. device.cu calls these. */
+/* The kernels of the trainer, as functions that queue them on a stream; device.cu calls these functions. All pointers are to device
+ * memory. No function blocks or allocates; cudaGetLastError shows a launch that was refused. `dtype` is the type of every `void *`.
+ * Sums are fp32, and only the shapes decide their order: no sum uses floating-point atomics or depends on the number of
+ * multiprocessors. */
 #ifndef LLM_CUDA_KERNELS_H
 #define LLM_CUDA_KERNELS_H
 
@@ -26,7 +26,8 @@ typedef struct norm_launch {
     int         is_added;
     void       *dweight, *dbias; /* added to */
     float      *partials;        /* [chunks of NORM_CHUNK rows, 2, width] */
-    float      *stats; /* [rows, 2]: mean and 1 / std, which forward keeps for backward; NULL: backward makes them again */
+    /* [rows, 2]: mean and 1 / std, which forward keeps for backward. NULL: backward computes them again. */
+    float *stats;
 } norm_launch;
 
 void norm_queue(const norm_launch *args, cudaStream_t stream);
@@ -44,7 +45,7 @@ void column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t c
 void gelu_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream);
 /* y += x. */
 void add_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream);
-/* The same of fp32 x: one partial of columns_finish_launch, with the same bits. Both at multiples of 16 bytes. */
+/* The same with x in fp32. It gives the same bits as columns_finish_launch with one partial. Both addresses are multiples of 16. */
 void add_wide_launch(sherd_dtype dtype, size_t elems, const float *x, void *y, cudaStream_t stream);
 /* d *= gelu'(x). */
 void gelu_back_launch(sherd_dtype dtype, size_t elems, const void *x, void *d, cudaStream_t stream);
@@ -61,7 +62,7 @@ void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, 
 
 /* ---- embed.cu */
 
-/* A token of several ranges. */
+/* A token whose rows are in several ranges. */
 typedef struct embed_token {
     int32_t first_slot, slots, token, reserved;
 } embed_token;
@@ -74,7 +75,7 @@ typedef struct embed_launch {
     void              *y;
     const void        *dy; /* NULL: forward; backward, with all that follows */
     void              *dtokens, *dpositions;
-    const int32_t     *order; /* rows by token, ascending within one */
+    const int32_t     *order; /* rows sorted by token, and ascending within a token */
     const embed_range *ranges;
     const embed_token *repeated;
     size_t             num_ranges, num_repeated;
@@ -86,25 +87,25 @@ void embed_queue(const embed_launch *args, cudaStream_t stream);
 /* ---- entropy.cu */
 
 typedef struct entropy_launch {
-    sherd_dtype dtype;
-    size_t      rows, vocab, stride; /* stride: elements from one row of logits to the next */
-    size_t      zeroed; /* columns from vocab to here get gradients of 0; not above vocab: none */
-    void       *logits; /* become their gradient, unless grad_scale is 0 */
-    const int32_t *targets;    /* [rows] */
-    float         *losses;     /* [rows] */
-    float          grad_scale; /* of each row */
+    sherd_dtype    dtype;
+    size_t         rows, vocab, stride; /* stride: elements from one row of logits to the next */
+    size_t         zeroed;  /* columns [vocab, zeroed) get gradients of 0; not above vocab: none */
+    void          *logits;  /* become their gradient, unless grad_scale is 0 */
+    const int32_t *targets; /* [rows] */
+    float         *losses;  /* [rows] */
+    float          grad_scale; /* multiplies the gradient of each row's loss */
 } entropy_launch;
 
 void entropy_launch_rows(const entropy_launch *args, cudaStream_t stream);
-/* *sum += the mean of losses[rows], rounded to fp32. */
+/* *sum += the mean of losses[rows]; the mean is rounded to fp32. */
 void loss_finish_launch(const float *losses, size_t rows, double *sum, cudaStream_t stream);
-/* One row as fp32. */
+/* Converts one row to fp32. */
 void widen_launch(sherd_dtype dtype, const void *src, float *dst, size_t elems,
                   cudaStream_t stream);
 
 /* ---- attention.cu, attention_plain.cu */
 
-/* Shared memory of a device: that a block may have, and that the blocks on one multiprocessor have together. */
+/* Shared memory of a device: the most that a block may have, and what all blocks on one multiprocessor have together. */
 typedef struct attention_memory {
     size_t block_bytes, processor_bytes;
 } attention_memory;
@@ -117,11 +118,11 @@ typedef struct attention_launch {
     const void
           *dout; /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
     void  *dq, *dk, *dv;
-    float *deltas;      /* [batch, heads, length]: scratch */
+    float *deltas;           /* [batch, heads, length]: scratch */
     attention_memory memory; /* of this device */
 } attention_launch;
 
-/* Tensor cores where type, width and strides allow, the plain kernels elsewhere. */
+/* Uses tensor cores if type, width and strides allow it, else the plain kernels. */
 void        attention_queue(const attention_launch *args, cudaStream_t stream);
 void        attention_plain_queue(const attention_launch *args, cudaStream_t stream);
 cudaError_t attention_plain_prepare(void);
@@ -129,7 +130,7 @@ cudaError_t attention_plain_prepare(void);
 #define ATTENTION_MOST_WIDTH 256 /* of a head */
 #define ATTENTION_MOST_BATCH 65535
 
-/* Lets the kernels have the shared memory that they need on the current device, which has so much. */
+/* Allows the kernels to use the shared memory that they need on the current device; `memory` is what the device has. */
 cudaError_t attention_prepare(attention_memory memory);
 
 #endif

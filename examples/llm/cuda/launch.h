@@ -1,6 +1,5 @@
-/* How a kernel is started: `kernel<<<grid, block, bytes, stream>>>(...)` under nvcc, and a call of the
- * emulator that the tests compile these sources with (tests/emulator) elsewhere. A kernel with commas
- * in its template arguments comes in parentheses. */
+/* Starts kernels: by `kernel<<<grid, block, bytes, stream>>>(...)` under nvcc, and by a call of the emulator (tests/emulator) when the
+ * tests compile these sources. Put a kernel with commas in its template arguments into parentheses. */
 #ifndef LLM_CUDA_LAUNCH_H
 #define LLM_CUDA_LAUNCH_H
 
@@ -13,7 +12,7 @@
 
 #define LLM_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     (void)emulator_launch(kernel, grid, block, shared_bytes, stream, __VA_ARGS__)
-/* Shared memory whose size the launch says, as `name`. */
+/* Declares `name` as the shared memory whose size the launch gives. */
 #define LLM_SHARED(name) unsigned char *name = (unsigned char *)emulator_shared()
 
 #else
@@ -27,7 +26,7 @@
 
 #endif
 
-/* The type of elements, and how many of them a thread takes at once, as an argument of a generic lambda. */
+/* An argument for generic lambdas: the type of elements, and how many of them a thread takes at once. */
 template <typename T, int N = 1> struct vector_type {
     typedef T        type;
     static const int elems = N;
@@ -49,7 +48,8 @@ template <typename What> static void by_type(sherd_dtype dtype, const What &what
     }
 }
 
-/* Calls what(vector_type<T, N>()): N elements are sixteen bytes where rows of `columns` consist of such vectors, else one. */
+/* Calls what(vector_type<T, N>()). N elements are sixteen bytes if rows of `columns` elements consist of whole such vectors, else N
+ * is 1. */
 template <typename What> static void by_vector(sherd_dtype dtype, size_t columns, const What &what)
 {
     by_type(dtype, [&](auto one) {

@@ -1,5 +1,5 @@
-/* Causal attention by cuDNN's graph interface, where its library is. It is opened by name when a model is made that wants it; without
- * it, or where it has no kernels for a shape, the trainer's own (attention.cu) compute. */
+/* Causal attention by cuDNN's graph interface. The library is opened by name when a model is made that wants it. Without the library,
+ * or if it has no kernels for a shape, the trainer's own kernels compute (attention.cu). device.cu calls this. */
 #ifndef LLM_CUDA_SDPA_H
 #define LLM_CUDA_SDPA_H
 
@@ -18,7 +18,7 @@ typedef struct sdpa sdpa;
 
 typedef struct sdpa_shape {
     sherd_dtype dtype;
-    size_t batch, length, heads, kv_heads, width, q_stride, kv_stride; /* as heads_args has them */
+    size_t      batch, length, heads, kv_heads, width, q_stride, kv_stride; /* as in heads_args */
 } sdpa_shape;
 
 typedef struct sdpa_info {
@@ -27,21 +27,21 @@ typedef struct sdpa_info {
     size_t workspace_bytes;
 } sdpa_info;
 
-/** For the current device. NULL with a sentence in `why`: no library, or it has no kernels for this. */
+/** Makes it for the current device. Returns NULL with a sentence in `why` if there is no library or it has no kernels for the shape. */
 sdpa *sdpa_create(const sdpa_shape *shape, char *why, size_t why_bytes);
 void  sdpa_destroy(sdpa *s); /* accepts NULL; its work has ended */
-/** Whether cuDNN has kernels of such a shape for a device that is described (its properties as cuDNN writes them in JSON): needs the
- *  library, and no device. 0, or -1 with a sentence in `why`. */
+/** Asks whether cuDNN has kernels of this shape for a described device (its properties as cuDNN writes them in JSON). It needs the
+ *  library, but no device. Returns 0, or -1 with a sentence in `why`. */
 int       sdpa_check(const sdpa_shape *shape, const char *device_json, sdpa_info *out, char *why,
                      size_t why_bytes);
 sdpa_info sdpa_describe(const sdpa *s);
-/** Why a version of cuDNN is not asked for a shape that it has kernels for: a fault that its release notes tell of, or that
- *  cudnn-frontend keeps its users from. NULL: it is asked. */
+/** Returns why a version of cuDNN must not be used for a shape although it has kernels for it: a fault that its release notes name, or
+ *  one against which cudnn-frontend guards its users. NULL: it may be used. */
 const char *sdpa_fault_of(size_t version, const sdpa_shape *shape);
-int       sdpa_is_of(const sdpa *s, const sdpa_shape *shape);
+int         sdpa_is_of(const sdpa *s, const sdpa_shape *shape);
 
-/** Queue attention, and its backward, of a shape equal to the created one. log_sums [batch, heads, length] pass between the two;
- *  `deltas` of as many is scratch. 0, or -1 with a sentence in `why`. */
+/** Queue attention and its backward, for the shape with which `s` was created. Forward writes log_sums [batch, heads, length], which
+ *  backward reads; `deltas` of the same size is scratch. Return 0, or -1 with a sentence in `why`. */
 int sdpa_forward(sdpa *s, const heads_args *args, void *out, float *log_sums, cudaStream_t stream,
                  char *why, size_t why_bytes);
 
