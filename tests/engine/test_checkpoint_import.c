@@ -265,7 +265,7 @@ static void what_does_not_fit_is_told(void)
     refused(&n, 2, "w", "only weights can be imported");
     names_make(&n);
     n.model[1].is_frozen = 1;
-    refused(&n, 2, "w", "parameter b is frozen");
+    refused(&n, 2, "w", "parameter b is marked as frozen");
     n.model[1].is_frozen = 0;
     n.model[1].name      = "";
     refused(&n, 2, "w", "parameter 1 has no name");

@@ -460,7 +460,7 @@ static void tensors_that_do_not_fit_are_refused(void)
     check_tensors_refused("{" TENSOR("w", "F32", "3", 0, 12) "}", 11,
                           "data_offsets of tensor w are 0 to 12, but the data are 11 bytes");
     check_tensors_refused("{" TENSOR("w", "F32", "3", 0, 8) "}", 12,
-                          "8 bytes apart, which 3 elements of F32 are not");
+                          "8 bytes apart, which is not the size of 3 elements of F32");
     check_tensors_refused("{" TENSOR("w", "F32", "3", 12, 0) "}", 12, "12 to 0");
     check_tensors_refused("{" TENSOR("w", "F32", "-3", 0, 12) "}", 12,
                           "the shape of tensor w is -3");
