@@ -79,16 +79,19 @@ static sherd_status params_read(const sherd_export_params *params, sherd_export_
 static sherd_status kind_check(const sherd_tensor_map *map, int is_raw)
 {
     if (is_raw && map->data_dtype != NULL) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "tensor %s: data of your own can be written to safetensors only; a file "
-                           "of another format has one type for all",
-                           map->name);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "tensor %s: data_dtype is for files of safetensors; in a file of another "
+            "format all tensors have the type of sherd_export_params.dtype, so "
+            "leave data_dtype NULL",
+            map->name);
     }
     return is_raw || map->param != NULL || map->data_dtype != NULL
                ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL,
-                             "a tensor of a safetensors file needs a parameter or data; without "
-                             "either it is for files of other formats only");
+               : sherdi_fail(
+                     SHERD_E_INVAL,
+                     "a tensor of a safetensors file needs param or data_dtype; only files of "
+                     "other formats can do without both");
 }
 
 /* Checks what a rank can check by itself, before the ranks agree. If it returns OK, the maps are open. */

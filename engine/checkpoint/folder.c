@@ -271,8 +271,10 @@ sherd_status sherdi_checkpoint_get(sherdi_mem *mem, const char *path, size_t mos
     if (fstat(fd, &at) != 0) {
         status = io_fail("look at", path);
     } else if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size > most_bytes) {
-        status = sherdi_fail(SHERD_E_IO, "%s is not a file, or is longer than %zu bytes", path,
-                             most_bytes);
+        status = sherdi_fail(
+            SHERD_E_IO,
+            "%s is not a file of at most %zu bytes, so it is not from sherd or it is damaged", path,
+            most_bytes);
     } else {
         data   = sherdi_alloc(mem, SHERDI_MEM_CONTROL, (size_t)at.st_size + 1);
         status = data == NULL ? SHERD_E_NOMEM : all_read(fd, path, data, (size_t)at.st_size);

@@ -514,9 +514,9 @@ static sherd_status extent_read(sherdi_kept *kept, size_t extent, read_extent *i
     if (sherdi_checksum(into->memory, slot->len_bytes) != slot->checksum) {
         return sherdi_fail(
             SHERD_E_INVAL,
-            "%s: extent %zu of rank %d's state is not what its checksum says; damaged "
-            "is tensor %s or one that follows it; load another checkpoint, or copy the "
-            "file again",
+            "%s: extent %zu of rank %d's state does not match its checksum; tensor %s "
+            "or one that follows it is damaged; load another checkpoint, or copy the file "
+            "again",
             sherdi_file_path(kept->open), extent, kept->rank, extent_tensor(kept, extent));
     }
     into->number = extent;

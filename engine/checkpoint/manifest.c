@@ -302,7 +302,7 @@ static sherd_status checksum_check(const reader *r, const char *text, size_t len
         return damaged(r, "the manifest does not end with its checksum");
     }
     if (said != sherdi_checksum(text, len_bytes - END_BYTES + key)) {
-        return damaged(r, "the manifest is not what its checksum says");
+        return damaged(r, "the manifest does not match its checksum");
     }
     r->manifest->checksum = said;
     return SHERD_OK;

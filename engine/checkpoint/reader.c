@@ -320,7 +320,7 @@ static sherd_status checksums_find(sherdi_reader *reader, sherdi_reader_file *fi
     size_t extents  = sherdi_div_up(file->header->data_bytes, SHERDI_CHECKPOINT_EXTENT_BYTES);
     file->checksums = sherdi_safetensors_note(file->header, "checksums");
     if (file->checksums == NULL || strlen(file->checksums) != extents * HEX_DIGITS) {
-        return file_damaged(reader, file, "its header has not a checksum for each extent");
+        return file_damaged(reader, file, "its header lacks the checksums of some extents");
     }
     return SHERD_OK;
 }
@@ -441,7 +441,7 @@ sherd_status sherdi_reader_use(sherdi_reader *reader, sherdi_reader_file *file)
     file_identify(reader, file, &rank, &which);
     if (sherdi_reader_said(reader, file)->bytes == 0) {
         return file_damaged(reader, file,
-                            "the manifest does not name it, and a tensor should be there");
+                            "the manifest does not name this file, which should hold a tensor");
     }
     sherdi_data_file_name(which, rank, reader->manifest.world_size, name);
     SHERDI_TRY(sherdi_checkpoint_path(reader->params.dir, reader->params.tag, NULL, folder));
@@ -540,9 +540,9 @@ static sherd_status extent_damaged(const sherdi_reader *reader, const sherdi_rea
     file_identify(reader, file, &rank, &which);
     SHERDI_TRY(sherdi_reader_path(reader, file, path));
     return sherdi_fail(SHERD_E_INVAL,
-                       "%s: bytes %zu to %zu of rank %d's data are not what their checksum says; "
-                       "damaged is tensor %s%s; load another checkpoint, or copy the file again",
-                       path, at, end, rank, name == NULL ? "none" : name,
+                       "%s: bytes %zu to %zu of rank %d's data do not match their checksum; tensor "
+                       "%s%s is damaged; load another checkpoint, or copy the file again",
+                       path, at, end, rank, name == NULL ? "(padding)" : name,
                        more > 1 ? " or one that follows it" : "");
 }
 
@@ -745,7 +745,7 @@ sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part,
         SHERDI_TRY(sherdi_reader_use(reader, file));
         at = sherdi_reader_tensor(file, param, part, first);
         if (at == NULL) {
-            return file_damaged(reader, file, "a tensor that should be there is not");
+            return file_damaged(reader, file, "it lacks a tensor that it should hold");
         }
         some = sherdi_min_size(count, at->count - (first - at->first));
         SHERDI_TRY(tensor_hand(reader, file, at, dtype, first, some, fn, ctx));

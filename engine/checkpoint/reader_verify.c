@@ -37,7 +37,7 @@ static void extent_tell(const verifying *v, size_t begin, size_t len_bytes)
 
         if (tensor->begin < begin + len_bytes && tensor->end > begin) {
             damage_tell(v, tensor->name, header->data_at + begin, len_bytes,
-                        "bytes are not what their checksum says");
+                        "bytes do not match their checksum");
         }
     }
 }
@@ -215,7 +215,8 @@ sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which,
     SHERDI_TRY(sherdi_reader_path(reader, v.file, v.path));
     if (sherdi_reader_said(reader, v.file)->bytes == 0) {
         if (!is_needless(&v)) {
-            damage_tell(&v, NULL, 0, 0, "the manifest does not name it, and it should be there");
+            damage_tell(&v, NULL, 0, 0,
+                        "the manifest does not name this file, which should be there");
         }
         return SHERD_OK;
     }

@@ -73,8 +73,8 @@ static sherd_status data_check(const sherd_tensor_map *map)
     }
     if (map->param != NULL || map->first_elem != 0 || map->is_transposed) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "tensor %s: its elements come from data, whole and in order, or from a "
-                           "parameter, not from both",
+                           "tensor %s: data_dtype cannot be used with param, first_elem or "
+                           "is_transposed; give either a parameter or data of your own",
                            map->name);
     }
     return SHERD_OK;

@@ -79,7 +79,7 @@ static sherd_status given_make(matching *m, const sherd_tensor_map *map)
     return sherdi_fit_is_allowed(m->params->may_miss, m->params->num_may_miss, map->name)
                ? SHERD_OK
                : sherdi_fail(SHERD_E_INVAL,
-                             "the file has no tensor %s; name it in may_miss where it need not",
+                             "the file has no tensor %s; if it may be missing, name it in may_miss",
                              map->name);
 }
 
@@ -91,10 +91,11 @@ static sherd_status extra_check(const matching *m, const sherdi_weights_tensor *
     return m->is_used[tensor->number] ||
                    sherdi_fit_is_allowed(m->params->may_be_extra, m->params->num_may_be_extra, name)
                ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL,
-                             "the file has tensor %.200s, which this model has not; name it in "
-                             "may_be_extra where it may",
-                             name);
+               : sherdi_fail(
+                     SHERD_E_INVAL,
+                     "the file has tensor %.200s, which this model has not; if it may be left "
+                     "out, name it in may_be_extra",
+                     name);
 }
 
 static int order_by_value(const void *a, const void *b)

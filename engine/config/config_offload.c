@@ -135,9 +135,9 @@ static sherd_status beside_remark(sherd_config *config)
     }
     return sherdi_config_key_warn(
         config, SHERDI_CONFIG_MASTER_ENCODING,
-        "is bf16_beside, which saves nothing where the parameters are on nvme too: a step reads "
-        "and writes 12 bytes an element, as with fp32, which needs no decoding; take fp32, or keep "
-        "parameters in memory (offload_param.max_in_cpu), where it reads 10");
+        "is bf16_beside, which saves nothing where the parameters are on nvme too: a step then "
+        "reads 12 bytes per element and writes 12, as with fp32; choose fp32, or keep the "
+        "parameters in memory (offload_param.max_in_cpu), where a step reads 10");
 }
 
 sherd_status sherdi_config_offload_remark(sherd_config *config)

@@ -95,9 +95,10 @@ static sherd_status coefficients_check(const sherd_config *config)
     }
     if (sherdi_config_integer(config, SHERDI_CONFIG_EVAL_KEEP) > 0 &&
         sherdi_config_is_on(config, SHERDI_CONFIG_FREE_PACKING)) {
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_EVAL_KEEP,
-                                      "needs units that have a fixed place, and sherd.free_packing "
-                                      "gives them none; remove one of the two");
+        return sherdi_config_key_fail(
+            config, SHERDI_CONFIG_EVAL_KEEP,
+            "keeps units in memory at fixed places, which they do not have "
+            "with sherd.free_packing; remove one of the two");
     }
     if (sherdi_config_is_on(config, SHERDI_CONFIG_NESTEROV) && !has_no_dampening(config) &&
         (sherdi_config_real(config, SHERDI_CONFIG_MOMENTUM) == 0 ||
@@ -259,7 +260,7 @@ static sherd_status scheduler_remark(sherd_config *config)
     if (schedule == NULL) {
         if (config->entries[SHERDI_CONFIG_SCHEDULER_PARAMS].origin != SHERDI_ORIGIN_DEFAULT) {
             return sherdi_config_key_warn(config, SHERDI_CONFIG_SCHEDULER_PARAMS,
-                                          "is ignored: scheduler.type is not there");
+                                          "is ignored, because scheduler.type is not there");
         }
         return SHERD_OK;
     }

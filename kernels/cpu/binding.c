@@ -265,8 +265,8 @@ static sherd_status bind_refuse(const char *text, const cpu_set_t *allowed, cons
     list_by_number(allowed, &list);
     sherdi_cpus_print(list.cpus, list.count, cpus, sizeof(cpus));
     return sherdi_fail(SHERD_E_INVAL,
-                       "SHERD_CPU_BIND is \"%.100s\": %s; it may be none, auto, or CPUs out of %s, "
-                       "each once, written like 0-3,8",
+                       "SHERD_CPU_BIND is \"%.100s\": %s; give none, auto, or a list like 0-3,8 "
+                       "of CPUs out of %s, each once",
                        text, why, cpus);
 }
 
@@ -298,14 +298,14 @@ static const char *list_parse(const char *text, const cpu_set_t *allowed, sherdi
             last = number_read(&at);
         }
         if (first < 0 || last < first || (*at != ',' && *at != '\0')) {
-            return "that is no list";
+            return "this is not a list of CPUs";
         }
         for (int cpu = first; cpu <= last; cpu++) {
             if (cpu >= CPU_SETSIZE || !CPU_ISSET((size_t)cpu, allowed)) {
-                return "that is more than may be used";
+                return "it names a CPU that this process must not use";
             }
             if (!CPU_ISSET((size_t)cpu, &left)) {
-                return "a CPU stands there twice";
+                return "it names a CPU twice";
             }
             CPU_CLR((size_t)cpu, &left);
             list_add(list, cpu, cpu);

@@ -290,7 +290,7 @@ static sherd_status device_check(const cuda_device *device)
     return sherdi_fail(
         SHERD_E_NOTSUP,
         "cuda device %d (%s, compute capability %d.%d) cannot run the kernels of this build "
-        "(%s: %s); meson -Dgpu_arch says for which they are",
+        "(%s: %s); build for this device: meson setup -Dgpu_arch=native",
         device->index, device->name, major, minor, cudaGetErrorName(error),
         cudaGetErrorString(error));
 }

@@ -192,7 +192,7 @@ static void load_refuses(rig *r, const flips *f, const target *t, size_t byte)
     CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r->engine, f->job->dir, tag, NULL));
     CHECK_ERROR_SAYS(t->name);
     if (strncmp(t->name, "slots", 5) == 0) {
-        CHECK_ERROR_SAYS("damaged is tensor unit");
+        CHECK_ERROR_SAYS("does not match its checksum; tensor unit");
     }
     if (tensor != NULL) {
         CHECK_ERROR_SAYS(tensor);

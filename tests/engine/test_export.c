@@ -340,13 +340,13 @@ static void data_that_do_not_fit_the_file_are_refused(void)
     check_data_refused(&r, map_of_data("mean", "float", kept, 3),
                        "data_dtype is float, which is no type");
     both.param = "a.w";
-    check_data_refused(&r, both, "from data, whole and in order, or from a parameter");
+    check_data_refused(&r, both, "data_dtype cannot be used with param");
     CHECK(kept[0] == 7 && kept[1] == 7 && kept[2] == 7);
     sherd_export_params_init(&raw);
     raw.tensors     = maps;
     raw.num_tensors = 4;
     CHECK_STATUS(SHERD_E_INVAL, sherd_export_raw(r.engine, path_of("raw"), "", 0, &raw));
-    CHECK_ERROR_SAYS("tensor mean: data of your own can be written to safetensors only");
+    CHECK_ERROR_SAYS("tensor mean: data_dtype is for files of safetensors");
     close_three(&r, world);
 }
 

@@ -526,7 +526,7 @@ static void bind_refused(const char *value, int threads, int shares, const char 
     CHECK_INT(0, unsetenv("SHERD_CPU_BIND"));
     CHECK_ERROR_SAYS("SHERD_CPU_BIND");
     CHECK_ERROR_SAYS(says);
-    CHECK_ERROR_SAYS("none, auto");
+    CHECK_ERROR_SAYS("give none, auto");
     CHECK_INT(0, sherdi_mem_held_all(&mem));
 }
 
@@ -538,11 +538,11 @@ static void bind_that_cannot_be_met_is_refused(void)
     int                      cpus[2];
 
     for (size_t i = 0; i < sizeof(NO_LISTS) / sizeof(NO_LISTS[0]); i++) {
-        bind_refused(NO_LISTS[i], 1, 1, "no list");
+        bind_refused(NO_LISTS[i], 1, 1, "not a list");
     }
-    bind_refused("1023", 2, 1, "more than may be used");
-    bind_refused("0-1023", 2, 1, "more than may be used");
-    bind_refused("99999999999", 2, 1, "more than may be used");
+    bind_refused("1023", 2, 1, "must not use");
+    bind_refused("0-1023", 2, 1, "must not use");
+    bind_refused("99999999999", 2, 1, "must not use");
     two_cpus(cpus);
     (void)snprintf(list, sizeof(list), "%d,%d", cpus[0], cpus[0]);
     bind_refused(list, 2, 1, "twice");
