@@ -308,6 +308,35 @@ static void norms_of_rows_in_registers_match_the_cpu(void)
     choices.is_fused = 0;
 }
 
+/* The sums of these rows are more than the 48 KiB of shared memory that each device gives a block, and of the widest LayerNorm
+ * more than the 99 KiB that some devices have at all. */
+static void norms_of_very_wide_rows_match_the_cpu(void)
+{
+    static const size_t WIDTHS[] = {6145, 12800};
+
+#ifdef TEST_EMULATED
+    emulator_limit_shared(99 << 10);
+#endif
+    for (size_t i = 0; i < sizeof(WIDTHS) / sizeof(WIDTHS[0]); i++) {
+        for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
+            rig r = rig_open((compute_limits){.batch  = 1,
+                                              .length = 70,
+                                              .hidden = WIDTHS[i],
+                                              .inner  = 8,
+                                              .heads  = WIDTHS[i] / 5,
+                                              .vocab  = 5},
+                             (sherd_dtype)dtype);
+
+            norm_run(&r, 70, WIDTHS[i], 1);
+            norm_run(&r, 35, 2 * WIDTHS[i], 0);
+            rig_close(&r);
+        }
+    }
+#ifdef TEST_EMULATED
+    emulator_limit_shared(0);
+#endif
+}
+
 static void columns_add(const float *x, size_t rows, size_t columns, float *sums)
 {
     for (size_t i = 0; i < rows * columns; i++) {
@@ -977,6 +1006,7 @@ static const test_case cases[] = {
     CASE(embedding_matches_the_cpu),
     CASE(norms_match_the_cpu),
     CASE(norms_of_rows_in_registers_match_the_cpu),
+    CASE(norms_of_very_wide_rows_match_the_cpu),
     CASE(products_match_the_cpu),
     CASE(products_without_fused_kernels_match_the_cpu),
     CASE(fused_products_match_the_cpu),

@@ -90,10 +90,11 @@ __device__ __forceinline__ void block_sums_put(const float *shared, int width, i
     }
 }
 
-/* NORM_CHUNK rows a block, a warp every blockDim / 32-th of them. Shared: for each warp `padded` sums of
- * weights and, of LayerNorm, as many of biases. Sum k of a lane's j-th vector stands at (j * N + k) * 32 + lane,
- * so that a warp's lanes never share a bank. */
-template <typename T, int N, bool IS_LAYER>
+/* Each block computes NORM_CHUNK rows, and each of its warps every blockDim / 32-th of them. Each warp keeps `padded` sums for the
+ * weights, and as many for the biases of a LayerNorm. They are in shared memory: sum k of a lane's j-th vector is at
+ * (j * N + k) * 32 + lane, so the lanes of a warp use different banks. If IS_WIDE, one warp's sums do not fit there. Then the block
+ * has one warp, its sums are the block's partials in device memory in the order of the columns, and `padded` is the width. */
+template <typename T, int N, bool IS_LAYER, bool IS_WIDE>
 __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all, const T *weight,
                               const T *dy_all, T *dx_all, int is_added, float *partials)
 {
@@ -101,14 +102,16 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
     const int sets = IS_LAYER ? 2 : 1;
     int       lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     int       warps = (int)blockDim.x / 32;
-    float    *own   = (float *)shared + (size_t)warp * sets * padded;
+    float    *to    = partials + (size_t)blockIdx.x * 2 * width;
+    float    *own   = IS_WIDE ? to : (float *)shared + (size_t)warp * sets * padded;
     size_t    first = (size_t)blockIdx.x * NORM_CHUNK;
     size_t    end   = first + NORM_CHUNK < rows ? first + NORM_CHUNK : rows;
-    float    *to    = partials + (size_t)blockIdx.x * 2 * width;
+    const int step  = IS_WIDE ? 1 : 32; /* from one sum of a vector to the next */
 
     for (int i = lane; i < sets * padded; i += 32) {
         own[i] = 0.0f;
     }
+    __syncwarp();
     for (size_t row = first + warp; row < end; row += warps) {
         const T *x  = x_all + row * (size_t)width;
         const T *dy = dy_all + row * (size_t)width;
@@ -128,7 +131,7 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
         sum_d  = IS_LAYER ? warp_sum(sum_d) / (float)width : 0.0f;
         sum_dx = warp_sum(sum_dx) / (float)width;
         for (int i = lane * N; i < width; i += 32 * N) {
-            float *sums = own + i / (32 * N) * (32 * N) + lane;
+            float *sums = own + (IS_WIDE ? i : i / (32 * N) * (32 * N) + lane);
 
             vector_of<T, N>::load(x + i, at);
             vector_of<T, N>::load(weight + i, w);
@@ -142,17 +145,19 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
             for (int k = 0; k < N; k++) {
                 float hat = (at[k] - mean) * scale;
 
-                sums[k * 32] += d[k] * hat;
+                sums[k * step] += d[k] * hat;
                 if (IS_LAYER) {
-                    sums[padded + k * 32] += d[k];
+                    sums[padded + k * step] += d[k];
                 }
                 at[k] = (d[k] * w[k] - sum_d - hat * sum_dx) * scale + old[k];
             }
             vector_of<T, N>::store(dx + i, at);
         }
     }
-    __syncthreads();
-    block_sums_put<N>((const float *)shared, width, padded, warps, sets, to);
+    if (!IS_WIDE) {
+        __syncthreads();
+        block_sums_put<N>((const float *)shared, width, padded, warps, sets, to);
+    }
 }
 
 /* ------------------------------------------------------ rows in registers -- */
@@ -343,16 +348,15 @@ static void backward_queue(const norm_launch *a, cudaStream_t stream)
     int    padded = (int)((a->width + 32 * N - 1) / (32 * N) * (32 * N));
     size_t each   = (size_t)padded * (IS_LAYER ? 2 : 1) * sizeof(float);
     int    warps  = backward_warps(each);
-    size_t bytes  = (size_t)warps * each;
+    dim3   blocks = dim3(blocks_of(a->rows, NORM_CHUNK)), threads = dim3((unsigned)warps * 32);
 
-    if (bytes > NORM_SHARED_BYTES) { /* a very wide row: one warp, with permission */
-        (void)cudaFuncSetAttribute((const void *)norm_backward<T, N, IS_LAYER>,
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (each > NORM_SHARED_BYTES) {
+        LLM_LAUNCH((norm_backward<T, N, IS_LAYER, true>), blocks, threads, 0, stream, a->rows, (int)a->width, (int)a->width,
+                   (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx, a->is_added, a->partials);
+        return;
     }
-    LLM_LAUNCH((norm_backward<T, N, IS_LAYER>), dim3(blocks_of(a->rows, NORM_CHUNK)),
-               dim3((unsigned)warps * 32), bytes, stream, a->rows, (int)a->width, padded,
-               (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx, a->is_added,
-               a->partials);
+    LLM_LAUNCH((norm_backward<T, N, IS_LAYER, false>), blocks, threads, (size_t)warps * each, stream, a->rows, (int)a->width,
+               padded, (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx, a->is_added, a->partials);
 }
 
 template <typename T, int N, int VECTORS, bool IS_LAYER>
