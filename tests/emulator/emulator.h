@@ -26,8 +26,9 @@
  *
  * A stream can be captured (in all modes but the relaxed one) and replayed as a graph: kernels, copies that do not wait,
  * sets and the library's products, one after another. What CUDA forbids the capturing thread meanwhile, waits, queries and
- * allocations, is refused and spoils the capture; so are emulator_call, which CUDA would allow, and any thread's events on the
- * stream: CUDA would keep a record in the graph, and refuses a wait for an event from outside as is done here.
+ * allocations, is refused and spoils the capture; so are any thread's waits and queries of the stream, emulator_call, which CUDA
+ * would allow, and any thread's events on the stream: CUDA would keep a record in the graph, and refuses a wait for an event from
+ * outside as is done here.
  *
  * Environment, read once:
  *   SHERD_EMULATOR_DEVICES=n      how many devices there are, default 8; 0: none, as without a driver

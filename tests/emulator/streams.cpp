@@ -52,6 +52,12 @@ static cudaError_t captured_refuse(cudaStream_t stream, cudaError_t error)
     return error_keep(error);
 }
 
+/* For a wait or a query. No thread may wait for a stream in capture. With the lock held. */
+static cudaError_t stream_wait_check(cudaStream_t stream)
+{
+    return stream->captured != nullptr ? captured_refuse(stream, cudaErrorStreamCaptureUnsupported) : capture_check();
+}
+
 /* ----------------------------------------------------------- streams -- */
 
 static void delay(CUstream_st *stream)
@@ -294,7 +300,7 @@ extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t handle)
     if (stream == nullptr) {
         return error_keep(cudaErrorInvalidResourceHandle);
     }
-    if (capture_check() != cudaSuccess) {
+    if (stream_wait_check(stream) != cudaSuccess) {
         return error_keep(cudaErrorStreamCaptureUnsupported);
     }
     device = stream->device;
@@ -311,7 +317,7 @@ extern "C" cudaError_t cudaStreamQuery(cudaStream_t handle)
     if (stream == nullptr) {
         return error_keep(cudaErrorInvalidResourceHandle);
     }
-    if (capture_check() != cudaSuccess) {
+    if (stream_wait_check(stream) != cudaSuccess) {
         return error_keep(cudaErrorStreamCaptureUnsupported);
     }
     if (e.devices[stream->device].fault != cudaSuccess) {

@@ -371,7 +371,7 @@ static void what_no_capture_may_contain_is_refused(void)
 }
 
 /* In thread-local mode too: it is the stream that is in capture, not the thread alone. */
-static void events_of_another_thread_spoil_a_capture(void)
+static void another_thread_spoils_a_capture(void)
 {
     cudaStream_t stream;
     cudaEvent_t  event;
@@ -381,18 +381,19 @@ static void events_of_another_thread_spoil_a_capture(void)
     CHECK_CUDA(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK_CUDA(cudaSuccess, cudaEventCreate(&event));
     CHECK_CUDA(cudaSuccess, cudaEventRecord(event, stream));
-    for (int is_wait = 0; is_wait < 2; is_wait++) {
+    for (int i = 0; i < 4; i++) {
         cudaStreamCaptureStatus status;
         cudaError_t             error = cudaSuccess;
 
         CHECK_CUDA(cudaSuccess, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         CHECK_CUDA(cudaSuccess, emulator_launch(add_kernel, 1, 1, 0, stream, x, 1));
         std::thread([&] {
-            error =
-                is_wait ? cudaStreamWaitEvent(stream, event, 0) : cudaEventRecord(event, stream);
+            error = i == 0   ? cudaEventRecord(event, stream)
+                    : i == 1 ? cudaStreamWaitEvent(stream, event, 0)
+                    : i == 2 ? cudaStreamSynchronize(stream)
+                             : cudaStreamQuery(stream);
         }).join();
-        CHECK_CUDA(is_wait ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureUnsupported,
-                   error);
+        CHECK_CUDA(i == 1 ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureUnsupported, error);
         CHECK_CUDA(cudaSuccess, cudaStreamIsCapturing(stream, &status));
         CHECK_INT(cudaStreamCaptureStatusInvalidated, status);
         CHECK_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
@@ -436,7 +437,7 @@ static const test_case CASES[] = {
     CASE(child_of_a_process_that_used_it_is_refused),
     CASE(captured_stream_is_replayed),
     CASE(what_no_capture_may_contain_is_refused),
-    CASE(events_of_another_thread_spoil_a_capture),
+    CASE(another_thread_spoils_a_capture),
     CASE(faults_come_as_asked),
 };
 
