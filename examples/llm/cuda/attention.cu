@@ -1,16 +1,16 @@
-/* Causal attention on tensor cores, forward and backward, in the manner of FlashAttention-2 (Dao 2023): scores
- * live in registers a tile at a time, no length x length matrix exists anywhere.
+/* Causal attention on tensor cores, forward and backward, by the method of FlashAttention-2 (Dao 2023): the scores are in
+ * registers, one tile at a time, and no length x length matrix exists anywhere.
  *
- * Forward: a block owns 64 * TILES queries of one head, a warp 16 * TILES of them with their running maximum
- * and sum; it walks over tiles of 64 keys up to the diagonal. Backward makes the probabilities again from the
- * logarithm of the sum that forward kept, twice, so that every sum has one owner and needs no atomics:
- * back_q owns queries and walks over keys for dQ; back_kv owns keys and walks over the queries of every head
- * that reads them for dK and dV, in the order of heads and queries. Seven products of tiles instead of the five
- * of a kernel that adds dQ with atomics; what that buys is the same bits every time.
+ * Forward: a block owns 64 * TILES queries of one head. Each warp owns 16 * TILES of them, with their running maximum and sum, and
+ * walks over tiles of 64 keys up to the diagonal. Backward recomputes the probabilities from the logarithm of the sum, which
+ * forward kept. It does so twice, so that every sum has one owner and needs no atomics: back_q owns queries and walks over the keys
+ * for dQ; back_kv owns keys and walks over the queries of every head that reads them, in the order of heads and queries, for dK and
+ * dV. This takes seven products of tiles, where a kernel that adds dQ with atomics takes five. In return the bits are the same
+ * every time.
  *
- * Shared memory: rows of D + 8 elements, so that the eight rows of an 8 x 8 matrix lie in different banks.
- * D is the width rounded up to 32, 64, 96 or 128; columns past the width and rows past the length are zeros.
- * Relied on: rows of q, k, v, out begin at multiples of 16 bytes (widths and strides multiples of 8). */
+ * In shared memory a row has D + 8 elements, so that the eight rows of an 8 x 8 matrix are in different banks. D is the width
+ * rounded up to 32, 64, 96 or 128. Columns past the width and rows past the length are zeros. The kernels rely on rows of q, k, v
+ * and out that begin at multiples of 16 bytes (widths and strides are multiples of 8). */
 #include "attention.cuh"
 #include "kernels.h"
 #include "launch.h"
@@ -18,25 +18,27 @@
 
 #define WARPS   4
 #define THREADS (WARPS * 32)
-#define KEYS    64 /* of a tile of what is walked over */
+#define KEYS    64 /* rows of a tile of the side that is walked over */
 
 #define LOG2_E 1.44269504f
 #define LN_2   0.69314718f
 
-/* Rows of 16 that a warp owns, two as long as their sums fit in registers, and tiles that backward loads at a time. */
+/* How many sets of 16 rows a warp owns in each kernel: two if their sums fit in registers. `stages`: how many tiles backward has in
+ * shared memory at a time. */
 template <int D> struct tiles_of {
     static const int forward = D <= 64 ? 2 : 1, back_q = D <= 64 ? 2 : 1, back_kv = D <= 32 ? 2 : 1, stages = 2;
 };
 
-/* The same with less shared memory, for multiprocessors that have room for one block of the above alone; the bits do not
- * change. Two blocks of up to 32 columns fit everywhere; of up to 96 they fit 164 KiB as they are, and 100 KiB not even so. */
+/* The same with less shared memory, for multiprocessors that have room for only one block of the above. The bits do not change.
+ * Two blocks with up to 32 columns fit everywhere. Two blocks with up to 96 columns fit 164 KiB with the tiles above, and do not
+ * fit 100 KiB even with these. */
 template <int D> constexpr bool has_small = D == 64 || D > 96;
 
 template <int D> struct small_tiles_of {
     static const int forward = 1, back_q = 1, back_kv = 1, stages = 1;
 };
 
-/* Blocks that a multiprocessor shall hold: what limits the registers of a thread. */
+/* How many blocks a multiprocessor is to hold. This limits the registers of a thread. */
 template <int D> struct blocks_of_width {
     static const int forward = 2, back_q = 2, back_kv = D <= 64 ? 3 : 2;
 };
@@ -54,7 +56,7 @@ __device__ __forceinline__ void tile_start(T *to, const T *from, size_t stride, 
     }
 }
 
-/* The warp's ROWS rows from shared memory to a matrix. */
+/* Copies the warp's ROWS rows from shared memory to a matrix. */
 template <typename T, int D, int ROWS>
 __device__ __forceinline__ void rows_store(const T *from, T *to, size_t stride, int first,
                                            int length, int width)
@@ -68,7 +70,7 @@ __device__ __forceinline__ void rows_store(const T *from, T *to, size_t stride, 
     }
 }
 
-/* Accumulators times `factor` (one for rows g, one for rows g + 8) into the warp's rows of shared memory. */
+/* Writes the accumulators, times `factor` (one for rows g, one for rows g + 8), to the warp's rows of shared memory. */
 template <typename T, int D>
 __device__ __forceinline__ void tile_put(T *rows, const float (&acc)[D / 8][4], float factor,
                                          float factor8)
@@ -83,7 +85,7 @@ __device__ __forceinline__ void tile_put(T *rows, const float (&acc)[D / 8][4], 
     }
 }
 
-/* Two neighbouring c tiles as the a of the next product. */
+/* Makes the a of the next product from two neighbouring c tiles. */
 template <typename T>
 __device__ __forceinline__ void left_make(uint32_t (&a)[4], const float (&c0)[4], const float (&c1)[4])
 {
@@ -93,7 +95,8 @@ __device__ __forceinline__ void left_make(uint32_t (&a)[4], const float (&c0)[4]
     a[3] = pair_of<T>::join(c1[2], c1[3]);
 }
 
-/* Waits for a tile of keys and values, the next one on its way beside it; with room for one, starts it itself. */
+/* Waits for a tile of keys and values while the next one is copied. If there is room for one tile only, it starts the copy first.
+ * */
 template <typename T, int D, int STAGES>
 __device__ __forceinline__ void keys_step(const attention_typed<T> &a, T *k_tiles, T *v_tiles, const T *k,
                                           const T *v, int tile, int tiles)
@@ -122,8 +125,8 @@ template <int M, int N> __device__ __forceinline__ void zero(float (&x)[M][N][4]
     }
 }
 
-/* The scores of a tile's rows [row, row + 16) against the warp's own, and their gradients: s = own . tile',
- * dp = down . dtile'. */
+/* Computes the scores of a tile's rows [row, row + 16) against the warp's own rows, and the gradients of their probabilities:
+ * s = own . tile', dp = down . dtile'. */
 template <typename T, int D, int TILES>
 __device__ __forceinline__ void scores_make(float (&s)[TILES][2][4], float (&dp)[TILES][2][4],
                                             const uint32_t (&own)[TILES][D / 16][4],
@@ -148,7 +151,7 @@ __device__ __forceinline__ void scores_make(float (&s)[TILES][2][4], float (&dp)
     }
 }
 
-/* sum += left . the rows [row, row + 16) of a tile. */
+/* sum += left . tile[row, row + 16) */
 template <typename T, int D, int TILES>
 __device__ __forceinline__ void rows_add(float (&sum)[TILES][D / 8][4], const uint32_t (&left)[TILES][4],
                                          const T *tile, int row)
@@ -166,7 +169,7 @@ __device__ __forceinline__ void rows_add(float (&sum)[TILES][D / 8][4], const ui
     }
 }
 
-/* The four lanes that share a row. */
+/* Reductions over the four lanes that share a row. */
 __device__ __forceinline__ float quad_max(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 1));
@@ -189,14 +192,14 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
     T     *q_tile = (T *)shared, *k_tiles = q_tile + QUERIES * LD, *v_tiles = k_tiles + 2 * KEYS * LD;
     int    warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
     int    head = (int)blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
-    /* the last queries see the most keys: first, so that the short ones fill the gaps at the end */
+    /* the last queries see the most keys and come first, so that the short ones fill the gaps at the end */
     int      first  = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, own = first + warp * ROWS;
     int      seen   = first + QUERIES < a.length ? first + QUERIES : a.length;
     int      tiles  = (seen + KEYS - 1) / KEYS;
     size_t   batch0 = (size_t)blockIdx.z * a.length;
     const T *k      = a.k + batch0 * a.kv_stride + kv_head * a.width;
     const T *v      = a.v + batch0 * a.kv_stride + kv_head * a.width;
-    float    factor = a.scale * LOG2_E; /* scores are kept for 2^x */
+    float    factor = a.scale * LOG2_E; /* scores are kept as exponents of 2 */
     uint32_t q[TILES][D / 16][4];
     float    y[TILES][D / 8][4], most[TILES][2], sum[TILES][2];
 
@@ -227,7 +230,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
                 }
             }
         }
-        if (key0 < own + ROWS) { /* else the whole warp sees none of these keys */
+        if (key0 < own + ROWS) { /* else no query of the warp sees these keys */
             zero(s);
 #pragma unroll
             for (int d = 0; d < D / 16; d++) {
@@ -243,7 +246,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
                     }
                 }
             }
-            if (key0 + KEYS > own + 1) { /* the diagonal runs through */
+            if (key0 + KEYS > own + 1) { /* the diagonal crosses this tile */
 #pragma unroll
                 for (int m = 0; m < TILES; m++) {
 #pragma unroll
@@ -268,7 +271,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
                     for (int n = 0; n < KEYS / 8; n++) {
                         tile_most = fmaxf(tile_most, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
                     }
-                    tile_most = quad_max(tile_most); /* never -inf: key 0 is seen by all */
+                    tile_most = quad_max(tile_most); /* never -inf, since all queries see key 0 */
                     offset    = tile_most * factor;
                     shrink    = exp2_of(most[m][r] * factor - offset);
 #pragma unroll
@@ -297,10 +300,10 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
                 rows_add<T, D, TILES>(y, p, v_tile, key * 16);
             }
         }
-        __syncthreads(); /* the next copies go over this tile */
+        __syncthreads(); /* the next copies overwrite this tile */
     }
 
-    /* Through the warp's own rows of q_tile, which nobody else reads, to memory in whole vectors. */
+    /* The results go to memory in whole vectors, by way of the warp's own rows of q_tile, which no other warp reads. */
 #pragma unroll
     for (int m = 0; m < TILES; m++) {
         float  low = quad_sum(sum[m][0]), high = quad_sum(sum[m][1]);
@@ -323,12 +326,12 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
 
 /* ------------------------------------------------------------- backward -- */
 
-/* dQ, and delta = sum of dout * out of each row, which back_kv reads. */
+/* Computes dQ, and for each row delta = sum of dout * out, which back_kv reads. */
 template <typename T, int D, int TILES, int STAGES>
 __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_back_q(const attention_typed<T> a)
 {
     constexpr int ROWS = 16 * TILES, QUERIES = WARPS * ROWS, LD = D + 8;
-    constexpr int LANES = D <= 32 ? 4 : D <= 64 ? 8 : 16; /* that sum a row of delta */
+    constexpr int LANES = D <= 32 ? 4 : D <= 64 ? 8 : 16; /* lanes that sum the delta of one row */
     LLM_SHARED(shared);
     T     *q_tile = (T *)shared, *do_tile = q_tile + QUERIES * LD, *k_tiles = do_tile + QUERIES * LD;
     T     *v_tiles = k_tiles + STAGES * KEYS * LD;
@@ -353,7 +356,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
     tile_start<T, D, KEYS>(k_tiles, k, a.kv_stride, 0, a.length, a.width);
     tile_start<T, D, KEYS>(v_tiles, v, a.kv_stride, 0, a.length, a.width);
     copies_commit();
-    /* delta from memory: `out` comes this way alone, dout a second time from the cache */
+    /* delta is computed from memory: `out` is read only here, and dout comes a second time from the cache */
     for (int r = (int)threadIdx.x / LANES; r < QUERIES; r += THREADS / LANES) {
         int    c = (int)threadIdx.x % LANES * 8;
         float  x[8], d[8], dot = 0.0f;
@@ -385,7 +388,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
         for (int r = 0; r < 2; r++) {
             int row = own + m * 16 + g + r * 8;
 
-            /* past the end: 2^(0 - inf) = 0 */
+            /* past the end, 2^(0 - inf) = 0 */
             log_sum[m][r] = row < a.length ? a.log_sums[log0 + row] * LOG2_E : INFINITY;
             delta[m][r]   = row_deltas[warp * ROWS + m * 16 + g + r * 8];
         }
@@ -408,7 +411,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
                 }
             }
         }
-        /* Sixteen keys at a time: their scores need few registers and are used at once. */
+        /* The loop takes sixteen keys at a time: their scores need few registers and are used at once. */
 #pragma unroll
         for (int step = 0; step < KEYS / 16; step++) {
             int      key16 = key0 + step * 16;
@@ -416,7 +419,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
             uint32_t ds[TILES][4];
 
             if (key16 >= own + ROWS) {
-                break; /* nor are the ones that follow seen */
+                break; /* the queries do not see the keys that follow either */
             }
             scores_make<T, D, TILES>(s, dp, q, dout, k_tile, v_tile, step * 16);
 #pragma unroll
@@ -428,7 +431,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
 
                     s[m][n][i % 4] = p * (dp[m][n][i % 4] - delta[m][r]);
                 }
-                if (key16 + 15 > own + m * 16) { /* the diagonal runs through */
+                if (key16 + 15 > own + m * 16) { /* the diagonal crosses this tile */
 #pragma unroll
                     for (int i = 0; i < 8; i++) {
                         int key = key16 + i / 4 * 8 + 2 * t + i % 2;
@@ -452,7 +455,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
                            a.q_stride, own, a.length, a.width);
 }
 
-/* dK and dV: the scores are made flipped, keys down and queries across. */
+/* Computes dK and dV. The scores are transposed: keys are rows and queries are columns. */
 template <typename T, int D, int TILES, int STAGES>
 __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_back_kv(const attention_typed<T> a)
 {
@@ -460,7 +463,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
     LLM_SHARED(shared);
     T     *k_tile = (T *)shared, *v_tile = k_tile + OWN_KEYS * LD, *q_tiles = v_tile + OWN_KEYS * LD;
     T     *do_tiles = q_tiles + STAGES * QUERIES * LD;
-    float *sums     = (float *)(do_tiles + STAGES * QUERIES * LD); /* logarithms of one tile's queries, then deltas */
+    float *sums     = (float *)(do_tiles + STAGES * QUERIES * LD); /* the logarithms of one tile's queries, then their deltas */
     int    warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
     int    kv_head = (int)blockIdx.y, group = a.heads / a.kv_heads;
     int    first = (int)blockIdx.x * OWN_KEYS, own = first + warp * ROWS;
@@ -471,7 +474,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
     uint32_t k[TILES][D / 16][4], v[TILES][D / 16][4];
     float    dk[TILES][D / 8][4], dv[TILES][D / 8][4];
 
-    /* Tile i of all heads of the group, one after the other. */
+    /* Starts the copy of tile i; tiles are counted through all heads of the group. */
     auto queries_start = [&](int i) {
         int head = kv_head * group + i / tiles, slot = i % STAGES, row0 = (tile0 + i % tiles) * QUERIES;
 
@@ -482,14 +485,14 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
                                   a.dout + (batch0 * a.heads + head) * a.width, out_stride, row0,
                                   a.length, a.width);
     };
-    /* This thread's logarithm or delta of that tile. */
+    /* Reads the logarithm or delta of that tile that this thread fetches. */
     auto sum_get = [&](int i) {
         int    head = kv_head * group + i / tiles;
         int    row  = (tile0 + i % tiles) * QUERIES + (int)threadIdx.x % QUERIES;
         size_t at   = (blockIdx.z * (size_t)a.heads + head) * a.length + row;
 
         if (threadIdx.x < QUERIES) {
-            return row < a.length ? a.log_sums[at] : INFINITY; /* past the end: 2^(0 - inf) = 0 */
+            return row < a.length ? a.log_sums[at] : INFINITY; /* past the end, 2^(0 - inf) = 0 */
         }
         return row < a.length ? a.deltas[at] : 0.0f;
     };
@@ -510,7 +513,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
         const float *log2s = sums, *drops = sums + QUERIES;
         int          row0 = (tile0 + tile % tiles) * QUERIES;
 
-        /* It has come beside the products before, whose readers are past the barrier at their end. */
+        /* It was read during the products before this one. The threads that use those have passed the barrier at their end. */
         sums[threadIdx.x] = threadIdx.x < QUERIES ? sum * LOG2_E : sum;
         if (next > 0 && next < tiles * group) {
             queries_start(next);
@@ -620,14 +623,14 @@ template <typename T, int D> static constexpr size_t back_kv_bytes(int tiles, in
     return (2 * keys + 2 * (size_t)stages * 64) * (D + 8) * sizeof(T) + THREADS * sizeof(float);
 }
 
-/* A kernel with what its launch needs. */
+/* A kernel and what its launch needs. */
 template <typename T> struct flash_kernel {
     void (*run)(attention_typed<T>);
-    size_t rows; /* of a block */
+    size_t rows; /* rows of a block */
     size_t shared_bytes;
 };
 
-/* Those of a head's columns, by the kind of tiles. */
+/* The kernels for heads of D columns, for each kind of tiles. */
 template <typename T> struct flash_kernels {
     flash_kernel<T> forward, back_q, back_kv;
 };
@@ -641,7 +644,8 @@ template <typename T, int D, typename TILES> static flash_kernels<T> kernels_of(
              back_kv_bytes<T, D>(TILES::back_kv, TILES::stages)}};
 }
 
-/* What each block takes from a multiprocessor beside its own (CUDA C++ Programming Guide, compute capabilities 8.x to 12.x). */
+/* Shared memory that the system takes from a multiprocessor for each block (CUDA C++ Programming Guide, compute capabilities 8.x to
+ * 12.x). */
 #define RESERVED_BYTES ((size_t)1 << 10)
 
 template <typename T> static bool is_twice_there(const flash_kernel<T> &kernel, const attention_memory &memory)
@@ -650,7 +654,7 @@ template <typename T> static bool is_twice_there(const flash_kernel<T> &kernel, 
            2 * (kernel.shared_bytes + RESERVED_BYTES) <= memory.processor_bytes;
 }
 
-/* The large one, unless the small one alone fits, or fits twice where the large one does not. */
+/* Chooses the large kernel, unless only the small one fits, or the small one fits twice and the large one does not. */
 template <typename T>
 static flash_kernel<T> by_memory(const flash_kernel<T> &large, const flash_kernel<T> &small, const attention_memory &memory)
 {
@@ -659,7 +663,7 @@ static flash_kernel<T> by_memory(const flash_kernel<T> &large, const flash_kerne
     return is_better || large.shared_bytes > memory.block_bytes ? small : large;
 }
 
-/* Those for heads of up to D columns on a device of so much memory. */
+/* Chooses the kernels for heads of up to D columns on a device with this memory. */
 template <typename T, int D> static flash_kernels<T> kernels_for(const attention_memory &memory)
 {
     flash_kernels<T> large = kernels_of<T, D, tiles_of<D>>();
@@ -674,7 +678,7 @@ template <typename T, int D> static flash_kernels<T> kernels_for(const attention
     }
 }
 
-/* ... and for a width. */
+/* Chooses the kernels for heads of this width. */
 template <typename T> static flash_kernels<T> by_width(size_t width, const attention_memory &memory)
 {
     switch ((width + 31) / 32) {
@@ -710,7 +714,7 @@ template <typename T> static void typed_queue(const attention_launch *a, cudaStr
     }
 }
 
-/* Sixteen bytes are eight elements: widths and strides have to be multiples of that. */
+/* Copies are of sixteen bytes, which are eight elements. So widths and strides must be multiples of eight. */
 static bool is_for_tensor_cores(const attention_launch *a)
 {
     const heads_args *s = &a->shape;

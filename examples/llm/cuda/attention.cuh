@@ -1,4 +1,4 @@
-/* What the kernels of attention.cu and attention_plain.cu take. */
+/* The arguments of the kernels of attention.cu and attention_plain.cu. */
 #ifndef LLM_CUDA_ATTENTION_CUH
 #define LLM_CUDA_ATTENTION_CUH
 
@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* As attention_launch, with elements of type T. */
+/* The same as attention_launch, with elements of type T. */
 template <typename T> struct attention_typed {
     int      length, heads, kv_heads, width; /* positions in a sequence are ints: at most 2^26 */
     size_t   q_stride, kv_stride;

@@ -1,10 +1,10 @@
-/* Causal attention without tensor cores: fp32, and widths that these cannot take. Correct by eye rather
- * than fast; it holds no length x length matrix either.
+/* Causal attention without tensor cores, for fp32 and for widths that tensor cores cannot take. It is written to be read rather
+ * than to be fast. It holds no length x length matrix either.
  *
- * A warp owns a row, eight rows a block, which reads KEYS rows of the other side at a time into shared memory:
- * forward and dQ own a query and walk over keys, dK and dV own a key and walk over queries of
- * every head that reads it. Lane l computes the score of the l-th of the KEYS rows, then all lanes together
- * sum over them, each lane its columns: so every sum has one owner and one order. */
+ * A warp owns a row, and a block has eight warps. The block reads KEYS rows of the other side at a time into shared memory. Forward
+ * and dQ own a query and walk over keys; dK and dV own a key and walk over the queries of every head that reads it. Lane l computes
+ * the score of the l-th of the KEYS rows. Then all lanes sum over these rows together, each lane its own columns, so that every sum
+ * has one owner and one order. */
 #include "attention.cuh"
 #include "elements.cuh"
 #include "kernels.h"
@@ -13,9 +13,9 @@
 #define WARPS      8
 #define KEYS       32
 #define MOST_WIDTH ATTENTION_MOST_WIDTH
-#define COLUMNS    (MOST_WIDTH / 32) /* of a lane */
+#define COLUMNS    (MOST_WIDTH / 32) /* columns of a lane */
 
-/* Rows [first, first + KEYS) of a matrix into shared memory [KEYS][width + 1]; zeros past the end. */
+/* Copies rows [first, first + KEYS) of a matrix to shared memory [KEYS][width + 1], with zeros past the end. */
 template <typename T>
 __device__ __forceinline__ void rows_load(float *to, const T *from, size_t stride, size_t first,
                                           size_t length, int width)
@@ -46,7 +46,7 @@ __device__ __forceinline__ float dot(const float *a, const float *b, int width)
     return sum;
 }
 
-/* Shared: own rows [WARPS][width], two tiles [KEYS][width + 1], scores [WARPS][KEYS]. */
+/* Shared memory: own rows [WARPS][width], two tiles [KEYS][width + 1], scores [WARPS][KEYS]. */
 template <typename T> __global__ void plain_forward(attention_typed<T> a)
 {
     LLM_SHARED(shared);
@@ -69,7 +69,7 @@ template <typename T> __global__ void plain_forward(attention_typed<T> a)
         rows_load(k_tile, a.k + at, a.kv_stride, key0, length, width);
         rows_load(v_tile, a.v + at, a.kv_stride, key0, length, width);
         __syncthreads();
-        if (key0 > row) { /* the whole warp: nothing to see */
+        if (key0 > row) { /* no lane of the warp sees these keys */
             continue;
         }
         s         = key0 + lane <= row ? dot(own, k_tile + lane * (width + 1), width) * a.scale
@@ -104,8 +104,8 @@ template <typename T> __global__ void plain_forward(attention_typed<T> a)
     }
 }
 
-/* Also leaves delta = sum of dout * out of its row, for plain_back_kv. Shared: q and dout rows [WARPS][width]
- * each, two tiles, scores. */
+/* Computes dQ, and for each row delta = sum of dout * out, which plain_back_kv reads. Shared memory: rows of q and of dout,
+ * [WARPS][width] each, two tiles, scores. */
 template <typename T> __global__ void plain_back_q(attention_typed<T> a)
 {
     LLM_SHARED(shared);
@@ -165,7 +165,7 @@ template <typename T> __global__ void plain_back_q(attention_typed<T> a)
     }
 }
 
-/* Shared: k and v rows [WARPS][width] each, tiles of q and dout, p and ds [WARPS][KEYS] each. */
+/* Computes dK and dV. Shared memory: rows of k and of v, [WARPS][width] each, tiles of q and dout, p and ds [WARPS][KEYS] each. */
 template <typename T> __global__ void plain_back_kv(attention_typed<T> a)
 {
     LLM_SHARED(shared);

@@ -1,6 +1,6 @@
-/* The GPU behind compute.h: memory, the queue of a micro-batch, which kernel for which operation. Everything
- * goes to the engine's stream; the first failure is kept and told when the losses are taken. Nothing is
- * allocated after create but what a first product of its shape needs. */
+/* The GPU behind compute.h: its memory, the queue of a micro-batch, and which kernel computes which operation. All work is queued
+ * on the engine's stream. The first failure is kept and reported when the losses are taken. After create, only the first product of
+ * a shape allocates memory. */
 extern "C" {
 #include "examples/llm/compute.h"
 }
@@ -27,24 +27,24 @@ typedef struct cuda {
     size_t         rows;
     cudaStream_t   stream;
     lt            *products;
-    sdpa          *library_attention; /* NULL: the own kernels */
+    sdpa          *library_attention; /* NULL: attention.cu and attention_plain.cu */
     int            is_attention_chosen;
-    tuned         *measured; /* NULL: nothing is */
-    graphs        *passes;   /* NULL: each is queued anew */
-    size_t         attention_note_len; /* of base.note */
+    tuned         *measured; /* NULL: kernels are not measured */
+    graphs        *passes;   /* NULL: every pass is queued without a graph */
+    size_t         attention_note_len; /* bytes of base.note that attention wrote */
     attention_memory shared; /* memory of the device's multiprocessors */
     cudaError_t    error;
-    int            has_failed; /* base.why says how */
+    int            has_failed; /* base.why says why */
 
-    char        *scratch; /* of the device; `at` points into it */
+    char        *scratch; /* in device memory; `at` points into it */
     size_t       scratch_bytes;
     cuda_scratch at;
 
     batch_slot slots[2];
     size_t     num_batches;
-    size_t     num_ranges, num_repeated, repeated_at; /* of the micro-batch; offset in `batch` */
+    size_t     num_ranges, num_repeated, repeated_at; /* of the micro-batch; repeated_at is an offset in `batch` */
     int32_t   *token_counts;                          /* [vocab + 1] */
-    void      *host;                                  /* pinned: a double, or a row of logits */
+    void      *host;                                  /* pinned; a double or a row of logits */
     float      grad_scale;
 } cuda;
 
@@ -72,7 +72,7 @@ static void check(cuda *m, cudaError_t error)
     }
 }
 
-/* After kernels were queued. */
+/* Is called after kernels were queued. */
 static void check_queued(cuda *m)
 {
     check(m, cudaGetLastError());
@@ -115,7 +115,7 @@ static void *cuda_alloc(compute *c, size_t len_bytes)
 
     (void)c;
     if (cudaMalloc(&memory, len_bytes) != cudaSuccess) {
-        (void)cudaGetLastError(); /* told by the caller, once */
+        (void)cudaGetLastError(); /* the caller reports it, once */
         return NULL;
     }
     return memory;
@@ -139,11 +139,11 @@ static void cuda_upload(compute *c, void *dst, const void *src, size_t len_bytes
 
 /* --------------------------------------------------------------- batch -- */
 
-/* Rows in the order of their tokens, and the ranges of each token (kernels.h), counted on the host: so the
- * gradient of the table needs neither atomics nor a sort on the device. Returns the bytes to copy. */
+/* Puts the rows in the order of their tokens and makes the ranges of each token (kernels.h). The host does this by counting, so the
+ * gradient of the table needs neither atomics nor a sort on the device. Returns how many bytes to copy. */
 static size_t batch_sort(cuda *m, unsigned char *memory, const int32_t *inputs)
 {
-    int32_t     *starts   = m->token_counts; /* first the counts, one further on */
+    int32_t     *starts   = m->token_counts; /* at first starts[token + 1] counts the token */
     int32_t     *order    = (int32_t *)(memory + m->at.layout.order);
     embed_range *ranges   = (embed_range *)(memory + m->at.layout.ranges);
     embed_token *repeated = NULL;
@@ -160,7 +160,7 @@ static size_t batch_sort(cuda *m, unsigned char *memory, const int32_t *inputs)
     for (size_t r = 0; r < m->rows; r++) {
         order[starts[inputs[r]]++] = (int32_t)r;
     }
-    /* starts[token] is now where the next token starts */
+    /* now starts[token] is where the next token begins */
     m->num_ranges   = 0;
     m->num_repeated = 0;
     for (size_t token = 0, first = 0; token < vocab; first = (size_t)end, token++) {
@@ -201,7 +201,7 @@ static void cuda_batch_set(compute *c, const int32_t *inputs, const int32_t *tar
     batch_slot *slot = &m->slots[m->num_batches++ % 2];
     size_t      bytes;
 
-    check(m, cudaEventSynchronize(slot->copied)); /* of the micro-batch before the last one */
+    check(m, cudaEventSynchronize(slot->copied)); /* the copy of the micro-batch before the last one */
     memcpy(slot->memory + m->at.layout.inputs, inputs, m->rows * sizeof(*inputs));
     memcpy(slot->memory + m->at.layout.targets, targets, m->rows * sizeof(*targets));
     bytes = batch_sort(m, slot->memory, inputs);
@@ -240,7 +240,7 @@ static void cuda_logits_get(compute *c, size_t row, float *out)
 
 /* -------------------------------------------------------------- passes -- */
 
-/* Graphs of passes that are there so far, behind what attention has noted. */
+/* Notes how many graphs of passes there are so far, after the note of attention. */
 static void graphs_note(cuda *m)
 {
     size_t len = m->attention_note_len;
@@ -259,7 +259,7 @@ static void check_graphs(cuda *m)
     }
 }
 
-/* Failed work is not captured. */
+/* After a failure nothing is captured. */
 static int cuda_pass_begin(compute *c, size_t pass, const void *key, size_t key_bytes)
 {
     cuda *m = cuda_of(c);
@@ -286,7 +286,7 @@ static void cuda_pass_end(compute *c)
 
 /* ------------------------------------------------------------ products -- */
 
-/* One product; without a kernel that adds the bias, that is done after it. */
+/* Queues one product. If no kernel adds the bias to it, the bias is added afterwards. */
 static void multiply(cuda *m, lt_product p)
 {
     lt_result result = lt_multiply(m->products, &p, m->stream);
@@ -297,7 +297,7 @@ static void multiply(cuda *m, lt_product p)
         p.bias = NULL;
         result = lt_multiply(m->products, &p, m->stream);
         bias_add_launch(p.dtype, p.m, p.n, bias, p.d,
-                        m->stream); /* linear alone: d is contiguous */
+                        m->stream); /* only linear has a bias, so d is contiguous */
         check_queued(m);
     }
     if (result != LT_OK) {
@@ -354,7 +354,7 @@ static void cuda_linear(compute *c, const linear_args *args)
     }
 }
 
-/* What a product has left in at.sums. */
+/* Adds what a product wrote to at.sums. */
 static void bias_grad_add(cuda *m, size_t columns, tensor bias)
 {
     add_launch(m->limits.dtype, columns, m->at.sums, bias.grad, m->stream);
@@ -367,7 +367,8 @@ static void bias_grad_sum(cuda *m, const void *dy, size_t rows, size_t columns, 
     check_queued(m);
 }
 
-/* The product, with its sums for the bias where that is wanted and a kernel has them, else by themselves over `dy`. */
+/* Queues a product, and the sums over `dy` for the gradient of the bias: in the same kernel if one can, else by a kernel of their
+ * own. */
 static void multiply_summed(cuda *m, lt_product p, tensor bias, const void *dy, size_t rows,
                             size_t columns)
 {
@@ -388,7 +389,7 @@ static void multiply_summed(cuda *m, lt_product p, tensor bias, const void *dy, 
     }
 }
 
-/* Of gelu_x: the product times gelu', by as few kernels as there are. */
+/* Computes the gradient of gelu_x: the product times gelu', with as few kernels as possible. */
 static void input_grad_gelu(cuda *m, lt_product p, const linear_back_args *args)
 {
     linear_shape s = args->shape;
@@ -543,8 +544,8 @@ static attention_launch attention_of(const cuda *m, const heads_args *args)
     return a;
 }
 
-/* cuDNN's where it was chosen and has kernels: known when the first shape comes, and the same for forward and backward, as what
- * passes between them is each one's own. What came of it is noted. */
+/* Chooses cuDNN's attention if the user did and cuDNN has kernels for this shape, which is known when the first call comes; notes
+ * the outcome. Forward and backward use the same one, since each has its own form of what forward keeps for backward. */
 static sdpa *attention_choose(cuda *m, const heads_args *args)
 {
     sdpa_shape shape;
@@ -642,7 +643,7 @@ static void cuda_swiglu_back(compute *c, size_t elems, const void *gate, const v
 
 /* ---------------------------------------------------------------- head -- */
 
-/* Elements of an array of activations or parameters. */
+/* Address of an element of an array of activations or parameters. */
 static const void *elem_at(const cuda *m, const void *base, size_t elems)
 {
     return (const char *)base + elems * m->base.elem_bytes;
@@ -653,8 +654,8 @@ static void *elem_of(const cuda *m, void *base, size_t elems)
     return (char *)base + elems * m->base.elem_bytes;
 }
 
-/* A vocabulary that is no multiple of eight would keep all of its products from the fast kernels (GPT-2:
- * 50257): they are made for the largest multiple, and for the few tokens that are left by themselves. */
+/* Returns the largest multiple of eight in the vocabulary. With another size (GPT-2 has 50,257) products could not use the fast
+ * kernels. So one product is computed for this many tokens, and another one for the few tokens that are left. */
 static size_t vocab_whole(const cuda *m)
 {
     return m->limits.vocab / 8 * 8;
@@ -674,7 +675,8 @@ static void logits_make(cuda *m, const void *x, tensor weight, size_t rows, size
     multiply(m, p);
 }
 
-/* The product's sum goes to the weight's gradient: rounded to its type, or beside it in fp32, where parts follow. */
+/* Makes the product add to the gradient of the weight: to the gradient itself, rounded to its type; or to a copy in fp32, if the
+ * rows come in several parts. */
 static void head_grad_set(const cuda *m, lt_product *p, tensor weight, size_t first_elem, int is_first)
 {
     if (m->at.head_grad_elems == 0) {
@@ -687,7 +689,8 @@ static void head_grad_set(const cuda *m, lt_product *p, tensor weight, size_t fi
     p->c       = is_first ? NULL : p->d;
 }
 
-/* Through the logits of `count` tokens, in a part of the rows: to the weight's rows of these tokens, and to dx. */
+/* Backward through the logits of `count` tokens for a part of the rows: computes the gradient of the weight's rows of these tokens,
+ * and dx. */
 static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size_t first,
                         size_t count, void *dx, int is_added, int is_first_part)
 {
@@ -707,8 +710,8 @@ static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size
     multiply(m, input);
 }
 
-/* The weight with rows of zeros behind it, where the vocabulary is filled up: its products have the tiles that kernels
- * are made for, and the logits of what is no token are 0 and without gradient. The parameter itself stays as it is. */
+/* Returns the weight, with rows of zeros after it if the vocabulary is padded. Kernels are fast for such sizes. The logits of the
+ * padding are 0 and have no gradient. The parameter itself does not change. */
 static tensor head_weight_of(cuda *m, tensor weight)
 {
     if (m->at.head_weight_elems > 0) {
@@ -720,7 +723,7 @@ static tensor head_weight_of(cuda *m, tensor weight)
     return weight;
 }
 
-/* Losses of all rows, a part of them at a time; with dx also the gradients. */
+/* Computes the losses of all rows, a part of them at a time; if dx is not NULL, also the gradients. */
 static void head_run(cuda *m, const void *x, tensor given, void *dx)
 {
     size_t hidden = m->limits.hidden, vocab = m->limits.vocab;
@@ -764,7 +767,7 @@ static void head_run(cuda *m, const void *x, tensor given, void *dx)
     check_queued(m);
 }
 
-/* The weight's gradient is there in backward alone: so are the logits, unless no backward comes. */
+/* Only backward has the weight's gradient, so only backward computes the logits, unless no backward follows. */
 static void cuda_head(compute *c, const void *x, tensor weight, float grad_scale)
 {
     cuda *m = cuda_of(c);
@@ -824,7 +827,7 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
     r.used_bytes = 0;
     cuda_scratch_lay_out(l, &r, &m->at);
     error = cudaMemsetAsync(m->at.loss_sum, 0, sizeof(double), m->stream);
-    if (error == cudaSuccess && m->at.head_weight_elems > 0) { /* the rows of zeros stay */
+    if (error == cudaSuccess && m->at.head_weight_elems > 0) { /* the rows of zeros are never written again */
         error = cudaMemsetAsync(m->at.head_weight, 0, m->at.head_weight_elems * m->base.elem_bytes, m->stream);
     }
     if (error != cudaSuccess) {
@@ -834,7 +837,7 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
     return 0;
 }
 
-/* The device that the engine's stream is on becomes the thread's: it need not be the first one. */
+/* Makes the device of the engine's stream the thread's current one. It need not be the first device. */
 static int device_enter(cuda *m, char *why, size_t why_bytes)
 {
     int            device = 0, major = 0, block_bytes = 0, processor_bytes = 0;
@@ -843,12 +846,12 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
 
 #if CUDART_VERSION >= 12080
     error = cudaStreamGetDevice(m->stream, &device);
-    if (error == cudaErrorCallRequiresNewerDriver) { /* a driver older than this toolkit */
+    if (error == cudaErrorCallRequiresNewerDriver) { /* the driver is older than this toolkit */
         (void)cudaGetLastError();
         error = cudaGetDevice(&device);
     }
 #else
-    error = cudaGetDevice(&device); /* the engine has made its own the thread's */
+    error = cudaGetDevice(&device); /* the engine has made its device the current one */
 #endif
     if (error == cudaSuccess) {
         error = cudaSetDevice(device);
@@ -889,7 +892,7 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
     return 0;
 }
 
-/* What no launch could do. */
+/* Refuses what no kernel can compute. */
 static int limits_check(const compute_limits *l, char *why, size_t why_bytes)
 {
     if (l->hidden / l->heads > ATTENTION_MOST_WIDTH) {

@@ -1,5 +1,5 @@
-/* Elements of the three types as floats: one at a time, two in a 32-bit word, sixteen bytes at once; and
- * sums over a warp. Rounding is to nearest even, everywhere. */
+/* Elements of the three types read and written as floats: one at a time, two in a 32-bit word, or sixteen bytes at once. Also sums
+ * over a warp. Rounding is always to the nearest, ties to even. */
 #ifndef LLM_CUDA_ELEMENTS_CUH
 #define LLM_CUDA_ELEMENTS_CUH
 
@@ -109,7 +109,7 @@ template <> struct pair_of<f16_t> {
     }
 };
 
-/* N elements at `at`: one, or the sixteen bytes that begin at a multiple of sixteen. */
+/* N elements at `at`: one element, or sixteen bytes that begin at a multiple of sixteen. */
 template <typename T, int N> struct vector_of;
 
 template <typename T> struct vector_of<T, 1> {
@@ -156,12 +156,12 @@ template <typename T> struct vector_of<T, 8> {
     }
 };
 
-/* Elements in sixteen bytes. */
+/* How many elements sixteen bytes hold. */
 template <typename T> struct wide_of {
     static const int elems = 16 / (int)sizeof(T);
 };
 
-/* 2^x, within 2 units in the last place of fp32; results below 2^-126 are 0. */
+/* Returns 2^x, within 2 units in the last place of fp32. Results below 2^-126 are 0. */
 __device__ __forceinline__ float exp2_of(float x)
 {
 #ifdef SHERD_EMULATOR
@@ -174,7 +174,7 @@ __device__ __forceinline__ float exp2_of(float x)
 #endif
 }
 
-/* e^x as exact as the type of what it becomes asks for. */
+/* Returns e^x, as exact as T, the type of the result, needs. */
 template <typename T> __device__ __forceinline__ float exp_of(float x)
 {
     return exp2_of(x * 1.44269504f);
@@ -186,7 +186,7 @@ template <> __device__ __forceinline__ float exp_of<float>(float x)
 
 #define WARP_ALL 0xffffffffu
 
-/* The same sum in all lanes: both sides of an exchange add the same two numbers. */
+/* Returns the same sum in all lanes, since both sides of an exchange add the same two numbers. */
 __device__ __forceinline__ float warp_sum(float x)
 {
     for (int step = 16; step > 0; step /= 2) {

@@ -1,11 +1,11 @@
 /* Softmax, cross-entropy and its gradient over rows of logits, in place.
  *
- * A block owns a row: one pass finds the maximum and the sum of the exponentials together (each thread its
- * own, rescaled when its maximum grows; Milakov and Gimelshein 2018), a second one writes the gradient. Rows of
- * 50 thousand 16-bit logits do not all stay in the second-level cache between the two: four blocks on each of an
- * H100's 132 multiprocessors have 53 MB under way, and the cache holds 50. So the second pass walks back from the end of the
- * row, which was read last. Threads are folded lane by lane, then warp by warp, always in the same order. Relied on:
- * rows begin at multiples of 16 bytes. */
+ * A block owns a row. A first pass finds the maximum and the sum of the exponentials together: each thread has its own sum and
+ * rescales it when its maximum grows (Milakov and Gimelshein 2018). A second pass writes the gradient. Rows of 50,000 16-bit logits
+ * do not all stay in the second-level cache between the two passes: with four blocks on each of an H100's 132 multiprocessors they
+ * are 53 MB, and the cache has 50. So the second pass walks back from the end of the row, which was read last. Threads are
+ * reduced lane by lane and then warp by warp, always in the same order. The kernel relies on rows that begin at multiples of 16
+ * bytes. */
 #include "kernels.h"
 
 #include "elements.cuh"
@@ -32,7 +32,8 @@ __device__ __forceinline__ softmax_sum softmax_fold(softmax_sum a, softmax_sum b
     return both;
 }
 
-/* The two sides of an exchange may round differently (one multiplies and adds at once): lane 0 counts. */
+/* The two sides of an exchange may round differently, since one of them multiplies and adds at once. The result is that of lane 0.
+ * */
 template <typename T> __device__ softmax_sum block_fold(softmax_sum own)
 {
     __shared__ softmax_sum folds[WARPS];
@@ -93,7 +94,7 @@ __global__ void entropy(int vocab, int zeroed, size_t stride, T *logits, const i
         softmax_add<T, 1>(&own, at);
     }
     x_target = float_get(x[target]);
-    all      = block_fold<T>(own); /* its barrier: all have read the target before it is overwritten */
+    all      = block_fold<T>(own); /* after its barrier all threads have read the target, which is overwritten below */
     inverse  = grad_scale / all.sum;
     if (threadIdx.x == 0) {
         losses[blockIdx.x] = logf(all.sum) + (all.most - x_target);
@@ -109,7 +110,7 @@ __global__ void entropy(int vocab, int zeroed, size_t stride, T *logits, const i
 
         float_put(&x[last], exp_of<T>(float_get(x[last]) - all.most) * inverse - (last == target ? grad_scale : 0.0f));
     }
-    for (i -= THREADS * N; i >= 0; i -= THREADS * N) { /* from the last that this thread has read */
+    for (i -= THREADS * N; i >= 0; i -= THREADS * N) { /* beginning with the vector that this thread read last */
         vector_of<T, N>::load(x + i, at);
         for (int k = 0; k < N; k++) {
             at[k] = exp_of<T>(at[k] - all.most) * inverse - (i + k == target ? grad_scale : 0.0f);
@@ -118,7 +119,7 @@ __global__ void entropy(int vocab, int zeroed, size_t stride, T *logits, const i
     }
 }
 
-/* One block, in double: thread t every LOSS_THREADS-th row from t on, then the threads in their order. */
+/* One block sums in double: thread t takes every LOSS_THREADS-th row from t on, then the threads' sums are added in their order. */
 #define LOSS_THREADS 256
 
 __global__ void loss_finish(const float *losses, size_t rows, double *sum)

@@ -1,23 +1,24 @@
-/* See graphs.h. */
+/* Graphs of the passes of a model, captured when a pass comes for the second time. See graphs.h. */
 #include "graphs.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a pass: stages that gather parameters do so into a few rooms in turn. What comes with more is queued as ever. */
+/* How many variants of a pass are kept: stages that gather parameters use a few places in memory in turn. Further variants are
+ * queued without a graph. */
 #define MOST_VARIANTS 8
 
 typedef struct variant {
     struct variant *next;
     size_t          pass, key_bytes;
-    cudaGraphExec_t exec; /* NULL: it came once */
+    cudaGraphExec_t exec; /* NULL: the variant came only once so far */
     unsigned char   key[];
 } variant;
 
 struct graphs {
     cudaStream_t stream;
     variant     *first;
-    variant     *captured; /* what is being captured; NULL: nothing */
+    variant     *captured; /* the variant whose capture is under way; NULL: none */
     size_t       count;
     cudaError_t  error;
 };
@@ -56,7 +57,7 @@ static void failed(graphs *g, cudaError_t error)
     }
 }
 
-/* NULL with the number of others of the pass. */
+/* Finds a variant by its key. Returns NULL if there is none, and counts the other variants of the pass. */
 static variant *variant_find(graphs *g, size_t pass, const void *key, size_t key_bytes, size_t *others_out)
 {
     *others_out = 0;
@@ -72,7 +73,7 @@ static variant *variant_find(graphs *g, size_t pass, const void *key, size_t key
     return NULL;
 }
 
-/* Without memory it is not known the next time either: it is queued as ever. */
+/* Notes a variant. If memory is out, it is not noted, so the next time it is queued without a graph again. */
 static void variant_add(graphs *g, size_t pass, const void *key, size_t key_bytes)
 {
     variant *v = (variant *)calloc(1, sizeof(*v) + key_bytes);
@@ -108,7 +109,7 @@ int graphs_begin(graphs *g, size_t pass, const void *key, size_t key_bytes)
         }
         return 1;
     }
-    /* Other threads, the engine's among them, may do meanwhile what they like. */
+    /* The capture holds for this thread only: other threads, such as those of the engine, may call CUDA meanwhile. */
     error = cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess) {
         failed(g, error);
@@ -135,7 +136,7 @@ void graphs_end(graphs *g)
     }
     if (error == cudaSuccess) {
         g->count++;
-        error = cudaGraphLaunch(v->exec, g->stream); /* a capture runs nothing */
+        error = cudaGraphLaunch(v->exec, g->stream); /* a capture records the work and does not run it */
     }
     if (error != cudaSuccess) {
         failed(g, error);

@@ -1,5 +1,5 @@
-/* cuBLASLt behind lt.h. Its matrices are column-major: a row-major product d = a . b is its d' = b' . a', so
- * our b is its first operand and our n its rows. */
+/* cuBLASLt behind lt.h. Its matrices are column-major. A row-major product d = a . b is d' = b' . a' there, so our b is its first
+ * operand, and its rows are our n. */
 #include "lt.h"
 
 #include "models/room_cuda.h"
@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_PLANS 128 /* shapes of one model: about forty */
-/* Parameters begin at multiples of 64 elements, which is this many bytes of the 16-bit types. Kernels are
- * chosen for no more, so that the address of a parameter, which differs between stages, does not choose. */
+#define MOST_PLANS 128 /* a model has about forty shapes */
+/* Parameters begin at multiples of 64 elements, which are this many bytes in the 16-bit types. Kernels are chosen for no larger
+ * alignment, so that the choice does not depend on the address of a parameter, which differs between stages. */
 #define ALIGN_BYTES 128
 
 #define LT_FUNCTIONS(X)                                                                            \
@@ -42,17 +42,17 @@ typedef struct lt_functions {
 #undef LT_POINTER
 } lt_functions;
 
-/* What chooses a kernel. Compared as bytes: zeroed before it is filled. */
+/* What the choice of a kernel depends on. Keys are compared as bytes, so they are zeroed before they are filled. */
 typedef struct plan_key {
     size_t   m, n, k, a_stride, b_stride, d_stride;
-    int32_t  dtype, a_is_transposed, b_is_transposed, has_c, has_bias, gelu; /* gelu: 1 forward, 2 back */
+    int32_t  dtype, a_is_transposed, b_is_transposed, has_c, has_bias, gelu; /* gelu: 1 forward, 2 backward */
     int32_t  is_wide, has_sums;
     uint32_t align_a, align_b, align_c, align_d, align_bias, align_aux;
 } plan_key;
 
 typedef struct plan {
     plan_key               key;
-    int                    is_there; /* 0: no kernel for this */
+    int                    is_there; /* 0: there is no kernel for this key */
     cublasLtMatmulDesc_t   desc;
     cublasLtMatrixLayout_t a, b, d; /* ours; c has the layout of d */
     cublasLtMatmulAlgo_t   algo;
@@ -88,8 +88,8 @@ static int functions_find(lt *l, char *why, size_t why_bytes)
 #define TEXT_OF(x)  #x
 #define VALUE_OF(x) TEXT_OF(x)
 
-/* The library of the version that this was compiled for: first where the system looks, then where the
- * toolkit was when this was built. */
+/* Opens the library of the version that this file was compiled for: the one that the system finds, else the one where the toolkit
+ * was when this was built. */
 static void *library_open(void)
 {
     static const char *const names[] = {
@@ -192,7 +192,7 @@ void lt_destroy(lt *l)
     if (l->handle != NULL) {
         (void)l->f.cublasLtDestroy(l->handle);
     }
-    /* The library stays open: it keeps threads and memory of its own until the process ends. */
+    /* The library stays open, since it keeps threads and memory of its own until the process ends. */
     free(l);
 }
 
@@ -224,7 +224,7 @@ static uint32_t align_of(const void *data)
     return align;
 }
 
-/* The addresses inside a product's description: of bias or sums, and of gelu's operand. */
+/* The addresses in a product's description: of the bias or the sums, and below of gelu's operand. */
 static const void *bias_of(const lt_product *p)
 {
     return p->sums != NULL ? p->sums : p->bias;
@@ -271,7 +271,7 @@ static cublasLtEpilogue_t epilogue_of(const plan_key *key)
     if (key->gelu == 2) {
         return key->has_sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
     }
-    if (key->has_sums) { /* our a is the library's B */
+    if (key->has_sums) { /* our a is operand B of the library */
         return CUBLASLT_EPILOGUE_BGRADB;
     }
     return key->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -283,7 +283,7 @@ static cublasStatus_t desc_set(lt *l, cublasLtMatmulDesc_t desc, cublasLtMatmulD
     return l->f.cublasLtMatmulDescSetAttribute(desc, what, value, value_bytes);
 }
 
-/* A matrix of memory rows x columns is column-major columns x rows to the library. */
+/* For the library, a row-major matrix of rows x columns is a column-major one of columns x rows. */
 static cublasStatus_t layout_make(lt *l, cudaDataType_t type, size_t rows, size_t columns, size_t stride,
                                   cublasLtMatrixLayout_t *out)
 {
@@ -303,14 +303,14 @@ static cublasStatus_t addresses_set(lt *l, const plan *p, const void *bias, cons
     return status;
 }
 
-/* Set before each use of a plan. */
+/* Is called before each use of a plan. */
 static cublasStatus_t pointers_set(lt *l, const plan *p, const lt_product *product)
 {
     return addresses_set(l, p, bias_of(product), aux_of(product));
 }
 
-/* For the choice of a kernel, which follows the alignment of these addresses as well: stand-ins, aligned as the key says and
- * no further. They lie in the workspace, which begins at a multiple of 256 bytes; a choice reads nothing there. */
+/* Sets addresses for the choice of a kernel, which depends on their alignment too. They have the alignment of the key and no larger
+ * one. They are in the workspace, which begins at a multiple of 256 bytes; a choice reads nothing there. */
 static cublasStatus_t pointers_stand_in(lt *l, const plan *p, const lt_product *product)
 {
     const char *base = (const char *)l->workspace;
@@ -347,7 +347,7 @@ static cublasStatus_t desc_make(lt *l, plan *p, const lt_product *product)
 static cublasStatus_t preference_make(lt *l, const plan_key *key, cublasLtMatmulPreference_t *out)
 {
     size_t workspace = LT_WORKSPACE_BYTES;
-    /* Splits of k are summed in fp32, in the workspace, in one order. */
+    /* if k is split, the parts are summed in fp32, in the workspace, in a fixed order */
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     struct {
         cublasLtMatmulPreferenceAttributes_t what;
@@ -374,7 +374,7 @@ static cublasStatus_t preference_make(lt *l, const plan_key *key, cublasLtMatmul
 
 /* ------------------------------------------------------- by measurement -- */
 
-#define TIMED_RUNS 3 /* the fastest counts, behind one that is not timed */
+#define TIMED_RUNS 3 /* the fastest counts; one run before them is not timed */
 
 static cublasStatus_t plan_run(lt *l, const plan *p, const cublasLtMatmulAlgo_t *algo,
                                const lt_product *product, cudaStream_t stream)
@@ -386,7 +386,7 @@ static cublasStatus_t plan_run(lt *l, const plan *p, const cublasLtMatmulAlgo_t 
                                c, p->d, product->d, p->d, algo, l->workspace, LT_WORKSPACE_BYTES, stream);
 }
 
-/* What a choice holds for. Addresses are in it as far as their alignment has chosen among kernels. */
+/* Writes what a choice is valid for. Of the addresses it contains the alignment, on which the choice depends. */
 static void key_write(const lt *l, const plan_key *k, char *out, size_t out_bytes)
 {
     (void)snprintf(out, out_bytes,
@@ -415,7 +415,8 @@ static int hex_read(const char *text, cublasLtMatmulAlgo_t *out)
     return 0;
 }
 
-/* "microseconds TAB algo in hexadecimal": the library says that its bytes may be stored for the same version. */
+/* Keeps a choice as "MICROSECONDS us ALGORITHM", the algorithm in hexadecimal. The documentation of cuBLASLt says that its bytes
+ * may be stored and used with the same version. */
 static void choice_keep(lt *l, const char *key, const cublasLtMatmulAlgo_t *algo, float ms)
 {
     const unsigned char *bytes = (const unsigned char *)algo;
@@ -425,10 +426,10 @@ static void choice_keep(lt *l, const char *key, const cublasLtMatmulAlgo_t *algo
     for (size_t i = 0; i < sizeof(*algo); i++) {
         used += snprintf(value + used, sizeof(value) - (size_t)used, "%02x", bytes[i]);
     }
-    (void)tuned_add(l->tuning.file, key, value); /* a run that cannot write it goes on, and the next measures again */
+    (void)tuned_add(l->tuning.file, key, value); /* if the file cannot be written, the next run measures again */
 }
 
-/* 0: the file has one that the library takes. */
+/* Reads the choice from the file. Returns 0 if there is one that the library accepts. */
 static int choice_find(lt *l, plan *p, const char *key)
 {
     const char                     *value = tuned_find(l->tuning.file, key);
@@ -446,7 +447,7 @@ static int choice_find(lt *l, plan *p, const char *key)
     return 0;
 }
 
-/* Milliseconds of the fastest run; below 0: this kernel does not run. */
+/* Returns the milliseconds of the fastest run, below 0 if this kernel does not run. */
 static float algo_time(lt *l, const plan *p, const cublasLtMatmulAlgo_t *algo, const lt_product *product,
                        cudaEvent_t *events, cudaStream_t stream)
 {
@@ -469,7 +470,7 @@ static float algo_time(lt *l, const plan *p, const cublasLtMatmulAlgo_t *algo, c
     return least;
 }
 
-/* The fastest of them; what is measured writes d, which a product that adds to it needs as it was. */
+/* Returns the index of the fastest one. The measured products write d; if the product adds to d, its old values are restored. */
 static int fastest_find(lt *l, const plan *p, const lt_product *product,
                         const cublasLtMatmulHeuristicResult_t *found, int count, float *ms_out, cudaStream_t stream)
 {
@@ -507,11 +508,12 @@ static int fastest_find(lt *l, const plan *p, const lt_product *product,
             (void)cudaEventDestroy(events[i]);
         }
     }
-    (void)cudaGetLastError(); /* without memory for it nothing is measured, and the first is taken */
+    (void)cudaGetLastError(); /* if memory is out, nothing is measured and the first one is used */
     return best;
 }
 
-/* Of several: the one that the file has, else the fastest, which it has then. What cannot be measured keeps the first. */
+/* Chooses among several algorithms: the one in the file, else the fastest, which then goes to the file. If nothing can be measured,
+ * the first one stays. */
 static void algo_tune(lt *l, plan *p, const lt_product *product, const cublasLtMatmulHeuristicResult_t *found, int count,
                       cudaStream_t stream)
 {
@@ -528,7 +530,7 @@ static void algo_tune(lt *l, plan *p, const lt_product *product, const cublasLtM
     }
 }
 
-/* Those that can be used, in front; returns how many. */
+/* Moves the usable results to the front. Returns how many there are. */
 static int results_usable(cublasLtMatmulHeuristicResult_t *found, int count)
 {
     int usable = 0;
@@ -555,7 +557,7 @@ static cublasStatus_t algo_choose(lt *l, plan *p, const lt_product *product, cud
                                                      preference, wanted, found, &count);
     }
     if (status == CUBLAS_STATUS_SUCCESS && count > 0) {
-        status      = found[0].state; /* says why, where none can be used */
+        status      = found[0].state; /* says why, if none is usable */
         count       = results_usable(found, count);
         p->is_there = count > 0;
     }
@@ -592,13 +594,13 @@ static int is_fused(const plan_key *key)
     return key->has_bias || key->has_sums || key->gelu != 0;
 }
 
-/* gelu's operand has to have rows of a multiple of eight, and fp32 has no such kernels. */
+/* Rows of gelu's operand must have a multiple of eight elements, and there are no such kernels for fp32. */
 static int is_hopeless(const plan_key *key)
 {
     return key->gelu != 0 && (key->dtype == SHERD_F32 || key->d_stride % 8 != 0);
 }
 
-/* NULL: lt_why says what failed. */
+/* Returns the plan for a product, or NULL; then lt_why says what failed. */
 static plan *plan_get(lt *l, const lt_product *product, cudaStream_t stream)
 {
     plan_key       key = key_of(product);

@@ -1,10 +1,10 @@
 /* LayerNorm and RMSNorm of rows, forward and backward.
  *
- * A warp owns a row: it reads it two or three times, of which one goes to memory. In backward a block owns
- * NORM_CHUNK rows and sums their shares of the weight's gradient in shared memory, one sum a warp and
- * column; the blocks' sums are added by a second kernel in the order of the chunks. Cuts follow the shape,
- * so the result does not depend on the launch or the device. Relied on: rows begin at multiples of 16
- * bytes where N elements are read at once (the launchers look). */
+ * A warp owns a row. It reads the row two or three times, and only the first time from memory. In backward a block owns NORM_CHUNK
+ * rows and sums their shares of the weight's gradient in shared memory, with one sum for each warp and column. A second kernel adds
+ * the sums of the blocks in the order of the chunks. How the work is divided depends on the shape alone, so the result does not
+ * depend on the launch or the device. Where N elements are read at once, rows begin at multiples of 16 bytes, which the launchers
+ * check. */
 #include "kernels.h"
 
 #include "elements.cuh"
@@ -13,7 +13,8 @@
 #define NORM_WARPS     8  /* rows of a block in forward */
 #define LAYER_NORM_EPS 1e-5f
 #define RMS_NORM_EPS   1e-6f
-/* Shared bytes that the sums of a backward block may take: the most that needs no permission. */
+/* Bytes of shared memory that the sums of a backward block may take: what a launch may have on every device without asking for more
+ * (cudaFuncSetAttribute). */
 #define NORM_SHARED_BYTES ((size_t)48 << 10)
 
 #define FINISH_COLUMNS 32
@@ -46,7 +47,7 @@ __device__ __forceinline__ void row_stats(const T *x, int width, int lane, float
     *scale_out = 1.0f / sqrtf(warp_sum(sum) / (float)width + (IS_LAYER ? LAYER_NORM_EPS : RMS_NORM_EPS));
 }
 
-/* A warp a row. */
+/* Each warp computes one row. */
 template <typename T, int N, bool IS_LAYER>
 __global__ void norm_forward(size_t rows, int width, const T *x_all, const T *weight, const T *bias,
                              T *y_all)
@@ -72,7 +73,7 @@ __global__ void norm_forward(size_t rows, int width, const T *x_all, const T *we
     }
 }
 
-/* The sums of a block's warps, in their order, to its partials. */
+/* Adds the sums of the block's warps in order, and writes them to the partials of the block. */
 template <int N>
 __device__ __forceinline__ void block_sums_put(const float *shared, int width, int padded, int warps, int sets, float *to)
 {
@@ -162,8 +163,8 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
 
 /* ------------------------------------------------------ rows in registers -- */
 
-/* The same of rows that a warp holds, VECTORS of N elements a lane: memory is read once. Forward keeps mean and 1 / std of each
- * row, and backward takes them. What is summed in which order is as above, so the bits are the same. */
+/* The same for rows that a warp holds in registers, in VECTORS vectors of N elements per lane, so that memory is read once. Forward
+ * keeps the mean and 1 / std of each row for backward. The order of all sums is the same as above, so the bits are the same. */
 
 template <typename T, int N, int VECTORS, bool IS_LAYER>
 __global__ void norm_forward_held(size_t rows, int width, const T *x_all, const T *weight, const T *bias, T *y_all,
@@ -219,7 +220,7 @@ __global__ void norm_forward_held(size_t rows, int width, const T *x_all, const 
     }
 }
 
-/* One row of norm_backward_held: adds the row's share to the sums of this warp. */
+/* Computes one row of norm_backward_held, and adds the row's share to the sums of this warp. */
 template <typename T, int N, int VECTORS, bool IS_LAYER>
 __device__ __forceinline__ void row_back_held(int width, int padded, int lane, const T *x, const T *weight, const T *dy, T *dx,
                                               int is_added, float mean, float scale, float *own)
@@ -268,7 +269,7 @@ __device__ __forceinline__ void row_back_held(int width, int padded, int lane, c
     }
 }
 
-/* Blocks, warps and shared memory as norm_backward has them. */
+/* Blocks, warps and shared memory are those of norm_backward. */
 template <typename T, int N, int VECTORS, bool IS_LAYER>
 __global__ void norm_backward_held(size_t rows, int width, int padded, const T *x_all, const T *weight, const T *dy_all,
                                    T *dx_all, int is_added, const float *stats, float *partials)
@@ -292,8 +293,9 @@ __global__ void norm_backward_held(size_t rows, int width, int padded, const T *
     block_sums_put<N>((const float *)shared, width, padded, warps, sets, partials + (size_t)blockIdx.x * 2 * width);
 }
 
-/* FINISH_COLUMNS columns a block; thread row r sums every ROWS-th partial from r on, the first row adds the rows up. Blocks
- * of grid row 1 do the same for `second`, whose partials stand behind the columns. */
+/* Adds up partials; each block takes FINISH_COLUMNS columns. Row r of its threads sums every ROWS-th partial from r on, then the
+ * first row of threads adds the sums of the rows. Blocks of row 1 of the grid do the same for `second`, whose partials follow the
+ * columns. */
 template <typename T, int ROWS>
 __global__ void columns_finish(const float *partials, size_t stride, size_t count, size_t columns,
                                T *grad, T *second)
@@ -322,7 +324,7 @@ __global__ void columns_finish(const float *partials, size_t stride, size_t coun
 
 /* ------------------------------------------------------------ launchers -- */
 
-/* As many warps as have room for their sums: 8, 4, 2 or 1, by the width alone. */
+/* Returns how many warps have room for their sums: 8, 4, 2 or 1. It depends on the width alone. */
 static int backward_warps(size_t bytes_each)
 {
     int warps = 8;
@@ -386,7 +388,8 @@ template <typename T, int N, int VECTORS> static void held_kind_queue(const norm
     }
 }
 
-/* Whether a row fits the registers of a warp: by the width alone, so forward and backward agree. Then it is queued. */
+/* Queues the kernel for rows in registers, if a row fits there. Returns whether it does. It depends on the width alone, so forward
+ * and backward agree. */
 template <typename T, int N> static bool held_try(const norm_launch *a, cudaStream_t stream)
 {
     size_t vectors = (a->width + 32 * N - 1) / (32 * N);
@@ -430,7 +433,7 @@ static void rows_queue(const norm_launch *a, cudaStream_t stream)
     });
 }
 
-/* Weight and bias in one launch. */
+/* Finishes the gradients of weight and bias in one launch. */
 static void both_finish(const norm_launch *a, size_t stride, size_t chunks, cudaStream_t stream)
 {
     by_type(a->dtype, [&](auto one) {

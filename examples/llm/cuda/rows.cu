@@ -1,8 +1,8 @@
-/* What is computed element by element, and sums of columns.
+/* Operations element by element, and sums of columns.
  *
- * A thread owns one vector of sixteen bytes (one element where the count is no multiple of it). Sums of columns
- * go in two steps as those of norms do: a block owns SUM_ROWS rows of 32 vectors, each warp every
- * SUM_WARPS-th row; columns_finish adds the blocks in their order. */
+ * A thread owns one vector of sixteen bytes, or one element if the count is not a whole number of vectors. Sums of columns take two
+ * steps, as those of norms do: a block owns SUM_ROWS rows of 32 vectors, and each warp sums every SUM_WARPS-th row; columns_finish
+ * then adds the sums of the blocks in order. */
 #include "kernels.h"
 
 #include "elements.cuh"
@@ -40,7 +40,7 @@ struct add_forward {
     }
 };
 
-/* in: x, d; out: d. */
+/* Inputs: x, d. Output: d. */
 struct gelu_backward {
     static const int inputs = 2, outputs = 1;
     __device__ __forceinline__ void operator()(const float *in, float *out) const
@@ -52,7 +52,7 @@ struct gelu_backward {
     }
 };
 
-/* in: gate, up (Shazeer 2020). */
+/* Inputs: gate, up (Shazeer 2020). */
 struct swiglu_forward {
     static const int inputs = 2, outputs = 1;
     __device__ __forceinline__ void operator()(const float *in, float *out) const
@@ -61,7 +61,7 @@ struct swiglu_forward {
     }
 };
 
-/* in: gate, up, d; out: d of up, d of gate. */
+/* Inputs: gate, up, d. Outputs: the gradient of up, the gradient of gate. */
 struct swiglu_backward {
     static const int inputs = 3, outputs = 2;
     __device__ __forceinline__ void operator()(const float *in, float *out) const
@@ -75,7 +75,7 @@ struct swiglu_backward {
 
 /* ------------------------------------------------------------- kernels -- */
 
-/* Outputs may be inputs: a thread reads its vector of all before it writes. */
+/* An output may be the same array as an input, since a thread reads its vector of every input before it writes. */
 template <typename T> struct elementwise_args {
     size_t   elems;
     const T *in[3];
@@ -111,7 +111,7 @@ __global__ void elementwise(elementwise_args<T> a)
     }
 }
 
-/* A row of blocks a row; columns a multiple of N. */
+/* Each row of blocks of the grid computes one row. The number of columns is a multiple of N. */
 template <typename T, int N>
 __global__ void bias_add(size_t rows, int columns, const T *bias, T *y)
 {
@@ -154,7 +154,7 @@ __global__ void column_sums(const T *dy, size_t rows, int columns, float *partia
         }
     }
     for (int k = 0; k < N; k++) {
-        sums[warp][k * 32 + lane] = sum[k]; /* no two lanes in a bank */
+        sums[warp][k * 32 + lane] = sum[k]; /* all lanes use different banks */
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < 32 * N; i += THREADS) {
@@ -170,7 +170,7 @@ __global__ void column_sums(const T *dy, size_t rows, int columns, float *partia
     }
 }
 
-/* A thread rotates N pairs (x[i], x[i + width / 2]) (Su et al. 2021, half-split). */
+/* Each thread rotates N pairs (x[i], x[i + width / 2]) (Su et al. 2021, with the halves apart). */
 template <typename T, int N>
 __global__ void rotate(size_t rows, size_t length, int heads, int width, T *x, const float *cosines,
                        const float *sines, float direction)
@@ -207,8 +207,8 @@ template <typename T> __global__ void widen(const T *src, float *dst, size_t ele
     }
 }
 
-/* A vector of y a thread: four bytes are read and two read and written an element. What is left behind the last whole one is
- * the next thread's. x is a sum that began with 0, as columns_finish has it: -0 becomes 0. */
+/* Each thread adds to one vector of y. Per element, four bytes of x are read, and two of y are read and written. The thread after
+ * the last whole vector takes the rest. -0 in x counts as 0, as in columns_finish, whose sums begin with 0. */
 template <typename T> __global__ void add_wide(size_t elems, const float *x, T *y)
 {
     constexpr int N = wide_of<T>::elems;

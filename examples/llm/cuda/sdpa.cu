@@ -1,6 +1,6 @@
-/* cuDNN behind sdpa.h. A graph of operations is described to it, tensor by tensor, and it finds a kernel that computes the whole:
- * scores, scale, mask, softmax and products of forward; of backward the same recomputed, with gradients. The graphs are those of
- * the paper (Dao et al. 2022), in the order in which cuDNN's engines look for them. */
+/* cuDNN behind sdpa.h. A graph of operations is described to it, tensor by tensor, and it finds a kernel that computes the whole
+ * graph: in forward the scores, scale, mask, softmax and products; in backward the same recomputed, with the gradients. The graphs
+ * are those of the paper (Dao et al. 2022), in the order that cuDNN's engines expect. */
 #include "sdpa.h"
 
 #include <cudnn_backend.h>
@@ -16,7 +16,7 @@
 #define MOST_DESCRIPTORS 128
 #define MOST_OPERATIONS  32
 #define MOST_CONFIGS     16
-/* A plan that wants more beside its tensors is not taken. */
+/* A plan that needs more workspace than this is not used. */
 #define MOST_WORKSPACE ((int64_t)2 << 30)
 
 #define DNN_FUNCTIONS(X)                                                                           \
@@ -40,17 +40,17 @@ typedef struct dnn_functions {
 
 typedef cudnnBackendDescriptor_t descriptor;
 
-/* A graph on its way, and what it was found to be computed by. */
+/* A graph while it is built, and the plan that was found for it. */
 typedef struct graph {
     const dnn_functions *f;
-    cudnnStatus_t        status; /* the first failure; nothing is done behind it */
+    cudnnStatus_t        status; /* of the first failure; nothing is done after it */
     const char          *at;     /* what failed */
     descriptor           made[MOST_DESCRIPTORS];
     size_t               num_made;
     descriptor           operations[MOST_OPERATIONS];
     size_t               num_operations;
     int64_t              next_virtual;
-    descriptor           device; /* NULL: the handle's */
+    descriptor           device; /* NULL: the device of the handle */
     descriptor           plan;
     int64_t              workspace_bytes;
     int                  is_deterministic;
@@ -61,12 +61,12 @@ struct sdpa {
     cudnnHandle_t handle;
     sdpa_shape    shape;
     graph         forward, backward;
-    int           has_accumulator; /* backward adds to dq in fp32, in `accumulator` */
+    int           has_accumulator; /* backward sums dq in fp32, in `accumulator` */
     void         *workspace, *accumulator;
     size_t        accumulator_bytes;
 };
 
-/* Numbers of the tensors that have memory; virtual ones follow. */
+/* Numbers of the tensors that are in memory. Virtual tensors have the numbers from ID_VIRTUAL on. */
 typedef enum tensor_id {
     ID_Q = 1, ID_K, ID_V, ID_OUT, ID_STATS, ID_DOUT, ID_DQ, ID_DK, ID_DV, ID_DELTAS, ID_ACCUMULATOR,
     ID_SCALE, ID_MASKED, ID_ONE, ID_VIRTUAL = 100,
@@ -114,7 +114,7 @@ static int functions_find(dnn_functions *f, char *why, size_t why_bytes)
     }
     DNN_FUNCTIONS(DNN_SYMBOL)
 #undef DNN_SYMBOL
-    return 0; /* the library stays open, as cuBLASLt's does */
+    return 0; /* the library stays open, as cuBLASLt does */
 }
 
 /* --------------------------------------------------------- descriptors -- */
@@ -202,7 +202,7 @@ static tensor4 virtual_make(graph *g, cudnnDataType_t type, const int64_t *dims,
     return tensor_make(g, g->next_virtual++, TENSOR_VIRTUAL, type, dims, strides);
 }
 
-/* A number of the host. */
+/* A number in host memory. */
 static tensor4 value_make(graph *g, tensor_id id)
 {
     static const int64_t ones[4] = {1, 1, 1, 1};
@@ -220,7 +220,7 @@ static cudnnDataType_t type_of(sherd_dtype dtype)
     return dtype == SHERD_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
 }
 
-/* Of q and what has its strides; kv: of k and v. */
+/* A tensor with the strides of q, or with those of k and v if is_kv. */
 static tensor4 rows_tensor(graph *g, const sdpa_shape *s, tensor_id id, int is_kv)
 {
     int64_t stride     = (int64_t)(is_kv ? s->kv_stride : s->q_stride), width = (int64_t)s->width;
@@ -230,7 +230,7 @@ static tensor4 rows_tensor(graph *g, const sdpa_shape *s, tensor_id id, int is_k
     return tensor_make(g, id, TENSOR_MEMORY, type_of(s->dtype), dims, strides);
 }
 
-/* Of k or v with rows as columns. */
+/* k or v, transposed. */
 static tensor4 columns_tensor(graph *g, const sdpa_shape *s, tensor_id id)
 {
     int64_t stride     = (int64_t)s->kv_stride, width = (int64_t)s->width;
@@ -249,7 +249,7 @@ static tensor4 out_tensor(graph *g, const sdpa_shape *s, tensor_id id)
     return tensor_make(g, id, TENSOR_MEMORY, type_of(s->dtype), dims, strides);
 }
 
-/* A number for each query: [batch, heads, length, 1]. */
+/* One number per query: [batch, heads, length, 1]. */
 static tensor4 query_tensor(graph *g, const sdpa_shape *s, int64_t id, tensor_kind kind)
 {
     int64_t heads = (int64_t)s->heads, length = (int64_t)s->length;
@@ -258,7 +258,7 @@ static tensor4 query_tensor(graph *g, const sdpa_shape *s, int64_t id, tensor_ki
     return tensor_make(g, id, kind, CUDNN_DATA_FLOAT, dims, strides);
 }
 
-/* A number for each pair of query and key, which exists in a kernel's tiles alone. */
+/* One number per pair of query and key. It exists only in the tiles of a kernel. */
 static tensor4 pair_tensor(graph *g, const sdpa_shape *s)
 {
     int64_t heads = (int64_t)s->heads, length = (int64_t)s->length;
@@ -283,10 +283,10 @@ static void operation_add(graph *g, descriptor operation, const char *what)
 
 typedef struct pointwise_args {
     cudnnPointwiseMode_t mode;
-    const tensor4       *x, *b, *mask; /* b and mask NULL: the mode takes none */
+    const tensor4       *x, *b, *mask; /* b and mask are NULL if the mode takes none */
     const tensor4       *y;
     cudnnDataType_t      type; /* of the calculation */
-    int64_t              axis; /* of an index; below 0: none */
+    int64_t              axis; /* of an index; below 0: the mode has none */
 } pointwise_args;
 
 static void pointwise(graph *g, const pointwise_args *a)
@@ -357,7 +357,7 @@ static void multiply(graph *g, const tensor4 *a, const tensor4 *b, const tensor4
     operation_add(g, operation, "a product");
 }
 
-/* The same elements with the last two dimensions exchanged, in `type`. */
+/* Returns x with the last two dimensions exchanged, in `type`. */
 static tensor4 transposed(graph *g, const tensor4 *x, cudnnDataType_t type)
 {
     descriptor operation  = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
@@ -371,7 +371,7 @@ static tensor4 transposed(graph *g, const tensor4 *x, cudnnDataType_t type)
     return y;
 }
 
-/* Minus infinity where the key is behind the query. */
+/* Returns the scores, with the masked number (ID_MASKED) where the key comes after the query. */
 static tensor4 causal(graph *g, const tensor4 *scores)
 {
     tensor4 row = like(g, scores, CUDNN_DATA_INT32), column = like(g, scores, CUDNN_DATA_INT32);
@@ -415,7 +415,8 @@ static void forward_describe(graph *g, const sdpa_shape *s)
     multiply(g, &p, &v, &out);
 }
 
-/* dq by a product of its own (same bits again, where the engine keeps them), or added to in fp32 by whichever block comes. */
+/* Describes dq: as a product of its own, which an engine can compute with the same bits every time; or as a sum in fp32, to which
+ * blocks add in any order. */
 static void query_gradient(graph *g, const sdpa_shape *s, const tensor4 *dscores, const tensor4 *k, int has_accumulator)
 {
     tensor4 rows = transposed(g, k, type_of(s->dtype)), dq = rows_tensor(g, s, ID_DQ, 0);
@@ -432,7 +433,7 @@ static void query_gradient(graph *g, const sdpa_shape *s, const tensor4 *dscores
     }
 }
 
-/* Of k or v, from scores that are transposed; heads that share one are added up. */
+/* Describes the gradient of k or v, from transposed scores. Heads that share a k and v are added. */
 static void key_gradient(graph *g, const sdpa_shape *s, const tensor4 *scores, const tensor4 *rows, tensor_id id)
 {
     tensor4 gradient = rows_tensor(g, s, id, 1);
@@ -450,7 +451,7 @@ static void key_gradient(graph *g, const sdpa_shape *s, const tensor4 *scores, c
     }
 }
 
-/* deltas = sums of dout * out. */
+/* Describes the deltas: for each query the sum of dout * out. */
 static tensor4 deltas_describe(graph *g, const sdpa_shape *s, const tensor4 *out, const tensor4 *dout)
 {
     tensor4 product = like(g, dout, CUDNN_DATA_FLOAT), one = value_make(g, ID_ONE);
@@ -501,7 +502,7 @@ static descriptor graph_finish(graph *g, cudnnHandle_t handle)
     return whole;
 }
 
-/* What cuDNN would run it by, best first. Returns how many. */
+/* Finds the configurations that cuDNN proposes, the best first. Returns how many there are. */
 static int64_t configs_find(graph *g, descriptor whole, descriptor *configs)
 {
     descriptor         heuristic = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -524,11 +525,11 @@ static int64_t configs_find(graph *g, descriptor whole, descriptor *configs)
     if (g->status != CUDNN_STATUS_SUCCESS) {
         return 0;
     }
-    return count < MOST_CONFIGS ? count : MOST_CONFIGS; /* it counts what it has, not what it gave */
+    return count < MOST_CONFIGS ? count : MOST_CONFIGS; /* cuDNN counts all that it has, not only those that it returned */
 }
 
-/* From 10.0 on what repeats is a question of an engine's settings too (cudnn-frontend sets them one by one), which nobody has
- * tried here. */
+/* On devices from 10.0 on, whether bits repeat depends on an engine's settings too (cudnn-frontend sets each of them). This has not
+ * been tried here. */
 static int engines_say_what_repeats(void)
 {
     int device = 0, major = 0;
@@ -537,7 +538,8 @@ static int engines_say_what_repeats(void)
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess || major < 10;
 }
 
-/* Whether its engine says that results come in the order of chance. What cannot be asked counts as that. */
+/* Returns whether the engine gives the same bits every time, by its own notes. An engine that cannot be asked counts as one that
+ * does not. */
 static int config_is_deterministic(graph *g, descriptor config)
 {
     descriptor               engine = NULL;
@@ -566,7 +568,7 @@ static int config_is_deterministic(graph *g, descriptor config)
     return 1;
 }
 
-/* 0: this one can run. */
+/* Makes a plan of a configuration. Returns 0 if it can run. */
 static int plan_try(graph *g, cudnnHandle_t handle, descriptor config)
 {
     descriptor plan  = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -585,8 +587,8 @@ static int plan_try(graph *g, cudnnHandle_t handle, descriptor config)
     return 0;
 }
 
-/* The first that gives the same bits again, else the first. Of a device that is only described, what cuDNN would try is all that
- * can be known: a plan wants the device's driver. */
+/* Chooses the first configuration that gives the same bits every time, else the first one (unless must_repeat). For a device that
+ * is only described, no plan is made, since that needs the driver of the device. */
 static void plan_find(graph *g, cudnnHandle_t handle, int must_repeat)
 {
     descriptor configs[MOST_CONFIGS];
@@ -619,7 +621,7 @@ static void graph_begin(graph *g, const dnn_functions *f, const char *device_jso
     }
 }
 
-/* Backward adds to dq in one order where cuDNN has an engine for that, else as blocks come. */
+/* Chooses a backward that sums dq in one order, if cuDNN has an engine for that, else one that adds in any order. */
 static void backward_find(sdpa *s, const char *device_json)
 {
     for (int has_accumulator = 0; has_accumulator < 2; has_accumulator++) {
@@ -668,7 +670,7 @@ const char *sdpa_fault_of(size_t version, const sdpa_shape *shape)
     if (version == 91000 || version == 91001) {
         return "attention of 9.10.0 and 9.10.1 has known faults";
     }
-    /* Without padding masks, which the frontend would add, and which cost others time. */
+    /* cudnn-frontend avoids this with padding masks, which cost time. */
     if (version <= 91500 && shape->length % 128 != 0) {
         return "up to 9.15.0 its backward may read past the keys where the length is no multiple of 128";
     }
@@ -684,7 +686,7 @@ static sdpa *handle_make(const sdpa_shape *shape, char *why, size_t why_bytes)
         (void)snprintf(why, why_bytes, "out of memory");
         return NULL;
     }
-    memcpy(&s->shape, shape, sizeof(*shape)); /* with what is between its fields */
+    memcpy(&s->shape, shape, sizeof(*shape)); /* shapes are compared as bytes, padding included */
     if (shape->dtype == SHERD_F32) {
         (void)snprintf(why, why_bytes, "cuDNN has no attention in fp32");
         free(s);
@@ -811,7 +813,7 @@ static void pack_add(pack *p, tensor_id id, const void *data)
 
 static int graph_run(sdpa *s, const graph *planned, const pack *p, cudaStream_t stream, char *why, size_t why_bytes)
 {
-    graph      run; /* what this call makes */
+    graph      run; /* owns the descriptors of this call */
     descriptor variant;
 
     graph_begin(&run, &s->f, NULL);
@@ -831,14 +833,14 @@ static int graph_run(sdpa *s, const graph *planned, const pack *p, cudaStream_t 
     return 0;
 }
 
-/* Numbers that the host gives; they are read when the call is queued. */
+/* Numbers in host memory. cuDNN reads them when the call is queued. */
 typedef struct numbers {
     float scale, masked, one;
 } numbers;
 
 static numbers numbers_of(const sdpa *s)
 {
-    /* Before 9.10 a row's largest score may not be an infinity (cudnn-frontend gives those the lowest number too). */
+    /* Before 9.10 the largest score of a row must not be infinite (cudnn-frontend uses the lowest number for them too). */
     float   masked = s->f.cudnnGetVersion() < 91000 ? -FLT_MAX : -INFINITY;
     numbers n      = {1.0f / sqrtf((float)s->shape.width), masked, 1.0f};
 

@@ -1,4 +1,4 @@
-/* A build without cuDNN's header. */
+/* sdpa.h in a build without the header of cuDNN: there is no such attention. */
 #include "sdpa.h"
 
 #include <stdio.h>
@@ -35,7 +35,7 @@ int sdpa_is_of(const sdpa *, const sdpa_shape *)
     return 0;
 }
 
-/* Never called: there is none. */
+/* Is never called, since create always fails. */
 sdpa_info sdpa_describe(const sdpa *)
 {
     sdpa_info info;
