@@ -126,8 +126,9 @@ SHERDI_FN uint64_t sherdi_mix_element(uint64_t index, float value)
 
 /* A sum of squares that does not depend on the order. Inside a chunk of 64 elements of one parameter, a fixed tree adds in
  * double, where squares of fp32 are exact. Over chunks the sum is exact: a chunk's sum is cut into 32-bit digits, and each digit
- * is added to a 64-bit bin. Range: every sum of squares of fp32 numbers, from 2^-298 to 2^287, for up to 2^32 chunks (2^38
- * elements) between two normalisations. Chunks with Inf or NaN are counted apart. */
+ * is added to a 64-bit bin. The digits reach from 2^-352 to 2^288; a chunk's sum of squares of fp32 numbers is 0 or between
+ * 2^-298 and 2^262. A bin has room for 2^32 chunks (2^38 elements) between two normalisations. Chunks with Inf or NaN are counted
+ * apart. */
 #define SHERDI_NORM_BINS         20
 #define SHERDI_NORM_LOW_EXPONENT (-352) /* bin 0 holds multiples of 2^this */
 
