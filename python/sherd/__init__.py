@@ -1,6 +1,6 @@
-"""sherd: a ZeRO engine in C, from Python.
+"""sherd: a ZeRO engine in C, for Python.
 
-World, Config and Engine are the library's objects (sherd.h documents each call); sherd.torch trains PyTorch modules with
+World, Config and Engine are the objects of the library, whose calls sherd.h documents. sherd.torch trains PyTorch modules with
 them.
 """
 from __future__ import annotations
@@ -20,5 +20,5 @@ __all__ = ["AgainError", "BACKWARD", "Checkpoint", "Config", "DeviceError", "EVA
 
 
 def version() -> str:
-    """The version of libsherd and, in a build of a checkout, its commit."""
+    """Returns the version of libsherd and, if it was built in a checkout, the commit."""
     return library().version().decode()

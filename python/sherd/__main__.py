@@ -11,7 +11,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def _candidates() -> Iterator[Path]:
-    """Where the command may be: a wheel has it among its scripts, a tree in its build folder."""
+    """Yields where the command may be: a wheel has it among its scripts, a tree in its build folder."""
     try:
         installed = importlib.metadata.distribution("sherd")
     except importlib.metadata.PackageNotFoundError:
@@ -24,7 +24,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def find_command() -> Path:
-    """The path of the command. FileNotFoundError with the places where it was looked for."""
+    """Returns the path of the command. FileNotFoundError lists the places where it was looked for."""
     places = [path.resolve() for path in _candidates()]
     for path in places:
         if path.is_file():
@@ -34,7 +34,7 @@ def find_command() -> Path:
 
 
 def main() -> None:
-    """Becomes the command, with this process's arguments."""
+    """Replaces this process by the command, with the same arguments."""
     try:
         command = find_command()
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Functions of Python that the engine calls, and text that it writes in pieces."""
+"""Python functions that the engine calls, and text that the engine writes in pieces."""
 from __future__ import annotations
 
 import ctypes
@@ -8,7 +8,7 @@ from sherd._library import library
 
 
 class Calls:
-    """Runs a call of the engine that calls back. What Python raises inside comes out of the call as it is.
+    """For a call of the engine that calls Python functions. An exception that these raise is raised again after the call.
 
     with Calls() as calls:
         lib.some_call(..., calls.make("sherd_write_fn", function), None)
@@ -19,7 +19,7 @@ class Calls:
         self._kept: list[Any] = []
 
     def make(self, name: str, function: Callable[..., None] | None) -> Any:
-        """`function` (without the context) as a callback; None becomes NULL."""
+        """Returns a callback that calls `function` without its context argument. None becomes NULL."""
         kind = library().types.callbacks[name]
         if function is None:
             return kind()
@@ -46,7 +46,7 @@ class Calls:
 
 
 def written(call: Callable[[Any], None]) -> str:
-    """The text that `call` writes when it is given a sherd_write_fn."""
+    """Returns the text that `call` writes to the sherd_write_fn that it is given."""
     pieces: list[bytes] = []
     with Calls() as calls:
         call(calls.make("sherd_write_fn", lambda text, length: pieces.append(ctypes.string_at(text, length))))

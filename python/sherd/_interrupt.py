@@ -1,8 +1,8 @@
 """Ctrl-C while the library waits for other ranks.
 
-Python runs its handlers between steps of the interpreter, and a call of the library is one step, however long it waits. So
-while the main thread is in a call that may wait, signals wake a thread of ours (signal.set_wakeup_fd), which gives up for
-all ranks when the wait goes on: the call then ends, and Python raises KeyboardInterrupt.
+Python runs signal handlers between steps of the interpreter, and a call of the library is one step, however long it waits. So
+while the main thread is in a call that may wait, signals wake a thread of this module (signal.set_wakeup_fd). If the wait
+continues, that thread aborts the world for all ranks. The call then ends, and Python raises KeyboardInterrupt.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRACE_S = 1.0  # a call that ends by itself meanwhile leaves the world whole
 
 
 class Interrupts:
-    """Of one opened library. `abort(world, why)` gives up for all ranks of a world, by handle; it never blocks."""
+    """The interrupts of one opened library. `abort(world, why)` ends a world for all its ranks, by handle; it never blocks."""
 
     def __init__(self, abort: Callable[[int, bytes], None], grace_s: float = GRACE_S) -> None:
         self._abort = abort
@@ -30,11 +30,11 @@ class Interrupts:
         os.register_at_fork(after_in_child=self._forget_parent)
 
     def add(self, handle: int, world: int) -> None:
-        """From now on the calls of `handle`, a world or an engine, may wait for the ranks of `world`."""
+        """From now on, calls of `handle`, a world or an engine, may wait for the ranks of `world`."""
         self._worlds[handle] = world
 
     def share(self, handle: int, world: int) -> None:
-        """The same where `world` has several ranks that can be waited for, which is known by its own `add`."""
+        """Does the same for `handle` if `world` has several ranks that can be waited for, which its own `add` has told."""
         if world in self._worlds:
             self._worlds[handle] = world
 
@@ -47,7 +47,7 @@ class Interrupts:
         return self._waits_for is not None
 
     def guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A call whose first argument is a world or an engine, and which may wait."""
+        """Makes a call whose first argument is a world or an engine, and which may wait."""
         def call(handle: Any, *arguments: Any) -> Any:
             world = self._worlds.get(handle)
             if world is None or self._waits_for is not None or not _is_main_thread():
@@ -93,7 +93,7 @@ class Interrupts:
             self._give_up(call)
 
     def _read(self, reader: int, writer: int, timeout_s: float | None) -> bytes:
-        """The numbers of the signals that came, passed on to whoever waited for them before."""
+        """Reads the numbers of the signals that came, and passes them on to whoever waited for them before."""
         poll = select.poll()
         poll.register(reader, select.POLLIN)
         if not poll.poll(None if timeout_s is None else timeout_s * 1000):
@@ -107,13 +107,13 @@ class Interrupts:
         return signals
 
     def _give_up(self, call: int) -> None:
-        """If the main thread is in that call still."""
+        """Aborts the world if the main thread is still in that call."""
         with self._lock:
             if self._calls == call and self._waits_for is not None:
                 self._abort(self._waits_for, b"interrupted by SIGINT (Ctrl-C)")
 
     def _forget_parent(self) -> None:
-        """A forked child has neither the thread nor anybody to wait for; worlds that it makes are its own."""
+        """In a forked child: there is no thread and no rank to wait for. Worlds that the child makes are its own."""
         if self._waits_for is not None:
             signal.set_wakeup_fd(-1)
         self._lock, self._pipe, self._before, self._waits_for = threading.Lock(), None, -1, None
@@ -125,8 +125,10 @@ def _is_main_thread() -> bool:
 
 
 def in_reach(meeting: Callable[[], int], drop: Callable[[int], None]) -> int:
-    """Runs `meeting`, which waits for ranks before there is a world to give up, so that Ctrl-C ends the wait: on a thread of
-    its own, which goes on until its time limit. What it makes then, `drop` gets."""
+    """Runs `meeting`, which waits for ranks while there is no world to abort yet, so that Ctrl-C ends the wait.
+
+    It runs on a thread of its own, which continues until its time limit. What it makes after Ctrl-C is given to `drop`.
+    """
     if not _is_main_thread() or "OMPI_COMM_WORLD_SIZE" in os.environ:  # MPI's own calls belong to one thread
         return meeting()
     made: list[int] = []

@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def _candidates() -> Iterator[Path]:
-    """Where libsherd may be: SHERD_LIBRARY says it; a wheel has it beside this file; a tree in its build folder."""
+    """Yields where libsherd may be: SHERD_LIBRARY names it; a wheel has it beside this file; a tree in its build folder."""
     named = os.environ.get("SHERD_LIBRARY")
     if named:
         yield Path(named)
@@ -26,7 +26,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def find_library() -> Path:
-    """The path of libsherd. FileNotFoundError with the places where it was looked for."""
+    """Returns the path of libsherd. FileNotFoundError lists the places where it was looked for."""
     for path in _candidates():
         if path.is_file():
             return path.resolve()
@@ -36,7 +36,7 @@ def find_library() -> Path:
 
 
 def find_list(library: Path) -> Path:
-    """api.json, beside the library or where `meson install` puts it."""
+    """Returns the path of api.json, which is beside the library or where `meson install` puts it."""
     places = [library.parent / "api.json", HERE / "api.json",
               *(parent / "share" / "sherd" / "api.json" for parent in library.parents)]
     for path in places:
@@ -53,7 +53,7 @@ _WAITING = ("sherd_world *", "sherd_engine *")
 class Library:
     """An opened libsherd. Its functions are attributes without the prefix: `lib.world_self(...)`.
 
-    A function that returns a status raises the exception of that status with the engine's sentence, and gives None.
+    A function that returns a status returns None, and raises the exception of that status with the engine's message.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,11 +94,11 @@ class Library:
             raise self.error(status)
 
     def error(self, status: int) -> SherdError:
-        """The exception of a status with the sentence of this thread's last failure."""
+        """Returns the exception of a status, with the message of this thread's last failure."""
         return BY_STATUS.get(self._names.get(status, ""), SherdError)(self.last_error().decode(errors="replace"))
 
     def new(self, struct: str, **values: Any) -> Any:
-        """A struct of the interface with its defaults, and `values` over them. Text may be str or None."""
+        """Returns a struct of the interface with its defaults, and with `values` set. Text may be str or None."""
         made = self.types.structs["sherd_" + struct]()
         getattr(self, struct + "_init")(ctypes.byref(made))
         for name, value in values.items():
@@ -108,7 +108,7 @@ class Library:
         return made
 
     def callback(self, name: str, function: Callable[..., Any]) -> Any:
-        """`function` as something that C calls; to be kept alive as long as it may."""
+        """Returns `function` as a callback for C. The caller keeps it alive as long as C may call it."""
         return self.types.callbacks[name](function)
 
     def has(self, function: str) -> bool:
@@ -120,7 +120,7 @@ def encoded(value: Any) -> Any:
 
 
 def fields_of(struct: Any) -> dict[str, Any]:
-    """The values of a struct by name, with text decoded, without its size."""
+    """Returns the values of a struct by name, with text decoded, without its size."""
     result = {}
     for name, *_ in struct._fields_:
         value = getattr(struct, name)
@@ -131,5 +131,5 @@ def fields_of(struct: Any) -> dict[str, Any]:
 
 @functools.cache
 def library() -> Library:
-    """The libsherd of this process, opened once."""
+    """Returns the libsherd of this process, which is opened once."""
     return Library(find_library())

@@ -1,6 +1,6 @@
-"""Types of ctypes for what the list of the interface (api.json) names.
+"""Types of ctypes for the names in the list of the interface (api.json).
 
-Pure: nothing is opened here, so that a test can hold the layouts against the compiler.
+Nothing is opened here, so that a test can compare the layouts with those of the compiler.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCALARS: dict[str, Any] = {
 
 
 class Types:
-    """What a list of the interface becomes: `structs` and `callbacks` by name, and `of` for any other type."""
+    """The types of a list of the interface: `structs` and `callbacks` by name, and `of` for any other type."""
 
     def __init__(self, api: dict[str, Any]) -> None:
         self.structs = {name: type(name, (ctypes.Structure,), {}) for name in api["structs"]}
@@ -25,7 +25,7 @@ class Types:
             self.structs[name]._fields_ = [(field["name"], self._field(field)) for field in entry["fields"]]
 
     def of(self, text: str) -> Any:
-        """The type of ctypes for a type as the headers write it; None for void. Text is bytes or None."""
+        """Returns the type of ctypes for a type as the headers write it; None for void. Text is bytes or None."""
         words = text.replace("const", " ").replace("*", " * ").split()
         base, stars = words[0], len(words) - 1
         base = self._api["aliases"].get(base, base)
@@ -53,7 +53,7 @@ class Types:
         return ctypes.CFUNCTYPE(self.of(entry["returns"]), *(self._argument(a["type"]) for a in entry["args"]))
 
     def _argument(self, text: str) -> Any:
-        """Text that a callback receives need not end with a NUL: it comes as an address."""
+        """Text that a callback receives need not end with a NUL, so it comes as an address."""
         return ctypes.c_void_p if text == "const char *" else self.of(text)
 
     def _field(self, field: dict[str, Any]) -> Any:

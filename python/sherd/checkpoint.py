@@ -1,6 +1,6 @@
-"""Checkpoints that are read without an engine: what a manifest says, and the trainer's own bytes.
+"""Reads checkpoints without an engine: what the manifest says, and the trainer's own bytes.
 
-docs/checkpoint-format.md describes the files, docs/checkpoints.md how an engine saves and loads them.
+docs/checkpoint-format.md describes the files, and docs/checkpoints.md how an engine saves and loads them.
 """
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ LENGTH_BYTES = 8  # of the header's length, with which a safetensors file begins
 class Checkpoint:
     """The checkpoint FOLDER/TAG; without a tag, the one that FOLDER/latest names. Local.
 
-    `manifest` is what `sherd checkpoint inspect --json` prints. InputOutputError: there is none; InvalidError: it is damaged.
+    `manifest` is what `sherd checkpoint inspect --json` prints, `tag` its name, and `path` its folder. InputOutputError: there is
+    no such checkpoint. InvalidError: it is damaged.
     """
 
     def __init__(self, folder: str | os.PathLike[str], tag: str | None = None) -> None:
@@ -33,9 +34,9 @@ class Checkpoint:
         self.path = os.path.join(os.fspath(folder), self.tag)
 
     def blob(self, key: str) -> bytes | None:
-        """The bytes that all ranks kept under `key` (Engine.set_blob); None where there are none.
+        """Returns the bytes that rank 0 saved for all ranks under `key` (Engine.set_blob), or None if there are none. Local.
 
-        They are not compared with their checksum, which Engine.load does.
+        The bytes are not compared with their checksum; Engine.load does that. InvalidError: the file is damaged.
         """
         path = os.path.join(self.path, f"rank-00000-of-{self.manifest['world_size']:05d}.safetensors")
         try:
@@ -46,7 +47,7 @@ class Checkpoint:
             return _tensor(file, path, f"blob:{key}")
 
     def close(self) -> None:
-        """May be called twice. Without this call, the end of the object closes it."""
+        """Closes the checkpoint. Without this call, the end of the object does. May be called twice."""
         self._end()
 
     def __enter__(self) -> "Checkpoint":
@@ -57,7 +58,7 @@ class Checkpoint:
 
 
 def _tensor(file: BinaryIO, path: str, name: str) -> bytes | None:
-    """The bytes of one tensor of a safetensors file."""
+    """Returns the bytes of one tensor of a safetensors file; None: the file has no tensor of that name."""
     size = os.fstat(file.fileno()).st_size
     begin = LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
     try:

@@ -17,7 +17,7 @@ _PLACE = re.compile(r"\bconfiguration:1:\d+: | \(configuration:1:\d+\)| at confi
 
 
 def as_json(value: Any) -> str:
-    """A path is text; what else JSON has not is refused."""
+    """A path becomes text. Anything else that JSON does not have is refused (TypeError)."""
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
     raise TypeError(f"a configuration has text, numbers, lists and dicts in it, and {value!r} is of type {type(value).__name__}")
@@ -26,7 +26,8 @@ def as_json(value: Any) -> str:
 class Config:
     """A configuration: the path of a JSON file, or a mapping with the same keys.
 
-    docs/configuration.md lists the keys. InvalidError names the key that is wrong, and in a file its line and column too.
+    docs/configuration.md lists the keys. InvalidError names the key that is wrong, and for a file also the line and column.
+    InputOutputError: the file cannot be read. TypeError: the source is neither a path nor a mapping. Local.
     """
 
     def __init__(self, source: str | os.PathLike[str] | Mapping[str, Any]) -> None:
@@ -46,34 +47,36 @@ class Config:
 
     @property
     def handle(self) -> int:
+        """The sherd_config * as a number, which this object owns. ValueError after `destroy`."""
         if self._handle is None:
             raise ValueError("the configuration is destroyed")
         return self._handle
 
     def set(self, key: str, value: Any) -> None:
-        """Sets one key ("optimizer.params.lr"): fills "auto" and what is not there; another explicit value is an error.
+        """Sets one key, such as "optimizer.params.lr", if it is "auto" or missing. Local.
 
-        A key that begins with "!" overrides the file.
+        InvalidError: the file gives another value. A key that begins with "!" overrides the file.
         """
         with self.errors_by_key():
             self._lib.config_set(self.handle, key.encode(), json.dumps(value).encode())
 
     def has(self, key: str) -> bool:
-        """Whether the key has a value, from the file, the program or by default."""
+        """Whether the key has a value, from the file, the program or by default. Local."""
         return bool(self._lib.config_has(self.handle, key.encode()))
 
     def resolved(self) -> dict[str, Any]:
-        """All keys with value and origin."""
+        """Returns all keys, each with its value and origin. Local."""
         return json.loads(written(lambda write: self._lib.config_dump(self.handle, write, None)))
 
     @property
     def warnings(self) -> list[str]:
+        """What the reader warned of, such as keys that are ignored."""
         count = self._lib.config_warning_count(self.handle)
         return [self._by_key(self._lib.config_warning(self.handle, index).decode()) for index in range(count)]
 
     @contextlib.contextmanager
     def errors_by_key(self) -> Iterator[None]:
-        """Errors that are raised inside name the keys of a dict without lines and columns: nobody wrote those lines."""
+        """Removes lines and columns from errors that are raised in the body, if the source is a mapping: it has no lines."""
         try:
             yield
         except SherdError as error:
@@ -84,7 +87,7 @@ class Config:
         return _PLACE.sub("", text) if self._is_dict else text
 
     def destroy(self) -> None:
-        """May be called twice, and as soon as an engine is made of it."""
+        """Frees the configuration. Local; may be called twice, and as soon as an engine is made from it."""
         if self._handle is not None:
             self._lib.config_destroy(self._handle)
             self._handle = None

@@ -1,27 +1,27 @@
-"""Failures as exceptions. Each carries the engine's own sentence: what failed, where, and what to do."""
+"""Failures as exceptions. Each has the message of the engine: what failed, where, and what to do."""
 from __future__ import annotations
 
 
 class SherdError(Exception):
-    """Anything that libsherd refuses or that fails in it. `status` is the name of its status."""
+    """Anything that libsherd refuses or that fails in it. `status` is the name of its sherd_status."""
 
     status = "SHERD_E_INVAL"
 
 
 class AgainError(SherdError):
-    """Busy: try again."""
+    """Something is busy. Try again."""
 
     status = "SHERD_E_AGAIN"
 
 
 class InvalidError(SherdError, ValueError):
-    """An argument or an input is wrong: the call has to be another one."""
+    """An argument or an input is wrong. Change it."""
 
     status = "SHERD_E_INVAL"
 
 
 class StateError(SherdError, RuntimeError):
-    """The call is not allowed now."""
+    """The call is not allowed at this point."""
 
     status = "SHERD_E_STATE"
 
@@ -33,7 +33,7 @@ class NotSupportedError(SherdError, NotImplementedError):
 
 
 class OutOfMemoryError(SherdError, MemoryError):
-    """It does not fit. The sentence says what is missing and, at seal, the nearest setting that fits."""
+    """It does not fit in memory. The message says what is missing and, at seal, the nearest setting that fits."""
 
     status = "SHERD_E_NOMEM"
 
@@ -45,13 +45,13 @@ class InputOutputError(SherdError, OSError):
 
 
 class NumericError(SherdError, ArithmeticError):
-    """A number is out of the range that is allowed."""
+    """A number is outside the range that is allowed."""
 
     status = "SHERD_E_NUMERIC"
 
 
 class PeerLostError(SherdError, ConnectionError):
-    """A rank of the world is lost: the world has to be made anew."""
+    """A rank of the world is lost. Make a new world."""
 
     status = "SHERD_E_PEER_LOST"
 

@@ -1,4 +1,4 @@
-"""The engine's memory as Python meets it: by address, as a buffer, over DLPack."""
+"""The memory of an engine for Python: as an address, as a buffer, for NumPy and over DLPack."""
 from __future__ import annotations
 
 import ctypes
@@ -13,10 +13,11 @@ CPU, CUDA = 1, 2  # DLPack's kinds of device
 
 @dataclass(frozen=True)
 class Memory:
-    """Elements of the engine, row-major, at an address that stays. The engine owns them and has to live as long.
+    """Elements in memory of an engine, row-major with this shape, at an address that does not change.
 
-    Whether they mean anything now depends on what is acquired. `device` is DLPack's pair of kind and number; of parameters,
-    which the engine alone writes, arrays of numpy are read-only.
+    The engine owns the memory, and this object keeps the engine alive. Whether the elements are valid depends on what is
+    acquired. `dtype` is "fp32", "bf16" or "fp16". `device` is DLPack's pair of device type and number. `is_readonly`: arrays of
+    NumPy are read-only, because the engine alone writes parameters.
     """
 
     address: int
@@ -28,14 +29,19 @@ class Memory:
 
     @property
     def elems(self) -> int:
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """The number of bytes."""
         return self.elems * BYTES[self.dtype]
 
     def buffer(self) -> Any:
-        """Its bytes as an object with the buffer protocol (writable; what is read-only is said in sherd.h)."""
+        """Returns the bytes as a writable object with the buffer protocol. ValueError: the memory is on a GPU.
+
+        Do not write to the memory of a parameter: the optimizer alone changes it.
+        """
         if self.device[0] != CPU:
             raise ValueError("memory of a device is no buffer; use DLPack")
         made = (ctypes.c_char * self.nbytes).from_address(self.address)
@@ -44,18 +50,21 @@ class Memory:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """For numpy.asarray; bf16 appears as its 16 bits."""
+        """For numpy.asarray. bf16 appears as its 16 bits (uint16)."""
         kind = {"fp32": "<f4", "fp16": "<f2", "bf16": "<u2"}[self.dtype]
         if self.device[0] != CPU:
             raise AttributeError("memory of a device has no array interface; use DLPack")
         return {"version": 3, "shape": self.shape, "typestr": kind, "data": (self.address, self.is_readonly)}
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's pair of device type and number."""
         return self.device
 
     def __dlpack__(self, stream: Any = None, **_: Any) -> Any:
-        """A capsule. The engine's work is ordered on its compute stream, which the consumer's has to be: `stream` is not
-        waited for."""
+        """Returns a DLPack capsule (https://dmlc.github.io/dlpack). Copies nothing.
+
+        `stream` is not waited for: the work of the engine is ordered on its compute stream, on which the consumer must work too.
+        """
         return capsule(self)
 
 
@@ -83,7 +92,7 @@ def _drop(address: int) -> None:
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _drop_unused(capsule_address: int) -> None:
-    """A capsule that nobody has consumed still has its first name."""
+    """Frees a capsule that was never consumed, which still has its first name."""
     if _is_valid(capsule_address, b"dltensor"):
         _alive.pop(_pointer(capsule_address, b"dltensor"), None)
 
@@ -97,6 +106,7 @@ _NAME = ctypes.create_string_buffer(b"dltensor")  # the capsule keeps the addres
 
 
 def capsule(memory: Memory) -> Any:
+    """Makes a DLPack capsule of memory. What the consumer uses is kept alive until it calls the deleter."""
     shape = (ctypes.c_int64 * max(len(memory.shape), 1))(*memory.shape)
     code, bits = _CODES[memory.dtype]
     managed = _Managed()

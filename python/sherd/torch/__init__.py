@@ -1,4 +1,4 @@
-"""sherd under PyTorch modules: initialize() gives the engine that trains a model. docs/pytorch.md is the user's page."""
+"""sherd for PyTorch modules: initialize() makes the engine that trains a model. docs/pytorch.md is the page for users."""
 from __future__ import annotations
 
 from sherd.torch.engine import Engine, initialize

@@ -1,4 +1,4 @@
-"""The engine as a training script meets it: initialize(), and the object that it returns."""
+"""The engine for a training script: initialize(), and the object that it returns."""
 from __future__ import annotations
 
 import contextlib
@@ -26,20 +26,27 @@ Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 def initialize(model: nn.Module, config: ConfigSource, optimizer: Any = None, lr_scheduler: Any = None,
                model_parameters: Any = None, world: World | None = None, **options: Any) -> "Engine":
-    """The engine that trains `model` as `config` says (a path of a DeepSpeed-style JSON file, or a dict). Collective.
+    """Makes the engine that trains `model`, with the configuration `config`. Collective.
 
-    optimizer: one of torch's, whose type, groups and values are read, or a list of them, of which each updates its own parameters
-        ([Muon, AdamW]); else `config` says it.
-    lr_scheduler: one of torch's over that optimizer, or a function that makes one of an optimizer; the engine steps it. Of several
-        optimizers a list with one for each, None for those that keep their rates, or such a function.
-    model_parameters: parameter groups, as torch's optimizers take them; without them and without an optimizer there is one.
-    world: by default the launcher's (torchrun, mpirun, srun), else one rank alone. Options are those of Engine.
+    Arguments:
+        model: its parameters become the engine's memory at the first batch. They may be on the CPU, a GPU or the meta device.
+        config: the path of a DeepSpeed-style JSON file, or a dict with the same keys (docs/configuration.md).
+        optimizer: an optimizer of torch, whose type, groups and values are read, or a list of them, such as [Muon, AdamW], of
+            which each updates its own parameters. Without it, the configuration says which one.
+        lr_scheduler: a scheduler of torch over that optimizer, or a function that makes one from an optimizer. The engine steps
+            it with each update. For a list of optimizers: a list with a scheduler or None for each, or such a function.
+        model_parameters: parameter groups, as torch's optimizers take them. Without them and without an optimizer there is one.
+        world: the ranks that train together. Default: those of the launcher (torchrun, mpirun, srun), else one rank alone.
+        options: those of Engine.
+
+    Errors: InvalidError names a key or an argument that is wrong. NotSupportedError names what sherd does not have. StateError:
+    another engine has the model. TypeError, FileNotFoundError: `model` or `weights`.
     """
     return Engine(model, config, optimizer, lr_scheduler, model_parameters, world or World.from_env(), **options)
 
 
 def arguments_check(model: Any, weights: Any) -> None:
-    """What would fail later, and far from its cause: weights are read at the first batch."""
+    """Refuses arguments that would fail later and far from their cause: the weights are read at the first batch."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is a torch.nn.Module, not {type(model).__name__}")
     unowned_check(model)
@@ -48,14 +55,14 @@ def arguments_check(model: Any, weights: Any) -> None:
 
 
 def unowned_check(model: nn.Module, engine: "Engine | None" = None) -> None:
-    """No engine but this one has the model's parameters."""
+    """Refuses a model whose parameters another engine has (StateError)."""
     if any(gathered.owner_of(param) not in (None, engine) for param in model.parameters()):
         raise StateError(f"the {type(model).__name__} is trained by another sherd engine already, which has its memory: make the model "
                          f"anew, and its weights by engine.save_pretrained() and initialize(..., weights=)")
 
 
 def warn_of_types(division: Division, settings: Config, dtype: torch.dtype) -> None:
-    """Warns of a model in 16 bits where the keys choose another type and say nothing of the model's type. The keys win."""
+    """Warns if the model is in 16 bits, and the keys choose another type and do not mention the model's type. The keys win."""
     keys = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
     of_engine, resolved = keys[dtype], settings.resolved()
     for param in division.params:
@@ -69,19 +76,23 @@ def warn_of_types(division: Division, settings: Config, dtype: torch.dtype) -> N
 
 
 class Engine:
-    """A model whose parameters, gradients and optimizer state are the engine's. Called like the model.
+    """A model whose parameters, gradients and optimizer state are in an engine. It is called like the model.
+
+    The parameters of the model are fp32, bf16 or fp16, as the configuration says. At stage 3 a parameter shows NaN while its
+    module does not run. All calls marked "collective" are made by every rank, in the same order, and block until the ranks that
+    they need have come.
 
     Options:
-        example: a batch, as the model's only argument, a tuple of arguments or a dict of keyword arguments, from which the
-            order of the units is found and memory is planned at once. Without it the first batch that comes is taken.
-        units: the modules that are gathered as one; sherd.torch.units.divide has the forms.
-        init: a function of a module that gives its own parameters values, for models on the meta device.
-        same_on_all: every rank's model has the same values already; else those of rank 0 reach all.
-        backward_uses: "any" where a step goes through the model as often as it likes (several losses, several forwards
-            before a step), at the price of gradients that are whole until the step; None decides by what is known.
-        retain_grads: gradients stay in `.grad` until the step.
-        weights: a safetensors file, folder or index under the model's names, which every rank reads its part of.
-        fp32: modules, in the forms of `units`, whose parameters are fp32 where the engine computes in bf16 or fp16.
+        example: a batch, as the model's only argument, a tuple of arguments or a dict of keyword arguments. The order of the
+            units is found from it, and memory is planned at once. Without it, this happens at the first batch.
+        units: the modules whose parameters are gathered together; sherd.torch.units.divide has the forms.
+        init: a function that gives a module's own parameters their values, for models on the meta device.
+        same_on_all: True: the model has the same values on every rank already. Otherwise rank 0's values go to all ranks.
+        backward_uses: "any": backward may go through a module any number of times before a step (several losses, several
+            forwards). Gradients are then whole until the step, which takes memory. None: the engine decides from the order.
+        retain_grads: True: gradients stay in `.grad` until the step.
+        weights: a safetensors file, folder or index with the names of the model. Every rank reads its own part.
+        fp32: modules, in the forms of `units`, whose parameters stay fp32 when the engine computes in bf16 or fp16.
     """
 
     def __init__(self, model: nn.Module, config: ConfigSource, optimizer: Any, lr_scheduler: Any, model_parameters: Any,
@@ -116,22 +127,28 @@ class Engine:
 
     @property
     def optimizer(self) -> Any:
-        """The groups with their rates, which a scheduler or a script may change; it makes no steps. A list where a list was given."""
+        """The optimizer with the groups and their rates, which a scheduler or a script may change. It makes no steps. A list if a
+        list was given."""
         return self.rates.optimizer
 
     @property
     def lr_scheduler(self) -> Any:
-        """What initialize() was given; the engine steps it with each update. Of a list of optimizers a list."""
+        """The scheduler that initialize() was given; the engine steps it with each update. A list for a list of optimizers."""
         return self.rates.scheduler
 
     # ------------------------------------------------------------ beginning --
 
     @property
     def is_sealed(self) -> bool:
+        """Whether the plan is made and the memory allocated."""
         return self.core.is_sealed
 
     def seal(self, example: Example | None = None) -> None:
-        """Finds the order, plans, allocates, takes the weights over. Collective; by itself at the first batch."""
+        """Finds the order of the units, makes the plan, allocates memory and takes the weights over. Collective, blocking.
+
+        It happens by itself at the first batch. `example` is (args, kwargs) of a call of the model; without it, the order is that
+        in which the modules are registered. OutOfMemoryError says what is missing and the nearest setting that fits.
+        """
         if self.is_sealed and self.waiting is None:
             return
         with torch.inference_mode(False):
@@ -161,7 +178,7 @@ class Engine:
         self._take_over()
 
     def _agreed_order(self, example: Example | None) -> Order:
-        """Rank 0's order, on all ranks."""
+        """Returns the order that rank 0 finds, on all ranks."""
         text = b""
         if self.world.rank == 0:
             dtype = tensors.compute_dtype(self.core)
@@ -204,13 +221,18 @@ class Engine:
         gathered.mark(self)
 
     def has_param(self, tensor: torch.Tensor) -> bool:
+        """Whether the engine has this parameter."""
         return id(tensor) in self._params
 
     # ------------------------------------------------------------- training --
 
     @collective("engine(...)")
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward. Collective; without gradients (torch.no_grad) an evaluation."""
+        """Calls the model and returns its output. Collective. Under torch.no_grad() it is an evaluation.
+
+        The first call seals the engine, and loads the checkpoint that waits for it. If the last forward or backward did not end,
+        its window is dropped first, with a warning.
+        """
         if not self.is_sealed or self.waiting is not None:
             self.seal((args, kwargs))
         self._before_forward()  # Ctrl-C may have left a forward in its middle
@@ -218,8 +240,11 @@ class Engine:
 
     @collective("engine.backward()")
     def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:
-        """The backward of this micro-batch's mean loss, which is scaled where fp16 is on; the engine averages over ranks and
-        micro-batches. Collective. Returns the loss."""
+        """Runs the backward of this micro-batch and returns `loss`. Collective.
+
+        `loss` is a scalar: the mean over the samples of this rank's micro-batch. The engine multiplies it by the loss scale of
+        fp16, and averages the gradients over micro-batches and ranks.
+        """
         scale = self.core.loss_scale
         self._in_backward = True
         try:
@@ -233,7 +258,12 @@ class Engine:
 
     @collective("engine.step()")
     def step(self) -> Report:
-        """Once per micro-batch, after its backward; at the boundary the update. Collective."""
+        """Ends a micro-batch, after its backward; at the boundary of a window it also updates the parameters. Collective,
+        blocking.
+
+        Returns the report, with the fields of sherd_step_report. StateError: there was no forward and backward, or they failed; a
+        parameter was added to the model after initialize().
+        """
         if self._is_failed or self.is_sealed and not self.hooks.is_idle:
             raise StateError("the backward of this micro-batch failed, so there is nothing to step by: the next forward drops the "
                              "window, or engine.discard() does on all ranks")
@@ -259,21 +289,22 @@ class Engine:
         return report
 
     def _latecomers_check(self) -> None:
-        """No parameter that the engine does not have got a gradient: nobody would update it."""
+        """Refuses a gradient of a parameter that the engine does not have, since nothing would update it."""
         for name, tensor in self.module.named_parameters():
             if tensor.grad is not None and not self.has_param(tensor):
                 raise StateError(f"parameter {name} came into the model after sherd.torch.initialize, and nothing updates it: change the "
                                  f"model before (resize_token_embeddings, new heads, adapters)")
 
     def _warn_of_schedulers(self) -> None:
-        """Once, where the script steps a scheduler that the engine steps too."""
+        """Warns once if the script steps a scheduler that the engine steps too."""
         if self.rank == 0 and not self._has_warned_of_schedulers and self.rates.are_stepped_twice():
             self._has_warned_of_schedulers = True
             warn("the lr_scheduler that initialize() was given is stepped by engine.step() with each update and by the script too, so "
                  "it counts twice: leave out scheduler.step(), or do not give the scheduler to initialize()")
 
     def _warn_of_overflow(self) -> None:
-        """Once, where no loss scale will mend it: a run whose every gradient is NaN looks like one that does not learn."""
+        """Warns once if a gradient has Inf or NaN and there is no loss scale to lower. Otherwise such a run looks as if it did
+        not learn."""
         if self._has_warned or self.rank != 0 or tensors.compute_dtype(self.core) == torch.float16:
             return
         self._has_warned = True
@@ -290,7 +321,7 @@ class Engine:
 
     @collective("engine.discard()")
     def discard(self) -> None:
-        """Drops the window's gradients and releases everything: after an exception. Collective."""
+        """Drops the gradients of the window and releases all modules, after an exception. Collective, blocking."""
         self.core.discard()
         self.hooks.forget()
         self.driver.forget()
@@ -298,11 +329,11 @@ class Engine:
         self._micro = 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: gradients begin at zero with each window by themselves."""
+        """Does nothing: the gradients of each window begin at zero."""
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """For scripts that have it: the configuration's accumulation says when ranks exchange what."""
+        """Does nothing, for scripts that use it: the accumulation in the configuration decides when ranks exchange gradients."""
         yield
 
     def _before_forward(self) -> None:
@@ -317,112 +348,136 @@ class Engine:
     # -------------------------------------------------------------- looking --
 
     def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether the next step (or the one that follows this backward) updates."""
+        """Whether the next step (the one that follows this backward) updates the parameters. Local."""
         return self._micro + 1 >= self.core.info.accumulation
 
     def get_global_grad_norm(self) -> float | None:
-        """The L2 norm of the last update's mean gradient before clipping; None before the first."""
+        """Returns the L2 norm of the last update's mean gradient before clipping; None before the first update. Local."""
         return None if self.boundary is None else self.boundary.grad_norm
 
     def get_lr(self) -> list[float]:
-        """The rates of the groups."""
+        """Returns the learning rate of each group. Local."""
         return self.rates.lr(None if self.boundary is None else self.boundary.lr)
 
     @property
     def loss_scale(self) -> float:
+        """The factor by which backward() multiplies the loss; 1 unless fp16 is on."""
         return self.core.loss_scale
 
     def _counter(self, name: str) -> int:
-        """The counter, of a checkpoint where one waits to be loaded."""
+        """A counter of the engine, or of the checkpoint that waits to be loaded."""
         waiting = {} if self.waiting is None else self.waiting.counters()
         return waiting[name] if name in waiting else getattr(self.core.info, name)
 
     @property
     def global_steps(self) -> int:
-        """Updates done."""
+        """The number of updates so far, of earlier runs too. Skipped ones do not count."""
         return self._counter("step")
 
     @property
     def micro_steps(self) -> int:
-        """Micro-batches seen."""
+        """The number of micro-batches so far, per rank."""
         return self._counter("micro_step")
 
     @property
     def global_samples(self) -> int:
-        """Samples of all ranks seen."""
+        """The number of samples so far, over all ranks."""
         return self.micro_steps * self.train_micro_batch_size_per_gpu() * self.world_size
 
     def was_step_applied(self) -> bool:
-        """Whether the last step() updated the parameters: not within a window, nor after an overflow."""
+        """Whether the last step() updated the parameters: it does not inside a window or after an overflow. Local."""
         return self.report is not None and bool(self.report.was_updated)
 
     def zero_optimization_stage(self) -> int:
+        """The ZeRO stage, 0 to 3."""
         return self.core.info.stage
 
     def gradient_accumulation_steps(self) -> int:
+        """The number of micro-batches per update and rank."""
         return self.core.info.accumulation
 
     def train_micro_batch_size_per_gpu(self) -> int:
+        """The number of samples per micro-batch and rank."""
         return self.core.info.micro_batch_size
 
     def train_batch_size(self) -> int:
+        """The number of samples per update, over all ranks."""
         return self.core.info.train_batch_size
 
     def memory_report(self) -> Report:
-        """Bytes of this rank by purpose, planned and held."""
+        """Returns the bytes of this rank by purpose, planned and held (sherd_memory_report). Collective until the engine is
+        sealed."""
         self.seal()
         return self.core.memory()
 
     def plan(self, as_json: bool = False) -> str | dict[str, Any]:
+        """Returns the plan of this rank as a table, or as the object that its JSON describes. Collective until the engine is
+        sealed."""
         self.seal()
         return self.core.plan(as_json)
 
     @collective("engine.fingerprint()")
     def fingerprint(self) -> int:
-        """Of all master weights. Collective."""
+        """Returns the fingerprint (64 bits) of all master weights, which is the same on every layout. Collective, blocking."""
         self.seal()
         return self.core.fingerprint()
 
     @property
     def rank(self) -> int:
+        """The number of this rank. DeepSpeed calls it global_rank."""
         return self.world.rank
 
     global_rank = rank  # as DeepSpeed calls it
 
     @property
     def local_rank(self) -> int:
-        """Of the ranks of this host."""
+        """The number of this rank among the ranks of its host."""
         return self.world.local_rank
 
     @property
     def world_size(self) -> int:
+        """The number of ranks."""
         return self.world.size
 
     # -------------------------------------------------------------- weights --
 
     def state_dict(self) -> weights.StateDict:
-        """The weights by name, fp32 and exact, each read when it is asked for. Collective: every rank goes through it."""
+        """Returns a mapping of names to exact fp32 weights, each gathered when it is read. Collective.
+
+        Every rank reads the same names in the same order. The tensors are on the CPU and belong to the caller.
+        """
         self.seal()
         return weights.StateDict(self)
 
     @collective("engine.load_state_dict()")
     def load_state_dict(self, values: Mapping[str, torch.Tensor], strict: bool = True) -> tuple[list[str], list[str]]:
-        """Writes weights, the same on every rank; the names that were missing and those that nobody has. Collective."""
+        """Writes weights by name, the same on every rank. Returns the missing and the unexpected names. Collective, blocking.
+
+        ValueError: `strict` is True, and names are missing or unexpected; nothing is written then.
+        """
         self.seal()
         return weights.load_state_dict(self.core, self.module, self.division, values, strict)
 
     @collective("engine.save_pretrained()")
     def save_pretrained(self, folder: str | os.PathLike[str], dtype: torch.dtype = torch.float32,
                         max_file_bytes: int = 5_000_000_000) -> None:
-        """The weights as safetensors under the model's names, with its config.json where it has one. Collective."""
+        """Writes the weights as safetensors with the model's names, and config.json if the model has one. Collective, blocking.
+
+        `dtype` is torch.float32, bfloat16 or float16. `max_file_bytes` is the most data in one file; more become several files
+        with an index, as transformers writes them. Rank 0 writes.
+        """
         self.seal()
         weights.save_pretrained(self, folder, dtype, max_file_bytes)
 
     @collective("engine.save_checkpoint()")
     def save_checkpoint(self, save_dir: str | os.PathLike[str], tag: str | None = None,
                         client_state: Mapping[str, Any] | None = None, **options: Any) -> bool:
-        """Saves all that goes on later to save_dir/tag; `client_state` is kept as JSON. Options are those of
-        sherd_save_params (is_async, keep_last). Collective."""
+        """Saves weights, optimizer, counters, buffers and schedulers to save_dir/tag, to continue from later. Collective,
+        blocking.
+
+        `tag` None: "step-" and the number of updates. `client_state` is kept as JSON. `options` are those of sherd_save_params
+        (is_async, keep_last). Returns True. StateError: a window is open. InputOutputError: the folder or the drive.
+        """
         self.seal()
         weights.save_checkpoint(self, save_dir, None if tag is None else str(tag), client_state, **options)
         return True
@@ -430,26 +485,39 @@ class Engine:
     @collective("engine.load_checkpoint()")
     def load_checkpoint(self, load_dir: str | os.PathLike[str], tag: str | None = None, load_module_only: bool = False,
                         **options: Any) -> tuple[str | None, dict[str, Any]]:
-        """Goes on from what any layout has saved; the folder and the client state, (None, {}) where there is none. Options
-        are may_miss and may_be_extra. Before the first batch, the load itself waits for that batch. Collective."""
+        """Loads a checkpoint, to continue from it. Collective, blocking.
+
+        The run that saved it may have had another world size, stage, tier or precision. `tag` None: the newest one. Returns the
+        folder and the client state, or (None, {}) if there is no checkpoint. `load_module_only`: weights only; the optimizer
+        begins anew. `options` are may_miss and may_be_extra, shell patterns of names. Before the first batch the call answers
+        from the files, and the load itself is done at that batch. InvalidError: another model, or a damaged file.
+        """
         return resume.load_checkpoint(self, load_dir, None if tag is None else str(tag), load_module_only, options)
 
     def evaluating(self, keep_units: int | None = None) -> contextlib.AbstractContextManager[None]:
-        """`with engine.evaluating():` passes without gradients, whose units stay gathered as planned. Collective."""
+        """Begins an evaluation of many passes without gradients, for the body of a `with` statement. Collective.
+
+        At stage 3 the first `keep_units` units stay gathered between the passes; None: as many as sherd.eval_keep_units says.
+        """
         return generate.evaluating(self, keep_units)
 
     @collective("engine.generate()")
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """The generate() of a transformers model. Collective."""
+        """Calls generate() of a transformers model and returns what it returns. Collective.
+
+        Ranks may have prompts of different lengths: a rank whose text has ended takes part until all have ended.
+        """
         return generate.generate(self, *args, **kwargs)
 
     # ---------------------------------------------------------- as a module --
 
     def train(self, mode: bool = True) -> "Engine":
+        """Sets the training mode of the model, and returns the engine."""
         self.module.train(mode)
         return self
 
     def eval(self) -> "Engine":
+        """Sets the evaluation mode of the model, and returns the engine."""
         return self.train(False)
 
     def __iter__(self) -> Iterator[Any]:
@@ -457,7 +525,7 @@ class Engine:
                         "engine.lr_scheduler are attributes of it")
 
     def __getattr__(self, name: str) -> Any:
-        """What the engine has not, the module may have (parameters(), config, generate())."""
+        """Attributes that the engine does not have come from the model, such as parameters() and config."""
         if name.startswith("_") or "module" not in vars(self):
             raise AttributeError(f"{type(self).__name__} has no attribute {name}")
         return getattr(self.module, name)
@@ -465,7 +533,7 @@ class Engine:
     # ----------------------------------------------------------------- end --
 
     def destroy(self) -> None:
-        """Frees all memory of the engine. The model's parameters show NaN from then on. May be called twice."""
+        """Frees all memory of the engine. The parameters of the model then show NaN. Local; may be called twice."""
         if self.is_sealed and "hooks" in vars(self):
             gathered.unmark(self)
             if self.watch is not None:
@@ -482,7 +550,7 @@ class Engine:
 
 
 def as_call(example: Any) -> Example:
-    """A batch as the arguments of a call: a dict is keywords, a tuple positions, anything else the only argument."""
+    """A batch as the arguments of a call: a dict becomes keyword arguments, a tuple arguments, anything else the only argument."""
     if isinstance(example, Mapping):
         return (), dict(example)
     return (tuple(example), {}) if isinstance(example, tuple) else ((example,), {})

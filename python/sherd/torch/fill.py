@@ -1,4 +1,4 @@
-"""First values: from the tensors that the model has, or from an init function where it was made on the meta device."""
+"""First values: from the tensors that the model has, or from an init function if it is on the meta device."""
 from __future__ import annotations
 
 import contextlib
@@ -16,10 +16,10 @@ Init = Callable[[nn.Module], None]
 
 
 def fill(engine: Engine, model: nn.Module, division: Division, init: Init | None, same_on_all: bool) -> None:
-    """Fills every parameter by ranges and frees the storage that it had, one after the other. Collective.
+    """Fills every parameter in ranges, and frees the storage that it had, one parameter after the other. Collective.
 
-    `same_on_all`: every rank fills from its own tensors. Else rank 0's values reach all, as with DistributedDataParallel.
-    Modules with parameters on meta are made one at a time by `init`, on rank 0 alone.
+    With `same_on_all` every rank fills from its own tensors. Otherwise rank 0's values go to all ranks, as with
+    DistributedDataParallel. Modules on the meta device are initialised one at a time by `init`, on rank 0 alone.
     """
     for param in division.params:
         if not param.tensor.is_meta:
@@ -43,7 +43,8 @@ def fill_from_tensor(engine: Engine, param: Param, tensor: torch.Tensor, same_on
 
 
 def release(tensor: nn.Parameter) -> None:
-    """The parameter shows zeros of its shape until it is bound; its storage is free unless somebody else has it."""
+    """Frees the storage of a parameter, unless somebody else has it too. Until it is bound, the parameter shows zeros in its
+    shape."""
     tensor.data = torch.zeros((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
 
 
@@ -54,7 +55,7 @@ def release_all(division: Division) -> None:
 
 
 def fill_by_init(engine: Engine, module: nn.Module, params: list[Param], init: Init) -> None:
-    """One module's own parameters, made real for as long as it takes, on the rank that has the values."""
+    """Initialises one module's own parameters on the rank that has the values, and fills them. They are real only meanwhile."""
     names = {id(t): name for name, t in module._parameters.items() if t is not None}
     made: dict[str, torch.Tensor] = {}
     if engine.world.rank == 0:
@@ -64,14 +65,15 @@ def fill_by_init(engine: Engine, module: nn.Module, params: list[Param], init: I
 
 
 def initialized(module: nn.Module, init: Init) -> dict[str, torch.Tensor]:
-    """The values of a module's own parameters by name; the module itself stays on meta."""
+    """Returns the initial values of a module's own parameters by name. The module itself stays on the meta device."""
     with shadow_params(module), torch.no_grad():
         init(module)
         return {name: tensor.detach() for name, tensor in module._parameters.items() if tensor is not None}
 
 
 def make_buffers(model: nn.Module, init: Init | None) -> None:
-    """Buffers on meta get values by the same function as their module's parameters; what it leaves out is refused by name."""
+    """Gives values to buffers on the meta device, by the function that initialises the parameters. A buffer without values is
+    refused by name."""
     for prefix, module in model.named_modules():
         names = [name for name, buffer in module._buffers.items() if buffer is not None and buffer.is_meta]
         if not names:
@@ -99,7 +101,7 @@ def is_unset(buffer: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def shadow_params(module: nn.Module) -> Iterator[None]:
-    """A module's parameters replaced by ones of its own for as long as an init function writes to them."""
+    """Replaces a module's parameters by others while an init function writes to them."""
     kept = dict(module._parameters)
     try:
         for name, tensor in kept.items():
@@ -112,7 +114,7 @@ def shadow_params(module: nn.Module) -> Iterator[None]:
 
 
 def initializer(model: nn.Module) -> Init:
-    """What the model itself has for it: transformers' _init_weights, else each module's reset_parameters."""
+    """Returns the model's own function for it: transformers' _init_weights, else each module's reset_parameters."""
     if hasattr(model, "_init_weights"):
         return model._init_weights
 

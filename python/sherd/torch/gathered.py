@@ -1,4 +1,4 @@
-"""Whole weights in the model's own parameters, for a while: what initialisers, averages and converters want."""
+"""Whole weights in the model's own parameters for some time, for functions that initialise, average or convert them."""
 from __future__ import annotations
 
 import contextlib
@@ -22,23 +22,26 @@ OWNER = "_sherd_engine"  # of a parameter: a weak reference to its engine
 
 
 class Owner(Single):
+    """A weak reference from a parameter to its engine."""
     def __init__(self, engine: "Engine") -> None:
         super().__init__(None, weakref.ref(engine))
 
 
 def mark(engine: "Engine") -> None:
-    """The parameters know whose they are, so that gathered_parameters() needs no engine."""
+    """Marks the parameters with their engine, so that gathered_parameters() needs no engine as an argument."""
     for param in engine.division.params:
         setattr(param.tensor, OWNER, Owner(engine))
 
 
 def unmark(engine: "Engine") -> None:
+    """Removes these marks."""
     for param in engine.division.params:
         if hasattr(param.tensor, OWNER):
             delattr(param.tensor, OWNER)
 
 
 def owner_of(tensor: torch.Tensor) -> "Engine | None":
+    """Returns the engine that has this tensor as a parameter, or None."""
     reference = getattr(tensor, OWNER, None)
     return None if reference is None else reference.of()
 
@@ -46,11 +49,12 @@ def owner_of(tensor: torch.Tensor) -> "Engine | None":
 @contextlib.contextmanager
 def gathered_parameters(of: nn.Module | torch.Tensor | Iterable[torch.Tensor], modify: bool = False,
                         modifier_rank: int | None = None) -> Iterator[None]:
-    """Inside, the parameters `of` a module, or these, have their whole values on every rank, in memory of their own.
+    """Gives parameters their whole values on every rank, for the body of a `with` statement. Collective, blocking.
 
-    modify: what was changed inside becomes the engine's at the end, on all ranks as rank `modifier_rank` (0, or the one
-    that is given, which implies `modify`) has it; elements that were not changed keep their exact master weights.
-    Parameters that no engine has are left as they are. Collective, between steps; no forward of the engine inside.
+    `of` is a module, a parameter, or several parameters. Each has its shape and compute type, in memory of its own. With
+    `modify`, the values of rank `modifier_rank` (default 0; giving it implies `modify`) become the engine's on all ranks at the
+    end. Elements that did not change keep their exact master weights. Parameters that no engine has are not touched. StateError:
+    a forward or backward is under way. The body must not call the engine.
     """
     chosen = list(of.parameters()) if isinstance(of, nn.Module) else [of] if isinstance(of, torch.Tensor) else list(of)
     modify = modify or modifier_rank is not None
@@ -68,6 +72,7 @@ def gathered_parameters(of: nn.Module | torch.Tensor | Iterable[torch.Tensor], m
 
 
 def owned(tensors: list[torch.Tensor]) -> list[tuple["Engine", Param]]:
+    """Returns those of the tensors that an engine has, with their engines."""
     found: dict[int, tuple["Engine", Param]] = {}
     for tensor in tensors:
         engine = owner_of(tensor)
@@ -80,7 +85,7 @@ def owned(tensors: list[torch.Tensor]) -> list[tuple["Engine", Param]]:
 
 
 class Shown:
-    """One parameter, whole for a while."""
+    """One parameter that has its whole value for some time."""
 
     def __init__(self, engine: "Engine", param: Param) -> None:
         self.engine, self.param, self.world = engine, param, engine.world
@@ -90,6 +95,7 @@ class Shown:
 
     @collective("gathered_parameters()")
     def show(self, modify: bool) -> None:
+        """Reads the parameter and shows it. Collective."""
         exact = weights.read(self.engine.core, self.param)
         self.exact = exact if modify else None
         self.param.tensor.data = exact.to(self.bound.awake.dtype, copy=modify).to(self.bound.awake.device)
@@ -98,7 +104,7 @@ class Shown:
 
     @collective("gathered_parameters()")
     def write_back(self, root: int) -> None:
-        """Collective."""
+        """Writes the elements that changed on rank `root`, on all ranks. Collective."""
         core, world = self.engine.core, self.world
         values = self.param.tensor.data.detach().to("cpu").contiguous()
         assert self.exact is not None
@@ -118,6 +124,7 @@ class Shown:
         weights.write(core, self.param, made)
 
     def hide(self) -> None:
+        """Shows NaN again. Local."""
         self.engine.refusals.shown.discard(id(self.param.tensor))
         if self.is_shown:
             self.param.tensor.data = self.bound.asleep

@@ -1,4 +1,4 @@
-"""Evaluation in many passes: text from a transformers model whose parameters are sharded."""
+"""Evaluation in many passes, such as text from a transformers model whose parameters are sharded."""
 from __future__ import annotations
 
 import contextlib
@@ -14,9 +14,10 @@ UNFINISHED = "_has_unfinished_sequences"  # transformers' question at the end of
 
 @contextlib.contextmanager
 def evaluating(engine: "Engine", keep_units: int | None = None) -> Iterator[None]:
-    """Inside, passes without gradients whose units stay gathered as far as sherd.eval_keep_units has planned. Collective.
+    """Runs the body of a `with` statement without gradients; units stay gathered as far as sherd.eval_keep_units has planned.
+    Collective.
 
-    No step and no training inside.
+    The body must not train.
     """
     engine.seal()
     with torch.no_grad(), engine.core.evaluating(keep_units):
@@ -24,7 +25,7 @@ def evaluating(engine: "Engine", keep_units: int | None = None) -> Iterator[None
 
 
 def generate(engine: "Engine", *args: Any, **kwargs: Any) -> Any:
-    """The model's own generate(). Collective: ranks whose text has ended go on with empty passes until all have ended."""
+    """Calls the model's own generate(). Collective: a rank whose text has ended makes empty passes until all have ended."""
     model = engine.module
     if not hasattr(model, "generate"):
         raise AttributeError(f"{type(model).__name__} has no generate(): it is a method of transformers' models")
@@ -39,7 +40,7 @@ def generate(engine: "Engine", *args: Any, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def together(engine: "Engine", kwargs: dict[str, Any]) -> Iterator[None]:
-    """Every rank makes as many passes as the one that needs most."""
+    """Makes every rank do as many passes as the rank that needs most."""
     model, world = engine.module, engine.world
     if world.size == 1 or engine.core.info.stage < 3:
         yield

@@ -1,4 +1,4 @@
-"""What would break the bond between a model and its engine, refused by name."""
+"""Refuses by name what would separate a model from its engine."""
 from __future__ import annotations
 
 from typing import Any, Callable
@@ -13,7 +13,7 @@ from sherd.torch.units import Division
 
 
 class Refusals:
-    """Guards of a model; `driver` knows what is readable."""
+    """The guards of a model. `driver` knows which parameters are readable."""
 
     def __init__(self, model: nn.Module, division: Division, driver: Driver) -> None:
         self.model, self.driver = model, driver
@@ -48,7 +48,7 @@ class Refusals:
 
 
 class Reads(Single):
-    """Before state_dict() of a module."""
+    """Runs before state_dict() of a module."""
 
     def __init__(self, refusals: Refusals, module: nn.Module) -> None:
         super().__init__(None, module)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ class Reads(Single):
 
 
 class Writes(Reads):
-    """Before load_state_dict() of a module."""
+    """Runs before load_state_dict() of a module."""
 
     def __call__(self, *_: Any) -> None:
         name = self.refusals.first_hidden(self.of)
@@ -73,7 +73,7 @@ class Writes(Reads):
 
 
 class Apply(Reads):
-    """In place of a module's _apply, through which all goes that moves or casts a module."""
+    """Replaces the _apply of a module, which all calls use that move or convert a module."""
 
     def __call__(self, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
         for tensor in self.of.parameters(recurse):

@@ -1,8 +1,8 @@
-"""When units are acquired and released: hooks of modules in forward, of tensors and parameters in backward.
+"""When units are acquired and released: by hooks of modules in forward, and of tensors and parameters in backward.
 
-A scope is entered and left by its module's forward. In backward it begins when the first gradient reaches one of its
-outputs, and ends when gradients have come to all its outputs and left by its inputs, or when every parameter's gradient is
-complete. A segment that torch.utils.checkpoint computes again enters scopes inside of backward.
+The forward of a scope's module enters and leaves the scope. In backward the scope begins when the first gradient reaches one of
+its outputs. It ends when gradients have come to all its outputs and left by its inputs, or when the gradients of all its
+parameters are complete. A segment that torch.utils.checkpoint computes again enters scopes inside backward.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ current_task = torch._C._current_graph_task_id  # below 0 outside of backward
 
 
 class Acquirer(Protocol):
-    """What hooks drive: the engine, or a recorder of the order."""
+    """What the hooks drive: the engine, or a recorder of the order."""
 
     def acquire(self, unit: int, which: int) -> None: ...
 
@@ -33,7 +33,7 @@ class Acquirer(Protocol):
 
 
 class Call:
-    """One call of a scope's module in forward, as backward meets it."""
+    """One call of a scope's module in forward, and what backward needs to know of it."""
 
     __slots__ = ("hooks", "scope", "task", "is_open", "has_inputs", "inputs_done", "inputs", "inputs_left", "outputs",
                  "outputs_done", "__weakref__")
@@ -51,7 +51,7 @@ class Call:
             self.hooks.try_end(self)
 
     def on_input(self, _grad: Any) -> None:
-        """Of an input without a gate: its whole gradient has come, from outside of this module too."""
+        """The whole gradient of an input without a gate has come; it may come from outside of this module too."""
         self.inputs_left -= 1
         if not self.inputs_left:
             self.on_inputs()
@@ -66,7 +66,7 @@ class Call:
 
 
 class Gate(torch.autograd.Function):
-    """Around the inputs of a scope: its backward runs when nothing inside has more to do for them."""
+    """A gate around the inputs of a scope: its backward runs when nothing inside the scope adds to their gradients any more."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
@@ -81,7 +81,7 @@ class Gate(torch.autograd.Function):
 
 
 class Hooks:
-    """The hooks of a model, and what they know. `driver` is what they drive."""
+    """The hooks of a model and their state. `driver` is what they drive."""
 
     def __init__(self, model: nn.Module, division: Division, driver: Acquirer) -> None:
         self.model, self.division, self.driver = model, division, driver
@@ -156,8 +156,8 @@ class Hooks:
         return replaced
 
     def _hook_outputs(self, call: Call, output: Any) -> Any:
-        """Hooks of the outputs that have gradients. What is a parameter itself, or a view of one, becomes a copy: its memory
-        is another unit's when the scope is left."""
+        """Adds hooks to the outputs that have gradients. An output that is a parameter, or a view of one, is copied, because its
+        memory is another unit's after the scope is left."""
         mine = {id(p.tensor) for unit in call.scope.units for p in self.division.units[unit].params}
         replaced = mapped(output, lambda t: t.clone() if id(t) in mine or id(t._base) in mine else t) \
             if any(id(t) in mine or id(t._base) in mine for t in tensors_in(output)) else output
@@ -217,7 +217,8 @@ class Hooks:
             self._end(call)
 
     def _is_complete(self, call: Call) -> bool:
-        """Whether every parameter has its gradient; of a scope that has none to wait for nothing can be said."""
+        """Whether every parameter of the scope has its gradient. False if there is no gradient to wait for, since that says
+        nothing."""
         units = call.scope.units
         return all(self._left[unit] == 0 for unit in units) and any(self.trainable[unit] for unit in units)
 
@@ -273,11 +274,11 @@ class Hooks:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is acquired and no forward is under way."""
+        """Whether nothing is acquired and no forward is under way."""
         return not self._stack and not self._open and not any(self._grads) and not any(self._reads)
 
     def forget(self) -> None:
-        """After the window was dropped: nothing is acquired, nothing is under way."""
+        """Forgets all calls, after the window was dropped: nothing is acquired, and nothing is under way."""
         self._stack.clear()
         self._open.clear()
         self._lingering = None
@@ -286,7 +287,7 @@ class Hooks:
 
 
 class Single:
-    """A hook that belongs to its engine: a copy of the model may not have it."""
+    """A hook that belongs to one engine. A copy of the model does not get it."""
 
     def __init__(self, hooks: Any, of: Any) -> None:
         self.hooks, self.of = hooks, of
@@ -300,8 +301,8 @@ class Single:
 
 
 def untraced(function: Any) -> Any:
-    """`function`, which torch.compile calls as it is instead of compiling it. Its machinery takes seconds to import: only where
-    somebody has done that is it asked."""
+    """Returns `function` so that torch.compile calls it as it is instead of compiling it. The machinery for this takes seconds to
+    import, so it is used only if somebody has imported it."""
     disabled: list[Any] = []
 
     @functools.wraps(function)
@@ -329,7 +330,7 @@ class Exit(Single):
 
 
 class Accumulated(Single):
-    """Of a tensor, through which Python's collector does not see: it holds nothing that holds the tensor."""
+    """A hook of a tensor. Python's garbage collector does not see through tensors, so it holds nothing that holds the tensor."""
 
     def __init__(self, hooks: Hooks, index: int) -> None:
         super().__init__(weakref.ref(hooks), index)
@@ -342,7 +343,7 @@ class Accumulated(Single):
 # ----------------------------------------------------------------- tensors --
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of what a module takes or gives: in lists, tuples, mappings and objects like these."""
+    """Yields the tensors in the arguments or the output of a module: in lists, tuples, mappings and similar objects."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -357,7 +358,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def mapped(value: Any, change: Any) -> Any:
-    """The same with every tensor changed, in containers of the same kinds; what does not change stays the same object."""
+    """Returns the same with every tensor changed, in containers of the same types. What does not change stays the same object."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -377,7 +378,7 @@ def mapped(value: Any, change: Any) -> Any:
 
 
 def gated(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with their tensors that have gradients behind a gate."""
+    """Returns the arguments with a gate around the tensors that have gradients."""
     inputs = {id(t): t for t in tensors_in((args, kwargs)) if t.requires_grad}
     if not inputs:
         return args, kwargs

@@ -1,4 +1,4 @@
-"""Optimizers and schedules as torch has them: read for the engine's configuration, and followed in their rates."""
+"""Optimizers and schedulers of torch: they are read for the engine's configuration, and their learning rates are followed."""
 from __future__ import annotations
 
 import fnmatch
@@ -44,7 +44,7 @@ KEYS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "eps"}  # of a group,
 
 @dataclass
 class Group:
-    """Parameters that are updated alike."""
+    """Parameters that are updated with the same values."""
 
     tensors: list[nn.Parameter]
     values: dict[str, Any]  # under torch's names
@@ -56,13 +56,13 @@ class Group:
 
 @dataclass
 class Groups:
-    """Parameter groups, those of one optimizer of torch's behind those of another."""
+    """Parameter groups; those of several torch optimizers follow each other."""
 
     all: list[Group]
     has_default: bool = False  # the first one is the engine's default group, which has the configuration's values
 
     def numbers(self) -> dict[int, list[int]]:
-        """The groups that each tensor is in, by its id."""
+        """The numbers of the groups that each tensor is in, by the tensor's id."""
         found: dict[int, list[int]] = {}
         for index, group in enumerate(self.all):
             for tensor in group.tensors:
@@ -73,7 +73,7 @@ class Groups:
 # ----------------------------------------------------------------- reading --
 
 def type_of(optimizer: torch.optim.Optimizer) -> str:
-    """The optimizer.type of a torch optimizer; NotSupportedError by name for what sherd has not."""
+    """Returns the optimizer.type of a torch optimizer. NotSupportedError names what sherd does not have."""
     kind = type(optimizer)
     is_lion = kind.__name__ in LIONS and all(set(NUMBERS["Lion"]) <= set(group) for group in optimizer.param_groups)
     if kind not in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad, MUON) and not is_lion:
@@ -92,7 +92,7 @@ def type_of(optimizer: torch.optim.Optimizer) -> str:
 
 
 def check_muon(optimizer: torch.optim.Optimizer) -> None:
-    """Its iteration is the engine's."""
+    """Checks that the iteration of a torch Muon is the engine's."""
     for group in optimizer.param_groups:
         for key, value in MUONS_OWN.items():
             given = tuple(group[key]) if isinstance(group[key], (list, tuple)) else group[key]
@@ -105,7 +105,7 @@ def check_muon(optimizer: torch.optim.Optimizer) -> None:
 
 
 def alike_of(kind: str, group: Mapping[str, Any]) -> dict[str, Any]:
-    """What a group says of settings that all groups have alike."""
+    """Returns the values of a group for settings that all groups have in common."""
     if kind == "Adam":
         return {"adam_w_mode": bool(group.get("decoupled_weight_decay"))}
     if kind == "SGD" and not group["momentum"]:
@@ -117,8 +117,8 @@ def alike_of(kind: str, group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_optimizers(optimizers: Sequence[torch.optim.Optimizer], config: Config) -> Groups:
-    """Fills the block "optimizer" of `config` from torch optimizers, of which the first is the engine's and the others those of
-    their groups; InvalidError where the file says something else."""
+    """Fills the block "optimizer" of `config` from torch optimizers. The first one is the engine's, the others are those of their
+    groups. InvalidError: the file says something else."""
     groups = Groups([])
     first = type_of(optimizers[0])
     config.set("optimizer.type", first)
@@ -138,7 +138,7 @@ def read_optimizers(optimizers: Sequence[torch.optim.Optimizer], config: Config)
 
 
 def read_alike(groups: Groups, first: str, config: Config) -> None:
-    """The settings that there is one of; NotSupportedError where groups have several."""
+    """Reads the settings that exist once in an engine. NotSupportedError: groups have different values."""
     said: dict[str, dict[str, Any]] = {}  # by key and type
     for group in groups.all:
         kind = group.kind or first
@@ -166,7 +166,8 @@ def without_params(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_groups(given: Any, config: Config, division: Division) -> Groups:
-    """Groups as torch's optimizers take them: parameters, or dicts with "params" and values over those of `config`."""
+    """Reads groups in the forms that torch's optimizers take: parameters, or dicts with "params" and values that replace those of
+    `config`."""
     items = list(given)
     if not items or not isinstance(items[0], Mapping):
         items = [{"params": items}]
@@ -193,7 +194,7 @@ def as_tensors(params: Any) -> Iterable[nn.Parameter]:
 
 
 def configured(config: Config) -> dict[str, Any]:
-    """The values of a group that says nothing of its own."""
+    """Returns the values of a group without values of its own."""
     resolved = config.resolved()
     kind = str(resolved.get("optimizer.type", {}).get("value"))
     read = next((keys for name, keys in NUMBERS.items() if name.lower() == kind.lower()), ADAMS)
@@ -205,7 +206,7 @@ def configured(config: Config) -> dict[str, Any]:
 # ------------------------------------------------------------ sherd.groups --
 
 def configured_group(entry: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """The values of a group that an entry of sherd.groups says something of."""
+    """Returns the values of a group that an entry of sherd.groups describes."""
     params: dict[str, Any] = entry.get("params") or {}
     if "type" not in entry:
         return {**configured(config), **params}
@@ -216,8 +217,8 @@ def configured_group(entry: Mapping[str, Any], config: Config) -> dict[str, Any]
 
 
 def matched_move(groups: Groups, entries: Sequence[Mapping[str, Any]], config: Config, division: Division) -> None:
-    """Parameters of the default group go to the groups of sherd.groups whose patterns match their names, as in the engine, so
-    that torch's schedulers meet these groups too."""
+    """Moves parameters of the default group to the groups of sherd.groups whose patterns match their names, as the engine does,
+    so that torch's schedulers see these groups too."""
     names = {id(param.tensor): param.name for param in division.params}
     for entry in entries:
         patterns = entry.get("matching") or ()
@@ -236,7 +237,7 @@ def matched_move(groups: Groups, entries: Sequence[Mapping[str, Any]], config: C
 
 
 def check_groups(groups: Groups, division: Division) -> None:
-    """Every trainable parameter is in one group."""
+    """Checks that every trainable parameter is in exactly one group."""
     numbers = groups.numbers()
     for param in division.params:
         found = numbers.get(id(param.tensor), [])
@@ -255,14 +256,14 @@ def check_groups(groups: Groups, division: Division) -> None:
 # --------------------------------------------------------------- following --
 
 class NoScaler:
-    """In place of the flag by which torch's GradScaler asks an optimizer whether it scales by itself: the question is refused."""
+    """Replaces the flag by which torch's GradScaler asks whether an optimizer scales gradients itself, and refuses the question."""
 
     def __bool__(self) -> bool:
         raise NotSupportedError(SCALER)
 
 
 class EngineOptimizer(torch.optim.Optimizer):
-    """The engine's optimizer as torch's schedulers see it. Updates are made by engine.step(): `step` does nothing here, for
+    """The engine's optimizer, for torch's schedulers. engine.step() makes the updates, so `step` does nothing here; this is for
     loops that call both, as with DeepSpeed."""
 
     _step_supports_amp_scaling = NoScaler()
@@ -274,7 +275,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         return closure() if closure is not None else None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """The engine clears gradients itself."""
+        """Does nothing: the engine clears gradients itself."""
 
     def state_dict(self) -> dict[str, Any]:
         raise StateError("the optimizer's state is in the engine: save it with engine.save_checkpoint()")
@@ -284,10 +285,10 @@ class EngineOptimizer(torch.optim.Optimizer):
 
 
 class Rates:
-    """The rates that groups have now, where a person or schedulers of torch set them.
+    """The learning rates of the groups, where a person or schedulers of torch set them.
 
-    `optimizers` have the groups; they are the person's own, or one EngineOptimizer. `schedulers` are stepped with each update, None
-    of them for an optimizer without one.
+    `optimizers` have the groups. They are the person's own, or one EngineOptimizer. `schedulers` are stepped with each update;
+    None stands for an optimizer without one.
     """
 
     def __init__(self, groups: Groups, optimizer: Any, scheduler: Any, base_lr: float) -> None:
@@ -304,23 +305,23 @@ class Rates:
 
     @property
     def optimizer(self) -> Any:
-        """One, or a list where a list was given."""
+        """One optimizer, or a list if a list was given."""
         return self.optimizers if self._is_list else self.optimizers[0]
 
     @property
     def scheduler(self) -> Any:
-        """One, or a list with one for each of a list of optimizers; None: none at all."""
+        """One scheduler, or a list with one for each optimizer of a list; None if there is none."""
         if all(one is None for one in self.schedulers):
             return None
         return self.schedulers if self._is_list and not self._is_one_scheduler else self.schedulers[0]
 
     def check_config(self, config: Config) -> None:
-        """One of the two says the rates."""
+        """Checks that only one of the configuration and the scheduler sets the rates."""
         if self.scheduler is not None and config.resolved().get("scheduler.type", {}).get("value"):
             raise ValueError("the configuration has a scheduler and initialize() was given an lr_scheduler: leave one out")
 
     def now(self) -> list[float] | None:
-        """A rate for each of the engine's groups where somebody has set one, NaN for the schedule's; None: nobody has."""
+        """Returns a rate for each of the engine's groups, NaN for the rate of the schedule; None if nobody has set a rate."""
         rates = [] if self.groups.has_default else [math.nan]  # the default group has no parameters then
         is_set = False
         index = 0
@@ -351,11 +352,11 @@ class Rates:
                    for now, then in zip(self.epochs(), self._epochs or ()))
 
     def forget_epochs(self) -> None:
-        """After the schedulers were loaded, which counts as nobody's step."""
+        """Is called after the schedulers were loaded, which counts as nobody's step."""
         self._epochs = None
 
     def after_update(self) -> None:
-        """The schedulers that initialize() was given go on by one, as with DeepSpeed; they are not to be called by the script too."""
+        """Steps the schedulers that initialize() was given, as DeepSpeed does. The script must not step them too."""
         for optimizer in self.optimizers:
             optimizer._opt_called = True  # what torch's schedulers look at to warn of a wrong order
         for scheduler in self.schedulers:
@@ -364,7 +365,8 @@ class Rates:
         self._epochs = self.epochs()
 
     def lr(self, of_schedule: float | None) -> list[float]:
-        """The rates of the groups; `of_schedule` is the default group's in the last update, by the configuration."""
+        """Returns the rate of each group. `of_schedule` is the rate of the default group in the last update, by the
+        configuration."""
         now = [float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
         if of_schedule is None or self.now() is not None:
             return now
@@ -377,8 +379,8 @@ def as_list(given: Any) -> list[Any]:
 
 
 def made_schedulers(given: Any, optimizers: list[torch.optim.Optimizer]) -> list[Any]:
-    """A scheduler for each optimizer, of one, of a list, or of a function that makes one of each; a single object that is no
-    scheduler of torch may drive several optimizers."""
+    """Returns a scheduler for each optimizer, from one scheduler, a list, or a function that makes one from an optimizer. An
+    object that is not a scheduler of torch may drive several optimizers."""
     if isinstance(given, (list, tuple)):
         if len(given) != len(optimizers):
             raise ValueError(f"lr_scheduler is a list of {len(given)}, and there are {len(optimizers)} optimizers: give one for each, "
@@ -393,7 +395,7 @@ def made_schedulers(given: Any, optimizers: list[torch.optim.Optimizer]) -> list
 
 
 def made_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
-    """A scheduler over the groups: as it is, or made by the function that the person gave."""
+    """Returns a scheduler over the groups: the given one, or the one that the given function makes."""
     if scheduler is None or isinstance(scheduler, LRScheduler) or hasattr(scheduler, "step"):
         if isinstance(scheduler, LRScheduler) and scheduler.optimizer is not optimizer:
             raise ValueError("lr_scheduler has another optimizer than initialize() was given: give both, or give lr_scheduler "
@@ -405,7 +407,7 @@ def made_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
 
 
 def take_over(optimizer: torch.optim.Optimizer) -> None:
-    """A torch optimizer whose groups go on saying the rates, and which makes no step any more."""
+    """Makes a torch optimizer keep setting the rates of its groups, but make no steps any more."""
     def refused(*_: Any, **__: Any) -> None:
         raise StateError(STEP)
 
@@ -416,10 +418,10 @@ def take_over(optimizer: torch.optim.Optimizer) -> None:
 
 
 class Watch:
-    """Warns once of a torch optimizer over the engine's parameters that initialize() was not given, and which updates nothing.
+    """Warns once about a torch optimizer over the engine's parameters that initialize() was not given, since it updates nothing.
 
-    Nobody hands such an optimizer to the engine. torch tells of its steps by the hook that all optimizers share, which is therefore
-    there only until the engine's second update: a loop has come to its optimizer by then.
+    Such an optimizer is never handed to the engine. torch reports its steps to a hook that all optimizers share. The hook is
+    removed at the engine's second update, because a loop has reached its optimizer by then.
     """
 
     UPDATES = 2
@@ -447,7 +449,7 @@ class Watch:
 # ------------------------------------------------------------- declaration --
 
 def check_optimizers(optimizer: Any, config: Config) -> None:
-    """What is no optimizer of torch's, and what says the groups twice."""
+    """Refuses objects that are no optimizers of torch, and arguments that give the groups twice."""
     given = as_list(optimizer)
     if not given or not all(isinstance(one, torch.optim.Optimizer) for one in given):
         raise TypeError(f"optimizer is one of torch's (torch.optim.AdamW(...)) or a list of them, not {optimizer!r}")
@@ -458,7 +460,7 @@ def check_optimizers(optimizer: Any, config: Config) -> None:
 
 
 def read(config: Config, division: Division, optimizer: Any, model_parameters: Any, scheduler: Any) -> Rates:
-    """What initialize() was given of optimizers, groups and schedulers; `config` has it when this returns."""
+    """Reads the optimizers, groups and schedulers that initialize() was given, and sets them in `config`."""
     if optimizer is not None:
         check_optimizers(optimizer, config)
         groups = read_optimizers(as_list(optimizer), config)
@@ -472,7 +474,8 @@ def read(config: Config, division: Division, optimizer: Any, model_parameters: A
 
 
 def declare(groups: Groups, add_group: Callable[..., int]) -> dict[int, int]:
-    """Declares the engine's groups; the one of each tensor by its id. The default group has the configuration's values."""
+    """Declares the engine's groups. Returns the number of the group of each tensor, by id. The default group has the
+    configuration's values."""
     numbers = []
     for index, group in enumerate(groups.all):
         own: dict[str, Any] = {name: float(group.own[key]) for key, name in KEYS.items() if key in group.own}

@@ -1,8 +1,8 @@
-"""Checkpoints in: load_checkpoint(), before the first batch and after it.
+"""Loading checkpoints: load_checkpoint(), before the first batch and after it.
 
-The plan wants the order of the units, which the first batch gives. A load before that batch would fix the order of registration
-for the whole run. So the engine remembers such a load and answers at once from the files. Until the load is done, the model has
-other values than its owner expects, and whatever would show or use them is refused (Guard) or does the load first.
+The plan needs the order of the units, which the first batch gives. A load before that batch would fix the order of registration
+for the whole run. So the engine remembers such a load and answers at once from the files. Until the load is done, the model does
+not have the values that its owner expects. A call that would show or use them is refused (Guard), or does the load first.
 """
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ COUNTERS = ("step", "micro_step")
 
 @dataclass
 class Load:
-    """A load of FOLDER/TAG. `text` is the blob of save_checkpoint(), and `counters` are the manifest's, both read without the engine."""
+    """A load of FOLDER/TAG. `text` is the blob of save_checkpoint(), and `counters` are the manifest's. Both are read without the
+    engine."""
 
     folder: str
     tag: str
@@ -70,7 +71,7 @@ def load_checkpoint(engine: "Engine", folder: weights.Path, tag: str | None, wei
 
 
 def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | None:
-    """What rank 0 finds, on all ranks, or its failure. Collective."""
+    """Returns on all ranks what rank 0 finds, or raises its failure there. Collective."""
     answer: dict[str, Any] = {}
     if engine.world.rank == 0:
         try:
@@ -84,7 +85,7 @@ def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | N
 
 
 def look(folder: str, tag: str | None) -> dict[str, Any] | None:
-    """The tag, the blob and the counters of a checkpoint; None where the folder has no latest one."""
+    """Returns the tag, the blob and the counters of a checkpoint, or None if the folder has none."""
     if tag is None and not os.path.exists(os.path.join(folder, "latest")):
         return None
     with Checkpoint(folder, tag) as saved:
@@ -105,25 +106,25 @@ class Waiting:
             module.register_load_state_dict_pre_hook(guard))]
 
     def counters(self) -> dict[str, Any]:
-        """The counters that the engine will have; {} where no load brings any."""
+        """Returns the counters that the engine will have; {} if no load brings any."""
         return {key: value for load in self.loads for key, value in load.counters.items()}
 
     def open(self, engine: "Engine") -> None:
-        """Ends the guards: the engine is about to be sealed, or destroyed."""
+        """Removes the guards: the engine is about to be sealed or destroyed."""
         gathered.unmark(engine)
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     def run(self, engine: "Engine") -> None:
-        """The loads in their order. A load that fails stays, so that no later call trains from other values. Collective."""
+        """Does the loads in order. A load that fails stays, so that no later call trains from other values. Collective."""
         while self.loads:
             self.loads[0].run(engine)
             del self.loads[0]
 
 
 class Guard(Single):
-    """Before the forward, state_dict() and load_state_dict() of a module that a load is about to change."""
+    """Runs before the forward, state_dict() and load_state_dict() of a module that a load is about to change."""
 
     def __init__(self, engine: "Engine") -> None:
         super().__init__(None, weakref.ref(engine))

@@ -1,4 +1,4 @@
-"""What the package adds to messages: the script's line to a warning, the name of the call to an error."""
+"""What the package adds to messages: the line of the script to a warning, and the name of the call to an error."""
 from __future__ import annotations
 
 import functools
@@ -12,7 +12,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def warn(text: str) -> None:
-    """Warns at the line of the script, however many frames of sherd and torch lie between."""
+    """Warns at the line of the script, however many frames of sherd and torch are between."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in ("sherd", "torch", "contextlib"):
         level, frame = level + 1, frame.f_back

@@ -1,7 +1,7 @@
 """The engine's memory as the parameters and gradients of a model.
 
-A unit has one address for its life, so every tensor is made once. At stage 3 a parameter whose unit is not acquired
-shows NaN in its shape instead: whoever uses it then sees that, and what writes to it is refused by torch.
+A unit has the same address as long as the engine exists, so every tensor is made once. At stage 3 a parameter whose unit is not
+acquired shows NaN in its shape. Code that reads it notices that, and torch refuses to write to it.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def tensor_over(memory: Memory) -> torch.Tensor:
-    """A tensor over the engine's memory, which has to outlive it."""
+    """Returns a tensor over the engine's memory, which must outlive it."""
     if memory.elems == 0:
         return torch.empty(memory.shape, dtype=DTYPES[memory.dtype], device=device_of(memory.device))
     if memory.device[0] == CPU:
@@ -29,16 +29,17 @@ def tensor_over(memory: Memory) -> torch.Tensor:
 
 
 def device_of(device: tuple[int, int]) -> torch.device:
+    """The torch.device of a DLPack pair."""
     return torch.device("cpu") if device[0] == CPU else torch.device("cuda", device[1])
 
 
 def asleep_like(tensor: torch.Tensor) -> torch.Tensor:
-    """NaN in the shape of a parameter, without memory."""
+    """Returns a tensor of NaN in the shape of a parameter, which takes no memory."""
     return torch.full((), math.nan, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
 
 
 class Bound:
-    """One parameter of the model over the engine's memory."""
+    """One parameter of the model whose memory is the engine's."""
 
     __slots__ = ("param", "tensor", "awake", "asleep", "grad", "address", "rest_address", "version", "window")
 
@@ -52,7 +53,7 @@ class Bound:
         self.window = -1  # the micro-batch whose gradient is in `grad`
 
     def bind(self) -> None:
-        """From now on the model's parameter is the engine's memory; the storage that it had is free."""
+        """Makes the engine's memory that of the model's parameter, and frees the storage that it had."""
         self.tensor.grad = None
         if self.tensor.is_meta:  # whose kind of memory is fixed; the object stays the one that modules and people have
             torch.utils.swap_tensors(self.tensor, nn.Parameter(self.asleep, self.tensor.requires_grad))
@@ -60,7 +61,7 @@ class Bound:
         self.version = self.tensor._version
 
     def check(self) -> None:
-        """Nobody has changed the parameter beside the engine. StateError with its name."""
+        """Checks that only the engine has changed the parameter. StateError names it."""
         tensor = self.tensor
         if tensor.data_ptr() != self.rest_address:
             raise StateError(f"parameter {self.param.name} was given other memory (its .data was set, or the model was "
@@ -74,14 +75,14 @@ class Bound:
 
 
 def for_modules(text: str) -> str:
-    """A sentence of the engine's with what to do in Python, where it names calls of C."""
+    """Adds to a message of the engine that names calls of C what to do in Python."""
     what, found, _ = text.partition("; list every use with sherd_pass_add")
     return what + ("; a step that goes through the model more than once (several forwards or losses) needs "
                    "sherd.torch.initialize(..., backward_uses=\"any\")" if found else "")
 
 
 class Driver:
-    """Acquires and releases units of an engine, and shows the model what is acquired."""
+    """Acquires and releases units of an engine, and shows them to the model."""
 
     def __init__(self, engine: Engine, division: Division, retains_grads: bool = False) -> None:
         info = engine.info
@@ -97,7 +98,7 @@ class Driver:
                 bound.bind()
 
     def acquire(self, unit: int, which: int) -> None:
-        """Collective. The unit's parameters are readable, and for BACKWARD have their gradients."""
+        """Makes a unit's parameters readable, and for BACKWARD gives them their gradients. Collective."""
         bound = self.bound[unit]
         if not self._held[unit]:
             for one in bound:
@@ -115,7 +116,7 @@ class Driver:
                 one.tensor.grad = one.grad if one.window == self.window else None
 
     def release(self, unit: int, which: int) -> None:
-        """Collective. What is not acquired sleeps again, and has no gradient to be touched."""
+        """Releases a unit: its parameters show NaN again, and their gradients are out of reach. Collective."""
         bound = self.bound[unit]
         self._held[unit] -= 1
         if which == BACKWARD and not self.retains_grads:
@@ -127,9 +128,9 @@ class Driver:
         self.engine.release(unit, which)
 
     def accumulated(self, number: int) -> None:
-        """Autograd has a gradient of the parameter: it is in the engine's memory now, whoever cleared .grad meanwhile.
+        """Moves a gradient that autograd has computed to the engine's memory, even if somebody cleared .grad meanwhile.
 
-        The first of a micro-batch is one that autograd made itself, and is copied: what was there is zero, and is not read.
+        Autograd makes the first gradient of a micro-batch itself. It is copied; the engine's memory is zero then and is not read.
         """
         one = self.by_number[number]
         made = one.tensor.grad
@@ -142,10 +143,11 @@ class Driver:
         one.window = self.window
 
     def is_awake(self, unit: int) -> bool:
+        """Whether a parameter is readable now."""
         return not self.sleeps or self._held[unit] > 0
 
     def forget(self) -> None:
-        """After a window was dropped, which releases everything: nothing is acquired."""
+        """Is called after a window was dropped, which has released everything."""
         self.window += 1
         for unit, bound in enumerate(self.bound):
             self._held[unit] = 0
@@ -155,7 +157,7 @@ class Driver:
                     one.tensor.data = one.asleep
 
     def end_micro_batch(self) -> None:
-        """Before the step: gradients that were retained are over, and the next ones begin at zero."""
+        """Is called before the step. Retained gradients end, and the next ones begin at zero."""
         self.window += 1
         if self.retains_grads:
             for unit in self.bound:
@@ -164,11 +166,12 @@ class Driver:
 
 
 def compute_dtype(engine: Engine) -> torch.dtype:
+    """The torch.dtype in which the engine computes."""
     return tuple(DTYPES.values())[engine.info.compute_dtype]
 
 
 def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-    """Floating-point buffers follow the parameters, as with model.to(dtype)."""
+    """Converts floating-point buffers to the type of the parameters, as model.to(dtype) does."""
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None:
@@ -176,11 +179,11 @@ def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> 
 
 
 def cast_to(buffer: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
-    """The type that a buffer has in a model that computes in `dtype`."""
+    """Returns the type of a buffer in a model that computes in `dtype`."""
     return dtype if buffer.is_floating_point() and dtype != torch.float32 else buffer.dtype
 
 
 def flat_range(tensor: torch.Tensor, first: int, out: Any) -> None:
-    """Elements of a real tensor from `first` on, as fp32, to a memoryview of floats."""
+    """Copies elements of a tensor from `first` on, as fp32, to a memoryview of floats."""
     target = torch.frombuffer(out, dtype=torch.float32)
     target.copy_(tensor.detach().reshape(-1)[first: first + len(out)])

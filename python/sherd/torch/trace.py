@@ -1,4 +1,4 @@
-"""The order of units: from one forward and backward on tensors without memory, else from the order of registration."""
+"""The order of units: from one forward and backward on tensors without memory, else the order of registration."""
 from __future__ import annotations
 
 import contextlib
@@ -23,7 +23,7 @@ MOST_ROUNDS = 8  # of finding modules that use what another one owns
 
 @dataclass
 class Order:
-    """The passes of a model. `reason`: why they are not what a forward and backward did; "" where they are."""
+    """The passes of a model. `reason` says why they are not those of a forward and backward; "" if they are."""
 
     forward: list[Use] = field(default_factory=list)
     backward: list[Use] = field(default_factory=list)
@@ -48,10 +48,10 @@ class Order:
 
 def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dtype,
              device: torch.device = torch.device("cpu")) -> Order:
-    """The order in which `model(*args, **kwargs)` and a backward from it use the units; `example` is (args, kwargs) or None.
+    """Returns the order in which `model(*args, **kwargs)` and a backward from its output use the units.
 
-    Nothing of the model changes, and no memory of its size is taken. Modules that use parameters of others join the
-    division's scopes.
+    `example` is (args, kwargs) or None. The model does not change, and no memory of its size is needed. Modules that use
+    parameters of other modules are added to the scopes of the division.
     """
     if example is None:
         return registered(division, "no batch was there yet: give initialize(..., example=batch)")
@@ -64,7 +64,7 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
 # ------------------------------------------------------------ registration --
 
 def registered(division: Division, reason: str) -> Order:
-    """The order of the module tree, outer scopes held over inner ones; backward is its reverse."""
+    """Returns the order of the module tree, in which outer scopes are held while inner ones run; backward is its reverse."""
     return Order(uses_of(tree_events(division, reverse=False)), uses_of(tree_events(division, reverse=True)),
                  reason=reason)
 
@@ -89,7 +89,7 @@ def inside(name: str, outer: str) -> bool:
 
 
 def uses_of(events: list[tuple[bool, int]]) -> list[Use]:
-    """Acquires (True) and releases as uses: each with the further acquires before its release."""
+    """Turns acquires (True) and releases into uses: each has the number of further acquires before its release."""
     uses: list[list[int]] = []
     open_uses: dict[int, list[int]] = {}
     for is_acquire, unit in events:
@@ -112,7 +112,7 @@ def uses_of(events: list[tuple[bool, int]]) -> list[Use]:
 # ------------------------------------------------------------------- trace --
 
 class Recorder:
-    """What hooks drive while the order is found."""
+    """What the hooks drive while the order is found."""
 
     def __init__(self) -> None:
         self.events: dict[int, list[tuple[bool, int]]] = {FORWARD: [], BACKWARD: []}
@@ -131,7 +131,7 @@ class Recorder:
 
 
 class Strays(TorchFunctionMode):
-    """Notices parameters that are used while their unit is not acquired, and by which module."""
+    """Notices parameters that are used while their unit is not acquired, and the module that uses them."""
 
     def __init__(self, recorder: Recorder, unit_of: dict[int, int], stack: list[nn.Module]) -> None:
         super().__init__()
@@ -167,14 +167,14 @@ def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtyp
 
 
 class InPlace(Exception):
-    """A scope changes its input in place, which torch refuses behind a gate."""
+    """A scope changes its input in place, which torch refuses after a gate."""
 
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope.name)
         self.scope = scope
 
     def mark(self, division: Division) -> None:
-        """Its like do the same."""
+        """Marks scopes of the same kind too."""
         for scope in division.scopes:
             scope.is_in_place = scope.is_in_place or type(scope.module) is type(self.scope.module)
 
@@ -211,13 +211,13 @@ def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.d
 
 
 def like(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """One of its shape, made here and now: an input may come from another mode."""
+    """Returns a tensor of the same shape, made in the current mode, because an input may come from another mode."""
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device=device)
     return made.requires_grad_(tensor.requires_grad)
 
 
 def backward_from(output: Any) -> None:
-    """A backward from the loss where the output has one, else from all that it has."""
+    """Runs a backward from the loss if the output has one, else from all tensors of the output."""
     loss = getattr(output, "loss", None)
     tensors = [loss] if isinstance(loss, torch.Tensor) else list(tensors_in(output))
     losses = [t.sum() for t in tensors if t.requires_grad and t.is_floating_point()]
@@ -227,7 +227,7 @@ def backward_from(output: Any) -> None:
 
 def shadowed(model: nn.Module, division: Division, dtype: torch.dtype,
              device: torch.device) -> tuple[Division, dict[int, int]]:
-    """The model's parameters and buffers in place replaced by ones without memory; the division over these."""
+    """Replaces the model's parameters and buffers by tensors without memory; gives the division over these."""
     made = {id(p.tensor): nn.Parameter(like(p.tensor, device, torch.float32 if p.is_fp32 else dtype).detach(),
                                        requires_grad=p.tensor.requires_grad) for p in division.params}
     for module in model.modules():
@@ -243,7 +243,7 @@ def shadowed(model: nn.Module, division: Division, dtype: torch.dtype,
 
 @contextlib.contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """Whatever a forward keeps in its modules is as before."""
+    """Restores what a forward stores in its modules."""
     kept = [(module, dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in model.modules()]
     try:
         yield
@@ -257,13 +257,13 @@ def restored(model: nn.Module) -> Iterator[None]:
 
 
 def as_written() -> contextlib.AbstractContextManager[Any]:
-    """Modules that torch.compile was put around run as they are written."""
+    """Runs modules that torch.compile has wrapped as they are written."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def random_kept() -> Iterator[None]:
-    """No random number is drawn from the program's own."""
+    """Restores the program's random number generators."""
     state, cpu = random.getstate(), torch.get_rng_state()
     try:
         yield

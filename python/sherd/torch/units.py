@@ -1,4 +1,4 @@
-"""How a model is divided: units of parameters, and the modules (scopes) whose forward and backward use them."""
+"""How a model is divided: into units of parameters, and scopes, the modules whose forward and backward use the units."""
 from __future__ import annotations
 
 import fnmatch
@@ -16,7 +16,7 @@ NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict
 
 @dataclass
 class Param:
-    """A parameter of the model under its first name; `number` is the engine's."""
+    """A parameter of the model, under its first name. `number` is its number in the engine."""
 
     name: str
     tensor: nn.Parameter
@@ -39,7 +39,7 @@ class Unit:
 
 @dataclass
 class Scope:
-    """A module that needs these units from the begin of its forward to its end, and in its backward."""
+    """A module that needs these units during its forward and in its backward."""
 
     name: str
     module: nn.Module
@@ -49,7 +49,7 @@ class Scope:
 
 @dataclass
 class Division:
-    """Units, and scopes in the order of the module tree (outer before inner)."""
+    """Units, and scopes in the order of the module tree (an outer one comes before inner ones)."""
 
     units: list[Unit]
     scopes: list[Scope]
@@ -59,7 +59,7 @@ class Division:
         return [param for unit in self.units for param in unit.params]
 
     def add_use(self, name: str, module: nn.Module, unit: int) -> None:
-        """`module` uses parameters of `unit` too."""
+        """Notes that `module` uses parameters of `unit` too."""
         scope = next((scope for scope in self.scopes if scope.module is module), None)
         if scope is None:
             scope = Scope(name, module)
@@ -69,10 +69,10 @@ class Division:
 
 
 def divide(model: nn.Module, policy: Policy = None) -> Division:
-    """Divides by a policy: None (the repeated blocks of lists), module classes, a least number of elements, a list of
-    modules or of patterns of names, or a function of a module and its name.
+    """Divides a model into units by a policy.
 
-    What the policy leaves over is divided by the modules that own it.
+    The policy is None (the repeated blocks of lists), module classes, a least number of elements, a list of modules or of
+    patterns of names, or a function of a module and its name. Other parameters are divided by the modules that own them.
     """
     check_params(model)
     roots = rest(model, chosen(model, policy))
@@ -105,7 +105,7 @@ def some(names: list[str]) -> str:
 
 
 def fits(entry: Any, module: nn.Module, name: str) -> bool:
-    """Whether an entry of a list means this module: the module itself, a class, the name of either, or a pattern."""
+    """Whether an entry of a list means this module: it is the module itself, its class, the name of either, or a pattern."""
     if isinstance(entry, type):
         return isinstance(module, entry)
     if isinstance(entry, str):
@@ -114,7 +114,7 @@ def fits(entry: Any, module: nn.Module, name: str) -> bool:
 
 
 def repeated_blocks(module: nn.Module) -> set[nn.Module]:
-    """The members of the outermost lists that have several modules of one class with parameters."""
+    """Returns the members of the outermost lists that contain several modules of one class with parameters."""
     members = [member for member in module._modules.values() if member is not None and owns_any(member)]
     kinds = Counter(type(member) for member in members)
     if isinstance(module, (nn.ModuleList, nn.Sequential)) and kinds and max(kinds.values()) > 1:
@@ -123,7 +123,7 @@ def repeated_blocks(module: nn.Module) -> set[nn.Module]:
 
 
 def by_size(model: nn.Module, least_elems: int) -> set[nn.Module]:
-    """The smallest modules that have so many elements, what is in smaller such ones not counted."""
+    """Returns the smallest modules that have so many elements. Elements in smaller such modules inside do not count."""
     found: set[nn.Module] = set()
 
     def visit(module: nn.Module) -> int:
@@ -138,7 +138,8 @@ def by_size(model: nn.Module, least_elems: int) -> set[nn.Module]:
 
 
 def rest(model: nn.Module, roots: set[nn.Module]) -> set[nn.Module]:
-    """The roots, and for what they leave over the outermost modules that own parameters and contain no root."""
+    """Returns the roots, and the modules that own the other parameters; if such modules are nested and contain no root, the
+    outermost."""
     result = set(roots)
 
     def visit(module: nn.Module) -> None:
@@ -160,7 +161,7 @@ def owns_any(module: nn.Module) -> bool:
 
 
 def owns_directly(module: nn.Module) -> bool:
-    """Parameters of its own, or in a list that it alone can use."""
+    """The module has parameters of its own, or in a list that only it can use."""
     if isinstance(module, NEVER_CALLED):
         return False
     lists = [c for c in module.children() if isinstance(c, (nn.ParameterList, nn.ParameterDict))]
@@ -170,7 +171,7 @@ def owns_directly(module: nn.Module) -> bool:
 # ---------------------------------------------------------------- division --
 
 def collect_uses(model: nn.Module, roots: set[nn.Module]) -> dict[nn.Module, tuple[str, list[nn.Parameter]]]:
-    """What the modules below each root own, by root, in the order of the tree."""
+    """Returns by root what the modules below it own, in the order of the tree."""
     uses: dict[nn.Module, tuple[str, list[nn.Parameter]]] = {}
 
     def visit(module: nn.Module, name: str, root: nn.Module | None) -> None:
@@ -187,7 +188,7 @@ def collect_uses(model: nn.Module, roots: set[nn.Module]) -> dict[nn.Module, tup
 
 
 def number(model: nn.Module, uses: dict[nn.Module, tuple[str, list[nn.Parameter]]]) -> Division:
-    """A parameter belongs to the unit of the first root that uses it; other roots use that unit too."""
+    """Numbers the parameters. A parameter belongs to the unit of the first root that uses it; other roots use that unit too."""
     names = {id(tensor): name for name, tensor in model.named_parameters()}
     units: list[Unit] = []
     scopes: list[Scope] = []
@@ -207,7 +208,7 @@ def number(model: nn.Module, uses: dict[nn.Module, tuple[str, list[nn.Parameter]
 
 
 def keep_fp32(model: nn.Module, division: Division, policy: Policy) -> None:
-    """Marks the parameters below the modules that a policy chooses; None chooses nothing."""
+    """Marks the parameters of the modules that a policy chooses as fp32. None chooses no module."""
     if policy is not None:
         kept = {id(tensor) for module in chosen(model, policy) for tensor in module.parameters()}
         for param in division.params:
@@ -215,12 +216,13 @@ def keep_fp32(model: nn.Module, division: Division, policy: Policy) -> None:
 
 
 def is_managed(tensor: nn.Parameter) -> bool:
-    """Frozen parameters of other kinds (quantised weights) stay torch's own, whole on every rank, as buffers do."""
+    """Whether the engine manages a parameter. Frozen parameters of other types (quantised weights) stay torch's own, whole on
+    every rank."""
     return tensor.is_floating_point() or tensor.requires_grad
 
 
 def check_params(model: nn.Module) -> None:
-    """What the engine cannot have, by name: other types, and two parameters over one storage, which would be two here."""
+    """Refuses by name what the engine cannot have: other types, and two parameters over one storage, which would become two."""
     seen: dict[int, tuple[str, nn.Parameter]] = {}
     for name, tensor in model.named_parameters():
         if is_managed(tensor) and tensor.dtype not in TYPES:

@@ -1,4 +1,4 @@
-"""Whole weights under the names of the model: read one at a time, written, saved, loaded."""
+"""Whole weights under the names of the model: read one at a time, written, saved and loaded."""
 from __future__ import annotations
 
 import base64
@@ -31,12 +31,12 @@ FILE_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16",
 # ------------------------------------------------------------------ values --
 
 def value_of(param: Param) -> str:
-    """What is exact of a parameter: the master weights; of a frozen one what passes read."""
+    """The name of a parameter's exact value: "master"; for a frozen one "compute"."""
     return "compute" if param.is_frozen else "master"
 
 
 def read(core: Core, param: Param) -> torch.Tensor:
-    """A parameter's exact values [its shape], fp32, in memory of their own. Collective."""
+    """Returns the exact values of a parameter in its shape, as fp32 in memory of their own. Collective."""
     count = param.tensor.numel()
     array = (ctypes.c_float * max(count, 1))()
     core.read(param.number, value_of(param), 0, count, array)
@@ -44,7 +44,7 @@ def read(core: Core, param: Param) -> torch.Tensor:
 
 
 def write(core: Core, param: Param, values: torch.Tensor) -> None:
-    """The opposite, with the same values on every rank. Collective, between steps."""
+    """Writes these values, the same on every rank. Collective, between steps."""
     if tuple(values.shape) != tuple(param.tensor.shape):
         raise ValueError(f"parameter {param.name} is {list(param.tensor.shape)}, and the values are {list(values.shape)}")
     flat = values.detach().to("cpu", torch.float32).contiguous().reshape(-1)
@@ -53,23 +53,23 @@ def write(core: Core, param: Param, values: torch.Tensor) -> None:
 
 
 def names_of(model: nn.Module, division: Division) -> dict[str, Param]:
-    """Every name that a parameter has in the model; tied ones have several."""
+    """Returns every name that a parameter has in the model; a tied one has several."""
     by_tensor = {id(param.tensor): param for param in division.params}
     return {name: by_tensor[id(tensor)] for name, tensor in model.named_parameters(remove_duplicate=False)}
 
 
 def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers that a state_dict has."""
+    """Returns the buffers that a state_dict has."""
     transient = {f"{prefix}.{name}" if prefix else name for prefix, module in model.named_modules()
                  for name in module._non_persistent_buffers_set}
     return {name: buffer for name, buffer in model.named_buffers(remove_duplicate=False) if name not in transient}
 
 
 class StateDict(AbstractMapping[str, torch.Tensor]):
-    """The weights by name, each read when it is asked for: nothing is gathered before, and nothing is kept.
+    """The weights by name. Each is gathered when it is read, and nothing is kept.
 
-    Every rank goes through the same names in the same order, as `items()` does; `dict(...)` of it holds all. Parameters
-    are fp32 and exact, buffers are the module's own.
+    Every rank reads the same names in the same order, as `items()` does. `dict(...)` of it holds all weights. Parameters are
+    exact fp32 on the CPU; buffers are copies in their own type, on their device.
     """
 
     def __init__(self, engine: "Engine") -> None:
@@ -95,7 +95,7 @@ class StateDict(AbstractMapping[str, torch.Tensor]):
 
 def load_state_dict(core: Core, model: nn.Module, division: Division, values: Mapping[str, torch.Tensor],
                     strict: bool = True) -> tuple[list[str], list[str]]:
-    """Writes weights by name, the same on every rank; the names that were missing and those that nobody has. Collective."""
+    """Writes weights by name, the same on every rank. Returns the missing and the unexpected names. Collective."""
     params, buffers = names_of(model, division), buffers_of(model)
     given = {id(params[name]) for name in params if name in values}
     missing = [name for name, param in params.items() if id(param) not in given]
@@ -119,10 +119,10 @@ def load_state_dict(core: Core, model: nn.Module, division: Division, values: Ma
 # ------------------------------------------------------------------- files --
 
 def save_pretrained(engine: "Engine", folder: Path, dtype: torch.dtype, max_file_bytes: int) -> None:
-    """The weights as safetensors with the model's own names, and its config.json where it has one. Collective.
+    """Writes the weights as safetensors with the model's names, and its config.json if it has one. Collective.
 
-    Buffers that a state_dict has are written in their own type, rank 0's. A tied weight is written once, as transformers
-    does. Files above `max_file_bytes` are several, with an index.
+    The buffers of a state_dict are written in their own type, from rank 0. A tied weight is written once, as transformers does.
+    More than `max_file_bytes` of data become several files with an index.
     """
     if dtype not in DTYPES:
         raise ValueError(f"weights are saved as float32, bfloat16 or float16, not {dtype}")
@@ -137,10 +137,11 @@ def save_pretrained(engine: "Engine", folder: Path, dtype: torch.dtype, max_file
 
 
 def import_weights(core: Core, model: nn.Module, division: Division, path: Path) -> None:
-    """Fills every parameter and every buffer that a state_dict has from safetensors under the model's names: each rank reads
-    what it holds. Collective.
+    """Fills every parameter, and every buffer of a state_dict, from safetensors with the model's names. Each rank reads what it
+    holds. Collective.
 
-    `path` is a file, a folder or an index. The base model's prefix may be missing, tied names and other buffers may be there.
+    `path` is a file, a folder or an index. The prefix of the base model may be missing; tied names and other buffers may be
+    there.
     """
     buffers = distinct(buffers_of(model))
     values = {name: torch.empty(buffer.shape, dtype=buffer.dtype, device="cpu") for name, buffer in buffers.items()}
@@ -160,7 +161,7 @@ def import_weights(core: Core, model: nn.Module, division: Division, path: Path)
 
 
 def distinct(buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each buffer by the first of its names."""
+    """Returns each buffer once, by the first of its names."""
     names: dict[int, str] = {}
     for name, buffer in buffers.items():
         names.setdefault(id(buffer), name)
@@ -168,7 +169,7 @@ def distinct(buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def maps_of(division: Division, buffers: Mapping[str, torch.Tensor]) -> list[dict[str, Any]]:
-    """The tensors of a file: every parameter by its name, and behind them buffers in memory that the caller keeps."""
+    """Returns the tensors of a file: every parameter by its name, then the buffers, in memory that the caller keeps."""
     maps: list[dict[str, Any]] = [{"name": param.name, "param": param.name, "shape": tuple(param.tensor.shape)}
                                   for param in division.params]
     for name, buffer in buffers.items():
@@ -181,7 +182,7 @@ def maps_of(division: Division, buffers: Mapping[str, torch.Tensor]) -> list[dic
 
 
 def escaped(name: str) -> str:
-    """A name as a pattern that means it alone."""
+    """Returns a pattern that matches this name only."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
@@ -189,9 +190,9 @@ def escaped(name: str) -> str:
 
 def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_state: Mapping[str, Any] | None,
                     **options: Any) -> None:
-    """Everything that goes on later: weights, optimizer, counters, buffers, schedules of torch, `client_state`. Collective.
+    """Saves what a run needs to continue: weights, optimizer, counters, buffers, schedulers of torch, `client_state`. Collective.
 
-    What is not the engine's is kept as JSON, never as a pickle; buffers that have changed are in it, up to a MiB.
+    What is not the engine's is kept as JSON and never as a pickle. Buffers that have changed are part of it, up to 1 MiB.
     """
     try:
         text = json.dumps({"client_state": dict(client_state or {}), "schedule": schedule_state(engine),
@@ -203,7 +204,7 @@ def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_stat
 
 
 def kept_text(core: Core) -> str | None:
-    """The blob of save_checkpoint(); None where another program saved the checkpoint."""
+    """Returns the blob of save_checkpoint(), or None if another program saved the checkpoint."""
     try:
         return core.blob(CLIENT_STATE).decode()
     except SherdError:
@@ -215,20 +216,20 @@ def kept_of(text: str | None) -> dict[str, Any]:
 
 
 class Buffers:
-    """Buffers of a model that training changes (statistics of a BatchNorm): those that differ from what they began as."""
+    """The buffers of a model that training changes, such as statistics of a BatchNorm: those that differ from their start."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._begun = {name: digest(buffer) for name, buffer in buffers_of(model).items()}
 
     def changed(self) -> dict[str, dict[str, str]]:
-        """As JSON: type and bytes by name. Rank 0's are what a checkpoint has."""
+        """Returns them as JSON: type and bytes by name. A checkpoint has rank 0's."""
         return {name: {"dtype": str(buffer.dtype).removeprefix("torch."),
                        "data": base64.b64encode(raw(buffer)).decode()}
                 for name, buffer in buffers_of(self._model).items() if digest(buffer) != self._begun.get(name)}
 
     def take(self, kept: Mapping[str, Mapping[str, str]]) -> None:
-        """The opposite; a buffer that the model has no more is passed over."""
+        """Sets the buffers from such JSON. Buffers that the model no longer has are ignored."""
         buffers = buffers_of(self._model)
         with torch.no_grad():
             for name in kept.keys() & buffers.keys():
@@ -247,7 +248,7 @@ def digest(buffer: torch.Tensor) -> bytes:
 
 
 def schedule_state(engine: "Engine") -> Any:
-    """What torch schedulers have to say of themselves; functions are the script's own."""
+    """Returns the state of torch schedulers. Functions are left to the script."""
     given = engine.lr_scheduler
     return [state_of(one) for one in given] if isinstance(given, list) else state_of(given)
 
@@ -266,7 +267,7 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
 
 
 def schedule_load(engine: "Engine", kept: Any) -> None:
-    """The opposite. The rates come with it: torch keeps those with the optimizer, and many schedules go on from what stands there."""
+    """Loads such a state, and the rates with it: torch keeps the rates in the optimizer, and many schedulers continue from them."""
     given = engine.lr_scheduler
     if given is None:
         return
