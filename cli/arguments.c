@@ -1,4 +1,4 @@
-/* What the commands say of arguments, in one form. See cli.h. */
+/* Messages about bad arguments, in the same form for all commands. See cli.h. */
 #include "cli/cli.h"
 
 #include <stdarg.h>

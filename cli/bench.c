@@ -1,5 +1,5 @@
-/* sherd bench: how fast this machine is at what a step of the engine does, as the rates that `sherd plan`
- * predicts times from. bench_rates.c takes the times, bench_ranks.c starts the ranks. */
+/* sherd bench: measures how fast this machine does the parts of an engine's step, as the rates from which `sherd plan` predicts
+ * times. bench_rates.c measures, bench_ranks.c starts the ranks. */
 #include "cli/bench.h"
 #include "cli/cli.h"
 
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Elements: the least that every unit and rank has a portion of; so many that no cache holds them. */
+/* Numbers of elements. GRAIN: the smallest number of which every unit and rank has a part. DEFAULT: more than any cache holds. */
 #define ELEMS_GRAIN   512
 #define ELEMS_DEFAULT ((size_t)32 << 20)
 #define ELEMS_MOST    ((size_t)1 << 36)
@@ -249,7 +249,7 @@ static int rank_main(sherd_world *world, void *ctx)
     if (why[0] == '\0') {
         (void)snprintf(why, sizeof(why), "%s", sherd_last_error());
     }
-    sherd_world_abort(world, why); /* whoever still measures shall know */
+    sherd_world_abort(world, why); /* ends the ranks that still measure */
     if (rank == 0) {
         (void)fprintf(stderr, "\nsherd: %s\n", why);
         if (status == SHERD_E_NOMEM) {
@@ -262,7 +262,7 @@ static int rank_main(sherd_world *world, void *ctx)
 
 /* ----------------------------------------------------------- the options -- */
 
-/* "32M": powers of 1024, rounded up so that every portion has elements. */
+/* Reads a size such as "32M", in powers of 1024, and rounds it up so that every part has elements. */
 static int read_elems(const char *text, size_t *out)
 {
     static const char  SUFFIXES[] = "KMG";
@@ -324,7 +324,7 @@ static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
 
-/* Exit status 2, or 0; -1: go on. */
+/* Returns the exit status, or -1 to continue. */
 static int option_take(int option, const char *text, bench_command *command)
 {
     switch (option) {
@@ -379,7 +379,7 @@ static int folder_check(const char *option, const char *path)
     return 1;
 }
 
-/* The folder of a file that is to be made. */
+/* Checks the folder in which a file will be created. */
 static int file_check(const char *option, const char *path)
 {
     char        folder[4096];
@@ -393,7 +393,7 @@ static int file_check(const char *option, const char *path)
     return folder_check(option, slash == NULL ? "." : len == 0 ? "/" : folder);
 }
 
-/* What would fail after the measurement, before it. */
+/* Checks before the measurement what would otherwise fail after it. */
 static int command_check(bench_command *command)
 {
     if (command->request.backend == NULL || command->request.backend[0] == '\0') {

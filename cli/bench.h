@@ -11,12 +11,12 @@
 
 typedef struct bench_request {
     const char *nvme_path; /* NULL: drives are left out */
-    size_t      elems;     /* of each rank's slice */
-    int         rounds;    /* that count, beside the first ones */
-    const char *backend;   /* "cpu", "cuda" */
+    size_t      elems;     /* elements of each rank's slice */
+    int         rounds;    /* that count, in addition to the first ones */
+    const char *backend;   /* "cpu" or "cuda" */
 } bench_request;
 
-/* Bytes per second; median 0: not measured. */
+/* Bytes per second. A median of 0: the rate was not measured. */
 typedef struct bench_rate {
     double median, min, max;
 } bench_rate;
@@ -35,50 +35,50 @@ typedef struct bench_result {
         }                                                                                          \
     } while (0)
 
-/** Engines, one after the other, whose steps are timed; the same result on all ranks. Rank 0 tells on
- *  standard error how far it is. Collective. Fails with sherd_last_error(), or with a sentence in `why`. */
+/** Measures all rates, with engines that are created one after the other. All ranks get the same result. Rank 0 prints its progress
+ *  to standard error. Collective. Fails with sherd_last_error(), or with a message in `why`. */
 sherd_status bench_rates_measure(sherd_world *world, const bench_request *request,
                                  bench_result *out, char *why, size_t why_bytes);
 
-/** Steps of a model without arithmetic, in several layouts: what the rates predict, and what they take. Rank 0
- *  prints a table. Collective; fails as above. */
+/** Runs steps of a model without arithmetic in several layouts. Rank 0 prints a table of the predicted and the measured times.
+ *  Collective; fails as above. */
 sherd_status bench_check_run(sherd_world *world, const bench_request *request,
                              const bench_result *measured, char *why, size_t why_bytes);
 
 /* ---- steps (bench_steps.c) ---- */
 
-/* An engine's configuration: AdamW, or Muon for matrices, in bf16, communication not overlapped. */
+/* The settings of an engine. It uses AdamW, or Muon for matrices, in bf16, without overlapped communication. */
 typedef struct bench_settings {
     int         stage, micro_batches, has_matrices;
-    const char *state_device, *param_device; /* NULL: none; "cpu", "nvme" */
+    const char *state_device, *param_device; /* "cpu" or "nvme"; NULL: no offload */
     const char *nvme_path;
 } bench_settings;
 
 sherd_status bench_config_make(const bench_request *request, const bench_settings *settings,
                                sherd_config **out);
-/** A sherd_fill_fn without context. */
+/** A sherd_fill_fn; ctx is not used. */
 sherd_status bench_fill(void *ctx, size_t first_elem, size_t count_elems, float *out);
-/** A folder for state on NVMe, with room for it. As scratch_make. */
+/** Makes a folder with enough space for state on NVMe. Otherwise like scratch_make. */
 int bench_folder_make(sherd_world *world, const bench_request *request, int ranks_per_host,
                       scratch_folder *out);
 
 double bench_now_s(void);
-/** Sorts `values`; `count` above 0. */
+/** Returns the median, and sorts `values`. `count` is above 0. */
 double bench_median(double *values, int count);
-/** The most of all ranks' numbers, which are at least 0. Collective. */
+/** Gives the largest number of all ranks. The numbers are at least 0. Collective. */
 sherd_status bench_slowest(sherd_world *world, double seconds, double *out);
-/** Rank 0 alone, on standard error. */
+/** Prints progress to standard error, on rank 0 only. */
 void bench_progress(const sherd_world *world, const char *text);
 
 /* ---- ranks (bench_ranks.c) ---- */
 
-/** What a rank does; returns its exit status. */
+/** The work of a rank. Returns its exit status. */
 typedef int (*bench_rank_fn)(sherd_world *world, void *ctx);
 
-/** As many ranks as are useful here: one per device, or two, at most one per core. */
+/** Returns how many ranks are useful here: one per device; without devices two, or one on a single core. */
 int bench_ranks_default(const char *backend);
-/** Runs `run` on the world of the launcher, or on `count` processes of which this one is rank 0; waits for all.
- *  The first other thread of this process is started inside. Exit status: rank 0's, 1 when another failed. */
+/** Runs `run` in the world of the launcher, or in `count` processes of which this one is rank 0, and waits for all. It must be
+ *  called before this process starts a second thread. Returns the exit status of rank 0, or 1 if another rank failed. */
 int bench_ranks_run(int count, const sherd_world_params *params, bench_rank_fn run, void *ctx);
 
 #endif

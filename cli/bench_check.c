@@ -1,5 +1,5 @@
-/* sherd bench --check: whether the measured rates predict. Steps of a model without arithmetic, in several layouts,
- * beside the times that a plan with these rates gives for them. */
+/* sherd bench --check: checks whether the measured rates predict times. It runs steps of a model without arithmetic in several
+ * layouts, and compares their times with those that a plan with these rates gives. */
 #include "cli/bench.h"
 #include "planning/model.h"
 #include "planning/row.h"
@@ -31,7 +31,7 @@ typedef struct check {
     planning_model      *model;
 } check;
 
-/* Seconds: of the passes of a micro-batch, and of the boundary behind them. */
+/* The seconds of the passes of a micro-batch, and of the boundary after them. */
 typedef struct step_seconds {
     double micro, boundary;
 } step_seconds;
@@ -51,8 +51,7 @@ static sherd_status pass_run(const check *c, sherd_engine *engine, sherd_pass pa
     return SHERD_OK;
 }
 
-/* The report is complete when the device has done all of it; what a GPU still does of the micro-batch is seen in
- * the boundary. */
+/* The report is complete when the device has finished. What a GPU still does of the micro-batch counts for the boundary. */
 static sherd_status step_run(const check *c, sherd_engine *engine, step_seconds *out)
 {
     sherd_step_report report;
@@ -79,7 +78,7 @@ static sherd_status steps_run(const check *c, sherd_engine *engine, step_seconds
     double       boundary[BENCH_MOST_ROUNDS];
     step_seconds step;
 
-    for (int round = -2; round < c->request->rounds; round++) { /* two that do not count */
+    for (int round = -2; round < c->request->rounds; round++) { /* the first two do not count */
         BENCH_TRY(step_run(c, engine, &step));
         if (round >= 0) {
             micro[round]    = step.micro;

@@ -1,6 +1,6 @@
-/* Ranks of `sherd bench`: the launcher's, or processes of its own that meet at a socket in a scratch folder.
- * They are forked before any thread starts and before a device is touched, and wait at a pipe for the folder's
- * name; where the first process ends the pipe does, and so do they. */
+/* The ranks of `sherd bench`: those of the launcher, or processes of its own that meet at a socket in a scratch folder. The
+ * processes are forked before any thread starts and before a device is used. They wait at a pipe for the name of the folder; if
+ * the first process ends, the pipe ends, and so do they. */
 #include "cli/bench.h"
 #include "cli/cli.h"
 #include "cli/scratch.h"
@@ -20,7 +20,7 @@
 
 typedef struct rank_process {
     pid_t pid;
-    int   tell; /* write end of its pipe */
+    int   tell; /* write end of this process's pipe */
 } rank_process;
 
 typedef struct rank_job {
@@ -34,7 +34,7 @@ typedef struct rank_job {
 
 /* --------------------------------------------------------------- choosing -- */
 
-/* Asked in a process of its own: a device that was touched is of no use to processes forked after it. */
+/* Counts devices in a process of its own: after a process has used a device, the processes that it forks cannot use it. */
 static int devices_count(const char *backend)
 {
     pid_t pid = fork();
@@ -64,7 +64,7 @@ int bench_ranks_default(const char *backend)
 
 /* --------------------------------------------------------------- processes -- */
 
-/* The folder's name, whole; 0: the first process ended without one. */
+/* Reads the whole name of the folder. Returns 0 if the first process ended before it sent one. */
 static int name_read(int from, char name[SCRATCH_PATH_BYTES])
 {
     size_t len = 0;
@@ -91,7 +91,7 @@ static int world_run(const rank_job *job, int rank, const char *folder)
         return rank == 0 ? cli_fail() : 1;
     }
     if (rank == 0) {
-        scratch_remove(NULL); /* they have met: the socket has no use any more */
+        scratch_remove(NULL); /* they have met, so the socket is not needed any more */
     }
     failed = job->run(world, job->ctx);
     sherd_world_destroy(world);
@@ -122,7 +122,7 @@ static int other_start(rank_job *job)
     other->tell = ends[1];
     other->pid  = fork();
     if (other->pid == 0) {
-        for (int i = 0; i <= job->num_others; i++) { /* or its own pipe would never end */
+        for (int i = 0; i <= job->num_others; i++) { /* otherwise its own pipe would never end */
             (void)close(job->others[i].tell);
         }
         other_main(job, job->num_others + 1, ends[0], parent);
@@ -141,12 +141,12 @@ static void others_tell(const rank_job *job, const char name[SCRATCH_PATH_BYTES]
     for (int i = 0; i < job->num_others; i++) {
         ssize_t written = write(job->others[i].tell, name, SCRATCH_PATH_BYTES);
 
-        (void)
-            written; /* a process that is gone is noticed at the meeting, or when it is waited for */
+        (void)written; /* a process that has ended is noticed at the meeting, or by waitpid */
     }
 }
 
-/* 1 when one of them failed. Those that may still wait for this one are ended where it failed itself. */
+/* Waits for the other processes. Returns 1 if one of them failed. If this process failed, they may wait for it, so they are
+ * ended. */
 static int others_wait(const rank_job *job, int is_failed)
 {
     int failed = 0;
@@ -171,7 +171,7 @@ static int others_wait(const rank_job *job, int is_failed)
     return failed;
 }
 
-/* This process as rank 0, once the others are there. */
+/* Runs this process as rank 0, after the others have started. */
 static int first_run(const rank_job *job)
 {
     const char    *temporary = getenv("TMPDIR");
@@ -198,7 +198,7 @@ static int own_run(rank_job *job)
 {
     int failed = 1;
 
-    (void)fflush(NULL); /* or each process would print what is in the buffers */
+    (void)fflush(NULL); /* otherwise each process would print what is in the buffers */
     (void)signal(SIGPIPE, SIG_IGN);
     for (int r = 1; r < job->count; r++) {
         if (other_start(job) != 0) {

@@ -1,12 +1,12 @@
-/* What `sherd bench` measures, through the engine's own reports: engines, one after the other, of which
- * real steps are taken without a trainer's arithmetic.
+/* What `sherd bench` measures, through the engine's own reports. It creates engines, one after the other, and makes real steps
+ * without a trainer's arithmetic.
  *
  *   in device memory     device: the update's kernels; wire: gathers and reductions of stage 3
  *   in host memory       host: the update's kernels; down, up: copies over the link
  *   state on NVMe        nvme_read, nvme_write: a pass that only reads, and the boundary of a step
  *   whole matrices       products: the update by Muon
  *
- * All ranks are at it at the same time, and the slowest one's time counts: the others wait for it in a step. */
+ * All ranks measure at the same time, and the time of the slowest one counts, since in a step the others wait for it. */
 #include "cli/bench.h"
 
 #include "cli/scratch.h"
@@ -17,16 +17,17 @@
 
 #define UNITS 8
 
-/* Of the compute type, bf16. */
+/* Bytes of an element in the compute type, bf16. */
 #define ELEM_BYTES 2
 
 #define GRADIENT_ELEMS ((size_t)1 << 20)
 
-/* Most of the matrices that an update multiplies: large enough for the kernels' best on that backend, and soon done. */
+/* The most elements of the matrices that an update multiplies: enough for the best speed of the backend's kernels, few enough to be
+ * quick. */
 #define MATRIX_SIDE_CPU    ((size_t)768)
 #define MATRIX_SIDE_DEVICE ((size_t)4096)
 
-/* Passes that only read parameters, beside a step's own: enough to tell what comes up from what goes down. */
+/* Passes that only read parameters, in addition to those of a step: enough to separate copies up from copies down. */
 #define EVAL_PASSES 4
 
 typedef struct samples {
@@ -38,7 +39,7 @@ typedef struct bench {
     sherd_world         *world;
     const bench_request *request;
     int                  rank, ranks, hosts;
-    uint16_t            *gradient; /* [GRADIENT_ELEMS] of bf16, on the host; repeated */
+    uint16_t            *gradient; /* [GRADIENT_ELEMS] in bf16, on the host; repeated */
     size_t               unit_elems;
     samples              rates[PLANNING_RATES];
     char                *why;
@@ -51,7 +52,7 @@ typedef struct bench_engine {
     sherd_unit           units[UNITS];
     sherd_param          params[UNITS];
     sherd_step_report    report;  /* of the last step */
-    sherd_traffic_report traffic; /* up to it */
+    sherd_traffic_report traffic; /* up to the last step */
 } bench_engine;
 
 /* ------------------------------------------------------------- numbers ---- */
@@ -84,7 +85,7 @@ static int is_on_cpu(const bench *b)
     return strcmp(b->request->backend, "cpu") == 0;
 }
 
-/* A vector, or for an update by whole matrices one of them. */
+/* Declares a vector, or a matrix for an update of whole matrices. */
 static void shape_make(const bench *b, int has_matrices, sherd_param_params *param)
 {
     size_t most = is_on_cpu(b) ? MATRIX_SIDE_CPU : MATRIX_SIDE_DEVICE;
@@ -174,7 +175,8 @@ static sherd_status pass_run(const bench *b, const bench_engine *e, sherd_pass p
         BENCH_TRY(sherd_unit_acquire(e->engine, e->units[u], pass));
         if (pass == SHERD_BACKWARD) {
             BENCH_TRY(gradient_write(b, e, u));
-            BENCH_TRY(sherd_world_barrier(b->world)); /* nobody waits for that in the reduction */
+            BENCH_TRY(sherd_world_barrier(
+                b->world)); /* so that no rank waits for another in the reduction */
         }
         BENCH_TRY(sherd_unit_release(e->engine, e->units[u], pass));
     }
@@ -193,7 +195,7 @@ static sherd_status step_run(bench_engine *e)
 
 typedef sherd_status (*round_fn)(bench *b, bench_engine *e, int is_counted);
 
-/* The first rounds are `dropped`. */
+/* The first `dropped` rounds do not count. */
 static sherd_status rounds_run(bench *b, bench_engine *e, round_fn run, int dropped)
 {
     for (int round = 0; round < b->request->rounds + dropped; round++) {
@@ -204,8 +206,8 @@ static sherd_status rounds_run(bench *b, bench_engine *e, round_fn run, int drop
     return SHERD_OK;
 }
 
-/* A plan's bytes are those of norm and update. On a GPU the norm's time is the host's, who waits in it for the
- * backward pass: there the update tells for both. */
+/* The bytes of a plan are those of the norm and the update. On a GPU the time of the norm is that of the host, which waits for the
+ * backward pass in it. There the time of the update stands for both. */
 static double update_bytes(const bench *b, uint64_t planned)
 {
     return (double)planned - (is_on_cpu(b) ? 0 : (double)b->request->elems * ELEM_BYTES);
@@ -216,7 +218,7 @@ static double update_seconds(const bench *b, const sherd_step_report *report)
     return report->update_s + (is_on_cpu(b) ? report->norm_s : 0);
 }
 
-/* The passes of a micro-batch in which nobody computes. */
+/* Runs the passes of a micro-batch without any computation. */
 static sherd_status bare_passes_run(const bench_engine *e)
 {
     for (int i = 0; i < 2 * UNITS; i++) {
@@ -229,10 +231,9 @@ static sherd_status bare_passes_run(const bench_engine *e)
     return SHERD_OK;
 }
 
-/* The wire's bytes are those that a rank sent; on one host the others read them where they lie. On the CPU the
- * cores move them, and zeroed gradients, meetings and waits are a part of that: the time of bare passes tells
- * what a micro-batch has to give. On a GPU the report's times are those of the transfers alone, on a lane of their
- * own. */
+/* The bytes of the wire are those that a rank sent; on one host, the others read them in place. On the CPU the cores move them, and
+ * zeroing gradients, meetings and waits are part of that, so the time of passes without computation counts. On a GPU the times of
+ * the report are those of the transfers alone, which have a lane of their own. */
 static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
 {
     uint64_t before = e->traffic.wire_counted;
@@ -266,15 +267,16 @@ static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
 
 /* --------------------------------------------- host memory and the link ---- */
 
-/* Of two steps whose copies differ in what comes up alone: the report has one time for both directions. On the CPU
- * both are the same copies in one memory and have one rate; so they have where the difference is lost in noise. */
+/* Computes the two rates of the link from two steps that differ only in the bytes copied up, because the report has one time for
+ * both directions. On the CPU both directions are copies in the same memory and have one rate. They also get one rate if the
+ * difference is smaller than the noise. */
 static void link_add(bench *b, const sherd_step_report *plain, double plain_s,
                      const sherd_step_report *more, double more_s)
 {
     double down   = (double)plain->link_down_bytes;
     double up     = (double)plain->link_up_bytes;
     double extra  = (double)more->link_up_bytes - up;
-    double up_s   = (more_s - plain_s) / extra; /* of a byte */
+    double up_s   = (more_s - plain_s) / extra; /* seconds per byte */
     double down_s = (plain_s - up_s * up) / down;
 
     if (is_on_cpu(b) || !(up_s > 0) || !(down_s > 0)) {
@@ -313,13 +315,12 @@ static sherd_status host_round(bench *b, bench_engine *e, int is_counted)
 
 /* --------------------------------------------------------------- drives ---- */
 
-/* The norm is left out of the step: a training's reads have begun by then, in backward.
+/* The norm does not count for the step, because in training the reads have begun before it, in backward.
  *
- * A plan counts read / nvme_read + written / nvme_write seconds for the drives of a host, beside which the
- * update runs. So the reads are timed alone, in a pass that changes nothing, and writes are given what the
- * boundary of a real step takes beyond its reads, the commit included: with both rates the plan gives
- * back the time of that step. Where a drive does both at once so well that a step is hardly longer than its reads
- * alone, both rates are the step's. */
+ * A plan counts read / nvme_read + written / nvme_write seconds for the drives of a host, and the update runs beside that. So the
+ * reads are timed alone, in a pass that changes nothing. The writes get the rest of the boundary of a real step, the commit
+ * included. With both rates the plan then gives the time of that step. If a drive reads and writes at once so well that a step
+ * takes hardly longer than its reads alone, both rates are that of the step. */
 static sherd_status nvme_round(bench *b, bench_engine *e, int is_counted)
 {
     uint64_t before = e->traffic.read_counted;
@@ -359,7 +360,7 @@ static sherd_status nvme_round(bench *b, bench_engine *e, int is_counted)
 
 /* ------------------------------------------------------------- matrices ---- */
 
-/* What the update moves beside the products counts as theirs. */
+/* The bytes that the update moves besides the products count as part of the products. */
 static sherd_status matrices_round(bench *b, bench_engine *e, int is_counted)
 {
     double update_s;
@@ -386,8 +387,8 @@ static sherd_status part_run(bench *b, const bench_settings *settings, round_fn 
     return status;
 }
 
-/* A window of two micro-batches that is closed after one: then no state is read before the step begins. The first
- * two rounds write both generations once. */
+/* Uses windows of two micro-batches that are closed after one, so that no state is read before the step begins. The first two
+ * rounds write each generation once. */
 static sherd_status nvme_run(bench *b)
 {
     bench_settings settings = {.stage = 3, .micro_batches = 2, .state_device = "nvme"};
@@ -423,7 +424,7 @@ static sherd_status parts_run(bench *b)
     return part_run(b, &OF_MATRICES, matrices_round, 1);
 }
 
-/* Hosts are counted by their first ranks. */
+/* The hosts are counted by their ranks with the local number 0. */
 static sherd_status hosts_count(bench *b)
 {
     double firsts = sherd_world_local_rank(b->world) == 0;

@@ -1,4 +1,4 @@
-/* What the parts of `sherd bench` have in common: configurations, folders, clocks, the slowest rank. */
+/* The common parts of `sherd bench`: configurations, folders, clocks, the slowest rank. */
 #include "cli/bench.h"
 
 #include <stdio.h>
@@ -6,10 +6,10 @@
 #include <string.h>
 #include <time.h>
 
-/* Of an element's state on a drive: master and moments, in two generations. */
+/* Bytes of an element's state on a drive: master weight and moments, in two generations. */
 #define DRIVE_BYTES 24
 
-/* Gradients stay in the type that they are sent in. */
+/* The gradients are kept in the type in which they are sent. */
 static const char CONFIG[] =
     "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
     " \"bf16\": {\"enabled\": true}, \"wall_clock_breakdown\": true,"
@@ -18,7 +18,7 @@ static const char CONFIG[] =
     " \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": false,"
     " \"stage3_param_persistence_threshold\": 0%s%s}}";
 
-/* In a JSON text. */
+/* Escapes a path for a JSON text. */
 static void path_escape(const char *path, char out[2 * SCRATCH_PATH_BYTES])
 {
     for (; *path != '\0'; path++) {
@@ -30,7 +30,7 @@ static void path_escape(const char *path, char out[2 * SCRATCH_PATH_BYTES])
     *out = '\0';
 }
 
-/* ', "offload_param": {...}', or nothing. */
+/* Writes ', "offload_param": {...}', or nothing. */
 static void offload_write(const char *key, const char *device, const char *nvme_path, int is_pinned,
                           char *out, size_t out_bytes)
 {
@@ -105,7 +105,7 @@ double bench_median(double *values, int count)
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* A sum in which each rank has a place of its own, some ranks at a time. */
+/* Uses a sum in which each rank has its own place, for 64 ranks at a time. */
 sherd_status bench_slowest(sherd_world *world, double seconds, double *out)
 {
     int    rank     = sherd_world_rank(world);

@@ -1,5 +1,5 @@
-/* sherd checkpoint: what lies in folders of checkpoints, whether it is whole, its weights as files that others read, and
- * such files as a checkpoint. Nothing of the model's code is needed. */
+/* sherd checkpoint: lists and verifies the checkpoints in folders, writes their weights as files for other programs, and makes
+ * checkpoints from such files. It needs nothing of the model's code. */
 #include "cli/cli.h"
 
 #include "models/hf.h"
@@ -57,7 +57,7 @@ typedef struct checkpoint_arguments {
 
 /* ---- paths ---- */
 
-/* DIR, or DIR/TAG where there is a manifest or there has to be a tag. */
+/* A path DIR, or DIR/TAG if the path has a manifest or a tag is required. */
 typedef struct checkpoint_path {
     char        dir[4096];
     const char *tag; /* NULL: the latest */
@@ -86,7 +86,7 @@ static void path_read(const char *path, int needs_tag, checkpoint_path *out)
         return;
     }
     slash = strrchr(out->dir, '/');
-    if (slash == NULL) { /* of this folder */
+    if (slash == NULL) { /* a tag in the current folder */
         memmove(out->dir + 2, out->dir, len + 1);
         memcpy(out->dir, ".", 2);
         out->tag = out->dir + 2;
@@ -114,7 +114,7 @@ typedef struct progress {
     int         is_shown;
 } progress;
 
-/* A line on a terminal, once a second. */
+/* Prints a line to a terminal, at most once a second. */
 static void progress_tell(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
 {
     progress *p   = ctx;
@@ -399,7 +399,7 @@ static int checkpoint_export(const checkpoint_arguments *arguments)
 
 /* ---- import ---- */
 
-/* The parameters of a model in the order of declaration. */
+/* The parameters of a model, in the order of declaration. */
 typedef struct listed {
     sherd_checkpoint_param *params;
     size_t                  count;
@@ -426,7 +426,7 @@ static void listed_add(listed *list, const char *name, int ndim, const size_t *s
     memcpy(param->shape, shape, (size_t)ndim * sizeof(*shape));
 }
 
-/* With a model the file may have what transformers writes beside its parameters. */
+/* If a model is given, the file may also contain the tensors that transformers writes besides its parameters. */
 static int import_write(const checkpoint_arguments *arguments, const listed *list,
                         const arch *model, sherd_import_params *params)
 {
@@ -458,7 +458,7 @@ static int import_write(const checkpoint_arguments *arguments, const listed *lis
     return 0;
 }
 
-/* Names as transformers has them: those of the parameters, some of them transposed. */
+/* Imports tensors under the names of transformers, some of which are transposed. */
 static int import_arch(const checkpoint_arguments *arguments, sherd_import_params *params)
 {
     arch   model;
@@ -491,7 +491,7 @@ static int import_arch(const checkpoint_arguments *arguments, sherd_import_param
     return failed;
 }
 
-/* Each parameter that the description lists is a tensor of its name and shape. */
+/* Imports by a description: each parameter in it is a tensor of that name and shape. */
 static int import_model(const checkpoint_arguments *arguments, sherd_import_params *params)
 {
     char            why[512];

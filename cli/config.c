@@ -1,4 +1,4 @@
-/* sherd config: reads a DeepSpeed-style file as the engine would and says what it means. */
+/* sherd config: reads a DeepSpeed-style file as the engine does, and prints what it means. */
 #include "cli/cli.h"
 
 #include <getopt.h>
@@ -16,7 +16,7 @@ static const char HELP[] =
     "  --reference      print the page of all keys instead\n";
 
 typedef struct config_arguments {
-    int         world_size; /* 0: only read the file */
+    int         world_size; /* 0: the file is read only, without an engine */
     const char *settings[64];
     int         num_settings;
 } config_arguments;
@@ -37,7 +37,7 @@ static int set_one(sherd_config *config, const char *setting)
     return sherd_config_set(config, key, setting + len + 1) == SHERD_OK ? 0 : cli_fail();
 }
 
-/* An engine on a simulated world resolves everything and allocates nothing of size. */
+/* An engine in a simulated world resolves all values and allocates little memory. */
 static int resolve(const sherd_config *config, int world_size)
 {
     sherd_world  *world;

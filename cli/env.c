@@ -1,4 +1,4 @@
-/* sherd env: build, machine and environment, to read or to paste into a report. */
+/* sherd env: prints the build, the machine and the environment, to read or to paste into a report. */
 #include "cli/cli.h"
 
 #include "examples/llm/blas.h"
@@ -17,7 +17,7 @@ static const char HELP[] =
     "  --json   print one JSON object\n";
 
 typedef struct env_text {
-    char  *text; /* NULL: none yet, or no memory */
+    char  *text; /* NULL: no text yet, or memory is out */
     size_t len;
 } env_text;
 
@@ -36,7 +36,7 @@ static sherd_status text_add(void *ctx, const char *portion, size_t len_bytes)
     return SHERD_OK;
 }
 
-/* What the library says, and the trainer's BLAS, which the library does not know. */
+/* Prints what the library says, and the BLAS of the trainer, which the library does not know. */
 static sherd_status env_print(sherd_plan_format format)
 {
     env_text     all = {0};

@@ -1,5 +1,5 @@
-/* sherd launch: a program as the ranks of one world on this host, where neither mpirun, srun nor torchrun is at hand.
- * Signals are waited for, not handled: the loop that waits for the ranks is plain code. */
+/* sherd launch: starts a program as the ranks of one world on this host, without mpirun, srun or torchrun. It waits for signals
+ * instead of handling them, so the loop that waits for the ranks is plain code. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -16,11 +16,11 @@
 
 #define MOST_RANKS   1024
 #define MOST_GRACE_S 86400
-/* From SIGTERM to SIGKILL. */
+/* Seconds from SIGTERM to SIGKILL. */
 #define KILL_AFTER_S 10
-/* Of a socket: sun_path, with its end. */
+/* Bytes of a socket's path (sun_path), with the final zero. */
 #define SOCKET_PATH_BYTES 108
-/* What a shell gives for a program that cannot be run. */
+/* The exit status that a shell returns for a program that cannot be run. */
 #define STATUS_NO_PROGRAM 127
 
 static const char HELP[] =
@@ -42,12 +42,12 @@ static const char HELP[] =
 typedef struct launch {
     int     ranks, grace_s;
     char  **program;
-    char    folder[SOCKET_PATH_BYTES]; /* of the socket at which they meet */
-    pid_t   pids[MOST_RANKS];          /* 0: over */
+    char    folder[SOCKET_PATH_BYTES]; /* of the socket where the ranks meet */
+    pid_t   pids[MOST_RANKS];          /* 0: this rank has ended */
     int     running;
-    int     status;     /* of the first that failed; 0: none has */
-    int     last_sent;  /* SIGTERM, SIGKILL; 0: neither */
-    int64_t deadline_s; /* when the next of them is sent; 0: not at all */
+    int     status;     /* exit status of the first rank that failed; 0: none has */
+    int     last_sent;  /* SIGTERM or SIGKILL; 0: neither was sent */
+    int64_t deadline_s; /* when the next of them is sent; 0: never */
 } launch;
 
 /* ---- the ranks ---- */
@@ -71,7 +71,8 @@ static void number_set(const char *name, int value)
     (void)setenv(name, text, 1);
 }
 
-/* In the child. Does not return; an errno goes through the pipe, which a program that runs closes. */
+/* Runs the program in the child process, and does not return. If it cannot be run, errno is sent through the pipe; otherwise exec
+ * closes the pipe. */
 static void rank_become(const launch *job, int rank, int pipe_end, pid_t parent,
                         const sigset_t *before)
 {
@@ -79,7 +80,7 @@ static void rank_become(const launch *job, int rank, int pipe_end, pid_t parent,
     int  error;
 
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) { /* it ended in between */
+    if (getppid() != parent) { /* the parent has ended in between */
         _exit(1);
     }
     (void)snprintf(address, sizeof(address), "unix://%s/meeting", job->folder);
@@ -107,7 +108,7 @@ static void ranks_signal(const launch *job, int number)
     }
 }
 
-/* 0, or -1 with a sentence: what is started by then is to be ended. */
+/* Starts the ranks. Returns 0, or -1 after it has printed why; the caller then ends those that have started. */
 static int ranks_start(launch *job, const sigset_t *before)
 {
     pid_t parent = getpid();
@@ -157,7 +158,7 @@ static void rank_ended(launch *job, int rank, int ended)
     job->pids[rank] = 0;
     job->running--;
     if (status == 0 ||
-        job->status != 0) { /* those that fail after the first one do so for its sake */
+        job->status != 0) { /* ranks that fail after the first one fail because of it */
         return;
     }
     job->status     = status;
@@ -184,7 +185,7 @@ static void ranks_collect(launch *job)
     }
 }
 
-/* Those that are still there when the time is over. */
+/* Ends the ranks that are still running when their time is over. */
 static void ranks_press(launch *job)
 {
     if (job->deadline_s == 0 || now_s() < job->deadline_s) {
@@ -203,7 +204,7 @@ static void ranks_wait(launch *job, const sigset_t *signals)
         int             number = job->deadline_s == 0 ? sigwaitinfo(signals, &got)
                                                       : sigtimedwait(signals, &got, &second);
 
-        /* A terminal tells the ranks itself: they are of the same group. */
+        /* A signal of the terminal reaches the ranks directly, because they are in the same process group. */
         if (number > 0 && number != SIGCHLD && got.si_code != SI_KERNEL) {
             ranks_signal(job, number);
         }
@@ -236,7 +237,7 @@ static int folder_make(launch *job)
     return 0;
 }
 
-/* The socket is gone when the ranks have met, and stays when they have not. */
+/* The ranks remove the socket when they have met. If they have not met, it is still there. */
 static void folder_remove(const launch *job)
 {
     char path[SOCKET_PATH_BYTES + 16];
@@ -277,7 +278,7 @@ int cli_launch(int argc, char **argv)
     launch                     job       = {.grace_s = 5};
     int                        option;
 
-    /* "+": what follows the program is the program's. */
+    /* "+": the arguments after the program belong to the program. */
     while ((option = getopt_long(argc, argv, "+n:g:h", OPTIONS, NULL)) != -1) {
         switch (option) {
         case 'n':

@@ -1,4 +1,4 @@
-/* Results into files, where what was there stays whole until the new one is, and words on a terminal. */
+/* Writes results to files, whose old content stays until the new one is complete, and words to a terminal. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Errno of the first thing that failed, else 0. */
+/* Returns errno of the first failure, else 0. */
 static int text_write(const char *path, const char *text)
 {
     FILE *file = fopen(path, "w");
@@ -26,7 +26,7 @@ static int text_write(const char *path, const char *text)
     return error;
 }
 
-/* A file is written beside and renamed. */
+/* Writes a new file beside the old one and renames it. */
 static int file_write(const char *path, const char *text)
 {
     size_t len     = strlen(path) + sizeof(".part");
@@ -58,7 +58,7 @@ int cli_file_save(const char *path, const char *text, int is_forced)
         (void)fprintf(stderr, "sherd: %s is there already; --force overwrites it\n", path);
         return 1;
     }
-    /* a device, a pipe or a link is written through, never replaced */
+    /* a device, a pipe or a link is written to and never replaced */
     error = is_there && !S_ISREG(info.st_mode) ? text_write(path, text) : file_write(path, text);
     if (error != 0) {
         (void)fprintf(stderr, "sherd: %s cannot be written: %s\n", path, strerror(error));

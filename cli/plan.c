@@ -1,6 +1,5 @@
-/* sherd plan: memory, traffic and time of a rank's step for a model that was described, before anything of its
- * size is allocated. The arguments are read in plan_options.c and plan_request.c, rows come from planning/row.h,
- * plan_table.c prints them, plan_best.c chooses. */
+/* sherd plan: memory, traffic and time of a rank's step for a described model, before memory of that size is allocated.
+ * plan_options.c and plan_request.c read the arguments, planning/row.h makes rows, plan_table.c prints them, plan_best.c chooses. */
 #include "cli/plan.h"
 
 #include "cli/cli.h"
@@ -20,7 +19,7 @@ static planning_layout layout_of(const plan_options *options, int layout, int wo
     return made;
 }
 
-/* Sequences of a micro-batch: the configuration's, which may depend on the number of ranks. */
+/* Gives the sequences of a micro-batch by the configuration, which may depend on the number of ranks. */
 static sherd_status batch_ask(const planning_request *request, const planning_layout *layout,
                               size_t *out)
 {
@@ -54,7 +53,7 @@ sherd_status plan_entry_make(const plan_options *options, const planning_layout 
         status = planning_row_make(&out->request, &asked, &out->row);
     }
     if (asked.offload >= 0) {
-        /* what is small stays on the device, and a row of nothing else looks like a lesser offload */
+        /* small parts stay on the device; if a model has only such parts, the row would look like a smaller offload */
         out->row.layout.offload = asked.offload;
     }
     return status;
@@ -92,7 +91,7 @@ int plan_are_refused(const plan_entry *entries, size_t count)
     return 1;
 }
 
-/* The whole plan of one rank, as the engine tells it. */
+/* Prints the whole plan of one rank, as the engine writes it. */
 static sherd_status full_print(const plan_options *options, const planning_layout *layout)
 {
     sherd_engine *engine;
@@ -104,7 +103,8 @@ static sherd_status full_print(const plan_options *options, const planning_layou
     status = sherd_engine_plan(engine, options->is_json ? SHERD_PLAN_JSON : SHERD_PLAN_TABLE,
                                cli_print, stdout);
     if (status == SHERD_OK) {
-        status = sherd_engine_fits(engine); /* printed first, to see what is too large */
+        status =
+            sherd_engine_fits(engine); /* only after the print, which shows what is too large */
     }
     sherd_engine_destroy(engine);
     return status;
@@ -118,7 +118,7 @@ static double now_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* The plans of all ranks, each and together. */
+/* Checks the plans of all ranks, each one and together. */
 static sherd_status ranks_check(const plan_options *options, const planning_layout *layout)
 {
     double        start_s = now_s();
@@ -162,7 +162,7 @@ double plan_host_need(const plan_entry *entry)
     const planning_row *row   = &entry->row;
     double              bytes = (double)row->host_bytes;
 
-    if (!is_cuda(entry)) { /* where device and host are one */
+    if (!is_cuda(entry)) { /* device and host have the same memory */
         bytes += (double)row->device_bytes + (double)row->activation_bytes;
     }
     return bytes * planning_ranks_per_host(&entry->request, row->layout.world_size);
@@ -238,7 +238,7 @@ static int rows_print(const plan_options *options)
     return failed;
 }
 
-/* Once for each layout and world, as long as it goes well. */
+/* Calls `visit` for each layout and world size, until a call fails. */
 static int layouts_visit(const plan_options *options,
                          sherd_status (*visit)(const plan_options *, const planning_layout *))
 {

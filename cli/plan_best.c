@@ -1,5 +1,4 @@
-/* sherd plan --best: the layout of the shortest predicted step among those that fit, why, and its
- * configuration. */
+/* sherd plan --best: the layout with the shortest predicted step among those that fit, the reasons, and its configuration. */
 #include "cli/plan.h"
 
 #include "cli/cli.h"
@@ -9,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Predictions closer than this are the same: then the simpler layout is chosen. */
+/* Predictions within this factor count as equal; then the simpler layout is chosen. */
 #define NEAR 1.02
 
 static int can_be(const plan_entry *entry)
@@ -17,7 +16,7 @@ static int can_be(const plan_entry *entry)
     return entry->refused[0] == '\0' && (!entry->row.has_fit || entry->row.fits);
 }
 
-/* Less offload, then the lower stage. */
+/* The simpler layout has less offload, else the lower stage. */
 static int is_simpler(const plan_entry *a, const plan_entry *b)
 {
     const planning_layout *x = &a->asked;
@@ -26,7 +25,7 @@ static int is_simpler(const plan_entry *a, const plan_entry *b)
     return x->offload != y->offload ? x->offload < y->offload : x->stage < y->stage;
 }
 
-/* The shortest step of those that can be, leaving one out; NULL: there is none. */
+/* Returns the possible entry with the shortest step, except `without`; NULL: there is none. */
 static const plan_entry *shortest_find(const plan_entry *entries, int count,
                                        const plan_entry *without)
 {
@@ -55,7 +54,7 @@ static const plan_entry *simplest_find(const plan_entry *entries, int count,
     return best;
 }
 
-/* How many times what there is: the device's, the host's or its drives', whichever is worst. */
+/* Returns the need as a multiple of what there is: of the device, the host or its drives, whichever is worst. */
 static double excess_of(const plan_entry *entry)
 {
     const planning_request *request = &entry->request;
@@ -79,21 +78,22 @@ static double bytes_of(const plan_entry *entry)
     return (double)row->device_bytes + (double)row->host_bytes + (double)row->nvme_bytes;
 }
 
-/* On a drive as many bytes rest, and fewer are read. */
+/* On a drive the same bytes are stored, but fewer are read. */
 static int is_smaller(const plan_entry *a, const plan_entry *b)
 {
     return bytes_of(a) < bytes_of(b) ||
            a->row.traffic.read_step_planned < b->row.traffic.read_step_planned;
 }
 
-/* The same layout with masters that are stored in fewer bytes without a loss, where it can be had and saves some. */
+/* Makes an entry of the same layout with master weights in fewer bytes, without a loss. Returns whether this is possible and saves
+ * anything. */
 static int beside_make(const plan_options *options, const plan_entry *entry, plan_entry *out)
 {
     planning_layout layout = entry->asked;
 
     for (size_t i = 0; i < options->request.num_settings; i++) {
         if (strncmp(options->settings[i], PLANNING_MASTER_KEY, strlen(PLANNING_MASTER_KEY)) == 0) {
-            return 0; /* who names one has chosen */
+            return 0; /* the user has chosen an encoding */
         }
     }
     layout.is_beside = 1;
@@ -101,7 +101,7 @@ static int beside_make(const plan_options *options, const plan_entry *entry, pla
            is_smaller(out, entry);
 }
 
-/* It is proposed where it makes the difference: elsewhere the configuration stays as it is. */
+/* Proposes this encoding only where a layout does not fit without it. Elsewhere the configuration does not change. */
 static void entry_shrink(const plan_options *options, plan_entry *entry)
 {
     plan_entry beside;
@@ -113,7 +113,7 @@ static void entry_shrink(const plan_options *options, plan_entry *entry)
 
 /* ---------------------------------------------------------------- reasons -- */
 
-/* "stage 2, offload optimizer-cpu", and "*" where the encoding is changed. */
+/* Writes a layout such as "stage 2, offload optimizer-cpu", with "*" if the encoding is changed. */
 static const char *layout_text(const plan_entry *entry, char out[64])
 {
     const planning_layout *layout = entry->refused[0] == '\0' ? &entry->row.layout : &entry->asked;
@@ -123,7 +123,7 @@ static const char *layout_text(const plan_entry *entry, char out[64])
     return out;
 }
 
-/* "12.3 GiB of a device, 40 GiB of a host, 1.2 TiB of its drives" */
+/* Prints needs such as "12.3 GiB of a device, 40 GiB of a host, 1.2 TiB of its drives". */
 static void need_print(const plan_entry *entry)
 {
     const planning_row *row   = &entry->row;
@@ -134,7 +134,7 @@ static void need_print(const plan_entry *entry)
         (void)fprintf(stderr, "%s of a device", plan_bytes_text(plan_device_need(entry), text));
         comma = ", ";
     }
-    if (plan_host_need(entry) >= 0x1p20) { /* less is bookkeeping */
+    if (plan_host_need(entry) >= 0x1p20) { /* less is only bookkeeping */
         (void)fprintf(stderr, "%s%s of a host", comma,
                       plan_bytes_text(plan_host_need(entry), text));
         comma = ", ";
@@ -229,7 +229,7 @@ static void changed_print(const plan_entry *entries, int count)
     }
 }
 
-/* "3.46 GiB less of a device", "1.2 GiB less read from a drive": what the one needs less than the other. */
+/* Prints how much less one entry needs than another, such as "3.46 GiB less of a device". */
 static void saving_print(const plan_entry *less, const plan_entry *more)
 {
     double device = plan_device_need(more) - plan_device_need(less);
@@ -247,7 +247,7 @@ static void saving_print(const plan_entry *less, const plan_entry *more)
     }
 }
 
-/* The encoding that the choice has, or could have. */
+/* Prints what the encoding of the chosen layout saves, or what another one would save. */
 static void encoding_print(const plan_options *options, const plan_entry *chosen)
 {
     planning_layout layout = chosen->asked;

@@ -1,6 +1,6 @@
-/* The configuration of a chosen layout: everything that the file and the settings say, under the names of
- * docs/configuration.md, with the layout's stage and offload. sherd_config reads the file and knows its old names,
- * so its dump is where the values come from. */
+/* The configuration of a chosen layout: all values of the file and the settings, under the names of docs/configuration.md, with
+ * the stage and offload of the layout. The values come from the dump of a sherd_config, which reads the file and knows its old
+ * names. */
 #include "cli/plan.h"
 
 #include "cli/cli.h"
@@ -16,13 +16,13 @@
 #define STATE  "zero_optimization.offload_optimizer"
 #define PARAMS "zero_optimization.offload_param"
 
-/* What offload_optimizer has for files alone. */
+/* The keys of offload_optimizer that only matter with files. */
 static const char *const FILE_KEYS[] = {"nvme_path", "gradients", "verify_reads", "resume",
                                         "keep",      "durable",   "fast_init"};
 
 /* ----------------------------------------------------------------- layout -- */
 
-/* The devices of a layout; planning/row.c makes rows with the same. */
+/* Returns the device of a part of a layout. planning/row.c makes rows with the same ones. */
 static const char *device_of(planning_offload offload, int is_state)
 {
     return is_state ? planning_offload_state_device(offload)
@@ -45,7 +45,8 @@ static sherd_status block_set(const plan_options *options, sherd_config *config,
     sherd_status status;
 
     if (strcmp(block, STATE) == 0 && strcmp(device, "nvme") != 0) {
-        status = key_set(config, block, "gradients", "\"cpu\""); /* "nvme" goes with the device */
+        status = key_set(config, block, "gradients",
+                         "\"cpu\""); /* "nvme" is only allowed together with that device */
         if (status != SHERD_OK) {
             return status;
         }
@@ -134,7 +135,7 @@ static sherd_status buffer_write(void *ctx, const char *text, size_t len_bytes)
     return SHERD_OK;
 }
 
-/* Said by the file ("name:line:column") or by a setting, not by default. */
+/* Whether a value comes from the file ("name:line:column") or a setting, and not from a default. */
 static int is_given(const char *origin)
 {
     size_t len   = strlen(origin);
@@ -154,7 +155,8 @@ static int is_auto(const char *origin)
     return strncmp(origin, "auto:", 5) == 0 || strstr(origin, " is \"auto\" and ") != NULL;
 }
 
-/* What goes without its block's device: everything; with one that is not a drive: what is for files. */
+/* Whether a key of an offload block is left out: every key if the block has no device, and the keys for files if the device is
+ * not a drive. */
 static int is_dropped(const char *path, const planning_layout *layout)
 {
     static const char *const BLOCKS[] = {STATE, PARAMS};
@@ -180,10 +182,10 @@ static int is_dropped(const char *path, const planning_layout *layout)
 
 /* ---------------------------------------------------------------- raw file -- */
 
-/* Blanks comments and commas before a closing bracket: what is left is JSON. In place. */
+/* Overwrites comments, and commas before a closing bracket, with spaces. What is left is JSON. */
 static void text_strip(char *text)
 {
-    char *comma = NULL; /* nothing but space since */
+    char *comma = NULL; /* the last comma, if only space follows it so far */
 
     for (char *at = text; *at != '\0'; at++) {
         char *end = at;
@@ -212,7 +214,7 @@ static void text_strip(char *text)
     }
 }
 
-/* The file as it is, without its comments. NULL: there is none, or sherd reads more than this does. */
+/* Returns the file without its comments. NULL: there is no file, or only the full reader of sherd can read it. */
 static json_t *raw_read(const char *path)
 {
     text_buffer  buffer = {0};
@@ -240,7 +242,7 @@ static json_t *raw_read(const char *path)
     return raw;
 }
 
-/* Blocks and keys that sherd has no use for are somebody else's: they stay. -1: no memory. */
+/* Keeps blocks and keys that sherd does not use, since another program may need them. -1: memory is out. */
 static int raw_keep(const char *path, json_t *tree)
 {
     json_t     *raw    = raw_read(path);
@@ -263,7 +265,7 @@ static int raw_keep(const char *path, json_t *tree)
 
 /* ------------------------------------------------------------------ values -- */
 
-/* Sets "a.b.c" in nested objects. -1: no memory. */
+/* Sets "a.b.c" in nested objects. -1: memory is out. */
 static int path_set(json_t *root, const char *path, json_t *value)
 {
     const char *dot;
@@ -286,7 +288,7 @@ static int path_set(json_t *root, const char *path, json_t *value)
     return json_object_set(root, path, value);
 }
 
-/* The dump's values that somebody gave, nested; NULL: no memory. */
+/* Makes nested objects of the values in the dump that somebody gave. NULL: memory is out. */
 static json_t *tree_make(json_t *dump, const planning_layout *layout)
 {
     json_t     *root   = json_object();
@@ -306,7 +308,7 @@ static json_t *tree_make(json_t *dump, const planning_layout *layout)
         if (is_auto(origin)) {
             failed |= path_set(root, path, auto_s) != 0;
         } else if (is_given(origin) && json_is_null(value)) {
-            if (strchr(path, '.') != NULL) { /* others: raw_keep */
+            if (strchr(path, '.') != NULL) { /* raw_keep has the top-level keys */
                 (void)fprintf(stderr, "%s is left out: sherd does not look at it\n", path);
             }
         } else if (is_given(origin)) {
@@ -351,7 +353,7 @@ static char *text_make(const plan_options *options, sherd_config *config,
 static int text_put(const char *path, const char *text, int is_forced)
 {
     if (path == NULL || strcmp(path, "-") == 0) {
-        return printf("%s\n", text) < 0; /* the command says so at its end */
+        return printf("%s\n", text) < 0; /* the command reports this failure at its end */
     }
     if (cli_file_save(path, text, is_forced) != 0) {
         return 1;
@@ -386,7 +388,7 @@ int plan_config_write(const plan_options *options, const planning_layout *layout
     }
     sherd_config_destroy(config);
     if (text != NULL) {
-        /* what is written can be read */
+        /* checks that the written file can be read */
         status = sherd_config_parse(text, strlen(text), &again);
         if (status == SHERD_OK) {
             sherd_config_destroy(again);

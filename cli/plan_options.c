@@ -1,4 +1,4 @@
-/* The arguments of sherd plan: a model, layouts, a machine, what to print. */
+/* The arguments of sherd plan: a model, layouts, a machine, and what to print. */
 #include "cli/plan_parse.h"
 
 #include "cli/cli.h"
@@ -85,7 +85,7 @@ static int read_size(const char *text, size_t *out)
     return errno == 0 && *end == '\0' && text[0] >= '0' && text[0] <= '9' && *out > 0;
 }
 
-/* "1,8,64" */
+/* Reads a list such as "1,8,64". */
 static int read_list(const char *text, int least, int most, int *list, int capacity, int *count)
 {
     *count = 0;
@@ -103,7 +103,7 @@ static int read_list(const char *text, int least, int most, int *list, int capac
     return *count > 0;
 }
 
-/* "80G", "80GiB": powers of 1024; "80GB": of 1000; "8e9" */
+/* Reads a size. "80G" and "80GiB" are in powers of 1024, "80GB" is in powers of 1000; "8e9" is in bytes. */
 static int read_bytes(const char *text, size_t *out)
 {
     static const char UNITS[] = "KMGTP";
@@ -141,7 +141,7 @@ static int read_stages(const char *text, plan_parse *in)
         in->num_stages     = 0;
         return 1;
     }
-    in->is_every_stage = 0; /* of two the last one counts */
+    in->is_every_stage = 0; /* if the option comes twice, the last one counts */
     return read_list(text, 0, 3, in->stages, 4, &in->num_stages);
 }
 
@@ -181,11 +181,11 @@ enum {
     VOCAB,
     LENGTH,
     BATCH,
-    TOKENS, /* up to here whole numbers */
+    TOKENS, /* the options up to here take whole numbers */
     DEVICE_MEMORY,
     HOST_MEMORY,
     NVME_SPACE,
-    ACTIVATIONS, /* bytes */
+    ACTIVATIONS, /* those up to here take bytes */
     MODEL,
     PARAMS,
     OFFLOAD,
@@ -240,7 +240,7 @@ static const struct option OPTIONS[] = {{"arch", required_argument, NULL, 'a'},
                                         {"force", no_argument, NULL, FORCE},
                                         {NULL, 0, NULL, 0}};
 
-/* What is a number. */
+/* Reads an option that takes a number. */
 static int number_take(int option, const char *value, plan_parse *in)
 {
     planning_request *request = &in->out->request;
@@ -260,7 +260,7 @@ static int number_take(int option, const char *value, plan_parse *in)
                : cli_bad("plan", "a size is a whole number above 0, not '%s'", value);
 }
 
-/* Of the layout. */
+/* Reads an option of the layout. */
 static int layout_take(int option, const char *value, plan_parse *in)
 {
     plan_options *out = in->out;

@@ -1,4 +1,4 @@
-/* What the arguments of sherd plan come to: the model, the sequences, the machine's rates, the layouts. */
+/* Makes the request from the arguments of sherd plan: the model, the sequences, the rates of the machine, the layouts. */
 #include "cli/plan_parse.h"
 
 #include "cli/cli.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Longest sequence that is planned for without being asked: models that can take more seldom train with more. */
+/* The longest sequence by default. Models that allow longer ones are seldom trained with them. */
 #define MOST_TOKENS ((size_t)2048)
 
 /* ------------------------------------------------------------------ model -- */
@@ -21,7 +21,7 @@ void plan_presets_list(arch_kind kind)
     (void)printf("\n");
 }
 
-/* The sizes: the preset's, then those given one by one. */
+/* Takes the sizes of the preset, then those that were given one by one. */
 static int arch_finish(const plan_parse *in, arch *model, const char **preset_out)
 {
     const arch *given  = &in->given;
@@ -53,7 +53,7 @@ static int arch_finish(const plan_parse *in, arch *model, const char **preset_ou
     return wrong == NULL ? 0 : cli_bad("plan", "%s", wrong);
 }
 
-/* Sizes besides the length, which is the sequence's too. */
+/* Whether sizes of the model were given. The length does not count, since it is also that of the sequences. */
 static int has_arch_options(const plan_parse *in)
 {
     const arch *given = &in->given;
@@ -125,7 +125,7 @@ static int sequence_make(const plan_parse *in, plan_options *out)
 
 /* ---------------------------------------------------------------- layouts -- */
 
-/* Keys that the lists set; a setting of the same key would make all rows one. */
+/* Refuses settings of keys that the lists set: such a setting would make all rows the same. */
 static int settings_check(const plan_parse *in, const plan_options *out)
 {
     const struct {
@@ -155,7 +155,7 @@ static int settings_check(const plan_parse *in, const plan_options *out)
     return 0;
 }
 
-/* The stage of the configuration. */
+/* Gives the stage of the configuration. */
 static int stage_ask(const plan_options *out, int *stage)
 {
     planning_layout layout = {
@@ -279,7 +279,7 @@ static int machine_make(const plan_parse *in, plan_options *out)
     return 0;
 }
 
-/* Every row reads it anew. */
+/* Checks that the configuration can be read repeatedly, since every row reads it. */
 static int config_check(const planning_request *request)
 {
     struct stat info;

@@ -1,4 +1,4 @@
-/* Rows of sherd plan for people: one in full words, several as a table. */
+/* Prints rows of sherd plan: one row in words, several rows as a table. */
 #include "cli/plan.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 /* ------------------------------------------------------------------ rates -- */
 
-/* The rates that this row's times were made of; a bound of no time asks for none. */
+/* Whether a time of this row depends on a rate. A bound without time needs no rate. */
 static int rate_is_used(const planning_row *row, planning_rate rate)
 {
     const double *by_bound = row->time.by_bound;
@@ -49,7 +49,7 @@ int plan_is_assumed(const plan_entry *entry)
 
 /* ---------------------------------------------------------------- numbers -- */
 
-/* Three digits; what is not there is a dash. */
+/* Writes a number with three digits, or a dash for 0. */
 static const char *figure_text(double value, char out[PLAN_BYTES_CHARS])
 {
     const char *format = value >= 99.95 ? "%.0f" : value >= 9.995 ? "%.1f" : "%.2f";
@@ -127,7 +127,7 @@ const char *plan_fit_text(const plan_entry *entry, char out[PLAN_FIT_CHARS])
 
 /* ------------------------------------------------------------------- head -- */
 
-/* "2 sequences of 1024 tokens"; "" where there is no length. */
+/* Writes "2 sequences of 1024 tokens", or "" without a length. */
 static const char *sequences_text(const plan_entry *entry, char out[96])
 {
     const planning_request *request = &entry->request;
@@ -185,7 +185,7 @@ static void spaces_print(const char *name, double device, double host, double nv
                  plan_bytes_text(host, text[1]), plan_bytes_text(nvme, text[2]));
 }
 
-/* One memory against what is needed of it. */
+/* Prints what is needed of a memory, and what is left or missing. */
 static void room_print(const char *whose, double need, size_t have)
 {
     char text[3][PLAN_BYTES_CHARS];
@@ -200,8 +200,8 @@ static void room_print(const char *whose, double need, size_t have)
     }
 }
 
-/* "state of an element: AdamW 10 bytes: master bf16_beside 2, exp_avg fp32 4, exp_avg_sq fp32 4", a line for each
- * optimizer; a part in two encodings has both, with its share of the elements. */
+/* Prints a line for each optimizer, such as "state of an element: AdamW 10 bytes: master bf16_beside 2, exp_avg fp32 4,
+ * exp_avg_sq fp32 4". A part in two encodings has both, each with its share of the elements. */
 static void state_print(const planning_row *row)
 {
     const sherd_state_part *parts = row->state_parts;
@@ -314,7 +314,7 @@ static void moves_print(const planning_row *row)
     }
 }
 
-/* "flops 4e+14 assumed" of the rates behind one bound. */
+/* Prints the rates behind one bound and their origin, such as "flops 4e+14 assumed". */
 static void origins_print(const plan_entry *entry, planning_bound bound)
 {
     static const struct {
@@ -412,7 +412,7 @@ typedef struct table_unit {
     double      bytes;
 } table_unit;
 
-/* One unit for all columns: a small model's rows would be nothing but zeros in GiB. */
+/* Chooses one unit for all columns. In GiB, the rows of a small model would show only zeros. */
 static table_unit unit_choose(const plan_entry *entries, size_t count)
 {
     double most = 0;

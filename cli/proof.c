@@ -1,6 +1,5 @@
-/* The training run behind `sherd test`. See proof.h. The gradient of an element is a plain function of
- * the micro-batch's number, the element and its weight, so a wrong weight anywhere shows in
- * every later step, and no rank needs data. */
+/* The training run of `sherd test`. See proof.h. The gradient of an element is a function of the number of the micro-batch, the
+ * element and its weight. So a wrong weight anywhere changes every later step, and no rank needs data. */
 #include "cli/proof.h"
 
 #include <pthread.h>
@@ -14,11 +13,11 @@
 typedef struct proof_param {
     const char *name;
     int         unit;
-    size_t      rows, columns; /* columns 0: one dimension */
+    size_t      rows, columns; /* columns is 0 for one dimension */
     int         is_frozen;
 } proof_param;
 
-/* Sizes that no number of ranks divides; the head reads the embedding. */
+/* No number of ranks divides these sizes. The head reads the embedding. */
 static const proof_param PARAMS[NUM_PARAMS] = {
     {"embedding", 0, 257, 31, 0},  {"first.weight", 1, 129, 67, 0},  {"first.bias", 1, 129, 0, 0},
     {"first.fixed", 1, 19, 23, 1}, {"second.weight", 2, 71, 127, 0}, {"second.scale", 2, 1, 0, 0},
@@ -32,7 +31,7 @@ static size_t param_elems(const proof_param *param)
     return param->rows * (param->columns > 0 ? param->columns : 1);
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014) of a counter, to (-1, 1). */
+/* Maps a counter to a number in (-1, 1), by splitmix64 (Steele, Lea, Flood 2014). */
 static float noise(uint64_t stream, uint64_t index)
 {
     uint64_t z = stream * 0x9e3779b97f4a7c15u + index;
@@ -69,7 +68,7 @@ static float load(const void *data, size_t i, sherd_dtype dtype)
     return ((const float *)data)[i];
 }
 
-/* Adds to a gradient; bf16 rounds to nearest even. */
+/* Adds to a gradient. In bf16 the sum is rounded to the nearest, ties to even. */
 static void add(void *data, size_t i, sherd_dtype dtype, float value)
 {
     float    sum = load(data, i, dtype) + value;
@@ -85,7 +84,7 @@ static void add(void *data, size_t i, sherd_dtype dtype, float value)
 
 /* ------------------------------------------------------------ the training -- */
 
-/* Of the largest parameter. */
+/* Elements of the largest parameter. */
 #define MOST_ELEMS 9024
 
 typedef struct proof {
@@ -179,7 +178,7 @@ static sherd_status proof_open(proof *p, sherd_world *world)
     return SHERD_OK;
 }
 
-/* On the host, wherever the engine's memory is. */
+/* Computes on the host, wherever the engine's memory is. */
 static sherd_status add_gradient(proof *p, int i, int64_t micro)
 {
     sherd_dtype dtype = p->layout->dtype;
@@ -209,7 +208,7 @@ static sherd_status micro_batch(proof *p, int64_t micro)
     for (int u = NUM_UNITS - 1; u >= 0; u--) {
         TRY(sherd_unit_acquire(p->engine, p->units[u], SHERD_BACKWARD));
         if (u == 3) {
-            TRY(add_gradient(p, 0, micro)); /* the head's part of the tied embedding */
+            TRY(add_gradient(p, 0, micro)); /* the head's share of the tied embedding's gradient */
         }
         for (int i = 0; i < NUM_PARAMS; i++) {
             if (PARAMS[i].unit == u && !PARAMS[i].is_frozen) {

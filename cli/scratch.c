@@ -1,5 +1,5 @@
-/* The folder of `sherd test`. See scratch.h. Signals are taken by a thread that waits for them, so that
- * removing the folder is plain code and no handler's. */
+/* The folder of `sherd test`. See scratch.h. A thread waits for signals, so the code that removes the folder is plain code and
+ * not a signal handler. */
 #include "cli/scratch.h"
 
 #include <dirent.h>
@@ -17,11 +17,11 @@
 
 #define NAME "sherd-test-XXXXXX"
 
-/* Somebody may be making files while the folder is emptied. */
+/* Another thread may create files while the folder is emptied. */
 #define REMOVE_TRIES 100
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char            guarded[SCRATCH_PATH_BYTES]; /* under the lock; "" when there is none */
+static char            guarded[SCRATCH_PATH_BYTES]; /* protected by the lock; "" if there is none */
 static pthread_t       guard;
 static sigset_t        before;
 
@@ -43,7 +43,7 @@ static void files_remove(const char *folder)
     (void)closedir(dir);
 }
 
-/* 0 when it is gone, whoever removed it. */
+/* Returns 0 if the folder is gone, whoever removed it. */
 static int folder_remove(const char *folder)
 {
     for (int tries = 0; tries < REMOVE_TRIES; tries++) {
@@ -58,7 +58,7 @@ static int folder_remove(const char *folder)
     return -1;
 }
 
-/* Under the lock. */
+/* The caller has the lock. */
 static void locked_remove(void)
 {
     if (guarded[0] != '\0' && folder_remove(guarded) != 0) {
@@ -76,10 +76,11 @@ static void guarded_remove(void)
 
 /* --------------------------------------------------------------- signals -- */
 
-/* Tells the guard that there is nothing to guard any more. */
+/* Tells the guard thread to end. */
 #define SIGNAL_OVER SIGUSR2
 
-/* Those that would end the program, and that one; nohup and shells have some of them ignored. */
+/* Fills in the signals that would end the program, and SIGNAL_OVER. Signals that are ignored, as nohup and shells arrange, are left
+ * out. */
 static void signals_fill(sigset_t *out)
 {
     static const int NUMBERS[] = {SIGINT, SIGTERM, SIGHUP};
@@ -95,7 +96,7 @@ static void signals_fill(sigset_t *out)
     (void)sigaddset(out, SIGNAL_OVER);
 }
 
-/* Keeps the lock to the end of the process: the other threads go on until then, and would make the next folder. */
+/* Keeps the lock until the process ends, because the other threads run until then and would make the next folder. */
 static void *guard_main(void *ctx)
 {
     sigset_t signals;
@@ -144,7 +145,7 @@ static int fail(scratch_folder *out, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(out->why, sizeof(out->why), fmt, args);
     va_end(args);
-    out->path[0] = '\0'; /* not before: it may be among the words */
+    out->path[0] = '\0'; /* only now, because the path may be one of the arguments */
     return -1;
 }
 
@@ -161,7 +162,8 @@ static int folder_make_in(const char *parent, scratch_folder *out)
     if (len < 0 || (size_t)len >= sizeof(out->path)) {
         return fail(out, "%.200s: the name is too long; --nvme-path names another folder", parent);
     }
-    (void)pthread_mutex_lock(&lock); /* a signal in between would not know of it */
+    (void)pthread_mutex_lock(
+        &lock); /* otherwise a signal in between would leave the folder behind */
     if (mkdtemp(out->path) == NULL) {
         (void)fail(out, "no folder can be made in %.200s: %s", parent, strerror(errno));
     } else {
@@ -180,14 +182,14 @@ static int folder_make(const char *parent, scratch_folder *out)
         return 0;
     }
     if (parent != NULL || folder_make_in(elsewhere == NULL ? "/tmp" : elsewhere, &second) != 0) {
-        return -1; /* the first reason is the one to tell */
+        return -1; /* the first reason is reported */
     }
     *out = second;
     return 0;
 }
 
-/* On another host its first rank makes the folder that rank 0 made on its own. One rank of a host alone: others
- * would make it anew behind the back of one that was interrupted and has removed it. */
+/* On another host, the rank with the local number 0 makes a folder of the same name as rank 0's. Only one rank of a host does this:
+ * after that rank is interrupted and has removed the folder, another rank would make it again. */
 static int folder_join(sherd_world *world, scratch_folder *out)
 {
     int error = 0;
@@ -223,7 +225,7 @@ static int folder_check(uint64_t need_bytes, scratch_folder *out)
     return 0;
 }
 
-/* The first rank that could not; -1: all could. */
+/* Returns the first rank that failed, or -1. */
 static int first_failed(const double *fails, int ranks)
 {
     for (int r = 0; r < ranks; r++) {
@@ -234,7 +236,7 @@ static int first_failed(const double *fails, int ranks)
     return -1;
 }
 
-/* What the first rank that could not says is what all say. */
+/* Makes all ranks agree on the result: if one failed, all report the failure of the first one. */
 static int world_agree(sherd_world *world, int result, scratch_folder *out)
 {
     int     rank  = sherd_world_rank(world);
@@ -275,7 +277,7 @@ int scratch_make(sherd_world *world, const char *parent, uint64_t need_bytes, sc
             return fail(out, "%.300s", sherd_last_error());
         }
         result = out->path[0] == '\0' ? -1 : folder_join(world, out);
-        result = world_agree(world, result, out); /* from here on it is there on every host */
+        result = world_agree(world, result, out); /* from here on the folder exists on every host */
     }
     if (result == 0) {
         result = folder_check(need_bytes, out);
@@ -291,7 +293,7 @@ int scratch_make(sherd_world *world, const char *parent, uint64_t need_bytes, sc
 
 void scratch_remove(sherd_world *world)
 {
-    /* Then nobody works in it any more; or the world is lost, and nobody does either. */
+    /* After the barrier no rank uses the folder any more. If the world is lost, none does either. */
     sherd_status status = world == NULL ? SHERD_OK : sherd_world_barrier(world);
 
     (void)status;

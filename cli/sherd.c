@@ -1,5 +1,5 @@
-/* The sherd command: what can be asked without training. Everything it knows comes through
- * sherd.h; the architectures are data (models/arch.h). */
+/* The sherd command: what one can ask without training. It gets everything from sherd.h; the architectures are data
+ * (models/arch.h). */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static const command COMMANDS[] = {
     {"version", cli_version, "print the version"},
 };
 
-/* What people look for here, and where it is. */
+/* Words that people may try as commands, and where to find what they mean. */
 static const struct {
     const char *wanted, *is;
 } ELSEWHERE[] = {
@@ -77,7 +77,7 @@ static int command_unknown(const char *name)
     return 2;
 }
 
-/* getopt's own messages begin with argv[0]. */
+/* The messages of getopt begin with argv[0]. */
 static int command_run(const command *found, int argc, char **argv)
 {
     char name[32];
@@ -87,7 +87,7 @@ static int command_run(const command *found, int argc, char **argv)
     return found->run(argc, argv);
 }
 
-/* `sherd help plan` is `sherd plan --help`. */
+/* `sherd help plan` means `sherd plan --help`. */
 static int help_for(char *name)
 {
     const command *found        = command_find(name);
@@ -120,7 +120,7 @@ int cli_version(int argc, char **argv)
     return 0;
 }
 
-/* What stays in stdio's buffer is lost in silence otherwise, on a full disk for one. */
+/* Otherwise output in the buffer of stdio could be lost without a message, for example on a full disk. */
 static int output_finish(int status)
 {
     if (fflush(stdout) != 0 || ferror(stdout)) {

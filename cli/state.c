@@ -1,5 +1,5 @@
-/* sherd state: the state files that runs left on drives, by run: which can be resumed, which are
- * in the way. Removes them, but for those that a process has open. */
+/* sherd state: lists the state files that runs have left on drives, by run: which runs can be resumed, and which only take space.
+ * It also removes them, except those that a process has open. */
 #include "cli/cli.h"
 
 #include <ctype.h>
@@ -59,7 +59,7 @@ static sherd_status list_add(void *ctx, const sherd_state_file *file)
     return SHERD_OK;
 }
 
-/* Runs together, and a run's ranks in order. */
+/* Orders files by run, and the files of a run by rank. */
 static int file_compare(const void *a, const void *b)
 {
     const sherd_state_file *one = a;
@@ -92,7 +92,7 @@ typedef struct run_view {
     size_t                  count;
 } run_view;
 
-/* The run that starts at files[first]. */
+/* Returns the run that begins at files[first]. */
 static run_view run_at(const file_list *list, size_t first)
 {
     run_view run = {&list->files[first], 1};
@@ -134,7 +134,7 @@ static int run_num_ranks(const run_view *run)
     return ranks;
 }
 
-/* A run that dies leaves its ranks one commit apart at most, and goes on from the smaller. */
+/* When a run is killed, its ranks are at most one commit apart, and it can continue from the older commit. */
 static int run_is_apart(const run_view *run)
 {
     uint64_t least = run->files[0].generation;
@@ -147,7 +147,7 @@ static int run_is_apart(const run_view *run)
     return most - least > 1;
 }
 
-/* The worst of its files, and whether they fit together. */
+/* Returns the worst state of its files; if all are whole, whether they belong together. */
 static const char *run_state(const run_view *run)
 {
     static const char *const WORST[] = {"in use", "damaged", "empty"};
@@ -180,7 +180,7 @@ static const char *step_text(int64_t step, char text[CLI_WORD_BYTES])
     return step < 0 ? "-" : text;
 }
 
-/* The first few ranks that have no file. */
+/* Prints the first few ranks that have no file. */
 static void missing_print(const run_view *run)
 {
     int missing = run->files[0].world_size - run_num_ranks(run);
@@ -245,7 +245,7 @@ typedef struct state_arguments {
     int      is_all, is_yes, is_json;
 } state_arguments;
 
-/* Folders that are the same count once. */
+/* Whether an earlier argument is the same folder. Such a folder counts once. */
 static int folder_is_seen(const state_arguments *arguments, int index)
 {
     char *path   = realpath(arguments->folders[index], NULL);
@@ -300,7 +300,7 @@ static int state_list(const state_arguments *arguments, const file_list *list)
     return 0;
 }
 
-/* Moves what is to be removed to the front of the list. *left_out: runs that are in use. */
+/* Moves the files to remove to the front of the list. *left_out: how many runs stay because they are in use. */
 static void removable_select(const state_arguments *arguments, file_list *list, int *left_out)
 {
     size_t   kept = 0;
@@ -426,7 +426,7 @@ static int arguments_read(int argc, char **argv, state_arguments *out, int *is_h
     return 0;
 }
 
-/* Options that belong to the other command are mistakes. */
+/* Refuses options that belong to the other command. */
 static int arguments_check(const state_arguments *arguments, const char *verb)
 {
     int is_list = strcmp(verb, "list") == 0;

@@ -1,5 +1,5 @@
-/* sherd test: proves on the user's machine that layouts do not change results. Alone it plays
- * the ranks as threads; under mpirun, srun or torchrun it uses that world. */
+/* sherd test: shows on the user's machine that layouts do not change results. Alone, it runs the ranks as threads. Under mpirun,
+ * srun or torchrun it uses their world. */
 #include "cli/cli.h"
 #include "cli/proof.h"
 #include "cli/scratch.h"
@@ -14,13 +14,14 @@
 
 #define GLOBAL_BATCH 24
 
-/* What the rows that rest on a drive need at most, with room for the file system's own. */
+/* The most space that the rows on a drive need, with some for the file system. */
 #define SCRATCH_BYTES ((uint64_t)16 << 20)
 
-/* Column of the fingerprints. */
+/* The column of the fingerprints. */
 #define WIDTH 74
 
-/* AdamW in every way, of the others what is theirs: those of single elements move what AdamW moves. */
+/* AdamW is tested in every way. Of the others only what is their own is tested: those that work by element move the same data as
+ * AdamW. */
 static const proof_optimizer OPTIMIZERS[] = {
     {.name = "AdamW", .params = ""},
     {.name = "Lamb", .params = "", .has_calls = 1},
@@ -51,28 +52,28 @@ static const char HELP[] =
     "  --verbose            print a row for each layout, not for each group of layouts\n";
 
 typedef struct test_run {
-    sherd_world_params params;     /* of every world: time limit, backend */
-    sherd_world_params cpu;        /* the same on the CPU */
-    int                has_device; /* the backend is another one: each row runs on the CPU too */
-    const char        *only;       /* rows that have it in their names; NULL: all */
-    const char        *optimizer;  /* the one; NULL: all */
-    sherd_world       *world;      /* of the job; NULL: ranks are threads */
-    int                rank;
-    int                is_verbose;
-    int                most_ranks;
-    int                limit_s;   /* longest wait for a rank in a row */
-    const char        *nvme_path; /* NULL: not given */
-    scratch_folder     folder;
-    char               no_state_files[256]; /* why this build has none; "": it has */
-    int                rows, failed, skipped;
+    sherd_world_params params; /* of every world: its time limit and backend */
+    sherd_world_params cpu;    /* the same for the CPU */
+    int            has_device; /* 1: the backend is a device, and each row also runs on the CPU */
+    const char    *only;       /* only rows whose names contain this; NULL: all */
+    const char    *optimizer;  /* the only optimizer; NULL: all */
+    sherd_world   *world;      /* the world of the job; NULL: ranks are threads */
+    int            rank;
+    int            is_verbose;
+    int            most_ranks;
+    int            limit_s;   /* longest wait for a rank in a row */
+    const char    *nvme_path; /* NULL: not given */
+    scratch_folder folder;
+    char           no_state_files[256]; /* why this build has no state files; "": it has */
+    int            rows, failed, skipped;
 } test_run;
 
-/* A row of the table: layouts that must all end with the fingerprints of `want`. */
+/* A row of the table: layouts that must all have the fingerprints of `want`. */
 typedef struct test_group {
     char                name[96];
     const proof_result *want;
     proof_result        got;    /* of the last layout */
-    proof_result        on_cpu; /* of the same, where the backend is a device */
+    proof_result        on_cpu; /* of the same layout, if the backend is a device */
     double              start_s;
     int                 is_ok;
     char                why[600];
@@ -86,7 +87,7 @@ static double now_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* `on_cpu` stands beside a device's; it may be NULL. */
+/* `on_cpu` is printed beside the result of a device. It may be NULL. */
 static void row_print(test_run *run, const char *what, int is_ok, const proof_result *on_cpu,
                       const proof_result *got, double seconds, const char *why)
 {
@@ -115,7 +116,7 @@ static void layout_run(test_run *run, int ranks, const proof_layout *layout, pro
     }
 }
 
-/* The yardstick: one rank of the CPU, stage 0, scalar or not, everything else as in `layout`. */
+/* Runs the reference: one rank on the CPU at stage 0; everything else as in `layout`. */
 static void reference_run(const test_run *run, const proof_layout *layout, int world_size,
                           proof_result *out)
 {
@@ -129,7 +130,7 @@ static void reference_run(const test_run *run, const proof_layout *layout, int w
 
 /* ---------------------------------------------------------------- groups -- */
 
-/* 0: nobody asked for it. */
+/* Begins a row. Returns 0 if the user did not ask for it. */
 static int group_begin(const test_run *run, test_group *group, const proof_result *want)
 {
     group->want    = want;
@@ -147,7 +148,7 @@ static void group_end(test_run *run, test_group *group)
     }
 }
 
-/* Whether a result is what it should be; else *why says where it parts. */
+/* Returns whether a result is as expected; if not, group->why says where it differs. */
 static int result_check(test_group *group, const proof_result *got, const proof_layout *layout,
                         const char *where, const char *note)
 {
@@ -166,7 +167,7 @@ static int result_check(test_group *group, const proof_result *got, const proof_
     return 0;
 }
 
-/* One layout; `note` is what a row of its own says besides the group's name. */
+/* Runs one layout. `note` is printed after the group's name if the layout has a row of its own. */
 static void group_layout(test_run *run, test_group *group, int ranks, const proof_layout *layout,
                          const char *note)
 {
@@ -176,7 +177,7 @@ static void group_layout(test_run *run, test_group *group, int ranks, const proo
 
     layout_run(run, ranks, layout, &group->got);
     is_equal = result_check(group, &group->got, layout, "", note);
-    if (run->has_device && run->rank == 0) { /* who plays all ranks of a job, and is believed */
+    if (run->has_device && run->rank == 0) { /* rank 0 runs all ranks on the CPU as threads */
         proof_run_threads(ranks, &run->cpu, layout, &group->on_cpu);
         is_equal &= result_check(group, &group->on_cpu, layout, " on the CPU", note);
     }
@@ -193,18 +194,18 @@ static void group_stages(test_run *run, test_group *group, int ranks, proof_layo
     for (layout.stage = least_stage; layout.stage <= 3; layout.stage++) {
         group_layout(run, group, ranks, &layout, note);
         if (group->got.status != SHERD_OK && run->world != NULL) {
-            break; /* the job's world is lost; more rows would say the same */
+            break; /* the world of the job is lost, so all further layouts would fail too */
         }
     }
 }
 
 /* ---------------------------------------------------------------- offload -- */
 
-/* Where state, gradients and parameters rest. Small blocks, so that there are several to move. */
+/* Where state, gradients and parameters are stored. The blocks are small, so that there are several to move. */
 typedef struct offload_row {
     const char *name;
     const char
-        *keys; /* of zero_optimization; %1$s is the folder, %2$s whether commits are durable */
+        *keys; /* of zero_optimization; %1$s: the folder; %2$s: whether commits are durable */
     int  least_stage;
     int  needs_folder;
     int  needs_state_files;
@@ -231,7 +232,7 @@ static const offload_row OFFLOADS[] = {
 
 #define NUM_OFFLOADS (sizeof(OFFLOADS) / sizeof(OFFLOADS[0]))
 
-/* Why a row cannot be run here; NULL: it can. */
+/* Returns why a row cannot be run here, or NULL. */
 static const char *offload_lacks(const test_run *run, const offload_row *offload)
 {
     if (offload->needs_folder && run->folder.path[0] == '\0') {
@@ -249,7 +250,7 @@ static void skipped_print(test_run *run, const char *what, const char *why)
     }
 }
 
-/* A path in a JSON text. */
+/* Escapes a path for a JSON text. */
 static void path_escape(const char *path, char out[2 * SCRATCH_PATH_BYTES])
 {
     size_t len = 0;
@@ -266,10 +267,11 @@ static void path_escape(const char *path, char out[2 * SCRATCH_PATH_BYTES])
 typedef struct row_ranks {
     const int *ranks; /* [count] */
     int        count;
-    int        global_batch; /* micro-batches of all ranks; 0: as the layout says */
+    int        global_batch; /* micro-batches of all ranks together; 0: as the layout says */
 } row_ranks;
 
-/* A row for each way to offload, all ranks of `over` in it. `durable` is the one row whose commits reach the medium. */
+/* Runs a row for each way to offload, with all numbers of ranks of `over`. `durable` names the one row whose commits reach the
+ * medium. */
 static void offload_rows(test_run *run, const char *title, proof_layout layout,
                          const proof_result *want, const row_ranks *over, const char *durable)
 {
@@ -310,7 +312,7 @@ static void offload_rows(test_run *run, const char *title, proof_layout layout,
 
 /* ------------------------------------------------------------------- rows -- */
 
-/* "deterministic bf16", "Lamb, default fp32" */
+/* Writes a name such as "deterministic bf16" or "Lamb, default fp32". */
 static const char *layout_name(const proof_layout *layout, char out[48])
 {
     int is_first = layout->optimizer == &OPTIMIZERS[0];
@@ -348,7 +350,7 @@ static void deterministic_rows(test_run *run, const proof_optimizer *optimizer, 
     static const int FEW[]  = {1, 2, 8, 0};
     int              is_all = optimizer == &OPTIMIZERS[0] || optimizer->has_calls;
     const int       *ranks  = is_all ? ALL : FEW;
-    int              most   = run->most_ranks < 3 ? run->most_ranks : 3; /* of an offload */
+    int              most = run->most_ranks < 3 ? run->most_ranks : 3; /* ranks of an offload row */
     proof_layout     layout = {.optimizer = optimizer, .dtype = dtype, .is_deterministic = 1};
     row_ranks        over   = {
                  .ranks = is_all ? ALL : &most, .count = is_all ? most : 1, .global_batch = GLOBAL_BATCH};
@@ -379,7 +381,7 @@ static void deterministic_rows(test_run *run, const proof_optimizer *optimizer, 
     offload_rows(run, title, layout, &want, &over, NULL);
 }
 
-/* The default mode: stages agree with one micro-batch a step, settings and offload never matter. */
+/* The default mode: all stages agree if a step has one micro-batch; settings and offload never change the result. */
 static void default_rows(test_run *run, const proof_optimizer *optimizer, sherd_dtype dtype,
                          const char *durable)
 {
@@ -414,7 +416,7 @@ static void default_rows(test_run *run, const proof_optimizer *optimizer, sherd_
     offload_rows(run, title, layout, &want, &over, durable);
 }
 
-/* Instruction sets: the environment is read when a world is made. */
+/* Instruction sets. SHERD_ISA is read when a world is created. */
 static void isa_rows(test_run *run)
 {
     static const char *const ISAS[] = {"scalar", "avx2", "avx512"};
@@ -431,7 +433,7 @@ static void isa_rows(test_run *run)
 
         (void)setenv("SHERD_ISA", ISAS[i], 1);
         if (sherd_world_self(&probe) != SHERD_OK) {
-            continue; /* not a machine for these instructions */
+            continue; /* this machine does not have these instructions */
         }
         sherd_world_destroy(probe);
         (void)snprintf(group.name, sizeof(group.name), "instruction set %s, 2 ranks: stages 0-3",
@@ -449,7 +451,7 @@ static void isa_rows(test_run *run)
     }
 }
 
-/* The proof has to be able to fail: the same layouts without the deterministic mode. */
+/* The test must be able to fail, so this row has layouts whose results must differ. */
 static void control_row(test_run *run)
 {
     proof_layout one = {
@@ -534,7 +536,7 @@ static sherd_status file_ignore(void *ctx, const sherd_state_file *file)
     return SHERD_OK;
 }
 
-/* With a folder for what rests on NVMe, where there can be one; one that was asked for must be. */
+/* Runs the test with a folder for the rows on NVMe. If the user named a folder, it must be usable. */
 static int test_with_folder(test_run *run)
 {
     int failed;
@@ -573,7 +575,7 @@ static int test_in_world(test_run *run)
     return failed;
 }
 
-/* What the worlds are made with; 0, or the exit status when there is no device. */
+/* Chooses the backend of the worlds. Returns 0, or the exit status if there is no device. */
 static int backend_choose(test_run *run, const char *backend)
 {
     if (backend == NULL) {
@@ -610,7 +612,7 @@ static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
 
-/* Exit status 2, or 0; -1: go on. */
+/* Returns the exit status, or -1 to continue. */
 static int option_take(int option, const char *text, test_run *run)
 {
     switch (option) {
@@ -667,7 +669,7 @@ int cli_test(int argc, char **argv)
     if (backend_choose(&run, run.params.backend) != 0) {
         return 1;
     }
-    if (scratch_guard_begin() != 0) { /* before the threads of a world */
+    if (scratch_guard_begin() != 0) { /* before a world starts threads */
         (void)fprintf(stderr, "sherd: no thread for the signals: %s\n", strerror(errno));
         return 1;
     }

@@ -1,6 +1,6 @@
-/* sherd trace: what a trace (SHERD_TRACE) says about where the time of a step went. A step lasts from the
- * end of the boundary before it to the end of its own. Reads the lines that base/trace.c writes, an event each:
- * quotes in names are escaped there, so a key with its quotes is never part of a name. */
+/* sherd trace: shows where the time of a step went, from a trace (SHERD_TRACE). A step lasts from the end of the boundary before
+ * it to the end of its own. The file is read by lines, which base/trace.c writes with one event each. Quotes in names are escaped
+ * there, so a key with its quotes is never part of a name. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ typedef struct trace_lane {
     char            name[32];
     trace_interval *intervals;
     size_t          count, capacity;
-    double          begun_us; /* of an asynchronous event whose end comes next */
+    double          begun_us; /* start of an asynchronous event, whose end comes next */
 } trace_lane;
 
 typedef struct step_times {
@@ -42,7 +42,7 @@ typedef struct step_times {
 typedef struct trace_file {
     const char *path;
     int         rank;
-    int         is_whole; /* it has its end */
+    int         is_whole; /* 1: the file has its end */
     trace_lane  lanes[MAX_LANES];
     trace_lane  exposed; /* waits and boundaries together */
     step_times *steps;
@@ -74,7 +74,7 @@ static int interval_add(trace_lane *lane, double start_us, double end_us)
     return 0;
 }
 
-/* What stands behind a key with its colon; NULL: the line does not have it. */
+/* Returns what follows a key and its colon, or NULL if the line does not have it. */
 static const char *value_of(const char *line, const char *key)
 {
     const char *found = strstr(line, key);
@@ -104,7 +104,7 @@ static trace_lane *lane_of(trace_file *file, const char *line)
     return &file->lanes[(int)tid];
 }
 
-/* {"ph":"M",...,"name":"thread_name","args":{"name":"copy down"}} */
+/* Reads {"ph":"M",...,"name":"thread_name","args":{"name":"copy down"}}. */
 static void name_read(trace_file *file, const char *line)
 {
     trace_lane *lane = lane_of(file, line);
@@ -131,7 +131,7 @@ static int event_read(trace_file *file, const char *line)
         return 0;
     }
     if (phase == NULL || lane == NULL || number_of(line, "\"ts\":", &start_us) != 0) {
-        return 0; /* cut off, or somebody else's */
+        return 0; /* the line is cut off, or not from sherd */
     }
     if (phase[0] == 'X' && number_of(line, "\"dur\":", &length_us) == 0) {
         return interval_add(lane, start_us, start_us + length_us);
@@ -139,7 +139,8 @@ static int event_read(trace_file *file, const char *line)
     if (phase[0] == 'b') {
         lane->begun_us = start_us;
     } else if (phase[0] == 'e') {
-        return interval_add(lane, lane->begun_us, start_us); /* the line behind its beginning */
+        return interval_add(lane, lane->begun_us,
+                            start_us); /* it follows the line of its beginning */
     }
     return 0;
 }
@@ -178,7 +179,7 @@ static int interval_compare(const void *a, const void *b)
     return (x->start_us > y->start_us) - (x->start_us < y->start_us);
 }
 
-/* Sorted, and what overlaps or is inside another is one interval. */
+/* Sorts the intervals and joins those that overlap. */
 static void lane_merge(trace_lane *lane)
 {
     size_t kept = 0;
@@ -197,7 +198,7 @@ static void lane_merge(trace_lane *lane)
     lane->count = kept + 1;
 }
 
-/* Of a merged lane, from *next_inout on, inside a window; windows come in order. */
+/* Returns the busy time of a merged lane inside a window, beginning at interval *next_inout. Windows come in order. */
 static double lane_busy(const trace_lane *lane, size_t *next_inout, double from_us, double to_us)
 {
     double busy_us = 0;
@@ -258,7 +259,7 @@ static double first_start(const trace_file *file)
     return first_us;
 }
 
-/* Boundaries are the steps: they do not overlap, and are not merged. */
+/* Boundaries mark the steps. They do not overlap and are not merged. */
 static int steps_count(trace_file *file)
 {
     const trace_lane *boundary        = lane_named(file, "step");
@@ -309,7 +310,7 @@ static int double_compare(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Of the double at `offset` of each step that is not skipped. */
+/* Returns the median of the double at `offset` of each step that is not skipped. */
 static double steps_median(const trace_file *file, double *scratch, size_t offset)
 {
     size_t count = file->num_steps - file->skipped;
@@ -322,7 +323,7 @@ static double steps_median(const trace_file *file, double *scratch, size_t offse
     return count % 2 == 1 ? scratch[count / 2] : (scratch[count / 2 - 1] + scratch[count / 2]) / 2;
 }
 
-/* A trace of few steps leaves fewer out. */
+/* Computes the medians without the first `skip` steps, or fewer if the trace has few steps. */
 static int medians_take(trace_file *file, size_t skip)
 {
     double *scratch = calloc(file->num_steps, sizeof(*scratch));
@@ -385,7 +386,7 @@ static void table_print(const trace_file *file)
                  file->skipped);
 }
 
-/* Members of an object, without its braces. */
+/* Prints the members of an object, without its braces. */
 static void step_json(const trace_file *file, const step_times *step)
 {
     int is_first = 1;
