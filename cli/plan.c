@@ -1,5 +1,6 @@
 /* sherd plan: memory, traffic and time of a rank's step for a described model, before memory of that size is allocated.
- * plan_options.c and plan_request.c read the arguments, planning/row.h makes rows, plan_table.c prints them, plan_best.c chooses. */
+ * plan_options.c and plan_request.c read the arguments, planning/row.h makes rows, plan_table.c prints them and plan_best.c chooses
+ * one of them. */
 #include "cli/plan.h"
 
 #include "cli/cli.h"
