@@ -7,7 +7,7 @@ import os
 import sys
 import unittest
 import warnings
-from typing import Any
+from typing import Any, Callable
 
 import ranks
 
@@ -192,7 +192,7 @@ class Loop(unittest.TestCase):
             engine_of(3, made("plain").bfloat16(), **keys).destroy()  # a warning is an error in this file
         engine_of(3, **{"bf16": {"enabled": True}}).destroy()
 
-    def test_steps_of_the_script_that_count_twice_or_not_at_all_warn_once(self) -> None:
+    def test_steps_of_the_script_that_count_twice_or_not_at_all_are_told(self) -> None:
         scheduler = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)
         engine = engine_of(3, options={"example": batch(0), "lr_scheduler": scheduler})
         train(engine, 2)
@@ -206,13 +206,44 @@ class Loop(unittest.TestCase):
         engine.destroy()
         engine = engine_of(3, options={"example": batch(0)})
         forgotten = torch.optim.SGD(engine.module.parameters(), lr=1)
-        with self.assertWarnsRegex(UserWarning, "not given this SGD.*updates nothing") as caught:
+        with self.assertRaisesRegex(sherd.StateError, "not given this SGD.*cannot update them"):
             forgotten.step()
-        self.assertEqual(os.path.basename(caught.filename), os.path.basename(__file__))
-        for one in (forgotten, other, engine.optimizer):
+        for one in (other, engine.optimizer):
             one.step()  # a warning is an error in this file
         train(engine, 2)
         self.assertFalse(_global_optimizer_pre_hooks)
+        engine.destroy()
+
+    def test_gradients_that_the_engine_has_taken_are_refused_by_name(self) -> None:
+        uses: tuple[Callable[[list[nn.Parameter]], Any], ...] = (
+            lambda params: nn.utils.clip_grad_norm_(params, 1.0), lambda params: nn.utils.clip_grad_value_(params, 1.0),
+            lambda params: params[0].grad.norm(), lambda params: params[0].grad.mul_(2), lambda params: torch.cat([params[0].grad]))
+        for stage in (0, 3):
+            engine, twin = engine_of(stage, options={"example": batch(0)}), engine_of(stage, options={"example": batch(0)})
+            params = list(engine.module.parameters())
+            for step in range(2):
+                for one in (engine, twin):
+                    one.backward(one(batch(step)))
+                for use in uses:
+                    with self.assertRaisesRegex(sherd.StateError, "gradient of .* is not in .grad.*gradient_clipping"):
+                        use(params)
+                self.assertIn("Taken(", repr(params[0].grad))
+                engine.module.zero_grad(set_to_none=bool(step))  # the engine's gradients stay
+                for one in (engine, twin):
+                    one.step()
+            self.assertEqual(engine.fingerprint(), twin.fingerprint())
+            for one in (engine, twin):
+                one.destroy()
+
+    def test_a_change_of_a_gradient_that_is_kept_is_refused(self) -> None:
+        engine = engine_of(1, options={"example": batch(0), "retain_grads": True})
+        engine.backward(engine(batch(0)))
+        self.assertGreater(sum(float(p.grad.norm()) for p in engine.module.parameters()), 0)
+        engine.step()  # reading is fine
+        engine.backward(engine(batch(0)))
+        nn.utils.clip_grad_norm_(engine.module.parameters(), 1e-9)
+        with self.assertRaisesRegex(sherd.StateError, "was written between the backward and engine.step()"):
+            engine.step()
         engine.destroy()
 
     def test_a_skipped_update_warns_once(self) -> None:

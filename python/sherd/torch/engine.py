@@ -217,7 +217,7 @@ class Engine:
         self.refusals.attach()
         self.buffers = weights.Buffers(self.module)
         self._params = {id(param.tensor) for param in self.division.params}
-        self.watch = optim.Watch(self) if self.rank == 0 else None
+        self.watch = optim.Watch(self)
         gathered.mark(self)
 
     def has_param(self, tensor: torch.Tensor) -> bool:
@@ -279,8 +279,7 @@ class Engine:
         self.report = report
         if report.is_boundary:
             self.boundary = report
-            if self.watch is not None:
-                self.watch.after_update()
+            self.watch.after_update()
             if report.was_updated:
                 self._warn_of_schedulers()
                 self.rates.after_update()
@@ -536,8 +535,7 @@ class Engine:
         """Frees all memory of the engine. The parameters of the model then show NaN. Local; may be called twice."""
         if self.is_sealed and "hooks" in vars(self):
             gathered.unmark(self)
-            if self.watch is not None:
-                self.watch.end()
+            self.watch.end()
             self.hooks.detach()
             self.refusals.detach()
             for unit in self.driver.bound:

@@ -14,7 +14,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sherd.config import Config
 from sherd.errors import InvalidError, NotSupportedError, StateError
-from sherd.torch.say import warn
 from sherd.torch.units import Division
 
 if TYPE_CHECKING:
@@ -418,27 +417,27 @@ def take_over(optimizer: torch.optim.Optimizer) -> None:
 
 
 class Watch:
-    """Warns once about a torch optimizer over the engine's parameters that initialize() was not given, since it updates nothing.
+    """Refuses the step of a torch optimizer over the engine's parameters that initialize() was not given.
 
-    Such an optimizer is never handed to the engine. torch reports its steps to a hook that all optimizers share. The hook is
-    removed at the engine's second update, because a loop has reached its optimizer by then.
+    Such an optimizer is never handed to the engine. Its step would make its state, as large as the model, before it meets the first
+    gradient (tensors.Taken). torch reports the steps to a hook that all optimizers share. The hook is removed at the engine's second
+    update, because a loop has reached its optimizer by then.
     """
 
     UPDATES = 2
 
     def __init__(self, engine: "Engine") -> None:
-        self._engine, self._updates, self._has_warned = weakref.ref(engine), 0, False
+        self._engine, self._updates = weakref.ref(engine), 0
         self.end = weakref.finalize(engine, register_optimizer_step_pre_hook(self._before_step).remove)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         engine = self._engine()
-        if self._has_warned or engine is None or any(optimizer is one for one in engine.rates.optimizers):
+        if engine is None or any(optimizer is one for one in engine.rates.optimizers):
             return
         if any(engine.has_param(tensor) for group in optimizer.param_groups for tensor in group["params"]):
-            self._has_warned = True  # the hook stays: torch is going through its hooks now
-            warn(f"initialize() was not given this {type(optimizer).__name__}, which has parameters of the engine: its step() finds no "
-                 f"gradients and updates nothing. engine.step() makes the updates: leave this optimizer out, or give it to "
-                 f"initialize(..., optimizer=)")
+            raise StateError(f"initialize() was not given this {type(optimizer).__name__}, which has parameters of the engine, and its "
+                             f"step() cannot update them. engine.step() makes the updates: leave this optimizer out, or give it to "
+                             f"initialize(..., optimizer=)")
 
     def after_update(self) -> None:
         self._updates += 1

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from sherd.engine import BACKWARD, Engine
 from sherd.errors import StateError
@@ -38,18 +39,50 @@ def asleep_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.full((), math.nan, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
 
 
+class Taken(torch.Tensor):
+    """What `.grad` shows after the engine has taken a gradient: its shape and type, without memory.
+
+    Code that uses it gets a StateError. With None in its place, code that clips or reads gradients would pass over the parameter
+    in silence. Code that clears gradients may do so.
+    """
+
+    param_name: str
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def of(grad: torch.Tensor, param_name: str) -> "Taken":
+        made = torch.Tensor._make_subclass(Taken, asleep_like(grad))
+        made.param_name = param_name
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        clears = op in (torch.ops.aten.zero_.default, torch.ops.aten.detach_.default, torch.ops.aten._foreach_zero_.default)
+        if clears or torch._C._current_graph_task_id() >= 0:  # autograd adds to it: Hooks.on_param says what is wrong there
+            return args[0]
+        name = next(one.param_name for one in tree_leaves((args, kwargs)) if isinstance(one, Taken))
+        raise StateError(f"the gradient of {name} is not in .grad: the engine has taken it, and clips and reduces it itself. Clip by the "
+                         f"key gradient_clipping, get the norm from engine.get_global_grad_norm(), and leave updates to engine.step(); "
+                         f"initialize(..., retain_grads=True) keeps gradients readable until the step")
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"Taken({self.param_name}, {list(self.shape)})"
+
+
 class Bound:
     """One parameter of the model whose memory is the engine's."""
 
-    __slots__ = ("param", "tensor", "awake", "asleep", "grad", "address", "rest_address", "version", "window")
+    __slots__ = ("param", "tensor", "awake", "asleep", "grad", "taken", "address", "rest_address", "version",
+                 "grad_version", "window")
 
     def __init__(self, engine: Engine, param: Param, sleeps: bool) -> None:
         self.param, self.tensor = param, param.tensor
         self.awake = tensor_over(engine.address(param.number))
         self.asleep = asleep_like(self.awake) if sleeps else self.awake
         self.grad = None if param.is_frozen else tensor_over(engine.grad_address(param.number))
+        self.taken = None if self.grad is None else Taken.of(self.grad, param.name)
         self.address, self.rest_address = self.awake.data_ptr(), self.asleep.data_ptr()
-        self.version = 0
+        self.version = self.grad_version = 0
         self.window = -1  # the micro-batch whose gradient is in `grad`
 
     def bind(self) -> None:
@@ -59,6 +92,13 @@ class Bound:
             torch.utils.swap_tensors(self.tensor, nn.Parameter(self.asleep, self.tensor.requires_grad))
         self.tensor.data = self.asleep
         self.version = self.tensor._version
+
+    def check_grad(self) -> None:
+        """Checks that nobody has written to a retained gradient, which the engine has reduced already. StateError names it."""
+        if self.grad is not None and self.grad._version != self.grad_version:
+            raise StateError(f"the gradient of {self.param.name} was written between the backward and engine.step(), which has no effect: "
+                             f"clip by the key gradient_clipping, get the norm from engine.get_global_grad_norm(), and scale the loss in "
+                             f"place of its gradients")
 
     def check(self) -> None:
         """Checks that only the engine has changed the parameter. StateError names it."""
@@ -121,7 +161,7 @@ class Driver:
         self._held[unit] -= 1
         if which == BACKWARD and not self.retains_grads:
             for one in bound:
-                one.tensor.grad = None
+                one.tensor.grad = one.taken if one.window == self.window else None
         if self.sleeps and not self._held[unit]:
             for one in bound:
                 one.tensor.data = one.asleep
@@ -140,7 +180,7 @@ class Driver:
             else:
                 one.grad.copy_(made)
             one.tensor.grad = one.grad
-        one.window = self.window
+        one.window, one.grad_version = self.window, one.grad._version
 
     def is_awake(self, unit: int) -> bool:
         """Whether a parameter is readable now."""
@@ -158,11 +198,13 @@ class Driver:
 
     def end_micro_batch(self) -> None:
         """Is called before the step. Retained gradients end, and the next ones begin at zero."""
-        self.window += 1
         if self.retains_grads:
             for unit in self.bound:
                 for one in unit:
+                    if one.window == self.window:
+                        one.check_grad()
                     one.tensor.grad = None
+        self.window += 1
 
 
 def compute_dtype(engine: Engine) -> torch.dtype:
