@@ -1,7 +1,15 @@
-"""sherd: a ZeRO engine in C, for Python.
+"""sherd: the Python interface of a ZeRO engine that is written in C.
 
-World, Config and Engine are the objects of the library, whose calls sherd.h documents. sherd.torch trains PyTorch modules with
-them.
+The classes World, Config, Engine and Checkpoint stand for objects of the C library. include/sherd.h has the whole contract of
+each call, and docs/python.md is the user's page. sherd.torch trains PyTorch modules with them. `import sherd` does not need
+PyTorch or numpy.
+
+Four terms recur in the docstrings:
+
+* A collective call is one that every rank of the world makes, in the same order. A local call concerns its own rank alone.
+* A blocking call waits for other ranks or for a drive before it returns. Calls release the GIL while they run.
+* One thread at a time drives an engine, and all engines of one world are driven by the same thread.
+* Where the library fails, a call raises the subclass of SherdError that belongs to the status (sherd/errors.py).
 """
 from __future__ import annotations
 
@@ -20,5 +28,9 @@ __all__ = ["AgainError", "BACKWARD", "Checkpoint", "Config", "DeviceError", "EVA
 
 
 def version() -> str:
-    """Returns the version of libsherd and, if it was built in a checkout, the commit."""
+    """Returns the version of libsherd, such as "0.1.0", and the commit where it was built in a git checkout. Local.
+
+    Raises FileNotFoundError where there is no libsherd (as every first use of the library does), ImportError where libsherd
+    and the list of its interface (api.json) do not fit each other.
+    """
     return library().version().decode()

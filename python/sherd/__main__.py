@@ -1,4 +1,7 @@
-"""`python -m sherd env|plan|bench|config|state|checkpoint|test|trace ...`: the sherd command that was built with this package."""
+"""`python -m sherd COMMAND ...` runs the `sherd` command that was built with this package.
+
+The commands are env, plan, bench, config, launch, state, checkpoint, test and trace; docs/guide.md describes them.
+"""
 from __future__ import annotations
 
 import importlib.metadata
@@ -11,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def _candidates() -> Iterator[Path]:
-    """Yields where the command may be: a wheel has it among its scripts, a tree in its build folder."""
+    """Yields the places where the command may be: among the scripts of a wheel, or in the build folder of a source tree."""
     try:
         installed = importlib.metadata.distribution("sherd")
     except importlib.metadata.PackageNotFoundError:
@@ -19,12 +22,12 @@ def _candidates() -> Iterator[Path]:
     for file in (installed.files if installed is not None else None) or []:
         if file.name == "sherd" and file.parent.name == "bin":
             yield Path(str(file.locate()))
-    yield HERE.parent / "bin" / "sherd"  # pip install --target
+    yield HERE.parent / "bin" / "sherd"  # where `pip install --target` puts it
     yield HERE.parent.parent / "build" / "cli" / "sherd"
 
 
 def find_command() -> Path:
-    """Returns the path of the command. FileNotFoundError lists the places where it was looked for."""
+    """Returns the absolute path of the command. Raises FileNotFoundError, which names the places that were searched."""
     places = [path.resolve() for path in _candidates()]
     for path in places:
         if path.is_file():
@@ -34,7 +37,10 @@ def find_command() -> Path:
 
 
 def main() -> None:
-    """Replaces this process by the command, with the same arguments."""
+    """Replaces this process by the command, with the arguments of this process. Does not return.
+
+    Raises SystemExit with a message where there is no command.
+    """
     try:
         command = find_command()
     except FileNotFoundError as error:

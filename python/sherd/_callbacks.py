@@ -1,4 +1,4 @@
-"""Python functions that the engine calls, and text that the engine writes in pieces."""
+"""Lets the library call functions of Python, and collects the text that it writes in pieces."""
 from __future__ import annotations
 
 import ctypes
@@ -8,7 +8,9 @@ from sherd._library import library
 
 
 class Calls:
-    """For a call of the engine that calls Python functions. An exception that these raise is raised again after the call.
+    """A context around a call of the library that calls Python functions back.
+
+    The first exception that such a function raises is raised again at the end of the context, in place of the call's own error.
 
     with Calls() as calls:
         lib.some_call(..., calls.make("sherd_write_fn", function), None)
@@ -19,7 +21,10 @@ class Calls:
         self._kept: list[Any] = []
 
     def make(self, name: str, function: Callable[..., None] | None) -> Any:
-        """Returns a callback that calls `function` without its context argument. None becomes NULL."""
+        """Returns `function` as a callback of the C type `name`, which lives as long as the context; None becomes NULL.
+
+        The function gets the arguments of the C callback without the first one, `ctx`.
+        """
         kind = library().types.callbacks[name]
         if function is None:
             return kind()
@@ -29,7 +34,7 @@ class Calls:
             try:
                 function(*arguments)
                 return 0 if gives_status else None
-            except BaseException as error:  # it may not pass through C, and is raised behind the call
+            except BaseException as error:  # an exception cannot pass through C; it is raised after the call
                 self._raised = self._raised or error
                 return library().constants["SHERD_E_INVAL"] if gives_status else None
 

@@ -1,4 +1,4 @@
-"""libsherd, opened by ctypes from the list of its interface (api.json). Calls release the GIL while they run."""
+"""Opens libsherd with ctypes, from the list of its interface (api.json). Calls release the GIL while they run."""
 from __future__ import annotations
 
 import ctypes
@@ -16,7 +16,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def _candidates() -> Iterator[Path]:
-    """Yields where libsherd may be: SHERD_LIBRARY names it; a wheel has it beside this file; a tree in its build folder."""
+    """Yields the places where libsherd may be: the path in SHERD_LIBRARY alone where it is set; else beside this file, as in a
+    wheel, then in the build folder of a source tree."""
     named = os.environ.get("SHERD_LIBRARY")
     if named:
         yield Path(named)
@@ -26,7 +27,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def find_library() -> Path:
-    """Returns the path of libsherd. FileNotFoundError lists the places where it was looked for."""
+    """Returns the absolute path of libsherd. Raises FileNotFoundError, which names the places that were searched."""
     for path in _candidates():
         if path.is_file():
             return path.resolve()
@@ -36,7 +37,9 @@ def find_library() -> Path:
 
 
 def find_list(library: Path) -> Path:
-    """Returns the path of api.json, which is beside the library or where `meson install` puts it."""
+    """Returns the path of api.json: beside the library, beside this file, or where `meson install` puts it.
+
+    Raises FileNotFoundError."""
     places = [library.parent / "api.json", HERE / "api.json",
               *(parent / "share" / "sherd" / "api.json" for parent in library.parents)]
     for path in places:
@@ -46,14 +49,15 @@ def find_list(library: Path) -> Path:
                             f"in share/sherd of a folder above it; build and install sherd anew")
 
 
-# The first argument of calls that may wait for other ranks.
+# A call that may wait for other ranks has one of these types as its first argument.
 _WAITING = ("sherd_world *", "sherd_engine *")
 
 
 class Library:
-    """An opened libsherd. Its functions are attributes without the prefix: `lib.world_self(...)`.
+    """An opened libsherd. Its functions are attributes without their prefix: `lib.world_self(...)` calls sherd_world_self.
 
-    A function that returns a status returns None, and raises the exception of that status with the engine's message.
+    A function whose status must be used raises the exception of that status, with the library's message, and returns None.
+    `constants` has the macros and enumerators by name, `types` the ctypes types, `api` the list of the interface.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,6 +75,7 @@ class Library:
             setattr(self, name.removeprefix("sherd_"), self._bind(name, entry))
 
     def _check_version(self) -> None:
+        """Raises ImportError where the library and the list of its interface are of different versions."""
         listed = ".".join(str(self.constants[f"SHERD_VERSION_{part}"]) for part in ("MAJOR", "MINOR", "PATCH"))
         self._dll.sherd_version.restype = ctypes.c_char_p
         version = self._dll.sherd_version().decode()
@@ -78,6 +83,7 @@ class Library:
             raise ImportError(f"{self.path} is sherd {version}, and the list of the interface beside it is of {listed}")
 
     def _bind(self, name: str, entry: dict[str, Any]) -> Callable[..., Any]:
+        """Returns the function with its types, its check of the status and, where it may wait, its guard for Ctrl-C."""
         function = getattr(self._dll, name, None)
         if function is None:
             raise ImportError(f"{self.path} has no {name}, which the list of the interface beside it has: build both anew")
@@ -90,15 +96,19 @@ class Library:
         return function
 
     def _check(self, status: int, _function: Any, _arguments: Any) -> None:
+        """Raises the exception of a status other than SHERD_OK; ctypes calls it after each call (errcheck)."""
         if status != 0:
             raise self.error(status)
 
     def error(self, status: int) -> SherdError:
-        """Returns the exception of a status, with the message of this thread's last failure."""
+        """Returns the exception of a status, with the message of the last failure on this thread."""
         return BY_STATUS.get(self._names.get(status, ""), SherdError)(self.last_error().decode(errors="replace"))
 
     def new(self, struct: str, **values: Any) -> Any:
-        """Returns a struct of the interface with its defaults, and with `values` set. Text may be str or None."""
+        """Returns a struct of the interface with its defaults, and with `values` in place of some. Text may be str or None.
+
+        `struct` is its name without "sherd_". Raises TypeError for a field that the struct does not have.
+        """
         made = self.types.structs["sherd_" + struct]()
         getattr(self, struct + "_init")(ctypes.byref(made))
         for name, value in values.items():
@@ -108,19 +118,21 @@ class Library:
         return made
 
     def callback(self, name: str, function: Callable[..., Any]) -> Any:
-        """Returns `function` as a callback for C. The caller keeps it alive as long as C may call it."""
+        """Returns `function` as a C callback of the type `name`. Keep the result alive as long as C may call it."""
         return self.types.callbacks[name](function)
 
     def has(self, function: str) -> bool:
+        """Whether the interface has the function, given without its prefix."""
         return "sherd_" + function in self.api["functions"]
 
 
 def encoded(value: Any) -> Any:
+    """Returns text and paths as bytes, which ctypes wants, and any other value as it is."""
     return value.encode() if isinstance(value, str) else os.fsencode(value) if isinstance(value, os.PathLike) else value
 
 
 def fields_of(struct: Any) -> dict[str, Any]:
-    """Returns the values of a struct by name, with text decoded, without its size."""
+    """Returns the fields of a struct by name, with text decoded, without struct_size and reserved fields."""
     result = {}
     for name, *_ in struct._fields_:
         value = getattr(struct, name)
@@ -131,5 +143,5 @@ def fields_of(struct: Any) -> dict[str, Any]:
 
 @functools.cache
 def library() -> Library:
-    """Returns the libsherd of this process, which is opened once."""
+    """Returns the libsherd of this process, which the first call opens. Raises FileNotFoundError or ImportError."""
     return Library(find_library())

@@ -1,6 +1,6 @@
-"""Types of ctypes for the names in the list of the interface (api.json).
+"""Makes the ctypes types of the structs, callbacks and arguments that the list of the interface (api.json) names.
 
-Nothing is opened here, so that a test can compare the layouts with those of the compiler.
+This module opens no library, so a test can compare the layouts of the structs with the compiler's.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCALARS: dict[str, Any] = {
 
 
 class Types:
-    """The types of a list of the interface: `structs` and `callbacks` by name, and `of` for any other type."""
+    """The types of one list of the interface: `structs` and `callbacks` by their C names, and `of` for any other type."""
 
     def __init__(self, api: dict[str, Any]) -> None:
         self.structs = {name: type(name, (ctypes.Structure,), {}) for name in api["structs"]}
@@ -25,7 +25,10 @@ class Types:
             self.structs[name]._fields_ = [(field["name"], self._field(field)) for field in entry["fields"]]
 
     def of(self, text: str) -> Any:
-        """Returns the type of ctypes for a type as the headers write it; None for void. Text is bytes or None."""
+        """Returns the ctypes type for a type as the headers write it, such as "const char *"; None for void.
+
+        A `const char *` is bytes or None in Python. Raises KeyError for a type that the list does not have.
+        """
         words = text.replace("const", " ").replace("*", " * ").split()
         base, stars = words[0], len(words) - 1
         base = self._api["aliases"].get(base, base)
@@ -34,6 +37,7 @@ class Types:
         return self._pointed(base, stars)
 
     def _pointed(self, base: str, stars: int) -> Any:
+        """Returns the type of `base` behind so many pointers. Handles and void pointers are plain addresses."""
         if base == "char" and stars:
             made, stars = ctypes.c_char_p, stars - 1
         elif base in ("void", *self._api["handles"]) and stars:
@@ -53,7 +57,7 @@ class Types:
         return ctypes.CFUNCTYPE(self.of(entry["returns"]), *(self._argument(a["type"]) for a in entry["args"]))
 
     def _argument(self, text: str) -> Any:
-        """Text that a callback receives need not end with a NUL, so it comes as an address."""
+        """Returns the type of a callback's argument. Text that a callback receives need not end with a NUL, so it is an address."""
         return ctypes.c_void_p if text == "const char *" else self.of(text)
 
     def _field(self, field: dict[str, Any]) -> Any:

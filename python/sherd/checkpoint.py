@@ -1,6 +1,6 @@
-"""Reads checkpoints without an engine: what the manifest says, and the trainer's own bytes.
+"""Reads a checkpoint without an engine: its manifest, and the trainer's own bytes (blobs).
 
-docs/checkpoint-format.md describes the files, and docs/checkpoints.md how an engine saves and loads them.
+docs/checkpoint-format.md describes the files, docs/checkpoints.md how an engine saves and loads them.
 """
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from sherd._callbacks import written
 from sherd._library import encoded, library
 from sherd.errors import InvalidError
 
-LENGTH_BYTES = 8  # of the header's length, with which a safetensors file begins
+LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, a number of so many bytes
 
 
 class Checkpoint:
-    """The checkpoint FOLDER/TAG; without a tag, the one that FOLDER/latest names. Local.
+    """The checkpoint FOLDER/TAG, opened for reading; without a tag, the one that FOLDER/latest names.
 
-    `manifest` is what `sherd checkpoint inspect --json` prints, `tag` its name, and `path` its folder. InputOutputError: there is
-    no such checkpoint. InvalidError: it is damaged.
+    `manifest` is a dict with what `sherd checkpoint inspect --json` prints, `tag` the tag, and `path` the checkpoint's folder.
+    All calls are local. One thread at a time may use the object.
+
+    Raises InputOutputError (there is no such checkpoint), InvalidError (it is damaged or of another format), OutOfMemoryError,
+    NotSupportedError (a build without libxxhash).
     """
 
     def __init__(self, folder: str | os.PathLike[str], tag: str | None = None) -> None:
@@ -34,20 +37,21 @@ class Checkpoint:
         self.path = os.path.join(os.fspath(folder), self.tag)
 
     def blob(self, key: str) -> bytes | None:
-        """Returns the bytes that rank 0 saved for all ranks under `key` (Engine.set_blob), or None if there are none. Local.
+        """Returns the bytes that the run kept under `key` (Engine.set_blob without is_per_rank); None where there are none.
 
-        The bytes are not compared with their checksum; Engine.load does that. InvalidError: the file is damaged.
+        They are rank 0's. They are not compared with their checksum; Engine.load does that. Raises InvalidError where the file is
+        damaged, OSError where it cannot be read.
         """
         path = os.path.join(self.path, f"rank-00000-of-{self.manifest['world_size']:05d}.safetensors")
         try:
             file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
         except FileNotFoundError:
-            return None  # rank 0 saved nothing of its own
+            return None  # rank 0 had nothing to save, so it has no data file
         with file:
             return _tensor(file, path, f"blob:{key}")
 
     def close(self) -> None:
-        """Closes the checkpoint. Without this call, the end of the object does. May be called twice."""
+        """Closes the checkpoint; `manifest` and `blob` still work. May be called twice. The end of the object closes it too."""
         self._end()
 
     def __enter__(self) -> "Checkpoint":
@@ -58,7 +62,7 @@ class Checkpoint:
 
 
 def _tensor(file: BinaryIO, path: str, name: str) -> bytes | None:
-    """Returns the bytes of one tensor of a safetensors file; None: the file has no tensor of that name."""
+    """Returns the bytes of one tensor of a safetensors file; None where it has no such tensor. Raises InvalidError."""
     size = os.fstat(file.fileno()).st_size
     begin = LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
     try:

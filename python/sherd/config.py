@@ -1,4 +1,4 @@
-"""Configurations: DeepSpeed's keys, from a file, a dict, or both."""
+"""The class Config: a configuration with DeepSpeed's keys, from a file or a dict, completed by the program."""
 from __future__ import annotations
 
 import contextlib
@@ -12,22 +12,26 @@ from sherd._callbacks import written
 from sherd._library import library
 from sherd.errors import SherdError
 
-# How the library names a place in the one line of JSON that a dict becomes: before a message, or inside it.
+# A dict becomes one line of JSON, and the library's messages name places in it. This is how they do so, before or inside the text.
 _PLACE = re.compile(r"\bconfiguration:1:\d+: | \(configuration:1:\d+\)| at configuration:1:\d+")
 
 
 def as_json(value: Any) -> str:
-    """A path becomes text. Anything else that JSON does not have is refused (TypeError)."""
+    """Turns a path into text, for json.dumps. Raises TypeError for any other object that JSON does not have."""
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
     raise TypeError(f"a configuration has text, numbers, lists and dicts in it, and {value!r} is of type {type(value).__name__}")
 
 
 class Config:
-    """A configuration: the path of a JSON file, or a mapping with the same keys.
+    """A configuration, from the path of a JSON file or from a mapping with the same keys.
 
-    docs/configuration.md lists the keys. InvalidError names the key that is wrong, and for a file also the line and column.
-    InputOutputError: the file cannot be read. TypeError: the source is neither a path nor a mapping. Local.
+    docs/configuration.md lists the keys, which are DeepSpeed's and those under "sherd". A file may have comments and trailing
+    commas. An engine copies what it needs, so the configuration may be destroyed as soon as the engine is made. All methods are
+    local; after destroy they raise ValueError.
+
+    Raises InvalidError (it names the wrong key, and in a file also the line and column), InputOutputError (the file cannot be
+    read), TypeError (neither a path nor a mapping, or a value that JSON does not have).
     """
 
     def __init__(self, source: str | os.PathLike[str] | Mapping[str, Any]) -> None:
@@ -47,36 +51,43 @@ class Config:
 
     @property
     def handle(self) -> int:
-        """The sherd_config * as a number, which this object owns. ValueError after `destroy`."""
+        """The address of the sherd_config. Raises ValueError after destroy."""
         if self._handle is None:
             raise ValueError("the configuration is destroyed")
         return self._handle
 
     def set(self, key: str, value: Any) -> None:
-        """Sets one key, such as "optimizer.params.lr", if it is "auto" or missing. Local.
+        """Sets one key, for example "optimizer.params.lr", to `value`, which is anything that JSON has.
 
-        InvalidError: the file gives another value. A key that begins with "!" overrides the file.
+        Raises InvalidError where the file or the dict gives the key another explicit value (not "auto"), for a value out of range
+        and for an unknown key. A key that begins with "!" overrides the file. A later call replaces what an earlier call set.
         """
         with self.errors_by_key():
             self._lib.config_set(self.handle, key.encode(), json.dumps(value).encode())
 
     def has(self, key: str) -> bool:
-        """Whether the key has a value, from the file, the program or by default. Local."""
+        """Whether the key has a value: from the file, from the program or by default. False for "auto" and for unknown keys."""
         return bool(self._lib.config_has(self.handle, key.encode()))
 
     def resolved(self) -> dict[str, Any]:
-        """Returns all keys, each with its value and origin. Local."""
+        """Returns the resolved configuration: {key: {"value": ..., "origin": ...}} for each key that has an effect or is given.
+
+        The value is None where there is none; the origin is a text that begins with "default" or "auto" where nobody gave it.
+        """
         return json.loads(written(lambda write: self._lib.config_dump(self.handle, write, None)))
 
     @property
     def warnings(self) -> list[str]:
-        """What the reader warned of, such as keys that are ignored."""
+        """The warnings about this configuration, such as keys that have no effect; one text each."""
         count = self._lib.config_warning_count(self.handle)
         return [self._by_key(self._lib.config_warning(self.handle, index).decode()) for index in range(count)]
 
     @contextlib.contextmanager
     def errors_by_key(self) -> Iterator[None]:
-        """Removes lines and columns from errors that are raised in the body, if the source is a mapping: it has no lines."""
+        """A context in which the text of SherdError names keys alone, where the configuration comes from a dict.
+
+        The library names lines and columns of the JSON that the dict became, which the user has never seen.
+        """
         try:
             yield
         except SherdError as error:
@@ -87,7 +98,10 @@ class Config:
         return _PLACE.sub("", text) if self._is_dict else text
 
     def destroy(self) -> None:
-        """Frees the configuration. Local; may be called twice, and as soon as an engine is made from it."""
+        """Frees the configuration. May be called twice, and as soon as an engine is made from it.
+
+        Nothing else frees it, except the end of a `with` block.
+        """
         if self._handle is not None:
             self._lib.config_destroy(self._handle)
             self._handle = None

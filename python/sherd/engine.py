@@ -1,4 +1,7 @@
-"""The engine: declares a model, acquires its units, steps, reads values and saves. sherd.h has the whole contract of each call."""
+"""The class Engine: a model is declared to it, and its units are acquired, updated, read and saved.
+
+Each method is a call of the C library, and include/sherd.h has the whole contract of that call.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -15,24 +18,28 @@ from sherd.config import Config
 from sherd.memory import CPU, CUDA, DTYPES, Memory
 from sherd.world import World
 
-FORWARD, BACKWARD, EVAL = 0, 1, 2
-Fill = Callable[[int, memoryview], None]
-Progress = Callable[[int, int], None]
+FORWARD, BACKWARD, EVAL = 0, 1, 2  # the kinds of a pass: sherd_pass
+Fill = Callable[[int, memoryview], None]  # gets the first element of a range and the memory to write its values to
+Progress = Callable[[int, int], None]  # gets the bytes of this rank that are done, and all of them
 
 
 class Report(SimpleNamespace):
-    """Numbers of the engine, under the names of their struct in sherd.h."""
+    """A report of the engine: the fields of a struct of sherd.h as attributes, with their names and units."""
 
 
 class Engine:
-    """An engine in `world`, made from `config` (a Config, the path of a JSON file, or a mapping with its keys).
+    """An engine in `world`, made from `config`: a Config, which stays the caller's, or a path or mapping to make one from.
 
-    The program declares groups, units, parameters and passes, then calls `seal` and `fill`. Then it acquires and releases units
-    in forward and backward, and calls `step` once per micro-batch. Every rank makes the same calls in the same order. A call that
-    is not marked "Local" is collective, and blocks until the ranks that it needs have come.
+    Declare groups, units, parameters and passes; call seal; fill the parameters. Then, for each micro-batch, acquire and release
+    the units in forward and backward, and call step. docs/guide.md explains these terms.
 
-    The engine holds a reference to the world and copies what it needs of the configuration. One thread at a time drives it.
-    Errors are those of sherd.errors. InvalidError at creation names the key that is wrong, or that differs between ranks.
+    Groups, units and parameters are known by the numbers that the add_ methods return, from 0 on in the order of declaration.
+    Elements of a parameter are counted row-major from 0. The engine owns all memory that it gives out, and keeps `world` alive.
+    One thread at a time drives an engine.
+
+    Making an engine is collective and blocking: the ranks compare their configurations. Raises InvalidError (a value of the
+    configuration is wrong, or the ranks' configurations differ), NotSupportedError, PeerLostError. After destroy, methods raise
+    ValueError. PeerLostError and DeviceError, which any collective method may raise, are not listed with each method.
     """
 
     def __init__(self, world: World, config: Config | str | os.PathLike[str] | Mapping[str, Any]) -> None:
@@ -48,45 +55,48 @@ class Engine:
                 own.destroy()
         self._handle: int | None = out.value
         self._lib.interrupts.share(out.value, world.handle)
-        self._end = weakref.finalize(self, _destroy, self._lib, out.value, os.getpid())  # at the program's end too
+        self._end = weakref.finalize(self, _destroy, self._lib, out.value, os.getpid())  # it runs at the end of the program too
         self._shapes: list[tuple[int, ...]] = []
         self._dtypes: list[str | None] = []
         self.is_sealed = False
         info = self.info
         self._compute = DTYPES[info.compute_dtype]
-        self.device = (CPU, 0) if info.backend == "cpu" else (CUDA, world.device)  # where parameters are, as DLPack says it
+        self.device = (CPU, 0) if info.backend == "cpu" else (CUDA, world.device)  # of the parameters; DLPack's kind and number
 
     @property
     def handle(self) -> int:
-        """The sherd_engine * as a number, which the engine owns. ValueError after `destroy`."""
+        """The address of the sherd_engine. Raises ValueError after destroy."""
         if self._handle is None:
             raise ValueError("the engine is destroyed")
         return self._handle
 
     # -------------------------------------------------------- declarations --
+    #
+    # Every rank makes the same declarations, before seal. Each call is local; seal compares the models of all ranks. Each raises
+    # InvalidError for a wrong argument and StateError after seal, and each add_ method TypeError for a field that does not exist.
 
     def add_group(self, name: str, **values: Any) -> int:
-        """Declares a parameter group and returns its number. Local, before seal.
+        """Adds a group: parameters that have rates of their own, or an optimizer of their own. Returns its number. Local.
 
-        `values` are lr, weight_decay, beta1, beta2, eps, exclude_1d (LAMB), and optimizer, the name of another optimizer
-        ("Lamb"). What is not given comes from the configuration. Group 0 always exists and has every value of the configuration.
+        `values` are the fields of sherd_group_params: `lr`, `weight_decay`, `beta1`, `beta2`, `eps`, `exclude_1d` and `optimizer`
+        (a name of optimizer.type, such as "Lamb"). What is not given is as in the configuration. Group 0 always exists.
         """
         return self._add("group_add", self._lib.new("group_params", name=name, **values))
 
     def add_unit(self, name: str, **values: Any) -> int:
-        """Declares a unit, whose parameters are gathered together, and returns its number. Local, before seal.
+        """Adds a unit: parameters that are gathered and released together. Returns its number. Local.
 
-        `name` is unique in the engine. `values` are backward_uses (-1: backward may use the unit any number of times) and
-        retain_grads, as in sherd_unit_params.
+        `name` is unique in the engine. `values` are the fields of sherd_unit_params: `backward_uses` (0, or SHERD_USES_ANY, which
+        is -1, where nobody knows how often backward uses the unit) and `retain_grads` (1: gradients stay readable until the step).
         """
         return self._add("unit_add", self._lib.new("unit_params", name=name, **values))
 
     def add_param(self, unit: int, name: str, shape: Sequence[int], **values: Any) -> int:
-        """Declares a parameter of a unit, row-major with this shape, and returns its number. Local, before seal.
+        """Adds a parameter of `unit`, with at most 8 dimensions. Returns its number. Local.
 
-        `name` is unique in the engine. `values` are group (a number), frozen, atom_elems (ranks cut the parameter only at
-        multiples of it), and dtype (a number of sherd_dtype; default: the engine's compute type), as in sherd_param_params.
-        ValueError: the shape has too many dimensions.
+        `name` is unique in the engine. `values` are the fields of sherd_param_params: `group` (a number, default 0), `frozen` (1:
+        no gradient, no state), `atom_elems` (ranks cut the parameter only at multiples of so many elements) and `dtype` (0: fp32
+        whatever the engine computes in; default -1: the compute type). Raises ValueError for too many dimensions.
         """
         limit = self._lib.constants["SHERD_MAX_NDIM"]
         if len(shape) > limit:
@@ -99,22 +109,23 @@ class Engine:
         return number
 
     def _add(self, call: str, struct: Any, *before: int) -> int:
+        """Makes a declaration and returns the number that the library gives."""
         out = ctypes.c_int32()
         getattr(self._lib, call)(self.handle, *before, ctypes.byref(struct), ctypes.byref(out))
         return out.value
 
     def add_reads(self, unit: int, param: int) -> None:
-        """Declares that `unit` reads `param` of another unit, such as a tied embedding. Local, before seal.
+        """Declares that `unit` reads `param`, a parameter of another unit. Local.
 
-        While `unit` is acquired, `param` is readable too, and in BACKWARD its gradient can be added to.
+        While `unit` is acquired, `param` is readable too, and in backward its gradient can be added to.
         """
         self._lib.unit_reads(self.handle, unit, param)
 
     def add_pass(self, which: int, unit: int, held: int = 0) -> None:
-        """Declares `unit` as the next one in the order of the pass `which` (FORWARD, BACKWARD or EVAL). Local, before seal.
+        """Declares `unit` as the next one in the order of the pass `which`: FORWARD, BACKWARD or EVAL. Local.
 
-        `held`: the unit is released after this many further acquires of the pass. A pass without declarations has a default
-        order: FORWARD the order of the units, BACKWARD its reverse, EVAL that of FORWARD.
+        A unit may be repeated. It is released after `held` further acquires of the pass. A pass without such a call has a default
+        order: FORWARD the order of declaration, BACKWARD the reverse of FORWARD, EVAL that of FORWARD.
         """
         if held:
             self._lib.pass_add_held(self.handle, which, unit, held)
@@ -122,33 +133,32 @@ class Engine:
             self._lib.pass_add(self.handle, which, unit)
 
     def bind(self, param: int, data: int, grad: int | None) -> None:
-        """Binds the trainer's own memory to a parameter, by address, at stages 0 to 2. Local, before seal.
+        """Binds memory of the trainer to a parameter, by its addresses, at stages 0 to 2. Local, before seal.
 
-        `data` and `grad` point to row-major elements in the parameter's shape and type, on the engine's device. `grad` is None
-        for a frozen parameter. Both stay the caller's and must outlive the engine. NotSupportedError at stage 3.
+        `data` and `grad` have the parameter's shape and type, row-major, without padding; `grad` is None for a frozen parameter.
+        Both stay the caller's and must outlive the engine, which alone writes `data`. Raises NotSupportedError at stage 3.
         """
         self._lib.param_bind(self.handle, param, data, grad)
 
     def describe_run(self, text: str) -> None:
-        """Describes this run in the trainer's words (seed, data), in at most 255 bytes. Local, before seal.
+        """Describes what makes this run different from others, such as its seed and data: at most 255 bytes. Local, before seal.
 
-        The text is stored with state on NVMe. An engine that resumes such state with another text says so in the log and in
-        `info.resume_differs`.
+        State on a drive is stored with the text. A run that resumes state with another text warns, and info.resume_differs says so.
         """
         self._lib.engine_describe_run(self.handle, text.encode())
 
     def set_stream(self, stream: int) -> None:
-        """Makes a CUDA stream of the trainer's the compute stream. Local, before seal.
+        """Makes a CUDA stream of the trainer's, by its handle, the compute stream; 0 is the legacy default stream.
 
-        `stream` is a handle; 0 is the legacy default stream. The stream must outlive the engine. NotSupportedError on the CPU.
+        Local, before seal. The stream stays the caller's and must outlive the engine. Raises NotSupportedError on the CPU.
         """
         self._lib.engine_set_stream(self.handle, stream)
 
     def seal(self) -> None:
-        """Makes the plan, compares it with the plans of all ranks, and allocates all memory. Collective, blocking.
+        """Makes the plan, compares it with the other ranks' plans, and allocates all memory. Collective, blocking.
 
-        InvalidError: the models of the ranks differ. OutOfMemoryError: the plan does not fit; the message has what is missing and
-        the nearest setting that fits.
+        Raises InvalidError (the ranks' models differ, or a value cannot be met), OutOfMemoryError (the message says what is
+        missing and the nearest setting that fits), StateError (sealed already).
         """
         self._lib.engine_seal(self.handle)
         self.is_sealed = True
@@ -156,12 +166,12 @@ class Engine:
     # -------------------------------------------------------- first values --
 
     def fill(self, param: int, values: Fill | Any) -> None:
-        """Fills a parameter with its first values. Local, after seal, before the first acquire.
+        """Gives `param` its initial values. Local, after seal and before the first acquire. Every rank has to give the same values.
 
-        `values` is a buffer of fp32 with all elements of the parameter, row-major; or a function values(first_elem, out), which
-        writes the elements from `first_elem` on to `out`, a writable memoryview of floats that is valid in that call only. The
-        engine asks for ranges in any order, some of them twice, and every rank must give the same values. An exception of the
-        function ends the call and is raised again.
+        `values` is a contiguous fp32 buffer of all elements, or a function. `values(first_elem, out)` writes the values from
+        element `first_elem` on to `out`, a writable memoryview of floats that is valid during the call; it is called on this
+        thread, for any ranges, for some twice. What the function raises comes out of fill. A trainable parameter whose state was
+        resumed keeps its values. Raises InvalidError, StateError, InputOutputError.
         """
         function = values if callable(values) else _from_buffer(values)
         with Calls() as calls:
@@ -169,9 +179,10 @@ class Engine:
             self._lib.param_fill(self.handle, param, made, None)
 
     def fill_from(self, param: int, root: int, values: Fill | Any | None) -> None:
-        """Fills a parameter with values that only rank `root` has. Collective, blocking; otherwise as `fill`.
+        """Gives `param` the values that rank `root` has; the `values` of the other ranks are not used and may be None.
 
-        The other ranks give None; what they give is ignored.
+        On rank `root`, `values` is what it is in fill. Collective, blocking. Raises what fill raises, on all ranks;
+        InvalidError where the ranks' arguments differ; OutOfMemoryError.
         """
         function = values if callable(values) or values is None else _from_buffer(values)
         with Calls() as calls:
@@ -182,25 +193,28 @@ class Engine:
     # -------------------------------------------------------------- passes --
 
     def acquire(self, unit: int, which: int) -> None:
-        """Makes the parameters of a unit readable, and for BACKWARD its gradients writable. `which`: FORWARD, BACKWARD or EVAL.
+        """Acquires `unit` for the pass `which`: its parameters become readable and, for BACKWARD, its gradients writable.
 
-        Every rank acquires and releases the same units in the same order. The declared order is prefetched; another order is
-        legal and slower. The call may wait for other ranks, the link or a drive. The gradients are zero at the first acquire of a
-        micro-batch. A call that fails changes nothing. OutOfMemoryError: another unit has the unit's place in memory.
+        Collective: every rank acquires and releases the same units in the same order, to evaluate too. Blocks until the values are
+        there, except on a GPU, where the compute stream may wait for them instead. A call that fails changes nothing. Raises
+        StateError, OutOfMemoryError (a held unit has its place in memory; the message names it), InputOutputError (this rank's
+        drive).
         """
         self._lib.unit_acquire(self.handle, unit, which)
 
     def release(self, unit: int, which: int) -> None:
-        """Releases a unit. Its memory must not be used any more until it is acquired again.
+        """Releases `unit`, also where the call fails. After its last use in backward, its gradient is reduced. Collective.
 
-        After the last release for BACKWARD the gradient is reduced over the ranks. If that fails, the next `step` fails too and
-        drops the window. StateError: the unit is not acquired.
+        Raises StateError (it is not acquired), InputOutputError; the next step then fails too and drops the window.
         """
         self._lib.unit_release(self.handle, unit, which)
 
     @contextlib.contextmanager
     def acquired(self, unit: int, which: int) -> Iterator[None]:
-        """Acquires a unit for the body of a `with` statement, and releases it even after an exception."""
+        """A context that acquires a unit and releases it at the end, also after an exception inside. Collective.
+
+        Use it as `with engine.acquired(unit, FORWARD):`.
+        """
         self.acquire(unit, which)
         try:
             yield
@@ -208,46 +222,45 @@ class Engine:
             self.release(unit, which)
 
     def data(self, param: int) -> Memory:
-        """Returns the elements of a parameter, which are valid and may be read while its unit is acquired. Local.
+        """Returns the parameter's elements, in its shape and type, to be read while its unit is acquired. Local, no copy.
 
-        The optimizer alone changes parameters, so arrays that NumPy makes of it are read-only. StateError: the unit is not
-        acquired.
+        Raises StateError while neither its unit nor a unit that reads it is acquired.
         """
         return self._memory(param, self._lib.param_data(self.handle, param), is_readonly=True)
 
     def grad(self, param: int) -> Memory:
-        """Returns the gradient of a parameter, in its shape and type, to be added to while its unit is acquired for BACKWARD.
-        Local.
+        """Returns the parameter's gradient, in its shape and type, to be added to while its unit is acquired for BACKWARD.
 
-        StateError: it is not acquired for BACKWARD, or the parameter is frozen.
+        It is zero at the first acquire of a micro-batch. Local, no copy. Raises StateError at any other time.
         """
         return self._memory(param, self._lib.param_grad(self.handle, param))
 
     def address(self, param: int) -> Memory:
-        """Returns the memory where `data` is whenever the unit is acquired. Local, after seal.
+        """Returns the memory that `data` returns whenever the unit is acquired. Its address is the same from seal to destroy.
 
-        The address stays the same from seal to destroy, so a view may be made once and kept. While the unit is not acquired, the
-        memory may hold other bytes. NotSupportedError with sherd.free_packing, where units have no fixed place.
+        So a view can be made once and kept; while the unit is not acquired, its bytes may be another unit's. Local, after seal.
+        Raises StateError, also where the parameter has no fixed address (sherd.free_packing).
         """
         return self._memory(param, self._lib.param_address(self.handle, param), is_readonly=True)
 
     def grad_address(self, param: int) -> Memory:
-        """Returns the memory where `grad` is whenever the unit is acquired for BACKWARD. Local, after seal; otherwise as
-        `address`."""
+        """Returns the same for `grad`. Raises StateError for a frozen parameter too. Local, after seal."""
         return self._memory(param, self._lib.param_grad_address(self.handle, param))
 
     def _memory(self, param: int, address: int | None, is_readonly: bool = False) -> Memory:
+        """Returns the memory at an address that the library gave. NULL is a failure, whose message the library keeps."""
         if not address:
             raise self._lib.error(self._lib.constants["SHERD_E_STATE"])
         return Memory(address, self._shapes[param], self._dtypes[param] or self._compute, self.device, self, is_readonly)
 
     @contextlib.contextmanager
     def evaluating(self, keep_units: int | None = None) -> Iterator[None]:
-        """Begins an evaluation of many EVAL passes without a step, for the body of a `with` statement. Collective, blocking.
+        """A context for an evaluation in many passes of EVAL over parameters that do not change, such as the generation of text.
 
-        At stage 3, the first `keep_units` units in the order of EVAL stay gathered between the passes. None stands for the value
-        of the key sherd.eval_keep_units, which is also the largest one allowed. No unit may be acquired and no step prepared.
-        Calls that change parameters are refused in the body (StateError).
+        At stage 3, the first `keep_units` units of EVAL's order stay gathered between the passes; None: as many as
+        sherd.eval_keep_units says. Inside, steps and writes raise StateError. Collective, blocking, with the same argument on
+        every rank. No unit may be acquired and no step prepared; a window may be open. Raises StateError, InvalidError (more
+        units than the plan has places for).
         """
         struct = self._lib.new("eval_params", **({} if keep_units is None else {"keep_units": keep_units}))
         self._lib.eval_begin(self.handle, ctypes.byref(struct))
@@ -260,30 +273,31 @@ class Engine:
 
     @property
     def loss_scale(self) -> float:
-        """The factor by which the trainer multiplies the loss before backward; 1 unless fp16 is on. It changes only at a
-        boundary. Local."""
+        """The factor by which the trainer multiplies the loss before backward; 1 unless fp16 is on. Local."""
         return self._lib.loss_scale(self.handle)
 
     def step(self) -> Report:
-        """Ends a micro-batch, after its backward; at a boundary it also updates the parameters. Collective, blocking.
+        """Ends a micro-batch; call it once for each, after its backward. Returns the report (sherd_step_report).
 
-        The report has the fields of sherd_step_report; `grad_norm`, the times and the bytes are filled at a boundary.
+        At the boundary it takes the norm, clips, updates and publishes. Collective, blocking. Raises StateError (also where the
+        ranks acquired different units), InputOutputError, NumericError ("deterministic": a gradient is too large for its sum).
         """
         return self._report("step_report", "step")
 
     def prepare(self) -> Report:
-        """Does the first half of `step`: reduces the gradients and takes their norm. Collective, blocking.
+        """Does the first half of step: all that comes before the update. Returns the report. Collective, blocking.
 
-        If the report says is_boundary, `apply` or `discard` must follow. If not, nothing else follows.
+        Where the report has is_boundary 1, apply or discard must follow; otherwise nothing follows.
         """
         return self._report("step_report", "step_prepare")
 
     def apply(self, group_lr: Sequence[float] | None = None, **values: Any) -> None:
-        """Does the second half of `step`: the update. Collective, blocking.
+        """Does the second half of step, the update, after prepare at a boundary. Collective, blocking.
 
-        `group_lr` is a learning rate for each group, in the order of creation; NaN stands for the schedule's. `values` are
-        grad_norm (to clip by), clip_coefficient and overflow (1: skip this update), which replace the engine's own. Every rank
-        gives the same.
+        `group_lr` has one learning rate for each group, in the order of creation (NaN: the schedule's); None: the schedule's for
+        all. `values` are other fields of sherd_step_params, which replace what the engine found: `grad_norm` and
+        `clip_coefficient` (NaN: the engine's own), `overflow` (1: treat the step as one that overflowed). Raises
+        InvalidError, StateError.
         """
         struct = self._lib.new("step_params", **values)
         if group_lr is not None:
@@ -292,57 +306,52 @@ class Engine:
         self._lib.step_apply(self.handle, ctypes.byref(struct))
 
     def grad_norms(self) -> list[float]:
-        """Returns the L2 norm of each parameter's gradient, by parameter number. Collective, blocking.
+        """Returns the L2 norm of each parameter's mean gradient, unscaled and before clipping, by the parameter's number.
 
-        The gradient is the mean over the window, without the loss scale and before clipping. The bits are the same in every
-        layout. The value is 0 for a frozen parameter and NaN where a gradient has an Inf or a NaN. It is called after `prepare`
-        at a boundary and before `apply` or `discard` (else StateError).
+        It is 0 for a frozen parameter, and NaN where the gradient has an Inf or a NaN. Call it between prepare at a boundary and
+        apply or discard. Collective, blocking. Raises StateError, InputOutputError.
         """
         out = (ctypes.c_double * len(self._shapes))()
         self._lib.grad_norms(self.handle, out, len(out))
         return list(out)
 
     def discard(self) -> None:
-        """Drops the gradients of the window and releases all units; nothing else changes. Collective, blocking.
+        """Drops the window: its gradients are lost, and units that are still acquired count as released. Nothing else changes.
 
-        Training continues with the first micro-batch of the window. It is the one call after an exception in forward, backward or
-        an evaluation: the other ranks learn of it in their next collective call, which raises StateError there, and then call it
-        too.
+        Call it instead of apply, or after an exception in forward, backward or an evaluation. Collective, blocking: it returns
+        when all ranks have come, wherever each of them stopped. Raises StateError (before seal, or after an update that failed).
         """
         self._lib.step_discard(self.handle)
 
     def wait(self) -> Report:
-        """Returns the complete report of the last boundary, with the times of work that the device has finished since. Blocking.
+        """Waits for the device's work and returns the complete report of the last boundary. Local.
 
-        It waits for the device, and is called before the next micro-batch. Local.
+        Raises StateError before seal.
         """
         return self._report("step_report", "step_wait")
 
     def undo(self) -> None:
-        """Returns to the state before the last update, parameters and counters included. Collective, blocking.
+        """Returns to the state before the last update, with parameters and counters. Collective, blocking.
 
-        It works once after an update. NotSupportedError: no spare generation of the state exists; one does where all of the state
-        is on NVMe. StateError: there was no update yet, or it is undone already.
+        Raises NotSupportedError (there is no spare generation; one exists where all state rests on NVMe), StateError (there was no
+        update, or it is undone already), InputOutputError.
         """
         self._lib.step_undo(self.handle)
 
     def close_window(self) -> None:
-        """Makes the next `step` or `prepare` a boundary, even if the window is short. Every rank calls it.
-
-        The gradient is then the mean over the micro-batches that the window has.
-        """
+        """Makes the next step or prepare a boundary, even if the window is short. Local; call it on all ranks alike."""
         self._lib.step_close_window(self.handle)
 
     def monitor_write(self, tag: str, value: float) -> None:
-        """Writes a number such as the loss to the files of csv_monitor and tensorboard, under a tag like
-        "Train/Samples/train_loss". Local.
+        """Writes a number of the trainer's to the files of csv_monitor and tensorboard, at the samples that were seen so far.
 
-        It does nothing on ranks other than 0, before seal, and where no monitor is on. InvalidError: the tag is not 1 to 127
-        printable ASCII characters.
+        `tag` is its name, such as "Train/Samples/train_loss": 1 to 127 printable ASCII characters. Does nothing on ranks other
+        than 0, before seal, and where neither monitor is on. Local; writes a file. Raises InvalidError, StateError.
         """
         self._lib.monitor_write(self.handle, tag.encode(), value)
 
     def _report(self, struct: str, call: str) -> Report:
+        """Makes a call that fills a struct, and returns its fields."""
         made = self._lib.new(struct)
         getattr(self._lib, call)(self.handle, ctypes.byref(made))
         return Report(**fields_of(made))
@@ -350,32 +359,34 @@ class Engine:
     # ------------------------------------------------------------- looking --
 
     def plan(self, as_json: bool = False) -> str | dict[str, Any]:
-        """Returns the plan of this rank as a table, or as the object that its JSON describes. Local; before seal too."""
+        """Returns the plan of this rank: a table as text, or with `as_json` the plan's JSON as a dict.
+
+        Before seal it is made from the declarations so far. Local.
+        """
         form = self._lib.constants["SHERD_PLAN_JSON" if as_json else "SHERD_PLAN_TABLE"]
         text = written(lambda write: self._lib.engine_plan(self.handle, form, write, None))
         return json.loads(text) if as_json else text
 
     def memory(self) -> Report:
-        """Returns the bytes of this rank by purpose, planned and held, with the fields of sherd_memory_report. Local."""
+        """Returns the bytes of this rank's memory by purpose, as planned and as held now (sherd_memory_report). Local."""
         return self._report("memory_report", "engine_memory")
 
     def traffic(self) -> Report:
-        """Returns the bytes that this rank moves between media, planned and counted, with the fields of sherd_traffic_report.
-        Local.
+        """Returns the bytes that this rank moves between media, as planned and as counted since seal (sherd_traffic_report).
 
-        It waits for transfers of the drive that are under way.
+        Local. It waits for the drive's transfers that are under way.
         """
         return self._report("traffic_report", "engine_traffic")
 
     @property
     def info(self) -> Report:
-        """Stage, compute type, batch sizes and counters, with the fields of sherd_engine_info. Local; before seal too."""
+        """The stage, compute type, batch sizes, counters and more (sherd_engine_info); before seal too. Local."""
         return self._report("engine_info", "engine_query")
 
     def fingerprint(self, param: int | None = None) -> int:
-        """Returns the fingerprint (64 bits) of all master weights, or of one parameter's. Collective, blocking.
+        """Returns the fingerprint of all master weights, or of those of one parameter: a number of 64 bits. Collective, blocking.
 
-        Equal weights have equal fingerprints on every layout; docs/numerics.md has the formula. It reads the weights once.
+        Two runs with the same master weights, in any layout, have the same fingerprint (docs/numerics.md).
         """
         out = ctypes.c_uint64()
         if param is None:
@@ -388,12 +399,13 @@ class Engine:
 
     def read(self, param: int, value: str = "master", first: int = 0, count: int | None = None,
              out: Any = None) -> Any:
-        """Returns elements [first, first + count) of a parameter's value as exact fp32, row-major. Collective, blocking.
+        """Returns elements [first, first + count) of a value of a parameter as exact fp32; `count` None: to its end.
 
-        `value` is "master", "compute", "grad" (between `prepare` and `apply`) or a part of the optimizer's state such as
-        "exp_avg"; docs/values.md lists them. `count` None: to the end of the parameter. `out` is a writable fp32 buffer of at
-        least `count` elements; without it a new array of ctypes is returned. Every rank gives the same arguments. StateError: a
-        unit is acquired.
+        `value` is "master", "compute", "grad" (of a prepared step) or a part of the optimizer's state, such as "exp_avg"
+        (docs/values.md). The values go to `out`, a writable and contiguous fp32 buffer of the caller's, which is returned; without
+        it, to a new array of ctypes. Collective, blocking, with the same arguments on every rank; no unit may be acquired. Raises
+        InvalidError (there is no such value or range, or the ranks' arguments differ), StateError, OutOfMemoryError,
+        InputOutputError, ValueError (`out` is too small).
         """
         count = self._count(param, first, count)
         out = (ctypes.c_float * count)() if out is None else out
@@ -401,18 +413,19 @@ class Engine:
         return out
 
     def write(self, param: int, values: Any, value: str = "master", first: int = 0) -> None:
-        """Writes elements of a value from `first` on, for the next updates to use. Collective, blocking, at a boundary.
+        """Writes a contiguous fp32 buffer to the elements of a value of a parameter, from element `first` on, on all ranks.
 
-        `values` is an fp32 buffer with the same elements on every rank (compared). What is written to "master" is also written,
-        rounded, to what passes read. StateError: a unit is acquired or a window is open.
+        "master" changes the master weights and, rounded, what passes read; "compute" gives both the rounded values; a part of the
+        state changes alone. Collective, blocking, with the same arguments and values on every rank; at a boundary, where no unit
+        is acquired. Raises what read raises.
         """
         count = memoryview(values).nbytes // 4
         self._lib.param_write(self.handle, param, value.encode(), first, count, _float_pointer(values, count))
 
     def read_local(self, param: int, value: str = "master", out: Any = None) -> Any:
-        """Returns the part of a value that this rank owns (`local` has its range), as `read` does. Local, blocking.
+        """Returns the elements of a value that this rank owns (`local` gives the range), as exact fp32.
 
-        After the first acquire. `out` is a writable fp32 buffer for at least that many elements.
+        `value` and `out` are as in read. Local, blocking; after the first acquire. Raises what read raises.
         """
         first, count = self.local(param)
         out = (ctypes.c_float * count)() if out is None else out
@@ -422,14 +435,14 @@ class Engine:
     def local(self, param: int) -> tuple[int, int]:
         """Returns the first element and the count of the range of a parameter that this rank owns. Local, after seal.
 
-        At stages 1 to 3 no other rank has these elements, and the count may be 0. At stage 0 the range is the whole parameter.
+        At stages 1 to 3 no other rank owns an element of it, and the count may be 0; at stage 0 every rank owns all elements.
         """
         first, count = ctypes.c_size_t(), ctypes.c_size_t()
         self._lib.param_local(self.handle, param, ctypes.byref(first), ctypes.byref(count))
         return first.value, count.value
 
     def _count(self, param: int, first: int, count: int | None) -> int:
-        """The number of elements from `first` to the end, unless `count` is given."""
+        """Returns `count`, or how many elements there are from `first` to the parameter's end."""
         if count is not None:
             return count
         elems = 1
@@ -438,29 +451,33 @@ class Engine:
         return elems - first
 
     def keep_state(self, is_kept: bool = True) -> None:
-        """Decides whether the state files on NVMe stay after a clean end, so that a later run can resume them. Local, after seal.
+        """Decides whether a clean end leaves the state files on NVMe, so that the run can continue later. Local.
 
-        It is for a program that was asked to stop. It has no effect where no state is on NVMe.
+        It is for a program that was asked to stop. Where one rank keeps its state, all do. Raises StateError before seal.
         """
         self._lib.engine_keep_state(self.handle, is_kept)
 
     def set_step(self, step: int, micro_step: int) -> None:
-        """Sets the counters of a run that continues: updates done and micro-batches seen. Collective, blocking, at a boundary."""
+        """Sets the counters of a run that continues here: updates done, and micro-batches seen. Collective, blocking.
+
+        After seal: before the first acquire, or at a boundary. Raises InvalidError (below 0, or the ranks' arguments differ),
+        StateError, InputOutputError.
+        """
         self._lib.engine_set_step(self.handle, step, micro_step)
 
     def set_blob(self, key: str, data: bytes | None, **values: Any) -> None:
-        """Keeps a copy of the trainer's own bytes under `key`, to be saved with the state. None removes them. Local.
+        """Keeps a copy of the trainer's bytes under `key`, to be saved with the state. None removes them. Local, at any time.
 
-        `values`: is_per_rank=1 saves one blob for each rank; otherwise rank 0's blob is saved and all ranks find it after a load.
-        All blobs of a rank have at most 1 MiB.
+        `values`: `is_per_rank` (1: each rank has its own; 0, the default: rank 0's are saved, and all ranks find them after a
+        load). All blobs of a rank have at most 1 MiB. Raises InvalidError (the key, or too many bytes), OutOfMemoryError.
         """
         struct = self._lib.new("blob_params", **values)
         self._lib.blob_set(self.handle, key.encode(), data, len(data or b""), ctypes.byref(struct))
 
     def blob(self, key: str, **values: Any) -> bytes:
-        """Returns the bytes that are kept under `key`. Local.
+        """Returns the bytes that are kept under `key`. Local. Raises InvalidError where there are none.
 
-        `values`: is_per_rank=1, and rank=N for another rank's blob after a load. InvalidError: there is no blob of that key.
+        `values`: `is_per_rank`, and with it `rank` (whose bytes; default: this rank's).
         """
         struct, length = self._lib.new("blob_params", **values), ctypes.c_size_t()
         self._lib.blob_get(self.handle, key.encode(), None, ctypes.byref(length), ctypes.byref(struct))
@@ -472,30 +489,34 @@ class Engine:
 
     def save(self, folder: str | os.PathLike[str], tag: str | None = None, progress: Progress | None = None,
              **values: Any) -> None:
-        """Saves a checkpoint to folder/tag, on all ranks or on none. Collective, between steps; docs/checkpoints.md.
+        """Saves parameters, optimizer state, counters and blobs as the checkpoint folder/tag (docs/checkpoints.md).
 
-        `tag` None: "step-" and the number of updates. `progress(done_bytes, all_bytes)` is called with this rank's bytes, on this
-        thread. `values` are is_async (1: return when the state is copied in memory) and keep_last (how many checkpoints stay). It
-        replaces a checkpoint of that name in one moment; a failure leaves the earlier ones as they are. StateError: a window is
-        open. InputOutputError: the folder or the drive.
+        Without a tag it is "step-" and the number of updates. `progress` is called on this thread. `values`: `is_async` (1: the
+        call returns when the state is copied in memory) and `keep_last` (how many complete checkpoints stay in the folder; 0: all);
+        the configuration has their defaults. Collective, blocking, between steps, with the same names on every rank. A failure
+        leaves earlier checkpoints as they are. Raises StateError (a window is open), InvalidError, InputOutputError,
+        NotSupportedError, OutOfMemoryError.
         """
         with Calls() as calls:
             struct = self._lib.new("save_params", progress=calls.make("sherd_progress_fn", progress), **values)
             self._lib.checkpoint_save(self.handle, encoded(os.fspath(folder)), encoded(tag), ctypes.byref(struct))
 
     def wait_saved(self) -> Report:
-        """Waits for an asynchronous save, raises its failure if there was one, returns its report. Collective while one runs."""
+        """Waits until an asynchronous save is complete, and returns the report of the last save or load. Collective while one runs.
+
+        The report is sherd_checkpoint_report. Raises the failure of the save, such as InputOutputError.
+        """
         return self._report("checkpoint_report", "checkpoint_wait")
 
     def load(self, folder: str | os.PathLike[str], tag: str | None = None, may_miss: Sequence[str] = (),
              may_be_extra: Sequence[str] = (), progress: Progress | None = None, weights_only: bool = False) -> None:
-        """Loads the checkpoint folder/tag, to continue from it. Collective, blocking; after seal instead of filling, or between
-        steps.
+        """Loads the checkpoint folder/tag to continue from it; without a tag, the one that folder/latest names.
 
-        The run that saved it may have had any world size, stage, tier and precision. `tag` None: the newest one. `may_miss` and
-        `may_be_extra` are shell patterns of parameters that the checkpoint or this model may lack. With `weights_only` the
-        optimizer begins anew and the counters stay. InvalidError: another model, or a damaged file, by its name and tensor.
-        InputOutputError: there is no such checkpoint.
+        The run that saved it may have had any number of ranks, stage, device and precision. `may_miss` and `may_be_extra` are
+        patterns of names (fnmatch): of parameters that the checkpoint may lack, and of those that this model may lack. With
+        `weights_only` the optimizer's state begins at zero and the counters stay. `progress` is called on this thread. Collective,
+        blocking; after seal, instead of filling, or between steps. Raises StateError (a window is open), InputOutputError (there
+        is no checkpoint), InvalidError (another model, or damaged).
         """
         with Calls() as calls:
             struct = self._lib.new("load_params", progress=calls.make("sherd_progress_fn", progress),
@@ -504,12 +525,13 @@ class Engine:
 
     def export_safetensors(self, path: str | os.PathLike[str], dtype: str = "fp32",
                            tensors: Sequence[Mapping[str, Any]] | None = None, **values: Any) -> None:
-        """Writes the master weights as safetensors, to a ".safetensors" file or a folder. Collective, blocking, between steps.
+        """Writes the weights as safetensors, rounded once to `dtype` ("fp32", "bf16" or "fp16").
 
-        `dtype` is "fp32", "bf16" or "fp16". `tensors` are mappings with the fields of sherd_tensor_map, in the order of the file;
-        None: every parameter under its own name. `values` are other fields of sherd_export_params, such as max_file_bytes. Rank 0
-        writes. The files of an earlier export stay until the new ones are complete. NumericError: a value is too large for
-        `dtype`.
+        A path that ends in ".safetensors" is one file, any other path a folder. `tensors` are dicts of the fields of
+        sherd_tensor_map, one for each tensor in the order of the file; None: every parameter under its own name and shape.
+        `values`: `max_file_bytes` (most data in one file of a folder). Collective, blocking, between steps; rank 0 writes. Raises
+        InvalidError (a map that does not fit), InputOutputError, NumericError (a value is too large for `dtype`), StateError,
+        OutOfMemoryError.
         """
         struct = self._lib.new("export_params", dtype=DTYPES.index(dtype), **self._maps(tensors), **values)
         self._lib.export_safetensors(self.handle, encoded(os.fspath(path)), ctypes.byref(struct))
@@ -517,19 +539,19 @@ class Engine:
     def import_safetensors(self, path: str | os.PathLike[str], tensors: Sequence[Mapping[str, Any]] | None = None,
                            may_miss: Sequence[str] = (), may_be_extra: Sequence[str] = (),
                            optional_prefix: str | None = None) -> None:
-        """Reads weights from safetensors: a file, its index, or a folder. Collective, blocking; instead of filling, or between
-        steps.
+        """Reads weights from safetensors: a file, a folder or an index. It must be the same on every rank.
 
-        The files are the same on every rank. `tensors` is as for `export_safetensors`. `may_miss` and `may_be_extra` are shell
-        patterns of tensors that the file or the map may lack. `optional_prefix` is a prefix of the map's names that the names of
-        the file may all lack. InvalidError names a tensor that is missing, extra, damaged, or of another shape or type.
+        `tensors` are as in export_safetensors. `may_miss` and `may_be_extra` are patterns of names (fnmatch): of tensors that the
+        file may lack, and of those that `tensors` may lack. The file's names may all lack `optional_prefix`. Collective, blocking;
+        before the first acquire instead of filling, or between steps. Raises InvalidError (tensors missing, extra or of another
+        shape, or a damaged file), InputOutputError, StateError, OutOfMemoryError.
         """
         struct = self._lib.new("import_params", optional_prefix=optional_prefix, **self._maps(tensors),
                                **_patterns(may_miss=may_miss, may_be_extra=may_be_extra))
         self._lib.import_safetensors(self.handle, encoded(os.fspath(path)), ctypes.byref(struct))
 
     def _maps(self, tensors: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-        """The fields `tensors` and `num_tensors` from mappings; none for None."""
+        """Returns the fields `tensors` and `num_tensors` of a struct for a list of maps; none for None."""
         if tensors is None:
             return {}
         array = (self._lib.types.structs["sherd_tensor_map"] * len(tensors))()
@@ -546,10 +568,10 @@ class Engine:
     # ----------------------------------------------------------------- end --
 
     def destroy(self) -> None:
-        """Waits for work in flight and frees all memory. Local.
+        """Waits for work in flight and frees all memory: nobody may touch again what `data` and `address` returned.
 
-        What `data` and `address` returned must not be touched any more. Without this call it happens when nothing refers to the
-        engine or its memory any more, or at the end of the program. May be called twice.
+        Not collective, but with state on NVMe a rank waits for the others, for 10 seconds at most. May be called twice. Without
+        this call the engine ends when nothing refers to it or to a Memory of it any more, or at the end of the program.
         """
         self._end()
         self._handle = None
@@ -562,20 +584,20 @@ class Engine:
 
 
 def _destroy(lib: Any, handle: int, process: int) -> None:
-    """Destroys the engine in the process that made it; in a forked child it does nothing."""
+    """Destroys an engine in the process that made it, and does nothing in a child that this process has forked."""
     lib.interrupts.forget(handle)
     if os.getpid() == process:
         lib.engine_destroy(handle)
 
 
 def _floats(address: Any, count: int) -> memoryview:
-    """A writable memoryview of `count` floats at an address."""
+    """Returns `count` floats at an address as a writable memoryview, without a copy."""
     array = ctypes.cast(address, ctypes.POINTER(ctypes.c_float * count)).contents
     return memoryview(array).cast("B").cast("f")
 
 
 def _from_buffer(values: Any) -> Fill:
-    """A fill function that copies from a buffer of all elements."""
+    """Returns a function that fills ranges from an fp32 buffer of all elements."""
     whole = memoryview(values).cast("B").cast("f")
 
     def fill(first: int, out: memoryview) -> None:
@@ -585,7 +607,10 @@ def _from_buffer(values: Any) -> Fill:
 
 
 def _float_pointer(values: Any, count: int) -> Any:
-    """A pointer to the fp32 elements of a buffer. A read-only buffer is copied."""
+    """Returns a pointer to the first `count` fp32 elements of a buffer, or of a copy of it where the buffer is read-only.
+
+    Raises ValueError where the buffer is smaller.
+    """
     view = memoryview(values).cast("B")
     if view.nbytes < 4 * count:
         raise ValueError(f"a buffer of {view.nbytes} bytes does not hold {count} fp32 elements")
@@ -595,7 +620,7 @@ def _float_pointer(values: Any, count: int) -> Any:
 
 
 def _patterns(**lists: Sequence[str]) -> dict[str, Any]:
-    """The fields of a struct for lists of patterns; empty lists are left out."""
+    """Returns the fields of a struct for lists of patterns, with their counts."""
     fields: dict[str, Any] = {}
     for name, patterns in lists.items():
         if patterns:

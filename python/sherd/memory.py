@@ -1,4 +1,4 @@
-"""The memory of an engine for Python: as an address, as a buffer, for NumPy and over DLPack."""
+"""The class Memory: memory of the engine for Python, by its address, as a buffer, as an array of numpy, or over DLPack."""
 from __future__ import annotations
 
 import ctypes
@@ -6,18 +6,19 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-DTYPES = ("fp32", "bf16", "fp16")  # by the number that the interface gives them
+DTYPES = ("fp32", "bf16", "fp16")  # the index is the number of the type in the interface (sherd_dtype)
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 CPU, CUDA = 1, 2  # DLPack's kinds of device
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Elements in memory of an engine, row-major with this shape, at an address that does not change.
+    """A tensor in memory of the engine: elements of `shape` and `dtype` ("fp32", "bf16" or "fp16"), row-major, at `address`.
 
-    The engine owns the memory, and this object keeps the engine alive. Whether the elements are valid depends on what is
-    acquired. `dtype` is "fp32", "bf16" or "fp16". `device` is DLPack's pair of device type and number. `is_readonly`: arrays of
-    NumPy are read-only, because the engine alone writes parameters.
+    The engine owns the memory. The object, and every array or tensor that is made from it, keeps the engine object alive through
+    `owner`, but Engine.destroy still ends the memory. Which values are there depends on what is acquired (Engine.data).
+    `device` is DLPack's pair of the kind of device (CPU or CUDA) and its number. With `is_readonly`, which parameters have,
+    numpy's arrays over it are read-only: the engine alone writes parameters.
     """
 
     address: int
@@ -34,13 +35,13 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes."""
+        """The size in bytes."""
         return self.elems * BYTES[self.dtype]
 
     def buffer(self) -> Any:
-        """Returns the bytes as a writable object with the buffer protocol. ValueError: the memory is on a GPU.
+        """Returns the bytes as an object with the buffer protocol, without a copy.
 
-        Do not write to the memory of a parameter: the optimizer alone changes it.
+        The buffer is writable even for a parameter, which nobody but the engine may write. Raises ValueError on a GPU.
         """
         if self.device[0] != CPU:
             raise ValueError("memory of a device is no buffer; use DLPack")
@@ -50,20 +51,24 @@ class Memory:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """For numpy.asarray. bf16 appears as its 16 bits (uint16)."""
+        """numpy's array interface, for numpy.asarray without a copy; bf16 appears as unsigned integers of 16 bits.
+
+        Raises AttributeError for memory on a GPU.
+        """
         kind = {"fp32": "<f4", "fp16": "<f2", "bf16": "<u2"}[self.dtype]
         if self.device[0] != CPU:
             raise AttributeError("memory of a device has no array interface; use DLPack")
         return {"version": 3, "shape": self.shape, "typestr": kind, "data": (self.address, self.is_readonly)}
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's pair of device type and number."""
+        """DLPack's kind and number of the device."""
         return self.device
 
     def __dlpack__(self, stream: Any = None, **_: Any) -> Any:
-        """Returns a DLPack capsule (https://dmlc.github.io/dlpack). Copies nothing.
+        """Returns a DLPack capsule ("dltensor") over the memory, without a copy.
 
-        `stream` is not waited for: the work of the engine is ordered on its compute stream, on which the consumer must work too.
+        The call waits for nothing and ignores `stream`. The engine's work is ordered on its compute stream, so the consumer
+        has to work on that stream, or on one that waits for it.
         """
         return capsule(self)
 
@@ -71,6 +76,8 @@ class Memory:
 # ------------------------------------------------------------------- DLPack --
 
 class _Tensor(ctypes.Structure):
+    """DLTensor of DLPack."""
+
     _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
                 ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
                 ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
@@ -78,21 +85,24 @@ class _Tensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
+    """DLManagedTensor of DLPack."""
+
     _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
 
-_CODES = {"fp32": (2, 32), "fp16": (2, 16), "bf16": (4, 16)}
-_alive: dict[int, tuple[Any, ...]] = {}  # what consumers still use, by the address of its struct
+_CODES = {"fp32": (2, 32), "fp16": (2, 16), "bf16": (4, 16)}  # DLPack's code of the type, and its bits
+_alive: dict[int, tuple[Any, ...]] = {}  # what consumers still use, by the address of the DLManagedTensor
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def _drop(address: int) -> None:
+    """The deleter that the consumer of a tensor calls when it is done with it."""
     _alive.pop(address, None)
 
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _drop_unused(capsule_address: int) -> None:
-    """Frees a capsule that was never consumed, which still has its first name."""
+    """The destructor of a capsule. A consumer renames the capsule; one that still has its first name was never consumed."""
     if _is_valid(capsule_address, b"dltensor"):
         _alive.pop(_pointer(capsule_address, b"dltensor"), None)
 
@@ -102,11 +112,11 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, cty
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi))
-_NAME = ctypes.create_string_buffer(b"dltensor")  # the capsule keeps the address
+_NAME = ctypes.create_string_buffer(b"dltensor")  # a capsule keeps the address of its name, so the name must stay
 
 
 def capsule(memory: Memory) -> Any:
-    """Makes a DLPack capsule of memory. What the consumer uses is kept alive until it calls the deleter."""
+    """Makes a DLPack capsule over the memory, which keeps the owner of the memory alive until its consumer is done."""
     shape = (ctypes.c_int64 * max(len(memory.shape), 1))(*memory.shape)
     code, bits = _CODES[memory.dtype]
     managed = _Managed()

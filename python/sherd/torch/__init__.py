@@ -1,4 +1,4 @@
-"""sherd for PyTorch modules: initialize() makes the engine that trains a model. docs/pytorch.md is the page for users."""
+"""Trains PyTorch modules with sherd: initialize() returns the engine that trains a model. docs/pytorch.md is the user's page."""
 from __future__ import annotations
 
 from sherd.torch.engine import Engine, initialize

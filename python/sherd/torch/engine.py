@@ -1,4 +1,4 @@
-"""The engine for a training script: initialize(), and the object that it returns."""
+"""The engine of a training script: initialize(), and the class Engine of the object that it returns."""
 from __future__ import annotations
 
 import contextlib
@@ -21,32 +21,40 @@ from sherd.torch.units import Division, Policy, divide, keep_fp32
 from sherd.world import World
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
-Example = tuple[tuple[Any, ...], dict[str, Any]]
+Example = tuple[tuple[Any, ...], dict[str, Any]]  # the positional and the keyword arguments of the model's forward
 
 
 def initialize(model: nn.Module, config: ConfigSource, optimizer: Any = None, lr_scheduler: Any = None,
                model_parameters: Any = None, world: World | None = None, **options: Any) -> "Engine":
-    """Makes the engine that trains `model`, with the configuration `config`. Collective.
+    """Makes the engine that trains `model` as `config` says. Collective, blocking.
 
-    Arguments:
-        model: its parameters become the engine's memory at the first batch. They may be on the CPU, a GPU or the meta device.
-        config: the path of a DeepSpeed-style JSON file, or a dict with the same keys (docs/configuration.md).
-        optimizer: an optimizer of torch, whose type, groups and values are read, or a list of them, such as [Muon, AdamW], of
-            which each updates its own parameters. Without it, the configuration says which one.
-        lr_scheduler: a scheduler of torch over that optimizer, or a function that makes one from an optimizer. The engine steps
-            it with each update. For a list of optimizers: a list with a scheduler or None for each, or such a function.
-        model_parameters: parameter groups, as torch's optimizers take them. Without them and without an optimizer there is one.
-        world: the ranks that train together. Default: those of the launcher (torchrun, mpirun, srun), else one rank alone.
-        options: those of Engine.
+    The stages are those of ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054); docs/pytorch.md is the user's page. The model stays
+    the caller's object. Its parameters become the engine's memory when the engine is sealed: here where an `example` is given, else
+    at the first batch.
 
-    Errors: InvalidError names a key or an argument that is wrong. NotSupportedError names what sherd does not have. StateError:
-    another engine has the model. TypeError, FileNotFoundError: `model` or `weights`.
+    model: a torch.nn.Module, which torch.compile may have wrapped. It may be on the meta device.
+    config: the path of a JSON file with DeepSpeed's keys, or a dict with the same keys (docs/configuration.md).
+    optimizer: a torch optimizer, whose type, groups and values are read, or a list of them, each of which updates its own
+        parameters ([Muon, AdamW]). Without one, `config` says what the optimizer is.
+    lr_scheduler: a torch scheduler over that optimizer, or a function that makes one of an optimizer; the engine steps it. For
+        several optimizers it is a list with one for each (None for those that keep their rates), or such a function.
+    model_parameters: parameter groups, in the form in which torch's optimizers take them. It is read only without `optimizer`;
+        without both there is one group with all trainable parameters.
+    world: the ranks that train the model. By default it is the launcher's (torchrun, mpirun, srun), else one rank alone.
+    options: see Engine.
+
+    Raises TypeError (the model, an optimizer or a scheduler is of a wrong type), ValueError (parameters that the engine cannot
+    have, groups that do not fit the model), FileNotFoundError (`weights`), InvalidError (the configuration), NotSupportedError
+    (an optimizer that sherd does not have), StateError (another engine trains the model), OutOfMemoryError (with `example`).
     """
     return Engine(model, config, optimizer, lr_scheduler, model_parameters, world or World.from_env(), **options)
 
 
 def arguments_check(model: Any, weights: Any) -> None:
-    """Refuses arguments that would fail later and far from their cause: the weights are read at the first batch."""
+    """Raises TypeError, StateError or FileNotFoundError for arguments that would fail later, far from their cause.
+
+    Weights, for example, are read at the first batch.
+    """
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is a torch.nn.Module, not {type(model).__name__}")
     unowned_check(model)
@@ -55,14 +63,17 @@ def arguments_check(model: Any, weights: Any) -> None:
 
 
 def unowned_check(model: nn.Module, engine: "Engine | None" = None) -> None:
-    """Refuses a model whose parameters another engine has (StateError)."""
+    """Raises StateError where another engine than this one has one of the model's parameters."""
     if any(gathered.owner_of(param) not in (None, engine) for param in model.parameters()):
         raise StateError(f"the {type(model).__name__} is trained by another sherd engine already, which has its memory: make the model "
                          f"anew, and its weights by engine.save_pretrained() and initialize(..., weights=)")
 
 
 def warn_of_types(division: Division, settings: Config, dtype: torch.dtype) -> None:
-    """Warns if the model is in 16 bits, and the keys choose another type and do not mention the model's type. The keys win."""
+    """Warns of a model in 16 bits where the configuration chooses another type and does not mention the model's type.
+
+    The configuration wins.
+    """
     keys = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
     of_engine, resolved = keys[dtype], settings.resolved()
     for param in division.params:
@@ -76,23 +87,28 @@ def warn_of_types(division: Division, settings: Config, dtype: torch.dtype) -> N
 
 
 class Engine:
-    """A model whose parameters, gradients and optimizer state are in an engine. It is called like the model.
+    """A model whose parameters, gradients and optimizer state are the engine's. It is called like the model.
 
-    The parameters of the model are fp32, bf16 or fp16, as the configuration says. At stage 3 a parameter shows NaN while its
-    module does not run. All calls marked "collective" are made by every rank, in the same order, and block until the ranks that
-    they need have come.
+    initialize() makes it. One thread at a time drives it. Until it is sealed (`seal`), the model keeps its own parameters.
+    Beside the errors that a method names, any collective method may raise PeerLostError and DeviceError. An attribute that the
+    engine does not have is looked up in the module.
 
     Options:
-        example: a batch, as the model's only argument, a tuple of arguments or a dict of keyword arguments. The order of the
-            units is found from it, and memory is planned at once. Without it, this happens at the first batch.
-        units: the modules whose parameters are gathered together; sherd.torch.units.divide has the forms.
-        init: a function that gives a module's own parameters their values, for models on the meta device.
-        same_on_all: True: the model has the same values on every rank already. Otherwise rank 0's values go to all ranks.
-        backward_uses: "any": backward may go through a module any number of times before a step (several losses, several
-            forwards). Gradients are then whole until the step, which takes memory. None: the engine decides from the order.
-        retain_grads: True: gradients stay in `.grad` until the step.
-        weights: a safetensors file, folder or index with the names of the model. Every rank reads its own part.
-        fp32: modules, in the forms of `units`, whose parameters stay fp32 when the engine computes in bf16 or fp16.
+        example: a batch: the model's only argument, a tuple of arguments or a dict of keyword arguments. With it the order of the
+            units is found and memory is taken at once; without it, at the first batch. Only shapes, types and strides are used.
+        units: the modules whose parameters are gathered together; sherd.torch.divide describes the forms.
+        init: a function of a module that gives the module's own parameters values, for models on the meta device.
+        same_on_all: True: every rank's model has the same values already. False: the values of rank 0 go to all ranks.
+        backward_uses: "any": a step may go through the model as often as it likes (several losses, several forwards before a
+            step), and gradients are then whole until the step. None: how often backward comes is known from the trace, where
+            there is one.
+        retain_grads: gradients stay in `.grad` until the step: this rank's, of this micro-batch, scaled.
+        fp32: modules, in the forms of `units`, whose parameters are fp32 where the engine computes in bf16 or fp16.
+        weights: a safetensors file, a folder or an index with the weights under the model's names; each rank reads its part.
+
+    Attributes: `module` (the model), `world`, `core` (the sherd.Engine below), `division` (units and scopes), `device`, `order`
+    (that was found), `report` (of the last step) and `boundary` (the report of the last boundary); the last three are None
+    until there is one.
     """
 
     def __init__(self, model: nn.Module, config: ConfigSource, optimizer: Any, lr_scheduler: Any, model_parameters: Any,
@@ -101,7 +117,7 @@ class Engine:
                  backward_uses: str | None = None, retain_grads: bool = False, fp32: Policy = None,
                  weights: str | os.PathLike[str] | None = None) -> None:
         arguments_check(model, weights)
-        self.module, self.world = getattr(model, "_orig_mod", model), world  # below what torch.compile gives
+        self.module, self.world = getattr(model, "_orig_mod", model), world  # torch.compile wraps the module
         self._called = model
         model = self.module
         self.division = divide(model, units)
@@ -121,33 +137,39 @@ class Engine:
         self._is_failed = self._in_backward = self._has_warned = self._has_warned_of_schedulers = False
         self._micro = 0
         self.report: Report | None = None  # of the last step
-        self.boundary: Report | None = None  # of the last update
+        self.boundary: Report | None = None  # of the last boundary
         if example is not None:
             self.seal(as_call(example))
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer with the groups and their rates, which a scheduler or a script may change. It makes no steps. A list if a
-        list was given."""
+        """The torch optimizer that has the groups with their rates, which a scheduler or the script may change. Local.
+
+        It makes no updates. It is a list where initialize() was given a list.
+        """
         return self.rates.optimizer
 
     @property
     def lr_scheduler(self) -> Any:
-        """The scheduler that initialize() was given; the engine steps it with each update. A list for a list of optimizers."""
+        """The torch scheduler, which the engine steps with each update; None: there is none. Local.
+
+        For a list of optimizers it is a list, unless one object drives them all.
+        """
         return self.rates.scheduler
 
     # ------------------------------------------------------------ beginning --
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the plan is made and the memory allocated."""
+        """Whether the engine has its plan and its memory. Local."""
         return self.core.is_sealed
 
     def seal(self, example: Example | None = None) -> None:
-        """Finds the order of the units, makes the plan, allocates memory and takes the weights over. Collective, blocking.
+        """Finds the order of the units, makes the plan, takes all memory and takes the weights over. Collective, blocking.
 
-        It happens by itself at the first batch. `example` is (args, kwargs) of a call of the model; without it, the order is that
-        in which the modules are registered. OutOfMemoryError says what is missing and the nearest setting that fits.
+        The first batch calls it, and so do calls that need the plan. It then runs the loads that load_checkpoint() has put off.
+        `example` is a batch as positional and keyword arguments; without it the order is that of registration, with a warning.
+        Raises OutOfMemoryError (the message says what is missing), InvalidError, StateError, and what such a load raises.
         """
         if self.is_sealed and self.waiting is None:
             return
@@ -178,7 +200,7 @@ class Engine:
         self._take_over()
 
     def _agreed_order(self, example: Example | None) -> Order:
-        """Returns the order that rank 0 finds, on all ranks."""
+        """Returns the order that rank 0 finds, on all ranks, and notes in the division what the trace found. Collective."""
         text = b""
         if self.world.rank == 0:
             dtype = tensors.compute_dtype(self.core)
@@ -192,6 +214,7 @@ class Engine:
         return order
 
     def _declare(self, order: Order) -> None:
+        """Declares groups, units, parameters and passes to the engine."""
         info = self.core.info
         is_any = self._uses == "any" or not order.is_traced or info.stage < 2 and not info.is_deterministic
         uses = library().constants["SHERD_USES_ANY"] if is_any else 0
@@ -208,6 +231,7 @@ class Engine:
                 self.core.add_pass(which, number, held)
 
     def _take_over(self) -> None:
+        """Makes the model's parameters show the engine's memory, and sets all hooks and guards of the model."""
         self.driver = tensors.Driver(self.core, self.division, self._retains)
         tensors.cast_buffers(self.module, tensors.compute_dtype(self.core), self.device)
         self.hooks = Hooks(self.module, self.division, self.driver)
@@ -221,29 +245,29 @@ class Engine:
         gathered.mark(self)
 
     def has_param(self, tensor: torch.Tensor) -> bool:
-        """Whether the engine has this parameter."""
+        """Whether the tensor is one of the parameters that the engine trains. Local, after seal."""
         return id(tensor) in self._params
 
     # ------------------------------------------------------------- training --
 
     @collective("engine(...)")
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the model and returns its output. Collective. Under torch.no_grad() it is an evaluation.
+        """Runs the module's forward and returns its output. Collective, blocking. Under torch.no_grad() it is an evaluation.
 
-        The first call seals the engine, and loads the checkpoint that waits for it. If the last forward or backward did not end,
-        its window is dropped first, with a warning.
+        The first call seals the engine (`seal`). After an exception in a backward, the call first drops the window, with a warning.
+        Raises what the module raises, and StateError where a parameter was changed outside of the engine.
         """
         if not self.is_sealed or self.waiting is not None:
             self.seal((args, kwargs))
-        self._before_forward()  # Ctrl-C may have left a forward in its middle
+        self._before_forward()  # Ctrl-C may have ended a forward in its middle
         return self._called(*args, **kwargs)
 
     @collective("engine.backward()")
     def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:
-        """Runs the backward of this micro-batch and returns `loss`. Collective.
+        """Runs the backward of `loss`, the mean loss of this micro-batch on this rank: a scalar. Returns it. Collective, blocking.
 
-        `loss` is a scalar: the mean over the samples of this rank's micro-batch. The engine multiplies it by the loss scale of
-        fp16, and averages the gradients over micro-batches and ranks.
+        The engine averages over ranks and micro-batches, and scales the loss where fp16 is on. `retain_graph` is torch's. After an
+        exception the window is lost. Raises StateError (a gradient came where its unit is not acquired), NotSupportedError.
         """
         scale = self.core.loss_scale
         self._in_backward = True
@@ -258,11 +282,12 @@ class Engine:
 
     @collective("engine.step()")
     def step(self) -> Report:
-        """Ends a micro-batch, after its backward; at the boundary of a window it also updates the parameters. Collective,
-        blocking.
+        """Ends a micro-batch; call it once for each, after its backward. Returns the report (sherd_step_report).
 
-        Returns the report, with the fields of sherd_step_report. StateError: there was no forward and backward, or they failed; a
-        parameter was added to the model after initialize().
+        At the boundary it updates the parameters, by the rates of `optimizer`, and steps `lr_scheduler`. A gradient with Inf or NaN
+        makes no update; the report has has_overflow 1. Collective, blocking. Raises StateError (there was no forward yet, or the
+        backward failed; a parameter came into the model later; a number of a group other than its rate was changed),
+        InputOutputError, NumericError.
         """
         if self._is_failed or self.is_sealed and not self.hooks.is_idle:
             raise StateError("the backward of this micro-batch failed, so there is nothing to step by: the next forward drops the "
@@ -288,22 +313,24 @@ class Engine:
         return report
 
     def _latecomers_check(self) -> None:
-        """Refuses a gradient of a parameter that the engine does not have, since nothing would update it."""
+        """Raises StateError where a parameter that the engine does not have got a gradient: nothing would update it."""
         for name, tensor in self.module.named_parameters():
             if tensor.grad is not None and not self.has_param(tensor):
                 raise StateError(f"parameter {name} came into the model after sherd.torch.initialize, and nothing updates it: change the "
                                  f"model before (resize_token_embeddings, new heads, adapters)")
 
     def _warn_of_schedulers(self) -> None:
-        """Warns once if the script steps a scheduler that the engine steps too."""
+        """Warns once where the script steps a scheduler that the engine steps too."""
         if self.rank == 0 and not self._has_warned_of_schedulers and self.rates.are_stepped_twice():
             self._has_warned_of_schedulers = True
             warn("the lr_scheduler that initialize() was given is stepped by engine.step() with each update and by the script too, so "
                  "it counts twice: leave out scheduler.step(), or do not give the scheduler to initialize()")
 
     def _warn_of_overflow(self) -> None:
-        """Warns once if a gradient has Inf or NaN and there is no loss scale to lower. Otherwise such a run looks as if it did
-        not learn."""
+        """Warns once of a skipped update, except with fp16, where the loss scale is lowered.
+
+        Without the warning, a run in which every gradient is NaN looks like one that does not learn.
+        """
         if self._has_warned or self.rank != 0 or tensors.compute_dtype(self.core) == torch.float16:
             return
         self._has_warned = True
@@ -312,6 +339,7 @@ class Engine:
              f"engine.was_step_applied() tells it of later steps, which do not warn")
 
     def _step_at(self, rates: list[float]) -> Report:
+        """Makes the step with a rate for each group, in its two halves. Returns the complete report."""
         report = self.core.prepare()
         if report.is_boundary:
             self.core.apply(group_lr=rates)
@@ -320,7 +348,10 @@ class Engine:
 
     @collective("engine.discard()")
     def discard(self) -> None:
-        """Drops the gradients of the window and releases all modules, after an exception. Collective, blocking."""
+        """Drops the window: its gradients are lost, and all units are released. Call it after an exception. Collective, blocking.
+
+        It returns when all ranks have come. Raises StateError before the engine is sealed, and after an update that failed.
+        """
         self.core.discard()
         self.hooks.forget()
         self.driver.forget()
@@ -328,131 +359,138 @@ class Engine:
         self._micro = 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: the gradients of each window begin at zero."""
+        """Does nothing: the engine begins each window with gradients of zero. It exists for scripts that call it."""
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Does nothing, for scripts that use it: the accumulation in the configuration decides when ranks exchange gradients."""
+        """A context that does nothing, for scripts that use it. The configuration's accumulation decides when ranks exchange."""
         yield
 
     def _before_forward(self) -> None:
+        """Drops the window, with a warning, where a forward or a backward did not end."""
         if self._is_failed or not self.hooks.is_idle:
             warn("a forward or backward did not end; the gradients of this window are dropped")
             self.discard()
 
     def _before_backward(self) -> None:
+        """Raises StateError for loss.backward() with fp16, where only engine.backward() scales the loss."""
         if not self._in_backward and self.core.loss_scale != 1:
             raise StateError("with fp16 the loss has to be scaled: call engine.backward(loss) in place of loss.backward()")
 
     # -------------------------------------------------------------- looking --
 
     def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether the next step (the one that follows this backward) updates the parameters. Local."""
+        """Whether the step() of the present micro-batch is the last one of its window, which updates. Local."""
         return self._micro + 1 >= self.core.info.accumulation
 
     def get_global_grad_norm(self) -> float | None:
-        """Returns the L2 norm of the last update's mean gradient before clipping; None before the first update. Local."""
+        """Returns the L2 norm of the mean gradient at the last boundary, before clipping; None before the first. Local."""
         return None if self.boundary is None else self.boundary.grad_norm
 
     def get_lr(self) -> list[float]:
-        """Returns the learning rate of each group. Local."""
+        """Returns the learning rates of the groups, in the order of `optimizer.param_groups`. Local."""
         return self.rates.lr(None if self.boundary is None else self.boundary.lr)
 
     @property
     def loss_scale(self) -> float:
-        """The factor by which backward() multiplies the loss; 1 unless fp16 is on."""
+        """The factor by which backward() multiplies the loss; 1 unless fp16 is on. Local."""
         return self.core.loss_scale
 
     def _counter(self, name: str) -> int:
-        """A counter of the engine, or of the checkpoint that waits to be loaded."""
+        """Returns a counter: the checkpoint's where a load waits for the first batch, else the engine's."""
         waiting = {} if self.waiting is None else self.waiting.counters()
         return waiting[name] if name in waiting else getattr(self.core.info, name)
 
     @property
     def global_steps(self) -> int:
-        """The number of updates so far, of earlier runs too. Skipped ones do not count."""
+        """The number of updates done; skipped ones are not counted. Local."""
         return self._counter("step")
 
     @property
     def micro_steps(self) -> int:
-        """The number of micro-batches so far, per rank."""
+        """The number of micro-batches that each rank has seen. Local."""
         return self._counter("micro_step")
 
     @property
     def global_samples(self) -> int:
-        """The number of samples so far, over all ranks."""
+        """The number of samples that all ranks together have seen. Local."""
         return self.micro_steps * self.train_micro_batch_size_per_gpu() * self.world_size
 
     def was_step_applied(self) -> bool:
-        """Whether the last step() updated the parameters: it does not inside a window or after an overflow. Local."""
+        """Whether the last step() updated the parameters. False inside a window and after an overflow. Local."""
         return self.report is not None and bool(self.report.was_updated)
 
     def zero_optimization_stage(self) -> int:
-        """The ZeRO stage, 0 to 3."""
+        """Returns the stage of ZeRO, 0 to 3. Local."""
         return self.core.info.stage
 
     def gradient_accumulation_steps(self) -> int:
-        """The number of micro-batches per update and rank."""
+        """Returns the number of micro-batches in a window. Local."""
         return self.core.info.accumulation
 
     def train_micro_batch_size_per_gpu(self) -> int:
-        """The number of samples per micro-batch and rank."""
+        """Returns the samples of a rank's micro-batch, as configured. Local."""
         return self.core.info.micro_batch_size
 
     def train_batch_size(self) -> int:
-        """The number of samples per update, over all ranks."""
+        """Returns the samples of a step over all ranks, as configured. Local."""
         return self.core.info.train_batch_size
 
     def memory_report(self) -> Report:
-        """Returns the bytes of this rank by purpose, planned and held (sherd_memory_report). Collective until the engine is
-        sealed."""
+        """Returns the bytes of this rank's memory by purpose, planned and held (sherd_memory_report).
+
+        Collective where it has to seal the engine, else local.
+        """
         self.seal()
         return self.core.memory()
 
     def plan(self, as_json: bool = False) -> str | dict[str, Any]:
-        """Returns the plan of this rank as a table, or as the object that its JSON describes. Collective until the engine is
-        sealed."""
+        """Returns the plan of this rank: a table as text, or with `as_json` a dict. Collective where it has to seal, else local."""
         self.seal()
         return self.core.plan(as_json)
 
     @collective("engine.fingerprint()")
     def fingerprint(self) -> int:
-        """Returns the fingerprint (64 bits) of all master weights, which is the same on every layout. Collective, blocking."""
+        """Returns the fingerprint of all master weights, a number of 64 bits (docs/numerics.md). Collective, blocking."""
         self.seal()
         return self.core.fingerprint()
 
     @property
     def rank(self) -> int:
-        """The number of this rank. DeepSpeed calls it global_rank."""
+        """This rank's number in the world. Local."""
         return self.world.rank
 
-    global_rank = rank  # as DeepSpeed calls it
+    global_rank = rank  # DeepSpeed's name
 
     @property
     def local_rank(self) -> int:
-        """The number of this rank among the ranks of its host."""
+        """This rank's number among the ranks of its host. Local."""
         return self.world.local_rank
 
     @property
     def world_size(self) -> int:
-        """The number of ranks."""
+        """The number of ranks. Local."""
         return self.world.size
 
     # -------------------------------------------------------------- weights --
 
     def state_dict(self) -> weights.StateDict:
-        """Returns a mapping of names to exact fp32 weights, each gathered when it is read. Collective.
+        """Returns the weights as a mapping from names to tensors, each of which is read when it is asked for.
 
-        Every rank reads the same names in the same order. The tensors are on the CPU and belong to the caller.
+        Parameters are fp32 and exact, in their shapes, on the CPU, in memory of the caller's own; buffers are copies in their own
+        type. Collective, blocking: every rank asks for the same names in the same order, as `dict(engine.state_dict())` does.
+        Raises StateError while a forward or a backward is under way.
         """
         self.seal()
         return weights.StateDict(self)
 
     @collective("engine.load_state_dict()")
     def load_state_dict(self, values: Mapping[str, torch.Tensor], strict: bool = True) -> tuple[list[str], list[str]]:
-        """Writes weights by name, the same on every rank. Returns the missing and the unexpected names. Collective, blocking.
+        """Writes weights by name, from tensors of the parameters' shapes. They must be the same on every rank.
 
-        ValueError: `strict` is True, and names are missing or unexpected; nothing is written then.
+        Returns the names that `values` lacks, and those that the model lacks; with `strict` either raises ValueError before
+        anything is written. The values become the master weights. Collective, blocking, between steps. Raises ValueError (a
+        shape), StateError.
         """
         self.seal()
         return weights.load_state_dict(self.core, self.module, self.division, values, strict)
@@ -460,10 +498,11 @@ class Engine:
     @collective("engine.save_pretrained()")
     def save_pretrained(self, folder: str | os.PathLike[str], dtype: torch.dtype = torch.float32,
                         max_file_bytes: int = 5_000_000_000) -> None:
-        """Writes the weights as safetensors with the model's names, and config.json if the model has one. Collective, blocking.
+        """Writes the weights to `folder` as safetensors under the model's names, as transformers reads them.
 
-        `dtype` is torch.float32, bfloat16 or float16. `max_file_bytes` is the most data in one file; more become several files
-        with an index, as transformers writes them. Rank 0 writes.
+        `dtype` is torch.float32, bfloat16 or float16; `max_file_bytes` is the most data of one file. Buffers of a state_dict are
+        written in their own types (rank 0's), and config.json where the model has one. Collective, blocking, between steps. Raises
+        ValueError (`dtype`, or a buffer's type), InputOutputError, NumericError (a value is too large for `dtype`), StateError.
         """
         self.seal()
         weights.save_pretrained(self, folder, dtype, max_file_bytes)
@@ -471,11 +510,12 @@ class Engine:
     @collective("engine.save_checkpoint()")
     def save_checkpoint(self, save_dir: str | os.PathLike[str], tag: str | None = None,
                         client_state: Mapping[str, Any] | None = None, **options: Any) -> bool:
-        """Saves weights, optimizer, counters, buffers and schedulers to save_dir/tag, to continue from later. Collective,
-        blocking.
+        """Saves everything that a later run needs to continue, as the checkpoint save_dir/tag. Returns True.
 
-        `tag` None: "step-" and the number of updates. `client_state` is kept as JSON. `options` are those of sherd_save_params
-        (is_async, keep_last). Returns True. StateError: a window is open. InputOutputError: the folder or the drive.
+        docs/checkpoints.md describes checkpoints. `client_state` is kept as JSON; together with the schedulers and the changed
+        buffers it may have 1 MiB. Options are `is_async`, `keep_last` and `progress` of sherd.Engine.save. Collective, blocking,
+        between steps, with the same arguments on every rank. Raises TypeError (`client_state` is not JSON), and what
+        sherd.Engine.save raises.
         """
         self.seal()
         weights.save_checkpoint(self, save_dir, None if tag is None else str(tag), client_state, **options)
@@ -484,39 +524,40 @@ class Engine:
     @collective("engine.load_checkpoint()")
     def load_checkpoint(self, load_dir: str | os.PathLike[str], tag: str | None = None, load_module_only: bool = False,
                         **options: Any) -> tuple[str | None, dict[str, Any]]:
-        """Loads a checkpoint, to continue from it. Collective, blocking.
+        """Loads a checkpoint to continue from it, whatever the number of ranks, stage and precision of the run that saved it.
 
-        The run that saved it may have had another world size, stage, tier or precision. `tag` None: the newest one. Returns the
-        folder and the client state, or (None, {}) if there is no checkpoint. `load_module_only`: weights only; the optimizer
-        begins anew. `options` are may_miss and may_be_extra, shell patterns of names. Before the first batch the call answers
-        from the files, and the load itself is done at that batch. InvalidError: another model, or a damaged file.
+        Returns the checkpoint's folder and the client state, or (None, {}) where `load_dir` has no checkpoint. With
+        `load_module_only` it loads weights and buffers alone. Options are `may_miss`, `may_be_extra` and `progress` of
+        sherd.Engine.load. Before the first batch it returns at once, and the load itself comes with that batch, which then raises
+        its failure. Collective, blocking, between steps. Raises what sherd.Engine.load raises, TypeError for other options.
         """
         return resume.load_checkpoint(self, load_dir, None if tag is None else str(tag), load_module_only, options)
 
     def evaluating(self, keep_units: int | None = None) -> contextlib.AbstractContextManager[None]:
-        """Begins an evaluation of many passes without gradients, for the body of a `with` statement. Collective.
+        """Returns a context for an evaluation in many passes without gradients: `with engine.evaluating():`.
 
-        At stage 3 the first `keep_units` units stay gathered between the passes; None: as many as sherd.eval_keep_units says.
+        Inside, up to `keep_units` units (None: as many as sherd.eval_keep_units says) stay gathered between the passes; no step.
+        Collective, blocking. Raises InvalidError (more units than were planned), StateError.
         """
         return generate.evaluating(self, keep_units)
 
     @collective("engine.generate()")
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls generate() of a transformers model and returns what it returns. Collective.
+        """Calls the generate() of a transformers model, with these arguments, and returns its result. Collective, blocking.
 
-        Ranks may have prompts of different lengths: a rank whose text has ended takes part until all have ended.
+        Ranks may generate texts of different lengths. Raises AttributeError where the model has no generate().
         """
         return generate.generate(self, *args, **kwargs)
 
     # ---------------------------------------------------------- as a module --
 
     def train(self, mode: bool = True) -> "Engine":
-        """Sets the training mode of the model, and returns the engine."""
+        """Sets the module's training mode, as torch's Module.train does. Returns the engine. Local."""
         self.module.train(mode)
         return self
 
     def eval(self) -> "Engine":
-        """Sets the evaluation mode of the model, and returns the engine."""
+        """Sets the module's evaluation mode, as torch's Module.eval does. Returns the engine. Local."""
         return self.train(False)
 
     def __iter__(self) -> Iterator[Any]:
@@ -524,7 +565,7 @@ class Engine:
                         "engine.lr_scheduler are attributes of it")
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes that the engine does not have come from the model, such as parameters() and config."""
+        """Returns the module's attribute where the engine has none of that name, such as parameters() or config."""
         if name.startswith("_") or "module" not in vars(self):
             raise AttributeError(f"{type(self).__name__} has no attribute {name}")
         return getattr(self.module, name)
@@ -532,7 +573,11 @@ class Engine:
     # ----------------------------------------------------------------- end --
 
     def destroy(self) -> None:
-        """Frees all memory of the engine. The parameters of the model then show NaN. Local; may be called twice."""
+        """Frees all memory of the engine, and takes the hooks off the model, whose parameters show NaN from then on.
+
+        Not collective, but with state on NVMe a rank waits for the others, for 10 seconds at most. May be called twice. Without
+        this call the engine ends with the program.
+        """
         if self.is_sealed and "hooks" in vars(self):
             gathered.unmark(self)
             self.watch.end()
@@ -548,7 +593,7 @@ class Engine:
 
 
 def as_call(example: Any) -> Example:
-    """A batch as the arguments of a call: a dict becomes keyword arguments, a tuple arguments, anything else the only argument."""
+    """Returns a batch as the arguments of a call: a dict has keyword arguments, a tuple positional ones, anything else is one."""
     if isinstance(example, Mapping):
         return (), dict(example)
     return (tuple(example), {}) if isinstance(example, tuple) else ((example,), {})

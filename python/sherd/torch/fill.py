@@ -1,4 +1,7 @@
-"""First values: from the tensors that the model has, or from an init function if it is on the meta device."""
+"""Gives parameters and buffers their initial values.
+
+They come from the tensors that the model has, or from an init function where the model was made on the meta device.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -12,14 +15,16 @@ from sherd.engine import Engine
 from sherd.torch.tensors import flat_range
 from sherd.torch.units import Division, Param
 
-Init = Callable[[nn.Module], None]
+Init = Callable[[nn.Module], None]  # gives a module's own parameters and buffers values, in place
 
 
 def fill(engine: Engine, model: nn.Module, division: Division, init: Init | None, same_on_all: bool) -> None:
-    """Fills every parameter in ranges, and frees the storage that it had, one parameter after the other. Collective.
+    """Fills every parameter and frees the storage that it had, one parameter after the other. Collective, blocking.
 
-    With `same_on_all` every rank fills from its own tensors. Otherwise rank 0's values go to all ranks, as with
-    DistributedDataParallel. Modules on the meta device are initialised one at a time by `init`, on rank 0 alone.
+    With `same_on_all` every rank fills from its own tensors, and the ranks compare them. Otherwise rank 0's values go to all
+    ranks, as in DistributedDataParallel. Where parameters are on meta, rank 0 makes the values of one module at a time with `init`
+    (None: what initializer() finds), and sends them to all ranks. Raises what sherd.Engine.fill_from raises, and what `init`
+    raises.
     """
     for param in division.params:
         if not param.tensor.is_meta:
@@ -33,6 +38,7 @@ def fill(engine: Engine, model: nn.Module, division: Division, init: Init | None
 
 
 def fill_from_tensor(engine: Engine, param: Param, tensor: torch.Tensor, same_on_all: bool) -> None:
+    """Fills one parameter from a tensor of its shape: from each rank's own, or from rank 0's. Collective."""
     def values(first: int, out: memoryview) -> None:
         flat_range(tensor, first, out)
 
@@ -43,19 +49,19 @@ def fill_from_tensor(engine: Engine, param: Param, tensor: torch.Tensor, same_on
 
 
 def release(tensor: nn.Parameter) -> None:
-    """Frees the storage of a parameter, unless somebody else has it too. Until it is bound, the parameter shows zeros in its
-    shape."""
+    """Frees the parameter's storage, unless something else refers to it. Until it is bound, the parameter shows zeros."""
     tensor.data = torch.zeros((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
 
 
 def release_all(division: Division) -> None:
+    """Frees the storage of all parameters that are not on meta."""
     for param in division.params:
         if not param.tensor.is_meta:
             release(param.tensor)
 
 
 def fill_by_init(engine: Engine, module: nn.Module, params: list[Param], init: Init) -> None:
-    """Initialises one module's own parameters on the rank that has the values, and fills them. They are real only meanwhile."""
+    """Fills one module's own parameters from an init function, which rank 0 alone calls. Collective."""
     names = {id(t): name for name, t in module._parameters.items() if t is not None}
     made: dict[str, torch.Tensor] = {}
     if engine.world.rank == 0:
@@ -65,15 +71,17 @@ def fill_by_init(engine: Engine, module: nn.Module, params: list[Param], init: I
 
 
 def initialized(module: nn.Module, init: Init) -> dict[str, torch.Tensor]:
-    """Returns the initial values of a module's own parameters by name. The module itself stays on the meta device."""
+    """Returns the values that an init function gives a module's own parameters, by name. The module itself stays on meta."""
     with shadow_params(module), torch.no_grad():
         init(module)
         return {name: tensor.detach() for name, tensor in module._parameters.items() if tensor is not None}
 
 
 def make_buffers(model: nn.Module, init: Init | None) -> None:
-    """Gives values to buffers on the meta device, by the function that initialises the parameters. A buffer without values is
-    refused by name."""
+    """Gives buffers on meta their values, by the same init function as the parameters of their module. Local.
+
+    Raises ValueError, with the name, for a buffer that the function does not fill.
+    """
     for prefix, module in model.named_modules():
         names = [name for name, buffer in module._buffers.items() if buffer is not None and buffer.is_meta]
         if not names:
@@ -89,11 +97,13 @@ def make_buffers(model: nn.Module, init: Init | None) -> None:
 
 
 def unset_like(buffer: torch.Tensor) -> torch.Tensor:
+    """Returns a buffer on the CPU whose elements mean "not set": NaN, False, or the smallest integer of the type."""
     value = math.nan if buffer.is_floating_point() else False if buffer.dtype == torch.bool else torch.iinfo(buffer.dtype).min
     return torch.full(buffer.shape, value, dtype=buffer.dtype, device="cpu")
 
 
 def is_unset(buffer: torch.Tensor) -> bool:
+    """Whether an element is still as unset_like made it; of a bool buffer, whether all elements are."""
     if buffer.dtype == torch.bool:
         return not bool(buffer.any())
     return bool((buffer.isnan() if buffer.is_floating_point() else buffer == torch.iinfo(buffer.dtype).min).any())
@@ -101,7 +111,7 @@ def is_unset(buffer: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def shadow_params(module: nn.Module) -> Iterator[None]:
-    """Replaces a module's parameters by others while an init function writes to them."""
+    """A context in which a module has new fp32 parameters on the CPU, to which an init function can write."""
     kept = dict(module._parameters)
     try:
         for name, tensor in kept.items():
@@ -114,7 +124,10 @@ def shadow_params(module: nn.Module) -> Iterator[None]:
 
 
 def initializer(model: nn.Module) -> Init:
-    """Returns the model's own function for it: transformers' _init_weights, else each module's reset_parameters."""
+    """Returns the model's own init function: _init_weights of a transformers model, else each module's reset_parameters.
+
+    The function raises ValueError for a module that has no reset_parameters.
+    """
     if hasattr(model, "_init_weights"):
         return model._init_weights
 

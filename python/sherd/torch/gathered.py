@@ -1,4 +1,4 @@
-"""Whole weights in the model's own parameters for some time, for functions that initialise, average or convert them."""
+"""Shows whole weights in the model's own parameters for a while, as code that initialises, averages or converts weights needs."""
 from __future__ import annotations
 
 import contextlib
@@ -18,30 +18,31 @@ from sherd.torch.units import Param
 if TYPE_CHECKING:
     from sherd.torch.engine import Engine
 
-OWNER = "_sherd_engine"  # of a parameter: a weak reference to its engine
+OWNER = "_sherd_engine"  # the attribute of a parameter that refers weakly to its engine
 
 
 class Owner(Single):
-    """A weak reference from a parameter to its engine."""
+    """The value of that attribute."""
+
     def __init__(self, engine: "Engine") -> None:
         super().__init__(None, weakref.ref(engine))
 
 
 def mark(engine: "Engine") -> None:
-    """Marks the parameters with their engine, so that gathered_parameters() needs no engine as an argument."""
+    """Notes the engine at each of its parameters, so that gathered_parameters() needs only the parameters."""
     for param in engine.division.params:
         setattr(param.tensor, OWNER, Owner(engine))
 
 
 def unmark(engine: "Engine") -> None:
-    """Removes these marks."""
+    """Takes the notes of mark() back."""
     for param in engine.division.params:
         if hasattr(param.tensor, OWNER):
             delattr(param.tensor, OWNER)
 
 
 def owner_of(tensor: torch.Tensor) -> "Engine | None":
-    """Returns the engine that has this tensor as a parameter, or None."""
+    """Returns the engine that has the parameter; None: no engine has it, or the engine has ended."""
     reference = getattr(tensor, OWNER, None)
     return None if reference is None else reference.of()
 
@@ -49,12 +50,16 @@ def owner_of(tensor: torch.Tensor) -> "Engine | None":
 @contextlib.contextmanager
 def gathered_parameters(of: nn.Module | torch.Tensor | Iterable[torch.Tensor], modify: bool = False,
                         modifier_rank: int | None = None) -> Iterator[None]:
-    """Gives parameters their whole values on every rank, for the body of a `with` statement. Collective, blocking.
+    """A context inside which parameters have their whole values on every rank, in the compute type, in memory of their own.
 
-    `of` is a module, a parameter, or several parameters. Each has its shape and compute type, in memory of its own. With
-    `modify`, the values of rank `modifier_rank` (default 0; giving it implies `modify`) become the engine's on all ranks at the
-    end. Elements that did not change keep their exact master weights. Parameters that no engine has are not touched. StateError:
-    a forward or backward is under way. The body must not call the engine.
+    of: a module, for all its parameters, or a parameter, or several. Parameters that no engine has are left as they are.
+    modify: what was changed inside becomes the engine's at the end, on all ranks as rank `modifier_rank` has it. Elements that
+        were not changed keep their exact master weights.
+    modifier_rank: the rank whose changes count; default 0. A rank that is given implies `modify`.
+
+    Nothing is written where the code inside raises. It takes the memory of the parameters once in the compute type, and with
+    `modify` once more in fp32. Collective, blocking, between steps, with the same parameters in the same order on every rank; no
+    forward of the engine inside. Raises StateError (a forward or backward is under way, or a shape was changed).
     """
     chosen = list(of.parameters()) if isinstance(of, nn.Module) else [of] if isinstance(of, torch.Tensor) else list(of)
     modify = modify or modifier_rank is not None
@@ -72,12 +77,12 @@ def gathered_parameters(of: nn.Module | torch.Tensor | Iterable[torch.Tensor], m
 
 
 def owned(tensors: list[torch.Tensor]) -> list[tuple["Engine", Param]]:
-    """Returns those of the tensors that an engine has, with their engines."""
+    """Returns each tensor that an engine has, once, with its engine, which is sealed if it is not yet. Collective. StateError."""
     found: dict[int, tuple["Engine", Param]] = {}
     for tensor in tensors:
         engine = owner_of(tensor)
         if engine is not None:
-            engine.seal()  # a checkpoint may wait to be loaded
+            engine.seal()  # a load of a checkpoint may wait for the first batch
             if not engine.hooks.is_idle:
                 raise StateError("gathered_parameters() is for between steps: a forward or backward of the engine is under way")
             found[id(tensor)] = (engine, next(p for p in engine.division.params if p.tensor is tensor))
@@ -85,17 +90,17 @@ def owned(tensors: list[torch.Tensor]) -> list[tuple["Engine", Param]]:
 
 
 class Shown:
-    """One parameter that has its whole value for some time."""
+    """One parameter that is shown whole."""
 
     def __init__(self, engine: "Engine", param: Param) -> None:
         self.engine, self.param, self.world = engine, param, engine.world
         self.bound = engine.driver.by_number[param.number]
         self.is_shown = False
-        self.exact: torch.Tensor | None = None  # fp32, kept for write_back
+        self.exact: torch.Tensor | None = None  # the exact values [the parameter's shape], fp32, for write_back
 
     @collective("gathered_parameters()")
     def show(self, modify: bool) -> None:
-        """Reads the parameter and shows it. Collective."""
+        """Reads the values and shows them in the parameter. Collective, blocking."""
         exact = weights.read(self.engine.core, self.param)
         self.exact = exact if modify else None
         self.param.tensor.data = exact.to(self.bound.awake.dtype, copy=modify).to(self.bound.awake.device)
@@ -104,7 +109,7 @@ class Shown:
 
     @collective("gathered_parameters()")
     def write_back(self, root: int) -> None:
-        """Writes the elements that changed on rank `root`, on all ranks. Collective."""
+        """Writes what rank `root` has changed to the engine, on all ranks. Collective, blocking. StateError: another shape."""
         core, world = self.engine.core, self.world
         values = self.param.tensor.data.detach().to("cpu").contiguous()
         assert self.exact is not None
@@ -124,7 +129,7 @@ class Shown:
         weights.write(core, self.param, made)
 
     def hide(self) -> None:
-        """Shows NaN again. Local."""
+        """Makes the parameter show what it showed before. Local."""
         self.engine.refusals.shown.discard(id(self.param.tensor))
         if self.is_shown:
             self.param.tensor.data = self.bound.asleep

@@ -1,4 +1,4 @@
-"""Evaluation in many passes, such as text from a transformers model whose parameters are sharded."""
+"""Evaluates in many passes: generates text with a transformers model whose parameters are sharded."""
 from __future__ import annotations
 
 import contextlib
@@ -9,15 +9,15 @@ import torch
 if TYPE_CHECKING:
     from sherd.torch.engine import Engine
 
-UNFINISHED = "_has_unfinished_sequences"  # transformers' question at the end of each token
+UNFINISHED = "_has_unfinished_sequences"  # the method that transformers calls after each token, to know whether to continue
 
 
 @contextlib.contextmanager
 def evaluating(engine: "Engine", keep_units: int | None = None) -> Iterator[None]:
-    """Runs the body of a `with` statement without gradients; units stay gathered as far as sherd.eval_keep_units has planned.
-    Collective.
+    """A context for passes without gradients, between which units stay gathered as far as sherd.eval_keep_units has planned.
 
-    The body must not train.
+    Inside there is no step and no training. Collective, blocking; seals the engine where it is not sealed. Raises what
+    sherd.Engine.evaluating raises.
     """
     engine.seal()
     with torch.no_grad(), engine.core.evaluating(keep_units):
@@ -25,7 +25,11 @@ def evaluating(engine: "Engine", keep_units: int | None = None) -> Iterator[None
 
 
 def generate(engine: "Engine", *args: Any, **kwargs: Any) -> Any:
-    """Calls the model's own generate(). Collective: a rank whose text has ended makes empty passes until all have ended."""
+    """Calls the model's own generate() in evaluation mode, and returns its result. Collective, blocking.
+
+    At stage 3, ranks whose text has ended make empty passes until the text of all ranks has ended. Raises AttributeError where the
+    model has no generate().
+    """
     model = engine.module
     if not hasattr(model, "generate"):
         raise AttributeError(f"{type(model).__name__} has no generate(): it is a method of transformers' models")
@@ -40,7 +44,10 @@ def generate(engine: "Engine", *args: Any, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def together(engine: "Engine", kwargs: dict[str, Any]) -> Iterator[None]:
-    """Makes every rank do as many passes as the rank that needs most."""
+    """A context in which every rank makes as many passes as the rank that needs most; at stage 3 the passes gather.
+
+    It uses transformers' own option synced_gpus, whose exchange goes over `engine.world` here.
+    """
     model, world = engine.module, engine.world
     if world.size == 1 or engine.core.info.stage < 3:
         yield

@@ -1,4 +1,4 @@
-"""Refuses by name what would separate a model from its engine."""
+"""Refuses, by name, calls of torch that would separate a model from its engine."""
 from __future__ import annotations
 
 from typing import Any, Callable
@@ -13,17 +13,20 @@ from sherd.torch.units import Division
 
 
 class Refusals:
-    """The guards of a model. `driver` knows which parameters are readable."""
+    """The guards of a model: hooks of state_dict() and load_state_dict(), and a replacement of Module._apply, for each module.
+
+    `driver` knows which parameters are readable. `attach` sets the guards, `detach` removes them; both are local.
+    """
 
     def __init__(self, model: nn.Module, division: Division, driver: Driver) -> None:
         self.model, self.driver = model, driver
         self.params = {id(p.tensor): p for p in division.params}
-        self.shown: set[int] = set()  # ids of parameters that gathered_parameters() shows whole
+        self.shown: set[int] = set()  # ids of parameters that gathered_parameters() makes whole at present
         self._handles: list[Any] = []
 
     def attach(self) -> None:
         for module in self.model.modules():
-            module._apply = Apply(self, module)  # to(), half(), cuda(), share_memory()
+            module._apply = Apply(self, module)  # to(), half(), cuda() and share_memory() call it
             if any(id(t) in self.params for t in module._parameters.values()):
                 self._handles += [module.register_state_dict_pre_hook(Reads(self, module)),
                                   module.register_load_state_dict_pre_hook(Writes(self, module))]
@@ -36,6 +39,7 @@ class Refusals:
         self._handles.clear()
 
     def first_asleep(self, module: nn.Module) -> str | None:
+        """Returns the name of the module's first own parameter that has no values on this rank now; None: all have."""
         for tensor in module._parameters.values():
             param = self.params.get(id(tensor))
             if param is not None and id(tensor) not in self.shown and not self.driver.is_awake(param.unit):
@@ -43,12 +47,13 @@ class Refusals:
         return None
 
     def first_hidden(self, module: nn.Module) -> str | None:
+        """Returns the name of the module's first own parameter that is not shown by gathered_parameters(); None: all are."""
         return next((self.params[id(t)].name for t in module._parameters.values()
                      if id(t) in self.params and id(t) not in self.shown), None)
 
 
 class Reads(Single):
-    """Runs before state_dict() of a module."""
+    """A hook before state_dict() of a module. Raises StateError where a parameter has no values on this rank now."""
 
     def __init__(self, refusals: Refusals, module: nn.Module) -> None:
         super().__init__(None, module)  # type: ignore[arg-type]
@@ -62,7 +67,7 @@ class Reads(Single):
 
 
 class Writes(Reads):
-    """Runs before load_state_dict() of a module."""
+    """A hook before load_state_dict() of a module. Raises StateError unless gathered_parameters() shows its parameters."""
 
     def __call__(self, *_: Any) -> None:
         name = self.refusals.first_hidden(self.of)
@@ -73,7 +78,10 @@ class Writes(Reads):
 
 
 class Apply(Reads):
-    """Replaces the _apply of a module, which all calls use that move or convert a module."""
+    """Replaces a module's _apply, which torch calls for everything that moves or casts a module.
+
+    Raises StateError where the call would change the type or the device of a parameter. Buffers are changed as asked.
+    """
 
     def __call__(self, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
         for tensor in self.of.parameters(recurse):

@@ -1,8 +1,8 @@
-"""When units are acquired and released: by hooks of modules in forward, and of tensors and parameters in backward.
+"""Decides when units are acquired and released, by hooks of modules in forward, and of tensors and parameters in backward.
 
-The forward of a scope's module enters and leaves the scope. In backward the scope begins when the first gradient reaches one of
-its outputs. It ends when gradients have come to all its outputs and left by its inputs, or when the gradients of all its
-parameters are complete. A segment that torch.utils.checkpoint computes again enters scopes inside backward.
+A module's forward enters its scope and leaves it. In backward, a scope begins when the first gradient reaches one of its outputs.
+It ends when gradients have come to all its outputs and have left through its inputs, or when the gradients of all its parameters
+are complete. Where torch.utils.checkpoint computes a segment again, its scopes are entered inside of backward.
 """
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from sherd.engine import BACKWARD, EVAL, FORWARD
 from sherd.errors import NotSupportedError, StateError
 from sherd.torch.units import Division, Param, Scope
 
-current_task = torch._C._current_graph_task_id  # below 0 outside of backward
+current_task = torch._C._current_graph_task_id  # the number of the backward that runs on this thread; below 0: none
 
 
 class Acquirer(Protocol):
-    """What the hooks drive: the engine, or a recorder of the order."""
+    """The interface through which hooks acquire and release: tensors.Driver in training, trace.Recorder in the trace.
+
+    `accumulated` tells that autograd has accumulated a gradient of the parameter with that number.
+    """
 
     def acquire(self, unit: int, which: int) -> None: ...
 
@@ -33,7 +36,12 @@ class Acquirer(Protocol):
 
 
 class Call:
-    """One call of a scope's module in forward, and what backward needs to know of it."""
+    """One call of a scope's module in forward, and how far a backward has come with it.
+
+    `task` is the backward that has begun with the call. `outputs` counts the outputs that have hooks, and `outputs_done` those that
+    have had their gradients. `inputs` and `inputs_left` count the same of inputs, where these have hooks in place of a gate.
+    `inputs_done` is set when the gradients of all inputs have come.
+    """
 
     __slots__ = ("hooks", "scope", "task", "is_open", "has_inputs", "inputs_done", "inputs", "inputs_left", "outputs",
                  "outputs_done", "__weakref__")
@@ -45,18 +53,20 @@ class Call:
         self.inputs = self.inputs_left = self.outputs = self.outputs_done = 0
 
     def on_output(self, _grad: Any) -> None:
+        """Is called when a gradient reaches one of the outputs."""
         self.hooks.begin(self)
         self.outputs_done += 1
         if self.inputs_done:
             self.hooks.try_end(self)
 
     def on_input(self, _grad: Any) -> None:
-        """The whole gradient of an input without a gate has come; it may come from outside of this module too."""
+        """Is called when the whole gradient of an input without a gate has come, from uses outside of this module too."""
         self.inputs_left -= 1
         if not self.inputs_left:
             self.on_inputs()
 
     def on_inputs(self) -> None:
+        """Is called when the gradients of all inputs have come. Raises StateError where no output had a gradient before."""
         if self.task != current_task():
             raise StateError(f"a gradient came into module {self.scope.name or 'of the whole model'} by another way than its "
                              f"outputs, before its parameters were there: return from forward every tensor of it that the "
@@ -66,7 +76,10 @@ class Call:
 
 
 class Gate(torch.autograd.Function):
-    """A gate around the inputs of a scope: its backward runs when nothing inside the scope adds to their gradients any more."""
+    """An autograd function around the inputs of a scope that changes nothing.
+
+    It is made before every node inside the scope, so autograd runs its backward after all of those that are ready.
+    """
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
@@ -81,29 +94,35 @@ class Gate(torch.autograd.Function):
 
 
 class Hooks:
-    """The hooks of a model and their state. `driver` is what they drive."""
+    """The hooks of a model, and what they know of its passes. `driver` acquires and releases for them.
+
+    Each unit counts its open uses, so that scopes that nest or overlap acquire it once. attach sets the hooks, detach removes them.
+    Errors of the engine come out of the model's forward or backward.
+    """
 
     def __init__(self, model: nn.Module, division: Division, driver: Acquirer) -> None:
         self.model, self.division, self.driver = model, division, driver
         count = len(division.units)
         self._params = division.params
         self.trainable = [sum(not p.is_frozen for p in unit.params) for unit in division.units]
-        self._reads = [0] * count  # uses by forward and evaluation that are open
-        self._grads = [0] * count  # by backward
-        self._left = [0] * count  # parameters whose gradient has not come in the backward `_left_task`
+        self._reads = [0] * count  # of each unit: its open uses by forward and evaluation
+        self._grads = [0] * count  # of each unit: its open uses by backward
+        self._left = [0] * count  # of each unit: parameters whose gradients have not come yet in the backward `_left_task`
         self._left_task = [-1] * count
         self.failed: Scope | None = None  # the innermost scope whose forward raised
-        self._stack: list[tuple[Scope | None, int, Call | None]] = []
-        self._open: dict[int, list[Call]] = {}  # begun in a backward and not ended
-        self._lingering: int | None = None  # the unit that was computed again last, whose backward may be next
+        self._stack: list[tuple[Scope | None, int, Call | None]] = []  # scopes whose forward runs, outer before inner
+        self._open: dict[int, list[Call]] = {}  # of each backward: the calls that it has begun and not ended
+        # The unit that was computed again last. It stays acquired, because its backward usually comes next.
+        self._lingering: int | None = None
         self._handles: list[Any] = []
-        self.which = FORWARD
-        self.before_forward: Any = None  # called when a forward begins that no other one is around
-        self.before_backward: Any = None
+        self.which = FORWARD  # the pass of the outermost forward: FORWARD or EVAL
+        self.before_forward: Any = None  # called when an outermost forward begins
+        self.before_backward: Any = None  # called when a backward reaches its first scope
 
     # ------------------------------------------------------------ attaching --
 
     def attach(self) -> None:
+        """Sets the hooks: of every scope, of the model itself, and of every trainable parameter."""
         scopes = {scope.module: scope for scope in self.division.scopes}
         scopes.setdefault(self.model, Scope("", self.model))
         for scope in scopes.values():
@@ -123,6 +142,7 @@ class Hooks:
     # -------------------------------------------------------------- forward --
 
     def enter(self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Begins a scope's forward: acquires its units, and returns the arguments for the module, with gates around inputs."""
         is_again = current_task() >= 0
         if not self._stack and not is_again:
             self._begin_forward()
@@ -131,7 +151,7 @@ class Hooks:
         call = None
         if which != EVAL and torch.is_grad_enabled() and scope.units:
             call = Call(self, scope)
-            torch.clear_autocast_cache()  # weights that autocast casts are cast inside of the call that uses them
+            torch.clear_autocast_cache()  # autocast then casts weights inside of the call that uses them
             args, kwargs = gated(call, args, kwargs)
         self._stack.append((scope, which, call))
         return args, kwargs
@@ -143,8 +163,9 @@ class Hooks:
             self.before_forward()
 
     def leave(self, scope: Scope, output: Any) -> Any:
+        """Ends a scope's forward, also after an exception: releases its units. Returns another output, or None to keep this one."""
         if not self._stack or self._stack[-1][0] is not scope:
-            return None  # its entry failed
+            return None  # enter() failed for this scope
         _, which, call = self._stack.pop()
         if self.failed is None and sys.exc_info()[0] is not None:
             self.failed = scope
@@ -156,8 +177,11 @@ class Hooks:
         return replaced
 
     def _hook_outputs(self, call: Call, output: Any) -> Any:
-        """Adds hooks to the outputs that have gradients. An output that is a parameter, or a view of one, is copied, because its
-        memory is another unit's after the scope is left."""
+        """Sets hooks on the outputs that require gradients, and counts them.
+
+        An output that is one of the scope's parameters, or a view of one, is replaced by a copy: its memory may be another unit's
+        after the scope. Returns the new output, or None where nothing was replaced.
+        """
         mine = {id(p.tensor) for unit in call.scope.units for p in self.division.units[unit].params}
         replaced = mapped(output, lambda t: t.clone() if id(t) in mine or id(t._base) in mine else t) \
             if any(id(t) in mine or id(t._base) in mine for t in tensors_in(output)) else output
@@ -170,6 +194,10 @@ class Hooks:
     # ------------------------------------------------------------- backward --
 
     def begin(self, call: Call) -> None:
+        """Begins a call's backward when the first gradient reaches one of its outputs: acquires its units for BACKWARD.
+
+        Raises NotSupportedError for a backward with create_graph=True.
+        """
         task = current_task()
         if call.task == task:
             return
@@ -193,6 +221,7 @@ class Hooks:
         Variable._execution_engine.queue_callback(lambda: self._end_backward(task))
 
     def on_param(self, param: Param) -> None:
+        """Is called when autograd has accumulated a parameter's gradient. Raises StateError where its unit is not acquired."""
         unit = param.unit
         if not self._grads[unit]:
             raise StateError(f"parameter {param.name} got a gradient while its unit {self.division.units[unit].name} was not "
@@ -207,7 +236,7 @@ class Hooks:
                     self.try_end(call)
 
     def try_end(self, call: Call) -> None:
-        """Ends a call that has nothing more to do in this backward."""
+        """Ends a call's backward if nothing more can come to it."""
         if not call.is_open:
             return
         if call.has_inputs and not call.inputs_done:
@@ -217,8 +246,7 @@ class Hooks:
             self._end(call)
 
     def _is_complete(self, call: Call) -> bool:
-        """Whether every parameter of the scope has its gradient. False if there is no gradient to wait for, since that says
-        nothing."""
+        """Whether all trainable parameters of the scope have their gradients; False for a scope that has none."""
         units = call.scope.units
         return all(self._left[unit] == 0 for unit in units) and any(self.trainable[unit] for unit in units)
 
@@ -228,6 +256,7 @@ class Hooks:
             self._give(unit, BACKWARD)
 
     def _end_backward(self, task: int) -> None:
+        """Ends all calls that a backward has left open; autograd calls it at the end of the backward."""
         for call in self._open.pop(task, []):
             self._end(call)
         self._drop_lingering()
@@ -235,6 +264,7 @@ class Hooks:
     # ---------------------------------------------------------------- units --
 
     def _take_all(self, scope: Scope, which: int) -> None:
+        """Acquires the units of a scope: all of them, or none where one fails."""
         taken: list[int] = []
         try:
             for unit in scope.units:
@@ -246,6 +276,7 @@ class Hooks:
             raise
 
     def _take(self, unit: int, which: int) -> None:
+        """Adds a use of a unit; the first one acquires it. A lingering unit is taken as it is."""
         counts = self._grads if which == BACKWARD else self._reads
         if which == BACKWARD and self._lingering == unit:
             self._lingering = None
@@ -256,6 +287,7 @@ class Hooks:
         counts[unit] += 1
 
     def _give(self, unit: int, which: int, lingers: bool = False) -> None:
+        """Takes a use of a unit away; the last one releases it, unless the unit is to linger."""
         counts = self._grads if which == BACKWARD else self._reads
         if lingers and counts[unit] == 1:
             self._drop_lingering()
@@ -274,11 +306,11 @@ class Hooks:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is acquired and no forward is under way."""
+        """Whether nothing is acquired and neither a forward nor a backward is under way."""
         return not self._stack and not self._open and not any(self._grads) and not any(self._reads)
 
     def forget(self) -> None:
-        """Forgets all calls, after the window was dropped: nothing is acquired, and nothing is under way."""
+        """Forgets all open uses after the window was dropped, which releases all units."""
         self._stack.clear()
         self._open.clear()
         self._lingering = None
@@ -287,7 +319,10 @@ class Hooks:
 
 
 class Single:
-    """A hook that belongs to one engine. A copy of the model does not get it."""
+    """A hook that belongs to one engine. It refuses to be copied or pickled, and so does a model that has it.
+
+    `of` is what the hook is about: a scope, a module, a parameter's index, or an engine.
+    """
 
     def __init__(self, hooks: Any, of: Any) -> None:
         self.hooks, self.of = hooks, of
@@ -301,8 +336,10 @@ class Single:
 
 
 def untraced(function: Any) -> Any:
-    """Returns `function` so that torch.compile calls it as it is instead of compiling it. The machinery for this takes seconds to
-    import, so it is used only if somebody has imported it."""
+    """Returns `function` as one that torch.compile calls and does not compile.
+
+    torch._dynamo takes seconds to import, so it is used only where it is imported already.
+    """
     disabled: list[Any] = []
 
     @functools.wraps(function)
@@ -318,19 +355,26 @@ def untraced(function: Any) -> Any:
 
 
 class Entry(Single):
+    """The hook before a scope's forward."""
+
     @untraced
     def __call__(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.hooks.enter(self.of, args, kwargs)
 
 
 class Exit(Single):
+    """The hook after a scope's forward."""
+
     @untraced
     def __call__(self, _module: nn.Module, _args: Any, output: Any) -> Any:
         return self.hooks.leave(self.of, output)
 
 
 class Accumulated(Single):
-    """A hook of a tensor. Python's garbage collector does not see through tensors, so it holds nothing that holds the tensor."""
+    """The hook after a parameter's gradient was accumulated.
+
+    Python's garbage collector does not see the hooks of a tensor. So this one refers weakly to Hooks, which refers to the tensor.
+    """
 
     def __init__(self, hooks: Hooks, index: int) -> None:
         super().__init__(weakref.ref(hooks), index)
@@ -343,7 +387,7 @@ class Accumulated(Single):
 # ----------------------------------------------------------------- tensors --
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors in the arguments or the output of a module: in lists, tuples, mappings and similar objects."""
+    """Yields the tensors in what a module takes or returns: in dicts, lists, tuples and dataclasses, nested too."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -358,7 +402,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def mapped(value: Any, change: Any) -> Any:
-    """Returns the same with every tensor changed, in containers of the same types. What does not change stays the same object."""
+    """Returns `value` with `change` applied to every tensor in it, in containers of the same kinds.
+
+    What does not change stays the same object. Dataclasses that are no dicts are left as they are.
+    """
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -378,7 +425,10 @@ def mapped(value: Any, change: Any) -> Any:
 
 
 def gated(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments with a gate around the tensors that have gradients."""
+    """Returns the arguments, with a gate around their tensors that require gradients.
+
+    Where the scope changes its inputs in place, these tensors get hooks instead, because torch refuses a change of a gate's output.
+    """
     inputs = {id(t): t for t in tensors_in((args, kwargs)) if t.requires_grad}
     if not inputs:
         return args, kwargs

@@ -1,4 +1,8 @@
-"""Optimizers and schedulers of torch: they are read for the engine's configuration, and their learning rates are followed."""
+"""Reads torch's optimizers, parameter groups and schedulers into the engine's configuration, and follows their learning rates.
+
+The engine makes all updates. A torch optimizer is read once, at initialize(); after that only its groups' rates matter. Numbers
+have torch's names here; docs/numerics.md has the formulas and their sources.
+"""
 from __future__ import annotations
 
 import fnmatch
@@ -22,46 +26,47 @@ if TYPE_CHECKING:
 SCALER = ("torch's GradScaler is not used with sherd: with \"fp16\": {\"enabled\": true} in the configuration, engine.backward() scales the "
           "loss, and engine.step() skips updates that overflow. Leave the scaler out, call engine.backward(loss) and engine.step()")
 STEP = "updates are made by engine.step(), which steps the scheduler of initialize() too: leave out optimizer.step()"
-CHANGES = ("amsgrad", "maximize", "differentiable", "decoupled_lr", "cautious_factor")  # make another optimizer of it
+CHANGES = ("amsgrad", "maximize", "differentiable", "decoupled_lr", "cautious_factor")  # flags that make another method of it
 ADAMS = ("lr", "betas", "eps", "weight_decay")
-# By optimizer.type: the numbers of a group, under torch's names.
+# The numbers of a group that an optimizer reads, under torch's names, by optimizer.type. ADAMS is for all types not listed here.
 NUMBERS = {"SGD": ("lr", "weight_decay", "momentum"), "Adagrad": ("lr", "eps", "weight_decay"), "Lion": ("lr", "betas", "weight_decay"),
            "Muon": ("lr", "weight_decay", "momentum")}
-# What all groups of the engine that read it have alike, with what the engine takes where nobody says it.
+# Settings of which an engine has one value, for all groups that read it, by optimizer.type; with the engine's defaults.
 ALIKE: dict[str, dict[str, Any]] = {
     "Adam": {"adam_w_mode": True},
     "SGD": {"dampening": 0.0, "nesterov": False},
     "Adagrad": {"lr_decay": 0.0, "initial_accumulator_value": 0.0},
     "Muon": {"nesterov": True, "ns_steps": 5, "adjust_lr_fn": "original"},
 }
-MUONS_OWN = {"ns_coefficients": (3.4445, -4.775, 2.0315), "eps": 1e-7}  # the engine has these
-MUONS_RATES = ("original", "match_rms_adamw")
-LIONS = ("Lion", "DeepSpeedCPULion", "FusedLion")  # of other packages, known by their names
-MUON = getattr(torch.optim, "Muon", None)  # since torch 2.9
-KEYS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "eps"}  # of a group, as sherd_group_params calls them
+# The constants of Muon's Newton-Schulz iteration (Jordan 2024), which are torch's defaults; the engine has no others.
+MUONS_OWN = {"ns_coefficients": (3.4445, -4.775, 2.0315), "eps": 1e-7}
+MUONS_RATES = ("original", "match_rms_adamw")  # the values of torch's adjust_lr_fn that the engine has
+LIONS = ("Lion", "DeepSpeedCPULion", "FusedLion")  # class names of Lion in other packages; torch has none
+MUON = getattr(torch.optim, "Muon", None)  # torch 2.9 and later have it
+KEYS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "eps"}  # torch's names: fields of sherd_group_params
 
 
 @dataclass
 class Group:
-    """Parameters that are updated with the same values."""
+    """Parameters that are updated alike, as torch's parameter groups are."""
 
     tensors: list[nn.Parameter]
-    values: dict[str, Any]  # under torch's names
-    own: dict[str, Any]  # what of them the engine is told
-    name: str  # as the engine calls it
-    label: str  # as a sentence calls it
+    values: dict[str, Any]  # its numbers and settings under torch's names
+    own: dict[str, Any]  # those of the values that are declared to the engine
+    name: str  # its name in the engine
+    label: str  # its name in messages
     kind: str | None = None  # its optimizer.type; None: the configuration's
 
 
 @dataclass
 class Groups:
-    """Parameter groups; those of several torch optimizers follow each other."""
+    """All parameter groups, in the order of the torch optimizers that they come from."""
 
     all: list[Group]
-    has_default: bool = False  # the first one is the engine's default group, which has the configuration's values
+    has_default: bool = False  # the first group is the engine's group 0, whose values are the configuration's
 
     def numbers(self) -> dict[int, list[int]]:
-        """The numbers of the groups that each tensor is in, by the tensor's id."""
+        """Returns the indices of the groups that each tensor is in, by the tensor's id."""
         found: dict[int, list[int]] = {}
         for index, group in enumerate(self.all):
             for tensor in group.tensors:
@@ -72,7 +77,10 @@ class Groups:
 # ----------------------------------------------------------------- reading --
 
 def type_of(optimizer: torch.optim.Optimizer) -> str:
-    """Returns the optimizer.type of a torch optimizer. NotSupportedError names what sherd does not have."""
+    """Returns the optimizer.type that stands for a torch optimizer.
+
+    Raises NotSupportedError for a class, flag or constant that sherd does not have, StateError where it has made steps already.
+    """
     kind = type(optimizer)
     is_lion = kind.__name__ in LIONS and all(set(NUMBERS["Lion"]) <= set(group) for group in optimizer.param_groups)
     if kind not in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad, MUON) and not is_lion:
@@ -84,14 +92,14 @@ def type_of(optimizer: torch.optim.Optimizer) -> str:
                                     f"leave {flag} out")
     if kind is MUON:
         check_muon(optimizer)
-    if any(float(state.get("step", 1)) != 0 for state in optimizer.state.values()):  # Adagrad's is there from the start
+    if any(float(state.get("step", 1)) != 0 for state in optimizer.state.values()):  # Adagrad has state before its first step
         raise StateError(f"the {kind.__name__} that initialize() was given has made steps already, and its state is not taken "
                          f"over: make a new one, or load a checkpoint with engine.load_checkpoint()")
     return "Lion" if is_lion else kind.__name__
 
 
 def check_muon(optimizer: torch.optim.Optimizer) -> None:
-    """Checks that the iteration of a torch Muon is the engine's."""
+    """Raises NotSupportedError unless Muon's iteration and its adjustment of the rate are among those of the engine."""
     for group in optimizer.param_groups:
         for key, value in MUONS_OWN.items():
             given = tuple(group[key]) if isinstance(group[key], (list, tuple)) else group[key]
@@ -104,7 +112,7 @@ def check_muon(optimizer: torch.optim.Optimizer) -> None:
 
 
 def alike_of(kind: str, group: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a group for settings that all groups have in common."""
+    """Returns what a group of an optimizer `kind` says of the settings of which an engine has one value (ALIKE)."""
     if kind == "Adam":
         return {"adam_w_mode": bool(group.get("decoupled_weight_decay"))}
     if kind == "SGD" and not group["momentum"]:
@@ -116,8 +124,11 @@ def alike_of(kind: str, group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_optimizers(optimizers: Sequence[torch.optim.Optimizer], config: Config) -> Groups:
-    """Fills the block "optimizer" of `config` from torch optimizers. The first one is the engine's, the others are those of their
-    groups. InvalidError: the file says something else."""
+    """Fills the block "optimizer" of `config` from torch optimizers, and returns their groups.
+
+    The first optimizer becomes optimizer.type; the groups of the others name their types. Raises InvalidError where the
+    configuration gives another value, NotSupportedError where sherd does not have what an optimizer asks for, StateError.
+    """
     groups = Groups([])
     first = type_of(optimizers[0])
     config.set("optimizer.type", first)
@@ -137,8 +148,8 @@ def read_optimizers(optimizers: Sequence[torch.optim.Optimizer], config: Config)
 
 
 def read_alike(groups: Groups, first: str, config: Config) -> None:
-    """Reads the settings that exist once in an engine. NotSupportedError: groups have different values."""
-    said: dict[str, dict[str, Any]] = {}  # by key and type
+    """Sets the settings of which an engine has one value. Raises NotSupportedError where groups have several values."""
+    said: dict[str, dict[str, Any]] = {}  # what the groups say, by key and optimizer.type
     for group in groups.all:
         kind = group.kind or first
         for key, value in alike_of(kind, group.values).items():
@@ -149,24 +160,28 @@ def read_alike(groups: Groups, first: str, config: Config) -> None:
         is_free = is_default and str(config.resolved()[f"optimizer.params.{key}"]["origin"]).startswith("default")
         is_one = len(set(kinds.values())) == 1
         if is_free and not (is_one and first in kinds):
-            continue  # each has what it has where nobody says anything
+            continue  # each type then has its own default
         if not is_one:
             texts = " and ".join(f"{kind} has {key}={value}" for kind, value in kinds.items())
             raise NotSupportedError(f"{texts}: sherd has one {key} for all groups that read it")
         value = next(iter(kinds.values()))
         if key == "nesterov" and value and first not in kinds:
             momentum = next(group.values["momentum"] for group in groups.all if group.kind in kinds)
-            config.set("optimizer.params.momentum", float(momentum))  # which the key nesterov asks for
+            config.set("optimizer.params.momentum", float(momentum))  # the key nesterov needs a momentum
         config.set(f"optimizer.params.{key}", value if isinstance(value, (bool, int, str)) else float(value))
 
 
 def without_params(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a group of torch's without its tensors."""
     return {key: value for key, value in group.items() if key != "params"}
 
 
 def read_groups(given: Any, config: Config, division: Division) -> Groups:
-    """Reads groups in the forms that torch's optimizers take: parameters, or dicts with "params" and values that replace those of
-    `config`."""
+    """Reads groups in the form in which torch's optimizers take them: parameters, or dicts with "params" and values.
+
+    A value that a dict lacks is that of `config`. One group alone becomes the default group, from which sherd.groups of `config`
+    may take parameters. Raises InvalidError where the rate is "auto".
+    """
     items = list(given)
     if not items or not isinstance(items[0], Mapping):
         items = [{"params": items}]
@@ -188,12 +203,13 @@ def read_groups(given: Any, config: Config, division: Division) -> Groups:
 
 
 def as_tensors(params: Any) -> Iterable[nn.Parameter]:
+    """Yields the tensors of one parameter, a list of them, or pairs of name and parameter, as named_parameters() gives them."""
     for item in [params] if isinstance(params, torch.Tensor) else params:
-        yield item[1] if isinstance(item, tuple) else item  # named_parameters() will do
+        yield item[1] if isinstance(item, tuple) else item
 
 
 def configured(config: Config) -> dict[str, Any]:
-    """Returns the values of a group without values of its own."""
+    """Returns the values of a group that gives none of its own; they are the configuration's. A rate of "auto" is None."""
     resolved = config.resolved()
     kind = str(resolved.get("optimizer.type", {}).get("value"))
     read = next((keys for name, keys in NUMBERS.items() if name.lower() == kind.lower()), ADAMS)
@@ -205,7 +221,7 @@ def configured(config: Config) -> dict[str, Any]:
 # ------------------------------------------------------------ sherd.groups --
 
 def configured_group(entry: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """Returns the values of a group that an entry of sherd.groups describes."""
+    """Returns the values of a group for which sherd.groups has an entry: the entry's, else the configuration's."""
     params: dict[str, Any] = entry.get("params") or {}
     if "type" not in entry:
         return {**configured(config), **params}
@@ -216,8 +232,10 @@ def configured_group(entry: Mapping[str, Any], config: Config) -> dict[str, Any]
 
 
 def matched_move(groups: Groups, entries: Sequence[Mapping[str, Any]], config: Config, division: Division) -> None:
-    """Moves parameters of the default group to the groups of sherd.groups whose patterns match their names, as the engine does,
-    so that torch's schedulers see these groups too."""
+    """Moves parameters of the default group to the groups of sherd.groups whose patterns match their names.
+
+    The engine does the same when it seals. It is done here too, so that torch's schedulers find these groups.
+    """
     names = {id(param.tensor): param.name for param in division.params}
     for entry in entries:
         patterns = entry.get("matching") or ()
@@ -236,7 +254,7 @@ def matched_move(groups: Groups, entries: Sequence[Mapping[str, Any]], config: C
 
 
 def check_groups(groups: Groups, division: Division) -> None:
-    """Checks that every trainable parameter is in exactly one group."""
+    """Raises ValueError unless every trainable parameter is in exactly one group, and groups have parameters of the model alone."""
     numbers = groups.numbers()
     for param in division.params:
         found = numbers.get(id(param.tensor), [])
@@ -255,15 +273,18 @@ def check_groups(groups: Groups, division: Division) -> None:
 # --------------------------------------------------------------- following --
 
 class NoScaler:
-    """Replaces the flag by which torch's GradScaler asks whether an optimizer scales gradients itself, and refuses the question."""
+    """Replaces a flag of torch's optimizers. torch's GradScaler reads this flag, and reading it raises NotSupportedError."""
 
     def __bool__(self) -> bool:
         raise NotSupportedError(SCALER)
 
 
 class EngineOptimizer(torch.optim.Optimizer):
-    """The engine's optimizer, for torch's schedulers. engine.step() makes the updates, so `step` does nothing here; this is for
-    loops that call both, as with DeepSpeed."""
+    """A torch optimizer that stands for the engine's, so that schedulers have groups to work on.
+
+    engine.step() makes the updates. `step` and `zero_grad` do nothing, for loops that call them beside engine.step(), as loops with
+    DeepSpeed do. state_dict and load_state_dict raise StateError.
+    """
 
     _step_supports_amp_scaling = NoScaler()
 
@@ -271,6 +292,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         super().__init__([{**group.values, "params": group.tensors} for group in groups.all], groups.all[0].values)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Does nothing but call `closure`, whose result it returns."""
         return closure() if closure is not None else None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -284,10 +306,11 @@ class EngineOptimizer(torch.optim.Optimizer):
 
 
 class Rates:
-    """The learning rates of the groups, where a person or schedulers of torch set them.
+    """The learning rates of the groups, which the script or schedulers of torch may set.
 
-    `optimizers` have the groups. They are the person's own, or one EngineOptimizer. `schedulers` are stepped with each update;
-    None stands for an optimizer without one.
+    `optimizers` have the groups; they are the script's own, or one EngineOptimizer. `schedulers` has one entry for each optimizer,
+    None where there is none, or a single object that drives them all. The engine steps them with each update. `base_lr` is the rate
+    of the configuration.
     """
 
     def __init__(self, groups: Groups, optimizer: Any, scheduler: Any, base_lr: float) -> None:
@@ -300,28 +323,32 @@ class Rates:
                 take_over(one)
         self.schedulers = made_schedulers(scheduler, self.optimizers)
         self._epochs: list[Any] | None = None  # last_epoch of each scheduler when the engine last stepped them
-        self._is_one_scheduler = len(self.schedulers) != len(self.optimizers)  # the person's own, over several
+        self._is_one_scheduler = len(self.schedulers) != len(self.optimizers)  # one object drives several optimizers
 
     @property
     def optimizer(self) -> Any:
-        """One optimizer, or a list if a list was given."""
+        """The optimizer, or the list of them where a list was given."""
         return self.optimizers if self._is_list else self.optimizers[0]
 
     @property
     def scheduler(self) -> Any:
-        """One scheduler, or a list with one for each optimizer of a list; None if there is none."""
+        """The scheduler, or a list with one for each optimizer where a list of optimizers was given; None: there is none."""
         if all(one is None for one in self.schedulers):
             return None
         return self.schedulers if self._is_list and not self._is_one_scheduler else self.schedulers[0]
 
     def check_config(self, config: Config) -> None:
-        """Checks that only one of the configuration and the scheduler sets the rates."""
+        """Raises ValueError where both the configuration and the script have a scheduler."""
         if self.scheduler is not None and config.resolved().get("scheduler.type", {}).get("value"):
             raise ValueError("the configuration has a scheduler and initialize() was given an lr_scheduler: leave one out")
 
     def now(self) -> list[float] | None:
-        """Returns a rate for each of the engine's groups, NaN for the rate of the schedule; None if nobody has set a rate."""
-        rates = [] if self.groups.has_default else [math.nan]  # the default group has no parameters then
+        """Returns a rate for each of the engine's groups; None where nobody has set any.
+
+        NaN stands for the configuration's schedule: it is given for a group whose optimizer has no scheduler and whose rate is
+        unchanged. Raises StateError where a number other than the rate was changed.
+        """
+        rates = [] if self.groups.has_default else [math.nan]  # for the engine's group 0, which then has no parameters
         is_set = False
         index = 0
         for number, optimizer in enumerate(self.optimizers):
@@ -337,35 +364,40 @@ class Rates:
 
     @staticmethod
     def _check_rest(label: str, group: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """Raises StateError where a number of a group other than its rate is not what it was at initialize()."""
         for key in ("betas", "eps", "weight_decay", "momentum"):
             if key in given and group[key] != given[key]:
                 raise StateError(f"{key} of {label} was {given[key]} when the engine was made and is {group[key]} now: "
                                  f"only rates may change (torch's OneCycleLR and CyclicLR: cycle_momentum=False)")
 
     def epochs(self) -> list[Any]:
+        """Returns torch's counter of steps of each scheduler; None for a scheduler that has none."""
         return [getattr(scheduler, "last_epoch", None) for scheduler in self.schedulers]
 
     def are_stepped_twice(self) -> bool:
-        """Whether somebody else has stepped one of the schedulers since the engine last did."""
+        """Whether the script has stepped one of the schedulers since the engine last did."""
         return any(isinstance(now, int) and isinstance(then, int) and now > then
                    for now, then in zip(self.epochs(), self._epochs or ()))
 
     def forget_epochs(self) -> None:
-        """Is called after the schedulers were loaded, which counts as nobody's step."""
+        """Forgets the counters of the schedulers after these were loaded, because a load is no step."""
         self._epochs = None
 
     def after_update(self) -> None:
-        """Steps the schedulers that initialize() was given, as DeepSpeed does. The script must not step them too."""
+        """Steps the schedulers that initialize() was given by one, as DeepSpeed does. The script must not step them too."""
         for optimizer in self.optimizers:
-            optimizer._opt_called = True  # what torch's schedulers look at to warn of a wrong order
+            optimizer._opt_called = True  # torch's schedulers warn of a wrong order of calls where this is not set
         for scheduler in self.schedulers:
             if scheduler is not None:
                 scheduler.step()
         self._epochs = self.epochs()
 
     def lr(self, of_schedule: float | None) -> list[float]:
-        """Returns the rate of each group. `of_schedule` is the rate of the default group in the last update, by the
-        configuration."""
+        """Returns the rates of the groups.
+
+        `of_schedule` is the rate of the default group in the last update; None before the first. Where nobody has set a rate, each
+        group's rate follows the configuration's schedule in the same proportion.
+        """
         now = [float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
         if of_schedule is None or self.now() is not None:
             return now
@@ -374,12 +406,16 @@ class Rates:
 
 
 def as_list(given: Any) -> list[Any]:
+    """Returns a list or tuple as a list, and any other value as a list of one."""
     return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
 def made_schedulers(given: Any, optimizers: list[torch.optim.Optimizer]) -> list[Any]:
-    """Returns a scheduler for each optimizer, from one scheduler, a list, or a function that makes one from an optimizer. An
-    object that is not a scheduler of torch may drive several optimizers."""
+    """Returns a scheduler for each optimizer: from one scheduler, a list of them, or a function that makes one for an optimizer.
+
+    A single object that has `step` and is no scheduler of torch may drive several optimizers; it is then the only entry. Raises
+    ValueError where the numbers do not fit, TypeError.
+    """
     if isinstance(given, (list, tuple)):
         if len(given) != len(optimizers):
             raise ValueError(f"lr_scheduler is a list of {len(given)}, and there are {len(optimizers)} optimizers: give one for each, "
@@ -394,7 +430,10 @@ def made_schedulers(given: Any, optimizers: list[torch.optim.Optimizer]) -> list
 
 
 def made_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
-    """Returns a scheduler over the groups: the given one, or the one that the given function makes."""
+    """Returns the scheduler of one optimizer: the one that was given, or what the given function makes.
+
+    Raises ValueError for a scheduler over another optimizer, TypeError for what is neither a scheduler nor a function.
+    """
     if scheduler is None or isinstance(scheduler, LRScheduler) or hasattr(scheduler, "step"):
         if isinstance(scheduler, LRScheduler) and scheduler.optimizer is not optimizer:
             raise ValueError("lr_scheduler has another optimizer than initialize() was given: give both, or give lr_scheduler "
@@ -406,11 +445,11 @@ def made_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
 
 
 def take_over(optimizer: torch.optim.Optimizer) -> None:
-    """Makes a torch optimizer keep setting the rates of its groups, but make no steps any more."""
+    """Takes a torch optimizer over: its groups still give the rates, and its step() raises StateError from now on."""
     def refused(*_: Any, **__: Any) -> None:
         raise StateError(STEP)
 
-    refused._wrapped_by_lr_sched = True  # type: ignore[attr-defined] # else schedulers warn that it was replaced
+    refused._wrapped_by_lr_sched = True  # type: ignore[attr-defined] # otherwise schedulers warn of a replaced step()
     optimizer.step = refused  # type: ignore[method-assign]
     optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
     optimizer._step_supports_amp_scaling = NoScaler()  # type: ignore[attr-defined]
@@ -419,18 +458,20 @@ def take_over(optimizer: torch.optim.Optimizer) -> None:
 class Watch:
     """Refuses the step of a torch optimizer over the engine's parameters that initialize() was not given.
 
-    Such an optimizer is never handed to the engine. Its step would make its state, as large as the model, before it meets the first
-    gradient (tensors.Taken). torch reports the steps to a hook that all optimizers share. The hook is removed at the engine's second
-    update, because a loop has reached its optimizer by then.
+    Such a step would make its state, as large as the model, before it met the first gradient and failed (tensors.Taken).
+
+    The engine does not know such an optimizer. It learns of the optimizer's steps by a hook of torch's that all optimizers of the
+    process share. To cost little, the hook stays only until the engine's second update: a loop has called its optimizer by then.
     """
 
-    UPDATES = 2
+    UPDATES = 2  # updates of the engine after which the hook goes
 
     def __init__(self, engine: "Engine") -> None:
         self._engine, self._updates = weakref.ref(engine), 0
         self.end = weakref.finalize(engine, register_optimizer_step_pre_hook(self._before_step).remove)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        """The hook, which torch calls before the step of any optimizer."""
         engine = self._engine()
         if engine is None or any(optimizer is one for one in engine.rates.optimizers):
             return
@@ -440,6 +481,7 @@ class Watch:
                              f"initialize(..., optimizer=)")
 
     def after_update(self) -> None:
+        """Counts an update of the engine, and removes the hook after the last one that it watches."""
         self._updates += 1
         if self._updates == self.UPDATES:
             self.end()
@@ -448,7 +490,7 @@ class Watch:
 # ------------------------------------------------------------- declaration --
 
 def check_optimizers(optimizer: Any, config: Config) -> None:
-    """Refuses objects that are no optimizers of torch, and arguments that give the groups twice."""
+    """Raises TypeError for what is no optimizer of torch's, ValueError where the configuration divides the parameters too."""
     given = as_list(optimizer)
     if not given or not all(isinstance(one, torch.optim.Optimizer) for one in given):
         raise TypeError(f"optimizer is one of torch's (torch.optim.AdamW(...)) or a list of them, not {optimizer!r}")
@@ -459,7 +501,10 @@ def check_optimizers(optimizer: Any, config: Config) -> None:
 
 
 def read(config: Config, division: Division, optimizer: Any, model_parameters: Any, scheduler: Any) -> Rates:
-    """Reads the optimizers, groups and schedulers that initialize() was given, and sets them in `config`."""
+    """Reads the optimizers, groups and schedulers that initialize() was given, and sets `config` accordingly. Local.
+
+    Raises TypeError, ValueError, InvalidError, NotSupportedError and StateError, as the functions above say.
+    """
     if optimizer is not None:
         check_optimizers(optimizer, config)
         groups = read_optimizers(as_list(optimizer), config)
@@ -473,8 +518,10 @@ def read(config: Config, division: Division, optimizer: Any, model_parameters: A
 
 
 def declare(groups: Groups, add_group: Callable[..., int]) -> dict[int, int]:
-    """Declares the engine's groups. Returns the number of the group of each tensor, by id. The default group has the
-    configuration's values."""
+    """Declares the groups to the engine by `add_group`. Returns the engine's number of the group of each tensor, by its id.
+
+    The default group is group 0, which exists already and has the configuration's values.
+    """
     numbers = []
     for index, group in enumerate(groups.all):
         own: dict[str, Any] = {name: float(group.own[key]) for key, name in KEYS.items() if key in group.own}

@@ -1,8 +1,8 @@
-"""Loading checkpoints: load_checkpoint(), before the first batch and after it.
+"""Loads checkpoints: load_checkpoint(), before the first batch and after it.
 
-The plan needs the order of the units, which the first batch gives. A load before that batch would fix the order of registration
-for the whole run. So the engine remembers such a load and answers at once from the files. Until the load is done, the model does
-not have the values that its owner expects. A call that would show or use them is refused (Guard), or does the load first.
+The plan needs the order of the units, which the trace of the first batch gives. A load before that batch would fix the order of
+registration for the whole run. So the engine puts such a load off, and answers at once from the files. Until the load is done, the
+model has other values than the script expects. Calls that would show or use them are refused (Guard), or do the load first.
 """
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from sherd.torch.hooks import Single
 if TYPE_CHECKING:
     from sherd.torch.engine import Engine
 
-COUNTERS = ("step", "micro_step")
+COUNTERS = ("step", "micro_step")  # their names in the manifest and in sherd_engine_info
 
 
 @dataclass
 class Load:
-    """A load of FOLDER/TAG. `text` is the blob of save_checkpoint(), and `counters` are the manifest's. Both are read without the
-    engine."""
+    """A load of FOLDER/TAG.
+
+    `text` is the blob of save_checkpoint() (None: there is none), and `counters` are the manifest's; both were read from the files,
+    without the engine. `counters` is empty where only weights are loaded. `options` are those of sherd.Engine.load.
+    """
 
     folder: str
     tag: str
@@ -38,9 +41,12 @@ class Load:
     counters: dict[str, Any]
 
     def run(self, engine: "Engine") -> None:
-        """Loads weights, state and buffers. Collective."""
+        """Loads weights, state and buffers into the sealed engine. Collective, blocking.
+
+        Raises what sherd.Engine.load raises, and InputOutputError where the blob is not the one that was read before.
+        """
         engine.core.load(self.folder, self.tag, weights_only=self.weights_only, **self.options)
-        if not self.weights_only and weights.kept_text(engine.core) != self.text:  # which the engine has compared with its checksum
+        if not self.weights_only and weights.kept_text(engine.core) != self.text:  # the engine has checked its blob
             raise InputOutputError(f"{os.path.join(self.folder, self.tag)} is not what engine.load_checkpoint() read: it is damaged, or was "
                                    f"saved again meanwhile")
         engine.buffers.take(weights.kept_of(self.text)["buffers"])
@@ -48,9 +54,12 @@ class Load:
 
 def load_checkpoint(engine: "Engine", folder: weights.Path, tag: str | None, weights_only: bool,
                     options: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Goes on from a checkpoint that any layout has saved. Returns the folder and the client state, or (None, {}) where there is no
-    checkpoint, as DeepSpeed does. Collective."""
-    inspect.signature(Core.load).bind(engine.core, folder, tag, weights_only=weights_only, **options)  # other options: TypeError
+    """Loads a checkpoint, which any layout may have saved, or puts the load off until the first batch. Collective, blocking.
+
+    Returns the folder and the client state, or (None, {}) where there is no checkpoint, as DeepSpeed does. The schedulers are
+    loaded at once. Raises TypeError (an unknown option), what rank 0 meets when it looks at the files, and what Load.run raises.
+    """
+    inspect.signature(Core.load).bind(engine.core, folder, tag, weights_only=weights_only, **options)  # refuses other options
     if engine.is_sealed:
         engine.core.wait_saved()  # an asynchronous save may become the latest checkpoint
     found = looked(engine, os.fspath(folder), tag)
@@ -60,7 +69,7 @@ def load_checkpoint(engine: "Engine", folder: weights.Path, tag: str | None, wei
     load = Load(os.path.abspath(folder), found["tag"], weights_only, options, found["text"],
                 {} if weights_only else {key: found[key] for key in COUNTERS})
     if engine.is_sealed:
-        engine.waiting = None  # a load that failed: this one takes its place
+        engine.waiting = None  # it has a load that failed; this load takes its place
         load.run(engine)
     else:
         engine.waiting = engine.waiting or Waiting(engine)
@@ -71,7 +80,7 @@ def load_checkpoint(engine: "Engine", folder: weights.Path, tag: str | None, wei
 
 
 def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | None:
-    """Returns on all ranks what rank 0 finds, or raises its failure there. Collective."""
+    """Returns what look() returns on rank 0, on all ranks, or raises on all ranks what it raises there. Collective, blocking."""
     answer: dict[str, Any] = {}
     if engine.world.rank == 0:
         try:
@@ -85,7 +94,8 @@ def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | N
 
 
 def look(folder: str, tag: str | None) -> dict[str, Any] | None:
-    """Returns the tag, the blob and the counters of a checkpoint, or None if the folder has none."""
+    """Returns tag, blob and counters of a checkpoint, read from its files; None where no tag is given and the folder has no
+    latest checkpoint. Local."""
     if tag is None and not os.path.exists(os.path.join(folder, "latest")):
         return None
     with Checkpoint(folder, tag) as saved:
@@ -95,7 +105,10 @@ def look(folder: str, tag: str | None) -> dict[str, Any] | None:
 
 
 class Waiting:
-    """The loads of an engine that wait for its first batch, and the guards of the model until then."""
+    """The loads of an engine that wait for its first batch, and the guards of the model until then.
+
+    Making it sets the guards on the engine's model, `open` removes them.
+    """
 
     def __init__(self, engine: "Engine") -> None:
         self.loads: list[Load] = []
@@ -106,25 +119,28 @@ class Waiting:
             module.register_load_state_dict_pre_hook(guard))]
 
     def counters(self) -> dict[str, Any]:
-        """Returns the counters that the engine will have; {} if no load brings any."""
+        """Returns the counters that the engine will have after the loads; {} where no load changes them. Local."""
         return {key: value for load in self.loads for key, value in load.counters.items()}
 
     def open(self, engine: "Engine") -> None:
-        """Removes the guards: the engine is about to be sealed or destroyed."""
+        """Removes the guards, before the engine is sealed or destroyed. Local."""
         gathered.unmark(engine)
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     def run(self, engine: "Engine") -> None:
-        """Does the loads in order. A load that fails stays, so that no later call trains from other values. Collective."""
+        """Runs the loads in their order. Collective, blocking. Raises what a load raises.
+
+        A load that fails stays in the list, so that no later call trains from other values.
+        """
         while self.loads:
             self.loads[0].run(engine)
             del self.loads[0]
 
 
 class Guard(Single):
-    """Runs before the forward, state_dict() and load_state_dict() of a module that a load is about to change."""
+    """A hook before the forward, state_dict() and load_state_dict() of a module that a load will change. Raises StateError."""
 
     def __init__(self, engine: "Engine") -> None:
         super().__init__(None, weakref.ref(engine))

@@ -1,4 +1,4 @@
-"""What the package adds to messages: the line of the script to a warning, and the name of the call to an error."""
+"""Adds to messages what only this package knows: the script's line to a warning, the name of the call to an error."""
 from __future__ import annotations
 
 import functools
@@ -12,7 +12,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def warn(text: str) -> None:
-    """Warns at the line of the script, however many frames of sherd and torch are between."""
+    """Gives a UserWarning that names the line of the user's script: frames of sherd, torch and contextlib are passed over."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in ("sherd", "torch", "contextlib"):
         level, frame = level + 1, frame.f_back
@@ -20,10 +20,10 @@ def warn(text: str) -> None:
 
 
 def collective(name: str) -> Callable[[Function], Function]:
-    """Decorates a collective call of an object that has `world`.
+    """Returns a decorator for a collective method, called `name` in messages, of an object that has `world`.
 
-    The library does not know the calls of this package. So where there are several ranks, an error that comes out of the
-    call says which call this rank was in.
+    The library does not know the calls of this package. So where there are several ranks, the decorator adds to the text of a
+    SherdError in which call this rank was.
     """
     def decorated(function: Function) -> Function:
         @functools.wraps(function)
@@ -32,7 +32,7 @@ def collective(name: str) -> Callable[[Function], Function]:
                 return function(self, *args, **kwargs)
             except SherdError as error:
                 if self.world.size > 1 and not hasattr(error, "sherd_call"):
-                    error.sherd_call = name  # type: ignore[attr-defined] # an inner call has named itself
+                    error.sherd_call = name  # type: ignore[attr-defined] # the innermost call is named
                     error.args = (f"{error}; rank {self.world.rank} was in {name}",)
                 raise
 

@@ -1,7 +1,8 @@
-"""The engine's memory as the parameters and gradients of a model.
+"""Shows the engine's memory as the parameters and gradients of a model.
 
-A unit has the same address as long as the engine exists, so every tensor is made once. At stage 3 a parameter whose unit is not
-acquired shows NaN in its shape. Code that reads it notices that, and torch refuses to write to it.
+A unit has one address from seal to destroy, so every tensor over it is made once. At stage 3 a parameter is either awake (its unit
+is acquired, and it shows the engine's memory) or asleep (it shows NaN in its shape, without memory). A use of a parameter that is
+asleep gives NaN, and torch refuses a write to it.
 """
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def tensor_over(memory: Memory) -> torch.Tensor:
-    """Returns a tensor over the engine's memory, which must outlive it."""
+    """Returns a tensor over the engine's memory, without a copy. Nobody may use it after the engine's memory has ended."""
     if memory.elems == 0:
         return torch.empty(memory.shape, dtype=DTYPES[memory.dtype], device=device_of(memory.device))
     if memory.device[0] == CPU:
@@ -30,12 +31,12 @@ def tensor_over(memory: Memory) -> torch.Tensor:
 
 
 def device_of(device: tuple[int, int]) -> torch.device:
-    """The torch.device of a DLPack pair."""
+    """Returns torch's device for DLPack's kind and number."""
     return torch.device("cpu") if device[0] == CPU else torch.device("cuda", device[1])
 
 
 def asleep_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor of NaN in the shape of a parameter, which takes no memory."""
+    """Returns a tensor that shows NaN in the shape of a parameter. It has memory for one element."""
     return torch.full((), math.nan, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
 
 
@@ -70,7 +71,11 @@ class Taken(torch.Tensor):
 
 
 class Bound:
-    """One parameter of the model whose memory is the engine's."""
+    """One parameter of the model, bound to the engine's memory.
+
+    `awake` and `grad` lie over the engine's memory, `asleep` is what the parameter shows at other times. `sleeps` is true at
+    stage 3; otherwise `asleep` is `awake`. `grad` is None for a frozen parameter.
+    """
 
     __slots__ = ("param", "tensor", "awake", "asleep", "grad", "taken", "address", "rest_address", "version",
                  "grad_version", "window")
@@ -82,13 +87,14 @@ class Bound:
         self.grad = None if param.is_frozen else tensor_over(engine.grad_address(param.number))
         self.taken = None if self.grad is None else Taken.of(self.grad, param.name)
         self.address, self.rest_address = self.awake.data_ptr(), self.asleep.data_ptr()
+        # torch's counts of writes in place, to the parameter and its gradient. A change shows a write outside of the engine.
         self.version = self.grad_version = 0
-        self.window = -1  # the micro-batch whose gradient is in `grad`
+        self.window = -1  # the number of the micro-batch (Driver.window) whose gradient is in `grad`
 
     def bind(self) -> None:
-        """Makes the engine's memory that of the model's parameter, and frees the storage that it had."""
+        """Makes the model's parameter show the engine's memory, and frees the storage that the parameter had."""
         self.tensor.grad = None
-        if self.tensor.is_meta:  # whose kind of memory is fixed; the object stays the one that modules and people have
+        if self.tensor.is_meta:  # its .data cannot go to another device; a swap keeps the object, to which others may refer
             torch.utils.swap_tensors(self.tensor, nn.Parameter(self.asleep, self.tensor.requires_grad))
         self.tensor.data = self.asleep
         self.version = self.tensor._version
@@ -101,7 +107,10 @@ class Bound:
                              f"place of its gradients")
 
     def check(self) -> None:
-        """Checks that only the engine has changed the parameter. StateError names it."""
+        """Raises StateError, with the name, where the parameter was given other memory, was written in place, or was unfrozen.
+
+        Call it while the unit is not acquired.
+        """
         tensor = self.tensor
         if tensor.data_ptr() != self.rest_address:
             raise StateError(f"parameter {self.param.name} was given other memory (its .data was set, or the model was "
@@ -115,14 +124,17 @@ class Bound:
 
 
 def for_modules(text: str) -> str:
-    """Adds to a message of the engine that names calls of C what to do in Python."""
+    """Returns a message of the engine with what to do in Python in place of the calls of C that it names."""
     what, found, _ = text.partition("; list every use with sherd_pass_add")
     return what + ("; a step that goes through the model more than once (several forwards or losses) needs "
                    "sherd.torch.initialize(..., backward_uses=\"any\")" if found else "")
 
 
 class Driver:
-    """Acquires and releases units of an engine, and shows them to the model."""
+    """Acquires and releases units of an engine, and makes the model's parameters show what is acquired (hooks.Acquirer).
+
+    Making it binds all parameters of the division. With `retains_grads` gradients stay in .grad until the step.
+    """
 
     def __init__(self, engine: Engine, division: Division, retains_grads: bool = False) -> None:
         info = engine.info
@@ -131,14 +143,17 @@ class Driver:
         self.retains_grads = retains_grads
         self.bound = [[Bound(engine, param, self.sleeps) for param in unit.params] for unit in division.units]
         self.by_number = {bound.param.number: bound for unit in self.bound for bound in unit}
-        self._held = [0] * len(division.units)
-        self.window = 0  # the number of the micro-batch, of those that this driver has seen
+        self._held = [0] * len(division.units)  # how often each unit is acquired and not released
+        self.window = 0  # the number of the present micro-batch; it also goes up when a window is dropped
         for unit in self.bound:
             for bound in unit:
                 bound.bind()
 
     def acquire(self, unit: int, which: int) -> None:
-        """Makes a unit's parameters readable, and for BACKWARD gives them their gradients. Collective."""
+        """Acquires a unit: its parameters show their values and, for BACKWARD, have their gradients. Collective.
+
+        Raises StateError where a parameter was changed outside of the engine, and what sherd.Engine.acquire raises.
+        """
         bound = self.bound[unit]
         if not self._held[unit]:
             for one in bound:
@@ -156,7 +171,7 @@ class Driver:
                 one.tensor.grad = one.grad if one.window == self.window else None
 
     def release(self, unit: int, which: int) -> None:
-        """Releases a unit: its parameters show NaN again, and their gradients are out of reach. Collective."""
+        """Releases a unit: its parameters sleep again at stage 3, and have no .grad unless gradients are retained. Collective."""
         bound = self.bound[unit]
         self._held[unit] -= 1
         if which == BACKWARD and not self.retains_grads:
@@ -168,9 +183,11 @@ class Driver:
         self.engine.release(unit, which)
 
     def accumulated(self, number: int) -> None:
-        """Moves a gradient that autograd has computed to the engine's memory, even if somebody cleared .grad meanwhile.
+        """Puts the gradient that autograd has accumulated for a parameter into the engine's memory, and shows it there as .grad.
 
-        Autograd makes the first gradient of a micro-batch itself. It is copied; the engine's memory is zero then and is not read.
+        Autograd made this tensor itself where .grad was None: for the first gradient of a micro-batch, or because somebody
+        cleared .grad meanwhile. The first one is copied: the engine's memory is zero then, and need not be read. Later ones, and
+        sparse ones, are added.
         """
         one = self.by_number[number]
         made = one.tensor.grad
@@ -183,11 +200,11 @@ class Driver:
         one.window, one.grad_version = self.window, one.grad._version
 
     def is_awake(self, unit: int) -> bool:
-        """Whether a parameter is readable now."""
+        """Whether the unit's parameters show their values now."""
         return not self.sleeps or self._held[unit] > 0
 
     def forget(self) -> None:
-        """Is called after a window was dropped, which has released everything."""
+        """Puts everything back to "not acquired" after a window was dropped, which releases all units. Local."""
         self.window += 1
         for unit, bound in enumerate(self.bound):
             self._held[unit] = 0
@@ -197,7 +214,7 @@ class Driver:
                     one.tensor.data = one.asleep
 
     def end_micro_batch(self) -> None:
-        """Is called before the step. Retained gradients end, and the next ones begin at zero."""
+        """Ends the micro-batch, before the step: retained gradients end, and the next gradients begin at zero. Local."""
         if self.retains_grads:
             for unit in self.bound:
                 for one in unit:
@@ -208,12 +225,15 @@ class Driver:
 
 
 def compute_dtype(engine: Engine) -> torch.dtype:
-    """The torch.dtype in which the engine computes."""
+    """Returns the type in which the engine computes."""
     return tuple(DTYPES.values())[engine.info.compute_dtype]
 
 
 def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-    """Converts floating-point buffers to the type of the parameters, as model.to(dtype) does."""
+    """Moves all buffers of the model to the device, and casts those of floating-point types as model.to(dtype) does.
+
+    In fp32 no buffer is cast.
+    """
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None:
@@ -221,11 +241,11 @@ def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> 
 
 
 def cast_to(buffer: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
-    """Returns the type of a buffer in a model that computes in `dtype`."""
+    """Returns the type that a buffer has in a model that computes in `dtype`."""
     return dtype if buffer.is_floating_point() and dtype != torch.float32 else buffer.dtype
 
 
 def flat_range(tensor: torch.Tensor, first: int, out: Any) -> None:
-    """Copies elements of a tensor from `first` on, as fp32, to a memoryview of floats."""
+    """Writes elements of a tensor (not on meta), row-major from `first` on, as fp32 to `out`, a memoryview of floats."""
     target = torch.frombuffer(out, dtype=torch.float32)
     target.copy_(tensor.detach().reshape(-1)[first: first + len(out)])

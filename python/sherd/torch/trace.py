@@ -1,4 +1,8 @@
-"""The order of units: from one forward and backward on tensors without memory, else the order of registration."""
+"""Finds the order in which a model uses its units.
+
+The order comes from a trace: one forward and backward on tensors without memory (torch's FakeTensorMode), under the same hooks
+as in training. Where that is not possible, it is the order in which the modules are registered.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -17,29 +21,32 @@ from sherd.torch.hooks import Hooks, mapped, tensors_in
 from sherd.torch.tensors import cast_to
 from sherd.torch.units import Division, Scope
 
-Use = tuple[int, int]  # a unit, and over how many further acquires it is held
-MOST_ROUNDS = 8  # of finding modules that use what another one owns
+Use = tuple[int, int]  # a unit, and for how many further acquires of the pass it is held
+MOST_ROUNDS = 8  # most traces of one model: each may find further modules that use another module's parameters
 
 
 @dataclass
 class Order:
-    """The passes of a model. `reason` says why they are not those of a forward and backward; "" if they are."""
+    """The passes of a model: which units it acquires, in which order, and for how long it holds each."""
 
     forward: list[Use] = field(default_factory=list)
     backward: list[Use] = field(default_factory=list)
-    strays: list[tuple[str, int]] = field(default_factory=list)  # modules by name that use a unit of another one
-    in_place: list[str] = field(default_factory=list)  # modules by name that change what they are given
-    reason: str = ""
+    strays: list[tuple[str, int]] = field(default_factory=list)  # names of modules that use a unit of another module, and the unit
+    in_place: list[str] = field(default_factory=list)  # names of scopes that change their inputs in place
+    reason: str = ""  # why there was no trace; "" where the passes come from one
 
     @property
     def is_traced(self) -> bool:
+        """Whether the passes come from a trace."""
         return not self.reason
 
     def to_json(self) -> str:
+        """Returns the order as text, for the other ranks."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Order":
+        """Makes the order from the text of to_json."""
         values = json.loads(text)
         for name in ("forward", "backward", "strays"):
             values[name] = [tuple(pair) for pair in values[name]]
@@ -48,28 +55,34 @@ class Order:
 
 def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dtype,
              device: torch.device = torch.device("cpu")) -> Order:
-    """Returns the order in which `model(*args, **kwargs)` and a backward from its output use the units.
+    """Returns the order in which `model(*args, **kwargs)` and a backward from its output use the units. Local.
 
-    `example` is (args, kwargs) or None. The model does not change, and no memory of its size is needed. Modules that use
-    parameters of other modules are added to the scopes of the division.
+    `example` is (args, kwargs) or None; of its tensors only shapes, types and strides are used. `dtype` is the engine's compute
+    type. Nothing of the model changes, and no memory of its size is taken. In `division`, modules that use other modules'
+    parameters become scopes, and scopes that change their inputs in place are marked. Raises nothing that the model's own code
+    raises: the order is then that of registration, with the reason.
     """
     if example is None:
         return registered(division, "no batch was there yet: give initialize(..., example=batch)")
     try:
         return traced(model, division, example, dtype, device)
-    except Exception as error:  # whatever a model's own code meets on tensors without values
+    except Exception as error:  # a model's own code may fail in any way on tensors without values
         return registered(division, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
 
 
 # ------------------------------------------------------------ registration --
 
 def registered(division: Division, reason: str) -> Order:
-    """Returns the order of the module tree, in which outer scopes are held while inner ones run; backward is its reverse."""
+    """Returns the order of the module tree, in which outer scopes hold their units while inner scopes are visited.
+
+    Backward is its reverse.
+    """
     return Order(uses_of(tree_events(division, reverse=False)), uses_of(tree_events(division, reverse=True)),
                  reason=reason)
 
 
 def tree_events(division: Division, reverse: bool) -> list[tuple[bool, int]]:
+    """Returns the acquires (True) and releases (False) of units in a walk over the tree of scopes, forward or in reverse."""
     events: list[tuple[bool, int]] = []
 
     def visit(scopes: list[Scope]) -> None:
@@ -85,11 +98,15 @@ def tree_events(division: Division, reverse: bool) -> list[tuple[bool, int]]:
 
 
 def inside(name: str, outer: str) -> bool:
+    """Whether the module `name` is below the module `outer`; the whole model's name is ""."""
     return outer == "" or name.startswith(outer + ".")
 
 
 def uses_of(events: list[tuple[bool, int]]) -> list[Use]:
-    """Turns acquires (True) and releases into uses: each has the number of further acquires before its release."""
+    """Turns acquires (True) and releases (False) into uses: each unit with the number of further acquires before its release.
+
+    Nested acquires of one unit are one use. A unit that is never released is held to the end.
+    """
     uses: list[list[int]] = []
     open_uses: dict[int, list[int]] = {}
     for is_acquire, unit in events:
@@ -105,14 +122,14 @@ def uses_of(events: list[tuple[bool, int]]) -> list[Use]:
                 use[1] = len(uses) - use[1] - 1
                 del open_uses[unit]
     for use in open_uses.values():
-        use[1] = len(uses)  # to the end
+        use[1] = len(uses)  # held to the end
     return [(unit, held) for unit, held, _ in uses]
 
 
 # ------------------------------------------------------------------- trace --
 
 class Recorder:
-    """What the hooks drive while the order is found."""
+    """Stands in the place of the engine during the trace (hooks.Acquirer): records acquires and releases."""
 
     def __init__(self) -> None:
         self.events: dict[int, list[tuple[bool, int]]] = {FORWARD: [], BACKWARD: []}
@@ -131,7 +148,10 @@ class Recorder:
 
 
 class Strays(TorchFunctionMode):
-    """Notices parameters that are used while their unit is not acquired, and the module that uses them."""
+    """A mode of torch that finds parameters that an operation uses while their unit is not acquired.
+
+    `found` has the unit of each such parameter, with the innermost module whose forward used it.
+    """
 
     def __init__(self, recorder: Recorder, unit_of: dict[int, int], stack: list[nn.Module]) -> None:
         super().__init__()
@@ -149,6 +169,10 @@ class Strays(TorchFunctionMode):
 
 
 def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device) -> Order:
+    """Returns the order that a trace finds. It is repeated until no parameter is used outside of the scopes that need its unit.
+
+    Raises what the model's own code raises, and RuntimeError where MOST_ROUNDS traces were not enough.
+    """
     names = {module: name for name, module in model.named_modules()}
     strays: list[tuple[str, int]] = []
     for _ in range(MOST_ROUNDS):
@@ -167,20 +191,24 @@ def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtyp
 
 
 class InPlace(Exception):
-    """A scope changes its input in place, which torch refuses after a gate."""
+    """A scope changes an input in place. torch refuses that for the output of a gate (hooks.Gate)."""
 
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope.name)
         self.scope = scope
 
     def mark(self, division: Division) -> None:
-        """Marks scopes of the same kind too."""
+        """Marks the scope, and all scopes whose modules are of the same class, because they do the same."""
         for scope in division.scopes:
             scope.is_in_place = scope.is_in_place or type(scope.module) is type(self.scope.module)
 
 
 def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.dtype,
               device: torch.device) -> tuple[Recorder, list[tuple[nn.Module, int]]]:
+    """Runs one forward and backward on tensors without memory. Returns what was recorded, and what Strays found.
+
+    Where it found something, there was no backward. Raises InPlace, and what the model's own code raises.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     recorder, stack = Recorder(), []
@@ -192,12 +220,12 @@ def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.d
                    nn.modules.module.register_module_forward_hook(lambda m, _a, _o: stack.pop() and None, always_call=True)]
         try:
             if not model.training:
-                model.train()  # what is computed again in backward, is so in training alone
+                model.train()  # modules may compute again in backward (checkpointing) only in training
             args, kwargs = mapped(example, lambda tensor: like(tensor, device))
-            with torch.enable_grad():  # the first call may be an evaluation
+            with torch.enable_grad():  # the first call of the engine may be an evaluation
                 with Strays(recorder, unit_of, stack) as strays:
                     output = model(*args, **kwargs)
-                if not strays.found:  # whose gradients would come to units that nobody has acquired; the next round has them
+                if not strays.found:  # their gradients would come to units that are not acquired; the next round acquires these
                     backward_from(output)
         except RuntimeError as error:
             if hooks.failed is not None and not hooks.failed.is_in_place and "modified inplace" in str(error):
@@ -211,13 +239,13 @@ def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.d
 
 
 def like(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Returns a tensor of the same shape, made in the current mode, because an input may come from another mode."""
+    """Returns a new tensor of the same shape and strides. It is made in the present mode, while the input may come from another."""
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device=device)
     return made.requires_grad_(tensor.requires_grad)
 
 
 def backward_from(output: Any) -> None:
-    """Runs a backward from the loss if the output has one, else from all tensors of the output."""
+    """Runs a backward from `output.loss` where there is one, else from the sum of all outputs that require a gradient."""
     loss = getattr(output, "loss", None)
     tensors = [loss] if isinstance(loss, torch.Tensor) else list(tensors_in(output))
     losses = [t.sum() for t in tensors if t.requires_grad and t.is_floating_point()]
@@ -227,7 +255,10 @@ def backward_from(output: Any) -> None:
 
 def shadowed(model: nn.Module, division: Division, dtype: torch.dtype,
              device: torch.device) -> tuple[Division, dict[int, int]]:
-    """Replaces the model's parameters and buffers by tensors without memory; gives the division over these."""
+    """Replaces the model's parameters and buffers, in place, by ones without memory; restored() takes that back.
+
+    Returns the division over the new parameters, and the unit of each new parameter by its id.
+    """
     made = {id(p.tensor): nn.Parameter(like(p.tensor, device, torch.float32 if p.is_fp32 else dtype).detach(),
                                        requires_grad=p.tensor.requires_grad) for p in division.params}
     for module in model.modules():
@@ -243,7 +274,7 @@ def shadowed(model: nn.Module, division: Division, dtype: torch.dtype,
 
 @contextlib.contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """Restores what a forward stores in its modules."""
+    """A context at whose end all modules have the attributes, parameters and buffers that they had at its beginning."""
     kept = [(module, dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in model.modules()]
     try:
         yield
@@ -257,13 +288,13 @@ def restored(model: nn.Module) -> Iterator[None]:
 
 
 def as_written() -> contextlib.AbstractContextManager[Any]:
-    """Runs modules that torch.compile has wrapped as they are written."""
+    """Returns a context in which modules that torch.compile was applied to run uncompiled."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def random_kept() -> Iterator[None]:
-    """Restores the program's random number generators."""
+    """A context that leaves the program's random numbers, of Python and of torch on the CPU, as they were."""
     state, cpu = random.getstate(), torch.get_rng_state()
     try:
         yield

@@ -1,4 +1,4 @@
-"""How a model is divided: into units of parameters, and scopes, the modules whose forward and backward use the units."""
+"""Divides a model into units (parameters that are gathered together) and scopes (the modules whose passes use the units)."""
 from __future__ import annotations
 
 import fnmatch
@@ -9,29 +9,31 @@ from typing import Any, Callable, Sequence, Union
 import torch
 from torch import nn
 
-Policy = Union[None, type, int, Sequence[Any], Callable[[nn.Module, str], bool]]
-TYPES = (torch.float32, torch.bfloat16, torch.float16)
-NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)  # their owner uses what they hold
+Policy = Union[None, type, int, Sequence[Any], Callable[[nn.Module, str], bool]]  # which modules are units; see divide()
+TYPES = (torch.float32, torch.bfloat16, torch.float16)  # what the engine's parameters may be
+# Modules without a forward of their own: the module that owns them uses what they hold.
+NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 @dataclass
 class Param:
-    """A parameter of the model, under its first name. `number` is its number in the engine."""
+    """A parameter of the model."""
 
-    name: str
+    name: str  # the first of its names in the model
     tensor: nn.Parameter
-    unit: int
-    number: int = -1
-    is_fp32: bool = False  # whatever the engine computes in
+    unit: int  # index of its unit in Division.units, which is also the engine's number of the unit
+    number: int = -1  # the engine's number of the parameter; -1 until it is declared
+    is_fp32: bool = False  # it stays fp32 in an engine that computes in bf16 or fp16
 
     @property
     def is_frozen(self) -> bool:
+        """Whether the parameter has no gradient and is not trained."""
         return not self.tensor.requires_grad
 
 
 @dataclass
 class Unit:
-    """Parameters that are gathered together."""
+    """Parameters that are gathered and released together. `name` is that of the module that owns them."""
 
     name: str
     params: list[Param] = field(default_factory=list)
@@ -39,27 +41,28 @@ class Unit:
 
 @dataclass
 class Scope:
-    """A module that needs these units during its forward and in its backward."""
+    """A module that needs its units from the beginning of its forward to the end, and in its backward."""
 
     name: str
     module: nn.Module
-    units: list[int] = field(default_factory=list)
-    is_in_place: bool = False  # its forward changes what it is given, which no gate may stand before
+    units: list[int] = field(default_factory=list)  # indices in Division.units
+    is_in_place: bool = False  # its forward changes its inputs in place, so they cannot have a gate (hooks.Gate)
 
 
 @dataclass
 class Division:
-    """Units, and scopes in the order of the module tree (an outer one comes before inner ones)."""
+    """The units of a model, and its scopes in the order of the module tree (outer before inner)."""
 
     units: list[Unit]
     scopes: list[Scope]
 
     @property
     def params(self) -> list[Param]:
+        """The parameters of all units, in the order in which they are declared to the engine."""
         return [param for unit in self.units for param in unit.params]
 
     def add_use(self, name: str, module: nn.Module, unit: int) -> None:
-        """Notes that `module` uses parameters of `unit` too."""
+        """Notes that `module` also uses parameters of `unit`. The module becomes a scope if it is none yet."""
         scope = next((scope for scope in self.scopes if scope.module is module), None)
         if scope is None:
             scope = Scope(name, module)
@@ -69,10 +72,19 @@ class Division:
 
 
 def divide(model: nn.Module, policy: Policy = None) -> Division:
-    """Divides a model into units by a policy.
+    """Divides a model into units and scopes. Local; changes nothing in the model.
 
-    The policy is None (the repeated blocks of lists), module classes, a least number of elements, a list of modules or of
-    patterns of names, or a function of a module and its name. Other parameters are divided by the modules that own them.
+    `policy` chooses the modules whose parameters become one unit each:
+
+    * None: the repeated blocks of lists (nn.ModuleList, nn.Sequential);
+    * a class of modules;
+    * a number: the smallest modules with at least so many elements;
+    * a list of modules, classes, names of classes, or patterns of module names (fnmatch);
+    * a function of a module and its name that returns whether it is chosen.
+
+    Each outermost module that owns parameters which the policy leaves over becomes a unit too. Raises ValueError (the policy
+    chooses nothing, the model has no parameters, a parameter has a type that the engine does not have, or two parameters share
+    one storage).
     """
     check_params(model)
     roots = rest(model, chosen(model, policy))
@@ -83,6 +95,7 @@ def divide(model: nn.Module, policy: Policy = None) -> Division:
 # ------------------------------------------------------------------ choice --
 
 def chosen(model: nn.Module, policy: Policy) -> set[nn.Module]:
+    """Returns the modules that a policy chooses. Raises ValueError where it names modules and the model has none of them."""
     if policy is None:
         return repeated_blocks(model)
     if isinstance(policy, int):
@@ -100,12 +113,13 @@ def chosen(model: nn.Module, policy: Policy) -> set[nn.Module]:
 
 
 def some(names: list[str]) -> str:
-    """The first names, and how many more there are."""
+    """Returns a text with the first three names and how many more there are, for messages."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") if names else "nothing"
 
 
 def fits(entry: Any, module: nn.Module, name: str) -> bool:
-    """Whether an entry of a list means this module: it is the module itself, its class, the name of either, or a pattern."""
+    """Whether an entry of a policy's list means this module: the module itself, its class or the name of the class, or a
+    pattern that its name matches."""
     if isinstance(entry, type):
         return isinstance(module, entry)
     if isinstance(entry, str):
@@ -114,7 +128,7 @@ def fits(entry: Any, module: nn.Module, name: str) -> bool:
 
 
 def repeated_blocks(module: nn.Module) -> set[nn.Module]:
-    """Returns the members of the outermost lists that contain several modules of one class with parameters."""
+    """Returns the members with parameters of the outermost lists in which several such members are of one class."""
     members = [member for member in module._modules.values() if member is not None and owns_any(member)]
     kinds = Counter(type(member) for member in members)
     if isinstance(module, (nn.ModuleList, nn.Sequential)) and kinds and max(kinds.values()) > 1:
@@ -123,7 +137,8 @@ def repeated_blocks(module: nn.Module) -> set[nn.Module]:
 
 
 def by_size(model: nn.Module, least_elems: int) -> set[nn.Module]:
-    """Returns the smallest modules that have so many elements. Elements in smaller such modules inside do not count."""
+    """Returns the smallest modules with at least so many elements. Elements of a module that is returned do not count for the
+    modules around it."""
     found: set[nn.Module] = set()
 
     def visit(module: nn.Module) -> int:
@@ -138,8 +153,11 @@ def by_size(model: nn.Module, least_elems: int) -> set[nn.Module]:
 
 
 def rest(model: nn.Module, roots: set[nn.Module]) -> set[nn.Module]:
-    """Returns the roots, and the modules that own the other parameters; if such modules are nested and contain no root, the
-    outermost."""
+    """Returns the roots and, for the parameters that are in no root, the modules that own them.
+
+    Such a module stands for all parameters below it. Where there is a root below it, the modules below it are searched too, and
+    it keeps only what is in no other root.
+    """
     result = set(roots)
 
     def visit(module: nn.Module) -> None:
@@ -157,11 +175,12 @@ def rest(model: nn.Module, roots: set[nn.Module]) -> set[nn.Module]:
 
 
 def owns_any(module: nn.Module) -> bool:
+    """Whether the module, or a module below it, has a parameter."""
     return next(module.parameters(), None) is not None
 
 
 def owns_directly(module: nn.Module) -> bool:
-    """The module has parameters of its own, or in a list that only it can use."""
+    """Whether the module has parameters of its own, or in a list of parameters, which only this module can use."""
     if isinstance(module, NEVER_CALLED):
         return False
     lists = [c for c in module.children() if isinstance(c, (nn.ParameterList, nn.ParameterDict))]
@@ -171,7 +190,7 @@ def owns_directly(module: nn.Module) -> bool:
 # ---------------------------------------------------------------- division --
 
 def collect_uses(model: nn.Module, roots: set[nn.Module]) -> dict[nn.Module, tuple[str, list[nn.Parameter]]]:
-    """Returns by root what the modules below it own, in the order of the tree."""
+    """Returns for each root its name and the parameters of the modules below it, up to the next root; in the order of the tree."""
     uses: dict[nn.Module, tuple[str, list[nn.Parameter]]] = {}
 
     def visit(module: nn.Module, name: str, root: nn.Module | None) -> None:
@@ -188,7 +207,10 @@ def collect_uses(model: nn.Module, roots: set[nn.Module]) -> dict[nn.Module, tup
 
 
 def number(model: nn.Module, uses: dict[nn.Module, tuple[str, list[nn.Parameter]]]) -> Division:
-    """Numbers the parameters. A parameter belongs to the unit of the first root that uses it; other roots use that unit too."""
+    """Makes units and scopes. A parameter belongs to the unit of the first root that uses it; other roots use that unit too.
+
+    Raises ValueError where the model has no parameters.
+    """
     names = {id(tensor): name for name, tensor in model.named_parameters()}
     units: list[Unit] = []
     scopes: list[Scope] = []
@@ -208,7 +230,7 @@ def number(model: nn.Module, uses: dict[nn.Module, tuple[str, list[nn.Parameter]
 
 
 def keep_fp32(model: nn.Module, division: Division, policy: Policy) -> None:
-    """Marks the parameters of the modules that a policy chooses as fp32. None chooses no module."""
+    """Marks the parameters below the modules that a policy chooses as fp32. Here the policy None chooses nothing."""
     if policy is not None:
         kept = {id(tensor) for module in chosen(model, policy) for tensor in module.parameters()}
         for param in division.params:
@@ -216,13 +238,14 @@ def keep_fp32(model: nn.Module, division: Division, policy: Policy) -> None:
 
 
 def is_managed(tensor: nn.Parameter) -> bool:
-    """Whether the engine manages a parameter. Frozen parameters of other types (quantised weights) stay torch's own, whole on
-    every rank."""
+    """Whether the engine takes the parameter over. A frozen one that is not floating-point (a quantised weight) stays torch's
+    own, whole on every rank, as buffers do."""
     return tensor.is_floating_point() or tensor.requires_grad
 
 
 def check_params(model: nn.Module) -> None:
-    """Refuses by name what the engine cannot have: other types, and two parameters over one storage, which would become two."""
+    """Raises ValueError, with the name, for parameters that the engine cannot have: those of other types, and two parameters
+    over one storage, which the engine would separate."""
     seen: dict[int, tuple[str, nn.Parameter]] = {}
     for name, tensor in model.named_parameters():
         if is_managed(tensor) and tensor.dtype not in TYPES:

@@ -1,4 +1,4 @@
-"""Whole weights under the names of the model: read one at a time, written, saved and loaded."""
+"""Reads, writes, saves and loads whole weights under the model's names, one tensor at a time."""
 from __future__ import annotations
 
 import base64
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from sherd.torch.engine import Engine
 
 Path = str | os.PathLike[str]
-CLIENT_STATE = "client_state"  # the blob that has it, as JSON
+CLIENT_STATE = "client_state"  # the key of the blob with client_state, schedulers and buffers, as JSON
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+# torch's types, with their names in safetensors.
 FILE_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
                torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
 
@@ -31,12 +32,12 @@ FILE_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16",
 # ------------------------------------------------------------------ values --
 
 def value_of(param: Param) -> str:
-    """The name of a parameter's exact value: "master"; for a frozen one "compute"."""
+    """Returns the name of the exact value of a parameter: its master weights, or of a frozen one what passes read."""
     return "compute" if param.is_frozen else "master"
 
 
 def read(core: Core, param: Param) -> torch.Tensor:
-    """Returns the exact values of a parameter in its shape, as fp32 in memory of their own. Collective."""
+    """Returns a parameter's exact values [its shape], fp32, on the CPU, in memory of their own. Collective, blocking."""
     count = param.tensor.numel()
     array = (ctypes.c_float * max(count, 1))()
     core.read(param.number, value_of(param), 0, count, array)
@@ -44,7 +45,10 @@ def read(core: Core, param: Param) -> torch.Tensor:
 
 
 def write(core: Core, param: Param, values: torch.Tensor) -> None:
-    """Writes these values, the same on every rank. Collective, between steps."""
+    """Writes the values of a parameter [its shape], which are the same on every rank. Collective, blocking, between steps.
+
+    Raises ValueError for another shape, and what sherd.Engine.write raises.
+    """
     if tuple(values.shape) != tuple(param.tensor.shape):
         raise ValueError(f"parameter {param.name} is {list(param.tensor.shape)}, and the values are {list(values.shape)}")
     flat = values.detach().to("cpu", torch.float32).contiguous().reshape(-1)
@@ -53,23 +57,24 @@ def write(core: Core, param: Param, values: torch.Tensor) -> None:
 
 
 def names_of(model: nn.Module, division: Division) -> dict[str, Param]:
-    """Returns every name that a parameter has in the model; a tied one has several."""
+    """Returns the parameter for every name in the model. A tied parameter has several names."""
     by_tensor = {id(param.tensor): param for param in division.params}
     return {name: by_tensor[id(tensor)] for name, tensor in model.named_parameters(remove_duplicate=False)}
 
 
 def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Returns the buffers that a state_dict has."""
+    """Returns the buffers that a state_dict has, by name: all but those that are registered with persistent=False."""
     transient = {f"{prefix}.{name}" if prefix else name for prefix, module in model.named_modules()
                  for name in module._non_persistent_buffers_set}
     return {name: buffer for name, buffer in model.named_buffers(remove_duplicate=False) if name not in transient}
 
 
 class StateDict(AbstractMapping[str, torch.Tensor]):
-    """The weights by name. Each is gathered when it is read, and nothing is kept.
+    """A mapping from names to weights, each of which is read when it is asked for. Nothing is gathered before, and nothing is kept.
 
-    Every rank reads the same names in the same order, as `items()` does. `dict(...)` of it holds all weights. Parameters are
-    exact fp32 on the CPU; buffers are copies in their own type, on their device.
+    Reading is collective and blocking: every rank reads the same names in the same order, as `items()` does. `dict(...)` of it
+    holds all weights. Parameters are fp32 and exact, in their shapes, on the CPU; buffers are copies of the module's own. Both
+    are the caller's. Names and shapes are local. Raises KeyError (no such name), and what sherd.Engine.read raises.
     """
 
     def __init__(self, engine: "Engine") -> None:
@@ -90,12 +95,17 @@ class StateDict(AbstractMapping[str, torch.Tensor]):
         return len(self._params) + len(self._buffers)
 
     def shape(self, name: str) -> torch.Size:
+        """Returns the shape of a weight or buffer without reading it. Local."""
         return (self._buffers[name] if name in self._buffers else self._params[name].tensor).shape
 
 
 def load_state_dict(core: Core, model: nn.Module, division: Division, values: Mapping[str, torch.Tensor],
                     strict: bool = True) -> tuple[list[str], list[str]]:
-    """Writes weights by name, the same on every rank. Returns the missing and the unexpected names. Collective."""
+    """Writes weights and buffers by name; the values are the same on every rank. Collective, blocking, between steps.
+
+    Returns the names that `values` lacks, and those that the model lacks. With `strict`, either raises ValueError before anything
+    is written. A tied parameter needs one of its names.
+    """
     params, buffers = names_of(model, division), buffers_of(model)
     given = {id(params[name]) for name in params if name in values}
     missing = [name for name, param in params.items() if id(param) not in given]
@@ -119,10 +129,11 @@ def load_state_dict(core: Core, model: nn.Module, division: Division, values: Ma
 # ------------------------------------------------------------------- files --
 
 def save_pretrained(engine: "Engine", folder: Path, dtype: torch.dtype, max_file_bytes: int) -> None:
-    """Writes the weights as safetensors with the model's names, and its config.json if it has one. Collective.
+    """Writes the weights as safetensors under the model's own names, and config.json where the model has one.
 
-    The buffers of a state_dict are written in their own type, from rank 0. A tied weight is written once, as transformers does.
-    More than `max_file_bytes` of data become several files with an index.
+    Buffers that a state_dict has are written in their own type, rank 0's. A tied weight is written once, as transformers does it.
+    More data than `max_file_bytes` become several files with an index. Collective, blocking, between steps. Raises ValueError for
+    a `dtype` or a buffer's type that files cannot have, and what sherd.Engine.export_safetensors raises.
     """
     if dtype not in DTYPES:
         raise ValueError(f"weights are saved as float32, bfloat16 or float16, not {dtype}")
@@ -137,11 +148,11 @@ def save_pretrained(engine: "Engine", folder: Path, dtype: torch.dtype, max_file
 
 
 def import_weights(core: Core, model: nn.Module, division: Division, path: Path) -> None:
-    """Fills every parameter, and every buffer of a state_dict, from safetensors with the model's names. Each rank reads what it
-    holds. Collective.
+    """Fills every parameter, and every buffer that a state_dict has, from safetensors under the model's names.
 
-    `path` is a file, a folder or an index. The prefix of the base model may be missing; tied names and other buffers may be
-    there.
+    `path` is a file, a folder or an index. Each rank reads what it holds, and all of those buffers. The file's names may all lack
+    the base model's prefix (of transformers), and the file may have further names of tied weights and further buffers. Collective,
+    blocking, after seal and before the first acquire. Raises what sherd.Engine.import_safetensors raises.
     """
     buffers = distinct(buffers_of(model))
     values = {name: torch.empty(buffer.shape, dtype=buffer.dtype, device="cpu") for name, buffer in buffers.items()}
@@ -169,7 +180,10 @@ def distinct(buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def maps_of(division: Division, buffers: Mapping[str, torch.Tensor]) -> list[dict[str, Any]]:
-    """Returns the tensors of a file: every parameter by its name, then the buffers, in memory that the caller keeps."""
+    """Returns the maps of a file's tensors (sherd_tensor_map): every parameter by its name, and after them the buffers.
+
+    The buffers' memory has to stay until the maps were used. Raises ValueError for a type that safetensors does not have.
+    """
     maps: list[dict[str, Any]] = [{"name": param.name, "param": param.name, "shape": tuple(param.tensor.shape)}
                                   for param in division.params]
     for name, buffer in buffers.items():
@@ -182,7 +196,7 @@ def maps_of(division: Division, buffers: Mapping[str, torch.Tensor]) -> list[dic
 
 
 def escaped(name: str) -> str:
-    """Returns a pattern that matches this name only."""
+    """Returns a pattern (fnmatch) that only this name matches."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
@@ -190,9 +204,10 @@ def escaped(name: str) -> str:
 
 def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_state: Mapping[str, Any] | None,
                     **options: Any) -> None:
-    """Saves what a run needs to continue: weights, optimizer, counters, buffers, schedulers of torch, `client_state`. Collective.
+    """Saves everything that a later run needs: weights, optimizer, counters, changed buffers, torch's schedulers, `client_state`.
 
-    What is not the engine's is kept as JSON and never as a pickle. Buffers that have changed are part of it, up to 1 MiB.
+    The last three are kept as JSON, never as a pickle, in one blob of at most 1 MiB. Collective, blocking, between steps. Raises
+    TypeError where `client_state` is not JSON, and what sherd.Engine.save raises.
     """
     try:
         text = json.dumps({"client_state": dict(client_state or {}), "schedule": schedule_state(engine),
@@ -204,7 +219,7 @@ def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_stat
 
 
 def kept_text(core: Core) -> str | None:
-    """Returns the blob of save_checkpoint(), or None if another program saved the checkpoint."""
+    """Returns the blob of save_checkpoint() that the engine has; None where it has none, as when another program saved it."""
     try:
         return core.blob(CLIENT_STATE).decode()
     except SherdError:
@@ -212,24 +227,31 @@ def kept_text(core: Core) -> str | None:
 
 
 def kept_of(text: str | None) -> dict[str, Any]:
+    """Returns what the text of that blob says: client state, schedules and buffers."""
     return {"client_state": {}, "schedule": None, "buffers": {}} if text is None else json.loads(text)
 
 
 class Buffers:
-    """The buffers of a model that training changes, such as statistics of a BatchNorm: those that differ from their start."""
+    """Finds the buffers that training has changed, such as the statistics of a BatchNorm.
+
+    It keeps a SHA-256 digest of each buffer as it was when the object was made, and compares with it.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._begun = {name: digest(buffer) for name, buffer in buffers_of(model).items()}
 
     def changed(self) -> dict[str, dict[str, str]]:
-        """Returns them as JSON: type and bytes by name. A checkpoint has rank 0's."""
+        """Returns the type and the bytes, in base64, of each buffer that has changed on this rank, by name. Local.
+
+        A checkpoint has rank 0's.
+        """
         return {name: {"dtype": str(buffer.dtype).removeprefix("torch."),
                        "data": base64.b64encode(raw(buffer)).decode()}
                 for name, buffer in buffers_of(self._model).items() if digest(buffer) != self._begun.get(name)}
 
     def take(self, kept: Mapping[str, Mapping[str, str]]) -> None:
-        """Sets the buffers from such JSON. Buffers that the model no longer has are ignored."""
+        """Writes what changed() returned to the model's buffers. Local. A name that the model does not have is passed over."""
         buffers = buffers_of(self._model)
         with torch.no_grad():
             for name in kept.keys() & buffers.keys():
@@ -239,6 +261,7 @@ class Buffers:
 
 
 def raw(buffer: torch.Tensor) -> bytes:
+    """Returns the bytes of a buffer's elements, row-major."""
     flat = buffer.detach().cpu().contiguous().reshape(-1)
     return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
 
@@ -248,12 +271,13 @@ def digest(buffer: torch.Tensor) -> bytes:
 
 
 def schedule_state(engine: "Engine") -> Any:
-    """Returns the state of torch schedulers. Functions are left to the script."""
+    """Returns the state of torch's scheduler as JSON, or a list of states; functions, which JSON does not have, are left out."""
     given = engine.lr_scheduler
     return [state_of(one) for one in given] if isinstance(given, list) else state_of(given)
 
 
 def state_of(scheduler: Any) -> dict[str, Any] | None:
+    """Returns those entries of a scheduler's state_dict() that JSON has; None for None."""
     if scheduler is None:
         return None
     state = {}
@@ -267,7 +291,11 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
 
 
 def schedule_load(engine: "Engine", kept: Any) -> None:
-    """Loads such a state, and the rates with it: torch keeps the rates in the optimizer, and many schedulers continue from them."""
+    """Gives the schedulers the states that schedule_state() returned, and sets the rates of their groups. Local.
+
+    torch keeps the rates with the optimizer, and many schedulers compute the next rate from the present one. Raises ValueError
+    where the checkpoint has the states of another number of schedulers.
+    """
     given = engine.lr_scheduler
     if given is None:
         return
