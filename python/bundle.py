@@ -1,4 +1,7 @@
-"""Copies a library that another one needs, as the loader finds it here: bundle.py LIBRARY COPY, by the name of COPY."""
+"""Copies a library that another one needs: bundle.py LIBRARY COPY.
+
+The library is the one that the loader finds on this machine for LIBRARY under the file name of COPY.
+"""
 import re
 import shutil
 import subprocess
@@ -7,7 +10,7 @@ from pathlib import Path
 
 
 def loaded_path(library: str, name: str) -> str:
-    """Where the loader finds `name` for `library`."""
+    """Returns the path at which the loader finds `name` for `library`; ends the program with a message where it finds none."""
     listed = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
     found = re.search(rf"^\s*{re.escape(name)} => (/\S+)", listed, re.MULTILINE)
     if found is None:

@@ -1,4 +1,4 @@
-"""The package without torch: a world, an engine, its memory, values and files, from Python."""
+"""Tests the package without torch: worlds, configurations, engines, their memory, values and files."""
 from __future__ import annotations
 
 import ctypes
@@ -17,7 +17,8 @@ CONFIG = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "p
 
 
 def line(world: sherd.World, **changes: object) -> tuple[sherd.Engine, int, int]:
-    """An engine of y = w x + b, filled with zeros."""
+    """Returns an engine of y = w x + b, with (w, b) as one parameter that is filled with zeros, and the numbers of unit and
+    parameter."""
     engine = sherd.Engine(world, {**CONFIG, **changes})
     unit = engine.add_unit("line")
     param = engine.add_param(unit, "w", [2])
@@ -27,6 +28,7 @@ def line(world: sherd.World, **changes: object) -> tuple[sherd.Engine, int, int]
 
 
 def train(world: sherd.World, engine: sherd.Engine, unit: int, param: int, steps: int = 150) -> None:
+    """Trains w and b towards y = 3 x + 1."""
     for step in range(steps):
         x = (step * 7 + world.rank * 3) % 10 / 10
         with engine.acquired(unit, sherd.FORWARD):
@@ -40,7 +42,7 @@ def train(world: sherd.World, engine: sherd.Engine, unit: int, param: int, steps
 
 
 def on_ranks() -> None:
-    """What a rank of several does."""
+    """What each rank does in test_several_ranks."""
     world = sherd.World.from_env()
     engine, unit, param = line(world)
     train(world, engine, unit, param)
@@ -54,7 +56,7 @@ def on_ranks() -> None:
 
 
 def on_groups() -> None:
-    """What a rank of several does whose even and odd ranks train apart, the last rank as the first."""
+    """What each rank does in the test of groups: even and odd ranks train apart, with the ranks of a group in reverse order."""
     world = sherd.World.from_env()
     assert world.split(None) is None
     group = world.split(world.rank % 2, key=-world.rank)
@@ -188,7 +190,7 @@ class TestEngine(unittest.TestCase):
                               owner=values)
         self.assertEqual(list(memoryview(memory.buffer()).cast("B").cast("f")), [0, 1, 2, 3, 4, 5])
         self.assertEqual(memory.__dlpack_device__(), (1, 0))
-        memory.__dlpack__()  # a capsule that nobody takes frees what it holds
+        memory.__dlpack__()  # a capsule that nobody consumes frees what it holds
         try:
             import numpy
         except ImportError:

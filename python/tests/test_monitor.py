@@ -1,4 +1,4 @@
-"""Files of csv_monitor and tensorboard: read by hand, and by TensorBoard's own reader where it is installed."""
+"""Tests the files of csv_monitor and tensorboard: reads them by a reader of its own, and by TensorBoard's where it is installed."""
 from __future__ import annotations
 
 import ctypes
@@ -12,11 +12,11 @@ from typing import Any, Iterator
 
 import sherd
 
-STEPS, MICRO = 5, 4
+STEPS, MICRO = 5, 4  # steps of a run, samples of a micro-batch
 
 
 def run(folder: Path) -> None:
-    """A few steps of a model of two weights; the loss is a number of the trainer's own."""
+    """Makes a few steps of a model of two weights, and writes a loss as a number of the trainer's own."""
     monitors = {name: {"enabled": True, "output_path": str(folder), "job_name": name} for name in ("csv_monitor", "tensorboard")}
     engine = sherd.Engine(sherd.World.self(), {
         "train_micro_batch_size_per_gpu": MICRO, "optimizer": {"type": "AdamW", "params": {"lr": 0.05}}, "wall_clock_breakdown": True,
@@ -35,9 +35,10 @@ def run(folder: Path) -> None:
     engine.destroy()
 
 
-# ---- a reader of event files, after the formats of TensorFlow's records and of protocol buffers
+# ---- a reader of event files, by the formats of TensorFlow's records and of protocol buffers
 
 def crc32c(data: bytes) -> int:
+    """Returns CRC-32C (Castagnoli, RFC 3720) of the bytes."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -47,11 +48,13 @@ def crc32c(data: bytes) -> int:
 
 
 def masked(data: bytes) -> int:
+    """Returns the checksum as TensorFlow's records have it: rotated, with a constant added."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def records(data: bytes) -> Iterator[bytes]:
+    """Yields the records of a file, with their checksums compared."""
     at = 0
     while at < len(data):
         length, length_crc = struct.unpack_from("<QI", data, at)
@@ -63,6 +66,7 @@ def records(data: bytes) -> Iterator[bytes]:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
+    """Returns the varint of protocol buffers that begins at `at`, and the offset after it."""
     value = shift = 0
     while True:
         value |= (data[at] & 127) << shift
@@ -72,6 +76,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> dict[int, Any]:
+    """Returns the fields of a message of protocol buffers by their numbers; of a repeated field the last one."""
     found: dict[int, Any] = {}
     at = 0
     while at < len(data):
@@ -88,6 +93,7 @@ def fields(data: bytes) -> dict[int, Any]:
 
 
 def scalars(file: Path) -> dict[str, list[tuple[int, float]]]:
+    """Returns the (step, value) pairs of each tag in an event file. The first event gives the version of the format."""
     events = [fields(record) for record in records(file.read_bytes())]
     assert events[0][3] == b"brain.Event:2"
     assert all(abs(event[1] - time.time()) < 3600 for event in events)
@@ -107,6 +113,7 @@ class TestMonitor(unittest.TestCase):
         [self.board] = (self.folder / "tensorboard").iterdir()
 
     def check(self, found: dict[str, list[tuple[int, float]]]) -> None:
+        """Compares the (step, value) pairs of each tag with those of the run."""
         steps = [MICRO * (step + 1) for step in range(STEPS)]
         for tag, values in {"lr": [0.05 * (1 - step / 10) for step in range(STEPS)], "grad_norm": [3.0] * STEPS,
                             "train_loss": [1 / (step + 1) for step in range(STEPS)]}.items():

@@ -1,4 +1,4 @@
-"""The engine under numpy: its memory as arrays in place, training against the same written plainly, the example."""
+"""Tests the engine under numpy: its memory as arrays in place, training compared with plain numpy, and the example."""
 from __future__ import annotations
 
 import os
@@ -31,12 +31,12 @@ def first_values() -> np.ndarray:
 
 
 def gradient(weight: np.ndarray, rank: int, step: int) -> np.ndarray:
-    """Of a loss that pulls to another place in each step and on each rank."""
+    """Returns the gradient of a loss that has another minimum in each step and on each rank."""
     return weight - np.random.default_rng((rank, step)).standard_normal(weight.shape).astype(np.float32)
 
 
 def trained_plainly(world_size: int) -> np.ndarray:
-    """AdamW of the mean gradient, in double."""
+    """Returns the weights that AdamW (Loshchilov and Hutter 2019) makes of the mean gradients, computed in double."""
     weight = first_values().astype(np.float64)
     m, v = np.zeros_like(weight), np.zeros_like(weight)
     for step in range(1, STEPS + 1):
@@ -49,14 +49,14 @@ def trained_plainly(world_size: int) -> np.ndarray:
 
 
 def train(world: sherd.World, stage: int) -> tuple[np.ndarray, int]:
-    """The weights after STEPS steps, and the fingerprint. The views are made once, before the first acquire."""
+    """Returns the weights after STEPS steps, and the fingerprint. The views are made once, before the first acquire."""
     with sherd.Engine(world, config(stage)) as engine:
         unit = engine.add_unit("u")
         param = engine.add_param(unit, "w", [2, SIZE // 2])
         engine.seal()
         engine.fill(param, first_values())
         weight = np.asarray(engine.address(param))
-        assert not weight.flags.writeable  # the engine alone writes it
+        assert not weight.flags.writeable  # because the engine alone writes parameters
         grad = np.asarray(engine.grad_address(param))
         for step in range(1, STEPS + 1):
             with engine.acquired(unit, sherd.FORWARD):
@@ -69,6 +69,7 @@ def train(world: sherd.World, stage: int) -> tuple[np.ndarray, int]:
 
 
 def part_trains() -> None:
+    """Trains at every stage, compares the weights with numpy's, and prints the fingerprints."""
     world = sherd.World.from_env()
     want = trained_plainly(world.size)
     for stage in range(4):
@@ -78,7 +79,7 @@ def part_trains() -> None:
 
 
 def part_refuses() -> None:
-    """Errors are exceptions with the engine's sentence, on every rank."""
+    """Makes engines whose configurations differ, which raises the engine's error on every rank."""
     world = sherd.World.from_env()
     try:
         sherd.Engine(world, config(stage=1 if world.rank == 0 else 2))

@@ -1,4 +1,7 @@
-"""Units, order and hooks: gradients of every kind of model equal plain torch's, with memory poisoned outside its use."""
+"""Tests units, order and hooks: the gradients of many kinds of models equal plain torch's.
+
+SHERD_DEBUG=1 fills memory with NaN outside of its use.
+"""
 from __future__ import annotations
 
 import os
@@ -34,7 +37,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """A model of blocks with a tied head and a parameter of its own."""
+    """A model of blocks, with a tied head and a parameter of its own; ids [2, LENGTH] -> mean loss. `run` calls a block."""
 
     def __init__(self, run: Callable[..., Any] | None = None, blocks: int = 3) -> None:
         super().__init__()
@@ -54,7 +57,7 @@ class Model(nn.Module):
 
 
 class Segment(Model):
-    """Two blocks in one checkpointed segment."""
+    """A model in which torch.utils.checkpoint computes two blocks at a time again."""
 
     def __init__(self, reentrant: bool) -> None:
         super().__init__(blocks=4)
@@ -68,7 +71,7 @@ class Segment(Model):
 
 
 class Twice(Model):
-    """Blocks that are called twice, and one that is not called at all."""
+    """A model that calls two of its blocks twice, and the third one never."""
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.words(ids) + self.words(ids.flip(0)) + self.places
@@ -78,7 +81,7 @@ class Twice(Model):
 
 
 class Adapted(nn.Module):
-    """A frozen layer with a small trainable part beside it, which comes first."""
+    """A frozen layer, which comes first, with a small trainable part beside it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,6 +94,8 @@ class Adapted(nn.Module):
 
 
 class Frozen(Model):
+    """A model of which large parts are frozen."""
+
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([Adapted() for _ in range(3)])
@@ -99,7 +104,7 @@ class Frozen(Model):
 
 
 class Reader(nn.Module):
-    """Uses the weight of a module that it does not call."""
+    """A module that uses the weight of another module, which it does not call."""
 
     def __init__(self, other: nn.Linear) -> None:
         super().__init__()
@@ -111,6 +116,8 @@ class Reader(nn.Module):
 
 
 class Stray(Model):
+    """A model with a Reader of one of its layers."""
+
     def __init__(self) -> None:
         super().__init__()
         self.middle = nn.Linear(WIDTH, WIDTH)
@@ -124,7 +131,7 @@ class Stray(Model):
 
 
 class Pair(nn.Module):
-    """Two outputs of a block, of which one goes straight to the loss, one parameter is never used, and a dict comes back."""
+    """A block that returns a dict with two tensors, one of which goes straight to the loss. Some parameters are never used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,6 +142,8 @@ class Pair(nn.Module):
 
 
 class Pairs(Model):
+    """A model of such blocks."""
+
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([Pair() for _ in range(3)])
@@ -148,7 +157,8 @@ class Pairs(Model):
 
 
 class Floats(nn.Module):
-    """A float input without gradient, attention, a convolution, and a module that gives a view of its parameter."""
+    """A model with a float input that has no gradient, attention, a convolution, and a module that returns a view of its
+    parameter."""
 
     class Table(nn.Module):
         def __init__(self) -> None:
@@ -172,7 +182,7 @@ class Floats(nn.Module):
 
 
 class InPlace(nn.Module):
-    """Modules that change in place what they are given, and what others gave."""
+    """A model whose modules change in place their own inputs, which are other modules' outputs."""
 
     class Layer(nn.Module):
         def __init__(self) -> None:
@@ -210,6 +220,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def batch(seed: int) -> torch.Tensor:
+    """Returns ids [2, LENGTH], drawn from the seed."""
     return torch.randint(0, WORDS, (2, LENGTH), generator=torch.Generator().manual_seed(seed), device="cpu")
 
 
@@ -220,12 +231,13 @@ def config(stage: int, accumulation: int = 1, **changes: Any) -> dict[str, Any]:
 
 
 def made(name: str) -> nn.Module:
+    """Returns a model of MODELS, with the same weights each time."""
     torch.manual_seed(7)
     return MODELS[name]()
 
 
 def plain_steps(model: nn.Module, steps: int, batches: int) -> list[dict[str, torch.Tensor]]:
-    """The gradients of every step of plain torch, each the mean over `batches` batches."""
+    """Trains a model in plain torch, and returns the gradients of every step, each the mean over `batches` batches."""
     optimizer, result = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0), []
     for step in range(steps):
         optimizer.zero_grad()
@@ -235,13 +247,13 @@ def plain_steps(model: nn.Module, steps: int, batches: int) -> list[dict[str, to
                        for name, p in model.named_parameters() if p.requires_grad})
         for p in model.parameters():
             if p.requires_grad and p.grad is None:
-                p.grad = torch.zeros_like(p)  # as the engine has it
+                p.grad = torch.zeros_like(p)  # the engine updates such a parameter by a gradient of zero
         optimizer.step()
     return result
 
 
 def engine_step(engine: sherd.torch.Engine, step: int, accumulation: int = 1) -> dict[str, torch.Tensor]:
-    """One window of the engine; the gradients that it steps by."""
+    """Runs one window of the engine, and returns the gradients by which it updates."""
     world = engine.world
     for i in range(accumulation):
         loss = engine(batch((step * accumulation + i) * world.size + world.rank))
@@ -255,6 +267,7 @@ def engine_step(engine: sherd.torch.Engine, step: int, accumulation: int = 1) ->
 
 
 def compare(name: str, world: sherd.World, stage: int, traced: bool, accumulation: int = 1, steps: int = 3) -> None:
+    """Compares the gradients of a few steps with plain torch's. Without `traced` the order is that of registration."""
     expected = plain_steps(made(name), steps, accumulation * world.size)
     model = made(name)
     engine = sherd.torch.initialize(model, config(stage, accumulation), world=world,
@@ -272,6 +285,7 @@ def compare(name: str, world: sherd.World, stage: int, traced: bool, accumulatio
 
 
 def on_ranks() -> None:
+    """What each rank of several does."""
     world = sherd.World.from_env()
     warnings.simplefilter("ignore")
     for name in sys.argv[2].split(","):

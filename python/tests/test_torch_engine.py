@@ -1,4 +1,4 @@
-"""The engine's object: what scripts do around a step."""
+"""Tests the engine's object: what scripts do around a step."""
 from __future__ import annotations
 
 import ctypes
@@ -38,10 +38,12 @@ def train(engine: sherd.torch.Engine, steps: int, first: int = 0) -> None:
 
 
 def masters(engine: sherd.torch.Engine) -> dict[str, torch.Tensor]:
+    """Returns the master weights by name."""
     return {p.name: torch.tensor(list(engine.core.read(p.number))).view(p.tensor.shape) for p in engine.division.params}
 
 
 def trained(steps: int, model: nn.Module | None = None) -> dict[str, torch.Tensor]:
+    """Returns the weights that plain torch makes in so many steps, by name."""
     model = model or made("plain")
     plain_steps(model, steps, 1)
     return {name: p.detach() for name, p in model.named_parameters()}
@@ -49,7 +51,7 @@ def trained(steps: int, model: nn.Module | None = None) -> dict[str, torch.Tenso
 
 class Interop(unittest.TestCase):
     def capsule(self, engine: sherd.Engine, call: str, param: int) -> Any:
-        """What the C call gives, as the capsule that a binding in C makes of it."""
+        """Returns what a call of C gives, in the capsule that a binding in C would make of it."""
         new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
             ("PyCapsule_New", ctypes.pythonapi))
         made = ctypes.c_void_p()
@@ -77,7 +79,7 @@ class Interop(unittest.TestCase):
 
 class Loop(unittest.TestCase):
     def assert_weights(self, engine: sherd.torch.Engine, wanted: dict[str, torch.Tensor], rounds: bool = False) -> None:
-        """The master weights are these; where products are rounded, on the average."""
+        """Asserts that the master weights are these; with `rounds`, where products are rounded, that they are so on average."""
         for name, value in masters(engine).items():
             if rounds:
                 self.assertLess((value - wanted[name]).abs().mean(), 3e-3, name)
@@ -101,7 +103,7 @@ class Loop(unittest.TestCase):
             engine.destroy()
 
     def test_habits_that_change_nothing(self) -> None:
-        """What scripts call around a step, between steps and in the middle of one."""
+        """Calls what scripts call around a step, between steps and inside of one, and what must have no effect."""
         for stage in (1, 3):
             engine = engine_of(stage, accumulation=2)
             for step in range(3):
@@ -128,7 +130,7 @@ class Loop(unittest.TestCase):
             engine.destroy()
 
     def test_grads_cleared_in_the_middle_of_backward(self) -> None:
-        """A hook that drops .grad costs a copy, and nothing is lost."""
+        """Where a hook sets .grad to None, the engine copies once more and loses nothing."""
         engine = engine_of(3, options={"example": batch(0)})
         loss = engine(batch(0))
         for block in engine.module.blocks:
@@ -169,7 +171,7 @@ class Loop(unittest.TestCase):
         engine.destroy()
 
     def test_warnings_name_the_script(self) -> None:
-        """Whatever of sherd and torch is between the warning and the line that called them."""
+        """Warnings name the script's line, whichever functions of sherd and torch lie between the two."""
         with self.assertWarnsRegex(UserWarning, "no batch was there yet: give initialize.*example=") as met:
             engine = engine_of(3, comment="", nonsense=1)
             engine.seal()
@@ -277,7 +279,7 @@ class Loop(unittest.TestCase):
         engine.destroy()
 
     def test_exceptions(self) -> None:
-        """In forward nothing is held afterwards; in backward the next forward drops the window."""
+        """After an exception in forward nothing stays acquired; after one in backward the next forward drops the window."""
         fails = {"forward": False, "backward": False}
 
         def fail_forward(*_: Any) -> None:
@@ -381,7 +383,7 @@ class Loop(unittest.TestCase):
 
 class Ranks(unittest.TestCase):
     def test_other_first_values(self) -> None:
-        """Rank 0's model is the one that is trained, unless each says that it has the same."""
+        """Rank 0's weights are trained. With same_on_all, ranks whose weights differ are refused."""
         texts = ranks.run(2, "other_first_values")
         self.assertEqual(texts[0], texts[1])
 
@@ -393,6 +395,7 @@ class Ranks(unittest.TestCase):
 
 
 def other_first_values(world: sherd.World) -> None:
+    """The ranks' models have different weights."""
     model = made("plain") if world.rank == 0 else Model()
     engine = sherd.torch.initialize(model, config(3), world=world)
     engine.seal()
@@ -410,7 +413,7 @@ def other_first_values(world: sherd.World) -> None:
 
 
 def other_calls(world: sherd.World) -> None:
-    """Rank 0 saves alone, as a script does that guards it with `if rank == 0`."""
+    """Rank 0 alone saves a checkpoint, as in a script that says `if rank == 0`."""
     engine = sherd.torch.initialize(made("plain"), config(3), world=world, example=batch(0))
     try:
         engine.save_checkpoint("unused") if world.rank == 0 else engine(batch(0))
@@ -421,7 +424,7 @@ def other_calls(world: sherd.World) -> None:
 
 
 def failures(world: sherd.World) -> None:
-    """In forward on all ranks, which go on; then on one rank, whose end the other one is told."""
+    """The forward fails on all ranks, and they continue. Then one rank gives up, and the other one gets an error that says why."""
     engine = sherd.torch.initialize(made("plain"), config(3), world=world, example=batch(0))
     fails = [False]
 

@@ -1,5 +1,8 @@
-"""A model that plain torch cannot train in a memory control group is trained in it by sherd.torch, and its peak is within
-the plan, what torch takes by itself, and the activations: bench/pytorch_limited.py on a small model."""
+"""Runs bench/pytorch_limited.py on a small model.
+
+Plain torch cannot train the model within the memory of a control group, and sherd.torch can. Its peak stays within the sum of the
+plan, what torch itself takes, and the activations.
+"""
 from __future__ import annotations
 
 import os

@@ -1,7 +1,9 @@
-"""Modules of torch under sherd.torch beside the same modules alone: what they return and their gradients, at every stage,
-on one rank and on two, with every slot overwritten outside its live range (SHERD_DEBUG). No module is changed for it.
+"""Compares modules under sherd.torch with the same modules in plain torch: what they return, and their gradients.
 
-Adam with both betas 0 and a large eps moves a weight by rate * gradient, so weights after a step tell the gradients.
+This is done at every stage, on one rank and on two. SHERD_DEBUG=1 overwrites memory outside of its live range. No module is
+changed for the test. Adam with both betas 0 and a large eps moves a weight by rate * gradient, so the weights after a step show the
+gradients.
+
 usage: test_torch_modules.py [CASE ...]"""
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from torch_cases import Case, all_cases
 
 STAGES = {1: [3, 0], 2: [3, 2, 1]}
 STEPS, RATE, EPS = 3, 0.25, 1e6
-WEIGHT_MOST, VALUE_MOST = 4e-6, 1e-5  # absolute; weights and results are around 1
+WEIGHT_MOST, VALUE_MOST = 4e-6, 1e-5  # largest absolute differences; weights and results are around 1
 SETTINGS = {"lr": RATE * EPS, "betas": [0.0, 0.0], "eps": EPS, "weight_decay": 0.0}
 
 
 class Plain:
-    """The module alone; every rank plays all ranks, so gradients are means over their inputs."""
+    """The module in plain torch. Every rank plays all ranks, so its gradients are the means over the inputs of all ranks."""
 
     def __init__(self, case: Case, world_size: int) -> None:
         self.model, self.share, self.step_number = model_make(case), 1 / world_size, 0
@@ -37,7 +39,7 @@ class Plain:
         (loss * self.share).backward(**how)
 
     def step(self) -> dict[str, torch.Tensor]:
-        """Moves the weights; the gradients, by name."""
+        """Moves the weights, and returns the gradients by name."""
         grads = {}
         with torch.no_grad():
             for name, param in self.model.named_parameters():
@@ -49,6 +51,8 @@ class Plain:
 
 
 class Sharded:
+    """The module under sherd.torch, in a world of its own."""
+
     def __init__(self, case: Case, stage: int, name: str) -> None:
         import sherd.torch
 
@@ -70,11 +74,13 @@ class Sharded:
 
 
 def weights(engine) -> dict[str, torch.Tensor]:
+    """Returns the weights that passes read, by name."""
     return {p.name: torch.frombuffer(engine.core.read(p.number, "compute"), dtype=torch.float32).view(p.tensor.shape)
             for p in engine.division.params}
 
 
 def model_make(case: Case) -> torch.nn.Module:
+    """Returns the module of a case, with the same weights each time."""
     torch.manual_seed(11)
     return case.make()
 
@@ -96,6 +102,7 @@ def values_check(what: str, got: list[torch.Tensor], want: list[torch.Tensor], m
 
 
 def case_check(case: Case, name: str, stage: int) -> None:
+    """Compares one case at one stage."""
     rank, size = int(os.environ["SHERD_RANK"]), int(os.environ["SHERD_WORLD_SIZE"])
     plain, sharded = Plain(case, size), Sharded(case, stage, f"{name}-{stage}")
     with_gradient = {n for n, p in plain.model.named_parameters() if p.requires_grad} - set(case.unused)
@@ -106,7 +113,7 @@ def case_check(case: Case, name: str, stage: int) -> None:
             blind = {n for n in with_gradient if n not in grads or grads[n].abs().max() < 1e-4}
             assert not blind, f"plain torch gives {blind} no gradient: the case shows nothing"
         got = case.window(sharded, feed(case, step, rank))
-        # The input's gradient in plain torch is of the mean over ranks.
+        # In plain torch, the gradient of an input is that of the loss divided by the number of ranks.
         values_check(f"step {step}", got, [r if r.dim() == 0 else r * size for r in results[rank]], VALUE_MOST)
         sharded.step()
         state = weights(sharded.engine)
@@ -121,7 +128,7 @@ def rank_main(names: list[str]) -> None:
         for name in names or cases:
             try:
                 case_check(cases[name], name, stage)
-            except Exception:  # the other cases are told as well
+            except Exception:  # a failure of one case does not end the others
                 failed.append(f"{name} at stage {stage}")
                 print(f"case {name}, stage {stage}, rank {os.environ['SHERD_RANK']}:\n{traceback.format_exc()}")
     assert not failed, f"failed: {', '.join(failed)}"

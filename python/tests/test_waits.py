@@ -1,4 +1,4 @@
-"""What happens while the library waits for other ranks: Ctrl-C, other threads, forked children."""
+"""Tests what happens while the library waits for other ranks: Ctrl-C, other threads, forked children."""
 from __future__ import annotations
 
 import os
@@ -18,20 +18,20 @@ from sherd._library import library
 
 CONFIG = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.05}},
           "zero_optimization": {"stage": 3}, "gradient_clipping": 0}
-LIMIT_NS = 40 * 10**9  # a test that hangs fails
+LIMIT_NS = 40 * 10**9  # longest wait for other ranks, so that a test that hangs fails
 
 
 def is_asleep() -> bool:
-    """Whether the kernel has the main thread wait."""
+    """Whether the main thread sleeps in the kernel."""
     with open(f"/proc/self/task/{threading.main_thread().native_id}/stat", encoding="ascii") as stat:
         return stat.read().rpartition(")")[2].split()[0] == "S"
 
 
 def when_waiting(action: Callable[[], None], is_waiting: Callable[[], bool]) -> None:
-    """Does `action` on a thread once the main thread is inside a call of the library."""
+    """Runs `action` on a thread of its own as soon as the main thread waits inside a call of the library."""
     def run() -> None:
         asleep = 0
-        while asleep < 3:  # once it may wait for the interpreter's lock, which it gets while this thread sleeps
+        while asleep < 3:  # a main thread that is seen asleep once may wait for the GIL, which it gets while this thread sleeps
             time.sleep(0.01)
             asleep = asleep + 1 if is_waiting() and is_asleep() else 0
         action()
@@ -44,14 +44,17 @@ def interrupt() -> None:
 
 
 def in_call() -> bool:
+    """Whether the main thread is in a call that Ctrl-C can end."""
     return library().interrupts.is_waiting
 
 
 def in_meeting() -> bool:
+    """Whether a meeting of ranks is under way, which runs on a thread of its own."""
     return any(thread.name == "sherd-meeting" for thread in threading.enumerate())
 
 
 def engine_of(world: sherd.World) -> tuple[sherd.Engine, int, int]:
+    """Returns a sealed and filled engine with one unit and one parameter, and the numbers of both."""
     engine = sherd.Engine(world, CONFIG)
     unit = engine.add_unit("u")
     param = engine.add_param(unit, "w", [256])
@@ -61,8 +64,11 @@ def engine_of(world: sherd.World) -> tuple[sherd.Engine, int, int]:
 
 
 # --------------------------------------------------------------------- parts --
+#
+# A part is what the ranks of one test do. One of the ranks creates a file to tell the other that it may continue.
 
 def told() -> Path:
+    """Returns the path of that file."""
     return Path(os.environ["SHERD_TEST_TOLD"])
 
 
@@ -72,7 +78,8 @@ def wait_until_told() -> None:
 
 
 def interrupted_in(world: sherd.World, call: Callable[[], object]) -> None:
-    """Rank 1 waits in `call` for a rank 0 that does not come; Ctrl-C ends that, and rank 0's `call` says who it was."""
+    """Rank 1 waits in `call` for rank 0, which does not come, until Ctrl-C ends the wait. Then rank 0's `call` fails, and names
+    rank 1."""
     if world.rank == 1:
         when_waiting(interrupt, in_call)
         try:
@@ -104,13 +111,13 @@ def part_step_is_interrupted() -> None:
 
 
 def part_has_a_handler() -> None:
-    """A script's own handler (stop after this step) sees the signal, and the wait goes on to its end."""
+    """A script's own handler, such as one that stops after this step, gets the signal, and the wait continues to its end."""
     library().interrupts.grace_s = 0
     seen: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
     woken = os.pipe()
     os.set_blocking(woken[1], False)
-    signal.set_wakeup_fd(woken[1])  # an event loop's
+    signal.set_wakeup_fd(woken[1])  # as an event loop does
     world = sherd.World.from_env(timeout_ns=LIMIT_NS)
     if world.rank == 1:
         when_waiting(lambda: (interrupt(), os.read(woken[0], 1), told().touch()), in_call)
@@ -125,7 +132,7 @@ def part_has_a_handler() -> None:
 
 
 def part_is_alone() -> None:
-    """Nobody else ever comes to the meeting."""
+    """The other rank never comes to the meeting."""
     when_waiting(interrupt, in_meeting)
     try:
         sherd.World.from_env()
@@ -134,7 +141,7 @@ def part_is_alone() -> None:
 
 
 def part_lets_others_run() -> None:
-    """Rank 1 comes when a thread of rank 0 has worked for a while, with rank 0's main thread in the barrier."""
+    """Rank 1 comes to the barrier only after a thread of rank 0 has worked, while rank 0's main thread waits in the barrier."""
     world = sherd.World.from_env(timeout_ns=LIMIT_NS)
     if world.rank == 0:
         when_waiting(lambda: (sum(range(10**6)), told().touch()), in_call)
@@ -145,7 +152,7 @@ def part_lets_others_run() -> None:
 
 
 def part_forks() -> None:
-    """A child, as a data loader's, ends as any program does: the parent's world and engine do not notice."""
+    """A forked child, such as a data loader's, ends as any program does, and the parent's world and engine are not affected."""
     world = sherd.World.from_env(timeout_ns=LIMIT_NS)
     engine, unit, param = engine_of(world)
     child = os.fork()
@@ -176,6 +183,7 @@ PARTS = {function.__name__: function for function in (
 
 class TestWaits(unittest.TestCase):
     def run_told(self, part: str) -> list[str]:
+        """Runs a part on two ranks and returns what they printed."""
         with tempfile.TemporaryDirectory() as folder:
             return ranks.run(2, part, SHERD_TEST_TOLD=str(Path(folder) / "told"))
 
@@ -201,7 +209,7 @@ class TestWaits(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script started the tests in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts the tests in the background has it ignored
     if ranks.rank() is not None:
         PARTS[sys.argv[1]]()
     else:

