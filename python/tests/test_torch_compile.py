@@ -1,4 +1,4 @@
-"""torch.compile around a model, its blocks, or what the engine has already: the weights of torch alone."""
+"""Tests torch.compile around a model, on it, on its blocks, and on one that an engine has: the weights are plain torch's."""
 from __future__ import annotations
 
 import os
@@ -11,13 +11,13 @@ try:
 except ImportError as error:
     ranks.skip(str(error))
 
-os.environ["SHERD_DEBUG"] = "1"  # what is not acquired is NaN
+os.environ["SHERD_DEBUG"] = "1"  # parameters that are not acquired are NaN
 
 import sherd.torch
 from torch import nn
 
 STEPS = 3
-BACKEND = "aot_eager"  # all of torch.compile but the compiler of C++
+BACKEND = "aot_eager"  # all of torch.compile except the compiler that makes C++
 CONFIG = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0,
           "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "eps": 1e-3}}}
 
@@ -59,6 +59,7 @@ def loss_of(model, step: int) -> torch.Tensor:
 
 
 def plain() -> dict[str, torch.Tensor]:
+    """Returns the weights that plain torch makes."""
     model = made()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3, weight_decay=0)
     for step in range(STEPS):
@@ -69,6 +70,7 @@ def plain() -> dict[str, torch.Tensor]:
 
 
 def compiled(form: str) -> nn.Module:
+    """Returns the model with torch.compile applied in one of the forms; "afterwards" is not applied here."""
     model = made()
     if form == "around":
         return torch.compile(model, backend=BACKEND)

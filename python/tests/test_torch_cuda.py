@@ -1,4 +1,7 @@
-"""PyTorch on a GPU: the engine's memory as tensors of the device, trained as plain torch trains there. Skipped without one."""
+"""Tests PyTorch on a GPU: the engine's memory as tensors of the device, and weights as plain torch makes them there.
+
+The test is skipped where torch finds no GPU.
+"""
 from __future__ import annotations
 
 import importlib.util
@@ -26,7 +29,7 @@ STEPS = 4
 
 
 def example(name: str) -> ModuleType:
-    """A script of examples/pytorch, as a module."""
+    """Returns a script of examples/pytorch as a module."""
     path = pathlib.Path(__file__).resolve().parents[2] / "examples" / "pytorch" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -64,7 +67,7 @@ class Device(unittest.TestCase):
             engine.step()
 
     def test_every_stage_follows_plain_torch(self) -> None:
-        torch.set_default_device("cpu")  # the same first values
+        torch.set_default_device("cpu")  # models are made on the CPU, so that both start from the same values
         wanted = trained_by_torch()
         for stage in range(4):
             engine = sherd.torch.initialize(made("plain"), config(stage), world=sherd.World.self())

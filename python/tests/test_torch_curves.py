@@ -1,5 +1,8 @@
-"""Loss curves of plain torch (AdamW, fp32) beside sherd.torch at stages 0 to 3 on 1, 2 and 3 ranks from the same start;
-fingerprints of every step among the stages, and among the numbers of ranks in deterministic mode."""
+"""Compares loss curves of sherd.torch at stages 0 to 3 on 1, 2 and 3 ranks with that of plain torch (AdamW, fp32).
+
+All start from the same weights. The fingerprints of every step are the same at all stages, and in deterministic mode also on all
+numbers of ranks.
+"""
 from __future__ import annotations
 
 import json
@@ -17,7 +20,7 @@ except ImportError as missing:
 STEPS, BATCH, LENGTH, VOCAB = 50, 6, 12, 32
 EXACT_STEPS = 8
 SETTINGS = {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}
-FIRST_MOST, LAST_MOST = 1e-6, 1e-4  # relative, between two losses
+FIRST_MOST, LAST_MOST = 1e-6, 1e-4  # largest relative differences of two losses, at the first and at the last step
 
 
 class Block(nn.Module):
@@ -34,7 +37,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """tokens [batch, LENGTH + 1] -> mean loss of the next token."""
+    """A small GPT: tokens [batch, LENGTH + 1] -> mean loss of the next token."""
 
     def __init__(self, width: int = 32, layers: int = 3) -> None:
         super().__init__()
@@ -53,13 +56,13 @@ class Model(nn.Module):
 
 
 def model_make() -> Model:
+    """Returns the model, with the same weights each time."""
     torch.manual_seed(3)
     return Model()
 
 
 def data() -> torch.Tensor:
-    """[STEPS, BATCH, LENGTH + 1]: each token is a function of the one before, with noise, so that there is something to
-    learn."""
+    """Returns tokens [STEPS, BATCH, LENGTH + 1]. Each is a function of the one before, or noise, so there is something to learn."""
     draw = torch.Generator().manual_seed(4)
     rows = torch.randint(VOCAB, (STEPS, BATCH, LENGTH + 1), generator=draw)
     for at in range(1, LENGTH + 1):
@@ -69,6 +72,7 @@ def data() -> torch.Tensor:
 
 
 def plain_curve() -> list[float]:
+    """Returns the losses of plain torch, one for each step."""
     model = model_make()
     optimizer = torch.optim.AdamW(model.parameters(), **SETTINGS)
     losses = []
@@ -82,7 +86,7 @@ def plain_curve() -> list[float]:
 
 
 def engine_make(name: str, **keys):
-    """An engine in a world of its own: the ranks meet at another socket each time."""
+    """Returns an engine in a world of its own: the ranks meet at another socket each time."""
     import sherd.torch
 
     os.environ["SHERD_RENDEZVOUS"] = f"{MEET}-{name}"
@@ -92,7 +96,7 @@ def engine_make(name: str, **keys):
 
 
 def stage_run(stage: int) -> dict[str, list]:
-    """One micro-batch in a step: this rank's share of the rows."""
+    """Trains with one micro-batch in a step, this rank's share of the rows. Returns this rank's losses, and the fingerprints."""
     engine = engine_make(f"stage-{stage}", stage=stage)
     share = BATCH // engine.world.size
     losses, prints = [], []
@@ -107,7 +111,10 @@ def stage_run(stage: int) -> dict[str, list]:
 
 
 def exact_run(stage: int) -> list[int]:
-    """One row in a micro-batch, so that torch computes the same gradients whatever the number of ranks."""
+    """Trains in deterministic mode, and returns the fingerprints.
+
+    A micro-batch has one row, so that torch computes the same gradients whatever the number of ranks.
+    """
     share = BATCH // int(os.environ["SHERD_WORLD_SIZE"])
     engine = engine_make(f"exact-{stage}", stage=stage, deterministic=True, gradient_accumulation_steps=share)
     prints = []
@@ -133,7 +140,7 @@ def check_close(what: str, got: float, want: float, most: float) -> None:
 
 
 def world_check(size: int, plain: list[float]) -> list[int]:
-    """Holds a world against plain torch; the fingerprints of its deterministic run."""
+    """Compares a world of `size` ranks with plain torch, and returns the fingerprints of its deterministic run."""
     answers = [json.loads(text.splitlines()[-1]) for text in ranks.run(size)]
     for stage in range(4):
         losses = [sum(values) / size for values in zip(*(answer["stages"][stage]["losses"] for answer in answers))]

@@ -1,5 +1,8 @@
-"""The scripts of examples/pytorch: each is 4 to 10 lines away from the plain one beside it, trains on one rank and on two,
-and starts with the loss of the plain one."""
+"""Tests the scripts of examples/pytorch.
+
+Each differs in 4 to 10 lines from the plain script beside it, trains on one rank and on two, and starts with the plain script's
+loss.
+"""
 from __future__ import annotations
 
 import difflib
@@ -15,11 +18,12 @@ import ranks
 SCRIPTS = {"nanogpt": ["--layers", "2", "--width", "32"], "minimind": ["--hidden", "32", "--layers", "2"],
            "finetune": ["--model", "qwen3"]}
 STEPS = 11
-LEAST, MOST = 4, 10  # lines
-APART = 2e-3  # losses are printed with four digits; the norm that clips is summed in another order
+LEAST, MOST = 4, 10  # lines in which a script and the plain one may differ
+APART = 2e-3  # largest difference of losses: they are printed with four digits, and the norm that clips is summed in another order
 
 
 def lines_check(folder: str, name: str) -> None:
+    """Asserts in how many lines a script differs from the plain one."""
     with open(os.path.join(folder, "plain", name + ".py")) as plain, open(os.path.join(folder, name + ".py")) as ours:
         apart = list(difflib.ndiff(plain.readlines(), ours.readlines()))
     taken, added = (sum(line.startswith(mark) for line in apart) for mark in "-+")
@@ -28,11 +32,12 @@ def lines_check(folder: str, name: str) -> None:
 
 
 def losses(output: str) -> list[float]:
+    """Returns the losses in a script's output."""
     return [float(text) for text in re.findall(r"^step \d+ loss ([0-9.]+)$", output, re.MULTILINE)]
 
 
 def script_run(script: str, scratch: str, *arguments: str, **environment: str) -> list[float]:
-    """The losses that a script printed, alone."""
+    """Runs a script as one rank alone, and returns the losses that it printed."""
     done = subprocess.run([sys.executable, script, *arguments], cwd=scratch, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
     assert done.returncode == 0, done.stdout
@@ -40,7 +45,7 @@ def script_run(script: str, scratch: str, *arguments: str, **environment: str) -
 
 
 def world_output(size: int, script: str, *arguments: str) -> str:
-    """What rank 0 of a world printed."""
+    """Runs a script on several ranks, and returns what rank 0 printed. ranks.run starts what sys.argv[0] names."""
     test, sys.argv[0] = sys.argv[0], script
     try:
         return ranks.run(size, *arguments)[0]
@@ -49,6 +54,7 @@ def world_output(size: int, script: str, *arguments: str) -> str:
 
 
 def script_check(folder: str, name: str, scratch: str, text: str) -> None:
+    """Runs a script alone and on two ranks, and compares its losses with the plain script's."""
     config = os.path.join(folder, "ds_config.json")
     arguments = ["--data", text, "--steps", str(STEPS), "--length", "32", "--batch", "2", *SCRIPTS[name]]
     plain = script_run(os.path.join(folder, "plain", name + ".py"), scratch, *arguments)
@@ -62,7 +68,7 @@ def script_check(folder: str, name: str, scratch: str, text: str) -> None:
 
 
 def trainer_check(folder: str, scratch: str, text: str) -> None:
-    """hf_trainer.py on two ranks, where transformers' Trainer can be used at all."""
+    """Runs hf_trainer.py on two ranks. It is left out where there is no accelerate, which transformers' Trainer needs."""
     if importlib.util.find_spec("accelerate") is None:
         print("hf_trainer is left out: there is no accelerate")
         return

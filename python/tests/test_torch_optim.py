@@ -1,4 +1,4 @@
-"""Optimizers, groups and schedulers of torch: read by initialize(), followed in their rates, and refused by name."""
+"""Tests that torch's optimizers, groups and schedulers are read by initialize(), set the rates, or are refused by name."""
 from __future__ import annotations
 
 import copy
@@ -19,8 +19,8 @@ from torch import nn
 
 SILENT = {"train_batch_size": 4, "gradient_clipping": 0}
 STEPS = 6
-ROWS = 16  # so many that no singular value of a gradient is mere rounding, which Muon would make as large as the others
-EPS = 1e-3  # so large that gradients near zero do not turn their last bit into a step
+ROWS = 16  # enough that no singular value of a gradient is mere rounding: Muon would make it as large as the others
+EPS = 1e-3  # large enough that the last bit of a gradient near zero does not become a whole step
 
 
 def model_of() -> nn.Module:
@@ -34,13 +34,14 @@ def batches() -> list[torch.Tensor]:
 
 
 def decayed(model: nn.Module) -> list[dict[str, object]]:
+    """Returns two groups: matrices with weight decay, and the rest without, at a rate of its own."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     rest = [p for p in model.parameters() if p.ndim <= 1]
     return [{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0, "lr": 3e-2}]
 
 
 def plain(make, schedule=None, model_of=model_of) -> list[torch.Tensor]:
-    """The weights that torch alone makes, by one optimizer or by several."""
+    """Returns the weights that plain torch makes, by the optimizer or the list of optimizers that `make` returns."""
     model = model_of()
     made = make(model)
     optimizers = made if isinstance(made, list) else [made]
@@ -54,6 +55,7 @@ def plain(make, schedule=None, model_of=model_of) -> list[torch.Tensor]:
 
 
 def ours(make=None, schedule=None, config=None, groups=None, model_of=model_of) -> tuple[list[torch.Tensor], list[float]]:
+    """Returns the weights that sherd.torch makes, and the rates at the end."""
     model = model_of()
     optimizer = make(model) if make else None
     engine = sherd.torch.initialize(model, config or SILENT, optimizer=optimizer,
@@ -103,7 +105,7 @@ class TestRead(unittest.TestCase):
         self.assertEqual([round(rate, 9) for rate in rates], [round(1e-2 / 7, 9), round(3e-2 / 7, 9)])
 
     def test_a_loaded_schedule_goes_on_from_its_rates(self) -> None:
-        def schedule(optimizer):  # multiplies the rate that stands in the group
+        def schedule(optimizer):  # it computes the next rate from the one in the group
             return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
 
         def make(model):
@@ -145,7 +147,7 @@ class TestRead(unittest.TestCase):
 
 
 class Lion(torch.optim.Optimizer):
-    """Chen et al. 2023, algorithm 2."""
+    """Lion as in Chen et al. 2023, algorithm 2."""
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.0) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
@@ -172,7 +174,7 @@ OPTIMIZERS = {
 
 
 class TestHundredSteps(unittest.TestCase):
-    """The gradients are those of a product, so they are the same whatever the weights have become."""
+    """Compares optimizers over a hundred steps. The loss is linear in the weights, so its gradients do not depend on them."""
 
     def inputs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         generator = torch.Generator().manual_seed(3)
@@ -220,7 +222,7 @@ WITHOUT = "this torch has no Muon"
 
 
 class ExactMuon(torch.optim.Muon if HAS_MUON else torch.optim.Optimizer):
-    """torch.optim.Muon with its iteration in float64: torch makes it in bfloat16."""
+    """torch.optim.Muon with its Newton-Schulz iteration in float64; torch computes it in bfloat16."""
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
@@ -238,6 +240,7 @@ class ExactMuon(torch.optim.Muon if HAS_MUON else torch.optim.Optimizer):
 
 
 def orthogonal(x: torch.Tensor, steps: int) -> torch.Tensor:
+    """Brings the singular values of a matrix near 1 by Newton-Schulz iterations (Jordan et al. 2024)."""
     x = x / x.norm().clamp(min=1e-7)
     for _ in range(steps):
         gram = x @ x.T
@@ -251,18 +254,19 @@ def matrices_of() -> nn.Module:
 
 
 def both(model: nn.Module, kind=None, **options) -> list[torch.optim.Optimizer]:
-    """Muon of the matrices, AdamW of the rest, in two groups."""
+    """Returns Muon for the matrices, and AdamW for the rest in two groups."""
     rest = [p for p in model.parameters() if p.ndim <= 1]
     return [(kind or torch.optim.Muon)([p for p in model.parameters() if p.ndim > 1], lr=1e-2, **options),
             torch.optim.AdamW([{"params": rest[:1], "lr": 3e-2}, {"params": rest[1:], "betas": (0.8, 0.9)}], lr=2e-2, eps=EPS)]
 
 
 def exact(model: nn.Module, **options) -> list[torch.optim.Optimizer]:
+    """Returns the same with ExactMuon, for plain torch."""
     return both(model, ExactMuon, **options)
 
 
 def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-    """Another schedule for each."""
+    """Returns a scheduler; it multiplies the rates of AdamW by 0.5 in each step, and those of another optimizer by 0.8."""
     return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5 if isinstance(optimizer, torch.optim.AdamW) else 0.8)
 
 
@@ -270,7 +274,7 @@ def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSche
 class TestMuon(unittest.TestCase):
     def assert_close(self, left: list[torch.Tensor], right: list[torch.Tensor]) -> None:
         for one, other in zip(left, right, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=1e-5)  # the iteration makes rounding up to 500 times as large
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5)  # the iteration amplifies rounding up to 500 times
 
     def test_matrices_are_updated_as_by_torch(self) -> None:
         for name, options in (("by default", {}), ("of AdamW's size", {"adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.3}),
@@ -356,7 +360,7 @@ class TestMuon(unittest.TestCase):
 
 
 def rank_main() -> None:
-    """A rank of two, which has half of each batch."""
+    """What each of two ranks does, with half of each batch."""
     wanted = plain(exact, halving)
     for stage in (1, 3):
         model = model_of()
@@ -385,7 +389,7 @@ class TestSeveral(unittest.TestCase):
 
 
 class TestConfigured(unittest.TestCase):
-    """Muon and groups by the configuration's words."""
+    """Tests Muon and groups that the configuration alone describes."""
 
     MUON = {"type": "Muon", "params": {"lr": 1e-2, "weight_decay": 0.1}}
     ADAMW = {"type": "AdamW", "params": {"lr": 2e-2, "betas": [0.9, 0.999], "eps": EPS, "weight_decay": 0.01}}
@@ -454,7 +458,7 @@ class TestRefused(unittest.TestCase):
             try:
                 torch.optim.Muon(matrices_of().parameters(), **options)
             except ValueError:
-                continue  # this torch has it not, either
+                continue  # this version of torch does not have the option either
             self.refused(NotSupportedError, words, lambda m, o=options: both(m, **o))
         self.refused(NotSupportedError, "parameter groups of Muon have several values of ns_steps", lambda m: torch.optim.Muon(
             [{"params": [p], "ns_steps": 3 + i} for i, p in enumerate(m.parameters())]), model_of=matrices_of)

@@ -1,4 +1,4 @@
-"""What would part a model and its engine, refused by name."""
+"""Tests that calls which would separate a model from its engine are refused by name."""
 from __future__ import annotations
 
 import copy
@@ -97,7 +97,7 @@ class Refused(unittest.TestCase):
         own.destroy()
 
     def test_gradient_past_the_outputs(self) -> None:
-        """A loss that a module keeps beside its output is noticed."""
+        """A loss that a module keeps as an attribute, and does not return, is refused."""
         class Keeps(nn.Module):
             def __init__(self) -> None:
                 super().__init__()

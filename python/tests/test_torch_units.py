@@ -1,4 +1,4 @@
-"""Wrapping policies, the order where nothing can be traced, types of parameters, gradients that are kept, memory."""
+"""Tests policies of dividing a model, orders that cannot be traced, types of parameters, retained gradients, and memory."""
 from __future__ import annotations
 
 import gc
@@ -25,6 +25,7 @@ from test_torch_engine import engine_of, masters, train, trained
 
 
 def names(model: nn.Module, policy: Any = None) -> list[str]:
+    """Returns the names of the units into which a policy divides a model."""
     return [unit.name for unit in sherd.torch.divide(model, policy).units]
 
 
@@ -103,7 +104,7 @@ class Orders(unittest.TestCase):
         torch.manual_seed(7)
         engine = sherd.torch.initialize(Looks(), config(3), world=sherd.World.self())
         with self.assertWarnsRegex(UserWarning, "registration .*DataDependent"):
-            with self.assertRaises(ValueError):  # at stage 3 the value is NaN, outside of the module whose it is
+            with self.assertRaises(ValueError):  # at stage 3 the value is NaN outside of the module that owns it, so int() fails
                 engine(batch(0))
         engine.destroy()
 
@@ -133,7 +134,7 @@ class Types(unittest.TestCase):
             sherd.torch.divide(made("plain").double())
 
         class Quantised(Model):
-            """A frozen weight of 8 bits beside the others, and sparse gradients."""
+            """A model with a frozen weight of 8 bits, and with sparse gradients."""
 
             def __init__(self) -> None:
                 super().__init__()
@@ -158,7 +159,7 @@ class Types(unittest.TestCase):
 
 class Kept(unittest.TestCase):
     def test_first_batch_without_gradients(self) -> None:
-        """What is made at the first batch is good for training, whatever mode it comes in."""
+        """An engine that is sealed by a first batch without gradients trains as well as any other."""
         wanted = trained(1)
         for mode in (torch.no_grad, torch.inference_mode):
             engine = engine_of(3)

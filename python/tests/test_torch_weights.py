@@ -1,4 +1,4 @@
-"""Weights in and out of a model under sherd.torch: by name, in files, in checkpoints, whole for a while; text from them."""
+"""Tests weights in and out of a model under sherd.torch: by name, in files, in checkpoints, gathered; and generated text."""
 from __future__ import annotations
 
 import os
@@ -26,7 +26,7 @@ CONFIG = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0,
 
 
 class Tied(nn.Module):
-    """A model with a tied head, a buffer that training changes, and one that it does not."""
+    """A model with a tied head, buffers that training changes (BatchNorm's), and one that it does not change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,6 +63,7 @@ def train(engine, steps: int, start: int = 0) -> None:
 
 
 def same(left, right) -> None:
+    """Asserts that two mappings have the same names and the same values."""
     left, right = dict(left), dict(right)
     assert left.keys() == right.keys(), left.keys() ^ right.keys()
     for name, tensor in left.items():
@@ -70,6 +71,7 @@ def same(left, right) -> None:
 
 
 def refused(call, words: str, kind: type = StateError) -> None:
+    """Asserts that a call raises an error of this kind with these words."""
     try:
         call()
     except kind as error:
@@ -111,7 +113,7 @@ def checkpoint_goes_on(stage: int, folder: str) -> None:
     engine.destroy()
     again = engine_of(stage, made(7))
     assert again.load_checkpoint(folder + "/none") == (None, {})
-    where, client = again.load_checkpoint(folder)  # remembered: the first batch has the order
+    where, client = again.load_checkpoint(folder)  # the load waits for the first batch
     assert where == os.path.join(folder, "step-000003") and client == {"epoch": 2, "best": 0.25}, (where, client)
     assert not again.is_sealed and (again.global_steps, again.micro_steps) == (3, 3)
     for use in (again.module.state_dict, lambda: again.module.blocks[0](torch.zeros(1, 8)), lambda: again.module.load_state_dict(want)):
@@ -120,11 +122,11 @@ def checkpoint_goes_on(stage: int, folder: str) -> None:
     train(again, 3, start=3)
     assert again.order.is_traced and again.global_steps == 6
     assert again.fingerprint() == mark
-    if again.world_size == 1:  # a rank's statistics are its own; rank 0's were saved
+    if again.world_size == 1:  # each rank has statistics of its own, and rank 0's were saved
         same(again.state_dict(), want)
     assert again.load_checkpoint(folder + "/none") == (None, {})
-    again.save_checkpoint(folder, tag=7)  # type: ignore[arg-type] # a number of steps, as DeepSpeed takes
-    assert again.load_checkpoint(folder, tag="step-000003", load_module_only=True)[1] == client  # not what this engine saved last
+    again.save_checkpoint(folder, tag=7)  # type: ignore[arg-type] # DeepSpeed takes a number as the tag too
+    assert again.load_checkpoint(folder, tag="step-000003", load_module_only=True)[1] == client  # not the last one that was saved
     assert again.load_checkpoint(folder, tag=7)[0] == os.path.join(folder, "7")  # type: ignore[arg-type]
     try:
         again.save_checkpoint(folder, client_state={"model": object()})
@@ -145,7 +147,7 @@ def whole_weights(stage: int) -> None:
     same(engine.state_dict(), before)
     with sherd.torch.gathered_parameters(engine.module.embed.weight, modify=True):
         with torch.no_grad():
-            engine.module.embed.weight[engine.rank, 3] = 5.0  # rank 0's counts
+            engine.module.embed.weight[engine.rank, 3] = 5.0  # what rank 0 changes counts
     after = dict(engine.state_dict())
     assert after["head.weight"][0, 3] == 5.0
     before["embed.weight"][0, 3] = 5.0
@@ -187,7 +189,7 @@ def pretrained(stage: int, folder: str) -> None:
     got = dict(engine.state_dict())
     assert got["blocks.0.1.num_batches_tracked"] == 2 and got["scale"] == 0.5
     same({n: t for n, t in got.items() if "running" not in n}, {n: t for n, t in want.items() if "running" not in n})
-    if engine.rank == 0:  # whose statistics the file has
+    if engine.rank == 0:  # the file has rank 0's statistics
         same(got, want)
     engine.destroy()
     try:
@@ -240,10 +242,10 @@ class TestWeights(unittest.TestCase):
             ranks.run(2, folder, *names, SHERD_DEBUG="1")
 
     def test_a_load_that_waits(self) -> None:
-        """Calls that need values load first; a load that fails is made again, and nothing trains meanwhile."""
+        """Calls that need values make a waiting load first. If it fails, the next call makes it again before anything trains."""
         with tempfile.TemporaryDirectory() as folder:
             saved = engine_of(3, keys={"checkpoint": {"async": True}})
-            train(saved, 1)  # which changes the statistics
+            train(saved, 1)  # changes the statistics of BatchNorm
             saved.save_checkpoint(folder, client_state={"epoch": 1}, is_async=0)
             shown, fails = engine_of(3, made(7)), engine_of(3, made(7))
             for engine in (shown, fails):
@@ -268,6 +270,8 @@ class TestWeights(unittest.TestCase):
 
 
 class Masked(nn.Module):
+    """A module with a buffer that it cannot make anew: it has no reset_parameters."""
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mask", torch.ones(4))
