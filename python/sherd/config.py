@@ -12,7 +12,7 @@ from sherd._callbacks import written
 from sherd._library import library
 from sherd.errors import SherdError
 
-# A dict becomes one line of JSON, and the library's messages name places in it. This is how they do so, before or inside the text.
+# A dict becomes one line of JSON. This pattern finds what the library's messages say of places in it, at their beginning or inside.
 _PLACE = re.compile(r"\bconfiguration:1:\d+: | \(configuration:1:\d+\)| at configuration:1:\d+")
 
 

@@ -73,7 +73,7 @@ class Engine:
     # -------------------------------------------------------- declarations --
     #
     # Every rank makes the same declarations, before seal. Each call is local; seal compares the models of all ranks. Each raises
-    # InvalidError for a wrong argument and StateError after seal, and each add_ method TypeError for a field that does not exist.
+    # InvalidError for a wrong argument and StateError after seal, and where it takes `values`, TypeError for an unknown field.
 
     def add_group(self, name: str, **values: Any) -> int:
         """Adds a group: parameters that have rates of their own, or an optimizer of their own. Returns its number. Local.

@@ -25,6 +25,7 @@ class Refusals:
         self._handles: list[Any] = []
 
     def attach(self) -> None:
+        """Sets the guards. Only modules that own parameters of the engine get hooks of state_dict() and load_state_dict()."""
         for module in self.model.modules():
             module._apply = Apply(self, module)  # to(), half(), cuda() and share_memory() call it
             if any(id(t) in self.params for t in module._parameters.values()):

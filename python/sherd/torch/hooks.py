@@ -298,6 +298,7 @@ class Hooks:
             self.driver.release(unit, which)
 
     def _drop_lingering(self) -> None:
+        """Releases the lingering unit, if there is one."""
         unit, self._lingering = self._lingering, None
         if unit is not None:
             self._give(unit, BACKWARD)

@@ -38,7 +38,7 @@ ALIKE: dict[str, dict[str, Any]] = {
     "Adagrad": {"lr_decay": 0.0, "initial_accumulator_value": 0.0},
     "Muon": {"nesterov": True, "ns_steps": 5, "adjust_lr_fn": "original"},
 }
-# The constants of Muon's Newton-Schulz iteration (Jordan 2024), which are torch's defaults; the engine has no others.
+# The constants of Muon's Newton-Schulz iteration (Jordan et al. 2024), which are torch's defaults; the engine has no others.
 MUONS_OWN = {"ns_coefficients": (3.4445, -4.775, 2.0315), "eps": 1e-7}
 MUONS_RATES = ("original", "match_rms_adamw")  # the values of torch's adjust_lr_fn that the engine has
 LIONS = ("Lion", "DeepSpeedCPULion", "FusedLion")  # class names of Lion in other packages; torch has none
@@ -299,9 +299,11 @@ class EngineOptimizer(torch.optim.Optimizer):
         """Does nothing: the engine clears gradients itself."""
 
     def state_dict(self) -> dict[str, Any]:
+        """Raises StateError: the state is saved with a checkpoint of the engine."""
         raise StateError("the optimizer's state is in the engine: save it with engine.save_checkpoint()")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raises StateError: the state is loaded with a checkpoint of the engine."""
         raise StateError("the optimizer's state is in the engine: load it with engine.load_checkpoint()")
 
 
