@@ -409,7 +409,7 @@ class Engine:
         """
         count = self._count(param, first, count)
         out = (ctypes.c_float * count)() if out is None else out
-        self._lib.param_read(self.handle, param, value.encode(), first, count, _float_pointer(out, count))
+        self._lib.param_read(self.handle, param, value.encode(), first, count, _float_pointer(out, count, is_written=True))
         return out
 
     def write(self, param: int, values: Any, value: str = "master", first: int = 0) -> None:
@@ -419,7 +419,7 @@ class Engine:
         state changes alone. Collective, blocking, with the same arguments and values on every rank; at a boundary, where no unit
         is acquired. Raises what read raises.
         """
-        count = memoryview(values).nbytes // 4
+        count = _fp32_bytes(values).nbytes // 4
         self._lib.param_write(self.handle, param, value.encode(), first, count, _float_pointer(values, count))
 
     def read_local(self, param: int, value: str = "master", out: Any = None) -> Any:
@@ -429,7 +429,7 @@ class Engine:
         """
         first, count = self.local(param)
         out = (ctypes.c_float * count)() if out is None else out
-        self._lib.param_read_local(self.handle, param, value.encode(), first, count, _float_pointer(out, count))
+        self._lib.param_read_local(self.handle, param, value.encode(), first, count, _float_pointer(out, count, is_written=True))
         return out
 
     def local(self, param: int) -> tuple[int, int]:
@@ -598,7 +598,7 @@ def _floats(address: Any, count: int) -> memoryview:
 
 def _from_buffer(values: Any) -> Fill:
     """Returns a function that fills ranges from an fp32 buffer of all elements."""
-    whole = memoryview(values).cast("B").cast("f")
+    whole = _fp32_bytes(values).cast("f")
 
     def fill(first: int, out: memoryview) -> None:
         out[:] = whole[first: first + len(out)]
@@ -606,14 +606,24 @@ def _from_buffer(values: Any) -> Fill:
     return fill
 
 
-def _float_pointer(values: Any, count: int) -> Any:
+def _fp32_bytes(values: Any) -> memoryview:
+    """Returns the bytes of a buffer of fp32 elements. Raises TypeError for elements of another type, whose bits would be misread."""
+    view = memoryview(values)
+    if view.format.lstrip("@=<") not in ("f", "B", "b", "c"):
+        raise TypeError(f"values are a buffer of fp32 elements (or of their bytes), and this one has the format {view.format!r}")
+    return view.cast("B")
+
+
+def _float_pointer(values: Any, count: int, is_written: bool = False) -> Any:
     """Returns a pointer to the first `count` fp32 elements of a buffer, or of a copy of it where the buffer is read-only.
 
-    Raises ValueError where the buffer is smaller.
+    Raises ValueError where the buffer is smaller, or is read-only and would be written, and TypeError as _fp32_bytes.
     """
-    view = memoryview(values).cast("B")
+    view = _fp32_bytes(values)
     if view.nbytes < 4 * count:
         raise ValueError(f"a buffer of {view.nbytes} bytes does not hold {count} fp32 elements")
+    if view.readonly and is_written:
+        raise ValueError("values cannot be read into a buffer that is read-only")
     if view.readonly:
         return (ctypes.c_float * count).from_buffer_copy(view)
     return (ctypes.c_float * count).from_buffer(view)

@@ -147,6 +147,24 @@ class TestEngine(unittest.TestCase):
         engine.apply()
         engine.destroy()
 
+    def test_buffers_of_other_elements_are_refused(self) -> None:
+        engine = sherd.Engine(self.world, CONFIG)
+        param = engine.add_param(engine.add_unit("u"), "w", [2])
+        engine.seal()
+        doubles = (ctypes.c_double * 2)(1, 2)
+        for call in (lambda: engine.fill(param, doubles), lambda: engine.fill_from(param, 0, doubles)):
+            with self.assertRaisesRegex(TypeError, "fp32 elements.*format '.*d'"):
+                call()
+        engine.fill(param, bytes((ctypes.c_float * 2)(1, 2)))
+        for call in (lambda: engine.write(param, doubles), lambda: engine.read(param, out=doubles)):
+            with self.assertRaisesRegex(TypeError, "fp32 elements.*format '.*d'"):
+                call()
+        for read in (engine.read, engine.read_local):
+            with self.assertRaisesRegex(ValueError, "read-only"):
+                read(param, out=bytes(8))
+        self.assertEqual(list(engine.read(param)), [1.0, 2.0])
+        engine.destroy()
+
     def test_values_and_blobs(self) -> None:
         engine, unit, param = line(self.world)
         engine.write(param, (ctypes.c_float * 2)(2.5, -1.0))
