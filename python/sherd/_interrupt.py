@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import threading
+import time
 from typing import Any, Callable
 
 GRACE_S = 1.0  # seconds between Ctrl-C and the abort; a call that ends by itself in this time leaves the world whole
@@ -101,7 +102,9 @@ class Interrupts:
                 continue  # the program has a handler of its own, which decides what happens
             with self._lock:
                 call = self._calls
-            self._read(reader, writer, self.grace_s)  # or until the next signal, such as a second Ctrl-C
+            over = time.monotonic() + self.grace_s
+            while (rest := over - time.monotonic()) > 0 and signal.SIGINT not in self._read(reader, writer, rest):
+                pass  # other signals do not end the time of grace, but a second Ctrl-C does
             self._give_up(call)
 
     def _read(self, reader: int, writer: int, timeout_s: float | None) -> bytes:

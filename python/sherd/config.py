@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import re
+import weakref
 from typing import Any, Iterator, Mapping
 
 from sherd._callbacks import written
@@ -48,6 +49,7 @@ class Config:
         else:
             self._lib.config_load(os.fsencode(source), ctypes.byref(out))
         self._handle: int | None = out.value
+        self._end = weakref.finalize(self, self._lib.config_destroy, out.value)
 
     @property
     def handle(self) -> int:
@@ -100,11 +102,10 @@ class Config:
     def destroy(self) -> None:
         """Frees the configuration. May be called twice, and as soon as an engine is made from it.
 
-        Nothing else frees it, except the end of a `with` block.
+        Without this call, the end of this object does it.
         """
-        if self._handle is not None:
-            self._lib.config_destroy(self._handle)
-            self._handle = None
+        self._end()
+        self._handle = None
 
     def __enter__(self) -> "Config":
         return self
