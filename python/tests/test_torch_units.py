@@ -1,8 +1,11 @@
 """Tests policies of dividing a model, orders that cannot be traced, types of parameters, retained gradients, and memory."""
 from __future__ import annotations
 
+import copy
+import dataclasses
 import gc
 import os
+import tempfile
 import threading
 import unittest
 import weakref
@@ -19,6 +22,7 @@ except ImportError as error:
 
 import sherd
 import sherd.torch
+from sherd.torch.hooks import mapped
 from sherd.torch.trace import order_of, registered
 from test_torch_core import Block, Model, batch, config, made
 from test_torch_engine import engine_of, masters, train, trained
@@ -154,6 +158,57 @@ class Types(unittest.TestCase):
         wanted = trained(2, twin)
         for name, value in masters(engine).items():
             torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-4)
+        weights = dict(engine.state_dict())
+        self.assertEqual(weights.keys(), twin.state_dict().keys())
+        self.assertTrue(torch.equal(weights["bits"], twin.bits))
+        weights["bits"] = weights["bits"].flip(0)
+        self.assertEqual(engine.load_state_dict(weights), ([], []))
+        self.assertTrue(torch.equal(engine.module.bits, twin.bits.flip(0)))
+        with tempfile.TemporaryDirectory() as folder:
+            engine.save_pretrained(folder)
+            other = engine_of(3, Quantised(), options={"example": batch(0), "weights": folder})
+        self.assertTrue(torch.equal(other.module.bits, engine.module.bits))
+        self.assertEqual(other.fingerprint(), engine.fingerprint())
+        for one in (engine, other):
+            one.destroy()
+
+    def test_dataclasses_pass_through_gates(self) -> None:
+        @dataclasses.dataclass(frozen=True)
+        class Batch:
+            x: torch.Tensor
+            label: str
+
+        class Inner(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.linear = nn.Linear(4, 4)
+
+            def forward(self, given: Batch) -> Batch:
+                return dataclasses.replace(given, x=self.linear(given.x))
+
+        class Outer(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.blocks = nn.Linear(4, 4), nn.ModuleList([Inner(), Inner()])
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                given = Batch(self.first(x), "kept")
+                for block in self.blocks:
+                    given = block(given)
+                assert given.label == "kept"
+                return given.x.square().mean()
+
+        torch.manual_seed(3)
+        twin = Outer()
+        x, engine = torch.randn(2, 4), engine_of(3, copy.deepcopy(twin), options={"example": torch.randn(2, 4), "retain_grads": True})
+        engine.backward(engine(x))
+        twin(x).backward()
+        for p, wanted in zip(engine.module.parameters(), twin.parameters()):
+            torch.testing.assert_close(p.grad, wanted.grad, rtol=1e-5, atol=1e-6)
+        change = lambda tensor: tensor + 1
+        given = Batch(x, "kept")
+        self.assertTrue(torch.equal(mapped([given], change)[0].x, x + 1))
+        self.assertIs(mapped(given, lambda tensor: tensor), given)
         engine.destroy()
 
 

@@ -6,6 +6,7 @@ are complete. Where torch.utils.checkpoint computes a segment again, its scopes 
 """
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import weakref
@@ -405,7 +406,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 def mapped(value: Any, change: Any) -> Any:
     """Returns `value` with `change` applied to every tensor in it, in containers of the same kinds.
 
-    What does not change stays the same object. Dataclasses that are no dicts are left as they are.
+    What does not change stays the same object.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -422,6 +423,14 @@ def mapped(value: Any, change: Any) -> Any:
         if all(new is old for new, old in zip(items, value)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if hasattr(value, "__dataclass_fields__"):
+        fields = {name: mapped(getattr(value, name), change) for name in value.__dataclass_fields__}
+        if all(new is getattr(value, name) for name, new in fields.items()):
+            return value
+        made = copy.copy(value)
+        for name, new in fields.items():
+            object.__setattr__(made, name, new)  # it may be frozen
+        return made
     return value
 
 

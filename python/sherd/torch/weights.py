@@ -14,9 +14,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sherd.engine import Engine as Core
-from sherd.errors import SherdError
+from sherd.errors import SherdError, StateError
 from sherd.torch.say import collective
-from sherd.torch.units import Division, Param, some
+from sherd.torch.units import Division, Param, is_managed, some
 
 if TYPE_CHECKING:
     from sherd.torch.engine import Engine
@@ -57,9 +57,17 @@ def write(core: Core, param: Param, values: torch.Tensor) -> None:
 
 
 def names_of(model: nn.Module, division: Division) -> dict[str, Param]:
-    """Returns the parameter for every name in the model. A tied parameter has several names."""
+    """Returns the engine's parameter for every name in the model. A tied parameter has several names.
+
+    Raises StateError for a parameter that came into the model later.
+    """
     by_tensor = {id(param.tensor): param for param in division.params}
-    return {name: by_tensor[id(tensor)] for name, tensor in model.named_parameters(remove_duplicate=False)}
+    tensors = {name: tensor for name, tensor in model.named_parameters(remove_duplicate=False) if is_managed(tensor)}
+    late = next((name for name, tensor in tensors.items() if id(tensor) not in by_tensor), None)
+    if late is not None:
+        raise StateError(f"parameter {late} came into the model after sherd.torch.initialize, and the engine does not have it: change the "
+                         f"model before")
+    return {name: by_tensor[id(tensor)] for name, tensor in tensors.items()}
 
 
 def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -67,6 +75,12 @@ def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
     transient = {f"{prefix}.{name}" if prefix else name for prefix, module in model.named_modules()
                  for name in module._non_persistent_buffers_set}
     return {name: buffer for name, buffer in model.named_buffers(remove_duplicate=False) if name not in transient}
+
+
+def unmanaged_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Returns what a state_dict has and the engine does not: buffers, and frozen parameters of other types (quantised weights)."""
+    frozen = {name: tensor for name, tensor in model.named_parameters(remove_duplicate=False) if not is_managed(tensor)}
+    return {**frozen, **buffers_of(model)}
 
 
 class StateDict(AbstractMapping[str, torch.Tensor]):
@@ -79,7 +93,7 @@ class StateDict(AbstractMapping[str, torch.Tensor]):
 
     def __init__(self, engine: "Engine") -> None:
         self.world, self._core = engine.world, engine.core
-        self._params, self._buffers = names_of(engine.module, engine.division), buffers_of(engine.module)
+        self._params, self._buffers = names_of(engine.module, engine.division), unmanaged_of(engine.module)
 
     @collective("engine.state_dict()")
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -106,7 +120,7 @@ def load_state_dict(core: Core, model: nn.Module, division: Division, values: Ma
     Returns the names that `values` lacks, and those that the model lacks. With `strict`, either raises ValueError before anything
     is written. A tied parameter needs one of its names.
     """
-    params, buffers = names_of(model, division), buffers_of(model)
+    params, buffers = names_of(model, division), unmanaged_of(model)
     given = {id(params[name]) for name in params if name in values}
     missing = [name for name, param in params.items() if id(param) not in given]
     missing += [name for name in buffers if name not in values]
@@ -137,7 +151,7 @@ def save_pretrained(engine: "Engine", folder: Path, dtype: torch.dtype, max_file
     """
     if dtype not in DTYPES:
         raise ValueError(f"weights are saved as float32, bfloat16 or float16, not {dtype}")
-    buffers = {name: buffer.detach().cpu().contiguous() for name, buffer in distinct(buffers_of(engine.module)).items()}
+    buffers = {name: buffer.detach().cpu().contiguous() for name, buffer in distinct(unmanaged_of(engine.module)).items()}
     engine.core.export_safetensors(folder, DTYPES[dtype], maps_of(engine.division, buffers), max_file_bytes=max_file_bytes)
     if engine.world.rank == 0:
         for part in ("config", "generation_config"):
@@ -148,13 +162,13 @@ def save_pretrained(engine: "Engine", folder: Path, dtype: torch.dtype, max_file
 
 
 def import_weights(core: Core, model: nn.Module, division: Division, path: Path) -> None:
-    """Fills every parameter, and every buffer that a state_dict has, from safetensors under the model's names.
+    """Fills every parameter, and what a state_dict has beside them (unmanaged_of), from safetensors under the model's names.
 
-    `path` is a file, a folder or an index. Each rank reads what it holds, and all of those buffers. The file's names may all lack
+    `path` is a file, a folder or an index. Each rank reads what it holds, and all of what is beside. The file's names may all lack
     the base model's prefix (of transformers), and the file may have further names of tied weights and further buffers. Collective,
     blocking, after seal and before the first acquire. Raises what sherd.Engine.import_safetensors raises.
     """
-    buffers = distinct(buffers_of(model))
+    buffers = distinct(unmanaged_of(model))
     values = {name: torch.empty(buffer.shape, dtype=buffer.dtype, device="cpu") for name, buffer in buffers.items()}
     asked = {param.name for param in division.params} | buffers.keys()
     prefix = getattr(model, "base_model_prefix", "")
@@ -166,7 +180,11 @@ def import_weights(core: Core, model: nn.Module, division: Division, path: Path)
         for name, buffer in buffers.items():
             if buffer.is_meta:
                 owner, _, own = name.rpartition(".")
-                model.get_submodule(owner)._buffers[own] = values[name]
+                module = model.get_submodule(owner)
+                if own in module._buffers:
+                    module._buffers[own] = values[name]
+                else:
+                    module._parameters[own] = nn.Parameter(values[name], requires_grad=False)
             else:
                 buffer.copy_(values[name])
 
