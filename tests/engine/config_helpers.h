@@ -1,5 +1,5 @@
-/* What the tests of the configuration share: complete files from a few members, and checks of
- * what is refused or warned of. */
+/* What the tests of the configuration share: functions that complete a file from a few members, and checks of refusals
+ * and warnings. */
 #ifndef TESTS_ENGINE_CONFIG_HELPERS_H
 #define TESTS_ENGINE_CONFIG_HELPERS_H
 
@@ -11,7 +11,7 @@
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Room for the longest text a case composes. */
+/* Room for the longest text that a case composes. */
 #define TEXT_BYTES 2048
 
 static inline sherd_config *parsed(const char *text)
@@ -22,7 +22,7 @@ static inline sherd_config *parsed(const char *text)
     return config;
 }
 
-/* `members` inside a file that resolves on one rank; its optimizer is AdamW where they name none. */
+/* Puts `members` into a file that resolves on one rank; its optimizer is AdamW unless they name one. */
 static inline void complete(char text[TEXT_BYTES], const char *members)
 {
     (void)snprintf(text, TEXT_BYTES, "{\"train_micro_batch_size_per_gpu\": 2%s%s%s}",
@@ -48,7 +48,7 @@ static inline sherdi_settings resolved(const sherd_config *config, int world_siz
     return settings;
 }
 
-/* Settings of a complete file with `members` in it. */
+/* Returns the settings of a complete file with `members` in it. */
 static inline sherdi_settings settings_of(const char *members)
 {
     sherd_config   *config   = completed(members);
@@ -78,7 +78,7 @@ static inline void check_resolve_refused(sherd_status status, const char *text, 
     sherd_config_destroy(config);
 }
 
-/* One warning that says so. */
+/* Checks that there is one warning, which contains the sentence. */
 static inline void check_warns(const char *members, const char *sentence)
 {
     sherd_config *config = completed(members);

@@ -1,5 +1,5 @@
-/* All that the engine has to know of another tier: its tables. more_tiers/ has its line. A read is done when it is waited
- * for, as late as a drive may be; a write takes what it is given when it is started. */
+/* Shows all that the engine has to know of another tier: its tables. The line of the list of tiers is in more_tiers/. A
+ * read is done only when it is waited for, as late as a drive may be; a write copies its bytes when it is started. */
 #include "tests/engine/cupboard.h"
 
 #include "offload/tier.h"
@@ -44,7 +44,7 @@ static void transfer_start(cupboard *self, size_t extent, void *memory, int is_w
 static void cupboard_read_start(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
 {
     transfer_start((cupboard *)tier, extent, memory, 0, io);
-    memset(memory, 0xff, io->len_bytes); /* who does not wait finds NaN */
+    memset(memory, 0xff, io->len_bytes); /* who does not wait reads NaN */
 }
 
 static void cupboard_write_start(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
@@ -91,7 +91,7 @@ static sherd_status cupboard_open(const sherdi_tier_params *params, sherdi_mem *
     const sherdi_extent *last = &params->extents[params->num_extents - 1];
     cupboard            *self = calloc(1, sizeof(*self));
 
-    (void)mem; /* not the engine's memory */
+    (void)mem; /* its memory is not counted as the engine's */
     if (self == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no room for the cupboard");
     }

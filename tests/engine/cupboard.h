@@ -1,4 +1,4 @@
-/* A tier that the library has not: memory that nobody may address, read and written by copies. */
+/* A tier that the library does not have: memory that no kernel may address and that is read and written by copies. */
 #ifndef TESTS_ENGINE_CUPBOARD_H
 #define TESTS_ENGINE_CUPBOARD_H
 
@@ -8,7 +8,7 @@ typedef struct cupboard_traffic {
     uint64_t read_bytes, written_bytes;
 } cupboard_traffic;
 
-/** What has been copied on all ranks since it was last asked. */
+/** Returns the bytes copied on all ranks since the last call. */
 cupboard_traffic cupboard_traffic_take(void);
 
 #endif

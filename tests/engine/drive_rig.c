@@ -97,7 +97,7 @@ void drive_bits_flip(void)
             byte ^= 4;
             CHECK(pwrite(fd, &byte, 1, at) == 1);
         }
-        CHECK(fsync(fd) == 0); /* before somebody reads around the cache */
+        CHECK(fsync(fd) == 0); /* before a read that bypasses the cache */
         (void)close(fd);
     }
     (void)closedir(dir);

@@ -1,4 +1,4 @@
-/* Elements of any type as fp32, for trainers written in tests. */
+/* Reads and writes elements of any type as fp32, for trainers that are part of a test. */
 #ifndef TESTS_ENGINE_ELEMENTS_H
 #define TESTS_ENGINE_ELEMENTS_H
 

@@ -1,4 +1,5 @@
-/* Where optimizer state rests in tests that train one model at every place and stage: PLACES of such a test are a table of these. */
+/* Where optimizer state rests, for tests that train one model at every place and stage. Such a test has a table PLACES
+ * of these. */
 #ifndef TESTS_ENGINE_PLACES_H
 #define TESTS_ENGINE_PLACES_H
 
@@ -10,12 +11,13 @@
 #define PLACE_KEYS_BYTES 512
 
 typedef struct place {
-    const char *keys;        /* more keys of zero_optimization; %s is the folder */
+    const char *keys;        /* further keys of zero_optimization; %s is the folder */
     int         least_stage; /* the place exists from this stage on */
     int         is_on_drive; /* needs checksums, which not every build has */
 } place;
 
-/** The keys of a place whose state is offloaded, in blocks of `block` elements; `more` are more keys of offload_optimizer. */
+/** The keys of a place with offloaded state, in blocks of `block` elements; `more` are further keys of
+ * offload_optimizer. */
 #define PLACE_OF_STATE(block, more)                                                                \
     ", \"sub_group_size\": " block                                                                 \
     ", \"offload_optimizer\": {\"nvme_path\": \"%s\", \"durable\": "                               \
@@ -36,13 +38,14 @@ static inline int place_is_built(const place *at)
 #endif
 }
 
-/** The first stage at which to train there, above 3 where this build cannot. */
+/** Returns the first stage at which to train at this place; above 3 if this build cannot. */
 static inline int place_first_stage(const place *at)
 {
     return place_is_built(at) ? at->least_stage : 4;
 }
 
-/** One stage for place number `index` on so many ranks; together they meet all stages. */
+/** Returns one stage for place number `index` on `ranks` ranks; all places and numbers of ranks together have all
+ * stages. */
 static inline int place_some_stage(const place *at, size_t index, int ranks)
 {
     int stage = ranks == 1 && at->least_stage == 0 ? 0 : 1 + (ranks + (int)index) % 3;

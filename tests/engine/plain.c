@@ -57,13 +57,13 @@ int plain_fixed_shift(int global_batch)
     return shift;
 }
 
-/* The quotient is rounded first, as docs/numerics.md has it; llrint rounds to nearest even. */
+/* Rounds the quotient first, as docs/numerics.md says; llrint rounds to nearest even. */
 int64_t plain_fixed(float g, float loss_scale, int shift)
 {
     return llrint((double)g * (ldexp(1, shift) / (double)loss_scale));
 }
 
-/* Exact, as docs/numerics.md has it. */
+/* Adds to the norm exactly, chunk by chunk, as docs/numerics.md says. */
 static void norm_add(sherdi_norm_acc *acc, const float *values, size_t elems)
 {
     for (size_t at = 0; at < elems; at += SHERD_CHUNK_ELEMS) {
@@ -213,18 +213,20 @@ static void muon_normalize(float *x, size_t elems)
     }
 }
 
-/* One step: a X + (b A + c A A) X with A = X X', or what that is of the transposed, where that is smaller. */
+/* Makes one step, a X + (b A + c A A) X with A = X X', or the same on the transposed matrix where that is smaller. */
 static void muon_iterate(float *x, size_t rows, size_t cols, float scale)
 {
     const float a = 3.4445f, b = -4.7750f, c = 2.0315f;
     int         is_wide = rows <= cols;
     size_t      n       = is_wide ? rows : cols;
     size_t      inner   = is_wide ? cols : rows;
-    size_t      outer   = is_wide ? cols : 1; /* from one row of the smaller side to the next */
-    size_t      along   = is_wide ? 1 : cols;
-    float      *gram    = malloc(2 * n * n * sizeof(float));
-    float      *blend   = gram + n * n;
-    float      *next    = malloc(rows * cols * sizeof(float));
+    size_t      outer =
+        is_wide ? cols
+                     : 1; /* from one row of the smaller side to the next; `along`: inside a row */
+    size_t along = is_wide ? 1 : cols;
+    float *gram  = malloc(2 * n * n * sizeof(float));
+    float *blend = gram + n * n;
+    float *next  = malloc(rows * cols * sizeof(float));
 
     CHECK(gram != NULL && next != NULL);
     for (size_t i = 0; i < n * n; i++) {

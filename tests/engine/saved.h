@@ -1,4 +1,5 @@
-/* What the tests of checkpoints save: a rig with a model that has every kind of parameter, and what they ask of the folder. */
+/* What the tests of checkpoints share: a rig whose model has every kind of parameter, and questions about a folder of
+ * checkpoints. */
 #ifndef TESTS_ENGINE_SAVED_H
 #define TESTS_ENGINE_SAVED_H
 
@@ -6,35 +7,37 @@
 
 #define SAVED_PARAMS 10
 
-/* Ways in which a model is not the one that was saved. */
+/* Ways in which a model differs from the one that was saved. */
 typedef enum saved_change {
     SAVED_SAME = 0,
     SAVED_MISSING, /* without unit1.4 */
-    SAVED_EXTRA,   /* with "head", of 300 elements, number SAVED_PARAMS */
-    SAVED_SHAPE,   /* unit0.2 has one element more */
-    SAVED_THAWED,  /* nothing is frozen */
+    SAVED_EXTRA,   /* with another parameter "head" of 300 elements, whose number is SAVED_PARAMS */
+    SAVED_SHAPE,   /* unit0.2 has one more element */
+    SAVED_THAWED,  /* no parameter is frozen */
 } saved_change;
 
 /** Skips the case in a build without checksums, which has no checkpoints. */
 void saved_need_checksums(void);
 
-/** Two units, sealed and not filled: what is sliced, a part of it smaller than a slice, one element, what every rank
- *  keeps whole (with a persistence threshold of 150), what is frozen. */
+/** Opens a rig of two units, sealed and not filled. Each unit has a parameter that is sliced, one smaller than a
+ * slice, one of a single element, one that every rank keeps whole (the persistence threshold is 150), and a frozen
+ * one. */
 void saved_open(rig *r, sherd_world *world, const rig_options *options);
 void saved_open_changed(rig *r, sherd_world *world, const rig_options *options,
                         saved_change change);
-/** All first values; what was loaded stays. */
+/** Fills all parameters with their first values; values that were loaded stay. */
 void saved_fill(rig *r);
-/** So many steps, from where the engine is. */
+/** Trains for `count` steps from where the engine is. */
 void saved_train(rig *r, int count);
 
-/** Opens DIR/TAG (NULL: the latest), which must verify; returns its step. */
+/** Opens DIR/TAG (NULL: the latest checkpoint), which must verify, and returns its step. */
 int64_t saved_verify(const char *dir, const char *tag);
-/** The folder NAME of this run's scratch, not made. */
+/** Writes the path of the folder NAME in this run's scratch folder, which is not made here. */
 const char *saved_dir(const char *name, char out[256]);
-/** How many entries of a folder begin with a dot. */
+/** Counts the entries of a folder whose names begin with a dot. */
 int saved_left_behind(const char *dir);
-/** A hash of the names and bytes of all files in a folder, one level deep. */
+/** Returns a hash of the names and bytes of all files in a folder, also in its subfolders unless their names
+ * begin with a dot. */
 uint64_t saved_bytes(const char *folder);
 
 #endif

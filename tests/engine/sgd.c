@@ -1,4 +1,5 @@
-/* All that the engine has to know of another optimizer: its table. more_optimizers/ has its line. */
+/* Shows all that the engine has to know of another optimizer: its table. The line of the list of optimizers is in
+ * more_optimizers/. */
 #include "tests/engine/sgd.h"
 
 #include "engine/optimizers/optimizer.h"
@@ -13,7 +14,7 @@ static void sgd_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
     float            *master = args->parts[MASTER];
     float            *buffer = args->parts[BUFFER];
 
-    (void)lane; /* the CPU's, whose memory is here */
+    (void)lane; /* the lane is the CPU's, so the memory can be addressed here */
     for (size_t s = 0; s < args->num_spans; s++) {
         const sherdi_span *span = &args->spans[s];
 

@@ -1,5 +1,5 @@
-/* Drives that break while an engine trains: a request that fails or falls short, at every request of a
- * step. The outcome is an error or a complete state, never another number and never a hang. */
+/* Drives that fail while an engine trains: each request of a step in turn fails or is cut short. The outcome must be an
+ * error or a complete state, never another number and never a hang. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/drive_rig.h"
 #include "tests/lib/check.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS 3 /* the second one meets the fault */
+#define STEPS 3 /* the fault is in the second step */
 
 static const char *const ENGINES[] = {"io_uring", "threads"};
 
@@ -18,15 +18,16 @@ static const char *const ENGINES[] = {"io_uring", "threads"};
 typedef struct fault_run {
     fault_kind   kind;
     int          nth;
-    int          count;     /* requests that were seen in the step */
-    sherd_status status;    /* of the step */
-    const char  *more;      /* keys of offload_optimizer */
-    const char  *top;       /* keys of the whole; NULL: none */
-    int          is_undone; /* else the run is gone on from */
+    int          count;     /* requests seen in the step */
+    sherd_status status;    /* result of the step */
+    const char  *more;      /* further keys of offload_optimizer */
+    const char  *top;       /* further keys at the top level; NULL: none */
+    int          is_undone; /* after an undo the run goes on; otherwise another run resumes it */
 } fault_run;
 
-/* After an error the state is that of a whole step, and training goes on from it to the same numbers: by
- * itself where nothing was written, by the undo where the update had begun. */
+/* Checks that after an error the state is that of a whole step, and does the failed step again, which must give the
+ * same numbers. Where nothing was written the engine goes on by itself; where the update had begun, an undo is
+ * needed. */
 static sherd_status recover(rig *r, int64_t step)
 {
     sherd_step_report report;
@@ -47,7 +48,8 @@ static sherd_status recover(rig *r, int64_t step)
     return drive_step_try(r, &report);
 }
 
-/* What is on the drive after an update that failed, and its commit perhaps, is one of the two steps, whole. */
+/* Opens the state again. After an update that failed, and perhaps its commit, the drive has one of the two steps,
+ * whole. */
 static void reopen(rig *r, sherd_world *world, const char *more)
 {
     char              keys[1024];
@@ -69,7 +71,7 @@ static void reopen(rig *r, sherd_world *world, const char *more)
     r->micro = 1;
     if (info.step == 1) {
         CHECK_INT(drive_reference[2], rig_train(r, 1).fingerprint);
-        r->micro = 1; /* the loop counts it */
+        r->micro = 1; /* the caller's loop counts it */
     }
 }
 
@@ -90,7 +92,7 @@ static void fault_train(sherd_world *world, void *ctx)
             sherd_status status = drive_step_try(&r, &report);
 
             if (step == 3 &&
-                status == SHERD_E_IO) { /* the fault met what was read ahead for this step */
+                status == SHERD_E_IO) { /* the fault was in a read ahead for this step */
                 status = recover(&r, step - 1);
                 CHECK_OK(status);
                 CHECK_OK(sherd_step_wait(r.engine, &report));
@@ -113,8 +115,8 @@ static void fault_train(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* Every one in the long list. Else io_uring has the odd requests and the threads the even ones; of those with encoded state,
- * every fourth. */
+/* Returns how many requests apart the faults are. The long list has a fault in every request. Otherwise io_uring has
+ * the odd requests and the threads the even ones; with encoded state only every fourth request has one. */
 static int stride(void)
 {
     return test_is_long() ? 1 : getenv("SHERD_TEST_STATE") != NULL ? 4 : 2;
@@ -134,7 +136,7 @@ static void every_request_fails_under(fault_kind kind, int may_fail, const char 
         if (e == 0 && !fault_can_inject()) {
             continue;
         }
-        test_world(1, fault_train, &run); /* nothing armed: counts */
+        test_world(1, fault_train, &run); /* no fault is armed: this run counts the requests */
         CHECK_INT(SHERD_OK, run.status);
         CHECK(run.count > 10);
         for (int nth = 1 + (int)e % stride(), count = run.count; nth <= count; nth += stride()) {
@@ -164,7 +166,7 @@ static void eio_with_gradients_on_nvme(void)
     every_request_fails_once(FAULT_EIO, 1, ", \"gradients\": \"nvme\", \"buffer_count\": 2");
 }
 
-/* Two sweeps beside one: what fails in the first of them leaves the old state whole. */
+/* LAMB has two sweeps; a failure in the first of them leaves the old state whole. */
 static void eio_where_lamb_stands_beside_adamw(void)
 {
     every_request_fails_under(FAULT_EIO, 1, ", \"buffer_count\": 2",
@@ -183,7 +185,7 @@ static void short_transfers_at_every_request_change_nothing(void)
     every_request_fails_once(FAULT_SHORT, 0, ", \"verify_reads\": true");
 }
 
-/* The kinds of failure under the settings of the others, and in blocks that are read one at a time. */
+/* Has the same faults under other settings, among them blocks that are read one at a time. */
 static void requests_fail_in_other_layouts(void)
 {
     static const char *const MORE[] = {", \"buffer_count\": 1", ", \"gradients\": \"nvme\"",
@@ -203,19 +205,19 @@ static void interrupted_requests_change_nothing(void)
     every_request_fails_once(FAULT_EAGAIN, 0, ", \"gradients\": \"nvme\"");
 }
 
-/* Several ranks: whoever meets the fault, all of them end with an error or with the right number. */
+/* With several ranks, all of them end with an error or with the right number, whichever meets the fault. */
 #define RANKS 3
 
 typedef struct ranks_run {
     int          stage;
-    const char  *more; /* keys of offload_optimizer */
+    const char  *more; /* further keys of offload_optimizer */
     int          is_muon;
     int          nth;
     int          count;
     sherd_status status[RANKS];
-    int          dropped[RANKS];  /* windows */
-    int          left[RANKS];     /* ... by a release that failed */
-    uint64_t     want[STEPS + 1]; /* fingerprints, where nothing failed */
+    int          dropped[RANKS];  /* windows that were dropped */
+    int          left[RANKS];     /* those dropped because a release had failed */
+    uint64_t     want[STEPS + 1]; /* fingerprints of a run without faults */
 } ranks_run;
 
 static void ranks_train(sherd_world *world, void *ctx)
@@ -265,9 +267,7 @@ static void a_rank_that_fails_fails_all(void)
     (void)unsetenv("SHERD_IO");
 }
 
-/* A step that must end, however often its window is dropped on the way. Ranks that were not told wait for the others in a
- * call that ends when those drop the window. */
-/* A release that failed: the step says so, and nothing but a discard follows. 1 where it was one. */
+/* Returns 1 if a release failed in this window. The step must then report it, and only a discard may follow. */
 static int step_leaves(rig *r)
 {
     if (r->engine->window.lost != SHERD_E_IO) {
@@ -280,6 +280,8 @@ static int step_leaves(rig *r)
     return 1;
 }
 
+/* Does a step until it succeeds, and drops its window up to three times. A rank that was not told of a failure waits
+ * for the others in a call that ends when those drop the window. */
 static sherd_status step_insist(rig *r, sherd_step_report *report, int *dropped, int *left)
 {
     sherd_status status = drive_step_try(r, report);
@@ -287,7 +289,7 @@ static sherd_status step_insist(rig *r, sherd_step_report *report, int *dropped,
     for (*dropped = 0; status != SHERD_OK && *dropped < 3; ++*dropped) {
         CHECK(status == SHERD_E_IO || status == SHERD_E_STATE);
         *left += step_leaves(r);
-        if (sherd_step_discard(r->engine) != SHERD_OK) { /* the update had begun, everywhere */
+        if (sherd_step_discard(r->engine) != SHERD_OK) { /* on every rank the update had begun */
             CHECK_OK(sherd_step_undo(r->engine));
         }
         status = drive_step_try(r, report);
@@ -295,7 +297,7 @@ static sherd_status step_insist(rig *r, sherd_step_report *report, int *dropped,
     return status;
 }
 
-/* One rank's drive fails, in any request of a step: nobody is lost, and all do the step again. */
+/* Rank 0's drive fails in one request of a step. No rank is lost, and all do the step again. */
 static void ranks_go_on(sherd_world *world, void *ctx)
 {
     ranks_run        *run  = ctx;
@@ -333,7 +335,7 @@ static void ranks_go_on(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* How often a release failed. */
+/* Fails every request of a rank in turn; returns how often a release failed. */
 static int every_request_of_a_rank_fails_by(int is_muon, int stage, const char *more, int ranks)
 {
     ranks_run run  = {.stage = stage, .more = more, .is_muon = is_muon};
@@ -357,7 +359,7 @@ static int every_request_of_a_rank_fails(int stage, const char *more, int ranks)
     return every_request_of_a_rank_fails_by(0, stage, more, ranks);
 }
 
-/* The others are in a gather of the update, which they expect of it. */
+/* Where a rank fails, the others are in a gather of the update, in which they need it to take part. */
 static void a_rank_that_fails_still_gathers_directions(void)
 {
     (void)setenv("SHERD_IO", "threads", 1);
@@ -385,7 +387,7 @@ static void a_rank_that_fails_loses_nobody(void)
 
 /* ------------------------------------------------------------ broken for good -- */
 
-/* From one request on nothing works. */
+/* Trains on a drive of which nothing works from one request on. */
 static void broken_train(sherd_world *world, void *ctx)
 {
     fault_run        *run = ctx;
@@ -402,12 +404,14 @@ static void broken_train(sherd_world *world, void *ctx)
     run->count  = fault_seen();
     if (run->status != SHERD_OK &&
         sherd_engine_fingerprint(r.engine, &fingerprint) == SHERD_E_STATE) {
-        CHECK_STATUS(SHERD_E_STATE, sherd_step_discard(r.engine)); /* of no use, and it says so */
+        CHECK_STATUS(
+            SHERD_E_STATE,
+            sherd_step_discard(r.engine)); /* a discard is of no use then, and the error says so */
         CHECK_ERROR_SAYS("call sherd_step_undo to go back to the step before");
         CHECK_STATUS(SHERD_E_IO, sherd_step_undo(r.engine));
         CHECK_STATUS(SHERD_E_STATE, sherd_step_discard(r.engine));
         fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
-        if (run->is_undone) { /* the drive works again */
+        if (run->is_undone) { /* the drive works again, and the step is undone */
             CHECK_OK(recover(&r, 1));
             CHECK_OK(sherd_step_wait(r.engine, &report));
             CHECK_INT(drive_reference[2], report.fingerprint);
@@ -442,12 +446,13 @@ static void a_drive_that_breaks_in_the_update_is_undone_when_it_works_again(void
 /* ------------------------------------------------------ an undo that fails -- */
 
 typedef struct undo_run {
-    int      nth, count; /* the request of an undo that fails; 0: none. How many it makes */
-    int      failed;     /* undos that did */
+    int      nth, count; /* the request of the undo that fails (0: none); requests of an undo */
+    int      failed;     /* undos that failed */
     uint64_t want[STEPS + 1];
 } undo_run;
 
-/* Ranks may be at two steps then: nothing but the same undo again brings them together. */
+/* Undoes a step. If it fails, ranks may be at two different steps, and only the same undo again brings them
+ * together. */
 static void undo_once(rig *r, undo_run *run, int rank)
 {
     uint64_t fingerprint;
@@ -492,7 +497,8 @@ static void ranks_undo(sherd_world *world, void *ctx)
     }
     undo_once(&r, run, rank);
     r.micro--;
-    CHECK_OK(step_insist(&r, &report, &dropped, &left)); /* what it reads ahead may fail, too */
+    CHECK_OK(
+        step_insist(&r, &report, &dropped, &left)); /* requests that read ahead may fail, too */
     CHECK(rank != 0 || run->want[STEPS] == report.fingerprint);
     rig_close(&r);
 }
@@ -525,7 +531,7 @@ static void told_note(told_run *run, int rank, sherd_status status)
     (void)snprintf(run->text[rank], sizeof(run->text[0]), "%s", sherd_last_error());
 }
 
-/* The drive fails when the filled state is committed. */
+/* The drive fails while the filled state is committed. */
 static void first_commit_fails(sherd_world *world, void *ctx)
 {
     int rank = sherd_world_rank(world);
@@ -535,7 +541,7 @@ static void first_commit_fails(sherd_world *world, void *ctx)
     rig_seal(&r);
     CHECK_OK(sherd_world_barrier(world));
     if (rank == 0) {
-        fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1); /* whoever comes first */
+        fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1); /* the rank whose write comes first meets it */
     }
     CHECK_OK(sherd_world_barrier(world));
     told_note(ctx, rank, sherd_unit_acquire(r.engine, r.units[0], SHERD_FORWARD));
@@ -593,7 +599,7 @@ static void the_others_hear_what_failed(void)
         CHECK(strstr(run.text[rank], "while it read its state back") != NULL ||
               strstr(run.text[rank], ".slots-") != NULL);
     }
-    CHECK_INT(2, test_files(test_scratch(), ".state")); /* what could not be read stays */
+    CHECK_INT(2, test_files(test_scratch(), ".state")); /* the files that could not be read stay */
     test_files_remove(test_scratch(), "");
     (void)unsetenv("SHERD_IO");
 }

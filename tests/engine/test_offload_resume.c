@@ -1,6 +1,6 @@
-/* State files that outlive an engine: in one folder or striped over several; gone on from by the engine that
- * they fit and by no other; several engines in one folder. What is resumed trains to the numbers of a run
- * that was never ended. */
+/* State files that outlive an engine, in one folder or striped over several. An engine resumes from the files that fit
+ * it, and from no others; several engines may share a folder. A resumed run trains to the same numbers as a run that
+ * was never interrupted. */
 #include "engine/run/engine_impl.h"
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
@@ -22,7 +22,7 @@
 #define MOST_FILES   8
 #define MOST_FOLDERS 3
 
-/* Of a process that this one starts: where its state is, and the ends of its pipes. */
+/* Environment of a process that a test starts: where its state is, and the ends of its pipes. */
 #define FOLDER_VARIABLE "SHERD_TEST_FOLDER"
 #define HOLD_VARIABLE   "SHERD_TEST_HOLD"
 #define REPORT_VARIABLE "SHERD_TEST_REPORT"
@@ -37,7 +37,7 @@ static const char *scratch(void)
     return given != NULL ? given : test_scratch();
 }
 
-/* A list of empty folders of this case, as JSON; the first `count` of "f0", "f1", "f2". */
+/* Makes the first `count` of the folders "f0", "f1", "f2" of this case, and returns their list as JSON. */
 static const char *folders_make(int count)
 {
     static _Thread_local char lists[MOST_FOLDERS + 1][512];
@@ -64,7 +64,7 @@ static const char *folder_path(int index)
     return path;
 }
 
-/* Files in a folder, of at least so many bytes. */
+/* Counts the files in a folder that have at least `least_bytes` bytes. */
 static int files_in(int index, off_t least_bytes)
 {
     DIR           *dir = opendir(folder_path(index));
@@ -104,7 +104,7 @@ static state_list states(void)
     return list;
 }
 
-/* The same files, nobody has written to them since. */
+/* Checks that the same files are there and that nobody has written to them since. */
 static void expect_untouched(const state_list *before)
 {
     state_list after = states();
@@ -128,7 +128,7 @@ static void states_remove(void)
     }
 }
 
-/* Leaves an empty folder; skips the case in a build without state files. */
+/* Makes the folders and removes old state; skips the case in a build without state files. */
 static void case_begin(void)
 {
     state_list list = {.count = 0};
@@ -168,29 +168,29 @@ static void expect_warned(const char *words)
 
 /* --------------------------------------------------------------- sessions -- */
 
-/* An engine from its creation to its end. */
+/* One run of an engine, from its creation to its end. */
 typedef struct session {
-    const char *paths; /* JSON; NULL: all in memory */
-    const char *state; /* more keys of offload_optimizer */
-    const char *zero;  /* more keys of zero_optimization */
-    size_t      elems; /* of a parameter, about; 0: ELEMS */
+    const char *paths; /* a list as JSON; NULL: all is in memory */
+    const char *state; /* further keys of offload_optimizer */
+    const char *zero;  /* more keys of zero_optimization; NULL: the block size */
+    size_t      elems; /* about the size of a parameter; 0: ELEMS */
     int         stage;
     int         accumulation;
     sherd_dtype dtype;
     unsigned    wide; /* bit p: parameter p stays fp32 */
     int         steps;
     int         more_micros;                  /* micro-batches after the last step */
-    int         is_kept;                      /* by the program, at its end */
-    int         is_resumed;                   /* out, rank 0's, from here on */
+    int         is_kept;                      /* the program asks to keep the files at the end */
+    int         is_resumed;                   /* from here on results, those of rank 0 */
     int64_t     first;                        /* the step at which it began */
-    int64_t     first_micro;                  /* and the micro-batch */
-    uint64_t    run;                          /* of its files */
-    uint64_t    fingerprints[MOST_STEPS + 1]; /* after step `first` and those that it did */
-    float       scales[MOST_STEPS + 1];       /* loss scale then */
-    int         files[MOST_FOLDERS];          /* in the folders, before the end */
+    int64_t     first_micro;                  /* the micro-batch at which it began */
+    uint64_t    run;                          /* the run to which its files belong */
+    uint64_t    fingerprints[MOST_STEPS + 1]; /* after step `first` and each step that it did */
+    float       scales[MOST_STEPS + 1];       /* the loss scale at those steps */
+    int         files[MOST_FOLDERS];          /* files in each folder, before the end */
 } session;
 
-/* Parameters of several kinds: large, frozen, small and kept whole, one that shares its unit. */
+/* Declares parameters of several kinds: large, frozen, small and kept whole, some in one unit. */
 static void session_declare(rig *r, size_t elems)
 {
     sherd_param_params frozen;
@@ -241,7 +241,7 @@ static sherd_engine_info engine_info(const rig *r)
     return info;
 }
 
-/* Of the first steps; who is killed may come further. */
+/* Notes the first steps; a run that is to be killed may go further. */
 static void session_note(session *s, const rig *r, int64_t step, uint64_t fingerprint)
 {
     if (step <= MOST_STEPS) {
@@ -250,7 +250,7 @@ static void session_note(session *s, const rig *r, int64_t step, uint64_t finger
     }
 }
 
-/* Sealed and filled; where it begins is written down. */
+/* Opens, seals and fills the engine, and notes where it begins. */
 static void session_begin(session *s, sherd_world *world, rig *r)
 {
     sherd_engine_info info;
@@ -303,7 +303,7 @@ static void session_run(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* Of a session as given, but in memory and from the start. */
+/* Runs the same session in memory and from the start. */
 static session reference_run(int world_size, const session *of)
 {
     session plain = *of;
@@ -315,7 +315,7 @@ static session reference_run(int world_size, const session *of)
     return plain;
 }
 
-/* All steps that it did have the reference's numbers. */
+/* Checks that all steps that it did have the reference's numbers. */
 static void expect_steps(const session *want, const session *got)
 {
     for (int64_t step = got->first; step <= got->first + got->steps; step++) {
@@ -338,14 +338,16 @@ static session session_of(int stage, const char *state)
 
 /* ---------------------------------------------------------------- stripes -- */
 
-/* Every folder has its part of every rank's file; at the end they are gone, or gone on from. */
+/* Checks that every folder has its part of every rank's file, and that the files are gone after a run has resumed from
+ * them. */
 static void expect_striped(int world_size, int num_folders, int stage)
 {
     session kept  = session_of(stage, ", \"keep\": true, \"gradients\": \"nvme\"");
     session again = kept;
     session want;
 
-    kept.elems  = (size_t)(world_size * num_folders) * 96000; /* a stripe of each set, at least */
+    kept.elems =
+        (size_t)(world_size * num_folders) * 96000; /* at least a stripe for each rank and folder */
     kept.zero   = ", \"sub_group_size\": 65536";
     kept.paths  = folders_make(num_folders);
     again       = kept;
@@ -355,7 +357,9 @@ static void expect_striped(int world_size, int num_folders, int stage)
     test_world(world_size, session_run, &kept);
     CHECK_INT(0, kept.is_resumed);
     for (int i = 0; i < num_folders; i++) {
-        CHECK_INT(world_size * (i == 0 ? 3 : 2), kept.files[i]); /* index and sets, sets alone */
+        CHECK_INT(
+            world_size * (i == 0 ? 3 : 2),
+            kept.files[i]); /* an index and two slot files; in further folders slot files only */
         CHECK_INT(world_size * 2, test_files(folder_path(i), ".slots-"));
     }
     expect_steps(&want, &kept);
@@ -404,7 +408,7 @@ static void fewer_folders_are_an_error_that_says_so(void)
     sherd_world_destroy(world);
     expect_untouched(&before);
     states_remove();
-    CHECK_INT(0, files_in(1, 0)); /* the second stripe goes with the first */
+    CHECK_INT(0, files_in(1, 0)); /* the second stripe is removed with the first */
 }
 
 /* ----------------------------------------------------------------- resume -- */
@@ -450,7 +454,7 @@ static void a_program_keeps_what_its_file_does_not(void)
     CHECK_INT(0, files_in(0, 0));
 }
 
-/* As a checkpoint does: by links, after every step. */
+/* Keeps the state of a step by links, as a checkpoint does. */
 static void state_link(const rig *r, int64_t step)
 {
     char name[64];
@@ -459,7 +463,7 @@ static void state_link(const rig *r, int64_t step)
     CHECK_OK(sherdi_tier_state_keep(r->engine->store.state, folder_path(2), name));
 }
 
-/* Each step is kept, undone, done and kept again; the last one is left for another run. */
+/* Keeps each step, undoes it, does it again and keeps it again; the last one is left for another run. */
 static void linked_run(sherd_world *world, void *ctx)
 {
     session *s = ctx;
@@ -498,12 +502,12 @@ static void a_run_whose_state_is_linked_goes_on_as_ever(void)
         expect_steps(&want, &kept);
         expect_steps(&want, &again);
         CHECK_INT(0, files_in(0, 0));
-        CHECK_INT(2 * 2 * (3 + again.steps), files_in(2, 1)); /* twice each step of each rank */
+        CHECK_INT(2 * 2 * (3 + again.steps), files_in(2, 1)); /* each step of each rank twice */
         test_files_remove(folder_path(2), "kept-");
     }
 }
 
-/* What was accumulated is in no file: the window begins again. */
+/* No file has what was accumulated, so the window begins again. */
 static void half_a_window_is_done_again(void)
 {
     session kept = session_of(3, ", \"keep\": true");
@@ -545,7 +549,7 @@ static void scale_undone(sherd_world *world, void *ctx)
     }
 }
 
-/* fp16 with a scale that grows every second step; some parameters stay fp32. */
+/* Uses fp16 with a scale that grows every second step; some parameters stay fp32. */
 static void the_loss_scale_is_gone_on_from(void)
 {
     session kept = session_of(2, ", \"keep\": true");
@@ -565,7 +569,7 @@ static void the_loss_scale_is_gone_on_from(void)
     test_world(2, scale_undone, &want);
 }
 
-/* A run that is not gone on from: begins anew, says so, and leaves what is there as it was. */
+/* Checks that a run which resumes nothing begins anew, warns so, and leaves the files that are there as they were. */
 static void expect_anew(int world_size, session *other, const char *words)
 {
     session    want   = reference_run(world_size, other);
@@ -604,11 +608,11 @@ static void another_layout_begins_anew(void)
     other.dtype = SHERD_F32;
     expect_anew(2, &other, NOTHING_FITS);
 
-    /* Who does not ask begins anew too, and hears of the files. */
+    /* A run that does not ask to resume begins anew too, and is told of the files. */
     other = session_of(2, "");
     expect_anew(2, &other, "holds 2 state files of earlier runs");
 
-    /* They are still good. */
+    /* The files can still be resumed. */
     other = session_of(2, ", \"resume\": true");
     test_world(2, session_run, &other);
     CHECK_INT(3, other.first);
@@ -616,7 +620,7 @@ static void another_layout_begins_anew(void)
     expect_steps(&want, &other);
 }
 
-/* A rank's file is missing: the run is none. */
+/* Where the file of one rank is missing, nothing of the run is resumed. */
 static void a_run_without_a_rank_begins_anew(void)
 {
     session    kept  = session_of(2, ", \"keep\": true");
@@ -666,7 +670,7 @@ static void resumed_fill(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* Frozen parameters are in no state file. Nothing but them is asked for again. */
+/* No state file has frozen parameters; nothing else has to be filled again. */
 static void trainable_parameters_keep_their_values_frozen_ones_are_filled(void)
 {
     case_begin();
@@ -718,7 +722,7 @@ static void two_engines_take_turns_in_one_folder(void)
     expect_steps(&want_two, &two);
     CHECK_INT(2, states().count);
 
-    /* Each finds its own. */
+    /* Each engine finds its own files. */
     one.state = ", \"resume\": true";
     two.state = ", \"resume\": true, \"gradients\": \"nvme\"";
     test_world(1, session_run, &one);
@@ -785,7 +789,7 @@ static void a_run_that_goes_on_is_not_taken(void)
 
 /* ------------------------------------------------------------------- kill -- */
 
-/* A program of its own, since a device that this one has used cannot be used by its child. */
+/* Starts a part as a program of its own, because a child cannot use a device that its parent has used. */
 static pid_t part_start(const char *part, const char *io, const int *hold, const int *report)
 {
     char       texts[4][512];
@@ -819,8 +823,8 @@ static void part_trains(void)
     }
 }
 
-/* The kernel holds the files of a process that was killed a moment longer than the process: who goes on at
- * once waits for them. */
+/* The kernel keeps the files of a killed process locked a moment longer than the process exists; a run that resumes at
+ * once waits for that. */
 static void a_killed_run_is_gone_on_from_at_once(void)
 {
     session again = session_of(3, ", \"resume\": true");
@@ -846,7 +850,7 @@ static void a_killed_run_is_gone_on_from_at_once(void)
     CHECK(again.first >= 1);
 }
 
-/* Descriptors of the engine's files and rings that this process has. */
+/* Counts the descriptors of this process that belong to the engine's files and rings. */
 static int descriptors_held(void)
 {
     DIR           *dir = opendir("/proc/self/fd");
@@ -867,7 +871,7 @@ static int descriptors_held(void)
     return count;
 }
 
-/* A run forks a child, as data loaders do, and is killed; the child says how many descriptors it has, and lives
+/* A run forks a child, as data loaders do, and is killed. The child reports how many descriptors it has, and lives
  * until its `hold` ends. */
 static void part_has_a_child(void)
 {

@@ -1,4 +1,4 @@
-/* The toy trainer and its unsharded twin. See toy.h. */
+/* The toy trainer, and the same training without an engine. See toy.h. */
 #include "tests/engine/toy.h"
 
 #include "collectives/world.h"
@@ -25,7 +25,7 @@ typedef struct toy_param {
     int         group;
 } toy_param;
 
-/* Unit 3 (the head) reads the embedding: tied. The sizes miss every round number. */
+/* The parameters of the toy. Unit 3 (the head) also reads the embedding, so that is tied. No size is a round number. */
 static const toy_param PARAMS[TOY_PARAMS] = {
     {"embed", 0, 2, {37, 11}, 0, 0},    {"layer1.w", 1, 2, {29, 31}, 0, 0},
     {"layer1.b", 1, 1, {29, 0}, 0, 1},  {"layer1.fixed", 1, 2, {13, 17}, 1, 0},
@@ -67,7 +67,7 @@ static size_t param_elems(const toy_param *param)
     return elems;
 }
 
-/* The type in which the trainer reads it. */
+/* Returns the type in which the trainer reads the parameter. */
 static sherd_dtype param_dtype(const toy_options *options, size_t p)
 {
     return options->wide >> p & 1 ? SHERD_F32 : options->dtype;
@@ -80,8 +80,8 @@ static float noise(uint64_t stream, uint64_t index)
     return test_random_float(&state);
 }
 
-/* Gradient of micro-batch n (times the loss scale): depends on the weight, so that a wrong weight
- * anywhere shows in every later step. */
+/* Returns the gradient of micro-batch n, times the loss scale. It depends on the weight, so a wrong weight shows in
+ * every later step. */
 static float micro_gradient(int64_t n, size_t param, size_t index, float weight, float loss_scale)
 {
     float g = noise(1000 + (uint64_t)n * TOY_PARAMS + param, index) + 0.25f * weight;
@@ -179,7 +179,7 @@ void toy_declare_wide(sherd_engine *engine, unsigned wide, sherd_unit *units, sh
 typedef struct toy {
     sherd_engine      *engine;
     sherd_world       *world;
-    sherdi_mem         mem; /* of bound memory */
+    sherdi_mem         mem; /* counts the bound memory */
     const toy_options *options;
     sherd_unit         units[TOY_UNITS];
     sherd_param        params[TOY_PARAMS];
@@ -188,12 +188,12 @@ typedef struct toy {
 
 #define MOST_ELEMS 1024
 
-/* What the trainer computes with a parameter, on memory that the engine handed out. */
+/* What the trainer computes with one parameter, on memory that the engine handed out. */
 typedef struct toy_work {
     const toy  *t;
     size_t      p;
     const void *data;
-    void       *grad; /* NULL: it only reads */
+    void       *grad; /* NULL: the work only reads */
     int64_t     n;
     float       loss_scale;
 } toy_work;
@@ -215,7 +215,7 @@ static void work_run(const toy_work *work, const void *data, void *grad)
 }
 
 #ifdef TOY_ON_STREAM
-/* As a kernel would: on the engine's stream, when that comes to it. */
+/* Does the work as a kernel would, when the engine's stream comes to it. */
 static void work_on_stream(void *raw)
 {
     toy_work *work = raw;
@@ -234,7 +234,7 @@ static void work_do(toy *t, const toy_work *what)
     CHECK_INT(cudaSuccess, emulator_call(stream, work_on_stream, work));
 }
 #else
-/* On the host, whatever memory it is. */
+/* Does the work on the host, with copies, wherever the memory is. */
 static void work_do(toy *t, const toy_work *work)
 {
     size_t len =
@@ -306,7 +306,9 @@ static void pass_backward(toy *t, int64_t n)
         }
         CHECK_OK(sherd_unit_acquire(t->engine, t->units[u], SHERD_BACKWARD));
         if (u == 3) {
-            add_gradient(t, 0, n, loss_scale); /* tied: the embedding's first part */
+            add_gradient(
+                t, 0, n,
+                loss_scale); /* the head is tied: it adds to the embedding's gradient first */
         }
         for (size_t p = 0; p < TOY_PARAMS; p++) {
             if (PARAMS[p].unit == u && !PARAMS[p].is_frozen) {
@@ -322,7 +324,7 @@ static int window_of(const toy_options *options, int step)
     return options->short_window && step == TOY_STEPS - 1 ? 1 : options->accumulation;
 }
 
-/* The trainer's own memory, where the engine's is. */
+/* Allocates memory of the trainer's own, in the same space as the engine's. */
 static void *bound_memory(toy *t, size_t p)
 {
     sherdi_backend *lane = (sherdi_backend *)(uintptr_t)sherdi_world_backend(t->world);
@@ -379,7 +381,8 @@ void toy_train(sherd_world *world, const toy_options *options, toy_result *out)
     toy      t;
 
     toy_open(&t, world, options);
-    CHECK_OK(sherd_engine_fingerprint(t.engine, &recomputed)); /* starts the engine: not counted */
+    CHECK_OK(sherd_engine_fingerprint(
+        t.engine, &recomputed)); /* this starts the engine, whose traffic is not counted */
     sherd_world_traffic(world, &sent_before, &received);
     for (int step = 0; step < TOY_STEPS; step++) {
         int               window = window_of(options, step);
@@ -444,7 +447,7 @@ void toy_train_threads(int world_size, const toy_options *options, toy_result *o
 
 /* ------------------------------------------------------------- unsharded -- */
 
-/* The gradient that a rank makes in one micro-batch, rounded as its memory rounds. */
+/* Returns the gradient that a rank makes in one micro-batch, rounded as the type of its memory rounds. */
 static float rank_gradient(const toy_options *options, const plain_param *param, size_t p, size_t i,
                            int64_t n, float loss_scale)
 {
@@ -454,13 +457,13 @@ static float rank_gradient(const toy_options *options, const plain_param *param,
     if (options->skips_unit && PARAMS[p].unit == 2) {
         return 0;
     }
-    if (p == 0) { /* used twice */
+    if (p == 0) { /* the embedding is used twice */
         g = plain_round(g + micro_gradient(n, p, i, param->weight[i], loss_scale), dtype);
     }
     return g;
 }
 
-/* What a reduction rounds to. */
+/* Returns the type to which a reduction rounds. */
 static sherd_dtype comm_dtype(const toy_options *options, size_t p)
 {
     return options->comm == NULL                ? param_dtype(options, p)
@@ -469,7 +472,8 @@ static sherd_dtype comm_dtype(const toy_options *options, size_t p)
                                                 : SHERD_F16;
 }
 
-/* Stages 2 and 3 reduce every micro-batch and add; 0 and 1 add on each rank and reduce once. */
+/* Reduces a window's gradient: stages 2 and 3 reduce in every micro-batch and add the results; stages 0 and 1 add on
+ * each rank and reduce once. */
 static float window_gradient(const toy_options *options, const plain_param *param, size_t p,
                              size_t i, int world_size, int64_t first_micro, int window,
                              float loss_scale)
@@ -487,7 +491,7 @@ static float window_gradient(const toy_options *options, const plain_param *para
             g[r] =
                 rank_gradient(options, param, p, i, (first_micro + k) * world_size + r, loss_scale);
             own[r] = k == 0 ? g[r] : own[r] + g[r];
-            g[r]   = plain_round(g[r], comm); /* as it travels, where that is narrower */
+            g[r]   = plain_round(g[r], comm); /* rounded as it is sent, if that type is narrower */
         }
         if (!is_late) {
             float mean = plain_mean(g, world_size, comm);
@@ -509,6 +513,7 @@ static int is_deterministic(const toy_options *options)
     return options->top_extra != NULL && strstr(options->top_extra, "deterministic") != NULL;
 }
 
+/* Adds a window's gradients as integers, as the deterministic mode does; `count` is the micro-batches of all ranks. */
 static float window_gradient_fixed(const toy_options *options, const plain_param *param, size_t p,
                                    size_t i, int64_t first_micro, int count, int shift,
                                    float loss_scale)
