@@ -1,5 +1,5 @@
-/* Units that backward uses any number of times (SHERD_USES_ANY): however the uses come, the gradient is their sum, and
- * the bits are those of the same gradient made in the uses that a plan knows. */
+/* Units that backward uses any number of times (SHERD_USES_ANY). However the uses come, the gradient is their sum. Its
+ * bits are those of the same gradient made in planned uses. */
 #include "tests/engine/planner.h"
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
@@ -38,7 +38,8 @@ static void touch_all(rig *r, int unit, float share)
     }
 }
 
-/* Forward and backward twice, in another order each time; each half of the gradient; one use inside another. */
+/* Runs forward and backward twice, each time in another order and with half of the gradient; in the second half one use
+ * is inside another. */
 static void micro_batch_in_halves(rig *r)
 {
     static const int ORDERS[2][4] = {{3, 1, 2, 0}, {0, 2, 3, 1}};
@@ -62,7 +63,8 @@ static void micro_batch_in_halves(rig *r)
     }
 }
 
-/* In fp32 shares that are powers of two add up to the gradient; in bf16 each addition is rounded. */
+/* In fp32, shares that are powers of two add up to the gradient; in bf16 each addition rounds. So this and
+ * train_in_parts add the same shares in the same order. */
 static uint64_t train_in_halves(sherd_world *world, const rig_options *options)
 {
     rig_options any;
@@ -103,7 +105,8 @@ static void several_uses_in_any_order_add_up(void)
 
 /* ------------------------------------------------ other uses on other ranks -- */
 
-/* Who leaves a gradient in unit `u` of micro-batch `m`: some, all or none. */
+/* Whether this rank leaves a gradient in unit `u` of micro-batch `m`: on some units all ranks do, on some only some, on
+ * some none. */
 static int has_gradient(const rig *r, int u, int64_t m)
 {
     int rank = sherd_world_rank(r->world);
@@ -120,7 +123,7 @@ static int has_gradient(const rig *r, int u, int64_t m)
     }
 }
 
-/* Everybody uses everything, and some leave it zero. */
+/* All ranks use all units, and some leave a gradient of zero. */
 static uint64_t train_with_zeros(sherd_world *world, const rig_options *options)
 {
     rig r;
@@ -175,7 +178,7 @@ static void leave_backward_to_rank_0(sherd_world *world, void *raw)
         rig_poke(&r, 4, 42, 3);
         rig_release(&r, 2, SHERD_BACKWARD);
     }
-    CHECK_CLOSE(1, rig_step(&r).grad_norm, 1e-15); /* 3 of one of 3 ranks */
+    CHECK_CLOSE(1, rig_step(&r).grad_norm, 1e-15); /* a gradient of 3 on one of 3 ranks */
     CHECK_STATUS(SHERD_E_STATE, sherd_step(r.engine, NULL));
     CHECK_ERROR_SAYS("had no backward pass");
     CHECK_INT(1, rig_train(&r, 1).was_updated);
@@ -187,7 +190,7 @@ static void backward_of_one_rank_alone_is_a_backward_pass(void)
     ways_on_every_stage(3, leave_backward_to_rank_0);
 }
 
-/* An acquire for EVAL on one rank alone is found all the same. */
+/* An acquire for EVAL that only one rank makes is found here too. */
 static void evaluate_alone(sherd_world *world, void *raw)
 {
     rig_options any;
@@ -214,7 +217,8 @@ static void evaluation_of_one_rank_alone_is_named(void)
 
 /* --------------------------------------------------------- mixed with others -- */
 
-/* A tied table that a unit with any number of uses reads; the layer between them is as the plan lists it. */
+/* Trains with a tied table that the head reads; the head may have any number of uses. The layer between them is used as
+ * planned. */
 static uint64_t train_tied(sherd_world *world, const rig_options *options, int is_any)
 {
     sherd_unit_params params;
@@ -238,7 +242,7 @@ static uint64_t train_tied(sherd_world *world, const rig_options *options, int i
         rig_release(&r, 2, SHERD_BACKWARD);
         rig_backward(&r, 1);
         rig_backward(&r, 0);
-        if (is_any) { /* once more than there are uses */
+        if (is_any) { /* one more use, which adds nothing */
             rig_acquire(&r, 2, SHERD_BACKWARD);
             rig_release(&r, 2, SHERD_BACKWARD);
         }
@@ -286,7 +290,8 @@ static void bound_gradients_are_taken_at_the_step(void)
     ways_expect_same(train_in_parts, train_bound, 2);
 }
 
-/* What the units as the plan lists them, and none of them, find: zero at first, then what is there until the step. */
+/* Both units with planned uses and others see a gradient of zero first, and then what was left in it, until the
+ * step. */
 static void find_what_was_left(sherd_world *world, void *raw)
 {
     rig_options options;
@@ -309,7 +314,7 @@ static void find_what_was_left(sherd_world *world, void *raw)
             }
         }
         if (m == 1) {
-            CHECK_OK(sherd_step_discard(r.engine)); /* in the middle of a window too */
+            CHECK_OK(sherd_step_discard(r.engine)); /* also in the middle of a window */
         } else {
             (void)rig_step(&r);
         }
@@ -336,7 +341,7 @@ static const char *const TIERS[] = {
     "{" NVME ", \"max_in_cpu\": 0}",
 };
 
-/* Where parameters are offloaded gathers meet, and every rank acquires the same. */
+/* If parameters are offloaded, gathers are calls in which the ranks meet, so every rank acquires the same units. */
 static uint64_t train_on_a_tier(sherd_world *world, const rig_options *options)
 {
     return (options->stage == 3 ? train_in_halves : train_what_there_is)(world, options);
@@ -371,7 +376,7 @@ static void tiers_change_nothing(void)
     }
 }
 
-/* The proof at seal, gathers that meet, memory that is no number where nothing lies. */
+/* With SHERD_DEBUG the plan is proved at seal, gathers meet, and memory that has no values is filled with NaN. */
 static void train_in_debug(sherd_world *world, void *raw)
 {
     CHECK_INT(train_in_parts(world, raw), train_in_halves(world, raw));
@@ -393,7 +398,7 @@ static void debug_finds_nothing(void)
 
 /* ----------------------------------------------------------------- the plan -- */
 
-/* Traffic and memory are as planned when the uses come as listed. */
+/* If the uses come as listed, traffic and memory are as planned. */
 static void count_traffic(sherd_world *world, void *raw)
 {
     rig_options          any;
@@ -432,7 +437,7 @@ static void traffic_and_memory_are_as_planned(void)
     }
 }
 
-/* A gradient that may be used at any time shares its place with none. */
+/* A gradient that may be used at any time shares its place in the pool with no other. */
 static void plan_gives_the_gradient_a_place_of_its_own(void)
 {
     static const rig_options OPTIONS[] = {{.stage = 2}, {.stage = 3}};
@@ -451,7 +456,7 @@ static void plan_gives_the_gradient_a_place_of_its_own(void)
             params.backward_uses = u == 1 || u == 4 ? SHERD_USES_ANY : 0;
             (void)planner_param(&b, planner_unit_as(&b, name, &params), 1000, 1, 0);
         }
-        CHECK_OK(sherdi_model_add_read(&b.model, 4, 2)); /* so that unit 2 is of that kind too */
+        CHECK_OK(sherdi_model_add_read(&b.model, 4, 2)); /* the read makes unit 2 open-ended too */
         planner_settings(&b, &OPTIONS[o], 2);
         plan = planner_plan(&b, 0, 2);
         CHECK_OK(sherdi_plan_check(plan, &b.model));

@@ -1,5 +1,5 @@
-/* What docs/bindings.md says of threads and of fork: any thread drives an engine, one at a time; a child that the program has
- * forked can use nothing and leaves everything alone, however it ends. */
+/* Tests what docs/bindings.md says of threads and of fork. Any thread may drive an engine, one at a time. A child that
+ * the program forks can use nothing and changes nothing, however it ends. */
 #include "sherd_build.h"
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
@@ -18,11 +18,11 @@
 
 /* ---------------------------------------------------------------- threads -- */
 
-/* A part of a micro-batch, on a thread of its own. */
+/* A part of a micro-batch, which may have a thread of its own. */
 typedef struct part {
     rig         *r;
     sherd_status status;
-    char         text[512]; /* that thread's sherd_last_error() */
+    char         text[512]; /* sherd_last_error() of that thread */
 } part;
 
 static void part_note(part *p, sherd_status status)
@@ -72,7 +72,7 @@ static void *step_part(void *raw)
     return NULL;
 }
 
-/* On this thread, or on one that ends behind it. */
+/* Runs a part on this thread, or on one that ends after it. */
 static void part_run(void *(*body)(void *), rig *r, int has_thread)
 {
     part      p = {.r = r};
@@ -91,8 +91,9 @@ static void part_run(void *(*body)(void *), rig *r, int has_thread)
 
 typedef struct thread_job {
     rig_options options;
-    int         kinds; /* bit 0: forward has a thread of its own, 1: backward, 2: the step */
-    uint64_t    fingerprint;
+    /* bit 0: forward has a thread of its own, bit 1: backward, bit 2: the step */
+    int      kinds;
+    uint64_t fingerprint;
 } thread_job;
 
 static void train_on_threads(sherd_world *world, void *raw)
@@ -149,7 +150,8 @@ static void any_thread_drives_one_at_a_time(void)
     }
 }
 
-/* The sentence is on the thread that made the call, and the next thread can do what that one should have. */
+/* Makes a call that fails. The sentence is on the thread that made the call; the next thread can do what that one
+ * should have done. */
 static void *fail_part(void *raw)
 {
     part *p = raw;
@@ -186,14 +188,14 @@ static void last_error_is_of_the_thread_that_called(void)
 
 static int is_child;
 
-/* Asked by a sanitizer that looks for leaks at exit: what a child has copies of it does not free. */
+/* A sanitizer that looks for leaks at exit asks this. A child does not free its copies of what the parent has. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
     return is_child;
 }
 
-/* A child's exit code: how many of its calls did not do as they should. */
+/* Returns 1 if a call was not refused as it should be. A child's exit code is the sum. */
 static int refusal(sherd_status status)
 {
     return status == SHERD_E_STATE && strstr(sherd_last_error(), "forked") != NULL ? 0 : 1;
@@ -225,7 +227,7 @@ static int child_calls(rig *r)
     return wrong;
 }
 
-/* Ends as a program does, its handlers of exit included. */
+/* Forks a child that ends as a program does, with its exit handlers. */
 static void child_lives(rig *r)
 {
     int   raw = -1;
@@ -243,7 +245,7 @@ static void child_lives(rig *r)
     CHECK_INT(0, WEXITSTATUS(raw));
 }
 
-/* Children between steps, in the middle of backward with reductions under way, and behind the end. */
+/* Trains with children between steps and in the middle of backward, while reductions are under way. */
 static void train_with_children(sherd_world *world, const char *zero)
 {
     rig_options options = {.stage = 3, .zero = zero, .top = ", \"deterministic\": true"};
@@ -313,7 +315,7 @@ static void children_leave_a_rank_alone(void)
     sherd_world_destroy(world);
 }
 
-/* What every rank runs. The last child comes when the world is gone. */
+/* What every rank runs. The last child is forked after the world was destroyed. */
 static void train_and_fork(void)
 {
     sherd_world *world;
@@ -345,11 +347,12 @@ static void on_signal(int number)
     (void)number;
 }
 
-/* Handlers run, and no call of the engine ends for it: from the first meeting on, with a drive. */
+/* Signal handlers run while the engine works, from the first meeting on and with a drive; no call may end because of
+ * them. */
 static void train_under_signals(void)
 {
-    const struct sigaction handler = {.sa_handler =
-                                          on_signal}; /* calls of the system are not restarted */
+    /* without SA_RESTART: system calls are not restarted */
+    const struct sigaction handler = {.sa_handler = on_signal};
     const struct itimerval often   = {{.tv_usec = 500}, {.tv_usec = 500}};
     const struct itimerval never   = {{0}, {0}};
     sherd_world           *world;
@@ -370,14 +373,14 @@ static void signals_end_no_call(void)
     ranks_run_part(2, "train_under_signals", -1);
 }
 
-/* What a binding does for Ctrl-C: another thread of the rank that waits gives up for it. */
+/* Does what a binding does for Ctrl-C: another thread of the waiting rank gives up for it. */
 static void *give_up(void *raw)
 {
     sherd_world_abort(raw, "Ctrl-C");
     return NULL;
 }
 
-/* Rank 1 comes to no second barrier until rank 0's wait for it has ended. */
+/* Rank 1 comes to the second barrier only after rank 0's wait for it has ended. */
 static void wait_and_give_up(sherd_world *world, void *raw)
 {
     sem_t    *is_over = raw;

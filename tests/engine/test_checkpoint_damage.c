@@ -1,5 +1,5 @@
-/* Checkpoints that are damaged, of another model, or laid out by somebody hostile: refused by name, and never a byte of what
- * lies outside of the folder. */
+/* Checkpoints that are damaged, that belong to another model, or that an attacker prepared. They are refused with the
+ * name of what is wrong, and nothing outside of the folder is read or changed. */
 #include "engine/checkpoint/folder.h"
 #include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/safetensors.h"
@@ -24,10 +24,10 @@ static const rig_options OPTIONS = {.stage = 3, .dtype = SHERD_BF16, .clip = 1};
 
 typedef struct job {
     char        dir[256];
-    uint64_t    fingerprint; /* of what was saved */
+    uint64_t    fingerprint; /* of the state that was saved */
     const char *tag;
-    int         more_steps; /* than two */
-    const char *zero, *top; /* more keys, of who saves */
+    int         more_steps; /* steps beyond two */
+    const char *zero, *top; /* further keys of the engine that saves */
 } job;
 
 static void save_body(sherd_world *world, void *raw)
@@ -50,7 +50,7 @@ static void save_body(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Two ranks save to a folder of that name. */
+/* Lets two ranks save to a folder of that name. */
 static job saved(const char *name)
 {
     job j = {.fingerprint = 0};
@@ -67,7 +67,7 @@ typedef struct target {
     char                name[64];
     char                path[512];
     size_t              bytes;
-    sherdi_safetensors *header; /* of a data file */
+    sherdi_safetensors *header; /* of a data file; else NULL */
 } target;
 
 typedef struct flips {
@@ -120,7 +120,7 @@ static void bit_flip(const char *path, size_t bit)
     CHECK(pwrite(fd, &byte, 1, (off_t)(bit / 8)) == 1 && close(fd) == 0);
 }
 
-/* The tensor that has the byte; NULL: it is not data. */
+/* Returns the tensor that has the byte; NULL: the byte is not data. */
 static const char *tensor_at(const target *t, size_t byte)
 {
     if (t->header == NULL || byte < t->header->data_at) {
@@ -134,7 +134,7 @@ static const char *tensor_at(const target *t, size_t byte)
     return NULL;
 }
 
-/* What the checksum of an extent can say of it: the first tensor that has bytes there. */
+/* Returns the tensor that the checksum of an extent can name, which is the first one that has bytes there. */
 static const char *tensor_named(const target *t, size_t byte)
 {
     size_t extent = t->header == NULL || byte < t->header->data_at
@@ -147,7 +147,7 @@ static const char *tensor_named(const target *t, size_t byte)
 }
 
 typedef struct told {
-    const char *tensor, *file; /* that should be told of */
+    const char *tensor, *file; /* the damage that should be reported */
     int         is_told, others;
 } told;
 
@@ -200,7 +200,8 @@ static void load_refuses(rig *r, const flips *f, const target *t, size_t byte)
     }
 }
 
-/* Every fourth one in a file that is drawn, so that small ones have their share; else any byte of all. */
+/* Flips one bit, lets a load and a verification refuse it, and flips it back. One time in four the bit is in a file
+ * that is drawn, so that small files have their share; otherwise it may be any bit of all files. */
 static void flip_one(rig *r, const flips *f, uint64_t *seed)
 {
     const target *t    = &f->targets[test_random(seed) % f->num_targets];
@@ -253,13 +254,13 @@ static void flipped_bits_are_refused(job j)
     CHECK_INT(0, sherdi_mem_held_all(&f.mem));
 }
 
-/* Two data files of each rank, the manifest, latest. */
+/* The files are two data files of each rank, the manifest and latest. */
 static void a_flipped_bit_is_refused_by_the_name_of_its_tensor_or_file(void)
 {
     flipped_bits_are_refused(saved("flips"));
 }
 
-/* And of each rank the slots of its state as they lay on the drive. */
+/* The files are these and, for each rank, the slots of its state as they lay on the drive. */
 static void a_flipped_bit_in_state_that_was_kept_is_refused(void)
 {
     static const char *const STORED[] = {NULL,
@@ -325,7 +326,7 @@ static void verification_goes_on_behind_the_first_damage(void)
     params.damage_ctx = &c;
     CHECK_OK(sherd_checkpoint_open(j.dir, NULL, &open));
     CHECK(!sherd_checkpoint_describe(open)->is_complete);
-    for (int again = 0; again < 2; again++) { /* what is damaged stays so */
+    for (int again = 0; again < 2; again++) { /* damaged files are still damaged */
         memset(&c, 0, sizeof(c));
         CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_verify(open, &params));
         CHECK(c.flipped >= 1 && c.shorter == 1 && c.longer == 1 && c.gone == 1);
@@ -349,7 +350,7 @@ static void a_manifest_that_is_gone_or_cut_is_told_of_in_the_list(void)
     }
 }
 
-/* The checksum is made to fit, as who forges one would. */
+/* Makes the checksum fit, as an attacker would. */
 static void manifest_seal(char *text, size_t len_bytes)
 {
     char digits[17];
@@ -358,7 +359,8 @@ static void manifest_seal(char *text, size_t len_bytes)
     memcpy(text + len_bytes - 19, digits, 16);
 }
 
-/* Every byte of it is another one in turn: a checkpoint, or a sentence that begins with the path. */
+/* Replaces every byte in turn. The result must be a manifest that can be read, or an error that begins with the
+ * path. */
 static void forged_manifests_are_read_or_refused(void)
 {
     static const char BYTES[] = {'"', '[', '{', '}', '9', '-', 'X', ','};
@@ -392,7 +394,7 @@ static void forged_manifests_are_read_or_refused(void)
     ", \"extents\": [[0, 4096, \"0000000000000001\"]], \"tensors\": [], \"encoded\": "             \
     "[[\"a\", " tensor "]]"
 
-/* What is wrong in each differs; none may reach for what is not there. */
+/* Each description has another mistake. None may make the reader reach for what is not there. */
 static void descriptions_of_kept_state_that_do_not_hold_together_are_refused(void)
 {
     static const char *const MORE[] = {
@@ -446,7 +448,7 @@ static void descriptions_of_kept_state_that_do_not_hold_together_are_refused(voi
 typedef struct other {
     job         *job;
     saved_change change;
-    const char  *name; /* of the parameter that the refusal names */
+    const char  *name; /* of the parameter that the refusal must name */
 } other;
 
 static const char *const ALL[] = {"head", "unit?.[24]"};
@@ -490,7 +492,7 @@ static void another_model_is_refused_and_may_be_allowed_by_name(void)
     }
 }
 
-/* A head that the checkpoint has not is filled behind the load, and nothing else is. */
+/* After the load only a head that the checkpoint does not have is filled. */
 static void head_body(sherd_world *world, void *raw)
 {
     const job        *j = raw;
@@ -580,10 +582,10 @@ static void in_a_window_nothing_is_loaded_or_saved(void)
     test_world(2, window_body, &j);
 }
 
-/* Both ranks are told, and the engine is what it was. */
+/* Checks that both ranks get the error, and that the engine is unchanged. */
 static void differs_body(sherd_world *world, void *raw)
 {
-    const job        *j    = raw; /* two folders */
+    const job        *j    = raw; /* two folders, one for each rank */
     int               rank = sherd_world_rank(world);
     sherd_load_params params;
     sherd_save_params save;
@@ -625,7 +627,7 @@ static void ranks_that_differ_are_told(void)
     CHECK_INT(0, saved_left_behind(j[0].dir));
 }
 
-/* Rank 1 is at home in another folder, as on another host that shares nothing. */
+/* The working directory of rank 1 is another one, as on another host that shares no files. */
 static void unseen_body(sherd_world *world, void *raw)
 {
     int rank = sherd_world_rank(world);
@@ -656,7 +658,7 @@ static void a_folder_that_a_rank_does_not_see_is_refused(void)
 
 /* ------------------------------------------------------------------------- links -- */
 
-/* A folder with files that nobody may read as a checkpoint's, or remove. */
+/* Makes a folder with files that must not be read as those of a checkpoint, nor removed. */
 static uint64_t outside_make(job *out)
 {
     char path[512];
@@ -705,7 +707,7 @@ static void links_are_not_followed_out_of_the_folder(void)
     char              path[512];
     int               count = 0;
 
-    /* a tag */
+    /* a link in place of a tag */
     (void)snprintf(to, sizeof(to), "%s/" TAG, outside.dir);
     link_make(to, j.dir, "linked");
     j.tag = "linked";
@@ -716,7 +718,7 @@ static void links_are_not_followed_out_of_the_folder(void)
     CHECK_INT(1, count);
     CHECK_INT(before, saved_bytes(outside.dir));
 
-    /* what a save clears away */
+    /* links in place of what a save clears away */
     link_make(outside.dir, j.dir, ".linked.partial");
     link_make(to, j.dir, ".other.removed");
     link_make("/nowhere", j.dir, ".latest.partial");
@@ -726,7 +728,7 @@ static void links_are_not_followed_out_of_the_folder(void)
     CHECK_INT(before, saved_bytes(outside.dir));
     CHECK_INT(2, saved_verify(j.dir, NULL));
 
-    /* latest, the manifest, a data file */
+    /* links in place of latest, the manifest and a data file */
     (void)snprintf(to, sizeof(to), "%s/latest", outside.dir);
     link_make(to, j.dir, "latest");
     CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_open(j.dir, NULL, &open));
@@ -748,7 +750,7 @@ static void links_are_not_followed_out_of_the_folder(void)
     CHECK_INT(before, saved_bytes(outside.dir));
 }
 
-/* Who opened it to read would wait for ever. */
+/* A reader that opened such a pipe would wait for ever. */
 static void pipes_in_the_place_of_files_are_refused(void)
 {
     static const char *const FILES[] = {"latest", TAG "/manifest.json",
@@ -764,7 +766,7 @@ static void pipes_in_the_place_of_files_are_refused(void)
     }
 }
 
-/* A save that was killed as it made DIR/latest leaves a file beside it. */
+/* A save that was killed while it made DIR/latest leaves a file beside it. */
 static void a_file_that_was_left_beside_latest_goes(void)
 {
     job  j = saved("beside");

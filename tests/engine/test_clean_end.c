@@ -1,5 +1,5 @@
-/* The end of a run whose state is on a drive: its files go when all ranks have come to the end, and stay when one is
- * killed, never comes, or wants to go on. What stays is gone on from. */
+/* The end of a run whose state is on a drive. Its files are removed when all ranks have come to the end. They stay if a
+ * rank is killed, never comes, or keeps its state; a later run can then resume from them. */
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
 
@@ -14,7 +14,7 @@
 #define ELEMS 3000
 #define STEPS 3
 
-/* Where the ranks of a part keep their state; the same for all of them. */
+/* The folder where the ranks of a part keep their state, the same for all. */
 #define FOLDER_VARIABLE "SHERD_TEST_FOLDER"
 
 static const char *folder(void)
@@ -24,7 +24,7 @@ static const char *folder(void)
     return given != NULL ? given : test_scratch();
 }
 
-/* `keys` of offload_optimizer; NULL: in memory. Declared, not sealed. */
+/* Declares an engine, which is not sealed; `keys` are of offload_optimizer, NULL: in memory. */
 static void engine_open(rig *r, sherd_world *world, const char *keys)
 {
     char        zero[1024] = "";
@@ -50,7 +50,7 @@ static sherd_engine_info engine_info(const rig *r)
     return info;
 }
 
-/* Goes on from what is there, and is at `step` with the numbers of a run in memory. */
+/* Resumes from the files, and checks that the run is at `step` with the numbers of a run in memory. */
 static void expect_resumed(sherd_world *world, int64_t step)
 {
     rig               plain, again;
@@ -78,7 +78,7 @@ static void rest(void)
     (void)nanosleep(&pause, NULL);
 }
 
-/* Rank 0 ends; the last rank is killed when it has had time to remove its file. */
+/* Rank 0 ends. The last rank is killed when rank 0 has had time to remove its file. */
 static void one_ends_and_one_is_killed(void)
 {
     sherd_world *world;
@@ -133,7 +133,8 @@ static const rank_part PARTS[] = {
     PART(all_go_on),
 };
 
-/* The ranks get the folder by the environment, which ranks.c clears of what launchers set. */
+/* Runs a part on processes. The ranks get the folder by the environment, from which ranks.c removes what launchers
+ * set. */
 static void part_run(int world_size, const char *part, int killed)
 {
     rank_start starts[4];
@@ -166,7 +167,7 @@ static void a_rank_killed_after_another_ended_leaves_the_run(void)
         part_run(world_size, "one_ends_and_one_is_killed", world_size - 1);
         CHECK_INT(world_size, test_files(folder(), ".state"));
         part_run(world_size, "all_go_on", -1);
-        CHECK_INT(world_size, test_files(folder(), ".state")); /* it did nothing */
+        CHECK_INT(world_size, test_files(folder(), ".state")); /* this run did no step */
     }
 }
 
@@ -181,13 +182,13 @@ static void processes_that_all_end_leave_nothing(void)
 
 /* --------------------------------------------------------------- threads -- */
 
-/* Ranks that each end in their own way, at a time limit that a test can wait for. */
+/* Ranks that end in different ways, with a time limit for which a test can wait. */
 typedef struct ends {
     sherd_world *worlds[3];
     rig          rigs[3];
     int          is_kept;   /* rank 1 keeps its file */
     int          is_abort;  /* rank 1 gives up while the others wait */
-    int          is_absent; /* rank 1 comes when the others have gone */
+    int          is_absent; /* rank 1 comes after the others have gone */
 } ends;
 
 static void ends_train(int rank, void *ctx)
@@ -291,15 +292,14 @@ static void engines_in_order(sherd_world *world, void *ctx)
     rig_seal(&two);
     (void)rig_train(&one, 1);
     (void)rig_train(&two, 1);
-    rig_close(&open); /* never sealed */
+    rig_close(&open); /* this engine was never sealed */
     rig_close(&two);
     rig_close(&one);
 }
 
-/*
- * Each rank waits for the other's end of the same engine, and neither for ever. Both give up their first engine before
- * either ends its second: without `gave_up`, a rank that gives up earlier would still find the other one waiting.
- */
+/* Each rank waits for the other rank's end of the same engine, and neither waits for ever. Both give up their first
+ * engine before either ends its second. Without `gave_up`, a rank that gives up earlier would still find the other one
+ * waiting. */
 static void engines_across(sherd_world *world, void *ctx)
 {
     rig                one, two;
@@ -312,7 +312,7 @@ static void engines_across(sherd_world *world, void *ctx)
     rig_seal(&two);
     (void)rig_train(&one, 1);
     (void)rig_train(&two, 1);
-    CHECK_OK(sherd_world_barrier(world)); /* both wait for the other at the same time */
+    CHECK_OK(sherd_world_barrier(world)); /* so that both begin to wait at the same time */
     rig_close(is_first ? &one : &two);
     (void)pthread_barrier_wait(gave_up);
     rig_close(is_first ? &two : &one);

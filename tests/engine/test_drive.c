@@ -1,4 +1,4 @@
-/* The drive's lane over a tier that is told when it is done. */
+/* Tests of the drive's lane. For the tier of these tests, the test itself decides when a transfer is done. */
 #include "engine/run/drive.h"
 
 #include "tests/lib/check.h"
@@ -9,13 +9,14 @@
 #define SLOTS      3
 #define SLOT_BYTES 64
 
-/* A transfer moves its bytes when it is waited for: whoever takes a slot before that takes the wrong ones. */
+/* A tier whose transfers move their bytes only when they are waited for, so that who uses a slot earlier finds wrong
+ * bytes. */
 typedef struct fake_tier {
     sherdi_tier tier;
-    int         reads, writes; /* started */
+    int         reads, writes; /* transfers that were started */
     int         in_flight;
     int         is_done;
-    int         fails_at; /* that many are waited for until one fails; 0: none does */
+    int         fails_at; /* the number of the wait that fails, counted from here; 0: none */
     uint64_t    held[EXTENTS];
 } fake_tier;
 
@@ -72,7 +73,7 @@ typedef struct rig {
     sherdi_drive drive;
     fake_tier    tier;
     uint64_t     waited[SHERDI_LANES];
-    uint64_t     slots[SLOTS]; /* the ring's memory */
+    uint64_t     slots[SLOTS]; /* memory of the ring */
 } rig;
 
 static int others_is_over(void *ctx, sherdi_lane_id lane, uint64_t number)
@@ -117,7 +118,7 @@ static sherdi_op op_on(sherdi_lane_id lane, sherdi_access access, size_t offset)
     return op;
 }
 
-/* As the executor gives it. */
+/* Gives the operation as the executor does. */
 static uint64_t give(rig *r, const sherdi_op *op)
 {
     sherdi_transfer transfer = {.tier     = &r->tier.tier,
@@ -132,8 +133,8 @@ static uint64_t give(rig *r, const sherdi_op *op)
     return number;
 }
 
-/* A read ahead waits for a copy up out of its slot. Dropped, it must not take along that the copy is to be waited
- * for. */
+/* A read ahead waits for a copy up from its slot. If the read is dropped, a later operation must still wait for the
+ * copy. */
 static void read_that_is_dropped_leaves_what_it_followed(void)
 {
     rig           *r    = rig_open();
@@ -150,7 +151,7 @@ static void read_that_is_dropped_leaves_what_it_followed(void)
     sherdi_drive_close(&r->drive);
 }
 
-/* Over before its giver comes back: nobody is to remember it for ever. */
+/* The transfer is over before the call that gives it returns; the order must not remember it for ever. */
 static void transfer_that_is_over_at_once_is_not_remembered(void)
 {
     rig           *r    = rig_open();
@@ -164,7 +165,8 @@ static void transfer_that_is_over_at_once_is_not_remembered(void)
     sherdi_drive_close(&r->drive);
 }
 
-/* More of them than are remembered of a buffer, one after the other, and among many that only read. */
+/* There are nearly as many transfers as accesses of a buffer are remembered, and after them more reads than are
+ * remembered. */
 static void transfers_that_are_over_are_not_followed_however_many_there_were(void)
 {
     rig           *r = rig_open();
@@ -189,7 +191,7 @@ static void transfers_that_are_over_are_not_followed_however_many_there_were(voi
     sherdi_drive_close(&r->drive);
 }
 
-/* What an operation that follows all of the drive does (op_follow): the read that it needs has to be made. */
+/* Does what an operation that follows all of the drive does (op_follow). The read that it needs must be started. */
 static void following_all_of_the_drive_drops_no_read(void)
 {
     rig           *r   = rig_open();
@@ -218,7 +220,7 @@ static void following_all_of_the_drive_drops_no_read(void)
 
 /* ------------------------------------------------------------------ passes -- */
 
-/* Between an extent and a slot. */
+/* Moves an extent from or to a slot. */
 static uint64_t move(rig *r, int is_write, size_t slot, size_t extent)
 {
     sherdi_op op =
@@ -241,7 +243,7 @@ static uint64_t move(rig *r, int is_write, size_t slot, size_t extent)
     return number;
 }
 
-/* The host works in a slot: behind what is on its way from and to it. */
+/* Lets the host use a slot, after the transfers from and to that slot. */
 static sherd_status slot_take(rig *r, size_t slot)
 {
     sherdi_op      op = op_on(SHERDI_LANE_HOST, SHERDI_ADDS, slot * SLOT_BYTES);
@@ -255,8 +257,8 @@ static sherd_status slot_take(rig *r, size_t slot)
     return status == SHERD_OK ? sherdi_drive_status(&r->drive, SHERDI_RING_PARAMS) : status;
 }
 
-/* Reads, writes and changes of slots as they come, extents repeated near to each other: what they do is what they
- * would do one by one. */
+/* Draws reads, writes and changes of slots, in which the same extents come again soon. Their effect must be that of
+ * doing them one by one. */
 static void effects_check(size_t slots, size_t transfers, uint64_t *random)
 {
     rig     *r                  = rig_open_for(transfers);
@@ -288,7 +290,7 @@ static void transfers_do_what_they_would_do_one_by_one(void)
 {
     uint64_t random = 7;
 
-    for (int run = 0; run < 200; run++) { /* one slot, and room for one transfer, too */
+    for (int run = 0; run < 200; run++) { /* also with one slot, and with room for one transfer */
         effects_check(1 + run % SLOTS, run % 2 == 0 ? 1 : 7, &random);
     }
 }
@@ -314,20 +316,21 @@ static void read_that_fails_ends_the_pass(void)
     second           = move(r, 0, 1, 2);
     CHECK_STATUS(SHERD_E_IO, sherdi_drive_wait(&r->drive, first));
     CHECK_ERROR_SAYS("read 1 failed");
-    CHECK_STATUS(SHERD_E_IO, sherdi_drive_wait(&r->drive, second)); /* that it came does not help */
+    /* its own bytes came, but its pass has failed */
+    CHECK_STATUS(SHERD_E_IO, sherdi_drive_wait(&r->drive, second));
     CHECK_INT(2, r->tier.reads);
     (void)move(r, 0, 2, 3);
     CHECK_STATUS(SHERD_E_IO, slot_take(r, 2));
     CHECK_ERROR_SAYS("read 1 failed");
-    CHECK_INT(2, r->tier.reads); /* the third was not begun */
+    CHECK_INT(2, r->tier.reads); /* the third read was not started */
     CHECK_OK(sherdi_drive_status(&r->drive, SHERDI_RING_STATE));
     CHECK_STATUS(SHERD_E_IO, sherdi_drive_settle(&r->drive, SHERDI_RING_PARAMS));
     CHECK_ERROR_SAYS("read 1 failed");
-    CHECK_OK(sherdi_drive_wait(&r->drive, move(r, 0, 2, 3))); /* another pass */
+    CHECK_OK(sherdi_drive_wait(&r->drive, move(r, 0, 2, 3))); /* in another pass */
     sherdi_drive_close(&r->drive);
 }
 
-/* Over before anybody waits for it: it has not been made all the same. */
+/* The transfer is over before anybody waits for it, but it was never made. */
 static void transfer_that_was_refused_fails_whoever_waits_for_it(void)
 {
     rig     *r = rig_open();
@@ -340,7 +343,7 @@ static void transfer_that_was_refused_fails_whoever_waits_for_it(void)
     CHECK_INT(1, r->tier.reads);
     CHECK_STATUS(SHERD_E_IO, sherdi_drive_wait(&r->drive, refused));
     CHECK_ERROR_SAYS("read 1 failed");
-    CHECK_STATUS(SHERD_E_IO, sherdi_drive_wait(&r->drive, failed)); /* a second time too */
+    CHECK_STATUS(SHERD_E_IO, sherdi_drive_wait(&r->drive, failed)); /* also a second time */
     CHECK_STATUS(SHERD_E_IO, sherdi_drive_settle(&r->drive, SHERDI_RING_PARAMS));
     other = move(r, 0, 1, 2);
     CHECK_OK(sherdi_drive_wait(&r->drive, other));
@@ -348,7 +351,7 @@ static void transfer_that_was_refused_fails_whoever_waits_for_it(void)
     sherdi_drive_close(&r->drive);
 }
 
-/* Nobody waited for it: the next who works in the ring is told, and the settle if none does. */
+/* No one waits for the write. The next operation in the ring fails, and the settle fails too. */
 static void write_that_fails_is_told_later(void)
 {
     for (int is_asked = 0; is_asked < 2; is_asked++) {
@@ -363,7 +366,8 @@ static void write_that_fails_is_told_later(void)
         }
         CHECK_STATUS(SHERD_E_IO, sherdi_drive_settle(&r->drive, SHERDI_RING_PARAMS));
         CHECK_ERROR_SAYS("write 1 failed");
-        CHECK_OK(sherdi_drive_settle(&r->drive, SHERDI_RING_PARAMS)); /* once */
+        /* the failure is returned once */
+        CHECK_OK(sherdi_drive_settle(&r->drive, SHERDI_RING_PARAMS));
         sherdi_drive_close(&r->drive);
     }
 }

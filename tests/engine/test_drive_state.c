@@ -1,5 +1,5 @@
-/* State on a drive that is full, deleted, damaged, taken back or left by a process that was killed: an error or a whole
- * step, never another number. */
+/* State on a drive that is full, or state that was deleted, damaged, undone, or left by a process that was killed. The
+ * outcome is an error or a whole step, never another number. */
 #include "tests/engine/drive_rig.h"
 #include "tests/lib/check.h"
 
@@ -15,13 +15,13 @@
 
 /* ------------------------------------------------------------- full, deleted -- */
 
-/* Real limit, in a child: no file may grow past 64 KiB. */
+/* Sets a real limit in a child: no file may grow past 64 KiB. */
 static void no_room_is_an_error_at_seal(void)
 {
     pid_t child;
     int   status;
 
-    test_files_remove(test_scratch(), ""); /* of the cases before */
+    test_files_remove(test_scratch(), ""); /* those that earlier cases left */
     child = fork();
     if (child == 0) {
         struct rlimit      limit = {65536, 65536};
@@ -79,7 +79,8 @@ static void deleted_train(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* The open file lives on: training goes on with the right numbers, and the log has said what is lost. */
+/* The open file continues to exist, so training goes on with the right numbers. (The log warns of what is lost; this is
+ * not checked here.) */
 static void a_deleted_file_trains_on(void)
 {
     test_world(1, drive_reference_train, NULL);
@@ -100,7 +101,7 @@ static void flipped_train(sherd_world *world, void *ctx)
     drive_bits_flip();
     CHECK_STATUS(SHERD_E_IO, drive_step_try(&r, &report));
     CHECK(strstr(sherd_last_error(), ".slots-") != NULL);
-    CHECK(sherd_step_undo(r.engine) != SHERD_OK); /* both slots are damaged */
+    CHECK(sherd_step_undo(r.engine) != SHERD_OK); /* both generations are damaged */
     rig_close(&r);
 }
 
@@ -115,7 +116,8 @@ static void resume_refused(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* What was filled is compared when the first update reads it, and after that only where it is asked for. */
+/* State that was filled is compared when the first update reads it; later reads are compared only if verify_reads asks
+ * for it. */
 static void flipped_after_the_fill(sherd_world *world, void *ctx)
 {
     rig               r;
@@ -124,7 +126,7 @@ static void flipped_after_the_fill(sherd_world *world, void *ctx)
     (void)ctx;
     drive_open(&r, world, "");
     rig_seal(&r);
-    rig_acquire(&r, 0, SHERD_EVAL); /* what was filled is committed */
+    rig_acquire(&r, 0, SHERD_EVAL); /* this commits what was filled */
     rig_release(&r, 0, SHERD_EVAL);
     drive_bits_flip();
     CHECK_STATUS(SHERD_E_IO, drive_step_try(&r, &report));
@@ -132,7 +134,7 @@ static void flipped_after_the_fill(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* Caught on the next read where that is asked for, and always when a run goes on from it. */
+/* A flipped bit is found at the next read if verify_reads asks for it, and always when a run resumes. */
 static void a_flipped_bit_is_found(void)
 {
     test_world(1, flipped_after_the_fill, NULL);
@@ -153,7 +155,7 @@ static void undo_train(sherd_world *world, void *ctx)
 
     drive_open(&r, world, ctx);
     rig_seal(&r);
-    CHECK_INT(SHERD_E_STATE, sherd_step_undo(r.engine)); /* nothing to undo */
+    CHECK_INT(SHERD_E_STATE, sherd_step_undo(r.engine)); /* there is nothing to undo yet */
     (void)rig_train(&r, 3);
     CHECK_OK(sherd_step_undo(r.engine));
     CHECK_INT(drive_reference[2], rig_fingerprint(&r));
@@ -161,7 +163,7 @@ static void undo_train(sherd_world *world, void *ctx)
     CHECK_OK(sherd_engine_query(r.engine, &info));
     CHECK_INT(2, info.step);
     CHECK_INT(2, info.micro_step);
-    CHECK_INT(SHERD_E_STATE, sherd_step_undo(r.engine)); /* once */
+    CHECK_INT(SHERD_E_STATE, sherd_step_undo(r.engine)); /* only one step can be undone */
     r.micro = 2;
     CHECK_INT(drive_reference[3], rig_train(&r, 1).fingerprint);
     CHECK_INT(drive_reference[4], rig_train(&r, 1).fingerprint);
@@ -179,7 +181,8 @@ static void the_last_step_is_undone(void)
     test_world(1, undo_train, ", \"gradients\": \"nvme\", \"verify_reads\": true");
 }
 
-/* Every stage, several ranks, small parameters that stay whole: what is published again is what was. */
+/* On every stage, with several ranks and with small parameters that stay whole, an undo publishes the values of the
+ * step before. */
 static void undo_everywhere_train(sherd_world *world, void *ctx)
 {
     const int  *stage = ctx;
@@ -229,12 +232,12 @@ static void the_last_step_is_undone_at_every_stage(void)
 #define KILL_RANKS 2
 #define MOST_STEPS 400
 
-/* Goes on from what is there until it is killed or has done its steps. */
+/* Resumes from the state that is there, and trains until it is killed or has done its steps. */
 typedef struct killed_run {
-    int64_t  more;            /* steps to go; 0: up to MOST_STEPS, and then it waits to be killed */
-    int      ready;           /* a pipe, for a byte behind the first step */
-    int64_t  first;           /* out: where it began */
-    uint64_t fingerprints[2]; /* out: at the beginning, at the end */
+    int64_t  more;  /* steps to do; 0: up to MOST_STEPS, after which it waits to be killed */
+    int      ready; /* a pipe, to which it writes a byte after the first step */
+    int64_t  first; /* result: the step at which it began */
+    uint64_t fingerprints[2]; /* results: at the beginning, at the end */
 } killed_run;
 
 static void killed_train(sherd_world *world, void *ctx)
@@ -296,16 +299,16 @@ static void sleep_us(uint64_t us)
     (void)nanosleep(&rest, NULL);
 }
 
-/* Each time a process of two ranks trains and is killed at a random moment; what it leaves is a whole
- * step, and going on from there gives the numbers of a run that was never disturbed. */
+/* Again and again a process of two ranks trains and is killed at a random moment. What it leaves is a whole step, and a
+ * run that resumes from it has the numbers of a run that was never disturbed. */
 static void killed_at_any_moment_the_last_step_is_whole(void)
 {
     static uint64_t want[MOST_STEPS + 4];
     uint64_t        seed    = 20261121;
     int             resumed = 0;
 
-    test_files_remove(test_scratch(),
-                      ""); /* of the cases before; the folder is there before the first child is */
+    /* those of earlier cases; this also makes the folder before the first child starts */
+    test_files_remove(test_scratch(), "");
     test_world(KILL_RANKS, reference_ranks_train, want);
     for (int k = 0; k < KILLS; k++) {
         killed_run run = {.more = 0}, look = {.more = 3};
@@ -321,14 +324,15 @@ static void killed_at_any_moment_the_last_step_is_whole(void)
             _exit(1);
         }
         (void)close(ready[1]);
-        CHECK(k % 10 != 0 || read(ready[0], &byte, 1) == 1); /* however busy the machine is */
+        CHECK(k % 10 != 0 || read(ready[0], &byte, 1) == 1);
+        /* so that a step is done, however busy the machine is */
         sleep_us(test_random(&seed) % 60000);
         CHECK(kill(child, SIGKILL) == 0);
         CHECK(waitpid(child, &status, 0) == child);
         CHECK(WIFSIGNALED(status));
         (void)close(ready[0]);
         if (k % 5 != 4) {
-            continue; /* the next one goes on from what is there, and is killed in its turn */
+            continue; /* the next process resumes from what is there, and is killed too */
         }
         test_world(KILL_RANKS, killed_train, &look);
         CHECK(look.first <= MOST_STEPS);
@@ -366,7 +370,7 @@ static void gradients_that_stay_in_memory_are_told(void)
 {
     static const struct {
         int         stage;
-        const char *top, *why; /* NULL: they rest on the drive */
+        const char *top, *why; /* NULL: the gradients rest on the drive */
     } TOLD[] = {{1, "", "below stage 2"},
                 {2, "", NULL},
                 {3, "", NULL},

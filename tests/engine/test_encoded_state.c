@@ -1,6 +1,6 @@
-/* State that is stored in encodings (sherd.master_encoding, sherd.moment_encoding): the lossless one has the bits of fp32
- * at every stage, place and number of ranks; of the others all layouts agree; checkpoints go from any to any; what
- * cannot be had is refused with the reason. */
+/* State that is stored in encodings (sherd.master_encoding, sherd.moment_encoding). The lossless encoding gives the
+ * bits of fp32 at every stage, place and number of ranks. With each of the others all layouts give the same bits.
+ * Checkpoints go from any encoding to any other. What is not possible is refused with the reason. */
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
@@ -17,7 +17,7 @@
 #define STATE_ON_HOST                                                                              \
     ", \"sub_group_size\": 4096, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}"
 
-/* On the emulated device less is run: there what is the device's alone counts. */
+/* The emulated device runs less: there only what is particular to a device is of interest. */
 #ifdef TEST_EMULATED
 enum { IS_SHORT = 1, MOST_RANKS = 2 };
 #else
@@ -77,7 +77,7 @@ static const plain_kind KINDS[] = {PLAIN_ADAM,     PLAIN_LION,     PLAIN_SGD,
                                    PLAIN_MOMENTUM, PLAIN_NESTEROV, PLAIN_ADAGRAD};
 #define NUM_KINDS (sizeof(KINDS) / sizeof(KINDS[0]))
 
-/* Those without a part that is never negative have their ties in a plane. */
+/* Optimizers without a part that is never negative have their ties in a plane. */
 static void beside_has_the_bits_of_fp32_by_every_optimizer(void)
 {
     for (size_t k = 0; k < NUM_KINDS; k++) {
@@ -96,7 +96,7 @@ static void beside_has_the_bits_of_fp32_by_every_optimizer(void)
 
 /* --------------------------------------------------------------- on storage -- */
 
-/* Keys of zero_optimization; %s is the folder. */
+/* Further keys of zero_optimization; %s is the folder. */
 typedef struct stored_layout {
     const char *keys;
     int         least_stage;
@@ -156,7 +156,8 @@ static void beside_on_storage_has_the_bits_of_fp32(void)
     }
 }
 
-/* Bytes of an element and step: on storage, and over the link; up 0: also for the passes. */
+/* Bytes of each element in a step, on storage and over the link. The bytes up are not checked if `up` is 0: the passes
+ * then move some too. */
 typedef struct budget {
     const char *top;
     size_t      layout;
@@ -172,7 +173,7 @@ static void budget_body(sherd_world *world, void *ctx)
     char              keys[1024];
     rig_options       options = {.stage = want->stage, .dtype = SHERD_BF16, .top = want->top};
     sherd_step_report report;
-    uint64_t          elems = 3 * BUDGET_ELEMS / 2; /* of a rank */
+    uint64_t          elems = 3 * BUDGET_ELEMS / 2; /* elements of one rank */
     rig               r;
 
     options.zero = stored_keys(want->layout, keys);
@@ -222,7 +223,7 @@ typedef struct layout {
     const char *zero;
 } layout;
 
-/* Six micro-batches a step. */
+/* Each layout has six micro-batches in a step. */
 static const layout LAYOUTS[] = {
     {1, 6, 0, NULL},           {1, 6, 2, STATE_ON_HOST},
     {2, 3, 1, NULL},           {2, 3, 3, NULL},
@@ -288,7 +289,7 @@ static void rounded_state_has_the_same_bits_in_every_layout(void)
     (void)layouts_agree_by(MOMENTS("fp8"), 0, SHERD_BF16, PLAIN_ADAGRAD);
 }
 
-/* A master beside its parameter loses nothing, whatever its moments are stored as. */
+/* A master beside its parameter loses nothing, whichever encoding the moments have. */
 static void beside_with_rounded_moments_has_the_bits_of_fp32_with_them(void)
 {
     static const char *const MORE[] = {MOMENTS("bf16"), MOMENTS("fp8")};
@@ -320,13 +321,13 @@ static const char *const STORED[] = {
 #define NUM_STORED (sizeof(STORED) / sizeof(STORED[0]))
 
 typedef struct run {
-    const char *from, *to; /* top level keys before and after */
-    const char *folder;    /* saved there after the first steps, loaded from it; NULL: neither */
-    const char *zero;      /* keys of zero_optimization */
+    const char *from, *to; /* top level keys before and after the load */
+    const char *folder;    /* where the first half saves and the second loads; NULL: neither */
+    const char *zero;      /* further keys of zero_optimization */
     int         stage;
-    int         is_second; /* the half behind the load alone */
+    int         is_second; /* the half after the load */
     uint64_t    fingerprint;
-    uint64_t    state; /* of the state read back after the load */
+    uint64_t    state; /* hash of the moments, after the load or the first steps */
 } run;
 
 static uint64_t state_hash(rig *r)
@@ -388,7 +389,8 @@ static void run_body(sherd_world *world, void *ctx)
     }
 }
 
-/* The same encodings behind a load, on another world and stage: as if there had been none. */
+/* A run that loads with the same encodings, on another world and at another stage, goes on as if nothing had been saved
+ * and loaded. */
 static void a_run_goes_on_from_its_checkpoint(void)
 {
     for (size_t i = 1; i < NUM_STORED; i++) {
@@ -411,7 +413,7 @@ static void a_run_goes_on_from_its_checkpoint(void)
     }
 }
 
-/* What is on storage is saved, and loaded, as any other state. */
+/* State on storage is saved and loaded as any other state. */
 static void stored_state_goes_on_from_its_checkpoint(void)
 {
     needs_storage();
@@ -438,7 +440,8 @@ static void stored_state_goes_on_from_its_checkpoint(void)
     }
 }
 
-/* Any to any: what is read back does not depend on how many ranks load it, and between lossless ones nothing is lost. */
+/* Loads checkpoints of any encoding with any other. What is read back does not depend on how many ranks load it, and
+ * between lossless encodings nothing is lost. */
 static void a_checkpoint_of_any_encoding_is_loaded_as_any_other(void)
 {
     for (size_t i = 0; i < NUM_STORED; i++) {
@@ -473,7 +476,7 @@ static void warning_keep(void *ctx, sherd_log_level level, const char *line)
     }
 }
 
-/* What the log says of a checkpoint of the one that is loaded as the other. */
+/* Returns what the log says when a checkpoint of the encoding STORED[from] is loaded as STORED[to]. */
 static const char *loaded_with(size_t from, size_t to)
 {
     char folder[512];
@@ -544,7 +547,7 @@ static void negative_load(sherd_world *world, void *ctx)
     rig_seal(&r);
     if (own->is_refused) {
         CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r.engine, own->folder, NULL, NULL));
-        if (sherd_world_rank(world) == 1) { /* which has it */
+        if (sherd_world_rank(world) == 1) { /* the rank that owns the element */
             CHECK_ERROR_SAYS("exp_avg_sq of parameter b.w is -0.5 at element 1037");
         }
     } else {
@@ -553,7 +556,7 @@ static void negative_load(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* fp32 and bf16 have room for the sign: nothing is lost there. */
+/* In fp32 and bf16 the sign is stored too, so nothing is lost and nothing is refused. */
 static void a_negative_square_is_refused_where_its_sign_is_not_stored(void)
 {
     char folder[512];
@@ -570,7 +573,7 @@ static void a_negative_square_is_refused_where_its_sign_is_not_stored(void)
 /* ------------------------------------------------------------------ values -- */
 
 typedef struct value_run {
-    int         stored; /* of STORED */
+    int         stored; /* index into STORED */
     const char *zero;
 } value_run;
 
@@ -587,8 +590,8 @@ static void values_body(sherd_world *world, void *ctx)
     rig_three(&r, 700);
     rig_seal(&r);
     (void)rig_train(&r, 1);
-    for (int i = 0; i < 300;
-         i++) { /* powers of two are held by all encodings; a tie of the master */
+    for (int i = 0; i < 300; i++) {
+        /* every encoding can store powers of two; `back` has ties of the master */
         uint32_t bits = 0x3f808000u + 0x10000u * (uint32_t)(i % 3);
 
         x[i] = 0.25f;
@@ -605,7 +608,7 @@ static void values_body(sherd_world *world, void *ctx)
     x[7] = -1.0f;
     CHECK_STATUS(SHERD_E_INVAL,
                  sherd_param_write(r.engine, r.params[0].handle, "exp_avg_sq", 0, 300, x));
-    if (sherd_world_rank(world) == 0) { /* which has the range */
+    if (sherd_world_rank(world) == 0) { /* the rank that owns the range */
         CHECK_ERROR_SAYS("never negative");
     }
     rig_close(&r);
@@ -627,10 +630,11 @@ static void values_pass_through_the_encoding(void)
     (void)keys;
 }
 
-/* Ties that are written over leave nothing in the part that had their signs. */
+/* Ties that are overwritten leave nothing in the part that had their signs. */
 static void written_over_body(sherd_world *world, void *ctx)
 {
-    static const uint32_t STARTS[]     = {0x3f808000u, 0x3f801234u}; /* a tie, and none */
+    /* a tie, and a value that is none */
+    static const uint32_t STARTS[]     = {0x3f808000u, 0x3f801234u};
     uint64_t             *fingerprints = ctx;
 
     for (int i = 0; i < 2; i++) {
@@ -703,7 +707,7 @@ static void what_cannot_be_had_is_refused_with_the_reason(void)
 
 /* ------------------------------------------------------------------ memory -- */
 
-#define MEMORY_ELEMS (3 * 70000 + 3 * 641) /* of rig_three */
+#define MEMORY_ELEMS (3 * 70000 + 3 * 641) /* elements that rig_three declares */
 
 static size_t state_bytes_of(const char *optimizer, const char *top)
 {
@@ -730,7 +734,7 @@ static size_t state_bytes(const char *top)
     return state_bytes_of("AdamW", top);
 }
 
-/* Up to the padding of three blocks. */
+/* Checks the bytes, up to the padding of three blocks. */
 static void check_bytes(size_t elems_times, size_t bytes)
 {
     CHECK(bytes >= elems_times && bytes < elems_times + 3 * (SHERD_ALIGN_BYTES + 64 * 12));
@@ -743,7 +747,7 @@ static void state_takes_the_bytes_of_its_encodings(void)
     /* a plane of ties, and a scale for each chunk of either moment */
     check_bytes(MEMORY_ELEMS / 64 * (136 + 2 * 68), state_bytes(STORED[2]));
     check_bytes(MEMORY_ELEMS * 6, state_bytes(STORED[4]));
-    /* a sum of squares has a free sign, a momentum has none */
+    /* the sign of a sum of squares is free for the tie; that of a momentum is not */
     check_bytes(MEMORY_ELEMS * 6, state_bytes_of("Adagrad", STORED[1]));
     check_bytes(MEMORY_ELEMS / 64 * (136 + 256), state_bytes_of("Lion", STORED[1]));
     check_bytes(MEMORY_ELEMS / 64 * (136 + 68), state_bytes_of("Lion", STORED[2]));

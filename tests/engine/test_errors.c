@@ -1,5 +1,5 @@
-/* What the engine refuses: calls out of order, arguments, ranks that do not agree. Every refusal
- * says what is wrong and leaves the engine usable. */
+/* Calls that the engine refuses: calls out of order, wrong arguments, ranks that do not agree. Each refusal says what
+ * is wrong and leaves the engine usable. */
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
@@ -20,11 +20,11 @@ static rig self_rig(const rig_options *options)
 
     CHECK_OK(sherd_world_self(&world));
     rig_open(&r, world, options);
-    sherd_world_destroy(world); /* the engine holds it */
+    sherd_world_destroy(world); /* the engine has a reference of its own */
     return r;
 }
 
-/* Two units of one parameter each. */
+/* Opens an engine with two units of one parameter each. */
 static rig self_pair(const rig_options *options)
 {
     rig r = self_rig(options);
@@ -108,9 +108,9 @@ static void declarations_refuse_what_is_missing(void)
     sherd_group_params_init(&group);
     sherd_unit_params_init(&unit);
     sherd_param_params_init(&param);
-    CHECK_OK(sherd_group_add(r.engine, NULL, &g)); /* the defaults */
+    CHECK_OK(sherd_group_add(r.engine, NULL, &g)); /* NULL means the defaults */
     CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, &group, NULL));
-    CHECK_STATUS(SHERD_E_INVAL, sherd_unit_add(r.engine, NULL, &u)); /* they have no name */
+    CHECK_STATUS(SHERD_E_INVAL, sherd_unit_add(r.engine, NULL, &u)); /* the defaults have no name */
     CHECK_ERROR_SAYS("name");
     CHECK_STATUS(SHERD_E_INVAL, sherd_unit_add(r.engine, &unit, &u));
     CHECK_ERROR_SAYS("name");
@@ -169,13 +169,14 @@ static void structs_refuse_a_wrong_size(void)
     rig_close(&r);
 }
 
-/* A program built against an older header has shorter structs: what they lack is the default. */
+/* A program that was built with an older header has shorter structs. The fields that they lack have their defaults. */
 static void structs_of_an_older_header_are_taken(void)
 {
     rig                 r    = self_rig(&STAGE[3]);
     unsigned char       past = 0xa5;
     sherd_unit_params   unit = {.struct_size = offsetof(sherd_unit_params, name),
-                                .name        = (const char *)(uintptr_t)1}; /* not theirs to read */
+                                /* beyond struct_size, so it must not be read */
+                                .name = (const char *)(uintptr_t)1};
     sherd_memory_report memory;
     sherd_unit          u;
 
@@ -292,7 +293,7 @@ static void shapes_that_no_memory_holds_are_refused(void)
     CHECK_ERROR_SAYS("too many elements");
     param.shape[1] = 1;
     CHECK_STATUS(SHERD_E_INVAL, sherd_param_add(r.engine, 0, &param, &p));
-    /* each for itself would do, all together not */
+    /* each size alone is possible, all together are not */
     param.shape[0] = SIZE_MAX / 64 - 1000;
     CHECK_OK(sherd_param_add(r.engine, 0, &param, &p));
     param.name = "larger";
@@ -457,7 +458,7 @@ static void step_before_any_acquire_is_refused(void)
     rig_close(&r);
 }
 
-/* The window is dropped, the weights stay, training goes on. */
+/* The window is dropped, the weights stay as they are, and training goes on. */
 static void step_without_backward_is_refused(void)
 {
     for (int stage = 0; stage <= 3; stage++) {
@@ -485,7 +486,7 @@ static void release_follows_an_acquire_of_the_same_unit_and_pass(void)
     CHECK_OK(sherd_unit_reads(r.engine, 1, 0));
     rig_seal(&r);
     CHECK_STATUS(SHERD_E_STATE, sherd_unit_release(r.engine, 0, SHERD_FORWARD));
-    rig_acquire(&r, 1, SHERD_FORWARD); /* reaches unit 0 */
+    rig_acquire(&r, 1, SHERD_FORWARD); /* this gathers unit 0 too */
     CHECK_STATUS(SHERD_E_STATE, sherd_unit_release(r.engine, 0, SHERD_FORWARD));
     CHECK_ERROR_SAYS("unit first is not acquired for forward");
     CHECK_STATUS(SHERD_E_STATE, sherd_unit_release(r.engine, 1, SHERD_BACKWARD));
@@ -542,7 +543,7 @@ static void prepared_step_wants_apply_or_discard(void)
     CHECK(sherd_param_data(r.engine, 0) == NULL);
     CHECK_OK(sherd_step_apply(r.engine, NULL));
     CHECK_STATUS(SHERD_E_STATE, sherd_step_apply(r.engine, NULL));
-    CHECK_OK(sherd_step_discard(r.engine)); /* drops nothing */
+    CHECK_OK(sherd_step_discard(r.engine)); /* there is nothing to drop */
     CHECK_STATUS(SHERD_E_NOTSUP, sherd_step_undo(r.engine));
     rig_close(&r);
 }
@@ -580,7 +581,7 @@ static void step_params_refuse_what_makes_no_sense(void)
     CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
     CHECK_ERROR_SAYS("group_lr");
     rates[0] = NAN;
-    CHECK_OK(sherd_step_apply(r.engine, &params)); /* still prepared all the time */
+    CHECK_OK(sherd_step_apply(r.engine, &params)); /* the step has stayed prepared all the time */
     rig_close(&r);
 }
 
@@ -622,7 +623,7 @@ static void backward_beyond_the_planned_uses_is_refused(void)
         CHECK_ERROR_SAYS("sherd_pass_add");
         rig_backward(&r, 1);
         CHECK_INT(1, rig_step(&r).was_updated);
-        rig_backward(&r, 0); /* the next micro-batch */
+        rig_backward(&r, 0); /* in the next micro-batch */
         rig_close(&r);
     }
 }
@@ -630,7 +631,7 @@ static void backward_beyond_the_planned_uses_is_refused(void)
 /* ------------------------------------------------- ranks that disagree ---- */
 
 typedef struct model_change {
-    const char *what; /* words of the error */
+    const char *what; /* words that the error must have */
     void (*declare)(rig *r, int is_odd);
 } model_change;
 
@@ -711,7 +712,7 @@ static void odd_pass(rig *r, int is_odd)
     CHECK_OK(sherd_pass_add(r->engine, SHERD_FORWARD, r->units[!is_odd]));
 }
 
-/* The same list in another pass. */
+/* The same list, in another pass. */
 static void odd_pass_kind(rig *r, int is_odd)
 {
     CHECK_OK(sherd_pass_add(r->engine, is_odd ? SHERD_EVAL : SHERD_BACKWARD, r->units[0]));
@@ -758,7 +759,7 @@ static void seal_with_another_model(sherd_world *world, void *raw)
     CHECK_ERROR_SAYS("rank 2");
     CHECK_ERROR_SAYS(change->what);
     rig_close(&r);
-    CHECK_OK(sherd_world_barrier(world)); /* still good */
+    CHECK_OK(sherd_world_barrier(world)); /* the world can still be used */
 }
 
 static void models_that_differ_are_refused_by_name(void)
@@ -768,7 +769,7 @@ static void models_that_differ_are_refused_by_name(void)
     }
 }
 
-/* key, value on rank 0, value on rank 1 */
+/* A key, its value on rank 0 and its value on rank 1. */
 static const char *const SETTINGS[][3] = {
     {"gradient_clipping", "1.0", "0.5"},
     {"train_micro_batch_size_per_gpu", "1", "2"},
@@ -814,7 +815,8 @@ static void create_with_another_setting(sherd_world *world, void *raw)
     CHECK_ERROR_SAYS("rank 1");
     if (strcmp(setting[0], "train_micro_batch_size_per_gpu") != 0 &&
         strcmp(setting[0], "gradient_accumulation_steps") != 0 &&
-        strcmp(setting[0], "bf16.enabled") != 0) { /* those change others with them */
+        strcmp(setting[0], "bf16.enabled") != 0) {
+        /* these change other settings too */
         CHECK_ERROR_SAYS(setting[0]);
     }
     sherd_config_destroy(config);
@@ -843,7 +845,7 @@ static void create_with_a_bad_file_on_rank_1(sherd_world *world, void *ctx)
     sherd_engine_destroy(engine);
 }
 
-/* Nobody waits for a rank that could not read its own configuration. */
+/* No rank waits for one that could not read its own configuration. */
 static void configuration_that_is_bad_on_one_rank_fails_on_all(void)
 {
     test_world(3, create_with_a_bad_file_on_rank_1, NULL);

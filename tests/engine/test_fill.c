@@ -1,5 +1,5 @@
-/* First values on NVMe: each byte is written once and nothing is read, in the orders in which trainers fill;
- * the values are the same in every order; ranks that fill differently are told. */
+/* First values on NVMe. In the orders in which trainers fill, each byte is written once and nothing is read. Every
+ * order gives the same values. If ranks fill with different values, the error names them. */
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
@@ -12,7 +12,8 @@
 #define LAYERS 3
 #define PARAMS (LAYERS * 5)
 
-/* Sliced matrices alternate with vectors that every rank keeps whole and with a frozen matrix. */
+/* Opens layers in which sliced matrices alternate with vectors that every rank keeps whole, and with a frozen
+ * matrix. */
 static void layers_open(rig *r, sherd_world *world, const rig_options *options)
 {
     static const size_t ELEMS[] = {9000, 130, 12000, 5000, 70};
@@ -38,7 +39,8 @@ static void layers_open(rig *r, sherd_world *world, const rig_options *options)
 typedef enum order {
     ORDER_DECLARED = 0,
     ORDER_REVERSE,
-    ORDER_SEGMENTS, /* of each unit: what is sliced, what is frozen, what is whole */
+    /* in each unit the sliced parameters first, then the frozen, then the whole ones */
+    ORDER_SEGMENTS,
     ORDERS,
     ORDER_SHUFFLED = ORDERS,
 } order;
@@ -84,10 +86,10 @@ static void layers_fill(rig *r, order how)
     }
 }
 
-/* Once in a fill the function gives no number and fails. */
+/* Lets one call of the fill function fail, after it has filled in NaN. */
 typedef struct interruption {
     int   calls, fails_at;
-    void *which; /* parameter */
+    void *which; /* the parameter's number */
 } interruption;
 
 static sherd_status fill_interrupted(void *ctx, size_t first_elem, size_t count_elems, float *out)
@@ -101,7 +103,7 @@ static sherd_status fill_interrupted(void *ctx, size_t first_elem, size_t count_
     return rig_fill(i->which, first_elem, count_elems, out);
 }
 
-/* Every third parameter has other values at first; the call that is interrupted is made again. */
+/* Fills every third parameter with other values first, and then all parameters; repeats a call that was interrupted. */
 static void layers_fill_with_trouble(rig *r, order how, interruption *trouble)
 {
     int params[PARAMS];
@@ -141,7 +143,8 @@ static int piece_has_elems(const rig *r, const sherdi_piece *piece)
     return 0;
 }
 
-/* Every extent of state and every piece with elements of parameters once, and the record of the generation. */
+/* Returns the bytes of every extent of state and every piece that has elements of parameters, once each, and of the
+ * record of the generation. */
 static uint64_t bytes_to_write(const rig *r)
 {
     const sherdi_plan *plan  = r->engine->plan;
@@ -164,9 +167,10 @@ typedef struct fill_job {
     rig_options options;
     order       how;
     int         is_counted;
-    int         fails_at; /* call of the fill function; 0: none, and no parameter is filled twice */
-    int         calls;    /* out: of rank 0 */
-    uint64_t    filled, trained; /* out: fingerprints, rank 0's */
+    /* the call of the fill function that fails; 0: none, and no parameter is filled twice */
+    int      fails_at;
+    int      calls;           /* result: rank 0's calls of the fill function */
+    uint64_t filled, trained; /* results: rank 0's fingerprints */
 } fill_job;
 
 static void fill_counted(rig *r, order how)
@@ -176,13 +180,13 @@ static void fill_counted(rig *r, order how)
     uint64_t             own;
 
     CHECK(r->engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 4);
-    CHECK_OK(sherd_engine_traffic(r->engine, &before)); /* the new file's header */
+    CHECK_OK(sherd_engine_traffic(r->engine, &before)); /* of the header of the new file */
     layers_fill(r, how);
     CHECK_OK(sherdi_engine_start(r->engine));
     CHECK_OK(sherd_engine_traffic(r->engine, &after));
     CHECK_INT(bytes_to_write(r), after.written_counted - before.written_counted);
     CHECK_INT(0, after.read_counted);
-    CHECK_OK(sherdi_fill_own_fingerprint(r->engine, &own)); /* of what the drive has */
+    CHECK_OK(sherdi_fill_own_fingerprint(r->engine, &own)); /* of the values on the drive */
     CHECK_INT(own, r->engine->fingerprints.own);
 }
 
@@ -222,7 +226,7 @@ static void fill_run(sherd_world *world, void *raw)
 #define PARAMS_ON_NVME                                                                             \
     ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": 0}"
 
-/* The keys of zero_optimization; nothing is read ahead, so that only what the fill reads is counted. */
+/* Writes the keys of zero_optimization. Nothing is read ahead, so only what the fill reads is counted. */
 static const char *nvme_keys(const char *more, int has_params, char out[1024])
 {
     int used = snprintf(out, 1024, STATE_ON_NVME, test_scratch(), more);
@@ -233,7 +237,7 @@ static const char *nvme_keys(const char *more, int has_params, char out[1024])
     return out;
 }
 
-/* The same fill and training in memory. */
+/* Does the same fill and training in memory. */
 static fill_job reference_of(int world_size, int stage, sherd_dtype dtype)
 {
     fill_job job = {
@@ -243,7 +247,7 @@ static fill_job reference_of(int world_size, int stage, sherd_dtype dtype)
     return job;
 }
 
-/* State with generations cannot rest on a drive without them. */
+/* State on a drive has generations, which need checksums. */
 static void checksums_are_needed(void)
 {
 #ifndef SHERDI_HAVE_XXHASH
@@ -283,7 +287,7 @@ static void each_byte_is_written_once_and_nothing_is_read(void)
     }
 }
 
-/* Extents that had to make room are read back. */
+/* With a single buffer, extents that had to make room are read back. */
 static void any_order_gives_the_same_values_with_a_single_buffer(void)
 {
     checksums_are_needed();
@@ -305,8 +309,8 @@ static void any_order_gives_the_same_values_with_a_single_buffer(void)
     }
 }
 
-/* Every call of the function fails once, parameters come in disorder and some of them twice, through one to three
- * buffers. */
+/* Each call of the function fails in turn (a sample of them on two ranks). Parameters come in disorder, some of them
+ * twice, through one to three buffers. */
 static void fills_that_are_interrupted_and_repeated_give_the_same_values(void)
 {
     checksums_are_needed();
@@ -333,13 +337,13 @@ static void fills_that_are_interrupted_and_repeated_give_the_same_values(void)
                 CHECK_INT(want.filled, job.filled);
                 CHECK_INT(want.trained, job.trained);
                 CHECK(job.calls > PARAMS);
-                calls = job.calls - 1; /* one is the repetition */
+                calls = job.calls - 1; /* one call is the repetition */
             }
         }
     }
 }
 
-/* A parameter that is asked for in several parts, and interrupted in one of them. */
+/* Fills a parameter in several calls of the fill function, one of which is interrupted. */
 static void long_fill_run(sherd_world *world, void *raw)
 {
     fill_job    *job     = raw;
@@ -384,7 +388,7 @@ static void long_parameter_that_is_interrupted_is_filled_from_its_beginning(void
 
 /* ---------------------------------------------------------- ranks that differ -- */
 
-/* As a trainer's mistake would be: nothing that two ranks hold differs. */
+/* The ranks have different seeds, as by a mistake of the trainer; they have no values in common that could differ. */
 static void fill_with_another_seed_on_ranks_1_and_3(sherd_world *world, void *raw)
 {
     size_t             elems   = *(const size_t *)raw;

@@ -1,6 +1,6 @@
-/* Groups of parameters with optimizers of their own in one engine: the bits of the same training over whole arrays, at
- * every stage and place; what a checkpoint says of them, and what it is refused for; what the first sweep of LAMB reads
- * where others stand beside it. */
+/* Groups of parameters with optimizers of their own in one engine. The engine gives the bits of the same training on
+ * whole arrays, at every stage and place. Also tested are what a checkpoint says of groups, which checkpoints are
+ * refused, and which state the first sweep of LAMB reads if there are other optimizers too. */
 #include "base/checked.h"
 #include "engine/checkpoint/folder.h"
 #include "engine/checkpoint/manifest.h"
@@ -24,7 +24,7 @@
 
 enum { BY_ADAMW = 0, BY_SGD, BY_LAMB, GROUPS };
 
-/* The last is frozen, in a group of LAMB. */
+/* The last parameter is frozen, in the group of LAMB. */
 static const struct {
     int    unit, group;
     size_t elems;
@@ -65,7 +65,7 @@ static sherd_group group_add(rig *r, const char *name, const char *optimizer, do
     return group;
 }
 
-/* `lamb`: what the group of LAMB names. */
+/* Declares the model; `lamb` is the optimizer that the group of LAMB names. */
 static void model_declare_as(rig *r, const char *lamb)
 {
     sherd_group groups[GROUPS] = {SHERD_GROUP_DEFAULT};
@@ -95,7 +95,7 @@ static void model_declare(rig *r)
 
 /* ------------------------------------------------------------ without one -- */
 
-/* Of a rank's micro-batch. */
+/* Returns the gradient of a rank's micro-batch. */
 static float gradient(int step, int rank, int param, size_t i)
 {
     uint64_t state = (((uint64_t)step * 16 + (uint64_t)rank) * PARAMS + (uint64_t)param) << 32 | i;
@@ -189,7 +189,8 @@ static sherd_step_report train(rig *r)
     return report;
 }
 
-/* What a step moved is what was planned; the first sweep reads the extents with a block of LAMB, and no other. */
+/* Checks that a step moved what was planned, and that the first sweep reads those extents that have a block of LAMB and
+ * no others. */
 static void bytes_check(const rig *r, const sherd_step_report *report)
 {
     const sherdi_plan *plan     = r->engine->plan;
@@ -216,7 +217,7 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
     }
 }
 
-/* A layout, and what its training gives. */
+/* A layout and the fingerprint that its training must give. */
 typedef struct wanted {
     rig_options options;
     uint64_t    fingerprint;
@@ -270,12 +271,12 @@ static void groups_equal_unsharded(void)
 typedef struct layout {
     rig_options options;
     const char *dir;
-    uint64_t    fingerprint; /* out */
+    uint64_t    fingerprint; /* result */
 } layout;
 
 #define WINDOWS 2
 
-/* So many micro-batches of one that has six ranks. */
+/* Opens an engine whose window has as many micro-batches as a world of six ranks with one each. */
 static void deterministic_open(rig *r, sherd_world *world, layout *what)
 {
     what->options.accumulation = 6 / sherd_world_size(world);
@@ -291,7 +292,7 @@ static void windows_train(rig *r, layout *what, int count)
 
 static void rank_train_fixed(sherd_world *world, void *ctx)
 {
-    layout own = *(layout *)ctx; /* threads share ctx */
+    layout own = *(layout *)ctx; /* a copy, because the ranks are threads and share ctx */
     rig    r;
 
     deterministic_open(&r, world, &own);
@@ -323,7 +324,7 @@ static void rank_load_fixed(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
-/* One training whatever the layout; a checkpoint of one goes on in another. */
+/* All layouts are one training, and a checkpoint of one layout goes on in another. */
 static void groups_deterministic_are_one_training(void)
 {
     char     keys[NUM_PLACES][PLACE_KEYS_BYTES];
@@ -347,7 +348,8 @@ static void groups_deterministic_are_one_training(void)
         }
     }
     saved_need_checksums();
-    for (size_t i = 0; i < 3; i++) { /* saved there, and loaded at the next two places */
+    for (size_t i = 0; i < 3; i++) {
+        /* saved at one place, and loaded at the next one and in memory */
         other = (layout){.options = {.stage = 3, .dtype = SHERD_BF16, .zero = keys[i]},
                          .dir     = saved_dir(i == 0   ? "s0"
                                               : i == 1 ? "s1"
@@ -417,7 +419,7 @@ static void ranks_name_the_same_optimizers(void)
     test_world(3, rank_disagrees, NULL);
 }
 
-/* A part is its parameter's optimizer's. */
+/* Checks that the parts of a parameter are those of its optimizer. */
 static void rank_values(sherd_world *world, void *ctx)
 {
     float v[4] = {0};
@@ -489,7 +491,8 @@ static sherd_status text_add(void *ctx, const char *text, size_t len_bytes)
     return SHERD_OK;
 }
 
-/* What follows `after` is another text of the same length; the checksum is made to fit. */
+/* Manifests in which the first `was` after `after` is replaced by `is`, a text of the same length; the checksum is made
+ * to fit. */
 static const struct {
     const char *after, *was, *is, *says;
 } FORGED[] = {
@@ -561,7 +564,8 @@ static void checkpoint_names_each_optimizer(void)
     "0.95]}, "                                                                                     \
     "\"matching\": [\"x*\", \"p[13]\"]}"
 
-/* The one group is the program's by name, the other is made of what the names of parameters match. */
+/* Declares a model for which the configuration has groups. One group is named by the program, the other is made of the
+ * parameters whose names match. */
 static void model_declare_few(rig *r)
 {
     sherd_group tensors = group_add(r, "tensors", NULL, NAN, NAN);
@@ -681,7 +685,7 @@ static void groups_of_the_configuration_are_checked(void)
     test_world(2, rank_unfit, NULL);
 }
 
-/* What is dumped reads back as the same; the program may say what the file says, and nothing else. */
+/* Checks that what is dumped reads back as the same. The program may give what the file gives, and nothing else. */
 static void groups_are_dumped(void)
 {
     static const char JSON[] =
@@ -692,7 +696,8 @@ static void groups_are_dumped(void)
     sherd_config *config;
 
     CHECK_OK(sherd_config_parse(JSON, strlen(JSON), &config));
-    CHECK_INT(0, sherd_config_warning_count(config)); /* a group reads max_coeff */
+    /* a group reads max_coeff, so there is no warning */
+    CHECK_INT(0, sherd_config_warning_count(config));
     CHECK_OK(sherd_config_dump(config, text_add, text));
     at = strstr(text, "\"sherd.groups\": {\"value\": ");
     CHECK(at != NULL);

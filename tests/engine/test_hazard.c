@@ -1,5 +1,5 @@
-/* Sequences by hand, each kind of order in it and taken out, then sequences that are drawn, against a check that builds
- * the whole graph. */
+/* Tests of the check for hazards. First come sequences written by hand, with each kind of order in them and with that
+ * order taken out; last, an allocation that fails. Drawn sequences are in test_hazard_drawn.c. */
 #include "engine/plan/hazard.h"
 
 #include "tests/lib/check.h"
@@ -71,7 +71,7 @@ static void op_use(sherdi_op *op, int role, sherdi_access access, int where, siz
         .where = (int16_t)where, .access = (uint8_t)access, .offset = offset, .bytes = bytes};
 }
 
-/* An operation with one range of the gathered units. */
+/* Makes an operation with one range of the gathered units. */
 static sherdi_op access_of(sherdi_lane_id lane, sherdi_access access, size_t offset, size_t bytes)
 {
     static const sherdi_op_kind KINDS[SHERDI_LANES] = {
@@ -110,7 +110,8 @@ static int pair_can_be_in_disorder(int first, int second)
     return first != SHERDI_LANE_HOST && (first != second || first == SHERDI_LANE_DRIVE);
 }
 
-/* Every pair of lanes, every conflict: what is derived orders it, and without that it is found. */
+/* For every pair of lanes and every conflict, the follow that is derived orders the two; without it the hazard is
+ * found. */
 static void conflict_of_two_lanes_is_ordered_by_its_follow_alone(void)
 {
     for (int i = 0; i < SHERDI_LANES * SHERDI_LANES * (int)NUM_CONFLICTS; i++) {
@@ -165,7 +166,7 @@ static void reads_beside_reads_and_other_bytes_need_no_order(void)
     rig_close(&r);
 }
 
-/* compute before wire, wire before update: so compute before update, whoever drops that follow. */
+/* compute comes before wire and wire before update, so compute comes before update even if that follow is dropped. */
 static void order_goes_through_a_third_lane(void)
 {
     for (int is_third = 0; is_third <= 1; is_third++) {
@@ -185,7 +186,8 @@ static void order_goes_through_a_third_lane(void)
     }
 }
 
-/* What the calling thread has waited for is before all that it gives later, on any lane; what it has not is not. */
+/* What the calling thread has waited for comes before all that it gives later, on any lane. This does not hold for what
+ * it has not waited for. */
 static void host_orders_what_it_gives_behind_what_it_waited_for(void)
 {
     for (int is_waited = 0; is_waited <= 1; is_waited++) {
@@ -200,7 +202,7 @@ static void host_orders_what_it_gives_behind_what_it_waited_for(void)
     }
 }
 
-/* A lane of a device cannot wait for the drive: the calling thread does, which orders all that comes. */
+/* A lane of a device cannot wait for the drive. The calling thread waits instead, which orders all that comes later. */
 static void a_lane_that_follows_the_drive_makes_the_host_wait(void)
 {
     for (int is_waited = 0; is_waited <= 1; is_waited++) {
@@ -215,7 +217,7 @@ static void a_lane_that_follows_the_drive_makes_the_host_wait(void)
     }
 }
 
-/* The trainer's lane has no points to wait for: who follows it follows its end. */
+/* The trainer's lane has no points at which others could wait: a lane that follows it follows its end. */
 static void compute_is_followed_at_its_end(void)
 {
     sherdi_op op = access_of(SHERDI_LANE_WIRE, SHERDI_READS, 0, 1);
@@ -234,7 +236,7 @@ static void compute_is_followed_at_its_end(void)
     rig_close(&r);
 }
 
-/* Another lane's points: who follows one does not follow what came behind. */
+/* A lane that follows a point of another lane does not follow what came after that point. */
 static void other_lanes_are_followed_at_the_operation(void)
 {
     sherdi_op op = access_of(SHERDI_LANE_WIRE, SHERDI_READS, 0, 1);
@@ -251,7 +253,7 @@ static void other_lanes_are_followed_at_the_operation(void)
     rig_close(&r);
 }
 
-/* Without a device those lanes are the calling thread. */
+/* Without a device the other lanes are the calling thread. */
 static void without_a_device_only_wire_and_drive_are_beside_the_host(void)
 {
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
@@ -289,7 +291,8 @@ static sherd_status update_slot(rig *r, sherdi_lane_id lane, size_t slot)
     return both(r, &op);
 }
 
-/* A walk over state on a drive: read ahead; update, write, read the next into the slot that is still written. */
+/* Walks over state on a drive: it reads ahead, and for each extent updates, writes, and reads the next extent into the
+ * slot that is still being written. */
 static sherd_status drive_walk(rig *r, sherdi_lane_id lane)
 {
     for (size_t e = 0; e < 3; e++) {
@@ -330,7 +333,7 @@ static void drive_reads_ahead_into_slots_that_are_still_written(void)
     rig_close(&r);
 }
 
-/* That a later transfer is over says nothing of an earlier one. */
+/* The end of a later transfer says nothing about an earlier one. */
 static void drive_transfers_are_not_ordered_by_their_lane(void)
 {
     rig       r;
@@ -347,7 +350,7 @@ static void drive_transfers_are_not_ordered_by_their_lane(void)
     rig_close(&r);
 }
 
-/* With room for two the third waits for the first. */
+/* With room for two transfers, the third waits for the first. */
 static void drive_without_room_makes_the_host_wait(void)
 {
     for (size_t room = 2; room <= 3; room++) {
@@ -365,7 +368,7 @@ static void drive_without_room_makes_the_host_wait(void)
     }
 }
 
-/* More accesses of a buffer, and more transfers to be followed, than the order remembers. */
+/* There are more accesses of a buffer, and more transfers to follow, than the order remembers. */
 static void more_accesses_than_are_remembered_are_still_ordered(void)
 {
     for (int lane = 0; lane < SHERDI_LANE_HOST; lane++) {
@@ -392,7 +395,7 @@ static void more_accesses_than_are_remembered_are_still_ordered(void)
 
 /* --------------------------------------------------------------- between ranks -- */
 
-/* This rank's slice of a buffer of two goes to both. */
+/* Makes a gather of a buffer of two slices; this rank's slice goes to both ranks. */
 static sherdi_op gather_of(int rank, uint32_t flags, int where)
 {
     sherdi_op op  = op_of(SHERDI_OP_GATHER, SHERDI_LANE_WIRE, 3);
@@ -413,7 +416,7 @@ static sherd_status gather(rig *r, uint32_t flags)
     return sherdi_hazard_op(r->hazard, &one, &other);
 }
 
-/* Of the slice that is this rank's. */
+/* Gives an operation on the slice that this rank owns. */
 static sherd_status own_slice(rig *r, sherdi_op_kind kind, sherdi_lane_id lane,
                               sherdi_access access)
 {
@@ -427,7 +430,7 @@ static sherd_status own_slice(rig *r, sherdi_op_kind kind, sherdi_lane_id lane,
     return sherdi_hazard_op(r->hazard, &ops[0], &ops[1]);
 }
 
-/* Control data that is made of the numbers, behind what the wire did to the parameters. */
+/* Exchanges control data that is made of the scalars, after what the wire did to the parameters. */
 static sherd_status exchange(rig *r, sherdi_lane_id lane)
 {
     sherdi_op op = op_of(SHERDI_OP_EXCHANGE, lane, -1);
@@ -441,7 +444,7 @@ static const sherdi_op_kind CHANGES[] = {SHERDI_OP_UPDATE, SHERDI_OP_CAST, SHERD
                                          SHERDI_OP_ZERO};
 #define NUM_CHANGES (sizeof(CHANGES) / sizeof(CHANGES[0]))
 
-/* Nothing of this rank's own order sees what its peer reads: only that they meet. */
+/* This rank's own order knows nothing of what its peer reads; only a meeting orders the two. */
 static void stable_gather_is_behind_the_peers_change_if_they_met(void)
 {
     for (size_t i = 0; i < 2 * NUM_CHANGES; i++) {
@@ -487,7 +490,7 @@ static void change_is_behind_the_peers_stable_gather_if_they_met(void)
     }
 }
 
-/* The exchange has to be behind the gather itself: that they met at all is not enough. */
+/* The exchange has to come after the gather itself; a meeting at any other time is not enough. */
 static void meeting_orders_only_what_it_follows(void)
 {
     rig r;
@@ -497,7 +500,7 @@ static void meeting_orders_only_what_it_follows(void)
     CHECK_OK(exchange(&r, SHERDI_LANE_HOST));
     CHECK_STATUS(SHERD_E_STATE, own_slice(&r, SHERDI_OP_UPDATE, SHERDI_LANE_UPDATE, SHERDI_WRITES));
     rig_close(&r);
-    rig_open(&r, on_device()); /* on the wire it is behind the gather */
+    rig_open(&r, on_device()); /* on the wire the exchange comes after the gather */
     CHECK_OK(gather(&r, SHERDI_OP_STABLE));
     CHECK_OK(exchange(&r, SHERDI_LANE_WIRE));
     CHECK_OK(exchange(&r, SHERDI_LANE_HOST));
@@ -505,7 +508,8 @@ static void meeting_orders_only_what_it_follows(void)
     rig_close(&r);
 }
 
-/* That my call is over tells that my bytes were read, not that another's is over: it may still write. */
+/* If a rank's own call is over, its bytes were read, but the call of another rank may not be over and may still
+ * write. */
 static void what_a_call_makes_on_a_peer_needs_a_further_meeting(void)
 {
     for (int is_met = 0; is_met <= 1; is_met++) {
@@ -534,7 +538,8 @@ static sherd_status reduce_and_gather(rig *r)
 
     for (int i = 0; i < 2; i++) {
         SHERDI_TRY(give(r, SHERDI_LANE_COMPUTE, SHERDI_ADDS, 0, 200));
-        for (int rank = 0; rank < 2; rank++) { /* to the own slice, in place; peers read all */
+        for (int rank = 0; rank < 2; rank++) {
+            /* in place, to the own slice; peers read the whole */
             ops[rank]       = op_of(SHERDI_OP_REDUCE, SHERDI_LANE_WIRE, 1);
             ops[rank].flags = SHERDI_OP_MEETS;
             op_use(&ops[rank], SHERDI_USE_DST, SHERDI_WRITES, SHERDI_BUFFER_GATHER,
@@ -549,7 +554,8 @@ static sherd_status reduce_and_gather(rig *r)
     return SHERD_OK;
 }
 
-/* In place: peers read what the call writes, which the call itself orders. As long as it meets. */
+/* A peer reads in place what the call writes. The call itself orders that, as long as it is one in which the ranks
+ * meet. */
 static void collectives_in_place_are_ordered_as_long_as_they_meet(void)
 {
     static const sherdi_op_kind KINDS[] = {SHERDI_OP_GATHER, SHERDI_OP_REDUCE};
@@ -577,7 +583,7 @@ static sherd_status step(rig *r)
     return exchange(r, SHERDI_LANE_HOST);
 }
 
-/* Each by itself: some of them are made superfluous by others, some are not. */
+/* Takes out each follow by itself. Some are superfluous because of others, some are not. */
 static void a_numbered_follow_is_taken_out(void)
 {
     rig      r;
@@ -606,8 +612,8 @@ static void a_numbered_follow_is_taken_out(void)
 
 /* -------------------------------------------------------- uses that go on -- */
 
-/* Between acquire and release the trainer works when it likes: what another lane does meanwhile is in conflict,
- * whatever it follows, also where the lane itself writes over it. */
+/* Between acquire and release the trainer may work at any time. What another lane does meanwhile is a conflict,
+ * whatever that lane follows, also if the trainer's own lane writes over the bytes in between. */
 static void use_that_goes_on_is_in_conflict_with_what_comes_in_between(void)
 {
     for (int i = 0; i < 4; i++) {
@@ -637,7 +643,7 @@ static void use_that_goes_on_is_in_conflict_with_what_comes_in_between(void)
     }
 }
 
-/* Whoever followed the lane earlier is not behind the end. */
+/* A lane that followed the trainer's lane earlier does not come after the end of the use. */
 static void what_comes_behind_a_use_is_behind_its_end(void)
 {
     for (int is_late = 0; is_late <= 1; is_late++) {
@@ -670,7 +676,7 @@ static void what_comes_behind_a_use_is_behind_its_end(void)
     }
 }
 
-/* Uses of a unit within one another: the inner one ends first. */
+/* Uses of a unit may be nested: the inner one ends first. */
 static void uses_end_in_turn(void)
 {
     for (int is_outer = 0; is_outer <= 1; is_outer++) {
@@ -688,7 +694,7 @@ static void uses_end_in_turn(void)
     }
 }
 
-/* Every allocation, at the beginning and later, fails once. */
+/* Fails each allocation once, at the opening and later. */
 static void no_room_is_told_and_nothing_is_left(void)
 {
     sherd_status status = SHERD_E_NOMEM;

@@ -1,5 +1,5 @@
-/* Sequences that are drawn, orders taken out of some: the check has to say at which operation the first hazard is, or
- * that there is none, as a graph of all operations does in which every path is looked for. */
+/* Draws sequences of operations and takes orders out of some of them. The check has to say at which operation the first
+ * hazard is, or that there is none. It is compared with a graph of all operations in which every path is looked for. */
 #include "engine/plan/hazard.h"
 
 #include "tests/lib/check.h"
@@ -25,13 +25,13 @@ typedef struct rank_graph {
     sherdi_order order;
     size_t       host;
     size_t       tails[SHERDI_LANES];
-    size_t       nodes[SHERDI_LANES][MAX_OPS + 1]; /* by number */
+    size_t       nodes[SHERDI_LANES][MAX_OPS + 1]; /* nodes by the operation's number */
     int          is_forgotten[MAX_OPS + 1];        /* of transfers */
     uint64_t     given[SHERDI_LANES];
     uint64_t     follows;
 } rank_graph;
 
-/* Node 0 is before everything. */
+/* Node 0 comes before all others. */
 typedef struct graph {
     sherdi_hazard_params params;
     uint64_t             before[MAX_NODES][WORDS];
@@ -39,7 +39,7 @@ typedef struct graph {
     access               accesses[MAX_ACCESSES];
     size_t               num_accesses;
     rank_graph           ranks[2];
-    uint64_t             dropped; /* calls of the kind that does not meet */
+    uint64_t             dropped; /* calls so far of the kind that does not meet */
 } graph;
 
 static size_t node_add(graph *g)
@@ -85,7 +85,7 @@ static void drives_follow(graph *g, rank_graph *rank, const sherdi_op *op,
     }
 }
 
-/* What the calling thread has seen the end of, the order is told of. */
+/* Tells the order what the calling thread has seen the end of. */
 static void host_go_on(graph *g, rank_graph *rank, size_t node)
 {
     node_follow(g, node, rank->host);
@@ -166,7 +166,7 @@ static int conflicts(const access *a, const access *b)
            (a->is_write || b->is_write) && a->begin < b->end && b->begin < a->end;
 }
 
-/* Whether it is in no hazard. */
+/* Adds an access; returns whether it is in no hazard. */
 static int access_add(graph *g, size_t node, int owner, const sherdi_range *range, int is_write)
 {
     access a = {.node     = node,
@@ -199,7 +199,8 @@ static int accesses_add(graph *g, const sherdi_op *const ops[2], const size_t no
                 continue;
             }
             is_ordered &= access_add(g, nodes[r], r, own, own->access != SHERDI_READS);
-            if (own->is_all_ranks) { /* of a call that meets: before it is over there */
+            if (own->is_all_ranks) {
+                /* if the call meets, the peer's bytes were read before the peer's call is over */
                 is_ordered &= access_add(g, meets ? nodes[1 - r] : nodes[r], 1 - r, peer, 0);
             }
         }
@@ -252,13 +253,13 @@ static void graph_open(graph *g, const sherdi_hazard_params *params)
 
 /* -------------------------------------------------------------------- drawing -- */
 
-/* How a sequence is drawn. */
+/* Settings of the draw. */
 typedef struct style {
-    size_t   num_ops, bytes, longest; /* of a range */
+    size_t   num_ops, bytes, longest; /* greatest length of a range */
     unsigned buffers, roles;
     unsigned collectives; /* of 100 operations */
     unsigned drives;
-    unsigned alike; /* of 100 ranges: at the same offset on both ranks */
+    unsigned alike; /* of 100 ranges: those at the same offset on both ranks */
 } style;
 
 static unsigned draw(uint64_t *seed, unsigned below)
@@ -322,12 +323,13 @@ static void params_draw(uint64_t *seed, const style *s, sherdi_hazard_params *pa
         .kind       = KINDS[draw(seed, 3)],
         .number     = 1 + draw(seed, (unsigned)s->num_ops * 2),
     };
-    if (params->drop == SHERDI_HAZARD_DROP_MEETS) { /* all, or one of the first */
+    if (params->drop == SHERDI_HAZARD_DROP_MEETS) {
+        /* all calls of the kind, or one of the first three */
         params->number %= 4;
     }
 }
 
-/* At which operation the hazard is; the number of operations without. */
+/* Returns the number of the operation at which the hazard is, or the number of operations if there is none. */
 static size_t sequence_check(const style *s, uint64_t seed, graph *g, sherdi_hazard_params *params)
 {
     uint64_t       first = seed;
@@ -364,7 +366,7 @@ static size_t sequence_check(const style *s, uint64_t seed, graph *g, sherdi_haz
     return i;
 }
 
-/* Many of them with, many without; late as well as early. */
+/* Checks sequences, among which must be enough without a hazard, and enough with a late one. */
 static void sequences_check(const style *s, size_t count, uint64_t seed)
 {
     graph *g       = calloc(1, sizeof(*g));
@@ -378,7 +380,8 @@ static void sequences_check(const style *s, size_t count, uint64_t seed)
 
         without += at == s->num_ops;
         late += at > s->num_ops / 4 && at < s->num_ops;
-        /* What is derived orders all within a rank: without collectives only what is taken out is missed. */
+        /* The follows that are derived order everything inside a rank. So without collectives a
+         * sequence has a hazard only if something was taken out. */
         CHECK(params.drop != SHERDI_HAZARD_DROP_NOTHING || s->collectives > 0 || at == s->num_ops);
     }
     free(g);
@@ -425,7 +428,7 @@ static void drawn_between_ranks_agree_with_the_graph(void)
     sequences_check(&s, times(3000), 200000);
 }
 
-/* More accesses than the order remembers of a buffer. */
+/* There are more accesses than the order remembers for a buffer. */
 static void drawn_long_agree_with_the_graph(void)
 {
     style s = {.num_ops = MAX_OPS,

@@ -1,5 +1,5 @@
-/* What runs that were killed at their start leave in the folders of state: files that hold nothing. The next start
- * removes them, whoever starts beside it, and nothing else. */
+/* Runs that were killed at their start leave files without state in the folders of state. The next start removes these
+ * files, even if others start at the same time, and removes nothing else. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "sherd_tools.h"
@@ -26,8 +26,8 @@
 
 static atomic_int unlocks_are_slow;
 
-/* In the place of the C library's: whoever lets go of a lock may lose the processor there, and meets what others have
- * done since. */
+/* Replaces the C library's function. After it has let go of a lock, a thread may lose the processor and then meet what
+ * others have done since. */
 int flock(int fd, int operation)
 {
     static const struct timespec PAUSE  = {.tv_nsec = 2 * 1000 * 1000};
@@ -47,7 +47,7 @@ static const char *folder_path(int index)
     return path[index];
 }
 
-/* All of them, or with `is_removed` none afterwards. */
+/* Counts the files in a folder, and removes them if `is_removed` is set. */
 static int files_now(int index, int is_removed)
 {
     DIR           *dir = opendir(folder_path(index));
@@ -146,7 +146,8 @@ static sherd_status locked_count(void *ctx, const sherd_state_file *file)
     return SHERD_OK;
 }
 
-/* The kernel holds the files of a killed process a moment longer than the process. */
+/* Waits until at most `most` files are locked. The kernel keeps the files of a killed process locked a moment longer
+ * than the process exists. */
 static void locks_await(int most)
 {
     int count = most + 1;
@@ -157,7 +158,7 @@ static void locks_await(int most)
     }
 }
 
-/* Killed between seal and the first commit. */
+/* Starts a run that is killed between seal and the first commit. */
 static void start_and_die(void)
 {
     pid_t child = fork();
@@ -177,7 +178,7 @@ static void start_and_die(void)
     CHECK(WIFSIGNALED(status));
 }
 
-/* Its run had reserved the space and was killed before it wrote a byte; stripe `index` of it. */
+/* Makes stripe `index` of a run that had reserved the space and was killed before it wrote a byte. */
 static void blank_leave(int run, int index)
 {
     char path[1024];
@@ -199,12 +200,12 @@ static void empty_files_go_and_others_stay(void)
     char         path[1024];
 
     case_begin();
-    test_world(1, train_run, ", \"keep\": true"); /* has a generation */
+    test_world(1, train_run, ", \"keep\": true"); /* this run leaves a generation */
     CHECK_OK(sherd_world_self(&world));
-    engine_open(&lives, world, ""); /* empty, and somebody has it open */
+    engine_open(&lives, world, ""); /* without state, but a process has it open */
     CHECK_OK(sherd_engine_seal(lives.engine));
     (void)snprintf(path, sizeof(path), "%s/sherd-00000000000000dd-0of1.state", folder_path(0));
-    fd = open(path, O_RDWR | O_CREAT, 0600); /* damaged: nobody knows what was in it */
+    fd = open(path, O_RDWR | O_CREAT, 0600); /* damaged: what it had is unknown */
     CHECK(fd >= 0 && write(fd, path, sizeof(path)) == sizeof(path));
     (void)close(fd);
     for (int i = 0; i < KILLS; i++) {
@@ -235,7 +236,7 @@ static void killed_starts_do_not_add_up(void)
     for (int i = 0; i < KILLS; i++) {
         start_and_die();
         locks_await(0);
-        CHECK_INT(3, files_now(0, 0)); /* the index, and two sets of slots */
+        CHECK_INT(3, files_now(0, 0)); /* the index and two slot files */
         CHECK_INT(2, files_now(1, 0));
     }
     train_and_listen(1, "");
@@ -249,7 +250,7 @@ static void job_run(int job, void *ctx)
     test_world(1 + job % 2, train_run, "");
 }
 
-/* All look at what the others have just made, and at the same files that hold nothing. */
+/* All starts look at the files that others have just made, and at the same files without state. */
 static void many_start_at_once(void)
 {
     case_begin();
@@ -263,8 +264,8 @@ static void many_start_at_once(void)
         test_threads(JOBS, job_run, NULL);
         atomic_store(&unlocks_are_slow, 0);
         listen_end();
-        CHECK_INT(0,
-                  told_count("of earlier runs")); /* what another start removes is no such file */
+        /* a file that another start removes must not be counted as one */
+        CHECK_INT(0, told_count("of earlier runs"));
         CHECK_INT(0, files_now(0, 0));
         CHECK_INT(0, files_now(1, 0));
     }
@@ -272,7 +273,7 @@ static void many_start_at_once(void)
 
 #define MOST_MOVED 8
 
-/* All files of the second folder lead elsewhere, or are back again. */
+/* Moves all files of the second folder elsewhere and links to them, or moves them back. */
 static void stripes_move(char names[MOST_MOVED][256], int count, int is_away)
 {
     char path[1024];
@@ -306,7 +307,7 @@ static int stripes_list(char names[MOST_MOVED][256])
     return count;
 }
 
-/* The second stripes of a kept run lead elsewhere. */
+/* The second stripes of a kept run are replaced by links to other places. */
 static void a_symbolic_link_is_not_followed(void)
 {
     sherd_world *world;
@@ -326,7 +327,7 @@ static void a_symbolic_link_is_not_followed(void)
     rig_close(&r);
     sherd_world_destroy(world);
     stripes_move(names, count, 0);
-    test_world(1, train_run, ", \"resume\": true"); /* it is as it was */
+    test_world(1, train_run, ", \"resume\": true"); /* the state is unchanged */
     CHECK_INT(0, files_now(0, 0));
     CHECK_INT(0, files_now(1, 0));
 }

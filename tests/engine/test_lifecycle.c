@@ -1,5 +1,5 @@
-/* What a trainer may do between seal and destroy, on every stage: what is promised of windows and
- * overflows must hold. */
+/* What a trainer may do between seal and destroy, on every stage. What the interface promises of windows and overflows
+ * must hold. */
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 
@@ -33,7 +33,7 @@ static uint64_t train_single_windows(sherd_world *world, const rig_options *opti
     ways_declare_layers(&r, world, &one);
     rig_seal(&r);
     for (int k = 0; k < 3; k++) {
-        if (one.accumulation > 1) { /* closed ahead */
+        if (one.accumulation > 1) { /* closed before the micro-batch */
             rig_forward(&r, 2, SHERD_EVAL);
             CHECK_OK(sherd_step_close_window(r.engine));
         }
@@ -42,8 +42,8 @@ static uint64_t train_single_windows(sherd_world *world, const rig_options *opti
     return ways_close(&r, 3);
 }
 
-/* A window that is closed after one micro-batch is a window of one. (The deterministic mode counts in
- * other steps where the global batch is another.) */
+/* A window that is closed after one micro-batch is a window of one. (The deterministic mode counts in other units if
+ * the global batch is another, so there both ways have the same accumulation.) */
 static void short_window_is_the_mean_of_what_it_saw(void)
 {
     ways_expect_same(train_single_windows, train_short_windows, 3);
@@ -68,7 +68,7 @@ static void count_windows(sherd_world *world, void *raw)
         CHECK(report.loss_scale == 1);
         CHECK(k % 3 == 0 ? report.grad_norm > 0 : report.grad_norm == 0);
     }
-    CHECK_OK(sherd_step_wait(r.engine, &report)); /* of the last boundary, not of the last call */
+    CHECK_OK(sherd_step_wait(r.engine, &report)); /* reports the last boundary, not the last call */
     CHECK_INT(1, report.is_boundary);
     CHECK_INT(6, report.micro_step);
     CHECK_INT(2, report.step);
@@ -76,7 +76,7 @@ static void count_windows(sherd_world *world, void *raw)
     CHECK_INT(rig_fingerprint(&r), report.fingerprint);
     CHECK_CLOSE(report.grad_norm * report.grad_norm, report.grad_sumsq, 1e-12);
     CHECK_OK(sherd_step_close_window(r.engine));
-    CHECK_INT(1, rig_train(&r, 1).is_boundary); /* seven and eight */
+    CHECK_INT(1, rig_train(&r, 1).is_boundary); /* micro-batches seven and eight */
     rig_close(&r);
 }
 
@@ -102,7 +102,8 @@ static uint64_t train_in_two_calls(sherd_world *world, const rig_options *option
         CHECK_OK(sherd_step_prepare(r.engine, &report));
         CHECK_INT(0, report.was_updated);
         if (report.is_boundary) {
-            params.grad_norm = k < 2 ? NAN : report.grad_norm; /* the engine's own either way */
+            /* the value is the engine's own in either case */
+            params.grad_norm = k < 2 ? NAN : report.grad_norm;
             CHECK_OK(sherd_step_apply(r.engine, k % 3 == 0 ? NULL : &params));
         }
     }
@@ -114,7 +115,7 @@ static void prepare_and_apply_equal_step(void)
     ways_expect_same(ways_train_as_planned, train_in_two_calls, 3);
 }
 
-/* A window that is thrown away between two others. */
+/* Discards a window and then does it again, for every window. */
 static uint64_t train_with_discards(sherd_world *world, const rig_options *options)
 {
     uint64_t before;
@@ -145,7 +146,7 @@ static void discarded_windows_leave_nothing(void)
     ways_expect_same(ways_train_as_planned, train_with_discards, 3);
 }
 
-/* The update in plain words, first step from zero moments: fp32, one parameter. */
+/* Computes in double what the first update, from zero moments, makes of an fp32 weight. */
 static float first_update(float w, float g, double lr, double decay, double coefficient)
 {
     double scaled = (double)g * coefficient;
@@ -156,10 +157,10 @@ static float first_update(float w, float g, double lr, double decay, double coef
 }
 
 typedef struct apply_case {
-    double clip;        /* of the configuration */
-    double norm;        /* given; NaN: not */
-    double coefficient; /* given; NaN: not */
-    double lr[3];       /* given for the groups; NaN: the schedule's */
+    double clip;        /* the configured gradient_clipping */
+    double norm;        /* the norm that is given to apply; NaN: none */
+    double coefficient; /* the coefficient that is given; NaN: none */
+    double lr[3];       /* the rates given for the groups; NaN: that of the schedule */
     int    lr_count;
     double want_coefficient;
     double want_lr[3];
@@ -177,7 +178,7 @@ static const apply_case APPLIES[] = {
     {0, NAN, NAN, {0, 0, 0}, 3, 1, {0, 0, 0}},
 };
 
-/* Gradients of 1e-8 and the like show the coefficient against eps. */
+/* Gradients as small as 1e-8 show the coefficient, because eps is as large as they are. */
 static void apply_one_case(sherd_world *world, void *raw)
 {
     static const double DECAY[] = {0.1, 0.5, 0};
@@ -235,7 +236,7 @@ static void apply_one_case(sherd_world *world, void *raw)
             want[i] = first_update(want[i], 0x1p-24f, c->want_lr[p], DECAY[p], c->want_coefficient);
         }
         rig_values(&r, p, got);
-        CHECK_CLOSE_F32(got, want, 70, 1e-6, 1e-7); /* the plain words are in double */
+        CHECK_CLOSE_F32(got, want, 70, 1e-6, 1e-7); /* first_update computes in double */
     }
     rig_close(&r);
 }
@@ -292,7 +293,7 @@ static void overflow_flag_skips_the_update(void)
 typedef struct spoil {
     rig_options options;
     float       value; /* Inf or NaN */
-    int         param; /* where, on the last rank */
+    int         param; /* the parameter, of the last rank */
     size_t      index;
 } spoil;
 
@@ -328,11 +329,11 @@ static void spoil_one_element(sherd_world *world, void *raw)
     CHECK_INT(1, report.skipped_steps);
     CHECK_INT(before, report.fingerprint);
     CHECK(!isfinite(report.grad_norm));
-    /* the weights and moments are those of a run that never saw it */
+    /* the weights and moments are those of a run in which it never happened */
     r.micro = s->options.accumulation;
     clean   = rig_train(&r, s->options.accumulation).fingerprint;
     rig_close(&r);
-    if (s->options.dtype != SHERD_F16) { /* there the scale changes roundings */
+    if (s->options.dtype != SHERD_F16) { /* for fp16 the new scale changes roundings */
         ways_declare_layers(&r, world, &s->options);
         rig_seal(&r);
         CHECK_INT(rig_train(&r, 2 * s->options.accumulation).fingerprint, clean);
@@ -359,7 +360,7 @@ static void inf_or_nan_on_one_rank_skips_on_all(void)
     }
 }
 
-/* With the check off the update is made, and the report still says what was seen. */
+/* With the check off the update is made, and the report still says that there was an overflow. */
 static void spoil_unchecked(sherd_world *world, void *raw)
 {
     sherd_step_report report;
@@ -386,7 +387,7 @@ static void bf16_overflow_check_can_be_switched_off(void)
     test_world(2, spoil_unchecked, &options);
 }
 
-/* fp16: initial scale 16, window 2, hysteresis 1, floor 1. */
+/* The scale of fp16 begins at 16, with a window of 2, a hysteresis of 1 and a smallest value of 1. */
 static void scale_up_and_down(sherd_world *world, void *raw)
 {
     double            scale = 16;
@@ -421,7 +422,7 @@ static void scale_up_and_down(sherd_world *world, void *raw)
     CHECK_OK(sherd_step_wait(r.engine, &report));
     CHECK_INT(4, report.step);
     CHECK_INT(rig_fingerprint(&r), report.fingerprint);
-    CHECK_INT(1, rig_train(&r, 1).was_updated); /* a clean batch still trains */
+    CHECK_INT(1, rig_train(&r, 1).was_updated); /* a clean batch is still trained */
     rig_close(&r);
 }
 
@@ -496,7 +497,7 @@ static void fill_noting(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Every rank is asked for the first values of 4000, for the last and for two ranges between. */
+/* Whether every rank fills this value of the 4000: it is among the first, the last, or in one of two ranges between. */
 static int is_sampled(size_t i)
 {
     return i % 1328 < 16;
@@ -514,7 +515,7 @@ static void fill_is_called_for_what_a_rank_holds(void)
                        job.by_rank[2].element[i];
             CHECK(calls[i] == 3 || (stage == 3 && calls[i] == 1 && !is_sampled(i)));
         }
-        /* 63 chunks by three: 21 each; and 16 values in four places */
+        /* 63 chunks for three ranks are 21 each; beside them 16 values in each of four places */
         CHECK_INT(stage == 3 ? 1344 + 64 : 4000, job.by_rank[0].count);
         CHECK_INT(stage == 3 ? 4000 - 2 * 1344 + 64 : 4000, job.by_rank[2].count);
     }
@@ -522,7 +523,7 @@ static void fill_is_called_for_what_a_rank_holds(void)
 
 /* -------------------------------------------------- engines and worlds ---- */
 
-/* Two engines of one world, in turn. */
+/* Trains two engines of one world in turn. */
 static uint64_t train_two_engines(sherd_world *world, const rig_options *options)
 {
     uint64_t got;
@@ -566,7 +567,7 @@ static void train_without_own_world(int rank, void *raw)
     rig        r;
 
     ways_declare_layers(&r, job->worlds[rank], &job->options);
-    sherd_world_destroy(job->worlds[rank]); /* the engine's reference is left */
+    sherd_world_destroy(job->worlds[rank]); /* only the engine's reference is left */
     rig_seal(&r);
     CHECK_INT(1, rig_train(&r, 2).was_updated);
     rig_close(&r);
@@ -582,7 +583,7 @@ static void engine_outlives_the_callers_reference_to_its_world(void)
     }
 }
 
-/* Destroyed with a unit held, a micro-batch open and transfers under way. */
+/* Destroys an engine with a unit held, a micro-batch open and transfers under way. */
 static void stop_anywhere(sherd_world *world, void *raw)
 {
     rig_options options = *(const rig_options *)raw;
@@ -596,10 +597,10 @@ static void stop_anywhere(sherd_world *world, void *raw)
             rig_seal(&r);
         }
         if (point > 1) {
-            rig_forward(&r, 0, SHERD_FORWARD); /* gathers ahead */
+            rig_forward(&r, 0, SHERD_FORWARD); /* starts gathers ahead */
         }
         if (point > 2) {
-            rig_backward(&r, 3); /* reduces */
+            rig_backward(&r, 3); /* starts a reduction */
             rig_acquire(&r, 2, SHERD_BACKWARD);
         }
         if (point > 3) {
@@ -612,7 +613,7 @@ static void stop_anywhere(sherd_world *world, void *raw)
     CHECK_OK(sherd_world_barrier(world));
 }
 
-/* Bound memory leaves the engine hardly any buffer of the world's, whose end would wait by itself. */
+/* With bound memory the engine has hardly any buffer of the world's, whose destruction would wait by itself. */
 static void stop_bound(sherd_world *world, void *raw)
 {
     static const rig_options OPTIONS = {

@@ -1,5 +1,5 @@
-/* Muon beside an optimizer of vectors: the bits of the same training over whole matrices, at every stage and place and on
- * every number of ranks; what is planned for it and moved; what is refused; a rank that fails between the gathers. */
+/* Muon beside an optimizer of vectors. The engine gives the bits of the same training on whole matrices, at every stage
+ * and place and on every number of ranks. Also tested are what is planned for it and moved, and what is refused. */
 #include "base/checked.h"
 #include "engine/run/engine_impl.h"
 #include "kernels/orthogonal.h"
@@ -18,7 +18,7 @@
 #define STEPS  3
 #define PARAMS 8
 
-/* Wide, tall, square, of one row and of one column; the last is frozen, and no matrix. */
+/* Wide, tall and square matrices, some of one row or one column. The last parameter is frozen and no matrix. */
 static const struct {
     int    unit, is_vector;
     size_t rows, cols;
@@ -35,7 +35,7 @@ static size_t elems_of(int param)
     return MODEL[param].rows * MODEL[param].cols;
 }
 
-/* What of optimizer.params, and what it means. */
+/* Keys of optimizer.params, and what they mean. */
 typedef struct variant {
     const char *params;
     plain_muon  means;
@@ -95,7 +95,7 @@ static void model_declare(rig *r)
 
 /* ------------------------------------------------------------ without one -- */
 
-/* Of a rank's micro-batch. */
+/* Returns the gradient of a rank's micro-batch. */
 static float gradient(int step, int rank, int param, size_t i)
 {
     uint64_t state = (((uint64_t)step * 16 + (uint64_t)rank) * PARAMS + (uint64_t)param) << 32 | i;
@@ -164,7 +164,7 @@ static void backward(rig *r, int step, int unit)
     rig_release(r, unit, SHERD_BACKWARD);
 }
 
-/* Steps [from, to). */
+/* Trains the steps from `from` up to, but not including, `to`. */
 static sherd_step_report train(rig *r, int from, int to)
 {
     sherd_step_report report = {0};
@@ -181,7 +181,7 @@ static sherd_step_report train(rig *r, int from, int to)
     return report;
 }
 
-/* A state is read and written once in a step; a segment of matrices lies in one extent, alone. */
+/* Checks that a state is read and written once in a step, and that a segment of matrices has an extent of its own. */
 static void extents_check(const rig *r, const sherd_step_report *report)
 {
     const sherdi_plan *plan = r->engine->plan;
@@ -209,7 +209,7 @@ static void extents_check(const rig *r, const sherd_step_report *report)
               report->nvme_written_bytes);
 }
 
-/* Products are planned of the matrices of which this rank updates a part. */
+/* Checks that products are planned for the matrices of which this rank updates a part. */
 static void flops_check(const rig *r)
 {
     const sherdi_plan *plan  = r->engine->plan;
@@ -229,7 +229,7 @@ static void flops_check(const rig *r)
     CHECK_INT((uint64_t)flops, plan->moves.update_flops);
 }
 
-/* The steps moved what was planned. */
+/* Checks that the steps moved what was planned. */
 static void traffic_check(const rig *r, const sherd_traffic_report *before)
 {
     sherd_traffic_report t;
@@ -261,7 +261,7 @@ static void rank_train(sherd_world *world, void *ctx)
     model_declare(&r);
     CHECK_OK(sherd_engine_check_plans(r.engine));
     rig_seal(&r);
-    (void)train(&r, 0, 1); /* the first values end in it */
+    (void)train(&r, 0, 1); /* the first step ends the fill */
     sherd_traffic_report_init(&before);
     CHECK_OK(sherd_engine_traffic(r.engine, &before));
     report = train(&r, 1, STEPS);
@@ -301,7 +301,7 @@ static int is_on_device(void)
     return getenv("SHERD_BACKEND") != NULL;
 }
 
-/* A device is emulated for long, so a few of them tell what is its own. */
+/* An emulated device takes long, and few runs show what is particular to it. */
 static void matrices_equal_unsharded(void)
 {
     static const int RANKS[] = {3, 1, 7, 2, 4, 8};
@@ -315,14 +315,14 @@ static void matrices_equal_unsharded(void)
 static void variants_equal_unsharded(void)
 {
     if (is_on_device() && getenv("SHERD_EMULATOR_EAGER") != NULL && !test_is_long()) {
-        return; /* with delays they are trained */
+        return; /* the run of the emulator with delays trains them */
     }
     for (size_t v = 1; v < NUM_VARIANTS; v++) {
         places_train(v == 1 ? 3 : 2, v);
     }
 }
 
-/* What the products take is told apart from what the update moves. */
+/* The time of the products is predicted apart from that of the bytes which the update moves. */
 static void rank_predict(sherd_world *world, void *ctx)
 {
     sherd_traffic_report traffic;
@@ -361,13 +361,13 @@ static void products_take_their_time(void)
 
 typedef struct layout {
     rig_options options;
-    uint64_t    fingerprint; /* out */
+    uint64_t    fingerprint; /* result */
 } layout;
 
-/* So many micro-batches of one that has six ranks. */
+/* Trains with as many micro-batches in a window as a world of six ranks with one each. */
 static void rank_train_fixed(sherd_world *world, void *ctx)
 {
-    layout own = *(layout *)ctx; /* threads share ctx */
+    layout own = *(layout *)ctx; /* a copy, because the ranks are threads and share ctx */
     rig    r;
 
     own.options.accumulation = 6 / sherd_world_size(world);

@@ -1,5 +1,5 @@
-/* The plan alone, without an engine: what must hold for any model, settings and world, told by walks of
- * this file's own over what a plan says. */
+/* Tests of the plan without an engine: what must hold for any model, settings and world. The checks here walk through
+ * the plan by themselves, beside those of plan_check.c. */
 #include "tests/engine/planner.h"
 #include "tests/lib/check.h"
 
@@ -18,10 +18,10 @@
         }                                                                                          \
     } while (0)
 
-/* Parameters of the odd model that are fp32: one at least in each unit, frozen ones too. */
+/* Parameters of the odd model that are declared as fp32: at least one in each unit, frozen ones too. */
 #define SOME_WIDE 0x2a56u
 
-/* A segment's own sizes, and that its offsets lie inside their arenas. */
+/* Checks a segment's own sizes, and that its offsets lie inside their arenas. */
 static void expect_segments(const sherdi_plan *plan, const planner *b, const char *what)
 {
     for (size_t s = 0; s < plan->num_segments; s++) {
@@ -60,7 +60,7 @@ static void expect_segments(const sherdi_plan *plan, const planner *b, const cha
     }
 }
 
-/* No two segments share a byte of an arena: the sum of what they take is what the arena has. */
+/* Checks that no two segments share a byte of an arena, by adding up what they take. */
 static void expect_arenas_are_filled_once(const sherdi_plan *plan, const char *what)
 {
     size_t params = 0;
@@ -112,7 +112,8 @@ static int step_uses(const planner *b, const sherdi_step_of_pass *step, int unit
     return step->unit == unit;
 }
 
-/* Some acquire that needs the unit is not released before `position` is over; or is then, and not later. */
+/* Whether an acquire that needs the unit is still held at `position`; with is_end, whether one is released exactly
+ * there. */
 static int is_held(const planner *b, const sherdi_sequence *sequence, int unit, size_t position,
                    int is_end)
 {
@@ -146,7 +147,7 @@ static void expect_live_ranges_apart(const sherdi_live_range *live_ranges, size_
     }
 }
 
-/* At every step what it needs is gathered, once; what is gathered ahead keeps to its limits. */
+/* Checks that every step finds what it needs gathered, once, and that gathers ahead stay within their limits. */
 static void expect_gathers(const sherdi_plan *plan, const planner *b,
                            const sherdi_sequence *sequence, const char *what)
 {
@@ -180,7 +181,8 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
         IS(ahead <= plan->settings.prefetch_bucket_size);
         IS(!has_started_ahead || live <= plan->settings.max_live_parameters);
     }
-    for (size_t i = 0; i < sequence->num_live_ranges; i++) { /* each is for something, to its end */
+    for (size_t i = 0; i < sequence->num_live_ranges; i++) {
+        /* each gather is for some use, and lives to the end of a use */
         const sherdi_live_range *live_range = &sequence->live_ranges[i];
 
         IS(is_held(b, sequence, live_range->unit, live_range->last, 1));
@@ -188,7 +190,7 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
     }
 }
 
-/* All gathers of a unit lie at its offset; with free packing each where it likes. */
+/* Checks that all gathers of a unit lie at its offset; with free packing each may have its own. */
 static void expect_one_offset(const sherdi_plan *plan, const sherdi_sequence *sequence,
                               const char *what)
 {
@@ -202,7 +204,7 @@ static void expect_one_offset(const sherdi_plan *plan, const sherdi_sequence *se
     }
 }
 
-/* Where a unit's transient gradient is from its first planned use to the release of its last. */
+/* Checks that a unit's transient gradient exists from its first planned use to the release of the last. */
 static void expect_transients(const sherdi_plan *plan, const planner *b, const char *what)
 {
     for (size_t p = 0; p < plan->train.num_steps; p++) {
@@ -236,7 +238,7 @@ typedef struct told_ops {
     const sherdi_plan *plan;
     const char        *what;
     uint64_t           micro, boundary, control;
-    size_t             reduced[64], published[64]; /* by segment, as far as there is room */
+    size_t             reduced[64], published[64]; /* by segment, modulo 64 */
 } told_ops;
 
 static void gather_expect(told_ops *told, sherdi_phase_name phase, const sherdi_op *op)
@@ -292,7 +294,7 @@ static sherd_status op_expect(void *ctx, sherdi_phase_name phase, const sherdi_o
     return SHERD_OK;
 }
 
-/* Bytes of every collective, and how often each is made. */
+/* Checks the bytes of every collective, and how often each is made. */
 static void expect_ops(const sherdi_plan *plan, const sherdi_model *model, const char *what)
 {
     told_ops told = {.plan = plan, .what = what};
@@ -340,7 +342,7 @@ static void expect_valid(const sherdi_plan *plan, const planner *b, const char *
     expect_ops(plan, &b->model, what);
 }
 
-/* Counts in owners[] what the blocks of a rank's plan update. */
+/* Counts in owners[] the elements that the blocks of a rank's plan update. */
 static void count_owned(const sherdi_plan *plan, unsigned char *owners)
 {
     for (size_t k = 0; k < plan->num_blocks; k++) {
@@ -356,8 +358,8 @@ static void count_owned(const sherdi_plan *plan, unsigned char *owners)
     }
 }
 
-/* Every trainable element has one owner over all ranks (stage 0: every rank), in its group's span
- * at its offset. */
+/* Checks that every trainable element has one owner among all ranks (at stage 0 every rank owns it), in a span of its
+ * group and at its offset. */
 static void expect_owned_once(planner *b, int world_size, const char *what)
 {
     unsigned char *owners = calloc(b->model.total_elems + 1, 1);
@@ -411,7 +413,8 @@ static const char *const OFFLOADS[] = {
     OFFLOAD("\"device\": \"none\"", ON_NVME ", \"max_in_cpu\": 0"),
 };
 
-/* Made from settings alone: no folder is looked at. Every element has one owner wherever it rests. */
+/* The plans are made from settings alone, so the folders need not exist. Every element has one owner, wherever it
+ * rests. */
 static void plan_of_offload_is_valid_everywhere(void)
 {
     static const int RANKS[] = {1, 2, 3, 4, 7, 8};
@@ -506,7 +509,7 @@ static void plan_of_odd_sizes_is_valid_everywhere(void)
     }
 }
 
-/* Any model: sizes, reads, orders with repeats, frozen ones, from a seed. */
+/* Draws models from a seed: sizes, reads, orders with repeats, frozen parameters. */
 static void plan_of_random_models_is_valid(void)
 {
     static const char *const GATHERINGS[3] = {", \"sherd\": {\"free_packing\": true}",
@@ -587,7 +590,7 @@ static void plan_persistent_parameters_are_the_small_ones_first_come(void)
     planner_close(&b);
 }
 
-/* No slice border inside an atom, on any rank. */
+/* Checks that on no rank a slice border lies inside an atom. */
 static void expect_atoms_whole(const planner *b, const sherdi_plan *plan)
 {
     for (size_t p = 0; p < b->model.num_params; p++) {
@@ -632,7 +635,7 @@ static void plan_keeps_atoms_whole_or_refuses(void)
 
                 expect_valid(plan, &b, "atoms");
                 expect_atoms_whole(&b, plan);
-                /* a quarter of the segment, beside what the world alone asks for */
+                /* at most a quarter of the segment is padding, beside what the world alone needs */
                 CHECK(segment->padded_elems <=
                       sherdi_round_up(least, 64 * (size_t)WORLDS[w]) * 4 / 3 +
                           64 * (size_t)WORLDS[w]);

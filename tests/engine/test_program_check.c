@@ -1,4 +1,5 @@
-/* The proof of plans: plans of drawn layouts have no hazard, and each kind of order that is taken out is named. */
+/* The proof of plans. Plans of drawn layouts have no hazard; if an order is taken out, the check names the hazard that
+ * this makes. */
 #include "engine/plan/program_check.h"
 
 #include "base/checked.h"
@@ -20,7 +21,8 @@ typedef struct bench {
     sherdi_plan    *plans[LAYOUT_RANKS];
 } bench;
 
-/* Every third model has units that are used any number of times, every fifth some that retain their gradients. */
+/* Declares the drawn units. Every third model has units that are used any number of times, every fifth has some that
+ * retain their gradients. */
 static void declare_units(bench *b, uint64_t seed)
 {
     for (int u = 0; u < b->what.num_units; u++) {
@@ -53,13 +55,13 @@ static void declare_units(bench *b, uint64_t seed)
         params.atom_elems = from->atom_elems;
         params.dtype      = from->dtype == b->what.dtype ? -1 : (int)from->dtype;
         CHECK_OK(sherdi_model_add_param(&b->model, from->unit, &params, &param));
-        if (b->what.is_bound) { /* nobody looks there */
+        if (b->what.is_bound) { /* a plan never reads this memory */
             CHECK_OK(sherdi_model_bind(&b->model, param, b, from->is_frozen ? NULL : b));
         }
     }
 }
 
-/* Beside what the layout draws: units that are held on, passes with an order of their own. */
+/* Adds to the drawn layout: units that are held, passes with an order of their own. */
 static void declare_uses(bench *b, uint64_t *state)
 {
     uint64_t units = (uint64_t)b->what.num_units;
@@ -70,7 +72,7 @@ static void declare_uses(bench *b, uint64_t *state)
         }
     }
     for (int pass = 0; pass < 3; pass++) {
-        /* one draw a line: the order of operands is the compiler's */
+        /* one draw in each line: the compiler chooses the order of operands */
         uint64_t has_own = test_random(state) % 3 / 2;
         uint64_t count   = 1 + test_random(state) % 8;
 
@@ -83,7 +85,7 @@ static void declare_uses(bench *b, uint64_t *state)
     }
 }
 
-/* The host; a device over the host; a device that orders the wire. */
+/* Returns the machine of a kind: 0: the host, 1: a device beside the host, 2: a device that orders the wire. */
 static sherdi_machine machine_of(uint64_t kind)
 {
     return (sherdi_machine){.ranks_per_host = 1,
@@ -92,7 +94,7 @@ static sherdi_machine machine_of(uint64_t kind)
                             .has_receive    = kind == 2};
 }
 
-/* Then any machine can have its encodings. */
+/* If all state rests on storage, any machine can have its encodings. */
 static int is_all_on_storage(const sherdi_settings *settings)
 {
     return settings->stage > 0 && settings->offload_state.space == SHERDI_SPACE_STORAGE &&
@@ -105,7 +107,8 @@ static int can_be_encoded(const bench *b)
            !b->what.is_bound;
 }
 
-/* The trainer's memory, and encodings that were drawn for state in the memory of a CPU. */
+/* Whether only the host can have this layout: because of the trainer's own memory, or because of encodings that were
+ * drawn for state in the memory of a CPU. */
 static int is_on_host_alone(const bench *b)
 {
     return b->what.is_bound ||
@@ -135,7 +138,7 @@ static void bench_open(bench *b, uint64_t seed)
     }
 }
 
-/* Whether there are any: atoms that cannot be kept whole are refused. */
+/* Makes the plans of all ranks. Returns 0 if there are none, because the atoms cannot be kept whole. */
 static int plans_make(bench *b)
 {
     for (int rank = 0; rank < b->what.world_size; rank++) {
@@ -159,7 +162,7 @@ static void bench_close(bench *b)
     CHECK_INT(0, sherdi_mem_held_all(&b->mem));
 }
 
-/* How many were proved. */
+/* Proves the plans of a seed, and returns how many were proved. */
 static size_t seed_prove(uint64_t seed)
 {
     bench  b;
@@ -195,7 +198,8 @@ static void drawn_plans_have_no_hazard(void)
     }
 }
 
-/* Of the long list: one rank alone acquires a unit whose gradient's place a retained one of a unit outside the passes has. */
+/* This seed is from the long list. One rank alone acquires a unit whose gradient's place in the pool is taken by the
+ * retained gradient of a unit outside the passes. */
 static void acquire_of_one_rank_may_be_refused(void)
 {
     CHECK(seed_prove(4515) > 0);
@@ -210,7 +214,7 @@ static sherd_status seed_prove_without(bench *b, const sherdi_program_check_para
     return sherdi_program_check(b->plans[0], b->plans[b->what.world_size > 1], &b->model, params);
 }
 
-/* Whether the seed's plans, which have no hazard, then have this one. */
+/* Whether the seed's plans, which have no hazard, have this one with `params`. */
 static int is_found(uint64_t seed, const sherdi_program_check_params *params, const char *later,
                     const char *earlier)
 {
@@ -228,7 +232,8 @@ static int is_found(uint64_t seed, const sherdi_program_check_params *params, co
     return found;
 }
 
-/* In the seed's plans, or where another compiler draws others, in some. */
+/* Looks for the hazard in the seed's plans. Another compiler may draw other plans, so then it looks in the plans of
+ * some hundred seeds. */
 static void expect_found(uint64_t seed, const sherdi_program_check_params *params,
                          const char *later, const char *earlier)
 {
@@ -305,7 +310,7 @@ static const mistake LANES[] = {
      "write on lane drive still reads"},
 };
 
-/* The other pairs of lanes are not followed, or what else is followed orders them too. */
+/* No lane follows in the other pairs of lanes, or what it follows elsewhere orders them too. */
 static void lane_that_does_not_follow_another_is_named(void)
 {
     for (size_t i = 0; i < sizeof(LANES) / sizeof(LANES[0]); i++) {
@@ -331,9 +336,9 @@ static void calls_that_do_not_meet_are_named(void)
         {SHERDI_OP_EXCHANGE, 6, "another rank's gather of u0 on lane wire reads",
          "copy of u0 on lane up still writes"},
         {SHERDI_OP_EXCHANGE, 11, "another rank's gather of u0 on lane wire reads",
-         "update of u0 on lane update still writes"}, /* stage 3: an acquire */
+         "update of u0 on lane update still writes"}, /* an acquire at stage 3 */
         {SHERDI_OP_EXCHANGE, 16, "another rank's gather of u0 on lane wire reads",
-         "update of u0 on lane update still writes"}, /* stage 1: the publication */
+         "update of u0 on lane update still writes"}, /* the publication at stage 1 */
     };
 
     for (size_t i = 0; i < sizeof(CALLS) / sizeof(CALLS[0]); i++) {
@@ -345,7 +350,7 @@ static void calls_that_do_not_meet_are_named(void)
     }
 }
 
-/* Where the ranks agree on how an undo begins they also meet: then a peer has read what is written anew. */
+/* When the ranks agree on how an undo begins, they also meet. After that a peer has read what is written anew. */
 static void undo_that_does_not_meet_first_is_named(void)
 {
     sherdi_program_check_params without = {.drop = SHERDI_HAZARD_DROP_MEETS,
@@ -356,7 +361,8 @@ static void undo_that_does_not_meet_first_is_named(void)
 
     bench_open(&b, 6);
     CHECK(plans_make(&b));
-    for (without.number = 1; without.number < 200; without.number++) { /* more than there are */
+    for (without.number = 1; without.number < 200; without.number++) {
+        /* more than there are exchanges */
         if (seed_prove_without(&b, &without) != SHERD_OK) {
             CHECK_ERROR_SAYS("no call between them makes one rank wait");
             found++;
@@ -365,11 +371,11 @@ static void undo_that_does_not_meet_first_is_named(void)
                                            "rank's gather of u0 on lane wire still reads") != NULL;
         }
     }
-    CHECK(named > 0 && found > named); /* the others are of updates */
+    CHECK(named > 0 && found > named); /* the other hazards are those of updates */
     bench_close(&b);
 }
 
-/* A unit of one parameter, on the host. */
+/* Makes the plans of one unit with one parameter, on the host. */
 static void tiny_open(bench *b, const char *json)
 {
     sherd_config *config;
@@ -389,8 +395,8 @@ static void tiny_open(bench *b, const char *json)
     CHECK(plans_make(b));
 }
 
-/* Each follow is taken out, one at a time (a sample of some hundred where there are more): how many hazards that makes,
- * and how many of them say this. */
+/* Takes out one follow at a time (a sample of some hundred if there are more). Counts the hazards that this makes, and
+ * returns how many of them have this text. */
 static size_t each_follow_take_out(bench *b, const char *text, size_t *found_out)
 {
     sherdi_program_check_params without = {.drop = SHERDI_HAZARD_DROP_NUMBER};
@@ -409,8 +415,8 @@ static size_t each_follow_take_out(bench *b, const char *text, size_t *found_out
     return named;
 }
 
-/* A window that is dropped in backward leaves a reduction on its way, which counts what it cannot hold; the next window
- * begins with none. */
+/* A window that is dropped in backward leaves a reduction under way, which counts the values that its integers cannot
+ * hold. The next window begins with a count of zero. */
 static void counts_that_do_not_wait_for_the_reduction_of_a_dropped_window_are_named(void)
 {
     size_t found = 0;
@@ -424,11 +430,12 @@ static void counts_that_do_not_wait_for_the_reduction_of_a_dropped_window_are_na
     named = each_follow_take_out(
         &b, "clear on lane compute writes bytes that reduce of u0 on lane wire still writes",
         &found);
-    CHECK(named > 0 && found > named); /* beside it uses that do not wait for their gathers */
+    /* the other hazards are uses that do not wait for their gathers */
+    CHECK(named > 0 && found > named);
     bench_close(&b);
 }
 
-/* What is filled comes first, and hides it where all transfers are not waited for. */
+/* The fill comes before the update. It would hide this hazard if its end did not wait for all transfers. */
 static void update_that_does_not_wait_for_its_read_is_named(void)
 {
     size_t found = 0;

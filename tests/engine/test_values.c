@@ -1,4 +1,4 @@
-/* Ranges of values that trainers read and write: master weights, compute copies, parts of the state, gradients. */
+/* Tests of reading and writing ranges of values: master weights, compute copies, parts of the state, gradients. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/value_rig.h"
 #include "tests/engine/ways.h"
@@ -12,17 +12,17 @@
 
 #define SPAN VALUE_RIG_ELEMS
 
-/* Parameters that are fp32: of each kind, beside others of the kind. */
+/* Parameters that are declared as fp32; there are some of each kind, beside others of the kind. */
 #define SOME_WIDE 0x9au
 
 static const char *const STATE[] = {SHERD_MASTER, "exp_avg", "exp_avg_sq"};
 
-/* What a case does on each rank, with an engine that is filled. */
+/* What a case does on each rank with an engine that is filled. */
 typedef struct job {
     rig_options options;
     int         is_bound;
-    int64_t     steps;   /* before and behind what it does */
-    uint64_t    trained; /* out: fingerprint at the end, rank 0's */
+    int64_t     steps;   /* steps before it, and again after it */
+    uint64_t    trained; /* result: rank 0's fingerprint at the end */
     void (*run)(rig *r);
 } job;
 
@@ -53,8 +53,8 @@ static void job_run(sherd_world *world, void *raw)
     }
 }
 
-/* Every stage and tier that it has, of many ranks or on a device the first and the last; bound too where that is
- * possible. */
+/* Runs each stage with each tier that it has, and also with bound memory where that is possible. With many ranks or on
+ * a device only the first and the last tier are run. */
 static void layouts_each(job *j, int world_size, void (*each)(job *j, int world_size))
 {
     if (!toy_takes_ranks(world_size)) {
@@ -73,7 +73,8 @@ static void layouts_each(job *j, int world_size, void (*each)(job *j, int world_
             j->options.zero  = value_rig_keys(tier, keys);
             j->is_bound      = 0;
             each(j, world_size);
-            if (stage < 3 && t == 0 && !value_rig_is_slow()) { /* memory of the host */
+            if (stage < 3 && t == 0 && !value_rig_is_slow()) {
+                /* bound memory is host memory here */
                 j->is_bound = 1;
                 each(j, world_size);
             }
@@ -91,7 +92,7 @@ static float *floats_new(size_t count)
 
 /* ------------------------------------------------------- write, then read -- */
 
-/* Any bits: NaN with payloads, both zeros, denormals, Inf. */
+/* Draws any bits: NaN with payloads, both zeros, denormals, Inf. */
 static void bits_draw(float *values, size_t count, uint64_t seed)
 {
     static const uint32_t SPECIAL[] = {0x80000000u, 0x7fc12345u, 0xff800001u, 0x00000001u,
@@ -105,7 +106,7 @@ static void bits_draw(float *values, size_t count, uint64_t seed)
     }
 }
 
-/* Lengths at which a range may end otherwise than it should: nothing, one, a slice and one more or less. */
+/* Gives lengths at whose borders mistakes are likely: nothing, one, about a chunk, about a slice, everything. */
 static size_t range_lengths(const rig *r, int p, size_t out[8])
 {
     const sherdi_plan *plan       = r->engine->plan;
@@ -138,7 +139,7 @@ static void range_check(rig *r, int p, sherd_value value, size_t first, size_t c
     free(got);
 }
 
-/* What passes see is what is read, and the rounded master. */
+/* Checks that passes compute with the values that are read, and that in fp32 these are the master's. */
 static void copies_check(rig *r, int p, const float *master)
 {
     size_t elems  = r->params[p].elems;
@@ -174,7 +175,7 @@ static void values_of_param_check(rig *r, int p, sherd_value value)
     free(all);
 }
 
-/* The sum that the engine keeps is that of what it has. */
+/* Checks that the fingerprint that the engine keeps is that of its values. */
 static void fingerprints_check(rig *r)
 {
     uint64_t sum = 0;
@@ -201,7 +202,7 @@ static void frozen_check(rig *r, int p)
     float *got   = floats_new(elems);
 
     for (size_t i = 0; i < elems; i++) {
-        given[i] = (float)i / 8; /* few bits */
+        given[i] = (float)i / 8; /* values with few bits, which no type rounds */
     }
     CHECK_OK(sherd_param_write(r->engine, r->params[p].handle, SHERD_COMPUTE, 7, 100, given));
     CHECK_OK(sherd_param_read(r->engine, r->params[p].handle, SHERD_COMPUTE, 7, 100, got));
@@ -214,8 +215,8 @@ static void frozen_check(rig *r, int p)
 
 static void written_is_read(rig *r)
 {
-    for (int p = 0; p < 6;
-         p++) { /* of the second unit too, which passes of the first gather ahead */
+    for (int p = 0; p < 6; p++) {
+        /* also a parameter of the second unit, which passes of the first gather ahead */
         for (int v = 0; v < 3 && p != VALUE_RIG_FROZEN; v++) {
             values_of_param_check(r, p, STATE[v]);
         }
@@ -244,7 +245,7 @@ static void written_values_are_read_by_bits(void)
 
 /* ------------------------------------------------------------- training on -- */
 
-/* Reads all there is and writes the same. */
+/* Reads all values and writes the same ones back. */
 static void everything_rewrite(rig *r)
 {
     for (int p = 0; p < r->num_params; p++) {
@@ -290,7 +291,7 @@ static void what_is_written_as_it_was_changes_nothing(void)
     }
 }
 
-/* Back to the beginning by hand: values, state and counters. */
+/* Sets values, state and counters back to the beginning by hand. */
 static void start_over(rig *r)
 {
     for (int p = 0; p < r->num_params; p++) {
@@ -337,7 +338,7 @@ static void run_that_is_set_back_by_hand_goes_the_same_way(void)
 
 /* --------------------------------------------------------------- gradients -- */
 
-static float gradients[8][SPAN]; /* by stage and mode: of parameter 0 */
+static float gradients[8][SPAN]; /* of parameter 0, by stage and mode */
 
 static void gradient_take(rig *r)
 {
@@ -370,7 +371,8 @@ static void gradient_take(rig *r)
         }
         free(all);
     }
-    CHECK_CLOSE(report.grad_norm, sqrt(sumsq), 1e-6); /* the engine's sum is exact */
+    /* the engine's sum is exact, this one is not */
+    CHECK_CLOSE(report.grad_norm, sqrt(sumsq), 1e-6);
     CHECK_OK(sherd_step_apply(r->engine, NULL));
 }
 
@@ -451,7 +453,7 @@ static void calls_at_the_wrong_time_or_place_are_refused(void)
     }
 }
 
-/* Each rank differs in one thing. */
+/* The ranks differ in one thing at each call. */
 static void differences(rig *r)
 {
     sherd_param p    = r->params[0].handle;
@@ -471,7 +473,7 @@ static void differences(rig *r)
     CHECK_STATUS(SHERD_E_INVAL, rank == 0 ? sherd_engine_set_step(r->engine, 5, 5)
                                           : sherd_param_read(r->engine, p, SHERD_MASTER, 0, 1, v));
     CHECK_ERROR_SAYS("makes another call than rank 0");
-    CHECK_STATUS(SHERD_E_STATE, /* of one rank alone */
+    CHECK_STATUS(SHERD_E_STATE, /* only rank 0 calls at the wrong time */
                  sherd_param_read(r->engine, p, rank == 0 ? SHERD_GRAD : SHERD_MASTER, 0, 1, v));
     CHECK_ERROR_SAYS(rank == 0 ? "between sherd_step_prepare" : "rank 0 could not take part");
 }
@@ -648,7 +650,7 @@ static void marks_write(rig *r)
     mark(r, SPAN - 1, MARKS[1]);
     CHECK_STATUS(SHERD_E_STATE, sherd_step_undo(r->engine));
     CHECK_ERROR_SAYS("were written after the last update");
-    expect_mark(r, 3, MARKS[0]); /* as if it had not been called */
+    expect_mark(r, 3, MARKS[0]); /* the refused undo changed nothing */
 }
 
 static void marks_resume(rig *r)
@@ -681,7 +683,7 @@ static sherd_status mark_give(void *ctx, int part, size_t first, size_t count, f
     return SHERD_OK;
 }
 
-/* The process ends when rank 0 has committed what it wrote and rank 1 has not. */
+/* Ends the run after rank 0 has committed what it wrote, and before rank 1 has. */
 static void half_write(rig *r)
 {
     sherdi_values all = {.param = 0, .count = SPAN, .parts = SHERDI_VALUES_MASTER};
@@ -711,7 +713,7 @@ static void write_that_not_all_ranks_committed_is_none(void)
     lives_run(half_write, half_resume);
 }
 
-/* A save keeps the generation by a link, or copies it: what is written behind it is not in it. */
+/* A save keeps the generation by a link, or copies it; later writes must not change the save. */
 static void save_write_load(rig *r)
 {
     char     folder[512];

@@ -1,4 +1,4 @@
-/* Files of weights without an engine: written from arrays, read again by ranges. */
+/* Tests of weight files without an engine: they are written from arrays and read again by ranges. */
 #include "engine/checkpoint/weights.h"
 #include "engine/checkpoint/bytes.h"
 #include "kernels/formulas.h"
@@ -17,12 +17,13 @@ static sherdi_mem account;
 
 /* ---- a model of arrays ---- */
 
-/* Values as they came, and as they go to the file. */
+/* Values as they come, and as they go to the file. */
 #define PORTIONS_BYTES (2 * SHERDI_WEIGHTS_PORTION_ELEMS * sizeof(float))
 
-#define ROWS    700
-#define COLUMNS 900               /* of "w", in more than one portion of a read when transposed */
-#define BIG     ((size_t)3 << 19) /* of "big": more than a portion */
+#define ROWS 700
+/* columns of "w", which takes more than one portion of a read when transposed */
+#define COLUMNS 900
+#define BIG     ((size_t)3 << 19) /* elements of "big": more than a portion */
 
 static const size_t               W_SHAPE[] = {ROWS, COLUMNS}, BIG_SHAPE[] = {BIG}, V_SHAPE[] = {5};
 static const sherdi_weights_param PARAMS[] = {{"w", 2, W_SHAPE, (size_t)ROWS *COLUMNS},
@@ -51,7 +52,7 @@ static int param_find(const void *ctx, const char *name, size_t *out)
 static const sherdi_weights_model MODEL = {
     .num_params = NUM_PARAMS, .get = param_get, .find = param_find};
 
-/* Every bit pattern is one that bf16 and fp16 hold, but for a factor that needs all of fp32's bits. */
+/* Multiples of 1/8 times a factor that needs all bits of fp32, so that the narrower types round them. */
 static float value_of(size_t param, const char *value, size_t i)
 {
     float base = (float)((int)(i * 7 % 2001) - 1000) / 8.0f;
@@ -61,8 +62,8 @@ static float value_of(size_t param, const char *value, size_t i)
 
 typedef struct array_source {
     size_t reads;
-    size_t fail_at; /* the number of the read that fails; 0: none */
-    float  poison;  /* stands at element 2 of "v" when it is not 0 */
+    size_t fail_at; /* number of the read that fails; 0: none */
+    float  poison;  /* the value at element 2 of "v", unless it is 0 */
 } array_source;
 
 static sherd_status array_read(void *ctx, const char *param, const char *value, size_t first_elem,
@@ -87,14 +88,14 @@ static sherd_status array_read(void *ctx, const char *param, const char *value, 
 }
 
 typedef struct job {
-    const sherd_tensor_map *maps; /* NULL: all */
+    const sherd_tensor_map *maps; /* NULL: all parameters */
     size_t                  num_maps;
     sherd_dtype             dtype;
     size_t                  max_file_bytes;
     const void             *raw_header;
     size_t                  raw_header_bytes;
     array_source            source;
-    uint64_t                done, total; /* as progress said last */
+    uint64_t                done, total; /* as progress last reported them */
 } job;
 
 static void progress_keep(void *ctx, uint64_t done_bytes, uint64_t total_bytes)
@@ -145,7 +146,7 @@ static int is_there(const char *name)
     return access(path_of(name), F_OK) == 0;
 }
 
-/* A case begins with nothing in its folder. */
+/* Makes the empty folder of a case. */
 static const char *folder_of(const char *name)
 {
     static char path[600];
@@ -162,7 +163,7 @@ static void folder_check(const char *path, int files)
     CHECK_INT(0, sherdi_mem_held_all(&account));
 }
 
-/* No entry whose name begins with a dot: test_files does not count those. */
+/* Checks that no entry has a name that begins with a dot; test_files does not count those. */
 static void no_partials(const char *path)
 {
     char  command[700];
@@ -344,7 +345,7 @@ static void large_models_become_several_files(void)
     file = opened(path_of("shards/model.safetensors.index.json"));
     sherdi_weights_close(file);
 
-    /* what comes after takes the place of what was there, in either direction */
+    /* a later write replaces the files that are there, whether it makes one file or several */
     j = (job){0};
     CHECK_OK(job_write(&j, folder));
     CHECK(!is_there("shards/model.safetensors.index.json"));
@@ -372,7 +373,7 @@ static void a_path_with_the_suffix_is_one_file(void)
     file = opened(path_of("single/x.safetensors"));
     check_values(file, "v", 1, NULL, 0, 5, SHERD_F32);
     sherdi_weights_close(file);
-    file = opened(folder); /* the only one there */
+    file = opened(folder); /* it is the only file there */
     sherdi_weights_close(file);
     j.done = 0;
     CHECK_OK(job_write(&j, path_of("single/y.safetensors")));
