@@ -1,5 +1,6 @@
-/* A run that is saved on one layout goes on in another with the same bits: ranks, stages, tiers, optimizers; complete
- * checkpoints, or none; what is damaged or another model's is refused by name. */
+/* A run that is saved on one layout goes on in another with the same bits, for all ranks, stages, tiers and optimizers.
+ * Checkpoints are complete or not there. Those that are damaged or of another model are tested in
+ * test_checkpoint_damage.c. */
 #include "engine/checkpoint/folder.h"
 #include "engine/run/engine_impl.h"
 #include "offload/checksum.h"
@@ -13,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Micro-batches of a step of the whole world: every number of ranks divides it. */
+/* Micro-batches of the whole world in a step; every number of ranks here divides it. */
 #define GLOBAL_BATCH 84
 
 static int steps(void)
@@ -23,7 +24,7 @@ static int steps(void)
 
 typedef struct layout {
     int         world_size, stage;
-    const char *state, *params; /* device of offload; NULL: none */
+    const char *state, *params; /* devices of the offload; NULL: none */
 } layout;
 
 typedef struct job {
@@ -32,8 +33,8 @@ typedef struct job {
     char        dir[256];
     const char *tag;
     int         saved_ranks;
-    int         is_saved_on; /* saves, and trains on as if nothing had happened */
-    uint64_t    fingerprint; /* out: behind the last step */
+    int         is_saved_on; /* it saves, and trains on */
+    uint64_t    fingerprint; /* result: after the last step */
 } job;
 
 static void need_checksums(void)
@@ -63,7 +64,8 @@ static const char *layout_keys(const layout *l, char keys[1024])
     return keys;
 }
 
-/* Two units; what is sliced, a part of it smaller than a slice, one element, what every rank keeps whole, what is frozen. */
+/* Opens two units, each with a parameter that is sliced, one smaller than a slice, one of a single element, one that
+ * every rank keeps whole, and a frozen one. */
 static void model_open(rig *r, sherd_world *world, const rig_options *options)
 {
     static const size_t ELEMS[] = {9000, 1, 130, 5000, 700};
@@ -115,7 +117,7 @@ static void train(rig *r, int count)
     (void)rig_train(r, count * info.accumulation);
 }
 
-/* The trainer's own bytes: of the run, and of each rank. */
+/* Sets bytes of the trainer's own, for the run and for each rank. */
 static void blobs_set(rig *r)
 {
     sherd_blob_params params;
@@ -174,7 +176,7 @@ static void next_run(sherd_world *world, void *raw)
     open_as(&r, world, j, keys);
     CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, j->tag, NULL));
     blobs_check(&r, j->saved_ranks);
-    model_fill(&r); /* keeps what was loaded */
+    model_fill(&r); /* this keeps the loaded values */
     train(&r, steps());
     j->fingerprint = rig_fingerprint(&r);
     rig_close(&r);
@@ -242,7 +244,7 @@ static void saved_with_a_loss_scale_goes_on_on_every_layout(void)
         &from, "half");
 }
 
-/* The default mode: on the same layout. */
+/* In the default mode a run goes on with the same bits only on the same layout. */
 static void every_mode_goes_on_on_its_own_layout(void)
 {
     need_checksums();
@@ -263,7 +265,7 @@ static void every_mode_goes_on_on_its_own_layout(void)
     }
 }
 
-/* State on a drive is kept by a link: nothing of it is written, and the training behind it changes nothing in it. */
+/* State on a drive is kept by a link: none of it is written again, and later training does not change it. */
 static void kept_body(sherd_world *world, void *raw)
 {
     job                    *j = raw;
@@ -280,7 +282,7 @@ static void kept_body(sherd_world *world, void *raw)
     CHECK(report.kept_bytes >= r.engine->plan->nvme_bytes[0] / 3);
     CHECK(report.bytes < report.kept_bytes);
     train(&r, 3);
-    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, "kept", NULL)); /* back by three steps */
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, "kept", NULL)); /* goes back by three steps */
     CHECK_INT(2, r.engine->step);
     train(&r, 3);
     j->fingerprint = rig_fingerprint(&r);
@@ -336,7 +338,8 @@ static void tags_body(sherd_world *world, void *raw)
         train(&r, 1);
         CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, NULL, &params));
     }
-    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, NULL, &params)); /* of that name again */
+    /* replaces the one of that name */
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, NULL, &params));
     rig_close(&r);
 }
 
@@ -358,7 +361,7 @@ static void last_two_are_kept_and_latest_names_one(void)
 
 #define LARGE_BLOB_BYTES 1000000
 
-/* Until an asynchronous save has ended: how many steps it took, the same on every rank. */
+/* Trains until an asynchronous save has ended, which takes the same number of steps on every rank. */
 static void query_body(sherd_world *world, void *raw)
 {
     job                    *j = raw;
@@ -381,7 +384,8 @@ static void query_body(sherd_world *world, void *raw)
     blobs_set(&r);
     CHECK_OK(sherd_blob_set(r.engine, "large", large, len, NULL));
     CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, NULL, NULL));
-    CHECK_OK(sherd_blob_set(r.engine, "large", NULL, 0, NULL)); /* the copy stays */
+    /* the copy that is being saved stays */
+    CHECK_OK(sherd_blob_set(r.engine, "large", NULL, 0, NULL));
     CHECK_OK(sherd_checkpoint_query(r.engine, &report));
     CHECK_INT(1, report.is_running);
     CHECK_INT(1, report.step);

@@ -1,5 +1,5 @@
-/* Asynchronous saves: what is written is the state of the step at which it was copied, though training goes on; the ranks
- * agree on the end at a boundary, or where they wait; what fails is told there. */
+/* Asynchronous saves. They write the state of the step at which it was copied, although training goes on. The ranks
+ * agree on the end of a save at a boundary, or where they wait for it, and a failure is returned there. */
 #include "engine/checkpoint/folder.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
@@ -18,7 +18,7 @@ static const char ASYNC[] = ", \"checkpoint\": {\"async\": true}";
 typedef struct job {
     rig_options options;
     char        dir[256];
-    size_t      elems; /* of a model of one parameter; 0: all kinds */
+    size_t      elems; /* elements of a model of one parameter; 0: the model with all kinds */
 } job;
 
 static job job_of(int stage, const char *name)
@@ -50,7 +50,7 @@ static sherd_checkpoint_report report_of(rig *r)
 
 /* ------------------------------------------------------------------------ bits -- */
 
-/* The files of two checkpoints are the same but for tag and time, which the manifest has. */
+/* Checks that the data files of two checkpoints are the same. Tag and time are only in the manifest. */
 static void data_compare(const char *dir, int world_size)
 {
     for (int rank = 0; rank < world_size; rank++) {
@@ -78,7 +78,8 @@ static void data_compare(const char *dir, int world_size)
     }
 }
 
-/* One of all ranks and one of each, both longer than what the snapshot has beside the values. */
+/* Sets a blob of the whole run and one of each rank, both larger than the space that the snapshot has beside the
+ * values. */
 static void blobs_set(rig *r, unsigned char byte)
 {
     static const size_t LEN  = 400001;
@@ -110,8 +111,9 @@ static void snapshot_body(sherd_world *world, void *raw)
     fingerprint = rig_fingerprint(&r);
     CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "sync", &sync));
     CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "async", NULL));
-    blobs_set(&r, 77);               /* others by now */
-    while (r.engine->save != NULL) { /* a boundary ends it, the same one on all ranks */
+    blobs_set(&r, 77); /* replaces them after the copy */
+    while (r.engine->save != NULL) {
+        /* a boundary ends the save, the same one on all ranks */
         double all = 1;
 
         saved_train(&r, 1);
@@ -144,7 +146,7 @@ static void the_snapshot_is_of_the_step_at_which_it_was_taken(void)
     }
 }
 
-/* Where waiting is what ends it, and saves that follow each other without. */
+/* Waiting ends a save; saves that follow each other need no such call. */
 static void wait_body(sherd_world *world, void *raw)
 {
     const job *j = raw;
@@ -157,7 +159,8 @@ static void wait_body(sherd_world *world, void *raw)
 
         saved_train(&r, 1);
         (void)snprintf(tag, sizeof(tag), "tag-%d", s);
-        CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, tag, NULL)); /* waits for the one before */
+        /* waits for the save before */
+        CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, tag, NULL));
         CHECK_INT(1, r.engine->checkpoint.is_running);
     }
     CHECK_INT(4, report_of(&r).step);
@@ -175,7 +178,7 @@ static void waiting_ends_it(void)
     test_world(2, wait_body, &j);
 }
 
-/* More ranks than there is anything to save for: the others end with them. */
+/* There are more ranks than there are slices to save; the others end with them. */
 static void small_body(sherd_world *world, void *raw)
 {
     const job *j = raw;
@@ -231,7 +234,7 @@ static void destroying_leaves_nothing_half(void)
     CHECK_INT(0, saved_verify(j.dir, NULL));
 }
 
-/* The folder goes while the threads write: the manifest cannot be made, or a data file. */
+/* The folder disappears while the threads write, so that the manifest or a data file cannot be made. */
 static void fails_body(sherd_world *world, void *raw)
 {
     const job        *j    = raw;
@@ -251,11 +254,11 @@ static void fails_body(sherd_world *world, void *raw)
         CHECK(!is_first || rename(path, away) == 0);
         CHECK_OK(sherd_world_barrier(world));
         while (at_boundary && r.engine->save != NULL) {
-            saved_train(&r, 1); /* goes on */
+            saved_train(&r, 1); /* training goes on */
         }
         CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_wait(r.engine, NULL));
-        CHECK_OK(sherd_checkpoint_wait(r.engine, NULL)); /* told once */
-        CHECK(!is_first || rename(away, path) == 0);     /* what a kill leaves */
+        CHECK_OK(sherd_checkpoint_wait(r.engine, NULL)); /* the failure is returned once */
+        CHECK(!is_first || rename(away, path) == 0);     /* this is what a kill leaves */
         CHECK_OK(sherd_world_barrier(world));
         saved_train(&r, 1);
         CHECK_INT(0, saved_verify(j->dir, NULL));
@@ -276,7 +279,7 @@ static void a_failure_is_told_where_it_is_waited_for(void)
     test_world(2, fails_body, &j);
 }
 
-/* One that cannot be begun leaves nothing that a boundary would look at. */
+/* A save that cannot begin leaves nothing that a boundary would look at. */
 static void begins_body(sherd_world *world, void *raw)
 {
     const job *j = raw;

@@ -1,5 +1,5 @@
-/* Saves and loads that break: a request that fails, at every request; a full file system; memory that runs out at every
- * place. Earlier checkpoints are untouched to the byte, nothing is left behind, and training goes on with the same bits. */
+/* Saves and loads that fail, because each request in turn fails, the file system is full, or each allocation in turn
+ * finds no memory. Earlier checkpoints do not change in a byte, nothing is left behind, and training can go on. */
 #include "engine/checkpoint/folder.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
@@ -26,9 +26,9 @@ typedef struct job {
     char        dir[256];
     fault_kind  kind;
     int         is_load;
-    int         rank;     /* whose allocation fails */
-    int         failed;   /* out: calls that gave an error */
-    int         attempts; /* out */
+    int         rank;     /* the rank whose allocation fails */
+    int         failed;   /* result: calls that gave an error */
+    int         attempts; /* result: requests, each of which a fault was tried in */
 } job;
 
 static const char *nvme_keys(char out[1024])
@@ -47,9 +47,9 @@ static rig_options options_of(const char *zero)
 
 /* ------------------------------------------------------------------ a save that fails -- */
 
-/* What must be as it was when a save has failed, on every rank. */
+/* What a failed save must not change, on every rank. */
 typedef struct before {
-    uint64_t bytes; /* of the folder */
+    uint64_t bytes; /* hash of the folder */
     uint64_t fingerprint;
     size_t   held_bytes;
 } before;
@@ -74,7 +74,7 @@ static void before_check(rig *r, const char *dir, const before *was)
     CHECK_INT(0, saved_left_behind(dir));
 }
 
-/* All ranks or none; 1: it failed. */
+/* Saves. All ranks or none must fail; returns 1 if they failed. */
 static int save_try(rig *r, const job *j, sherd_status expected)
 {
     sherd_status status   = sherd_checkpoint_save(r->engine, j->dir, "b", NULL);
@@ -89,7 +89,7 @@ static int save_try(rig *r, const job *j, sherd_status expected)
     return failures > 0;
 }
 
-/* A "b" that was saved is whole, and goes, so that the next one finds what the last one did. */
+/* Checks that a "b" that was saved is whole, and removes it, so that the next save finds the same folder. */
 static void save_settle(rig *r, const job *j)
 {
     if (sherd_world_rank(r->world) == 0) {
@@ -99,7 +99,7 @@ static void save_settle(rig *r, const job *j)
     CHECK_OK(sherd_world_barrier(r->world));
 }
 
-/* One rank arms what all meet. */
+/* Lets one rank arm the fault, which is armed for all threads. */
 static void arm(rig *r, fault_kind kind, int nth)
 {
     CHECK_OK(sherd_world_barrier(r->world));
@@ -320,7 +320,7 @@ static void every_allocation_fails_once(void)
 
 /* -------------------------------------------------------------------- a full disk -- */
 
-/* A file that leaves so many bytes of a file system free. */
+/* Makes a file that leaves `free_bytes` bytes of the file system free. */
 static void fill_up(const char *folder, uint64_t free_bytes)
 {
     char           path[512];
@@ -339,7 +339,7 @@ static void fill_up(const char *folder, uint64_t free_bytes)
     CHECK(close(fd) == 0);
 }
 
-/* What the data of this rank takes on the drive. */
+/* Returns the bytes that this rank's data takes on the drive. */
 static uint64_t data_pages_bytes(const char *dir)
 {
     struct stat at;
@@ -350,7 +350,7 @@ static uint64_t data_pages_bytes(const char *dir)
     return ((uint64_t)at.st_size + 4095) / 4096 * 4096;
 }
 
-/* Where DIR/latest alone could not be written, the new one is complete. */
+/* Removes the new checkpoint, which is complete if only DIR/latest could not be written. */
 static void complete_remove(const char *dir)
 {
     char path[512];
@@ -362,7 +362,8 @@ static void complete_remove(const char *dir)
     }
 }
 
-/* From a page that is missing for the data to enough for all of it: in between it is the manifest that fails, and DIR/latest. */
+/* Begins with one page too few for the data and adds a page each time, until all can be saved. In between the write of
+ * the manifest fails, then that of DIR/latest. */
 static void full_body(sherd_world *world, void *raw)
 {
     job     *j = raw;
@@ -403,7 +404,8 @@ static uint64_t free_bytes_of(const char *folder)
     return (uint64_t)at.f_bavail * at.f_frsize;
 }
 
-/* Room for one rank's next set and not for two: nobody keeps anything, and nothing is taken. */
+/* There is room for the next slot file of one rank and not of two. No rank keeps its state then, and no space is
+ * taken. */
 static void full_for_one_body(sherd_world *world, void *raw)
 {
     job                   *j = raw;
@@ -442,7 +444,7 @@ static void full_for_one_body(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* In a child: its mounts are its own. 77: no mounts here. */
+/* Mounts a small file system, in a child so that only the child sees it. Returns 77 if that is not possible. */
 static int small_drive_make(const char *dir)
 {
     return unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&

@@ -1,5 +1,5 @@
-/* Weights that others have written as a checkpoint, without an engine: every layout loads it; names, shapes and parts that
- * do not fit are told; what fails leaves nothing behind. */
+/* Imports weights that others have written as a checkpoint, without an engine. Every layout loads the checkpoint.
+ * Names, shapes and parts that do not fit are refused with the reason. An import that fails leaves nothing behind. */
 #include "engine/checkpoint/folder.h"
 #include "sherd_tools.h"
 #include "tests/engine/saved.h"
@@ -14,7 +14,7 @@
 
 static const char *path_of(const char *name)
 {
-    static _Thread_local char paths[4][600]; /* one call may want several */
+    static _Thread_local char paths[4][600]; /* one call may need several paths */
     static _Thread_local int  next;
     char                     *path = paths[next++ % 4];
 
@@ -26,7 +26,7 @@ static const char *path_of(const char *name)
 
 typedef struct trip {
     rig_options options;
-    int         is_loading; /* else it exports */
+    int         is_loading; /* it loads the import; otherwise it exports */
     uint64_t    fingerprint;
 } trip;
 
@@ -53,7 +53,7 @@ static void trip_rank(sherd_world *world, void *raw)
     } else {
         (void)rig_fingerprint(&r);
     }
-    saved_train(&r, 1); /* it is of use */
+    saved_train(&r, 1); /* training goes on */
     rig_close(&r);
 }
 
@@ -83,7 +83,7 @@ static void imported_weights_load_on_any_layout(void)
         trip in = {.is_loading = 1, .options = {.stage = STAGES[i], .dtype = TYPES[i]}};
 
         test_world(WORLDS[i], trip_rank, &in);
-        if (TYPES[i] == SHERD_F32) { /* else what is frozen is rounded */
+        if (TYPES[i] == SHERD_F32) { /* in other types the frozen values are rounded */
             CHECK_INT(out.fingerprint, in.fingerprint);
         }
     }
@@ -99,7 +99,8 @@ static float value_of(size_t param, size_t i)
     return (float)i * 0.25f - (float)param;
 }
 
-/* By an engine: "base.a" of [20, 30] and "b" of [700, 100], which is [100, 700] in the file. */
+/* Lets an engine write a file with "base.a" of [20, 30] and "b", which is [700, 100] in the model and [100, 700] in the
+ * file. */
 static void file_write(sherd_world *world)
 {
     static const rig_options OPTIONS = {.stage = 1};
@@ -135,7 +136,7 @@ static void file_write(sherd_world *world)
     rig_close(&r);
 }
 
-static const char *folder; /* of the case */
+static const char *folder; /* name of the case's folder */
 
 static void names_begin(const char *dir)
 {
@@ -148,7 +149,7 @@ static void names_begin(const char *dir)
     sherd_world_destroy(world);
 }
 
-/* The model that file_write has, and one parameter more; as the file calls them. */
+/* The model of file_write and one more parameter, with the names of the file. */
 typedef struct names {
     sherd_checkpoint_param model[3];
     sherd_tensor_map       maps[3];
@@ -215,7 +216,7 @@ static void maps_transpose_and_may_miss(void)
     names_make(&n);
     CHECK_OK(names_import(&n, 2, "both"));
     values_check("both", (const char *const[]){"a", "b"}, 2);
-    first      = n.model[0]; /* the order is the model's, not the file's */
+    first      = n.model[0]; /* the order is that of the model, not of the file */
     n.model[0] = n.model[1];
     n.model[1] = first;
     CHECK_OK(names_import(&n, 2, "turned"));
@@ -226,13 +227,13 @@ static void maps_transpose_and_may_miss(void)
     n.params.num_may_miss = 1;
     CHECK_OK(names_import(&n, 3, "headless"));
     values_check("headless", ORDER, 2);
-    n.params.optional_prefix = "other."; /* that the file's names are without */
+    n.params.optional_prefix = "other."; /* a prefix that the file's names do not have */
     n.maps[1].name           = "other.b";
     CHECK_OK(names_import(&n, 3, "prefixed"));
     values_check("prefixed", ORDER, 2);
 }
 
-/* A refusal is told and writes nothing. */
+/* Checks that an import is refused with these words and writes nothing. */
 static void refused(const names *n, size_t num_params, const char *tag, const char *words)
 {
     sherd_status status = names_import(n, num_params, tag);
@@ -301,13 +302,13 @@ static void what_is_there_is_not_replaced(void)
 
 /* ---- what breaks ---- */
 
-/* What an import asks for, in requests and allocations. */
+/* The requests and allocations that an import makes. */
 typedef struct asked {
     int    requests;
     size_t allocations;
 } asked;
 
-/* 1: it failed, and nothing is there of it. */
+/* Imports with a fault armed. Returns 1 if the import failed and nothing of it is left. */
 static int breaks(const names *n, sherd_status expected, asked *out)
 {
     sherd_status status = names_import(n, 2, "w");

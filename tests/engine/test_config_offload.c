@@ -1,5 +1,5 @@
-/* What rests elsewhere: every key of offload_optimizer, offload_param and aio, what it resolves
- * to, and what is refused or warned of. */
+/* Tests every key of offload_optimizer, offload_param and aio: what it resolves to, and what is refused or warned
+ * of. */
 #include "tests/engine/config_helpers.h"
 
 #include "collectives/world.h"
@@ -10,10 +10,10 @@
 #define STATE "zero_optimization.offload_optimizer."
 #define PARAM "zero_optimization.offload_param."
 
-/* Of a text inside a complete file, and of a block inside that. */
+/* Bytes of a text inside a complete file, and of a block inside that text. */
 enum { MEMBERS_BYTES = 1024, BLOCK_BYTES = 512 };
 
-/* Settings of a file with `members` in a block of zero_optimization, stage 3. */
+/* Returns the settings of a file at stage 3 with `members` in a block of zero_optimization. */
 static sherdi_settings settings_with(const char *block, const char *members)
 {
     char text[MEMBERS_BYTES];
@@ -44,7 +44,8 @@ static void check_offload_defaults(const sherdi_settings *got)
     CHECK_INT(100000000, got->offload_param.buffer_elems);
     CHECK_INT(1, got->offload_param.pin_memory);
     CHECK_CLOSE(1, got->offload_ratio, 0);
-    CHECK_INT(1, got->pipeline_read); /* ours: false is slower and gives the same bits */
+    /* not DeepSpeed's default: false is slower and gives the same bits */
+    CHECK_INT(1, got->pipeline_read);
     CHECK_INT(1, got->pipeline_write);
     CHECK_INT(0, got->fast_init);
     CHECK_INT(0, got->gradients_on_nvme);
@@ -254,7 +255,7 @@ static void config_folders_are_a_name_or_a_list(void)
     CHECK_INT(0, settings_of_state("\"nvme_path\": null").offload_state.num_folders);
 }
 
-/* Ranks may compare or hash the bytes. */
+/* The bytes are the same whatever was there before, because ranks may compare or hash them. */
 static void config_settings_are_the_same_bytes_again(void)
 {
     static const char members[] = "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": "
@@ -395,7 +396,7 @@ static void config_offload_contradictions_are_refused(void)
     }
 }
 
-/* What is read twice is not worth being stored apart. */
+/* Masters beside parameters save nothing if the parameters are read from storage as well. */
 static void config_masters_beside_stored_parameters_warn(void)
 {
     static const char *const PARAMS[] = {"nvme", "cpu"};
@@ -577,7 +578,7 @@ static void config_dump_has_offload(void)
 
 static const struct {
     const char *key, *value;
-    int         may_differ; /* the hosts' drives may */
+    int         may_differ; /* the drives of the hosts may differ */
 } RANK_ROWS[] = {
     {STATE "device", "\"cpu\"", 0},
     {STATE "nvme_path", "[\"/y\", \"/z\"]", 1},

@@ -1,5 +1,5 @@
-/* Ranks whose loops differ: other units, other acquires, other parameters of the step. Every rank says what and
- * who, none waits for ever, and where nothing was lost all go on. */
+/* Ranks whose loops differ: other units, other acquires, other parameters of the step. Every rank reports what differs
+ * and on which rank, none waits for ever, and where nothing was lost all go on. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
@@ -7,7 +7,7 @@ static const rig_options STAGE[4] = {{.stage = 0}, {.stage = 1}, {.stage = 2}, {
 
 /* --------------------------------- ranks that run other units than others -- */
 
-/* Four units of equal sizes; rank 2 leaves out the backward of "two". */
+/* Trains four units of equal sizes; rank 2 leaves out the backward of "two". */
 static void skip_a_unit_on_rank_2(sherd_world *world, void *raw)
 {
     static const char *const NAMES[] = {"zero", "one", "two", "three"};
@@ -45,8 +45,9 @@ static void skip_a_unit_on_rank_2(sherd_world *world, void *raw)
         CHECK_ERROR_SAYS("unit two");
         CHECK_ERROR_SAYS("rank(s) 2");
         CHECK_INT(before, rig_fingerprint(&r));
-        CHECK_INT(1, rig_train(&r, 1).was_updated); /* the window was dropped, nothing else */
-    } else { /* the ranks met over different units: no way on, but all know why */
+        CHECK_INT(1, rig_train(&r, 1).was_updated); /* only the window was dropped */
+    } else {
+        /* the ranks met with different units, so they cannot go on, but all know why */
         CHECK_STATUS(SHERD_E_INVAL, status);
         CHECK_ERROR_SAYS("two");
         CHECK_ERROR_SAYS("rank 2");
@@ -68,7 +69,7 @@ static void units_that_ran_on_some_ranks_only_are_an_error_everywhere(void)
     }
 }
 
-/* A trainer that looks at the status of the step alone. */
+/* The same for a trainer that checks only the status of the step. */
 static void skip_a_unit_and_look_at_the_step(sherd_world *world, void *raw)
 {
     rig r;
@@ -130,14 +131,14 @@ static void evaluate(rig *r)
     }
 }
 
-/* Rank 0 evaluates alone after the first step, on a transport where that works by luck. */
+/* Rank 0 evaluates alone after the first step, on a transport on which that happens to work. */
 static void evaluate_on_rank_0_alone(sherd_world *world, void *raw)
 {
     rig r;
 
     disagree_open(&r, world, raw);
     (void)rig_train(&r, 1);
-    evaluate(&r); /* all of them: nothing to say about */
+    evaluate(&r); /* all ranks evaluate, so there is no error */
     CHECK_INT(1, rig_train(&r, 1).was_updated);
     if (sherd_world_rank(world) == 0) {
         evaluate(&r);
@@ -147,7 +148,7 @@ static void evaluate_on_rank_0_alone(sherd_world *world, void *raw)
     CHECK_ERROR_SAYS("unit layer");
     CHECK_ERROR_SAYS("rank 0 acquired it 1 time(s) for eval");
     CHECK_ERROR_SAYS("rank(s) 1 2");
-    CHECK_INT(1, rig_train(&r, 1).was_updated); /* the window was dropped, nothing else */
+    CHECK_INT(1, rig_train(&r, 1).was_updated); /* only the window was dropped */
     if (sherd_world_rank(world) == 2) {
         rig_forward(&r, 0, SHERD_FORWARD);
     }
@@ -158,7 +159,7 @@ static void evaluate_on_rank_0_alone(sherd_world *world, void *raw)
     CHECK_ERROR_SAYS("rank(s) 2");
     CHECK_INT(1, rig_train(&r, 1).was_updated);
     if (sherd_world_rank(world) == 0) {
-        evaluate(&r); /* nobody waits for it at the end either */
+        evaluate(&r); /* no rank waits for it at the end either */
     }
     rig_close(&r);
 }
@@ -176,7 +177,8 @@ static void acquire_on_some_ranks_alone_is_named_at_the_step(void)
     }
 }
 
-/* Parameters that rest on the host are gathered in a meeting: rank 0's takes the others' place until they differ. */
+/* Parameters on the host are gathered by calls in which the ranks meet. A call of rank 0 meets the others' call for
+ * another unit. */
 static void evaluate_on_rank_0_alone_where_gathers_meet(sherd_world *world, void *raw)
 {
     sherd_status status = SHERD_OK;
@@ -260,7 +262,7 @@ static void apply_other_params_on_rank_1(sherd_world *world, void *raw)
     CHECK_OK(sherd_world_barrier(world));
 }
 
-/* Weights differ by then: the engine is lost, but says so instead of training on. */
+/* The weights differ by then. The engine is lost, and says so instead of training on. */
 static void step_params_that_differ_between_ranks_are_an_error(void)
 {
     for (int stage = 0; stage <= 3; stage++) {

@@ -1,5 +1,5 @@
-/* sherd_step_discard after an exception: wherever a rank stopped, and whatever it holds, the window is as if it had not
- * begun. Ranks that stopped elsewhere, or did not stop at all, are told. */
+/* sherd_step_discard after an exception. Wherever a rank stopped, and whichever units it holds, afterwards the window
+ * has left nothing. Ranks that stopped elsewhere, or did not stop, get an error that says so. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -11,7 +11,7 @@
 
 #define UNITS 3
 
-/* An emulated device is slow. */
+/* Returns how many events apart the stops are; an emulated device is slow. */
 static int stop_step(void)
 {
     return getenv("SHERD_BACKEND") != NULL ? 3 : 1;
@@ -23,7 +23,7 @@ typedef struct event {
     sherd_pass pass;
 } event;
 
-/* A micro-batch, where two units are held together in each pass, and an evaluation before its step. */
+/* A micro-batch in which two units are held together in each pass, followed by an evaluation before its step. */
 static const event EVENTS[] = {
     {0, 0, SHERD_FORWARD},  {0, 1, SHERD_FORWARD},  {1, 0, SHERD_FORWARD},  {1, 1, SHERD_FORWARD},
     {0, 2, SHERD_FORWARD},  {1, 2, SHERD_FORWARD},  {0, 2, SHERD_BACKWARD}, {1, 2, SHERD_BACKWARD},
@@ -36,9 +36,9 @@ static const event EVENTS[] = {
 
 typedef struct stop_job {
     rig_options options;
-    int         stops
-        [3]; /* by rank: events that it makes before it drops the window; NO_STOP: it goes on */
-    int      is_told_late; /* nobody tells the others: they go on until a call fails */
+    /* by rank: events that it makes before it drops the window; NO_STOP: it goes on */
+    int      stops[3];
+    int      is_told_late; /* the others are not told, and go on until a call fails */
     int      never;        /* there is no such window at all */
     uint64_t fingerprint;
 } stop_job;
@@ -70,12 +70,12 @@ static sherd_status event_make(rig *r, const event *e)
     }
     status = sherd_unit_acquire(r->engine, r->units[e->unit], e->pass);
     if (status == SHERD_OK && e->pass == SHERD_BACKWARD) {
-        rig_poke(r, e->unit, 3, INFINITY); /* what is left of it shows in the next norm */
+        rig_poke(r, e->unit, 3, INFINITY); /* if any of it is left, the next norm shows it */
     }
     return status;
 }
 
-/* As far as this rank comes. One that is not told learns it from a call. */
+/* Makes events until this rank stops. A rank that was not told gets an error from a call. */
 static void window_begin(rig *r, const stop_job *job)
 {
     int          stop   = job->stops[sherd_world_rank(r->world)];
@@ -146,7 +146,7 @@ static const char *offload(const char *device, char *keys, size_t len_bytes)
     return keys;
 }
 
-/* Layouts whose collectives meet elsewhere. */
+/* Layouts whose collectives meet at different calls. */
 static const rig_options *layout(int i, int *ranks_out)
 {
     static char        host[1024], drive[1024];
@@ -202,7 +202,7 @@ static void discard_anywhere_leaves_nothing_of_the_window(void)
 
 /* --------------------------------------------------------- different places -- */
 
-/* Rank 0 stops, the others do not know it. */
+/* Rank 0 stops, and the others do not know it. */
 static void ranks_that_go_on_are_told_and_train_on(void)
 {
     const rig_options *options;
@@ -221,7 +221,7 @@ static void ranks_that_go_on_are_told_and_train_on(void)
     }
 }
 
-/* All stop, each where it happens to be; who waits for another one is told. */
+/* All ranks stop, each at another place; a rank that waits for another one gets an error. */
 static void ranks_that_stopped_at_different_places_train_on(void)
 {
     const rig_options *options;
@@ -277,7 +277,7 @@ static void calls_of_the_world_that_a_rank_leaves_say_so(void)
     test_world(3, stop_in_other_calls, &options);
 }
 
-/* Before anything was acquired, in the middle of a window, of a prepared step; twice. */
+/* Discards before anything was acquired, in the middle of a window, after a prepared step, and twice. */
 static void stop_at_any_time(sherd_world *world, void *raw)
 {
     sherd_step_report report = {.struct_size = sizeof(report)};
@@ -298,7 +298,8 @@ static void stop_at_any_time(sherd_world *world, void *raw)
     CHECK_OK(sherd_step_discard(r.engine));
     CHECK_OK(sherd_step_discard(r.engine));
     CHECK_INT(before, rig_fingerprint(&r));
-    CHECK_INT(4, micro_step(&r)); /* all ranks have seen those of the prepared window */
+    /* this includes those of the prepared window, which all ranks have made */
+    CHECK_INT(4, micro_step(&r));
     CHECK_INT(1, rig_train(&r, 2).was_updated);
     rig_close(&r);
 }

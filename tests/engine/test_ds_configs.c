@@ -1,7 +1,7 @@
-/* Real configuration files, where a folder of them is at hand: which load, and what they resolve
- * to. The folder has MANIFEST.tsv (a row per file; the column "policy" is clean, warn, reject, or
- * empty for what is not JSON) and ORACLE.json (per file, what DeepSpeed resolves it to after
- * "auto" is filled in). Without a folder: skipped. */
+/* Real configuration files, from a folder that is given: which of them load, and what they resolve to. The folder has
+ * MANIFEST.tsv (a row for each file; the column "policy" is clean, warn, reject, or empty for a file that is not JSON)
+ * and ORACLE.json (for each file, what DeepSpeed resolves it to after "auto" is filled in). The case is skipped without
+ * a folder. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 #include "tests/lib/check.h"
@@ -40,7 +40,7 @@ static char *read_whole(const char *name, size_t *bytes_out)
     return text;
 }
 
-/* Column `index` of a tab-separated line. */
+/* Copies column `index` of a tab-separated line. */
 static void column_of(const char *line, size_t index, char out[COLUMN_BYTES])
 {
     for (; index > 0; index--) {
@@ -66,7 +66,7 @@ static size_t column_named(const char *header, const char *name)
 
 /* ---- values ---- */
 
-/* Where the oracle keeps the value of a key: in a block of its own, or beside the blocks. */
+/* Where the oracle has the value of a key: in a block, or beside the blocks if `block` is NULL. */
 static const struct {
     sherdi_config_id id;
     const char      *block, *name;
@@ -118,7 +118,7 @@ static const struct {
     {SHERDI_CONFIG_AIO_OVERLAP, "aio", "overlap_events"},
 };
 
-/* As the oracle's stand-in for a trainer does: only what the file leaves open. */
+/* Values for what a file leaves open, the same as those of the trainer that the oracle imitates. */
 static const struct {
     sherdi_config_id id;
     const char      *value;
@@ -172,7 +172,7 @@ static int value_agrees(const sherdi_config_key *key, const sherdi_config_value 
             return ours->text != NULL && strcmp(ours->text, theirs->string) == 0;
         }
         if (key->range.choices == NULL) {
-            return 1; /* an "auto" that nobody filled */
+            return 1; /* an "auto" that was not filled */
         }
         return sherdi_config_choice(key->range.choices, theirs->string, 0, &choice) &&
                ours->integer == (int64_t)choice;
@@ -184,15 +184,15 @@ static int value_agrees(const sherdi_config_key *key, const sherdi_config_value 
     return 1;
 }
 
-/* What DeepSpeed reads out of a file, for keys that we give another meaning on purpose. */
+/* Whether the value differs from DeepSpeed's because the key has another meaning here on purpose. */
 static int is_other_on_purpose(const sherd_config *config, sherdi_config_id id)
 {
     switch (id) {
-    case SHERDI_CONFIG_SUB_GROUP: /* 0 is the default here */
+    case SHERDI_CONFIG_SUB_GROUP: /* 0 means the default here */
         return config->entries[id].value.integer == 0;
-    case SHERDI_CONFIG_GRADIENT_CLIPPING: /* max_grad_norm stands in for it here */
+    case SHERDI_CONFIG_GRADIENT_CLIPPING: /* here max_grad_norm replaces it */
         return sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM);
-    case SHERDI_CONFIG_STATE_PIPELINE_READ: /* true by default here: the bits are the same */
+    case SHERDI_CONFIG_STATE_PIPELINE_READ: /* true by default here, which gives the same bits */
     case SHERDI_CONFIG_STATE_PIPELINE_WRITE:
         return !sherdi_config_is_given(config, id);
     default:
@@ -200,7 +200,7 @@ static int is_other_on_purpose(const sherd_config *config, sherdi_config_id id)
     }
 }
 
-/* Returns how many values were compared. */
+/* Compares the values of one file, and returns their number. */
 static size_t compare_file(const char *name, sherd_config *config, const sherdi_json_node *oracle)
 {
     const sherdi_json_node *theirs = sherdi_json_find(oracle, "resolved");
@@ -323,7 +323,7 @@ static const test_case CASES[] = {
     CASE(ds_configs_load_and_resolve_as_expected),
 };
 
-/* The one argument is the folder, not a filter. */
+/* The one argument is the folder, not a filter of cases. */
 int main(int argc, char **argv)
 {
     folder = argc > 1 ? argv[1] : NULL;

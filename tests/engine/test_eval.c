@@ -1,5 +1,5 @@
-/* Evaluation in many passes (sherd_eval_begin, sherd_eval_end): the numbers of passes alone, what is gathered and how often,
- * the bytes that the plan has for it, and what is refused meanwhile. */
+/* Evaluation in many passes (sherd_eval_begin, sherd_eval_end): the values are those of single passes; what is gathered
+ * and how often; the bytes that the plan has for it; and the calls that are refused meanwhile. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -8,9 +8,9 @@
 #include <string.h>
 
 #define UNITS 6
-#define ELEMS 1000 /* of a unit: 4096 bytes gathered, on 1 and 2 ranks */
+#define ELEMS 1000 /* elements of a unit, for which 4096 bytes are gathered on 1 and on 2 ranks */
 
-/* Nothing ahead and nothing kept for the next use: one unit at a time. */
+/* Nothing is gathered ahead or kept for the next use, so one unit is gathered at a time. */
 #define ONE_AT_A_TIME ", \"stage3_prefetch_bucket_size\": 0, \"stage3_max_reuse_distance\": 0"
 
 static void eval_open(rig *r, sherd_world *world, const rig_options *options)
@@ -34,7 +34,7 @@ static sherd_status begin(rig *r, size_t keep_units)
     return sherd_eval_begin(r->engine, &params);
 }
 
-/* A pass of EVAL; the sum of all that it reads. */
+/* Makes an EVAL pass, and returns the sum of all that it reads. */
 static double pass(rig *r)
 {
     double sum = 0;
@@ -58,7 +58,8 @@ static uint64_t sent(const rig *r)
 
 /* ------------------------------------------------------------ numbers -- */
 
-/* Passes alone and kept, a training pass between them, another order, and training goes on as without all that. */
+/* Makes single passes, passes with kept units, a training pass between them, and passes in another order. After that
+ * training goes on as if they had not been. */
 static void evaluate_and_train(sherd_world *world, void *raw)
 {
     const rig_options *options = raw;
@@ -79,7 +80,7 @@ static void evaluate_and_train(sherd_world *world, void *raw)
         for (int i = 0; i < 3; i++) {
             CHECK_CLOSE(want, pass(&r), 0);
         }
-        for (int u = UNITS - 1; u >= 0; u -= 2) { /* off the plan */
+        for (int u = UNITS - 1; u >= 0; u -= 2) { /* not in the order of the plan */
             rig_forward(&r, u, SHERD_EVAL);
         }
         rig_micro_batch(&r);
@@ -128,11 +129,11 @@ typedef struct bytes_job {
     size_t planned, kept;
 } bytes_job;
 
-/* Passes after the first gather what is not kept, and the plan has a place for each that is. */
+/* Checks that passes after the first gather what is not kept, and that the plan has a place for each unit that is. */
 static void count_bytes(sherd_world *world, void *raw)
 {
     const bytes_job    *job    = raw;
-    uint64_t            slice  = 4096 / 2; /* sent to the other rank */
+    uint64_t            slice  = 4096 / 2; /* bytes sent to the other rank */
     sherd_memory_report memory = {0};
     char                top[96];
     rig_options         options = {.stage = 3, .zero = ONE_AT_A_TIME, .top = top};
@@ -169,7 +170,7 @@ static void kept_units_are_gathered_once_and_planned_to_the_byte(void)
     }
 }
 
-/* A pass of training between them may take a place; what it took is gathered anew. */
+/* A pass of training between two passes may use the memory of a kept unit, which is then gathered again. */
 static void train_between(sherd_world *world, void *raw)
 {
     rig_options options = {
@@ -196,7 +197,8 @@ static void train_between(sherd_world *world, void *raw)
     rig_acquire(&r, 0, SHERD_EVAL);
     CHECK(sherd_param_data(r.engine, r.params[0].handle) == address[0]);
     rig_release(&r, 0, SHERD_EVAL);
-    CHECK(sherd_param_data(r.engine, r.params[0].handle) == NULL); /* kept is not held */
+    /* a kept unit is not a held one */
+    CHECK(sherd_param_data(r.engine, r.params[0].handle) == NULL);
     CHECK_OK(sherd_eval_end(r.engine));
     rig_close(&r);
 }
@@ -219,7 +221,7 @@ static void refuse(sherd_world *world, void *raw)
     CHECK_ERROR_SAYS("sherd_eval_begin");
     CHECK_STATUS(SHERD_E_INVAL, begin(&r, 3));
     CHECK_ERROR_SAYS("sherd.eval_keep_units");
-    CHECK_OK(begin(&r, 2)); /* the first call after seal */
+    CHECK_OK(begin(&r, 2)); /* this is the first call after seal */
     CHECK_STATUS(SHERD_E_STATE, begin(&r, 2));
     CHECK_STATUS(SHERD_E_STATE, sherd_param_write(r.engine, 0, SHERD_MASTER, 0, 1, &value));
     CHECK_ERROR_SAYS("sherd_param_write");
@@ -255,7 +257,7 @@ static void what_changes_parameters_is_refused_by_name(void)
     }
 }
 
-/* Ranks that call with other numbers, other calls, or in another state. */
+/* The ranks call with different numbers, or make different calls, or are in different states. */
 static void disagree(sherd_world *world, void *raw)
 {
     rig_options options = {.stage = 3, .top = ", \"sherd\": {\"eval_keep_units\": 2}"};
@@ -286,7 +288,7 @@ static void ranks_that_differ_are_named(void)
     test_world(3, disagree, NULL);
 }
 
-/* After an exception in the middle of it, on some ranks before its begin. */
+/* A window is dropped after an exception in the middle of an evaluation, which some ranks have not begun yet. */
 static void stop(sherd_world *world, void *raw)
 {
     rig_options options = {.stage = 3, .top = ", \"sherd\": {\"eval_keep_units\": 4}"};

@@ -1,5 +1,5 @@
-/* Memory that runs out at every single place, and ranks that give up in the middle: the same answer on
- * all ranks, nothing left behind, and what can go on goes on to the same bits. */
+/* Memory that runs out at every single allocation, and ranks that give up in the middle. All ranks get the same answer,
+ * nothing is left behind, and a run that can go on has the same bits. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -12,14 +12,14 @@
 
 typedef struct fault_job {
     rig_options options;
-    int         rank; /* whose allocation fails */
-    size_t      nth;  /* 0: none */
-    size_t      made; /* allocations of that rank, when none fails */
+    int         rank; /* the rank whose allocation fails */
+    size_t      nth;  /* the number of the allocation that fails; 0: none */
+    size_t      made; /* allocations of that rank if none fails */
     int         failed;
     uint64_t    fingerprint;
 } fault_job;
 
-/* A call that is this rank's own: it may find no memory once, and succeeds when made again. */
+/* Makes a call that concerns this rank alone. It may find no memory once; it must succeed when it is made again. */
 #define LOCAL(job, call)                                                                           \
     do {                                                                                           \
         sherd_status local_status_ = (call);                                                       \
@@ -30,7 +30,7 @@ typedef struct fault_job {
         }                                                                                          \
     } while (0)
 
-/* A collective call: no memory on one rank is an error on all, and it succeeds when made again. */
+/* Makes a collective call. If one rank has no memory, all get an error; it must succeed when it is made again. */
 #define COLLECTIVE(job, world, call)                                                               \
     do {                                                                                           \
         sherd_status all_status_ = (call);                                                         \
@@ -112,14 +112,16 @@ static sherd_status ignore_text(void *ctx, const char *text, size_t len_bytes)
     return SHERD_OK;
 }
 
-/* The whole life; engine_destroy itself asserts that nothing of its account is held. */
+/* Goes through the whole life of an engine. sherd_engine_destroy itself asserts that nothing of its account is still
+ * held. */
 static void live_with_a_fault(sherd_world *world, void *raw)
 {
-    fault_job    *job     = raw;
-    int           is_mine = sherd_world_rank(world) == job->rank;
-    fault_job     others  = {.options = job->options, .rank = job->rank}; /* one rank writes job */
-    fault_job    *mine    = is_mine ? job : &others;
-    const char   *json    = rig_json(&job->options);
+    fault_job *job     = raw;
+    int        is_mine = sherd_world_rank(world) == job->rank;
+    /* only one rank writes to job */
+    fault_job     others = {.options = job->options, .rank = job->rank};
+    fault_job    *mine   = is_mine ? job : &others;
+    const char   *json   = rig_json(&job->options);
     sherd_config *config;
     sherd_engine *engine;
     declared      d;
@@ -146,8 +148,9 @@ static void live_with_a_fault(sherd_world *world, void *raw)
     }
 }
 
-/* Every one in the long list. Else every other one, in turn the odd and the even ones, so that what the next layout allocates
- * alike fails there. io_uring is asked for by name: where it cannot be had it gives way to threads otherwise. */
+/* Fails every allocation in the long list. Otherwise it fails every other one, the odd and the even ones in turn, so
+ * that an allocation which the next layout makes too fails there. The threads for files are asked for by name:
+ * otherwise, if an allocation of io_uring failed, they would replace it, which is no error. */
 static void fail_every_allocation(int world_size, int rank, int stage, const char *zero)
 {
     fault_job     clean = {.options = {.stage        = stage,
@@ -179,7 +182,7 @@ static void no_memory_anywhere_on_one_rank_alone(void)
     }
 }
 
-/* More ranks, and what has tables of its own: integers, sums in host memory, offloaded parameters. */
+/* Three ranks, with small blocks, without gathers ahead, and with state in host memory. */
 static void no_memory_anywhere_in_other_layouts(void)
 {
     static const char *const ZEROS[] = {
@@ -197,7 +200,7 @@ static void no_memory_anywhere_in_other_layouts(void)
     }
 }
 
-/* Two ranks: every stage with the fault on one of them, in the long list on either. */
+/* Two ranks: the fault is on one of them. The long list has every stage on either. */
 static void no_memory_anywhere_on_the_first_of_two(void)
 {
     for (int stage = test_is_long() ? 0 : 1; stage <= 3; stage += test_is_long() ? 1 : 2) {
@@ -212,7 +215,7 @@ static void no_memory_anywhere_on_the_second_of_two(void)
     }
 }
 
-/* Everything on NVMe: the tiers, the queue and the pipelines are made at seal too. */
+/* With everything on NVMe, the tiers, the queue and the pipelines are made at seal too. */
 static void no_memory_anywhere_with_offload(void)
 {
     char keys[1024];
@@ -246,10 +249,10 @@ typedef enum quit_point {
 typedef struct quit_job {
     rig_options options;
     quit_point  point;
-    int         leaves; /* by leaving the world instead of aborting it */
+    int         leaves; /* it leaves the world instead of aborting it */
 } quit_job;
 
-/* Trains until a call fails; that failure. */
+/* Trains until a call fails, and returns that failure. */
 static sherd_status train_until_failure(rig *r, quit_point point, int is_quitter)
 {
     int waits_at = 0;
@@ -312,7 +315,7 @@ static void lose_rank_1(sherd_world *world, void *raw)
         if (!job->leaves) {
             sherd_world_abort(world, "enough of it");
         }
-        rig_close(&r); /* with the caller's own, the last reference goes */
+        rig_close(&r); /* the last reference, besides that of the caller, is released */
         return;
     }
     CHECK_STATUS(SHERD_E_PEER_LOST, status);

@@ -1,5 +1,5 @@
-/* optimizer.type none: an engine that evaluates and updates nothing. No gradient, no state, no step, at every stage and
- * place of the parameters; weights come as anywhere else. */
+/* Tests of optimizer.type none: an engine that evaluates and updates nothing. It has no gradient, no state and no step,
+ * at every stage and place of the parameters. Weights come to it as to any other engine. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ELEMS 700 /* of the first parameter; rig_three */
+#define ELEMS 700 /* elements of the first parameter of rig_three */
 
 static size_t elems_of(int param)
 {
@@ -22,7 +22,7 @@ static sherd_status read_all(rig *r, int param, float *out)
                             out);
 }
 
-/* What a training engine of the same type and fill has. */
+/* Reads the values of a training engine of the same type and fill. */
 static void values_of_training(sherd_world *world, sherd_dtype dtype, float *values[3],
                                uint64_t *fingerprint)
 {
@@ -39,7 +39,7 @@ static void values_of_training(sherd_world *world, sherd_dtype dtype, float *val
     rig_close(&r);
 }
 
-/* Parameters alone are planned and held. */
+/* Checks that only parameters are planned and held. */
 static void memory_check(const rig *r, int stage, sherd_dtype dtype)
 {
     sherd_memory_report memory;
@@ -54,7 +54,8 @@ static void memory_check(const rig *r, int stage, sherd_dtype dtype)
     for (int p = 0; p < 3; p++) {
         all += (elems_of(p) + 63) / 64 * 64 * sherd_dtype_bytes(dtype);
     }
-    if (stage < 3) { /* whole, but for what pads a unit to the ranks' slices and pages */
+    if (stage < 3) {
+        /* whole, with padding for the ranks' slices and for pages */
         CHECK(memory.params_planned >= all && memory.params_planned < all + 3 * 5000);
     }
 }
@@ -112,12 +113,12 @@ static void infer(sherd_world *world, void *raw)
     rig_forward(&r, 2, SHERD_EVAL);
     CHECK_OK(sherd_eval_end(r.engine));
     refused(&r);
-    if (options->dtype == SHERD_F32) { /* the very values that a master has */
+    if (options->dtype == SHERD_F32) { /* the same values as the masters */
         CHECK_INT(fingerprint, rig_fingerprint(&r));
     }
     CHECK_OK(sherd_param_write(r.engine, r.params[1].handle, SHERD_COMPUTE, 5, 1, &value));
     want[1][5] = value;
-    rig_acquire(&r, 1, SHERD_EVAL); /* and an exception */
+    rig_acquire(&r, 1, SHERD_EVAL); /* followed by a discard, as after an exception */
     CHECK_OK(sherd_step_discard(r.engine));
     rig_values(&r, 1, got);
     CHECK_BYTES_EQUAL(want[1], got, elems_of(1) * sizeof(*got));
@@ -155,7 +156,7 @@ static void inference_has_parameters_and_nothing_else(void)
     }
 }
 
-/* Memory of the trainer's own: data, and no gradient. */
+/* The trainer binds its own memory for the data, and none for gradients. */
 static void infer_bound(sherd_world *world, void *raw)
 {
     rig_options options = {.stage = *(int *)raw, .optimizer = "none"};
@@ -193,7 +194,7 @@ static void inference_takes_bound_memory(void)
 typedef struct pass_on {
     sherd_dtype dtype;
     int         stage;
-    float      *values[3]; /* that passes of training read */
+    float      *values[3]; /* the values that training passes read */
     uint64_t    fingerprint;
     char        folder[256];
 } pass_on;
@@ -246,7 +247,8 @@ static void infer_open(rig *r, sherd_world *world, const pass_on *job)
     rig_three(r, ELEMS);
 }
 
-/* Loaded instead of filled and between passes; passed on by a file and by a checkpoint of its own. */
+/* Loads weights instead of filling, and again between passes; passes them on by a file and by a checkpoint of its
+ * own. */
 static void load_and_infer(sherd_world *world, void *raw)
 {
     pass_on          *job = raw;
@@ -311,7 +313,7 @@ static void weights_of_training_come_and_go(void)
 
 /* ------------------------------------------------------------------- plans -- */
 
-/* Bytes of one rank's slices of all three units, of 8 ranks. */
+/* Returns the bytes of one rank's slices of all three units, among 8 ranks. */
 static uint64_t gathered_slices(const rig *r)
 {
     uint64_t elems = 0;
@@ -322,7 +324,7 @@ static uint64_t gathered_slices(const rig *r)
     return elems * 2;
 }
 
-/* Nothing is moved but in passes, and the ranks' plans belong together. */
+/* Only passes move bytes, and the plans of the ranks fit each other. */
 static void plans_know_inference(void)
 {
     for (int stage = 0; stage <= 3; stage++) {

@@ -1,4 +1,4 @@
-/* What people watch: files of csv_monitor and tensorboard, lines of the log, and a drive that takes no more. */
+/* What people watch: the files of csv_monitor and tensorboard, lines of the log, and a drive that is full. */
 #include "base/mem.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -23,7 +23,7 @@ static const char *folder_of(const char *name)
     return folder;
 }
 
-/* The text of a file, in a static buffer; "" where there is none. */
+/* Returns the text of a file, in a static buffer; "" if there is no file. */
 static const char *text_of(const char *folder, const char *name)
 {
     static char text[TEXT_BYTES];
@@ -48,7 +48,7 @@ static void check_text(const char *want, const char *got)
     }
 }
 
-/* How many files of the folder have `part` in their names; the bytes of all. */
+/* Counts the files of the folder that have `part` in their names, and adds up their bytes. */
 static int count_files(const char *folder, const char *part, size_t *bytes_out)
 {
     DIR           *files = opendir(folder);
@@ -113,7 +113,7 @@ static int heard_times(const heard *log, const char *sentence)
 
 /* ---- cases ---- */
 
-static uint64_t after_second; /* fingerprint of the last training's second step */
+static uint64_t after_second; /* fingerprint of the second step of the last training */
 
 static void train(sherd_world *world, void *ctx)
 {
@@ -146,7 +146,8 @@ static void monitors_write_what_deepspeed_writes(void)
     for (int run = 0; run < 2; run++) {
         test_world(2, train, (void *)(uintptr_t)monitors_in(folder, ""));
     }
-    /* 2 ranks of 2 micro-batches of 3; a second run goes on in the same files. */
+    /* A step has 2 ranks of 2 micro-batches of 3 samples. A second run appends to the same
+     * files. */
     check_text("step,lr\n12,0.01\n24,0.01\n36,0.01\n12,0.01\n24,0.01\n36,0.01\n",
                text_of(csv, "Train_Samples_lr.csv"));
     check_text("step,train loss\n12,0.1\n24,1.1\n36,2.1\n12,0.1\n24,1.1\n36,2.1\n",
@@ -155,7 +156,7 @@ static void monitors_write_what_deepspeed_writes(void)
           0);
     CHECK(strncmp("step,grad_norm\n12,", text_of(csv, "Train_Samples_grad_norm.csv"), 18) == 0);
     CHECK_INT(4, count_files(csv, "Train_", &bytes));
-    CHECK_INT(2, count_files(board, "events.out.tfevents.", &bytes)); /* of a run each */
+    CHECK_INT(2, count_files(board, "events.out.tfevents.", &bytes)); /* one of each run */
 }
 
 static void lines_come_as_often_as_they_are_wanted(void)
@@ -175,13 +176,13 @@ static void lines_come_as_often_as_they_are_wanted(void)
     (void)snprintf(fingerprint, sizeof(fingerprint), "fingerprint 0x%016llx, 24 samples",
                    (unsigned long long)after_second);
     test_check_contains(__FILE__, __LINE__, log.text, fingerprint);
-    CHECK_INT(2, heard_times(&log, "memory (MiB): parameters")); /* sealed, and step 2 */
-    CHECK_INT(6, heard_times(&log, "time (ms) | forward"));      /* every rank, every step */
+    CHECK_INT(2, heard_times(&log, "memory (MiB): parameters")); /* one at seal and one at step 2 */
+    CHECK_INT(6, heard_times(&log, "time (ms) | forward")); /* one of every rank in every step */
     CHECK_INT(2, heard_times(&log, "comms: reduce_scatter: count"));
     CHECK(heard_times(&log, "comm op: reduce_scatter") > 6);
 }
 
-/* Files may not grow past what they are: as a full drive, which this process can have for itself. */
+/* Limits the size of files, which has the effect of a full drive for this process alone. */
 static void files_limit(rlim_t bytes)
 {
     struct rlimit limit;
@@ -200,7 +201,7 @@ static void train_on_a_full_drive(sherd_world *world, void *ctx)
     rig_three(&r, 100);
     rig_seal(&r);
     CHECK_INT(1, rig_train(&r, 1).was_updated);
-    files_limit(26); /* one row of the rates and a half */
+    files_limit(26); /* one and a half rows of the rates */
     CHECK_INT(1, rig_train(&r, 6).was_updated);
     files_limit(RLIM_INFINITY);
     CHECK_INT(1, rig_train(&r, 1).was_updated);
@@ -221,13 +222,13 @@ static void full_drive_is_told_and_training_goes_on(void)
     test_world(1, train_on_a_full_drive, (void *)(uintptr_t)monitors_in(folder, ""));
     sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
     (void)signal(SIGXFSZ, SIG_DFL);
-    CHECK_INT(2, log.warnings); /* once for each of the two */
+    CHECK_INT(2, log.warnings); /* one for each of the two monitors */
     test_check_contains(__FILE__, __LINE__, log.text, "tensorboard: cannot write");
     test_check_contains(__FILE__, __LINE__, log.text, "training goes on without it");
     check_text("step,lr\n1,0.01\n2,0.01\n8,0.01\n", text_of(csv, "Train_Samples_lr.csv"));
     CHECK_INT(1, count_files(board, "events", &bytes));
-    CHECK_INT(40 + 2 * (54 + 61),
-              bytes); /* the head, and of two boundaries the rate and the norm */
+    /* the head of the file, and the rate and the norm of two boundaries */
+    CHECK_INT(40 + 2 * (54 + 61), bytes);
 }
 
 static sherd_status sealed_with(sherd_world *world, const char *top)
@@ -244,7 +245,7 @@ static sherd_status sealed_with(sherd_world *world, const char *top)
     return status;
 }
 
-/* Known before training, on every rank; and a simulated world makes nothing. */
+/* The error comes before training, on every rank. */
 static void seal_without_a_place(sherd_world *world, void *ctx)
 {
     CHECK_STATUS(SHERD_E_IO, sealed_with(world, ctx));
@@ -259,7 +260,7 @@ static void folder_that_cannot_be_is_an_error_at_seal(void)
                ", \"csv_monitor\": {\"enabled\": true, \"output_path\": \"/proc/none\"}");
 }
 
-/* Whatever is not there: nothing stays open, and nothing is lost. */
+/* An allocation that fails leaves nothing open, and no memory is lost. */
 static void seal_with_little_memory(sherd_world *world, void *ctx)
 {
     rig_options  options = {.top = ctx};

@@ -1,5 +1,6 @@
-/* Parameters that are fp32 in an engine that computes in bf16 or fp16: the same bits as the training written plainly, for
- * every stage, number of ranks, tier and way of driving the engine; with all of them fp32 those of the fp32 engine. */
+/* Parameters that are fp32 in an engine that computes in bf16 or fp16. The bits are those of the training written
+ * plainly, for every stage, number of ranks, tier and way of driving the engine. If all parameters are fp32, they are
+ * those of the fp32 engine. */
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "sherd_tools.h"
@@ -12,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Keys of zero_optimization; %s is the folder. */
+/* Further keys of zero_optimization; %s is the folder. */
 typedef struct tier {
     const char *name;
     const char *keys;
@@ -41,7 +42,7 @@ static const tier TIERS[] = {
 };
 
 #define NUM_TIERS    (sizeof(TIERS) / sizeof(TIERS[0]))
-#define MEMORY_TIERS 6 /* the first ones, without files */
+#define MEMORY_TIERS 6 /* the first tiers, which use no files */
 
 static int tier_is_possible(const tier *where)
 {
@@ -81,7 +82,7 @@ static void expect_reference(int world_size, toy_options options, const char *wh
     CHECK_INT(got.memory.total_planned, got.memory.total_held);
 }
 
-/* The first so many tiers at every stage that they are for, on 1 to 3 ranks. */
+/* Trains with the first `num_tiers` tiers, at every stage that they have, on 1 to 3 ranks. */
 static void expect_reference_on(size_t num_tiers, toy_options options)
 {
     char keys[1024];
@@ -148,7 +149,7 @@ static void mixed_deterministic_equals_unsharded(void)
                                               .top_extra    = ", \"deterministic\": true"});
 }
 
-/* What is asked for by name holds for all parameters. */
+/* A communication type that is named holds for all parameters. */
 static void mixed_with_communication_type_equals_unsharded(void)
 {
     static const char *const TYPES[] = {"fp32", "bf16"};
@@ -185,7 +186,7 @@ static void mixed_driven_otherwise_equals_unsharded(void)
     }
 }
 
-/* Each parameter alone: no unit's others have a say. */
+/* Each parameter alone is fp32, whatever the others of its unit are. */
 static void any_parameter_alone_equals_unsharded(void)
 {
     for (unsigned p = 0; p < TOY_PARAMS; p++) {
@@ -197,7 +198,7 @@ static void any_parameter_alone_equals_unsharded(void)
     }
 }
 
-/* An engine whose parameters are all fp32 is the fp32 engine: numbers, bytes of memory, bytes sent. */
+/* An engine whose parameters are all fp32 is the fp32 engine in its numbers, its memory and the bytes that it sends. */
 static void expect_fp32_engine(int world_size, toy_options options)
 {
     toy_result want = {0};
@@ -234,15 +235,16 @@ static void all_wide_is_the_fp32_engine(void)
 
 /* -------------------------------------------------------------- checkpoints -- */
 
-#define SAVED_WIDE                                                                                 \
-    0x9au /* of the saved model: the frozen one of the first unit, small ones, large ones */
+/* parameters of the saved model: the frozen one of the first unit, small and large ones */
+#define SAVED_WIDE 0x9au
 #define MOST_ELEMS 9001
 
-/* A run that saves, and others that load. */
+/* A run that saves, and runs that load. */
 typedef struct saved_job {
     rig_options options;
     char        dir[256];
-    float (*values)[MOST_ELEMS]; /* by parameter: what was saved, masters or what is frozen */
+    /* by parameter: the saved values, masters or those of frozen parameters */
+    float (*values)[MOST_ELEMS];
 } saved_job;
 
 static sherd_value value_of(const rig *r, int p)
@@ -267,7 +269,7 @@ static void types_save(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Masters as they were, frozen values rounded to what they are here. */
+/* Checks that masters are loaded as they were, and that frozen values are rounded to the type that they have here. */
 static void types_load(sherd_world *world, void *raw)
 {
     static _Thread_local float got[MOST_ELEMS];
@@ -291,7 +293,7 @@ static void types_load(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* What others read of it has the type that it was saved in. */
+/* Checks that "compute" of a saved parameter has the values of the type in which it was saved. */
 static void saved_is_read(const saved_job *j, int p, const char *name)
 {
     sherd_checkpoint *checkpoint;
@@ -346,7 +348,7 @@ static sherd_status text_add(void *ctx, const char *text, size_t len_bytes)
     return SHERD_OK;
 }
 
-/* Only what is not of the engine's type has one said. */
+/* The plan names the type only for segments that do not have the engine's type. */
 static void plan_says_which_segments_stay_fp32(void)
 {
     static told                    t;
@@ -434,7 +436,7 @@ static void what_is_no_type_is_refused(void)
     test_world(1, type_is_none, NULL);
 }
 
-/* Ranks that declare different types are told which parameter it is. */
+/* Ranks that declare different types get an error that names the parameter. */
 static void types_differ(sherd_world *world, void *ctx)
 {
     rig_options options = {.stage = 3, .dtype = SHERD_BF16};

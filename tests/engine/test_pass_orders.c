@@ -1,4 +1,4 @@
-/* Orders of passes, on the plan and off it: the same training done in two ways must give the same bits. */
+/* Orders of passes, as planned and otherwise. The same training, done in two ways, must give the same bits. */
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 
@@ -6,14 +6,15 @@
 
 /* ---------------------------------------------- a parameter used twice ---- */
 
-/* The head reads the embedding. */
+/* Ties them by letting the head read the embedding. */
 static uint64_t train_tied_by_reading(sherd_world *world, const rig_options *options)
 {
     rig r;
 
     ways_declare_tied(&r, world, options);
     CHECK_OK(sherd_unit_reads(r.engine, r.units[2], r.params[0].handle));
-    CHECK_OK(sherd_unit_reads(r.engine, r.units[2], r.params[0].handle)); /* twice is once */
+    /* a second call changes nothing */
+    CHECK_OK(sherd_unit_reads(r.engine, r.units[2], r.params[0].handle));
     rig_seal(&r);
     for (int k = 0; k < 4; k++) {
         rig_forward(&r, 0, SHERD_FORWARD);
@@ -32,7 +33,7 @@ static uint64_t train_tied_by_reading(sherd_world *world, const rig_options *opt
     return ways_close(&r, 4 / options->accumulation);
 }
 
-/* The embedding comes twice in each pass. */
+/* Ties them by acquiring the embedding twice in each pass. */
 static uint64_t train_tied_by_acquiring_twice(sherd_world *world, const rig_options *options)
 {
     static const int FORWARD[]  = {0, 1, 0, 2};
@@ -60,7 +61,7 @@ static uint64_t train_tied_by_acquiring_twice(sherd_world *world, const rig_opti
     return ways_close(&r, 4 / options->accumulation);
 }
 
-/* Head and embedding are held at once, and the reader goes first. */
+/* Holds head and embedding at the same time; in backward the head, which reads the embedding, comes first. */
 static uint64_t train_tied_nested(sherd_world *world, const rig_options *options)
 {
     rig r;
@@ -72,7 +73,7 @@ static uint64_t train_tied_nested(sherd_world *world, const rig_options *options
         rig_acquire(&r, 0, SHERD_FORWARD);
         rig_acquire(&r, 2, SHERD_FORWARD);
         rig_release(&r, 0, SHERD_FORWARD);
-        (void)rig_read(&r, 0); /* the head's */
+        (void)rig_read(&r, 0); /* as the head reads it */
         rig_release(&r, 2, SHERD_FORWARD);
         rig_acquire(&r, 2, SHERD_BACKWARD);
         rig_acquire(&r, 0, SHERD_BACKWARD);
@@ -99,7 +100,7 @@ static void tied_nested_equals_tied_in_turn(void)
 
 /* ------------------------------------------------------ orders of passes -- */
 
-/* Forward again before each backward, or inside it. */
+/* Runs forward again before each backward, or inside it. */
 static uint64_t train_recomputing(sherd_world *world, const rig_options *options, int is_inside)
 {
     rig r;
@@ -147,7 +148,7 @@ static void recomputation_inside_backward_changes_nothing(void)
     ways_expect_same(ways_train_as_planned, train_recomputing_inside, 3);
 }
 
-/* EVAL between micro-batches, inside forward and backward, while others are held. */
+/* Makes EVAL passes between micro-batches, inside forward and backward, and while other units are held. */
 static uint64_t train_with_eval(sherd_world *world, const rig_options *options)
 {
     rig r;
@@ -184,7 +185,7 @@ static void eval_anywhere_changes_nothing(void)
     ways_expect_same(ways_train_as_planned, train_with_eval, 3);
 }
 
-/* Another order every time, the same on all ranks. */
+/* Uses another order in every micro-batch, the same on all ranks. */
 static uint64_t train_off_the_plan(sherd_world *world, const rig_options *options)
 {
     uint64_t state = 11;
@@ -219,7 +220,7 @@ static void orders_off_the_plan_change_nothing(void)
     ways_expect_same(ways_train_as_planned, train_off_the_plan, 3);
 }
 
-/* Passes listed in part: what they leave out works off the plan. */
+/* If passes are listed only in part, the other units work too, off the plan. */
 static uint64_t train_with_passes_in_part(sherd_world *world, const rig_options *options)
 {
     rig r;
@@ -238,8 +239,8 @@ static void passes_listed_in_part_change_nothing(void)
     ways_expect_same(ways_train_as_planned, train_with_passes_in_part, 3);
 }
 
-/* Off the plan, units that were gathered ahead may split the room that a reader and what it reads need
- * together: any single acquire must find room all the same. */
+/* Off the plan, units that were gathered ahead may split the memory that a reader needs together with the unit that it
+ * reads. Every single acquire must find room all the same. */
 static void acquire_anything(sherd_world *world, void *raw)
 {
     static const char *const UNITS[]  = {"a", "b", "c", "d", "e", "f"};
@@ -266,7 +267,7 @@ static void acquire_anything(sherd_world *world, void *raw)
     for (int i = 0; i < 40; i++) {
         sherd_pass pass = test_random(&state) % 3 > 0 ? SHERD_FORWARD : SHERD_EVAL;
 
-        /* in order for a while, then anywhere */
+        /* in order for a while, then in any order */
         rig_forward(&r, i / 10 % 2 == 0 ? i % 6 : (int)(test_random(&state) % 6), pass);
     }
     rig_close(&r);
@@ -279,7 +280,7 @@ static void single_acquires_always_find_room(void)
     }
 }
 
-/* A reader that no pass lists, with the unit that it reads: more than any planned acquire needs. */
+/* A reader that no pass lists needs, with the unit that it reads, more memory than any planned acquire. */
 static void acquire_an_unlisted_reader(sherd_world *world, void *raw)
 {
     rig r;

@@ -1,4 +1,4 @@
-/* What a plan says of its sizes, for people and programs, and whether it fits. */
+/* What a plan says of its sizes, in a table and as JSON, and whether it fits the machine. */
 #include "tests/engine/planner.h"
 #include "tests/lib/check.h"
 
@@ -40,7 +40,7 @@ static text plan_text(const sherdi_plan *plan, const planner *b, sherd_plan_form
     return all;
 }
 
-/* Made twice, in either order: the same bytes, as a table and as JSON. */
+/* A plan that is made twice, whatever is made in between, gives the same bytes as a table and as JSON. */
 static void plan_is_pure(void)
 {
     for (int stage = 0; stage <= 3; stage++) {
@@ -52,7 +52,7 @@ static void plan_is_pure(void)
         planner_declare_odd(&b, 640);
         planner_settings(&b, &options, 7);
         plans[0] = planner_plan(&b, 3, 7);
-        plans[1] = planner_plan(&b, 0, 7); /* another in between */
+        plans[1] = planner_plan(&b, 0, 7); /* another plan in between */
         plans[2] = planner_plan(&b, 3, 7);
         for (int format = SHERD_PLAN_TABLE; format <= SHERD_PLAN_JSON; format++) {
             text one   = plan_text(plans[0], &b, (sherd_plan_format)format);
@@ -63,7 +63,7 @@ static void plan_is_pure(void)
             free(one.bytes);
             free(other.bytes);
         }
-        /* ranks differ in what they own, not in how much they hold and send */
+        /* ranks own different parts, but hold and send the same number of bytes */
         CHECK_INT(plans[0]->total_bytes, plans[1]->total_bytes);
         CHECK_INT(plans[0]->wire_micro_bytes, plans[1]->wire_micro_bytes);
         CHECK_INT(plans[0]->wire_boundary_bytes, plans[1]->wire_boundary_bytes);
@@ -85,7 +85,7 @@ static int64_t number(const json_t *object, const char *key)
     return json_integer_value(value);
 }
 
-/* The number that follows `row` in the table. */
+/* Returns the number that follows `row` in the table. */
 static int64_t table_number(const text *table, const char *row)
 {
     char        line[64];
@@ -156,8 +156,8 @@ static void plan_json_adds_up_to_the_table(void)
     }
 }
 
-/* Stage 3, bf16: 2 bytes of parameter, 2 of gradient and 12 of state for each element's owner, and
- * beside that the units that are gathered and made, and first values on their way. */
+/* At stage 3 in bf16, the owner of an element holds 2 bytes of parameter, 2 of gradient and 12 of state. Beside these
+ * are the memory for gathered units and transient gradients, and the buffer for first values. */
 static void plan_of_stage_3_holds_16_bytes_an_element_shared(void)
 {
     static const int RANKS[] = {2, 3, 8};
@@ -186,7 +186,7 @@ static void plan_of_stage_3_holds_16_bytes_an_element_shared(void)
                        plan->buffers[SHERDI_BUFFER_FILL].bytes);
         CHECK(got >= want);
         CHECK_CLOSE(want, got, 0.01);
-        /* a few units at a time, not the model */
+        /* room for a few units at a time, not for the model */
         CHECK(plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes <= (size_t)3 * (513 << 11));
         CHECK_INT(0, plan->buffers[SHERDI_BUFFER_STAGING].bytes);
         CHECK(plan->buffers[SHERDI_BUFFER_FILL].bytes <= SHERDI_FILL_ELEMS * sizeof(float));
@@ -195,7 +195,7 @@ static void plan_of_stage_3_holds_16_bytes_an_element_shared(void)
     }
 }
 
-/* More sharding never takes more memory of a rank. */
+/* A higher stage never takes more memory of a rank. */
 static void plan_of_a_higher_stage_is_smaller(void)
 {
     for (size_t w = 1; w < 6; w++) {
@@ -228,7 +228,8 @@ static void plan_of_a_higher_stage_is_smaller(void)
 
 /* ----------------------------------------------------------- does it fit -- */
 
-/* `device_share` above 0: device memory apart from the host's, with room for so many bytes an element. */
+/* Checks whether a plan fits. With a `device_share` above 0, device memory is apart from the host's and has room for
+ * that many bytes for each element. */
 static void fit_case_on(int stage, int world_size, int ranks_per_host, double share,
                         double device_share, const char *says)
 {
@@ -266,7 +267,7 @@ static void fit_case(int stage, int world_size, int ranks_per_host, double share
 
 static void plan_that_does_not_fit_a_device_says_what_would(void)
 {
-    fit_case_on(0, 4, 4, 0.2, 17, NULL); /* the host has first values alone */
+    fit_case_on(0, 4, 4, 0.2, 17, NULL); /* the host only holds first values */
     fit_case_on(0, 4, 4, 16, 12, "zero_optimization.stage 1 would fit");
     fit_case_on(2, 2, 2, 16, 5, "offload_optimizer on cpu would fit");
     fit_case_on(3, 2, 2, 16, 3.5, "zero_optimization.stage 3 with offload_optimizer");
@@ -274,10 +275,10 @@ static void plan_that_does_not_fit_a_device_says_what_would(void)
     fit_case_on(1, 4, 4, 16, 0.001, "no stage fits");
 }
 
-/* `share`: bytes an element and rank that there is room for. */
+/* Checks plans with room for `share` bytes for each element and rank. */
 static void plan_that_does_not_fit_says_what_would(void)
 {
-    fit_case(0, 4, 4, 17, NULL); /* 16 */
+    fit_case(0, 4, 4, 17, NULL); /* 16 are needed */
     fit_case(0, 4, 4, 12, "zero_optimization.stage 1 would fit");
     fit_case(0, 4, 4, 6, "zero_optimization.stage 2 would fit");
     fit_case(2, 4, 4, 5.5, "zero_optimization.stage 3 with stage3_prefetch_bucket_size 0");
@@ -345,7 +346,7 @@ static void write_file(const char *folder, const char *name, const char *content
     CHECK_INT(0, fclose(file));
 }
 
-/* A control group's cache of files is no reason to refuse. */
+/* The file cache of a control group can be given back, so it counts as free. */
 static void control_group_leaves_what_is_not_used(void)
 {
     char folder[128];
@@ -367,7 +368,7 @@ static void control_group_leaves_what_is_not_used(void)
     CHECK_INT(500, sherdi_machine_group_left(folder));
 }
 
-/* A rank of a large world, alone: it plans, holds and sends as one of so many would. */
+/* One rank of a large world is simulated alone. It plans, holds and sends what a real one would. */
 static void simulated_rank_holds_and_sends_what_it_plans(void)
 {
     for (int stage = 0; stage <= 3; stage++) {

@@ -1,4 +1,4 @@
-/* The engine on a device's streams: how often the host waits for it, and a stream of the trainer's own. */
+/* The engine on the streams of a device: how often the host waits for the device, and streams of the trainer's own. */
 #include "engine/run/engine_impl.h"
 #include "sherd_cuda.h"
 #include "tests/engine/rig.h"
@@ -22,7 +22,7 @@ static void declare(rig *r, sherd_world *world, const rig_options *options)
     }
 }
 
-/* Acquire, release and step, and a trainer that only queues: the engine's own waits. */
+/* Acquires, releases and steps as a trainer does that only queues work, so that all waits are the engine's own. */
 static void micro_batch(rig *r)
 {
     for (int u = 0; u < r->num_units; u++) {
@@ -39,11 +39,12 @@ static void micro_batch(rig *r)
 typedef struct waiting {
     rig_options   options;
     unsigned long per_step;
-    unsigned long launches; /* of kernels */
-    unsigned long up, down; /* bytes of copies over the link */
+    unsigned long launches; /* launches of kernels */
+    unsigned long up, down; /* bytes copied over the link */
 } waiting;
 
-/* What the device is told of coefficients and tells of norms and fingerprints; LAMB has those of each tensor. */
+/* Bytes of coefficients that go to the device, and of norms and fingerprints that come back; LAMB has them for each
+ * tensor. */
 enum { ADAMW_UP = 64, ADAMW_DOWN = 384, LAMB_UP = 160, LAMB_DOWN = 3600 };
 
 static void count_waits(sherd_world *world, void *raw)
@@ -86,8 +87,9 @@ static waiting waiting_of(int stage, const char *optimizer, const char *top)
     };
 }
 
-/* For the norm and for the fingerprint; LAMB for the norms of its tensors too. Of each unit the norm and the update are a
- * launch, from stage 2 on its gradient's way to the slice too; LAMB's norms are more. However the state is stored. */
+/* The host waits for the norm and for the fingerprint, with LAMB also for the norms of the tensors. Each unit has a
+ * launch for the norm and one for the update, and from stage 2 on one to bring its gradient to the slice; LAMB has one
+ * more. The encoding of the state does not matter. */
 static void the_host_waits_twice_in_a_step(void)
 {
     static const char ENCODED[] =
@@ -109,21 +111,21 @@ static void the_host_waits_twice_in_a_step(void)
     }
 }
 
-/* For each gradient that went down, when the norm comes to it; then for the norm and the fingerprint, and for the bounce buffer
- * of each block. */
+/* The host waits for each gradient that went down, before it computes the norm; then for the norm and the fingerprint,
+ * and for the bounce buffer of each block. */
 static void an_offloaded_step_waits_for_what_the_host_needs(void)
 {
     waiting what = {
         {.stage = 2, .dtype = SHERD_BF16, .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
         3 + 2 + 3,
         3,
-        3 * 5056 * 2 + ADAMW_UP,    /* parameters: 5000 elements, up to a chunk */
+        3 * 5056 * 2 + ADAMW_UP,    /* parameters: 5000 elements, padded to chunks */
         3 * 5056 * 2 + ADAMW_DOWN}; /* gradients */
 
     test_world(1, count_waits, &what);
 }
 
-/* First values pass through pinned memory, a MiB at a time, which is used again when what went before is on the device. */
+/* First values pass through pinned memory of one MiB, which is used again when the portion before is on the device. */
 static void count_fill_waits(sherd_world *world, void *raw)
 {
     const rig_options *options = raw;
@@ -189,7 +191,7 @@ static void the_trainers_own_stream_changes_nothing(void)
 #define READ_ELEMS 5000
 
 typedef struct reading {
-    const float *from; /* device memory */
+    const float *from; /* in device memory */
     float        got[READ_ELEMS];
 } reading;
 
@@ -200,7 +202,7 @@ static void read_now(void *ctx)
     memcpy(what->got, what->from, sizeof(what->got));
 }
 
-/* What a trainer queues on `handle` comes behind the gather and before the place is used again. */
+/* Checks that what a trainer queues on `handle` runs after the gather and before the memory is used again. */
 static void read_on(rig *r, cudaStream_t handle, int unit)
 {
     static reading what[3];
@@ -255,7 +257,8 @@ static void default_streams_are_streams_of_the_trainers_own(void)
     }
 }
 
-/* Each step's own, however late the device is: a wait has them all, and leaves none for the next. */
+/* The times of each report are those of its own step, however late the device is. A wait has all of them, and leaves
+ * none for the next step. */
 static void wait_for_times(sherd_world *world, void *ctx)
 {
     const rig_options options = {

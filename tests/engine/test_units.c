@@ -1,4 +1,4 @@
-/* Units of every kind: what is frozen, unused, small, empty or bound, and what their gradients are. */
+/* Units of every kind: frozen, unused, small, empty or bound, and what their gradients are. */
 #include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 
@@ -29,13 +29,14 @@ static void keep_frozen(sherd_world *world, void *raw)
     (void)rig_param_as(&r, 2, "h", 64, &fixed);
     rig_seal(&r);
     CHECK_OK(sherd_engine_memory(r.engine, &memory));
-    CHECK(memory.state_held <= 4096 && memory.grads_held <= 4096); /* of w alone */
+    CHECK(memory.state_held <= 4096 && memory.grads_held <= 4096); /* those of w only */
     rig_acquire(&r, 1, SHERD_BACKWARD);
     CHECK(sherd_param_grad(r.engine, r.params[2].handle) == NULL);
     CHECK_ERROR_SAYS("parameter g is frozen");
     rig_release(&r, 1, SHERD_BACKWARD);
     CHECK_INT(1, rig_step(&r).was_updated);
-    CHECK_INT(1, rig_train(&r, 3).was_updated); /* backward through frozen units as well */
+    /* this goes backward through the frozen units too */
+    CHECK_INT(1, rig_train(&r, 3).was_updated);
     CHECK_OK(rig_fill((void *)(uintptr_t)0, 0, 130, want));
     rig_values(&r, 0, got);
     CHECK_BYTES_EQUAL(want, got, sizeof(want));
@@ -50,7 +51,7 @@ static void frozen_parameters_never_change(void)
     ways_on_every_stage(3, keep_frozen);
 }
 
-/* Only frozen units: nothing to update, and still a step. */
+/* A model with frozen units only has nothing to update, and still makes a step. */
 static void train_nothing(sherd_world *world, void *raw)
 {
     sherd_param_params fixed;
@@ -73,7 +74,7 @@ static void model_without_trainable_parameters_steps(void)
     ways_on_every_stage(2, train_nothing);
 }
 
-/* AdamW of a zero gradient: the moments stay zero, the weights decay. */
+/* With a gradient of zero, AdamW's moments stay zero and the weights decay. */
 static void leave_a_unit_out(sherd_world *world, void *raw)
 {
     float want[150];
@@ -102,7 +103,7 @@ static void unused_unit_decays_and_no_more(void)
     ways_on_every_stage(3, leave_a_unit_out);
 }
 
-/* Used in the second micro-batch of a window only: its gradient is half of what it left there. */
+/* A unit that is used only in the second micro-batch of a window has half of the gradient that it left there. */
 static void use_a_unit_once_in_a_window(sherd_world *world, void *raw)
 {
     rig_options       options = *(const rig_options *)raw;
@@ -118,7 +119,7 @@ static void use_a_unit_once_in_a_window(sherd_world *world, void *raw)
     rig_seal(&r);
     for (int step = 0; step < 3; step++) {
         for (int k = 0; k < 2; k++) {
-            rig_acquire(&r, 0, SHERD_BACKWARD); /* touches nothing: zero */
+            rig_acquire(&r, 0, SHERD_BACKWARD); /* leaves the gradient zero */
             rig_release(&r, 0, SHERD_BACKWARD);
             if (k == 1) {
                 rig_acquire(&r, 1, SHERD_BACKWARD);
@@ -137,7 +138,7 @@ static void unit_used_once_in_a_window_brings_its_share(void)
     ways_on_every_stage(3, use_a_unit_once_in_a_window);
 }
 
-/* Used in one window and not in the next: nothing of the old gradient is left. */
+/* If a unit is used in one window and not in the next, nothing of the old gradient is left. */
 static void use_a_unit_in_the_first_window(sherd_world *world, void *raw)
 {
     rig_options options = *(const rig_options *)raw;
@@ -264,7 +265,7 @@ static void bound_memory_changes_nothing(void)
     ways_expect_same(ways_train_as_planned, train_bound, 2);
 }
 
-/* Never filled: it starts from what the memory holds. */
+/* Parameters that are never filled start from the values that the bound memory has. */
 static uint64_t train_bound_from_memory(sherd_world *world, const rig_options *options)
 {
     uint64_t   got;
@@ -292,8 +293,8 @@ static uint64_t train_bound_from_memory(sherd_world *world, const rig_options *o
     return got;
 }
 
-/* The master of a filled bf16 parameter has more bits than the memory holds, so the twin is filled
- * with rounded values. */
+/* The master of a filled bf16 parameter has more bits than the memory. So the training for comparison is filled with
+ * rounded values. */
 static sherd_status fill_rounded(void *ctx, size_t first_elem, size_t count_elems, float *out)
 {
     (void)rig_fill(ctx, first_elem, count_elems, out);
@@ -365,7 +366,8 @@ static void binding_at_stage_3_is_refused(void)
 
 /* ------------------------------------------------- gradients and padding -- */
 
-/* Whatever lay there before: zero at the first acquire of every micro-batch, kept until then. */
+/* Whatever a gradient's memory had before, the gradient is zero at the first acquire of every micro-batch, and is kept
+ * after that. */
 static void find_gradients_zero(sherd_world *world, void *raw)
 {
     rig_options options = *(const rig_options *)raw;
@@ -382,7 +384,8 @@ static void find_gradients_zero(sherd_world *world, void *raw)
             rig_acquire(&r, u, SHERD_BACKWARD);
             grad = sherd_param_grad(r.engine, r.params[u].handle);
             for (size_t i = 0; i < r.params[u].elems; i++) {
-                CHECK(grad[i] == (u == 0 && i == 5 ? 8.0f : 0.0f)); /* the head's part is kept */
+                /* the part of the head is kept */
+                CHECK(grad[i] == (u == 0 && i == 5 ? 8.0f : 0.0f));
             }
             if (u == 2) {
                 rig_poke(&r, 0, 5, 8);
@@ -400,7 +403,7 @@ static void gradients_are_zero_at_the_first_acquire(void)
     ways_on_every_stage(2, find_gradients_zero);
 }
 
-/* A gradient of ones: the norm counts elements, so padding would show. */
+/* The gradient is one everywhere, so the norm counts the elements, and padding would show. */
 static void count_by_norm(sherd_world *world, void *raw)
 {
     static const size_t ELEMS[] = {1, 65, 127, 200};
