@@ -1,4 +1,5 @@
-/* Statuses and the last error, the log, counted memory with its faults, checked arithmetic. */
+/* Tests of base/: statuses and the last error, the log, counted memory with its injected faults, checked arithmetic, hashes, the
+ * clock and threads. */
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/hash.h"
@@ -137,7 +138,7 @@ static void log_lines_reach_the_listener_up_to_its_level(void)
     CHECK_INT(2, got.lines);
 }
 
-/* In a process of its own: the environment is read once. */
+/* The log speaks in a process of its own, because the environment is read only once in a process. */
 static void log_of_an_unknown_level_is_told_once(void)
 {
     static const char WANT[] =
@@ -159,7 +160,7 @@ static void log_of_an_unknown_level_is_told_once(void)
     CHECK_BYTES_EQUAL(WANT, text, sizeof(WANT));
 }
 
-/* What that process does. */
+/* This is what that process does. */
 static int log_speak(void)
 {
     sherdi_log(SHERD_LOG_INFO, -1, "not heard");
@@ -409,7 +410,7 @@ static void rounding_goes_up_to_the_unit(void)
     CHECK_INT(1, sherdi_div_up(1, 64));
     CHECK_INT(1, sherdi_div_up(64, 64));
     CHECK_INT(2, sherdi_div_up(65, 64));
-    CHECK(sherdi_div_up(SIZE_MAX, 2) == SIZE_MAX / 2 + 1); /* no overflow on the way */
+    CHECK(sherdi_div_up(SIZE_MAX, 2) == SIZE_MAX / 2 + 1); /* the calculation must not overflow */
     CHECK_INT(0, sherdi_round_up(0, 64));
     CHECK_INT(64, sherdi_round_up(64, 64));
     CHECK_INT(192, sherdi_round_up(129, 64));
@@ -453,8 +454,10 @@ static void siphash_gives_the_numbers_of_its_paper(void)
     for (size_t i = 0; i < sizeof(text); i++) {
         text[i] = (unsigned char)i;
     }
-    CHECK(sherdi_siphash(KEY, text, sizeof(text)) == 0xa129ca6149be45e5); /* appendix A */
-    CHECK(sherdi_siphash(KEY, text, 0) == 0x726fdb47dd0e0e31); /* its vectors_sip64, first */
+    /* the example of the paper's appendix A */
+    CHECK(sherdi_siphash(KEY, text, sizeof(text)) == 0xa129ca6149be45e5);
+    /* the first of vectors_sip64 in the reference implementation */
+    CHECK(sherdi_siphash(KEY, text, 0) == 0x726fdb47dd0e0e31);
 }
 
 typedef struct told_thread {
@@ -474,7 +477,7 @@ static void *thread_tells(void *ctx)
     return NULL;
 }
 
-/* The last size is what no stack can have; it gets what threads have. */
+/* No stack can have the last size, so that thread gets the default size. */
 static void thread_has_its_stack_and_no_signal_reaches_it(void)
 {
     static const size_t STACKS[] = {0, (size_t)256 << 10, 1};

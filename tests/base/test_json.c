@@ -1,4 +1,4 @@
-/* JSON as people write it: what is read, where each value stands, and what is said of the rest. */
+/* Tests of the JSON reader on JSON as people write it: what is read, which location each value gets, and the errors. */
 #include "base/json.h"
 #include "tests/lib/check.h"
 
@@ -26,7 +26,7 @@ static const sherdi_json_node *parsed(const char *text)
     return sherdi_json_root(document);
 }
 
-/* Ends a case: the document goes, and so does all it held. */
+/* Ends a case: destroys the document and checks that all its memory is freed. */
 static void close_document(void)
 {
     sherdi_json_destroy(document);

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Whether two engines do the same: OLD and NEW are texts that tests/campaign/record.c wrote, or the programs, which are
-# then run with the arguments that follow. Prints the layouts that differ and the first lines of each.
+# Checks whether two engines do the same. OLD and NEW are texts that tests/campaign/record.c wrote, or programs that
+# write such texts; programs are run with the arguments that follow. Prints which layouts differ, and the first lines
+# that differ.
 #
-#   compare.sh OLD NEW [ARGUMENTS]
+# compare.sh OLD NEW [ARGUMENTS]
 set -euo pipefail
 
 [ $# -ge 2 ] || { echo "usage: $0 OLD NEW [ARGUMENTS]" >&2; exit 2; }
@@ -11,7 +12,7 @@ shift 2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# text_of FILE NAME ARGUMENTS
+# text_of FILE NAME ARGUMENTS: puts the text of FILE, or of the program FILE, into $folder/NAME.
 text_of() {
     local file=$1 name=$2
     shift 2

@@ -1,11 +1,11 @@
-/* The campaign of kills: ranks are processes, their state rests on a drive, and one of them or all are killed at
- * random moments: while they meet, in a step, while they end. Each attempt goes on from what the one before left. No
- * step that all ranks had done is lost, every step has the fingerprint of the undisturbed run, and after the last
- * attempt, which nobody disturbs, no file of a step in between is left.
+/* The campaign of kills. The ranks are processes and their state rests on a drive. One rank or all ranks are killed at random
+ * moments: while they meet, in a step, or while they end. Each attempt goes on from what the attempt before it left. The campaign
+ * checks that no step is lost that all ranks had done, and that every step has the fingerprint of the undisturbed run. After the
+ * last attempt, which is not disturbed, no file of an earlier step may be left.
  *
- *   kills [--seed N] [--count N] [--seconds N]
+ * kills [--seed N] [--count N] [--seconds N]
  *
- * Runs of the seeds N, N + 1, ...: `count` of them, or as many as begin within `seconds`. */
+ * Runs the seeds N, N + 1, ...: `count` of them, or as many as begin within `seconds`. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -24,15 +24,15 @@
 
 #define RANKS         3
 #define STEPS         12
-#define KILLS         6 /* attempts that are disturbed, at most */
+#define KILLS         6 /* the most attempts that are disturbed */
 #define GUARD_SECONDS 120
 
-/* What the ranks tell; in memory that all processes share. */
+/* What the ranks report, in memory that all processes share. */
 typedef struct told {
-    int64_t  first[RANKS];    /* the step that it went on from; -1: not so far */
-    int64_t  done[RANKS];     /* steps that its calls have ended */
-    int      is_over[RANKS];  /* all steps done: it destroys the engine next */
-    int      is_wrong[RANKS]; /* a step has another fingerprint */
+    int64_t  first[RANKS];    /* the step from which the rank went on; -1: it has not got so far */
+    int64_t  done[RANKS];     /* steps that the rank's calls have ended */
+    int      is_over[RANKS];  /* all steps are done, and the rank destroys the engine next */
+    int      is_wrong[RANKS]; /* some step has another fingerprint than it should have */
     uint64_t want[STEPS + 1];
 } told;
 
@@ -69,7 +69,7 @@ static void undisturbed(void)
     test_world(world_size, undisturbed_train, NULL);
 }
 
-/* From where the last attempt ended to the last step. */
+/* Trains from the step at which the last attempt ended to the last step. */
 static void rank_trains(void)
 {
     rig_options        options = {.stage = stage, .dtype = SHERD_BF16, .clip = 1, .zero = keys};
@@ -100,7 +100,7 @@ static void rank_trains(void)
 
 /* ---------------------------------------------------------------- attempts -- */
 
-/* Runs one case in a child, whose checks may fail where ranks are lost. */
+/* Runs one case in a child process. If ranks are killed, the checks of the others may fail, and is_quiet hides their messages. */
 static pid_t child_start(const test_case *what, int is_quiet)
 {
     pid_t child;
@@ -125,7 +125,7 @@ static void nap(long us)
     (void)nanosleep(&rest, NULL);
 }
 
-/* When to kill: while the ranks meet, behind some step of rank 0, or when the first of them is over. */
+/* Waits for the moment of the kill: while the ranks meet, after some step of any rank, or when the first rank is over. */
 static void wait_for_the_moment(uint64_t *random)
 {
     int64_t target = (int64_t)(test_random(random) % (STEPS + 3)) - 1;
@@ -149,7 +149,7 @@ static void wait_for_the_moment(uint64_t *random)
 
 typedef struct search {
     int in_use;
-    int useless; /* of nobody, and of nothing that could be gone on from */
+    int useless; /* files that are not locked and from which no rank could go on */
 } search;
 
 static sherd_status count_file(void *ctx, const sherd_state_file *file)
@@ -157,14 +157,15 @@ static sherd_status count_file(void *ctx, const sherd_state_file *file)
     search *found = ctx;
 
     found->in_use += file->is_locked;
-    /* A rank that was the only one to write its first generation leaves it, and so does one that is killed when all
-     * have come to the end: who goes on from the last step has nothing to do and removes nothing. sherd state remove is
-     * for both. */
+    /* Two kinds of files may be left. A rank that was the only one to write its first generation leaves its file, and so does a
+     * rank that is killed when all ranks have come to the end: ranks that go on from the last step have nothing to do and remove
+     * nothing. `sherd state remove` is for both kinds. */
     found->useless += !file->is_locked && file->generation != 1 && file->step != STEPS;
     return SHERD_OK;
 }
 
-/* A process that was killed may keep its files a moment longer: the kernel tidies up for it. */
+/* Waits until no state file is in use. A killed process may keep its files for a moment longer, until the kernel has closed
+ * them. */
 static void settle(void)
 {
     for (int tries = 0; tries < 10000; tries++) {
@@ -179,7 +180,8 @@ static void settle(void)
     test_fail(__FILE__, __LINE__, "a file of ranks that are dead stays in use");
 }
 
-/* The steps that no later attempt may lose: those that every rank had done, unless all were over. */
+/* Returns the step that no later attempt may lose: the last step that every rank had done. If all ranks were over, it is 0, because
+ * their files may be gone. */
 static int64_t least_step(void)
 {
     int64_t least = STEPS;
@@ -192,8 +194,8 @@ static int64_t least_step(void)
     return over == world_size ? 0 : least;
 }
 
-/* This rank, or all where there is none of that number. Who has not met the others yet is waited for, so that all are
- * killed then, as a launcher does. */
+/* Kills the rank `victim`, or all ranks if there is no rank of that number. If the victim has not met the others yet, the others
+ * would wait for it; then all ranks are killed, as a launcher would do. */
 static void kill_some(const pid_t *children, int victim)
 {
     int is_for_all = victim >= world_size || all->first[victim] < 0;
@@ -205,7 +207,7 @@ static void kill_some(const pid_t *children, int victim)
     }
 }
 
-/* Starts all ranks; `random` NULL: nobody is killed. How many were. */
+/* Starts all ranks and waits for them. If `random` is NULL, none is killed. Returns how many ranks were killed. */
 static int attempt(uint64_t *random, int number, int64_t least)
 {
     static const test_case RANK[] = {CASE(rank_trains)};
@@ -256,7 +258,7 @@ static int kills_done;
 static void run_ends_as_undisturbed(void)
 {
     static const test_case REFERENCE[] = {CASE(undisturbed)};
-    uint64_t               random      = all->want[0]; /* the seed */
+    uint64_t               random      = all->want[0]; /* main puts the seed here */
     int64_t                least       = 0;
     int                    status, attempts;
     search                 left = {0};
@@ -332,7 +334,7 @@ int main(int argc, char **argv)
                  (unsigned long long)seed, failed);
     return failed > 0;
 }
-#else /* state cannot rest on a drive */
+#else /* without libxxhash, state cannot rest on a drive */
 int main(void)
 {
     (void)CASES;

@@ -1,4 +1,4 @@
-/* Draws layouts. See layout.h. */
+/* Draws random layouts. See layout.h. */
 #include "tests/campaign/layout.h"
 
 #include "sherd_build.h"
@@ -23,11 +23,12 @@ const char *layout_setting_name(int setting)
 
 typedef struct draw {
     uint64_t    seed, without, state;
-    const char *state_tier, *param_tier; /* where configurations put them; "" */
+    const char *state_tier, *param_tier; /* where the configuration puts state and parameters; "":
+                                          * on the device */
     int         has_ratio;
 } draw;
 
-/* Starts the setting's own stream; whether it is drawn at all. */
+/* Starts the setting's own stream of random numbers; returns whether the setting is drawn at all. */
 static int draw_begins(draw *d, layout_setting setting)
 {
     d->state = d->seed * 0x100000001b3u + (uint64_t)setting * 0x9e3779b9u;
@@ -53,7 +54,7 @@ static size_t pick(draw *d, const size_t *from, size_t count)
 #define PICK(d, ...)                                                                               \
     pick(d, (const size_t[]){__VA_ARGS__}, sizeof((const size_t[]){__VA_ARGS__}) / sizeof(size_t))
 
-/* Adds to the configuration. */
+/* Appends text to the configuration. */
 static void say(layout *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void say(layout *out, const char *fmt, ...)
 {
@@ -84,7 +85,7 @@ static void draw_param(draw *d, int is_device, layout_param *param)
     param->elems = param->shape[0] * param->shape[1];
 }
 
-/* A few parameters for each unit, one of them trainable at least. */
+/* Draws a few parameters for each unit; at least one parameter is trainable. */
 static void draw_model(draw *d, int is_device, layout *out)
 {
     d->state        = d->seed;
@@ -100,7 +101,7 @@ static void draw_model(draw *d, int is_device, layout *out)
             draw_param(d, is_device, param);
         }
     }
-    /* A unit's reduction that takes long: what does not wait for it shows. */
+    /* The reduction of a large unit takes long, so that an operation which should wait for it and does not shows. */
     if (draw_begins(d, LAYOUT_large) && !is_device && is_one_in(d, 8)) {
         layout_param *param = &out->params[below(d, out->num_params)];
 
@@ -130,7 +131,7 @@ static void draw_model(draw *d, int is_device, layout *out)
     }
 }
 
-/* Who reads whose parameters, and in which order units come. */
+/* Draws which units read parameters of other units, and the order of units. */
 static void draw_order(draw *d, layout *out)
 {
     for (int u = 0; u < LAYOUT_UNITS; u++) {
@@ -169,7 +170,7 @@ static void draw_precision(draw *d, layout *out)
     if (out->dtype == SHERD_BF16) {
         say(out, ", \"bf16\": {\"enabled\": true}");
     } else if (out->dtype == SHERD_F16 && is_one_in(d, 4)) {
-        /* powers of two alone: docs/numerics.md rounds the quotient otherwise */
+        /* Only powers of two are drawn: for other scales docs/numerics.md says that the quotient is rounded. */
         out->loss_scale = (double)PICK(d, 1, 64, 1024);
         say(out, ", \"fp16\": {\"enabled\": true, \"loss_scale\": %g}", out->loss_scale);
     } else if (out->dtype == SHERD_F16) {
@@ -214,7 +215,7 @@ static void draw_optimizer(draw *d, layout *out)
         out->rule.beta2 = is_one_in(d, 2) ? 0.95 : 0.999;
     }
     if (out->rule.kind == PLAIN_MOMENTUM || out->rule.kind == PLAIN_NESTEROV) {
-        out->rule.muon.momentum = 0.9; /* one key for both */
+        out->rule.muon.momentum = 0.9; /* one key of the configuration sets the momentum of both */
     }
     out->group_lr[0]    = 0.01;
     out->group_decay[0] = 0.1;
@@ -224,7 +225,7 @@ static void draw_optimizer(draw *d, layout *out)
         plain_type(out->rule.kind), out->rule.beta2);
 }
 
-/* What Muon updates is a matrix: of one column, where it was none. */
+/* Muon updates only matrices, so other parameters become matrices with one column. */
 static void matrices_make(layout *out, int group)
 {
     for (int p = 0; p < out->num_params; p++) {
@@ -237,7 +238,8 @@ static void matrices_make(layout *out, int group)
     }
 }
 
-/* Groups that name another optimizer. What Adam means, and which form of LAMB, is the configuration's. */
+/* Draws groups that name another optimizer. The configuration's optimizer decides what Adam means in them, and which form of
+ * LAMB. */
 static void draw_group_optimizers(draw *d, layout *out)
 {
     int        has_other = draw_begins(d, LAYOUT_mixed) && is_one_in(d, 2);
@@ -262,7 +264,8 @@ static void draw_state_tier(draw *d, const char *folder, layout *out)
 {
     int has_drive = 1;
     int is_drawn  = draw_begins(d, LAYOUT_state) && out->stage > 0;
-    int tier      = below(d, 4); /* half of them on the device */
+    /* of four values, 0 is cpu and 1 is nvme; for the others the state stays on the device */
+    int tier = below(d, 4);
 
 #ifndef SHERDI_HAVE_XXHASH
     has_drive = 0;
@@ -286,7 +289,8 @@ static void draw_state_tier(draw *d, const char *folder, layout *out)
     if (out->stage >= 2 && is_one_in(d, 3)) {
         say(out, ", \"accumulate\": \"%s\"", is_one_in(d, 2) ? "cpu" : "device");
     }
-    if (tier == 1) { /* one draw a line: the order of arguments is the compiler's */
+    /* Each draw is in a statement of its own: the compiler may evaluate arguments in any order. */
+    if (tier == 1) {
         const char *init   = is_one_in(d, 3) ? ", \"fast_init\": true" : "";
         const char *verify = is_one_in(d, 3) ? ", \"verify_reads\": true" : "";
         const char *writes = is_one_in(d, 3) ? "false" : "true";
@@ -347,7 +351,8 @@ static void draw_zero(draw *d, const char *folder, layout *out)
     say(out, "}");
 }
 
-/* A master beside its parameter needs that where the state is, or all state on a drive. */
+/* Whether a master may be stored beside its parameter (bf16_beside): the parameter has to be where the state is, or all state has
+ * to be on a drive. */
 static int can_be_beside(const draw *d, const layout *out, int is_device)
 {
     if (out->dtype != SHERD_BF16 || out->is_bound) {
@@ -359,7 +364,8 @@ static int can_be_beside(const draw *d, const layout *out, int is_device)
     return !is_device && !d->has_ratio && strcmp(d->state_tier, d->param_tier) == 0;
 }
 
-/* The engine's own: at most one of each kind. Encodings that round would not be the reference's training. */
+/* Draws the engine's own keys, at most one of each kind. Encodings that round are left out: the reference would train with other
+ * values. */
 static void draw_own_keys(draw *d, int is_device, layout *out)
 {
     static const char *const GATHERING[4] = {"\"free_packing\": true", "\"eval_keep_units\": 1",
@@ -419,7 +425,8 @@ static void draw_inf(draw *d, const layout *what, layout_window *window)
     window->inf_elem  = (size_t)below(d, (int)what->params[param].elems);
 }
 
-/* Units that come twice, or read others: other orders of these are refused so far. */
+/* Whether units may come in another order. If units come twice or read parameters of others, the engine refuses other orders so
+ * far. */
 static int can_turn(const layout *what)
 {
     for (int u = 0; u < what->num_units; u++) {
@@ -430,7 +437,8 @@ static int can_turn(const layout *what)
     return what->num_forward == what->num_units && what->num_units > 1;
 }
 
-/* Whether its backward may stay away: a gradient that several units add to stays open for it, where others lie. */
+/* Whether the unit's backward may be left out. It may not if the unit reads a parameter of another unit or has one that another
+ * reads: the gradient to which several units add would stay open, where the plan puts others. */
 static int can_skip(const layout *what, int unit)
 {
     for (int u = 0; u < what->num_units; u++) {
@@ -495,7 +503,8 @@ void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_dev
     for (int w = 0; w < out->num_windows; w++) {
         d.seed =
             seed + 1 +
-            (uint64_t)w; /* every window its own streams; the last two are plain, and counted */
+            /* each window has streams of its own; the last two windows are plain, and their bytes are counted */
+            (uint64_t)w;
         draw_window(&d, w >= out->num_windows - 2, out, &out->windows[w]);
     }
 }

@@ -1,6 +1,6 @@
-/* A random layout: a model, a configuration, ranks and what happens in training, all drawn from one number. Every
- * setting draws from a stream of its own, so that one can be put back to its plain value and the rest stays: that
- * is how a failure is narrowed down. */
+/* A random layout: a model, a configuration, ranks and the events of training, all drawn from one number. Every setting draws from
+ * a random stream of its own, so that one setting can be put back to its plain value while the rest stays. That is how a failure is
+ * narrowed down. */
 #ifndef TESTS_CAMPAIGN_LAYOUT_H
 #define TESTS_CAMPAIGN_LAYOUT_H
 
@@ -14,7 +14,7 @@
 #define LAYOUT_WINDOWS 7
 #define LAYOUT_RANKS   8
 
-/* What can be put back: X(name). */
+/* The settings that can be put back: X(name). */
 #define LAYOUT_SETTINGS(X)                                                                         \
     X(ranks)                                                                                       \
     X(processes)                                                                                   \
@@ -64,45 +64,49 @@ typedef struct layout_param {
     int         group;
     int         is_frozen;
     size_t      atom_elems;
-    sherd_dtype dtype, comm; /* in which it is read; what a reduction of its gradient rounds to */
+    sherd_dtype dtype, comm; /* the type of its compute values; the type to which a reduction of its
+                              * gradient rounds */
 } layout_param;
 
 /* One window of micro-batches. */
 typedef struct layout_window {
-    int    micro; /* micro-batches of it; fewer than accumulation: closed early */
-    int    drop; /* 0: stepped; else discarded: 1 after `micro` of them, 2 in the middle of the next backward, 3
-                        instead of the update (all were made) */
-    int    has_inf; /* rank inf_rank's gradient has an Inf, in micro-batch inf_micro */
+    int    micro;   /* micro-batches of the window; fewer than accumulation: it is closed early */
+    int    drop;    /* 0: the window is stepped; else it is discarded: 1 after `micro`
+                  * micro-batches, 2 in the middle of the next backward, 3 instead of the update,
+                  * when all were made */
+    int    has_inf; /* the gradient of rank inf_rank has an Inf, in micro-batch inf_micro */
     int    inf_rank, inf_micro, inf_param;
     size_t inf_elem;
-    int    is_undone;  /* after it; with undo_micro micro-batches of the next window made before */
+    int    is_undone;  /* the window is undone, after undo_micro micro-batches of the next one */
     int    undo_micro; /* below accumulation */
     int    has_eval;
     int    has_recompute;
-    int    skipped; /* this unit's backward never comes; -1: none */
-    int    off_plan; /* backward visits units in another order; 0: as planned, else where the order is turned */
+    int    skipped;  /* the unit whose backward never comes; -1: none */
+    int    off_plan; /* 0: backward visits units as planned; else the position at which the order is
+                      * rotated */
 } layout_window;
 
 typedef struct layout {
     uint64_t      seed;
     int           world_size;
-    int           is_processes; /* ranks over shared memory, else threads */
+    int           is_processes; /* 1: the ranks are processes over shared memory; 0: threads */
     int           is_bound;
     int           num_units, num_params, num_groups;
     layout_param  params[LAYOUT_PARAMS];
     double        group_lr[LAYOUT_GROUPS], group_decay[LAYOUT_GROUPS];
     int           group_excludes[LAYOUT_GROUPS];
-    const char   *group_optimizer[LAYOUT_GROUPS]; /* NULL: the configuration's */
+    const char   *group_optimizer[LAYOUT_GROUPS]; /* NULL: the configuration's optimizer */
     plain_kind    group_kind[LAYOUT_GROUPS];
-    int           reads[LAYOUT_UNITS];  /* a parameter of another unit; -1: none */
-    int           forward[LAYOUT_PASS]; /* units in their order */
+    int           reads[LAYOUT_UNITS];  /* the parameter of another unit that the unit reads; -1:
+                                         * none */
+    int           forward[LAYOUT_PASS]; /* the units in the order of forward */
     int           num_forward;
     int           stage, accumulation;
     sherd_dtype   dtype, comm; /* of parameters that do not stay fp32 */
     int           is_deterministic;
     double        clip;
     plain_rule    rule;
-    double        loss_scale; /* at first */
+    double        loss_scale; /* the loss scale at the start */
     int           is_dynamic, scale_window, hysteresis;
     int           can_undo; /* all state rests on a drive */
     char          json[4096];
@@ -110,22 +114,22 @@ typedef struct layout {
     layout_window windows[LAYOUT_WINDOWS];
 } layout;
 
-/** Draws it; `without` has a bit for each setting that stays plain. `folder` is where files go. On an emulated
- *  device, a hundred times slower, models and worlds are smaller. */
+/** Draws a layout. `without` has a bit for each setting that stays plain, and files go to `folder`. On an emulated device, which is
+ *  a hundred times slower, models and worlds are smaller. */
 void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_device, layout *out);
-/** In one line. */
+/** Describes a layout in one line. */
 void layout_describe(const layout *what, char *text, size_t len_bytes);
 
-/** Units that backward visits in a window, in this order; how many. */
+/** Gives the units that backward visits in a window, in their order. Returns how many there are. */
 int layout_backward(const layout *what, const layout_window *window, int order[LAYOUT_PASS]);
-/** Whether the unit's backward adds to this parameter's gradient. */
+/** Returns whether the unit's backward adds to this parameter's gradient. */
 int layout_touches(const layout *what, int unit, int param);
-/** What the n-th micro-batch of all (over all ranks) adds to an element in the use-th visit of that backward. */
+/** Returns what the n-th micro-batch, counted over all ranks, adds to an element in the use-th visit of that backward. */
 float layout_gradient(int64_t n, int param, int use, size_t index, float weight, float loss_scale);
-/** The first values of a parameter. */
+/** Gives the first values of a parameter. */
 sherd_status layout_fill(void *ctx, size_t first_elem, size_t count_elems, float *out);
 
-/* What a window that is stepped gave. */
+/* What a window that is stepped must give. */
 typedef struct layout_outcome {
     uint64_t fingerprint;
     double   norm;
@@ -135,12 +139,12 @@ typedef struct layout_outcome {
 
 typedef struct layout_result {
     layout_outcome windows[LAYOUT_WINDOWS];
-    uint64_t       undone[LAYOUT_WINDOWS]; /* fingerprint after the undo */
+    uint64_t       undone[LAYOUT_WINDOWS]; /* the fingerprint after the undo */
 } layout_result;
 
-/** Trains on one rank; fails the test where the engine breaks a promise by itself. */
+/** Trains on one rank with an engine. The test fails if the engine breaks a promise that one rank can check. */
 void layout_train(sherd_world *world, const layout *what, layout_result *out);
-/** The same without an engine. */
+/** Trains the same without an engine. */
 void layout_twin(const layout *what, layout_result *out);
 
 #endif

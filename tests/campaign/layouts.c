@@ -1,11 +1,11 @@
-/* The campaign of random layouts: each is trained on an engine and by its twin without one, and both must agree in
- * every bit of every step; bytes are held and moved as planned, and nothing is left behind. Every layout is a
- * process of its own, so that a crash and a hang are failures like others.
+/* The campaign of random layouts. Each layout is trained on an engine and by its twin without an engine, and both must agree in
+ * every bit of every step. Bytes must be held and moved as planned, and no file may be left behind. Every layout is trained in a
+ * process of its own, so that a crash or a hang is reported like any other failure.
  *
- *   layouts [--seed N] [--count N] [--seconds N] [--without SETTING,...]
+ * layouts [--seed N] [--count N] [--seconds N] [--without SETTING,...]
  *
- * Layouts of the seeds N, N + 1, ...: `count` of them, or as many as begin within `seconds`. A failure prints what
- * was drawn, the settings that matter, and the command that repeats it. */
+ * Trains the layouts of the seeds N, N + 1, ...: `count` of them, or as many as begin within `seconds`. A failure prints what was
+ * drawn, the settings that matter, and the command that repeats it. */
 #include "tests/campaign/layout.h"
 #include "tests/lib/check.h"
 
@@ -23,15 +23,16 @@
 
 #define GUARD_SECONDS 240
 #define REFUSED       77
-#define REPEATS       4 /* what depends on time may pass once */
+#define REPEATS       4 /* a failure that depends on timing may be absent in one run */
 
 typedef struct job {
     layout         what;
-    layout_result *results; /* of each rank; shared with the ranks that are processes */
+    layout_result *results; /* of each rank; in memory that ranks which are processes share */
 } job;
 
 static int  is_device;
-static char folder[128]; /* of the layout that runs; a failed one leaves files there */
+static char folder[128]; /* the folder of the layout that runs; a failed layout leaves files in
+                          * it */
 
 /* ------------------------------------------------------------- one layout -- */
 
@@ -67,7 +68,7 @@ static void thread_body(sherd_world *world, void *raw)
     layout_train(world, &work->what, &work->results[sherd_world_rank(world)]);
 }
 
-/* A rank that is a process; its failed checks end it. */
+/* The body of a rank that is a process. A failed check ends the process. */
 static void process_body(job *work, int rank)
 {
     sherd_world_params params;
@@ -91,7 +92,8 @@ static void processes_run(job *work)
         children[r] = fork();
         CHECK(children[r] >= 0);
         if (children[r] == 0) {
-            process_body(work, r); /* a check that fails ends it as the case would end */
+            /* a failed check longjmps to case_run in this process, which then exits */
+            process_body(work, r);
             _exit(0);
         }
     }
@@ -128,8 +130,8 @@ static const test_case CASES[] = {CASE(layout_agrees)};
 
 /* ---------------------------------------------------------------- children -- */
 
-/* In a child with a group of its own; its exit code, 77 where the engine refuses the layout by a rule that it
- * documents, 1 for all that is wrong. `is_quiet`: its words are not wanted. */
+/* Runs a layout in a child process with a process group of its own. Returns the child's exit code: 77 if the engine refuses the
+ * layout by a documented rule, 1 for everything that is wrong. `is_quiet` drops its output. */
 static int child_run(uint64_t seed, uint64_t without, int is_quiet)
 {
     static int number;
@@ -158,7 +160,7 @@ static int child_run(uint64_t seed, uint64_t without, int is_quiet)
         (void)printf("no process: %s\n", strerror(errno));
         return 1;
     }
-    (void)kill(-child, SIGKILL); /* ranks that a crash or a hang left */
+    (void)kill(-child, SIGKILL); /* ends the ranks that a crash or a hang has left */
     if (WIFSIGNALED(status) && !is_quiet) {
         (void)printf("ends by %s%s\n", strsignal(WTERMSIG(status)),
                      WTERMSIG(status) == SIGALRM ? ": it hangs" : "");
@@ -190,7 +192,7 @@ static void print_settings(uint64_t bits, int is_set)
     }
 }
 
-/* Puts one setting after the other back to its plain value, as long as it still fails. */
+/* Puts one setting after another back to its plain value, and keeps it there if the layout still fails. */
 static void narrow_down(uint64_t seed, uint64_t without, const char *program)
 {
     char   text[6000];
@@ -284,7 +286,7 @@ int main(int argc, char **argv)
         refused += result == REFUSED;
         if (result != 0 && result != REFUSED) {
             (void)printf("FAIL seed %llu\n", (unsigned long long)seed);
-            (void)child_run(seed, what.without, 0); /* again, with its words */
+            (void)child_run(seed, what.without, 0); /* once more, with its output */
             narrow_down(seed, what.without, argv[0]);
             failed++;
         }

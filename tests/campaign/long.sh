@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What ./run test --long does after the suite: long.sh BUILD SEED MINUTES. First the long lists of the suite's own
-# tests, then random layouts, kills and fuzzing for the time that is left. Ends with the counts; fails when any part
-# does. Logs are in BUILD/long.
+# What `./run test --long` does after the suite: long.sh BUILD SEED MINUTES. It first runs the long lists of the suite's
+# own tests, then random layouts, kills and fuzzing for the time that is left. It ends with the counts, and fails if any
+# part fails. The logs are in BUILD/long.
 set -uo pipefail
 build=$1
 seed=$2
@@ -13,9 +13,9 @@ failed=0
 rm -rf "$logs"
 mkdir -p "$logs"
 
-# The lists take about twelve minutes on two cores.
+# The long lists take about twelve minutes on two cores.
 LEAST_FOR_LISTS=18
-# Each part of the rest has some seconds, however late it is.
+# Each remaining part gets at least so many seconds, however late it is.
 LEAST_SECONDS=20
 
 say() { printf 'long: %s\n' "$*"; }
@@ -31,7 +31,7 @@ lists() {
         return
     fi
     say "the long lists of the suite's tests"
-    # -v, so that the counts of faults are in the log.
+    # -v puts the counts of injected faults into the log.
     SHERD_TEST_LONG=1 meson test -C "$build" --no-rebuild --suite long -t 6 -v >"$logs/lists" 2>&1 || {
         failed=1
         grep -E "FAIL|TIMEOUT|Fail:|Timeout:" "$logs/lists"
@@ -39,7 +39,7 @@ lists() {
     }
 }
 
-# campaign NAME SECONDS PROGRAM [VARIABLE=VALUE ...]
+# campaign NAME SECONDS PROGRAM [VARIABLE=VALUE ...]: runs a campaign; a failure adds NAME to the list of failures.
 campaign() {
     local name=$1 seconds=$2 program=$3
     shift 3
@@ -57,7 +57,7 @@ fuzz_is_built() {
     ninja -C "$fuzz_build" $fuzz_targets >>"$logs/fuzz-build" 2>&1
 }
 
-# Half of the bytes start from files that people wrote.
+# Fuzzes with each target in turn. The corpora start from files that people wrote and from the seeds of tests/fuzz.
 fuzz() {
     local until=$((SECONDS + $1)) count=0 target name seconds
     if ! fuzz_is_built; then
@@ -78,7 +78,7 @@ fuzz() {
     done
 }
 
-# The last line of each log that goes on.
+# Prints the last line of each log that is being written.
 progress() {
     for name in layouts layouts_emulated kills fuzz; do
         if [ -s "$logs/$name" ]; then
@@ -87,7 +87,7 @@ progress() {
     done
 }
 
-# One number that the lists' log has after WORD.
+# Adds up the numbers that follow WORD: in the log of the lists.
 sum_of() {
     awk -v word="$1:" '{ for (i = 1; i < NF; i++) if ($i == word) n += $(i + 1) } END { print n + 0 }' "$logs/lists" 2>/dev/null || echo 0
 }

@@ -1,15 +1,15 @@
-/* What the engine does, written down: a fixed matrix of layouts is trained for three windows each, and every line of
- * the output is one event of one of them: fingerprint, norm and scale of a step, bytes planned, counted and held, a
- * hash of the plan. Nothing in it depends on time or place: two runs of one engine write the same text, and so do two
- * engines that shall be the same; compare.sh (or diff) holds them against each other.
+/* Writes down what the engine does. A fixed matrix of layouts is trained for three windows each. Every line of the output is one
+ * event of one layout: fingerprint, norm and scale of a step, bytes planned, counted and held, or a hash of the plan. No line
+ * depends on time or place: two runs of one engine write the same text, and so do two engines that do the same. compare.sh (or
+ * diff) compares the texts.
  *
- *   record [--all] [--only WORDS] [--plans FOLDER] [--traces FOLDER]
+ * record [--all] [--only WORDS] [--plans FOLDER] [--traces FOLDER]
  *
- * --all: every kind of layout on 1, 2, 3, 4, 7 and 8 ranks, in all types; minutes. --only: layouts whose name has WORDS
- * in it. --plans: the plans of all ranks as JSON, a file for each layout. --traces: what every lane did (SHERD_TRACE), a
- * file for each rank; the order of its spans is the same in each run but for waits and drives, their times are not. The
- * lines of steps are the same on every backend (SHERD_BACKEND) too; those of bytes and plans are not. Every layout is a
- * process of its own: one that fails is a line, told about on standard error, and the exit code. */
+ * --all takes every kind of layout on 1, 2, 3, 4, 7 and 8 ranks, in all types; this takes minutes. --only takes the layouts whose
+ * names contain WORDS. --plans writes the plans of all ranks as JSON, a file for each layout. --traces writes what every lane did
+ * (SHERD_TRACE), a file for each rank; apart from waits and drives the order of its intervals is the same in each run, but their
+ * times are not. The lines of steps are the same on every backend (SHERD_BACKEND), but those of bytes and plans are not. Every
+ * layout runs in a process of its own. One that fails gives a line, a message on standard error, and a failing exit code. */
 #include "tests/campaign/record.h"
 
 #include "tests/lib/check.h"
@@ -26,7 +26,8 @@
 
 #define GUARD_SECONDS 240
 
-static FILE *text; /* where the lines go: standard output, from which the runner's words are kept */
+static FILE *text; /* where the lines go: a copy of standard output, into which the test runner does
+                    * not print */
 static char  plans[PATH_MAX], traces[PATH_MAX];
 
 /* ------------------------------------------------------------- one layout -- */
@@ -45,7 +46,7 @@ static void rank_run(sherd_world *world, void *raw)
     record_run(world, &work->what, &work->lines[sherd_world_rank(world)]);
 }
 
-/* FOLDER/NAME.json, the name without what a shell takes for its own. */
+/* Gives FOLDER/NAME.json; characters of the name that mean something to a shell or a path are replaced. */
 static void path_of(const char *folder, const char *name, char *path, size_t len_bytes)
 {
     (void)snprintf(path, len_bytes, "%s/%s.json", folder, name);
@@ -115,7 +116,8 @@ static void stream_to(int fd, const char *path)
     (void)close(to);
 }
 
-/* The exit code of a process of its own; `is_told`: the runner's words to standard error in place of the lines. */
+/* Runs the layout in a process of its own and returns its exit code. `is_told`: prints the runner's messages to standard error and
+ * drops the lines. */
 static int layout_try(int number, int is_told)
 {
     char  folder[PATH_MAX];
@@ -173,7 +175,7 @@ static void layout_do(wish *w, const record_theme *theme, int stage, int world_s
     w->count++;
 }
 
-/* Worlds, types and accumulations go round, each at a pace of its own, so that all pairs come. */
+/* Goes round the worlds, types and accumulations, each at a pace of its own, so that all pairs of them occur. */
 static void stage_do(wish *w, const record_theme *theme, int number, int stage)
 {
     static const int WORLDS[] = {2, 3, 1, 4};

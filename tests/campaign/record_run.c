@@ -1,4 +1,4 @@
-/* One layout of the record, on one rank. See record.h. */
+/* Trains one layout of the record on one rank. See record.h. */
 #include "tests/campaign/record.h"
 #include "sherd_tools.h"
 
@@ -18,19 +18,19 @@
 #define WINDOWS 3
 
 #define LARGE_ELEMS 20011
-/* Near the norms, so that some gradients are clipped and others are not. */
+/* The limit is near the norms, so that some gradients are clipped and others are not. */
 #define CLIP 16
 
 typedef struct recorder {
     rig                  r;
     const record_layout *what;
     record_lines        *out;
-    sherdi_mem           mem; /* of bound memory */
+    sherdi_mem           mem; /* counts the bound memory */
     void                *bound[2 * RIG_PARAMS];
     int                  forward[PASS];
     int                  num_forward;
-    int                  window; /* that is trained now, from 0 */
-    double               read;   /* sum of all that was read since the last line */
+    int                  window; /* the window that is trained now, from 0 */
+    double               read;   /* the sum of all parameters that were read since the last line */
 } recorder;
 
 static int has(const recorder *t, unsigned way)
@@ -114,7 +114,7 @@ static void engine_open(recorder *t, sherd_world *world)
     sherd_config_destroy(config);
 }
 
-/* The sizes miss every round number. */
+/* The sizes avoid round numbers. */
 static void declare_model(recorder *t)
 {
     static const char *const NAMES[UNITS] = {"embedding", "one", "two", "three", "head"};
@@ -122,7 +122,7 @@ static void declare_model(recorder *t)
         const char *name;
         int         unit;
         size_t      elems, atom_elems;
-        int         is_small; /* of the other group */
+        int         is_small; /* belongs to the second group */
     } PARAMS[] = {
         {"embedding.w", 0, 407, 2, 0}, {"one.w", 1, 899, 32, 0}, {"one.b", 1, 29, 0, 1},
         {"two.fixed", 2, 221, 0, 0},   {"two.w", 2, 335, 0, 0},  {"two.scale", 2, 1, 0, 1},
@@ -178,7 +178,7 @@ static void declare_order(recorder *t)
     }
 }
 
-/* The trainer's own memory, where the engine's is. */
+/* Allocates memory of the trainer's own in the space of the engine's device memory. */
 static void *bound_memory(recorder *t, int param)
 {
     sherdi_backend *lane = (sherdi_backend *)(uintptr_t)sherdi_world_backend(t->r.world);
@@ -242,8 +242,8 @@ static void visit(recorder *t, int unit, sherd_pass pass)
     rig_release(&t->r, unit, pass);
 }
 
-/* Each unit is acquired before the one ahead of it is released; where the plan has no room for two, that
- * is said and done one after the other. */
+/* Acquires each unit before the unit ahead of it is released. If the plan has no room for two units, a line says so and the next
+ * unit is acquired after the release. */
 static void forward_nested(recorder *t)
 {
     rig *r = &t->r;
@@ -270,7 +270,7 @@ static int is_off_plan(const recorder *t)
     return has(t, RECORD_OFF_PLAN) && t->window == 1;
 }
 
-/* The unit at this index of the order; off the plan two neighbours change places. */
+/* Returns the unit at this index of the order; off the plan, two neighbours are swapped. */
 static int unit_at(const recorder *t, int index)
 {
     return t->forward[!is_off_plan(t) ? index : index == 1 ? 2 : index == 2 ? 1 : index];
@@ -298,7 +298,7 @@ static void touch_unit(recorder *t, int unit, float share)
     }
 }
 
-/* The last `most` units of the order, from behind. */
+/* Visits the last `most` units of the order, the last one first. */
 static void backward(recorder *t, int most)
 {
     for (int i = t->num_forward - 1; i >= 0 && i >= t->num_forward - most; i--) {
@@ -387,7 +387,7 @@ static void window_drop(recorder *t)
     say_state(t, "dropped");
 }
 
-/* In the middle of the last backward. */
+/* Discards the window in the middle of its last backward. */
 static void window_drop_mid(recorder *t)
 {
     for (int k = 0; k < t->what->accumulation; k++, t->r.micro++) {
@@ -411,7 +411,7 @@ static void undo(recorder *t, int is_mid)
     say_state(t, is_mid ? "undone in a window" : "undone");
 }
 
-/* The files of the engine that was are taken by one that is the same. */
+/* Another engine, declared alike, takes over the files of this engine. */
 static void resume(recorder *t)
 {
     sherd_world      *world = t->r.world;
@@ -455,8 +455,8 @@ static void train(recorder *t)
 
 /* ------------------------------------------------------------------ bytes -- */
 
-/* The counts depend on no clock, since the call waits for the transfers that are under way. The bytes in a step's report do:
- * what is read ahead when it is written belongs to it or not. They are left out. */
+/* The counts do not depend on the clock, because the call waits for the transfers that are under way. The bytes in a step's report
+ * do depend on it: what is read ahead when the report is written may or may not be counted. So they are left out. */
 static void say_traffic(recorder *t)
 {
     record_text         *out = &t->out->end;

@@ -1,7 +1,7 @@
-/* The matrix of record.c: what is different in a layout. Stages, worlds, types and accumulations come beside it. */
+/* The themes of record.c's matrix: what differs between layouts. Stages, worlds, types and accumulations vary besides. */
 #include "tests/campaign/record.h"
 
-/* Folders are the current one; few commits reach the medium, which would take longer than all the rest. */
+/* Folders are the current one. Only one theme makes its writes durable: that takes longer than all the rest. */
 #define DURABLE(device, more)                                                                      \
     ", \"offload_optimizer\": {\"device\": \"" device "\", \"nvme_path\": \".\"" more "}"
 #define STATE(device, more) DURABLE(device, ", \"durable\": false" more)
@@ -19,7 +19,7 @@
     BLOCKS STATE("nvme", ", \"gradients\": \"nvme\"") PARAMS("nvme", ", \"max_in_cpu\": 0")
 
 const record_theme RECORD_THEMES[] = {
-    /* nothing offloaded */
+    /* nothing is offloaded */
     {"plain", 0, 3, .is_everywhere = 1},
     {"blocks", 0, 3, .zero = BLOCKS},
     {"overlapped", 0, 2, .zero = OVERLAP(true)},
@@ -69,7 +69,7 @@ const record_theme RECORD_THEMES[] = {
     {"few live", 3, 3, .zero = ", \"stage3_max_live_parameters\": 1500"},
     {"nested, much ahead", 3, 3, .ways = RECORD_NESTED | RECORD_EVAL,
      .zero = FETCH(1000000) REUSE(1000000000)},
-    /* state elsewhere */
+    /* the state is offloaded */
     {"state cpu", 1, 3, .zero = STATE("cpu", "")},
     {"state cpu, share", 1, 3, .zero = BLOCKS STATE("cpu", ", \"ratio\": 0.3")},
     {"state cpu, sums on the device", 2, 3, .ways = RECORD_SHORT, .accumulation = 3,
@@ -127,7 +127,7 @@ const record_theme RECORD_THEMES[] = {
      .zero = ", \"sub_group_size\": 4096" STATE("nvme", ", \"gradients\": \"nvme\"")},
     {"large, state cpu", 1, 3, .ways = RECORD_LARGE,
      .zero = ", \"sub_group_size\": 4096" STATE("cpu", ", \"buffer_size\": 4096")},
-    /* parameters elsewhere */
+    /* the parameters are offloaded */
     {"parameters cpu", 3, 3, .ways = RECORD_EVAL, .zero = PARAMS("cpu", "")},
     {"parameters cpu, small buffers", 3, 3, .ways = RECORD_FROZEN,
      .zero = PARAMS("cpu", ", \"buffer_size\": 64")},
@@ -154,7 +154,7 @@ const record_theme RECORD_THEMES[] = {
      .zero = PARAMS("nvme", ", \"max_in_cpu\": 0")},
     {"large, parameters nvme", 3, 3, .ways = RECORD_LARGE | RECORD_EVAL,
      .zero = FETCH(1000000) PARAMS("nvme", ", \"max_in_cpu\": 0, \"buffer_size\": 4096")},
-    /* both */
+    /* both are offloaded */
     {"both cpu", 3, 3, .zero = BLOCKS STATE("cpu", "") PARAMS("cpu", "")},
     {"state cpu, parameters nvme", 3, 3, .ways = RECORD_SHORT, .accumulation = 3,
      .zero = BLOCKS STATE("cpu", "") PARAMS("nvme", ", \"max_in_cpu\": 0")},

@@ -1,4 +1,4 @@
-/* A layout on an engine. See layout.h. */
+/* Trains a layout on an engine. See layout.h. */
 #include "tests/campaign/layout.h"
 #include "sherd_tools.h"
 
@@ -18,7 +18,7 @@ typedef struct trainer {
     sherd_param   params[LAYOUT_PARAMS];
     void         *data[LAYOUT_PARAMS], *grad[LAYOUT_PARAMS]; /* bound memory */
     int           is_on_host;
-    int64_t       micro; /* of this rank so far, dropped ones too */
+    int64_t       micro; /* micro-batches of this rank so far, with those that were dropped */
 } trainer;
 
 /* ------------------------------------------------------------- declaring -- */
@@ -128,7 +128,7 @@ static void trainer_close(trainer *t)
 
 /* -------------------------------------------------------------- computing -- */
 
-/* What the engine handed out, on the host. */
+/* Returns a copy, on the host, of values that the engine handed out. */
 static float *pulled(trainer *t, int param, void *from)
 {
     sherd_dtype dtype = t->what->params[param].dtype;
@@ -154,6 +154,7 @@ static float *pulled(trainer *t, int param, void *from)
     return values;
 }
 
+/* Writes values to memory that the engine handed out, and frees them. */
 static void pushed(trainer *t, int param, void *to, float *values)
 {
     sherd_dtype dtype = t->what->params[param].dtype;
@@ -186,7 +187,7 @@ static void read_unit(trainer *t, int unit)
     }
 }
 
-/* The use-th visit of a backward adds to every gradient that the unit touches. */
+/* Adds to every gradient that the unit touches, as the use-th visit of a backward. */
 static void touch_unit(trainer *t, int unit, int use, const layout_window *inf)
 {
     const layout *what  = t->what;
@@ -228,7 +229,7 @@ static void forward(trainer *t, sherd_pass pass)
     }
 }
 
-/* The first `most` visits. */
+/* Makes the first `most` visits. */
 static void backward(trainer *t, const layout_window *window, int most, const layout_window *inf)
 {
     int order[LAYOUT_PASS];
@@ -244,7 +245,7 @@ static void backward(trainer *t, const layout_window *window, int most, const la
     }
 }
 
-/* The k-th micro-batch of its window, up to the step. */
+/* Runs the k-th micro-batch of its window, up to the step. */
 static void micro_batch(trainer *t, const layout_window *window, int k)
 {
     int has_inf =
@@ -256,7 +257,7 @@ static void micro_batch(trainer *t, const layout_window *window, int k)
 
 /* --------------------------------------------------------------- windows -- */
 
-/* Window w is dropped somewhere on its way. */
+/* Drops the window where it says. */
 static void window_drop(trainer *t, const layout_window *window)
 {
     sherd_step_report report;
@@ -307,7 +308,7 @@ static void window_undo(trainer *t, const layout_window *window, uint64_t *out)
     CHECK_OK(sherd_engine_fingerprint(t->engine, out));
 }
 
-/* Requests are counted when they end, and as many as the rings hold may be under way. */
+/* Requests are counted when they end, and as many bytes as the rings hold may be under way. */
 static void check_files(uint64_t planned, uint64_t counted, uint64_t ring_bytes, const char *what)
 {
     uint64_t gap = counted > planned ? counted - planned : planned - counted;
@@ -319,7 +320,7 @@ static void check_files(uint64_t planned, uint64_t counted, uint64_t ring_bytes,
     }
 }
 
-/* What moves in a step that follows the plan is what was planned. */
+/* Checks that a step which follows the plan moves the planned bytes. */
 static void traffic_check(trainer *t, const sherd_traffic_report *before)
 {
     sherd_traffic_report now;
@@ -384,7 +385,8 @@ void layout_train(sherd_world *world, const layout *what, layout_result *out)
     }
     if (!out->windows[what->num_windows - 2].has_overflow &&
         !out->windows[what->num_windows - 1]
-             .has_overflow) { /* what is read ahead is in its stride */
+             /* after two windows by the plan, as much is read ahead at the start as at the end */
+             .has_overflow) {
         traffic_check(&t, &before);
     }
     memory_check(&t);

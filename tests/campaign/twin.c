@@ -1,4 +1,4 @@
-/* A layout without an engine: whole arrays, one rank after the other. See layout.h. */
+/* Trains a layout without an engine: on whole arrays, one rank after another. See layout.h. */
 #include "tests/campaign/layout.h"
 
 #include "tests/lib/check.h"
@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The loss scaler as docs/configuration.md has its keys. */
+/* The loss scaler, as docs/configuration.md describes its keys. */
 typedef struct twin_scaler {
     double scale;
-    int    left;  /* overflows until it halves */
+    int    left;  /* overflows until the scale is halved */
     int    clean; /* steps since the last overflow */
 } twin_scaler;
 
@@ -20,7 +20,7 @@ typedef struct twin {
     twin_scaler   scaler;
     int           updates;
     int64_t       micro;
-    int           is_finite; /* of the window: no gradient was Inf or NaN */
+    int           is_finite; /* no gradient of the window was Inf or NaN */
 } twin;
 
 static void twin_open(twin *t, const layout *what)
@@ -53,7 +53,7 @@ static void twin_close(twin *t)
 
 /* ------------------------------------------------------------- gradients -- */
 
-/* Which visits of the window's backward touch the parameter; how many. */
+/* Gives the visits of the window's backward that touch the parameter; returns how many there are. */
 static int uses_of(const layout *what, const layout_window *window, int param,
                    int uses[LAYOUT_PASS])
 {
@@ -69,7 +69,7 @@ static int uses_of(const layout *what, const layout_window *window, int param,
     return count;
 }
 
-/* The gradient of one element in the window, as the stage adds it up. */
+/* The gradient of one element in the window, summed in the order of the stage. */
 typedef struct element {
     const layout        *what;
     const layout_window *window;
@@ -97,7 +97,7 @@ static float rank_gradient(const element *e, int64_t micro, int k, int rank)
     return g;
 }
 
-/* Each micro-batch is reduced and added. */
+/* Reduces each micro-batch, and adds up the results. */
 static float sum_early(const element *e, int64_t first)
 {
     float total = 0;
@@ -114,7 +114,7 @@ static float sum_early(const element *e, int64_t first)
     return total;
 }
 
-/* Each rank adds its own up; they are reduced once. */
+/* Adds up the micro-batches of each rank, and reduces once. */
 static float sum_late(const element *e, int64_t first)
 {
     float own[LAYOUT_RANKS];
@@ -132,6 +132,7 @@ static float sum_late(const element *e, int64_t first)
     return plain_mean(own, e->what->world_size, e->what->params[e->param].comm);
 }
 
+/* Adds up as deterministic mode does: in fixed point. */
 static float sum_fixed(const element *e, int64_t first, int shift)
 {
     int64_t sum = 0;
@@ -230,7 +231,7 @@ static void window_step(twin *t, const layout_window *window, layout_outcome *ou
     t->micro += window->micro;
 }
 
-/* All that an update changes. */
+/* Copies all that an update changes: the arrays of a parameter follow each other, from `master` on. */
 static void twin_copy(const twin *from, twin *to)
 {
     for (int p = 0; p < from->what->num_params; p++) {
@@ -241,10 +242,10 @@ static void twin_copy(const twin *from, twin *to)
     to->updates = from->updates;
 }
 
-/* The undo goes back to what the update before had left: windows that were skipped since are undone too. */
+/* An undo goes back to what the update before had left: windows that were skipped since are undone too. */
 void layout_twin(const layout *what, layout_result *out)
 {
-    twin t, last, before; /* now, after the last update, and after the one before */
+    twin t, last, before; /* now, after the last update, and after the update before that */
 
     twin_open(&t, what);
     twin_open(&last, what);

@@ -1,7 +1,7 @@
-/* libFuzzer on the configuration parser: any bytes give a configuration or a sentence, never a
- * crash, a leak or memory that is not accounted for (sherd_config_destroy asserts that). What can be resolved is
- * planned with a small model, whose groups it may name. Built
- * by -Dfuzz=true with clang; run it with a folder of configuration files as its corpus. */
+/* A libFuzzer target for the configuration parser: any bytes must give a configuration or an error, and never a crash, a leak or
+ * memory that is not accounted for (sherd_config_destroy asserts that). A configuration that can be resolved is used to plan a
+ * small model; it may name the model's groups. This target is built by -Dfuzz=true with clang; run it with a folder of
+ * configuration files as its corpus. */
 #include "engine/config/config_impl.h"
 #include "sherd_tools.h"
 
@@ -19,7 +19,7 @@ static sherd_status discard(void *ctx, const char *text, size_t len_bytes)
     return SHERD_OK;
 }
 
-/* The first line, where there is one, as "key value" of the program. */
+/* Uses the first line, if it has the form "key value", as a setting that the program makes. */
 static void set_from_first_line(sherd_config *config, const char *text)
 {
     char  line[256];
@@ -33,7 +33,7 @@ static void set_from_first_line(sherd_config *config, const char *text)
     }
 }
 
-/* Nothing is opened or allocated before seal. */
+/* Plans a small model. Nothing is opened or allocated before seal. */
 static void plan_small(const sherd_config *config)
 {
     static const char *const NAMES[] = {"layers.0.weight", "layers.0.bias"};

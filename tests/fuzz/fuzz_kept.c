@@ -1,12 +1,12 @@
-/* libFuzzer on descriptions of kept state, which lie in the header of a checkpoint's data file: any text gives tensors that lie
- * in their extents, or a sentence that begins with the file. Memory is held against the length of the text. Seeds are in
- * corpus_kept. */
+/* A libFuzzer target for descriptions of kept state, which are in the header of a checkpoint's data file. Any text must give
+ * tensors that lie inside their extents, or an error that begins with the name of the file. The memory used is bounded by the
+ * length of the text. The seeds are in corpus_kept. */
 #include "engine/checkpoint/kept.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Of memory for a byte of text, and for none. */
+/* The most memory that is allowed: so much for each byte of text, and so much for any text. */
 #define BYTES_PER_BYTE 200
 #define BYTES_ALWAYS   65536
 
@@ -29,7 +29,7 @@ static size_t peak_bytes(const sherdi_mem *mem)
     return sum;
 }
 
-/* What a reader relies on. */
+/* Checks what a reader relies on. */
 static void check(const sherdi_kept *kept)
 {
     size_t most = (size_t)1 << 60;

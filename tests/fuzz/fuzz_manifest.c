@@ -1,6 +1,6 @@
-/* libFuzzer on manifests of checkpoints: any text gives a checkpoint that holds together, or a sentence that begins with the
- * file. Random bytes would end at the checksum, so it is made to fit: what is tested is all that trusts it. Memory is held
- * against the length of the text. Seeds are in corpus_manifest. */
+/* A libFuzzer target for manifests of checkpoints: any text must give a consistent checkpoint, or an error that begins with the
+ * name of the file. Random bytes would be refused because of the checksum, so the target makes the checksum match and tests the
+ * code that trusts it. The memory used is bounded by the length of the text. The seeds are in corpus_manifest. */
 #include "engine/checkpoint/manifest.h"
 #include "offload/checksum.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of memory for a byte of text, and for none: manifest.h. */
+/* The most memory that is allowed: so much for each byte of text, and so much for any text. See manifest.h. */
 #define BYTES_PER_BYTE 200
 #define BYTES_ALWAYS   65536
 
@@ -32,7 +32,7 @@ static size_t peak_bytes(const sherdi_mem *mem)
     return sum;
 }
 
-/* The text without its last bracket, and the end that a manifest has. */
+/* Returns the text without its last bracket, followed by the end that a manifest has, with a checksum that matches. */
 static char *sealed(const uint8_t *data, size_t len_bytes, size_t *len_out)
 {
     char  *text = malloc(len_bytes + 64);
@@ -50,7 +50,7 @@ static char *sealed(const uint8_t *data, size_t len_bytes, size_t *len_out)
     return text;
 }
 
-/* What a reader relies on. */
+/* Checks what a reader relies on. */
 static void check(const sherdi_manifest *m)
 {
     hold(m->world_size > 0 && m->num_parts > 0 && m->num_parts <= SHERDI_CHECKPOINT_PARTS);
@@ -77,7 +77,7 @@ static void check(const sherdi_manifest *m)
     }
 }
 
-/* What was read is written, and read as the same. */
+/* Writes what was read, reads it again, and checks that the result is the same. */
 static void check_again(sherdi_mem *mem, const sherdi_manifest *m)
 {
     sherdi_manifest again;

@@ -1,6 +1,6 @@
-/* libFuzzer on the files that describe models: any bytes give a model that an engine takes, or a sentence that
- * names the file. The readers take a path, so each input is written to a file of memory first. Built by
- * -Dfuzz=true with clang; run it with a folder of config.json files and headers of safetensors as its corpus. */
+/* A libFuzzer target for the files that describe models: any bytes must give a model that an engine accepts, or an error that names
+ * the file. The readers take a path, so each input is first written to a file in memory. The target is built by -Dfuzz=true with
+ * clang; run it with a folder of config.json files and headers of safetensors as its corpus. */
 #include "planning/model.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
 #define FOLDER "/proc/self/fd/"
-/* The engine compares all names with one another: larger models only take longer. */
+/* Larger models are not declared: the engine compares all names with one another, so they would only take longer. */
 #define MOST_DECLARED 2000
 
 static void declare(const planning_model *model)
@@ -51,7 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
     (void)snprintf(path, sizeof(path), FOLDER "%d", fd);
     model = planning_model_from_file(path, why, sizeof(why));
     if (model == NULL &&
-        strncmp(why, FOLDER, strlen(FOLDER)) != 0) { /* the file, or one it names */
+        /* why names this file, or a file that it names */
+        strncmp(why, FOLDER, strlen(FOLDER)) != 0) {
         abort();
     }
     if (model != NULL && model->num_params <= MOST_DECLARED && model->num_units <= MOST_DECLARED) {

@@ -1,6 +1,6 @@
-/* libFuzzer on headers of safetensors files: any bytes give tensors that cover the data without a hole, or a sentence
- * that begins with the file. What was read is written again and gives the same. Built by -Dfuzz=true with clang; run it
- * with a folder of files without their first 8 bytes as its corpus. */
+/* A libFuzzer target for headers of safetensors files: any bytes must give tensors that cover the data without a hole, or an error
+ * that begins with the name of the file. What was read is written again and must give the same tensors. The target is built by
+ * -Dfuzz=true with clang; run it with a folder of files without their first 8 bytes as its corpus. */
 #include "engine/checkpoint/safetensors.h"
 
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static void check_tensors(const sherdi_safetensors *file)
     hold(at == file->data_bytes);
 }
 
-/* As many bytes of data as the last number in the text: in a header that is right it is the end of a tensor's. */
+/* Returns the last number in the text as the number of bytes of data: in a correct header this is the end of some tensor's data. */
 static size_t data_bytes_of(const uint8_t *text, size_t len_bytes)
 {
     size_t end = len_bytes, begin, value = 0;

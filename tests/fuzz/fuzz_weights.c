@@ -1,5 +1,5 @@
-/* libFuzzer on what comes with weights: headers of llm.c and config.json. Any bytes give a model that can be declared, or a
- * sentence. Built by -Dfuzz=true with clang; run it with a folder of config.json files as its corpus. */
+/* A libFuzzer target for what comes with weights: headers of llm.c and config.json. Any bytes must give a model that can be
+ * declared, or an error. The target is built by -Dfuzz=true with clang; run it with a folder of config.json files as its corpus. */
 #include "models/hf.h"
 #include "models/llmc.h"
 
@@ -24,7 +24,8 @@ static void check_header(const uint8_t *data, size_t len_bytes)
     sherd_dtype   dtype;
     maps          list;
 
-    memcpy(header, "\xc6\xd7\x34\x01", 4); /* else hardly any input would be one */
+    /* the magic number: hardly any input would have it by chance */
+    memcpy(header, "\xc6\xd7\x34\x01", 4);
     header[4] = len_bytes > 0 && (data[0] & 1) != 0 ? 3 : 5;
     memcpy(header + 8, data, len_bytes < 24 ? len_bytes : 24);
     if (llmc_header_read(header, &model, &padded, &dtype, why, sizeof(why)) != NULL) {

@@ -1,4 +1,4 @@
-/* The test runner. See check.h. */
+/* Implements the test runner. See check.h. */
 #include "tests/lib/check.h"
 
 #include <dirent.h>
@@ -111,7 +111,7 @@ static void world_part(int rank, void *raw)
     jmp_buf     here;
     int         result;
 
-    /* A failed check must not leave the other ranks waiting for this one. */
+    /* A failed check must not leave the other ranks waiting for this one, so this rank aborts its world. */
     part_exit = &here;
     result    = setjmp(here);
     if (result == PART_PASSED) {
@@ -155,7 +155,7 @@ static int scratch_remove_one(const char *path, const struct stat *info, int kin
     return remove(path);
 }
 
-/* A child that a case has forked leaves it. */
+/* Removes the scratch folder. A child that a case has forked must leave it alone: it belongs to the parent. */
 static void scratch_remove(void)
 {
     if (scratch_process != getpid()) {
@@ -175,7 +175,7 @@ static void scratch_make(void)
     (void)atexit(scratch_remove);
 }
 
-/* Ranks that are threads may all ask for it first. */
+/* Ranks that are threads may all ask for the folder at the same time, so pthread_once makes it. */
 const char *test_scratch(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -214,6 +214,7 @@ void test_files_remove(const char *folder, const char *part)
     (void)files_visit(folder, part, 1);
 }
 
+/* splitmix64 (Steele, Lea and Flood 2014). */
 uint64_t test_random(uint64_t *state)
 {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
@@ -262,7 +263,7 @@ void test_check_close_f32(const char *file, int line, const char *what, const fl
     }
 }
 
-/* In a function of its own, so that setjmp has no locals to forget. */
+/* This is a function of its own because setjmp may leave the locals of its caller undefined. */
 static int case_run(const test_case *test)
 {
     jmp_buf here;
@@ -276,8 +277,8 @@ static int case_run(const test_case *test)
     return result;
 }
 
-/* Ends a program that shall run on a device where there is none. A child looks: what has used a device cannot fork
- * ranks that use it. */
+/* Ends a program that should run on a device if there is no device. A child process does the look-up, because a process that has
+ * used a device cannot fork ranks that use it. */
 static void device_need(void)
 {
     const char *backend = getenv("SHERD_BACKEND");

@@ -1,6 +1,6 @@
-/* The test runner: cases, checks that print both values, counts at the end. A program
- * is a list of cases and RUN_MAIN; it takes a name filter as its argument, exits 0 pass, 1 fail,
- * 77 skip. A failed check ends its case (longjmp), so a case may leave memory behind then. */
+/* The test runner: cases, checks that print both values, and the counts at the end. A test program is a list of cases and RUN_MAIN.
+ * It takes a filter of case names as its argument, and exits with 0 for pass, 1 for fail and 77 for skip. A failed check ends its
+ * case by longjmp, so a failed case may leak memory. */
 #ifndef TESTS_LIB_CHECK_H
 #define TESTS_LIB_CHECK_H
 
@@ -19,7 +19,7 @@ typedef struct test_case {
 #function, function                                                                        \
     }
 
-/** Runs the cases whose names contain argv[1] (all without it). Skips them all where SHERD_BACKEND names a
+/** Runs the cases whose names contain argv[1], or all cases without an argument. Skips the whole program if SHERD_BACKEND names a
  *  backend of which there is no device. */
 int test_main(int argc, char **argv, const test_case *cases, size_t num_cases);
 
@@ -29,33 +29,33 @@ int test_main(int argc, char **argv, const test_case *cases, size_t num_cases);
         return test_main(argc, argv, cases, sizeof(cases) / sizeof((cases)[0]));                   \
     }
 
-/** Ends the case as failed / skipped. From a thread that test_threads started, ends that thread's
- *  part; the case fails when any part does. */
+/** End the case as failed or as skipped. In a thread that test_threads started they end that thread's part; the case fails if any
+ *  part fails. */
 _Noreturn void test_fail(const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 _Noreturn void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/** Runs body(rank, ctx) on `count` threads and waits for all. A failed check in one ends that one. */
+/** Runs body(rank, ctx) on `count` threads and waits for all of them. A failed check ends only the thread that made it. */
 void test_threads(int count, void (*body)(int rank, void *ctx), void *ctx);
 
-/** Makes a world of threads and runs body on each rank; destroys each rank's world after. */
+/** Makes a world of threads, runs body on each rank, and destroys each rank's world afterwards. */
 void test_world(int world_size, void (*body)(sherd_world *world, void *ctx), void *ctx);
 
-/** Whether this run takes its lists whole (SHERD_TEST_LONG is set, as ./run test --long does), else a sample. */
+/** Returns whether this run goes through its whole lists (SHERD_TEST_LONG is set, as `./run test --long` does) or only a sample. */
 int test_is_long(void);
-/** Ends the case as skipped unless it does. */
+/** Ends the case as skipped if this run is not a long one. */
 void test_need_long(void);
 
-/** An empty folder for this run, removed at the end of the program. */
+/** Returns an empty folder for this run. It is removed when the program ends. */
 const char *test_scratch(void);
-/** How many entries of a folder have `part` in their names and do not begin with a dot. */
+/** Counts the entries of a folder that have `part` in their names and do not begin with a dot. */
 int test_files(const char *folder, const char *part);
-/** Removes them. */
+/** Removes the entries that test_files would count. */
 void test_files_remove(const char *folder, const char *part);
 
-/** splitmix64 of a counter: the same sequence on every machine. */
+/** Returns the next number of splitmix64, a generator over a counter: the sequence is the same on every machine. */
 uint64_t test_random(uint64_t *state);
-float    test_random_float(uint64_t *state); /* in (-1, 1) */
+float    test_random_float(uint64_t *state); /* in [-1, 1) */
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -76,7 +76,7 @@ float    test_random_float(uint64_t *state); /* in (-1, 1) */
 
 #define CHECK_OK(call) CHECK_STATUS(SHERD_OK, call)
 
-/* The last error holds every word of `part`. */
+/* Checks that the last error contains `part`. */
 #define CHECK_ERROR_SAYS(part) test_check_contains(__FILE__, __LINE__, sherd_last_error(), part)
 void test_check_contains(const char *file, int line, const char *text, const char *part);
 
@@ -95,7 +95,8 @@ void test_check_contains(const char *file, int line, const char *text, const cha
 void test_check_bytes(const char *file, int line, const char *what, const void *want,
                       const void *got, size_t len_bytes);
 
-/* |got - want| <= rtol * |want| + atol for each; says why a tolerance is needed at the call. */
+/* Checks |got - want| <= rtol * |want| + atol for each element. Where it is used, a comment should say why a tolerance is
+ * needed. */
 #define CHECK_CLOSE_F32(got, want, n, rtol, atol)                                                  \
     test_check_close_f32(__FILE__, __LINE__, #got, got, want, n, rtol, atol)
 void test_check_close_f32(const char *file, int line, const char *what, const float *got,
