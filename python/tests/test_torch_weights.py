@@ -19,6 +19,7 @@ except ImportError:
 
 import sherd.torch
 from sherd.errors import InputOutputError, InvalidError, SherdError, StateError
+from sherd.torch import generate
 from torch import nn
 
 CONFIG = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0,
@@ -211,6 +212,11 @@ def text(stage: int, folder: str) -> None:
         "stage": stage, "stage3_param_persistence_threshold": 0}}, example={"input_ids": ids})
     got = engine.generate(ids, max_new_tokens=9 - 3 * engine.rank, **rest)
     assert torch.equal(got[:, :12], want[:, :got.shape[1]][:, :12]), (got, want)
+    if engine.world.size > 1:  # versions of transformers ask with different arguments whether a rank goes on
+        with generate.together(engine, {}):
+            unfinished = getattr(model, generate.UNFINISHED)
+            assert unfinished(engine.rank > 0, synced_gpus=True, device=ids.device, cur_len=6, max_length=15)
+            assert not unfinished(True, True, ids.device)
     engine.train()
     loss = engine(input_ids=ids, labels=ids).loss
     engine.backward(loss)

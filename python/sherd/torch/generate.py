@@ -54,7 +54,7 @@ def together(engine: "Engine", kwargs: dict[str, Any]) -> Iterator[None]:
         return
     kwargs["synced_gpus"] = True
 
-    def has_unfinished(this_peer_finished: bool, synced_gpus: bool, device: Any) -> bool:
+    def has_unfinished(this_peer_finished: bool, *_: Any, **_further: Any) -> bool:  # transformers' arguments differ by version
         return world.sum([0.0 if this_peer_finished else 1.0])[0] > 0
 
     setattr(model, UNFINISHED, has_unfinished)
