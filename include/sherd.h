@@ -446,6 +446,10 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_grad_dlpack(sherd_engine      
 /** Returns the factor by which the trainer multiplies the loss (or its gradient) before backward. It is constant between
  *  boundaries, and 1 unless fp16 is on. */
 SHERD_API float sherd_loss_scale(const sherd_engine *engine);
+/** Returns the learning rate that the configuration gives a group in update number `step`, which counts from 1: the schedule's
+ *  rate, or the group's own where there is no schedule. Rates that a trainer gave to sherd_step_apply are not in it. NaN for an
+ *  engine, group or step that there is not, and for an engine that has no updates (optimizer.type none). Local. */
+SHERD_API double sherd_group_lr(const sherd_engine *engine, sherd_group group, int64_t step);
 
 typedef struct sherd_step_report {
     size_t   struct_size;
@@ -459,7 +463,7 @@ typedef struct sherd_step_report {
     double   grad_norm;     /* L2 norm of the mean gradient before clipping; at a boundary only */
     double   grad_sumsq;    /* its square: what this world holds, for other parallelisms */
     double   clip_coefficient; /* what gradients were multiplied by; 1: not clipped */
-    double   lr;               /* rate of the default group, used in this update */
+    double   lr; /* rate of the first group with a trainable parameter, used in this update */
     double   loss_scale;       /* in force during this window */
     uint64_t fingerprint;      /* of all master weights after an update or a skip; 0 from prepare */
     /* Of this rank since the last boundary; filled at a boundary. A wait is the time for which the trainer's thread stood

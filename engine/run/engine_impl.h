@@ -125,7 +125,6 @@ typedef struct sherdi_identity {
 /* What people watch (watch.c); used on rank 0. */
 typedef struct sherdi_watch {
     sherdi_monitors monitors;
-    double          lr; /* of the first group with trainable parameters, in the last update */
     double          forward_s, backward_s; /* the trainer's time between the last two boundaries */
     int64_t         printed_ns, printed_micro; /* at the last line of steps_per_print */
 } sherdi_watch;

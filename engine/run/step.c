@@ -182,7 +182,7 @@ static sherd_status step_prepare(sherd_engine *engine)
         .step          = engine->step,
         .skipped_steps = engine->skipped_steps,
         .loss_scale    = engine->scaler.scale,
-        .lr = sherdi_optimizer_group_lr(engine, NULL, SHERD_GROUP_DEFAULT, engine->step + 1),
+        .lr = sherdi_optimizer_group_lr(engine, NULL, engine->first_group, engine->step + 1),
     };
     if (window_is_over(engine)) {
         engine->step_mark =
@@ -326,16 +326,14 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     uint64_t     decision;
     sherd_status status;
 
-    engine->watch.lr =
-        sherdi_optimizer_group_lr(engine, params, engine->first_group, engine->step + 1);
+    report->lr = sherdi_optimizer_group_lr(engine, params, engine->first_group, engine->step + 1);
     if (overflows) {
         return apply_skip(engine);
     }
     report->clip_coefficient = clip_coefficient(engine, params);
-    report->lr = sherdi_optimizer_group_lr(engine, params, SHERD_GROUP_DEFAULT, engine->step + 1);
-    decision   = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
-                                         engine->step + 1);
-    status     = sherdi_update_measure(engine);
+    decision = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
+                                       engine->step + 1);
+    status   = sherdi_update_measure(engine);
     if (status != SHERD_OK) { /* nothing was written: the state is whole */
         engine->phase = SHERDI_PHASE_RUNNING;
         return window_drop(engine, status);
@@ -557,4 +555,13 @@ sherd_status sherd_step_close_window(sherd_engine *engine)
 float sherd_loss_scale(const sherd_engine *engine)
 {
     return engine == NULL ? 1 : (float)engine->scaler.scale;
+}
+
+double sherd_group_lr(const sherd_engine *engine, sherd_group group, int64_t step)
+{
+    if (engine == NULL || engine->settings.optimizer->is_inference || group < 0 ||
+        (size_t)group >= engine->model.num_groups || step < 1) {
+        return NAN;
+    }
+    return sherdi_optimizer_group_lr(engine, NULL, group, step);
 }

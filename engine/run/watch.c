@@ -127,7 +127,7 @@ static void step_log(sherd_engine *engine)
         SHERD_LOG_INFO, engine->rank,
         "step %lld: skipped %lld, lr %g, gradient norm %g, loss scale %g, fingerprint 0x%016llx, "
         "%lld samples, %.1f samples/s",
-        (long long)engine->step, (long long)engine->skipped_steps, engine->watch.lr,
+        (long long)engine->step, (long long)engine->skipped_steps, report->lr,
         report->grad_norm, report->loss_scale, (unsigned long long)report->fingerprint,
         (long long)samples_of(engine, engine->micro_step), rate_take(engine));
 }
@@ -161,7 +161,7 @@ static void events_write(sherd_engine *engine)
     sherdi_monitor_event     events[SHERDI_MONITOR_MOST_EVENTS];
     size_t                   count = 0;
 
-    events[count++] = (sherdi_monitor_event){TAG("lr"), watch->lr};
+    events[count++] = (sherdi_monitor_event){TAG("lr"), report->lr};
     if (engine->settings.compute_dtype == SHERD_F16) {
         events[count++] = (sherdi_monitor_event){TAG("loss_scale"), report->loss_scale};
     }

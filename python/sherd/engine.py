@@ -276,6 +276,14 @@ class Engine:
         """The factor by which the trainer multiplies the loss before backward; 1 unless fp16 is on. Local."""
         return self._lib.loss_scale(self.handle)
 
+    def group_lr(self, group: int, step: int) -> float:
+        """Returns the learning rate that the configuration gives a group in update number `step`, which counts from 1. Local.
+
+        It is the schedule's rate, or the group's own without a schedule; rates that `apply` was given are not in it. NaN for a group or
+        step that there is not, and where optimizer.type is none.
+        """
+        return self._lib.group_lr(self.handle, group, step)
+
     def step(self) -> Report:
         """Ends a micro-batch; call it once for each, after its backward. Returns the report (sherd_step_report).
 

@@ -145,6 +145,14 @@ class TestRead(unittest.TestCase):
                   "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 100, "warmup_type": "linear"}}}
         self.assertAlmostEqual(ours(config=config)[1][0], 1e-2 * (STEPS - 2) / 100, places=9)
 
+    def test_rates_of_groups_under_a_schedule_of_the_configuration(self) -> None:
+        for params, wanted in (({"type": "constant_with_warmup", "params": {"warmup_num_steps": 2 * (STEPS - 1)}}, [5e-3, 15e-3]),
+                               ({"type": "WarmupLR", "params": {"warmup_max_lr": 2e-2, "warmup_num_steps": 2}}, [2e-2, 2e-2])):
+            config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "scheduler": params}
+            with self.subTest(params["type"]):
+                for rate, one in zip(ours(config=config, groups=decayed)[1], wanted, strict=True):
+                    self.assertAlmostEqual(rate, one, places=12)
+
 
 class Lion(torch.optim.Optimizer):
     """Lion as in Chen et al. 2023, algorithm 2."""

@@ -5,6 +5,7 @@
 #include "tests/lib/check.h"
 #include "sherd_tools.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -447,6 +448,7 @@ static void calls_of_no_engine_are_refused(void)
     CHECK(sherd_param_data(NULL, 0) == NULL && sherd_param_grad(NULL, 0) == NULL);
     CHECK(sherd_param_address(NULL, 0) == NULL && sherd_param_grad_address(NULL, 0) == NULL);
     CHECK(sherd_loss_scale(NULL) == 1);
+    CHECK(isnan(sherd_group_lr(NULL, 0, 1)));
     sherd_engine_destroy(NULL);
 }
 

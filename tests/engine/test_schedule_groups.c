@@ -35,6 +35,8 @@ static uint64_t trained(sherd_world *world, const char *top, const sherd_group_p
     return fingerprint;
 }
 
+#define SCHEDULE(type, params) ", \"scheduler\": {\"type\": \"" type "\", \"params\": {" params "}}"
+
 #define CYCLE(lr, momentum)                                                                        \
     ", \"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": " lr                 \
     ", \"cycle_max_lr\": " lr ", \"cycle_min_mom\": " momentum ", \"cycle_max_mom\": " momentum    \
@@ -57,6 +59,8 @@ static void lists_are_the_groups_own(sherd_world *world, void *ctx)
         said[g].beta2                = 0.99;
     }
     own = trained(world, "", said, &lr);
+    CHECK_CLOSE(0.03, lr,
+                0); /* the default group is empty: the report has the rate of the first of these */
     CHECK_INT(own, trained(world, CYCLE("[0.03, 0.01]", "[0.7, 0.6]"), plain, &lr));
     CHECK_CLOSE(0.03, lr, 0);
     CHECK(own != trained(world, CYCLE("[0.03, 0.01]", "0.7"), plain, &lr));
@@ -126,6 +130,48 @@ static void schedule_list_of_a_wrong_length_is_refused(void)
     test_world(1, lists_of_a_wrong_length_are_refused, NULL);
 }
 
+/* The rates are those that the updates have, and a schedule with a rate of its own takes no notice of the group's. */
+static void rates_of_groups(sherd_world *world, void *ctx)
+{
+    static const struct {
+        const char *top;
+        double      want[2]; /* of the two groups in update 3 */
+    } ROWS[] = {
+        {"", {0.03, 0.01}},
+        {SCHEDULE("constant", ""), {0.03, 0.01}},
+        {SCHEDULE("constant_with_warmup", "\"warmup_num_steps\": 4"), {0.015, 0.005}},
+        {SCHEDULE("WarmupLR", "\"warmup_max_lr\": 0.5, \"warmup_num_steps\": 2"), {0.5, 0.5}},
+        {SCHEDULE("WarmupLR", "\"warmup_max_lr\": [0.5, 0.25], \"warmup_num_steps\": 2"),
+         {0.5, 0.25}},
+    };
+
+    (void)ctx;
+    for (size_t i = 0; i < sizeof(ROWS) / sizeof(ROWS[0]); i++) {
+        rig_options        options = {.stage = 1, .top = ROWS[i].top};
+        sherd_group_params groups[2];
+        rig                r;
+
+        for (int g = 0; g < 2; g++) {
+            sherd_group_params_init(&groups[g]);
+            groups[g].lr = g == 0 ? 0.03 : 0.01;
+        }
+        grouped_open(&r, world, &options, groups);
+        rig_seal(&r);
+        CHECK_CLOSE(ROWS[i].want[0], rig_train(&r, 3).lr, 1e-15);
+        for (int g = 0; g < 2; g++) {
+            CHECK_CLOSE(ROWS[i].want[g], sherd_group_lr(r.engine, g + 1, 3), 1e-15);
+        }
+        CHECK(isnan(sherd_group_lr(r.engine, 3, 3)) && isnan(sherd_group_lr(r.engine, -1, 3)));
+        CHECK(isnan(sherd_group_lr(r.engine, 0, 0)));
+        rig_close(&r);
+    }
+}
+
+static void rates_of_groups_are_those_of_the_updates(void)
+{
+    test_world(2, rates_of_groups, NULL);
+}
+
 /* A momentum that is none of the betas stays: a cycle about nothing but momenta changes what has betas, and not the others. */
 static void momentum_under_a_cycle(sherd_world *world, void *ctx)
 {
@@ -169,6 +215,7 @@ static const test_case CASES[] = {
     CASE(schedule_lists_count_groups_that_are_filled_by_name),
     CASE(schedule_list_of_a_wrong_length_is_refused),
     CASE(schedule_cycle_leaves_a_momentum_that_is_no_beta),
+    CASE(rates_of_groups_are_those_of_the_updates),
 };
 
 RUN_MAIN(CASES)

@@ -388,8 +388,13 @@ class Engine:
         return None if self.boundary is None else self.boundary.grad_norm
 
     def get_lr(self) -> list[float]:
-        """Returns the learning rates of the groups, in the order of `optimizer.param_groups`. Local."""
-        return self.rates.lr(None if self.boundary is None else self.boundary.lr)
+        """Returns the learning rates of the groups, in the order of `optimizer.param_groups`. Local.
+
+        A rate that the configuration's schedule gives is that of the last update; before the first update, it is that of the first.
+        """
+        if not self.is_sealed:
+            return [float(group["lr"]) for optimizer in self.rates.optimizers for group in optimizer.param_groups]
+        return self.rates.lr(lambda group: self.core.group_lr(group, max(self.core.info.step, 1)))
 
     @property
     def loss_scale(self) -> float:

@@ -311,12 +311,11 @@ class Rates:
     """The learning rates of the groups, which the script or schedulers of torch may set.
 
     `optimizers` have the groups; they are the script's own, or one EngineOptimizer. `schedulers` has one entry for each optimizer,
-    None where there is none, or a single object that drives them all. The engine steps them with each update. `base_lr` is the rate
-    of the configuration.
+    None where there is none, or a single object that drives them all. The engine steps them with each update.
     """
 
-    def __init__(self, groups: Groups, optimizer: Any, scheduler: Any, base_lr: float) -> None:
-        self.groups, self.base_lr = groups, base_lr
+    def __init__(self, groups: Groups, optimizer: Any, scheduler: Any) -> None:
+        self.groups = groups
         self._is_list = isinstance(optimizer, (list, tuple))
         self.optimizers = as_list(optimizer) if optimizer is not None else [EngineOptimizer(groups)]
         self._given = [dict(group.values) for group in groups.all]
@@ -394,17 +393,11 @@ class Rates:
                 scheduler.step()
         self._epochs = self.epochs()
 
-    def lr(self, of_schedule: float | None) -> list[float]:
-        """Returns the rates of the groups.
-
-        `of_schedule` is the rate of the default group in the last update; None before the first. Where nobody has set a rate, each
-        group's rate follows the configuration's schedule in the same proportion.
-        """
-        now = [float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
-        if of_schedule is None or self.now() is not None:
-            return now
-        share = of_schedule / self.base_lr if self.base_lr else 1.0
-        return [rate * share for rate in now]
+    def lr(self, of_config: Callable[[int], float]) -> list[float]:
+        """Returns the rates of the groups. `of_config` gives the configuration's rate for a group of the engine that has no other."""
+        first = 0 if self.groups.has_default else 1
+        rates = self.now() or [math.nan] * (first + len(self._given))
+        return [of_config(number) if math.isnan(rates[number]) else rates[number] for number in range(first, len(rates))]
 
 
 def as_list(given: Any) -> list[Any]:
@@ -514,7 +507,7 @@ def read(config: Config, division: Division, optimizer: Any, model_parameters: A
         trainable = [param.tensor for param in division.params if not param.is_frozen]
         groups = read_groups(trainable if model_parameters is None else model_parameters, config, division)
     check_groups(groups, division)
-    rates = Rates(groups, optimizer, scheduler, float(configured(config)["lr"]))
+    rates = Rates(groups, optimizer, scheduler)
     rates.check_config(config)
     return rates
 
