@@ -345,7 +345,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, 
  *  The engine writes new values to `data`. It reads `grad` when the gradient is complete (at release(BACKWARD); for a unit with
  *  SHERD_USES_ANY at the step) and zeroes it at the next acquire(BACKWARD). A bound parameter that is never filled starts from
  *  the values in `data` at the first acquire. After that `data` is read-only, as sherd_param_data is: the master weights are
- *  elsewhere, and the next update overwrites what the trainer wrote. E_NOTSUP at stage 3. */
+ *  elsewhere, and the next update overwrites what the trainer wrote. E_NOTSUP at stage 3; E_INVAL also for memory on which the
+ *  engine's device cannot compute. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param,
                                                        void *data, void *grad);
 

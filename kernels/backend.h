@@ -281,6 +281,9 @@ typedef struct sherdi_device_ops {
      * the same device; 0: they cannot, and go through the host as before. */
     int (*device_reach)(const sherdi_backend *lane, const sherdi_backend *other);
 
+    /* Optional (NULL: all of it). Returns whether kernels of this device can work on memory that a caller gives. */
+    int (*memory_reach)(const sherdi_backend *lane, const void *memory);
+
     /* Optional. A thread that the library made calls it once, before it asks anything of this lane's device. Afterwards nothing that the
      * thread asks spoils what the program's threads do meanwhile (a graph that one of them captures). */
     void (*thread_begin)(const sherdi_backend *lane);

@@ -281,6 +281,22 @@ static int memory_is_plain(const void *memory)
     return attributes.type == cudaMemoryTypeUnregistered;
 }
 
+/* Some devices share the page tables of the host, and work on plain memory too. */
+static int cuda_memory_reach(const sherdi_backend *backend, const void *memory)
+{
+    const cuda_lane *lane    = lane_enter(backend);
+    int              is_open = 0;
+
+    if (!memory_is_plain(memory)) {
+        return 1;
+    }
+    if (cudaDeviceGetAttribute(&is_open, cudaDevAttrPageableMemoryAccess, lane->device->index) !=
+        cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+    return is_open;
+}
+
 /* Where the device can read plain host memory itself, CUDA may copy it later. The call waits for such copies, so the caller need
  * not know. */
 static void cuda_copy(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes)
@@ -351,6 +367,7 @@ static const sherdi_device_ops DEVICE = {
     .default_stream    = cudaStreamLegacy,
     .alloc             = sherdi_cuda_alloc,
     .free              = sherdi_cuda_free,
+    .memory_reach      = cuda_memory_reach,
     .lane_create       = cuda_lane_create,
     .lane_destroy      = cuda_lane_destroy,
     .lane_follow       = cuda_lane_follow,

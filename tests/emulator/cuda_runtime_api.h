@@ -83,6 +83,7 @@ typedef enum cudaDeviceAttr {
     cudaDevAttrMultiProcessorCount              = 16,
     cudaDevAttrComputeCapabilityMajor           = 75,
     cudaDevAttrComputeCapabilityMinor           = 76,
+    cudaDevAttrPageableMemoryAccess             = 88,
     cudaDevAttrMaxSharedMemoryPerBlockOptin     = 97,
     cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
 } cudaDeviceAttr;

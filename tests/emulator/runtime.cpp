@@ -300,6 +300,9 @@ extern "C" cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, i
     case cudaDevAttrComputeCapabilityMinor:
         *value = 0;
         return cudaSuccess;
+    case cudaDevAttrPageableMemoryAccess: /* plain memory of the host is not the device's */
+        *value = 0;
+        return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
         *value = (int)the().block_bytes;
         return cudaSuccess;

@@ -242,7 +242,7 @@ static void reach_it_on_one_rank(sherd_world *world, void *raw)
     uint64_t    before;
     uint64_t    after;
     ways_bound  memory;
-    float       kept[200];
+    float       kept[200], now[200];
     rig         r;
 
     options.backward_uses = SHERD_USES_ANY;
@@ -254,19 +254,21 @@ static void reach_it_on_one_rank(sherd_world *world, void *raw)
     rig_seal(&r);
     (void)rig_train(&r, 1);
     CHECK_OK(sherd_param_fingerprint(r.engine, r.params[1].handle, &before));
-    memcpy(kept, memory.data[1], sizeof(kept));
+    CHECK_OK(sherd_copy(r.engine, kept, memory.data[1], sizeof(kept)));
     rig_backward(&r, 0);
     (void)rig_step(&r);
     CHECK_OK(sherd_param_fingerprint(r.engine, r.params[1].handle, &after));
     CHECK_INT(before, after);
-    CHECK_BYTES_EQUAL(kept, memory.data[1], sizeof(kept));
+    CHECK_OK(sherd_copy(r.engine, now, memory.data[1], sizeof(now)));
+    CHECK_BYTES_EQUAL(kept, now, sizeof(kept));
     if (sherd_world_rank(world) == 1) {
         rig_backward(&r, 1);
     }
     (void)rig_step(&r);
     CHECK_OK(sherd_param_fingerprint(r.engine, r.params[1].handle, &after));
     CHECK(before != after);
-    CHECK(memcmp(kept, memory.data[1], sizeof(kept)) != 0);
+    CHECK_OK(sherd_copy(r.engine, now, memory.data[1], sizeof(now)));
+    CHECK(memcmp(kept, now, sizeof(kept)) != 0);
     rig_close(&r);
     ways_unbind(&memory);
 }

@@ -5,6 +5,7 @@
 #include "tests/engine/elements.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/rig.h"
+#include "tests/engine/ways.h"
 #include "tests/lib/check.h"
 
 #ifdef TOY_ON_STREAM
@@ -327,13 +328,8 @@ static int window_of(const toy_options *options, int step)
 /* Allocates memory of the trainer's own, in the same space as the engine's. */
 static void *bound_memory(toy *t, size_t p)
 {
-    sherdi_backend *lane = (sherdi_backend *)(uintptr_t)sherdi_world_backend(t->world);
-    void           *memory;
-
-    CHECK_OK(lane->device->alloc(
-        lane, &t->mem, SHERDI_MEM_CONTROL, SHERDI_MEMORY_DEVICE,
-        param_elems(&PARAMS[p]) * sherd_dtype_bytes(param_dtype(t->options, p)), &memory));
-    return memory;
+    return ways_alloc(t->world, &t->mem,
+                      param_elems(&PARAMS[p]) * sherd_dtype_bytes(param_dtype(t->options, p)));
 }
 
 static void toy_open(toy *t, sherd_world *world, const toy_options *options)
@@ -363,12 +359,10 @@ static void toy_open(toy *t, sherd_world *world, const toy_options *options)
 
 static void toy_close(toy *t)
 {
-    sherdi_backend *lane = (sherdi_backend *)(uintptr_t)sherdi_world_backend(t->world);
-
     sherd_engine_destroy(t->engine);
     for (size_t p = 0; p < TOY_PARAMS; p++) {
-        lane->device->free(lane, t->bound_data[p]);
-        lane->device->free(lane, t->bound_grad[p]);
+        ways_free(t->world, t->bound_data[p]);
+        ways_free(t->world, t->bound_grad[p]);
     }
 }
 

@@ -1,5 +1,6 @@
 #include "tests/engine/ways.h"
 
+#include "collectives/world.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
@@ -104,12 +105,38 @@ uint64_t ways_train_as_planned(sherd_world *world, const rig_options *options)
     return ways_close(&r, 4 / options->accumulation);
 }
 
+static sherdi_backend *lane_of(const sherd_world *world)
+{
+    return (sherdi_backend *)(uintptr_t)sherdi_world_backend(world);
+}
+
+void *ways_alloc(sherd_world *world, sherdi_mem *mem, size_t len_bytes)
+{
+    sherdi_backend *lane = lane_of(world);
+    void           *memory;
+
+    CHECK_OK(lane->device->alloc(lane, mem, SHERDI_MEM_CONTROL, SHERDI_MEMORY_DEVICE, len_bytes,
+                                 &memory));
+    return memory;
+}
+
+void ways_free(sherd_world *world, void *memory)
+{
+    sherdi_backend *lane = lane_of(world);
+
+    lane->device->free(lane, memory);
+}
+
 void ways_bind(rig *r, ways_bound *memory)
 {
     memset(memory, 0, sizeof(*memory));
+    memory->world = r->world;
+    sherdi_mem_init(&memory->mem);
     for (int p = 0; p < r->num_params; p++) {
-        memory->data[p] = calloc(r->params[p].elems, sherd_dtype_bytes(r->params[p].dtype));
-        memory->grad[p] = calloc(r->params[p].elems, sherd_dtype_bytes(r->params[p].dtype));
+        size_t len_bytes = r->params[p].elems * sherd_dtype_bytes(r->params[p].dtype);
+
+        memory->data[p] = ways_alloc(r->world, &memory->mem, len_bytes);
+        memory->grad[p] = ways_alloc(r->world, &memory->mem, len_bytes);
         CHECK_OK(sherd_param_bind(r->engine, r->params[p].handle, memory->data[p],
                                   r->params[p].is_frozen ? NULL : memory->grad[p]));
     }
@@ -118,7 +145,7 @@ void ways_bind(rig *r, ways_bound *memory)
 void ways_unbind(ways_bound *memory)
 {
     for (int p = 0; p < RIG_PARAMS; p++) {
-        free(memory->data[p]);
-        free(memory->grad[p]);
+        ways_free(memory->world, memory->data[p]);
+        ways_free(memory->world, memory->grad[p]);
     }
 }

@@ -4,6 +4,8 @@
 
 #include "tests/engine/rig.h"
 
+#include "base/mem.h"
+
 /* A way of training: declares a model, trains it, and returns the fingerprint. */
 typedef uint64_t (*way_fn)(sherd_world *world, const rig_options *options);
 
@@ -25,10 +27,16 @@ uint64_t ways_close(rig *r, int64_t steps);
 /** Trains the layers for four micro-batches, in the order of the plan. */
 uint64_t ways_train_as_planned(sherd_world *world, const rig_options *options);
 
-/* Memory of the trainer's own for each parameter. */
+/* Memory of the trainer's own for each parameter, where the engine computes. */
 typedef struct ways_bound {
-    void *data[RIG_PARAMS], *grad[RIG_PARAMS];
+    sherd_world *world;
+    sherdi_mem   mem;
+    void        *data[RIG_PARAMS], *grad[RIG_PARAMS];
 } ways_bound;
+
+/** Allocates memory of the device on which this world's engines compute, counted in `mem`; ways_free frees it. */
+void *ways_alloc(sherd_world *world, sherdi_mem *mem, size_t len_bytes);
+void  ways_free(sherd_world *world, void *memory);
 
 void ways_bind(rig *r, ways_bound *memory);
 void ways_unbind(ways_bound *memory);
