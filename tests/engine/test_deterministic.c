@@ -336,16 +336,15 @@ typedef struct odd_step {
 static sherd_status step_with(sherd_engine *engine, const sherd_unit *units, sherd_param param,
                               sherd_dtype dtype, float value, sherd_step_report *report)
 {
-    void *grad;
+    size_t         elem = sherd_dtype_bytes(dtype);
+    uint16_t       half = sherdi_cast_f32_f16(value);
+    unsigned char *grad;
 
     CHECK_OK(sherd_unit_acquire(engine, units[2], SHERD_BACKWARD));
     grad = sherd_param_grad(engine, param);
     CHECK(grad != NULL);
-    if (dtype == SHERD_F32) {
-        ((float *)grad)[3] = value;
-    } else {
-        ((uint16_t *)grad)[3] = sherdi_cast_f32_f16(value);
-    }
+    CHECK_OK(
+        sherd_copy(engine, grad + 3 * elem, dtype == SHERD_F32 ? (void *)&value : &half, elem));
     CHECK_OK(sherd_unit_release(engine, units[2], SHERD_BACKWARD));
     sherd_step_report_init(report);
     return sherd_step(engine, report);
