@@ -14,10 +14,22 @@ import time
 PASSED, SKIPPED, FAILED, NOT_BUILT, NOT_RUN = "passed", "skipped", "failed", "not built", "not run"
 
 
+def known(build, what):
+    """What meson knows of the tests, or of the targets."""
+    return json.loads((build / "meson-info" / f"intro-{what}.json").read_text())
+
+
 def tests_of(build, suite):
-    """What meson knows of the tests of a suite."""
-    known = json.loads((build / "meson-info" / "intro-tests.json").read_text())
-    return [test for test in known if any(name.split(":")[-1] == suite for name in test["suite"])]
+    """The tests of a suite; `files` are those of the programs that they need."""
+    files = {target["id"]: target["filename"] for target in known(build, "targets")}
+    tests = [test for test in known(build, "tests") if any(name.split(":")[-1] == suite for name in test["suite"])]
+    return [{**test, "files": [file for needed in test["depends"] for file in files[needed]]} for test in tests]
+
+
+def environment_of(test):
+    """As meson sets it: the folder of our library before others, and no team of threads bound to the CPUs of another test's."""
+    library = ":".join(filter(None, (test["env"].get("LD_LIBRARY_PATH", "").rstrip(":"), os.environ.get("LD_LIBRARY_PATH"))))
+    return {"SHERD_CPU_BIND": "none", **os.environ, **test["env"], **({"LD_LIBRARY_PATH": library} if library else {})}
 
 
 def ended(process, seconds):
@@ -31,13 +43,13 @@ def ended(process, seconds):
 
 def run(test, build, deadline):
     """One test: what became of it, how long it took, and its output."""
-    if not os.access(test["cmd"][0], os.X_OK):
+    if not os.access(test["cmd"][0], os.X_OK) or not all(map(os.path.exists, test["files"])):
         return NOT_BUILT, 0.0, ""
     start = time.monotonic()
     if start >= deadline:
         return NOT_RUN, 0.0, ""
     seconds = max(1.0, min(test["timeout"] or 1e9, deadline - start))
-    process = subprocess.Popen(test["cmd"], cwd=test["workdir"] or build, env={**os.environ, **test["env"]},
+    process = subprocess.Popen(test["cmd"], cwd=test["workdir"] or build, env=environment_of(test),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                                start_new_session=True)
     text, status = ended(process, seconds)

@@ -118,26 +118,44 @@ told odd choices 'chosen again FAILED; 0 fingerprint'
 grep -q "the loss of choice_graphs is wrong: loss 5.0 -> 4.2, choice_default 4.0" "$scratch/odd.page" ||
     fail "a wrong loss is not told: $(cat "$scratch/odd.page")"
 
-# Nothing of a suite was built: its part says so.
+# Nothing of a suite was built, neither a test nor the program that another one runs: the part says so.
 mkdir -p "$scratch/bare/meson-info"
-printf '[{"name": "a", "cmd": ["/nowhere/a"], "suite": ["a:rehearsal-kernels"]}]\n' >"$scratch/bare/meson-info/intro-tests.json"
+cat >"$scratch/bare/meson-info/intro-tests.json" <<'JSON'
+[{"name": "a", "cmd": ["/nowhere/a"], "suite": ["a:rehearsal-kernels"], "depends": []},
+ {"name": "b", "cmd": ["/bin/true", "program"], "suite": ["a:rehearsal-kernels"], "depends": ["p"]}]
+JSON
+printf '[{"id": "p", "filename": ["/nowhere/program"]}]\n' >"$scratch/bare/meson-info/intro-targets.json"
 touch "$scratch/bare/libsherd.so"
 mkdir -p "$scratch/carried/usr/lib/x86_64-linux-gnu"
 printf '#!/bin/sh\n[ "$1" = -c ] || printf "Ran 1 test\\nlibraries %%s\\n" "$LD_LIBRARY_PATH"\n' >"$scratch/bin/torch"
 rehearse none --build "$scratch/bare" --part kernels,torch --carried "$scratch/carried" --python "$scratch/bin/torch"
-told none kernels '"result": "not tested", .*"figure": "0 passed, 1 not built"'
+told none kernels '"result": "not tested", .*"figure": "0 passed, 2 not built"'
 # PyTorch's process, which loads libsherd.so, finds what was carried.
 told none torch "libraries [^ ]*$scratch/carried/usr/lib/x86_64-linux-gnu"
 
 # A test that hangs is ended before its part is, and what has no turn says so.
 mkdir -p "$scratch/hung/meson-info"
 for name in first second; do
-    printf '{"name": "%s", "cmd": ["/bin/sleep", "60"], "suite": ["a:gpu-x"], "timeout": 30, "workdir": null, "env": {}}\n' "$name"
+    printf '{"name": "%s", "cmd": ["/bin/sleep", "60"], "suite": ["a:gpu-x"], "timeout": 30, "workdir": null, "env": {}, "depends": []}\n' "$name"
 done | paste -sd, | sed 's/.*/[&]/' >"$scratch/hung/meson-info/intro-tests.json"
+echo '[]' >"$scratch/hung/meson-info/intro-targets.json"
 status=0
 python3 "$(dirname "$0")/suite.py" "$scratch/hung" gpu-x --seconds 0.5 >"$scratch/hung.said" || status=$?
 [ "$status" = 1 ] || fail "a test that hangs gives $status"
 grep -q '^0 passed, 1 failed, 1 not run$' "$scratch/hung.said" || fail "a test that hangs: $(cat "$scratch/hung.said")"
+
+# The libraries that were carried stay beside those of the build, and no test binds its threads to the CPUs of another one.
+mkdir -p "$scratch/found/meson-info"
+cat >"$scratch/found/meson-info/intro-tests.json" <<'JSON'
+[{"name": "a", "cmd": ["/bin/sh", "-c", "echo \"skipped: $LD_LIBRARY_PATH $SHERD_CPU_BIND\"; exit 77"], "suite": ["a:gpu-x"],
+  "timeout": 30, "workdir": null, "env": {"LD_LIBRARY_PATH": "/of/build/"}, "depends": []}]
+JSON
+echo '[]' >"$scratch/found/meson-info/intro-targets.json"
+(
+    unset SHERD_CPU_BIND
+    LD_LIBRARY_PATH=/carried python3 "$(dirname "$0")/suite.py" "$scratch/found" gpu-x >"$scratch/found.said" || true
+)
+grep -q '^skipped: /of/build/:/carried none$' "$scratch/found.said" || fail "libraries of a test: $(cat "$scratch/found.said")"
 
 # No time: said, and no failure of what did not run.
 rehearse late --build "$build" --part env,large --limit 5
