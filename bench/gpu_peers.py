@@ -8,6 +8,7 @@
         run INDEX REPEATS       ->  seconds, by the device's clock
 """
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -89,7 +90,8 @@ def serve():
         words = line.split()
         with torch.no_grad():
             if words[0] == "setup":
-                peers = None  # its memory first
+                peers = None  # its memory first; its rows refer to it
+                gc.collect()
                 torch.cuda.empty_cache()
                 peers = (Products if len(words) == 4 else Peers)(*map(int, words[1:]))
                 answer = "\t".join(peers.rows)

@@ -13,6 +13,8 @@
 
 #define RANKS_MAX     16
 #define GUARD_SECONDS 60
+/* Where the processes of all ranks take turns on a device: each collective waits for turns of some milliseconds. */
+#define GUARD_SECONDS_ON_DEVICES 180
 
 /* The folder of the notes of the ranks that were started last. */
 #define NOTES_VARIABLE "SHERD_TEST_NOTES"
@@ -147,7 +149,7 @@ void ranks_run(const rank_start *starts, int count)
         CHECK(children[i] > 0);
     }
     (void)sigaction(SIGALRM, &guard, NULL);
-    (void)alarm(GUARD_SECONDS);
+    (void)alarm(getenv("SHERD_BACKEND") == NULL ? GUARD_SECONDS : GUARD_SECONDS_ON_DEVICES);
     for (int i = 0; i < count; i++) {
         int raw = 0;
 

@@ -21,17 +21,17 @@ env 20 the device, as sherd sees it
 kernels 60 conformance of the backend, lanes and events
 adam 90 bench gpu: AdamW, its state in encodings, the other element-wise updates
 trainer 60 GPT-2 124M, bf16, 32 x 1024
+exposed 45 the engine's exposed share of its step
 compute 90 the trainer's operations against the CPU's, and its losses
 choices 150 the same with each choice of kernels, beside the default; graphs on a small step
 compiled 180 the same model by PyTorch alone, torch.compile
-exposed 45 the engine's exposed share of its step
-nccl 200 NCCL, a rank on each device or several on one, whose processes take turns there
-worlds 70 several ranks on one device: threads, processes
+nccl 240 NCCL, a rank on each device or several on one, whose processes take turns there
+worlds 150 several ranks on one device: threads, processes
 proof 150 sherd test, fingerprints of CPU and GPU
-engine 110 the engine's tests, its memory on the device
-offload 60 bench gpu-offload
+engine 220 the engine's tests, its memory on the device
+offload 120 bench gpu-offload
 lamb 50 bench gpu, LAMB; bench gpu-product, the matrix products of Muon
-memory 40 bench memory: planned, held, and what the device reports
+memory 100 bench memory: planned, held, and what the device reports
 torch 90 PyTorch's tensors on the device
 sanitizer 150 memcheck over the kernels and the trainer, racecheck
 large 150 GPT-2 774M, half a million tokens a step, with and without offload
@@ -41,7 +41,7 @@ usage() {
     cat <<'TEXT'
 usage: tests/gpu/check.sh [OPTIONS]
 
-  --part LIST    parts, by commas, instead of all: env, kernels, adam, trainer, compute, choices, compiled, exposed,
+  --part LIST    parts, by commas, instead of all: env, kernels, adam, trainer, exposed, compute, choices, compiled,
                  nccl, worlds, proof, engine, offload, lamb, memory, torch, sanitizer, large
   --limit S      seconds for all, the build among them (default: 465); parts that get none are not run
   --out DIR      logs, check.json (a line for each part, as soon as it is known) and page.md (default: build-gpu/check);
@@ -163,7 +163,7 @@ part_kernels() { suite kernels 2; }
 part_compute() { suite compute 3; }
 part_worlds() { SHERD_NCCL_LIBRARY=/nonexistent suite worlds 4; }
 part_nccl() { suite nccl 1; }
-part_engine() { suite engine 4; }
+part_engine() { suite engine 3; }
 
 # An optimizer after the other: each has its verdict as soon as it is known.
 part_proof() {
@@ -181,27 +181,40 @@ part_proof() {
 # memcheck PROGRAM ARGS: what a call of the runtime answers is the program's to look at: some ask for what a device may lack.
 memcheck() { "$tool" --tool memcheck --leak-check no --report-api-errors no --error-exitcode 9 "$@"; }
 
+# Of a program that ran under the sanitizer; a figure as soon as it is known.
+sanitizer_verdict() {
+    local name=$1 process=$2 status=0
+    wait "$process" || status=$?
+    cat "$OUT/sanitizer.$name"
+    figure "$name: $(sed -n 's/^=* *\(.*SUMMARY.*\)/\1/p' "$OUT/sanitizer.$name" | tail -n 1)"
+    return "$status"
+}
+
+# All at a time, since each waits for the device most of its time.
 part_sanitizer() {
-    local tool kernels trainer status=0 race
+    local tool kernels trainer status=0 race all step
     kernels=$(program kernels)
     trainer=$(program trainer)
     tool=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer || true)
     [ -n "$tool" ] || skip "compute-sanitizer is not installed"
-    "$tool" --tool racecheck --error-exitcode 9 "$kernels" sumsq_equals >"$OUT/sanitizer.race" 2>&1 &
+    "$tool" --tool racecheck --error-exitcode 9 "$kernels" sumsq_equals >"$OUT/sanitizer.racecheck-sumsq" 2>&1 &
     race=$!
-    memcheck "$kernels" "$(sized "" sumsq_equals)" >"$OUT/sanitizer.memory" 2>&1 || status=$?
     # Heads of 64, a length and a vocabulary that nothing divides.
     # shellcheck disable=SC2046
     memcheck "$trainer" --backend cuda --data "$OUT/text" --arch gpt2 --precision bf16 --ranks 1 --sample 0 \
         --eval-every 0 $(sized "--hidden 256 --layers 1 --heads 4 --kv-heads 4 --inner 512 --vocab 257 --batch 2 --length 200 --steps 2" "$TINY --steps 1") \
-        >>"$OUT/sanitizer.memory" 2>&1 || status=$?
-    wait "$race" || status=$?
-    cat "$OUT/sanitizer.memory" "$OUT/sanitizer.race"
+        >"$OUT/sanitizer.memcheck-trainer" 2>&1 &
+    step=$!
+    memcheck "$kernels" "$(sized "" sumsq_equals)" >"$OUT/sanitizer.memcheck-kernels" 2>&1 &
+    all=$!
+    sanitizer_verdict racecheck-sumsq "$race" || status=$?
     # On some virtual machines it cannot attach at all: that says nothing about the kernels.
-    if grep -qiE 'device not supported|not supported on this' "$OUT/sanitizer.race"; then
-        skip "compute-sanitizer does not work here: $(grep -iE -m 1 'not supported' "$OUT/sanitizer.race")"
+    if grep -qiE 'device not supported|not supported on this' "$OUT/sanitizer.racecheck-sumsq"; then
+        kill "$step" "$all" 2>/dev/null || true
+        skip "compute-sanitizer does not work here: $(grep -iE -m 1 'not supported' "$OUT/sanitizer.racecheck-sumsq")"
     fi
-    figure "memcheck of all kernels and the trainer, racecheck sumsq: $(grep -h 'SUMMARY' "$OUT/sanitizer.memory" "$OUT/sanitizer.race" | sed 's/^=* *//' | tr '\n' ';')"
+    sanitizer_verdict memcheck-trainer "$step" || status=$?
+    sanitizer_verdict memcheck-kernels "$all" || status=$?
     return "$status"
 }
 
@@ -212,7 +225,7 @@ bench_gpu() {
     if [ "$PART" = adam ] && [ -n "$PYTHON" ] && [ "$EMULATED" = 0 ]; then
         peers=(--peers "$PYTHON")
     fi
-    "$bench" --sizes "$(sized 16M,128M,1G 1K)" --rounds "$(sized 7 1)" --repeats "$(sized 256 4)" --rows "$1" --json "$OUT/$PART.rows" "${peers[@]}"
+    "$bench" --sizes "$(sized 16M,128M,512M 1K)" --rounds "$(sized 7 1)" --repeats "$(sized 256 4)" --rows "$1" --json "$OUT/$PART.rows" "${peers[@]}"
     for name in "${@:2}"; do
         figure "$name: $(number "$OUT/$PART.rows" "$name" gb_per_s) GB/s, $(number "$OUT/$PART.rows" "$name" of_copy) of copy"
     done
@@ -257,14 +270,14 @@ bench_products() {
 }
 
 part_offload() {
-    local ratio step bench
+    local ratio step bench tier
     bench=$(program bench-gpu-offload)
-    # shellcheck disable=SC2046
-    "$bench" $(sized "--elems 64M --rounds 5" "--elems 16K --rounds 1 --compute 0 --fast") --dir "$OUT" --json "$OUT/offload.rows"
-    for tier in cpu nvme; do
-        ratio=$(sed -n "s/.*\"place\": \"$tier\".*\"step_to_limit\": \[\([0-9.]*\),.*/\1/p" "$OUT/offload.rows" | tail -n 1)
+    for tier in cpu nvme; do # each by itself: a slow drive takes no figure of the host's memory away
+        # shellcheck disable=SC2046
+        "$bench" $(sized "--elems 64M --rounds 5" "--elems 16K --rounds 1 --compute 0 --fast") --place "$tier" --dir "$OUT" --json "$OUT/offload.$tier"
+        ratio=$(sed -n 's/.*"step_to_limit": \[\([0-9.]*\),.*/\1/p' "$OUT/offload.$tier")
         [ -n "$ratio" ] || continue
-        step=$(sed -n "s/.*\"place\": \"$tier\".*\"step_to_longest\": \[\([0-9.]*\),.*/\1/p" "$OUT/offload.rows")
+        step=$(sed -n 's/.*"step_to_longest": \[\([0-9.]*\),.*/\1/p' "$OUT/offload.$tier")
         figure "state on $tier: boundary / max(link, host) $ratio, step / max(link, host, compute) $step"
         value "${tier}_boundary" "$ratio"
         value "${tier}_step" "$step"
@@ -277,7 +290,7 @@ part_memory() {
     local bench
     bench=$(program bench-memory)
     # shellcheck disable=SC2046
-    (cd "$OUT" && "$bench" --backend cuda --real-only $(sized "--models 124m --worlds 1,2" "--models 100K --worlds 1,2 --stages 1,3 --offloads none") --json memory.rows)
+    (cd "$OUT" && "$bench" --backend cuda --real-only --worlds 1,2 --stages 1,3 $(sized "--models 124m --offloads none,optimizer-cpu" "--models 100K --offloads none") --json memory.rows)
     figure "$(wc -l <"$OUT/memory.rows") rows as planned"
 }
 
@@ -700,6 +713,7 @@ all() {
     heading
     [ -z "$carried" ] || carried_use || say "# carried  cannot be unpacked"
     wheels_use
+    [ "$EMULATED" = 1 ] || say "# memory   $(python3 "$root/tests/gpu/grow_memory.py" 24 2>&1 | tail -n 1)"
     say '```'
     say ""
     [ "$has_build" = 1 ] || build_run

@@ -7,7 +7,7 @@ check=$(dirname "$0")/check.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
-PARTS="env kernels adam trainer compute choices compiled exposed nccl worlds proof engine offload lamb memory torch sanitizer large"
+PARTS="env kernels adam trainer exposed compute choices compiled nccl worlds proof engine offload lamb memory torch sanitizer large"
 
 fail() {
     echo "not ok: $*"
