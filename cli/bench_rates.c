@@ -175,8 +175,8 @@ static sherd_status pass_run(const bench *b, const bench_engine *e, sherd_pass p
         BENCH_TRY(sherd_unit_acquire(e->engine, e->units[u], pass));
         if (pass == SHERD_BACKWARD) {
             BENCH_TRY(gradient_write(b, e, u));
-            BENCH_TRY(sherd_world_barrier(
-                b->world)); /* so that no rank waits for another in the reduction */
+            /* So that no rank waits for another in the reduction. */
+            BENCH_TRY(sherd_world_barrier(b->world));
         }
         BENCH_TRY(sherd_unit_release(e->engine, e->units[u], pass));
     }

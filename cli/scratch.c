@@ -162,8 +162,8 @@ static int folder_make_in(const char *parent, scratch_folder *out)
     if (len < 0 || (size_t)len >= sizeof(out->path)) {
         return fail(out, "%.200s: the name is too long; --nvme-path names another folder", parent);
     }
-    (void)pthread_mutex_lock(
-        &lock); /* otherwise a signal in between would leave the folder behind */
+    /* Otherwise a signal in between would leave the folder behind. */
+    (void)pthread_mutex_lock(&lock);
     if (mkdtemp(out->path) == NULL) {
         (void)fail(out, "no folder can be made in %.200s: %s", parent, strerror(errno));
     } else {

@@ -320,7 +320,7 @@ static sherd_status checksums_find(sherdi_reader *reader, sherdi_reader_file *fi
     size_t extents  = sherdi_div_up(file->header->data_bytes, SHERDI_CHECKPOINT_EXTENT_BYTES);
     file->checksums = sherdi_safetensors_note(file->header, "checksums");
     if (file->checksums == NULL || strlen(file->checksums) != extents * HEX_DIGITS) {
-        return file_damaged(reader, file, "its header lacks the checksums of some extents");
+        return file_damaged(reader, file, "its header does not have one checksum for each extent");
     }
     return SHERD_OK;
 }

@@ -31,7 +31,7 @@ SHERD_MUST_USE sherd_status passes_eval(passes *passes, const int32_t *inputs,
 SHERD_MUST_USE sherd_status passes_losses_take(passes *passes, double *sum_out);
 /** Returns the sentence of a failure of passes_losses_take. */
 const char *passes_why(const passes *passes);
-/** As model_logits_get, after a passes_eval. */
+/** As model_logits_get, of the last passes_eval. */
 void passes_logits_get(passes *passes, size_t row, float *out);
 
 /** For tests: is called in backward with a unit's gradients before the engine gets them. The gradients of the unit's own parameters

@@ -21,6 +21,7 @@ typedef enum report_medium {
 } report_medium;
 
 typedef struct report_figures {
+    /* Bytes of a step, summed over the ranks: as the engines counted them, and as they had planned them */
     uint64_t          counted[REPORT_MEDIA], planned[REPORT_MEDIA];
     int               ranks_off_plan;              /* ranks whose counts differ from their plan */
     size_t            memory_planned, memory_held; /* of the engine of rank 0 */

@@ -36,7 +36,7 @@ typedef struct saves {
 } saves;
 
 /** Makes the folder of --save and checks that it can be written to, so that a mistake shows before the first step and not at the
- *  first save. Returns E_IO if it cannot. */
+ *  first save. Local: rank 0 alone does something. Returns E_IO if it cannot. */
 SHERD_MUST_USE sherd_status saves_open(saves *s);
 
 /** Resumes from the checkpoint that --resume-from names; with --resume, from the latest checkpoint in the folder of --save or from

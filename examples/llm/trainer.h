@@ -18,8 +18,9 @@ typedef struct trainer_job {
     void (*on_loop)(void);                    /* called by every rank when its steps begin */
 
     pthread_mutex_t lock;
-    sherd_status    status; /* the first failure that only reports no other rank's; under `lock` */
-    char            why[1024]; /* its sentence; under `lock` */
+    /* The failure that is told: the first one that is not merely the report of another rank's. Under `lock`. */
+    sherd_status status;
+    char         why[1024]; /* its sentence; under `lock` */
 } trainer_job;
 
 /** Trains on this rank. It is a ranks_fn (ranks.h), and ctx is a trainer_job. Collective; blocks until the training is over. A rank

@@ -517,6 +517,7 @@ extern "C" unsigned long emulator_graph_launches(void)
     return e.graphs;
 }
 
+/* A wait for the whole device spoils every capture on it, whoever captures. */
 extern "C" cudaError_t cudaDeviceSynchronize(void)
 {
     emulator                    &e = the();
@@ -524,6 +525,11 @@ extern "C" cudaError_t cudaDeviceSynchronize(void)
     cudaError_t                  error = device_check();
 
     error = error == cudaSuccess ? capture_check() : error;
+    for (cudaStream_t stream : e.devices[current_device].streams) {
+        if (error == cudaSuccess && stream->captured != nullptr) {
+            error = captured_refuse(stream, cudaErrorStreamCaptureUnsupported);
+        }
+    }
     if (error == cudaSuccess) {
         device_drain(e, held, current_device);
         error = e.devices[current_device].fault;

@@ -381,7 +381,7 @@ static void another_thread_spoils_a_capture(void)
     CHECK_CUDA(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK_CUDA(cudaSuccess, cudaEventCreate(&event));
     CHECK_CUDA(cudaSuccess, cudaEventRecord(event, stream));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         cudaStreamCaptureStatus status;
         cudaError_t             error = cudaSuccess;
 
@@ -391,7 +391,8 @@ static void another_thread_spoils_a_capture(void)
             error = i == 0   ? cudaEventRecord(event, stream)
                     : i == 1 ? cudaStreamWaitEvent(stream, event, 0)
                     : i == 2 ? cudaStreamSynchronize(stream)
-                             : cudaStreamQuery(stream);
+                    : i == 3 ? cudaStreamQuery(stream)
+                             : cudaDeviceSynchronize();
         }).join();
         CHECK_CUDA(i == 1 ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureUnsupported, error);
         CHECK_CUDA(cudaSuccess, cudaStreamIsCapturing(stream, &status));

@@ -404,9 +404,8 @@ static void broken_train(sherd_world *world, void *ctx)
     run->count  = fault_seen();
     if (run->status != SHERD_OK &&
         sherd_engine_fingerprint(r.engine, &fingerprint) == SHERD_E_STATE) {
-        CHECK_STATUS(
-            SHERD_E_STATE,
-            sherd_step_discard(r.engine)); /* a discard is of no use then, and the error says so */
+        /* A discard is of no use then, and the error says so. */
+        CHECK_STATUS(SHERD_E_STATE, sherd_step_discard(r.engine));
         CHECK_ERROR_SAYS("call sherd_step_undo to go back to the step before");
         CHECK_STATUS(SHERD_E_IO, sherd_step_undo(r.engine));
         CHECK_STATUS(SHERD_E_STATE, sherd_step_discard(r.engine));
@@ -497,8 +496,8 @@ static void ranks_undo(sherd_world *world, void *ctx)
     }
     undo_once(&r, run, rank);
     r.micro--;
-    CHECK_OK(
-        step_insist(&r, &report, &dropped, &left)); /* requests that read ahead may fail, too */
+    /* Requests that read ahead may fail, too. */
+    CHECK_OK(step_insist(&r, &report, &dropped, &left));
     CHECK(rank != 0 || run->want[STEPS] == report.fingerprint);
     rig_close(&r);
 }

@@ -357,9 +357,8 @@ static void expect_striped(int world_size, int num_folders, int stage)
     test_world(world_size, session_run, &kept);
     CHECK_INT(0, kept.is_resumed);
     for (int i = 0; i < num_folders; i++) {
-        CHECK_INT(
-            world_size * (i == 0 ? 3 : 2),
-            kept.files[i]); /* an index and two slot files; in further folders slot files only */
+        /* An index and two slot files; in further folders slot files only. */
+        CHECK_INT(world_size * (i == 0 ? 3 : 2), kept.files[i]);
         CHECK_INT(world_size * 2, test_files(folder_path(i), ".slots-"));
     }
     expect_steps(&want, &kept);

@@ -307,9 +307,8 @@ static void pass_backward(toy *t, int64_t n)
         }
         CHECK_OK(sherd_unit_acquire(t->engine, t->units[u], SHERD_BACKWARD));
         if (u == 3) {
-            add_gradient(
-                t, 0, n,
-                loss_scale); /* the head is tied: it adds to the embedding's gradient first */
+            /* The head is tied: it adds to the embedding's gradient first. */
+            add_gradient(t, 0, n, loss_scale);
         }
         for (size_t p = 0; p < TOY_PARAMS; p++) {
             if (PARAMS[p].unit == u && !PARAMS[p].is_frozen) {
@@ -375,8 +374,8 @@ void toy_train(sherd_world *world, const toy_options *options, toy_result *out)
     toy      t;
 
     toy_open(&t, world, options);
-    CHECK_OK(sherd_engine_fingerprint(
-        t.engine, &recomputed)); /* this starts the engine, whose traffic is not counted */
+    /* This starts the engine, whose traffic is not counted. */
+    CHECK_OK(sherd_engine_fingerprint(t.engine, &recomputed));
     sherd_world_traffic(world, &sent_before, &received);
     for (int step = 0; step < TOY_STEPS; step++) {
         int               window = window_of(options, step);

@@ -1,10 +1,10 @@
 /* LayerNorm and RMSNorm of rows, forward and backward.
  *
  * A warp owns a row. It reads the row two or three times, and only the first time from memory. In backward a block owns NORM_CHUNK
- * rows and sums their shares of the weight's gradient in shared memory, with one sum for each warp and column. A second kernel adds
- * the sums of the blocks in the order of the chunks. How the work is divided depends on the shape alone, so the result does not
- * depend on the launch or the device. Where N elements are read at once, rows begin at multiples of 16 bytes, which the launchers
- * check. */
+ * rows and sums their shares of the weight's gradient in shared memory, with one sum for each warp and column; the sums of very wide
+ * rows do not fit there, and are in device memory. A second kernel adds the sums of the blocks in the order of the chunks. How the
+ * work is divided depends on the shape alone, so the result does not depend on the launch or the device. Where N elements are read at
+ * once, rows begin at multiples of 16 bytes, which the launchers check. */
 #include "kernels.h"
 
 #include "elements.cuh"
