@@ -9,7 +9,7 @@ import tempfile
 import threading
 import unittest
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import ranks
 
@@ -22,7 +22,7 @@ except ImportError as error:
 
 import sherd
 import sherd.torch
-from sherd.torch.hooks import mapped
+from sherd.torch.hooks import mapped, tensors_in
 from sherd.torch.trace import order_of, registered
 from test_torch_core import Block, Model, batch, config, made
 from test_torch_engine import engine_of, masters, train, trained
@@ -205,11 +205,36 @@ class Types(unittest.TestCase):
         twin(x).backward()
         for p, wanted in zip(engine.module.parameters(), twin.parameters()):
             torch.testing.assert_close(p.grad, wanted.grad, rtol=1e-5, atol=1e-6)
+        self.assertEqual([held for _, held in engine.order.backward], [0, 0, 0])  # without gates, all are held to the end of backward
         change = lambda tensor: tensor + 1
         given = Batch(x, "kept")
         self.assertTrue(torch.equal(mapped([given], change)[0].x, x + 1))
         self.assertIs(mapped(given, lambda tensor: tensor), given)
         engine.destroy()
+
+    def test_fields_that_are_none_of_an_object_pass_through_gates(self) -> None:
+        @dataclasses.dataclass(slots=True)
+        class Slotted:
+            kind: ClassVar[str] = "k"
+            x: torch.Tensor | None = None
+            later: torch.Tensor = dataclasses.field(init=False)
+
+        @dataclasses.dataclass
+        class Begun:
+            x: torch.Tensor
+            count: dataclasses.InitVar[int]
+
+            def __post_init__(self, count: int) -> None:
+                self.x = self.x * count
+
+        x, change = torch.ones(2), lambda tensor: tensor + 1
+        for given in (Slotted(x), Begun(x, 1)):
+            self.assertEqual([t.tolist() for t in tensors_in(mapped(given, change))], [[2, 2]])
+            self.assertEqual(given.x.tolist(), [1, 1])
+            self.assertIs(mapped(given, change, keeps=True), given)
+            self.assertEqual(given.x.tolist(), [2, 2])
+        self.assertIs(mapped(Begun, change), Begun)  # the class, as an argument
+        self.assertEqual(list(tensors_in(Begun)), [])
 
 
 class Kept(unittest.TestCase):

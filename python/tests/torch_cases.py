@@ -7,6 +7,8 @@ have to equal plain torch's too.
 """
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -389,6 +391,131 @@ class DictionaryCase(Case):
         loss = out["sides"][1].square().mean()
         t.backward(loss)
         return [loss.detach()]
+
+
+class StateDictCase(Case):
+    """Blocks put their results into a dict, which their caller reads, and return nothing."""
+
+    class Block(Mlp):
+        def forward(self, state):
+            assert state["kept"] is state["x"]
+            state["x"] = super().forward(state["x"])
+            state["aux"] = state["aux"] + state["x"].square().mean()
+            state["kept"] = state["x"]
+
+    class Module(nn.Module):
+        def __init__(self, block):
+            super().__init__()
+            self.first, self.blocks = nn.Linear(WIDTH, WIDTH), nn.ModuleList(block() for _ in range(3))
+
+        def begin(self, x):
+            return {"x": x, "aux": torch.zeros(()), "kept": x}
+
+        def forward(self, x):
+            begun = self.first(x)
+            state = self.begin(begun)
+            for block in self.blocks:
+                block(state)
+            state = vars(state) if isinstance(state, State) else state
+            x, aux, kept = state.values() if isinstance(state, dict) else state
+            assert x is kept
+            return (x + begun).square().mean() + aux
+
+    def make(self):
+        return self.Module(self.Block)
+
+    def window(self, t, x):
+        loss = t(x)
+        t.backward(loss)
+        return [loss.detach()]
+
+
+class StateListCase(StateDictCase):
+    """The same with a list."""
+
+    class Block(Mlp):
+        def forward(self, state):
+            x, aux, _ = state
+            x = super().forward(x)
+            state[:] = [x, aux + x.square().mean(), x]
+
+    class Module(StateDictCase.Module):
+        def begin(self, x):
+            return [x, torch.zeros(()), x]
+
+
+@dataclasses.dataclass
+class State:
+    x: torch.Tensor
+    aux: torch.Tensor
+    kept: torch.Tensor
+
+
+class StateDataclassCase(StateDictCase):
+    """The same with a dataclass."""
+
+    class Block(Mlp):
+        def forward(self, state):
+            state.x = state.kept = super().forward(state.x)
+            state.aux = state.aux + state.x.square().mean()
+
+    class Module(StateDictCase.Module):
+        def begin(self, x):
+            return State(x, torch.zeros(()), x)
+
+
+class AuxiliaryLossCase(Case):
+    """Blocks add to a loss in a dataclass and in a list beside their own outputs, and read what the caller put there."""
+
+    recomputes = False
+
+    class Block(Mlp):
+        def forward(self, x, state, *, losses):
+            x = super().forward(x) * 0.5 + torch.tanh(state.kept)
+            state.aux += x.square().mean()
+            losses.append(x.abs().mean())
+            return x
+
+    class Module(nn.Module):
+        def __init__(self, block, recomputes):
+            super().__init__()
+            self.recomputes = recomputes
+            self.first, self.blocks = nn.Linear(WIDTH, WIDTH), nn.ModuleList(block() for _ in range(3))
+
+        def forward(self, x):
+            x = self.first(x)
+            state, losses = State(x, torch.zeros(()), x), []
+            for block in self.blocks:
+                x = checkpoint(block, x, state, losses=losses, use_reentrant=False) if self.recomputes else block(x, state, losses=losses)
+            assert state.x is state.kept
+            return (x + state.kept).square().mean() + state.aux + sum(losses)
+
+    def make(self):
+        return self.Module(self.Block, self.recomputes)
+
+    def window(self, t, x):
+        loss = t(x)
+        t.backward(loss)
+        return [loss.detach()]
+
+
+class AuxiliaryLossCheckpointCase(AuxiliaryLossCase):
+    recomputes = True
+
+
+class UnusedStateCase(StateDictCase):
+    """Nobody uses what the last block puts into the dict, and the tensor that it was given is used further."""
+
+    unused = ("blocks.2.up.weight", "blocks.2.up.bias", "blocks.2.down.weight", "blocks.2.down.bias")
+
+    class Module(StateDictCase.Module):
+        def forward(self, x):
+            begun = self.first(x)
+            state = self.begin(begun)
+            for block in self.blocks:
+                state, before = dict(state), state
+                block(state)
+            return (before["x"] + begun).square().mean() + before["aux"]
 
 
 class TwoLossesCase(Case):

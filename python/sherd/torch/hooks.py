@@ -7,6 +7,7 @@ are complete. Where torch.utils.checkpoint computes a segment again, its scopes 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import sys
 import weakref
@@ -42,16 +43,22 @@ class Call:
     `task` is the backward that has begun with the call. `outputs` counts the outputs that have hooks, and `outputs_done` those that
     have had their gradients. `inputs` and `inputs_left` count the same of inputs, where these have hooks in place of a gate.
     `inputs_done` is set when the gradients of all inputs have come.
+
+    Only while the forward runs, `given` has the arguments of the module, `gates` the pairs of an input and what its gate gave, and
+    `before` the tensors that the caller gave, each with its grad_fn, by their ids.
     """
 
     __slots__ = ("hooks", "scope", "task", "is_open", "has_inputs", "inputs_done", "inputs", "inputs_left", "outputs",
-                 "outputs_done", "__weakref__")
+                 "outputs_done", "given", "gates", "before", "__weakref__")
 
     def __init__(self, hooks: "Hooks", scope: Scope) -> None:
         self.hooks, self.scope = hooks, scope
         self.task = -1
         self.is_open = self.has_inputs = self.inputs_done = False
         self.inputs = self.inputs_left = self.outputs = self.outputs_done = 0
+        self.given: Any = None
+        self.gates: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.before: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def on_output(self, _grad: Any) -> None:
         """Is called when a gradient reaches one of the outputs."""
@@ -171,7 +178,7 @@ class Hooks:
         if self.failed is None and sys.exc_info()[0] is not None:
             self.failed = scope
         replaced = None
-        if call is not None and output is not None:
+        if call is not None:
             replaced = self._hook_outputs(call, output)
         for unit in reversed(scope.units):
             self._give(unit, which, lingers=which == BACKWARD)
@@ -180,14 +187,16 @@ class Hooks:
     def _hook_outputs(self, call: Call, output: Any) -> Any:
         """Sets hooks on the outputs that require gradients, and counts them.
 
+        Tensors that the module has put into its caller's objects, or has changed there, are outputs too.
         An output that is one of the scope's parameters, or a view of one, is replaced by a copy: its memory may be another unit's
         after the scope. Returns the new output, or None where nothing was replaced.
         """
         mine = {id(p.tensor) for unit in call.scope.units for p in self.division.units[unit].params}
         replaced = mapped(output, lambda t: t.clone() if id(t) in mine or id(t._base) in mine else t) \
             if any(id(t) in mine or id(t._base) in mine for t in tensors_in(output)) else output
-        for tensor in tensors_in(replaced):
-            if tensor.requires_grad and not tensor.is_leaf:
+        given, before = ungated(call)
+        for tensor in {id(t): t for t in tensors_in((given, replaced))}.values():
+            if tensor.requires_grad and not tensor.is_leaf and before.get(id(tensor), (None, None))[1] is not tensor.grad_fn:
                 tensor.register_hook(call.on_output)
                 call.outputs += 1
         return None if replaced is output else replaced
@@ -398,56 +407,86 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for inner in value:
             yield from tensors_in(inner)
-    elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from tensors_in(getattr(value, name))
+    elif is_dataclass(value):
+        for inner in fields_of(value).values():
+            yield from tensors_in(inner)
 
 
-def mapped(value: Any, change: Any) -> Any:
+def is_dataclass(value: Any) -> bool:
+    """Whether the value is an object of a dataclass, and not the class itself."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Returns the fields of an object of a dataclass that have values."""
+    names = (field.name for field in dataclasses.fields(value))
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def mapped(value: Any, change: Any, keeps: bool = False) -> Any:
     """Returns `value` with `change` applied to every tensor in it, in containers of the same kinds.
 
-    What does not change stays the same object.
+    What does not change stays the same object. With `keeps`, dicts, lists and dataclasses that are not frozen stay the same objects
+    in any case, and get the changed tensors.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
-        pairs = {key: mapped(inner, change) for key, inner in value.items()}
-        if all(pairs[key] is value[key] for key in value):
-            return value
-        if type(value) is dict:
-            return pairs
-        made = type(value)(**pairs) if hasattr(value, "__dataclass_fields__") else type(value)(pairs)
-        return made
+        old = dict(value.items())
+    elif isinstance(value, (list, tuple)):
+        old = dict(enumerate(value))
+    elif is_dataclass(value):
+        old = fields_of(value)
+    else:
+        return value
+    new = {key: mapped(inner, change, keeps) for key, inner in old.items()}
+    changed = {key: inner for key, inner in new.items() if inner is not old[key]}
+    if not changed:
+        return value
+    if isinstance(value, (dict, list)) and keeps:
+        for key, inner in changed.items():
+            value[key] = inner
+        return value
+    if isinstance(value, dict):
+        return type(value)(**new) if dataclasses.is_dataclass(value) else type(value)(new)
     if isinstance(value, (list, tuple)):
-        items = [mapped(inner, change) for inner in value]
-        if all(new is old for new, old in zip(items, value)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if hasattr(value, "__dataclass_fields__"):
-        fields = {name: mapped(getattr(value, name), change) for name in value.__dataclass_fields__}
-        if all(new is getattr(value, name) for name, new in fields.items()):
-            return value
-        made = copy.copy(value)
-        for name, new in fields.items():
-            object.__setattr__(made, name, new)  # it may be frozen
-        return made
-    return value
+        return type(value)(*new.values()) if hasattr(value, "_fields") else type(value)(new.values())
+    made = value if keeps and not type(value).__dataclass_params__.frozen else copy.copy(value)
+    for name, inner in changed.items():
+        object.__setattr__(made, name, inner)  # it may be frozen
+    return made
 
 
 def gated(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments, with a gate around their tensors that require gradients.
+    """Returns the arguments, with a gate around their tensors that require gradients. ungated() ends what this begins.
 
-    Where the scope changes its inputs in place, these tensors get hooks instead, because torch refuses a change of a gate's output.
+    A module may change a dict, a list or a dataclass that it is given, and its caller reads it afterwards. So these stay the same
+    objects, which have the gates' tensors while the module runs. Where the scope changes its inputs in place, these tensors get
+    hooks instead, because torch refuses a change of a gate's output.
     """
-    inputs = {id(t): t for t in tensors_in((args, kwargs)) if t.requires_grad}
+    call.given = args, kwargs
+    call.before = {id(t): (t, t.grad_fn) for t in tensors_in(call.given)}
+    inputs = [t for t, _ in call.before.values() if t.requires_grad]
     if not inputs:
         return args, kwargs
     call.has_inputs = True
     if call.scope.is_in_place:
         call.inputs = len(inputs)
-        for tensor in inputs.values():
+        for tensor in inputs:
             tensor.register_hook(call.on_input)
         return args, kwargs
-    behind = Gate.apply(call, *inputs.values())
-    made = dict(zip(inputs, behind))
-    return mapped((args, kwargs), lambda t: made.get(id(t), t))
+    call.gates = list(zip(inputs, Gate.apply(call, *inputs)))
+    made = {id(tensor): gate for tensor, gate in call.gates}
+    call.given = mapped(call.given, lambda t: made.get(id(t), t), keeps=True)
+    return call.given
+
+
+def ungated(call: Call) -> tuple[Any, dict[int, tuple[torch.Tensor, Any]]]:
+    """Puts the caller's tensors back in place of the gates' where these still are in the caller's objects.
+
+    Returns the arguments as they are then, and what `call.before` was.
+    """
+    owners = {id(gate): tensor for tensor, gate in call.gates}
+    given, before = mapped(call.given, lambda t: owners.get(id(t), t), keeps=True), call.before
+    call.given, call.gates, call.before = None, [], {}
+    return given, before
