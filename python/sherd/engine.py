@@ -231,7 +231,8 @@ class Engine:
     def grad(self, param: int) -> Memory:
         """Returns the parameter's gradient, in its shape and type, to be added to while its unit is acquired for BACKWARD.
 
-        It is zero at the first acquire of a micro-batch. Local, no copy. Raises StateError at any other time.
+        It is zero at the first acquire of a micro-batch. Local, no copy. Raises StateError at any other time; with `retain_grads` of
+        add_unit it can be read until the step too.
         """
         return self._memory(param, self._lib.param_grad(self.handle, param))
 

@@ -237,15 +237,38 @@ class Loop(unittest.TestCase):
             for one in (engine, twin):
                 one.destroy()
 
-    def test_a_change_of_a_gradient_that_is_kept_is_refused(self) -> None:
+    def test_a_change_of_a_gradient_is_refused_at_the_step(self) -> None:
+        """The refused window is dropped, and the next one trains as if it had not been there."""
+        def replace(params: list[nn.Parameter]) -> None:
+            params[0].grad = torch.ones_like(params[0])
+
+        kept = ((lambda params: nn.utils.clip_grad_norm_(params, 1e-9), "written"), (lambda params: params[-1].grad.mul_(3), "written"),
+                (lambda params: [p.grad.zero_() for p in params], "written"), (replace, "replaced"))
+        for stage in (1, 3):
+            for changes in (kept, ((replace, "replaced"),)):
+                engine = engine_of(stage, options={"example": batch(0), "retain_grads": changes is kept})
+                params = list(engine.module.parameters())
+                train(engine, 1)
+                for change, said in changes:
+                    engine.backward(engine(batch(5)))
+                    change(params)
+                    with self.assertRaisesRegex(sherd.StateError, f"was {said} between the backward and engine.step"):
+                        engine.step()
+                    with self.assertRaisesRegex(sherd.StateError, "the next forward drops the window"):
+                        engine.step()
+                    with self.assertWarnsRegex(UserWarning, "dropped"):
+                        engine(batch(5))
+                engine.backward(engine(batch(1)))
+                engine.module.zero_grad()  # clears what it shows, and the engine's gradients stay
+                engine.step()
+                self.assert_weights(engine, trained(2))
+                engine.destroy()
+
+    def test_gradients_that_are_kept_can_be_read(self) -> None:
         engine = engine_of(1, options={"example": batch(0), "retain_grads": True})
         engine.backward(engine(batch(0)))
         self.assertGreater(sum(float(p.grad.norm()) for p in engine.module.parameters()), 0)
-        engine.step()  # reading is fine
-        engine.backward(engine(batch(0)))
-        nn.utils.clip_grad_norm_(engine.module.parameters(), 1e-9)
-        with self.assertRaisesRegex(sherd.StateError, "was written between the backward and engine.step()"):
-            engine.step()
+        engine.step()
         engine.destroy()
 
     def test_a_skipped_update_warns_once(self) -> None:

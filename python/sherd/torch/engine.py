@@ -286,19 +286,17 @@ class Engine:
 
         At the boundary it updates the parameters, by the rates of `optimizer`, and steps `lr_scheduler`. A gradient with Inf or NaN
         makes no update; the report has has_overflow 1. Collective, blocking. Raises StateError (there was no forward yet, or the
-        backward failed; a parameter came into the model later; a number of a group other than its rate was changed),
-        InputOutputError, NumericError.
+        backward failed; a number of a group other than its rate was changed; and, where the window is lost, a gradient was written
+        or replaced after the backward, or a parameter came into the model later), InputOutputError, NumericError.
         """
         if self._is_failed or self.is_sealed and not self.hooks.is_idle:
-            raise StateError("the backward of this micro-batch failed, so there is nothing to step by: the next forward drops the "
-                             "window, or engine.discard() does on all ranks")
+            raise StateError("the backward of this micro-batch failed, or its gradients were refused, so there is nothing to step by: the "
+                             "next forward drops the window, or engine.discard() does on all ranks")
         rates = self.rates.now()
         if not self.is_sealed:
             raise StateError("engine.step() comes behind the forward and the backward of a micro-batch, and there was none yet: call "
                              "engine(batch) and engine.backward(loss) first")
-        if self.is_gradient_accumulation_boundary():
-            self._latecomers_check()
-        self.driver.end_micro_batch()
+        self._end_micro_batch()
         report = self.core.step() if rates is None else self._step_at(rates)
         self._micro = 0 if report.is_boundary else self._micro + 1
         self.report = report
@@ -311,6 +309,16 @@ class Engine:
             elif report.has_overflow:
                 self._warn_of_overflow()
         return report
+
+    def _end_micro_batch(self) -> None:
+        """Checks the gradients and ends the micro-batch. Raises StateError, and the window is lost, where they are not to be used."""
+        try:
+            if self.is_gradient_accumulation_boundary():
+                self._latecomers_check()
+            self.driver.end_micro_batch()
+        except StateError:
+            self._is_failed = True  # another backward would add to the gradients that are refused
+            raise
 
     def _latecomers_check(self) -> None:
         """Raises StateError where a parameter that the engine does not have got a gradient: nothing would update it."""
@@ -367,9 +375,9 @@ class Engine:
         yield
 
     def _before_forward(self) -> None:
-        """Drops the window, with a warning, where a forward or a backward did not end."""
+        """Drops the window, with a warning, where a forward or a backward did not end, or a step refused its gradients."""
         if self._is_failed or not self.hooks.is_idle:
-            warn("a forward or backward did not end; the gradients of this window are dropped")
+            warn("a forward or a backward did not end, or a step refused its gradients; the gradients of this window are dropped")
             self.discard()
 
     def _before_backward(self) -> None:

@@ -99,12 +99,18 @@ class Bound:
         self.tensor.data = self.asleep
         self.version = self.tensor._version
 
-    def check_grad(self) -> None:
-        """Checks that nobody has written to a retained gradient, which the engine has reduced already. StateError names it."""
-        if self.grad is not None and self.grad._version != self.grad_version:
-            raise StateError(f"the gradient of {self.param.name} was written between the backward and engine.step(), which has no effect: "
-                             f"clip by the key gradient_clipping, get the norm from engine.get_global_grad_norm(), and scale the loss in "
-                             f"place of its gradients")
+    def check_grad(self, is_kept: bool) -> None:
+        """Checks that .grad shows no other tensor, and that nobody has written to a gradient that `is_kept` until the step.
+
+        Whether such a write counts depends on the stage: the engine may have reduced the gradient already. What else is assigned to
+        .grad never counts. StateError names the parameter.
+        """
+        shown = self.tensor.grad
+        is_replaced = shown is not None and shown is not self.grad and shown is not self.taken
+        if is_replaced or is_kept and self.grad._version != self.grad_version:
+            raise StateError(f"the gradient of {self.param.name} was {'replaced' if is_replaced else 'written'} between the backward and "
+                             f"engine.step(), which takes the gradients as the backward made them: clip by the key gradient_clipping, "
+                             f"get the norm from engine.get_global_grad_norm(), and scale the loss in place of its gradients")
 
     def check(self) -> None:
         """Raises StateError, with the name, where the parameter was given other memory, was written in place, or was unfrozen.
@@ -171,7 +177,11 @@ class Driver:
                 one.tensor.grad = one.grad if one.window == self.window else None
 
     def release(self, unit: int, which: int) -> None:
-        """Releases a unit: its parameters sleep again at stage 3, and have no .grad unless gradients are retained. Collective."""
+        """Releases a unit: its parameters sleep again at stage 3. Collective.
+
+        After BACKWARD, unless gradients are retained, .grad shows that the engine has taken the gradient (Taken), or is None where
+        there was none in this micro-batch.
+        """
         bound = self.bound[unit]
         self._held[unit] -= 1
         if which == BACKWARD and not self.retains_grads:
@@ -214,13 +224,16 @@ class Driver:
                     one.tensor.data = one.asleep
 
     def end_micro_batch(self) -> None:
-        """Ends the micro-batch, before the step: retained gradients end, and the next gradients begin at zero. Local."""
+        """Ends the micro-batch, before the step: retained gradients end, and the next gradients begin at zero. Local.
+
+        Raises StateError where a gradient was changed after the backward; nothing has ended then.
+        """
+        every = [one for unit in self.bound for one in unit]
+        for one in every:
+            one.check_grad(self.retains_grads and one.window == self.window)
         if self.retains_grads:
-            for unit in self.bound:
-                for one in unit:
-                    if one.window == self.window:
-                        one.check_grad()
-                    one.tensor.grad = None
+            for one in every:
+                one.tensor.grad = None
         self.window += 1
 
 
