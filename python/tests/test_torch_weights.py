@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import ranks
 
@@ -267,6 +268,51 @@ class TestWeights(unittest.TestCase):
             train(fails, 1)
             for engine in (saved, shown, fails):
                 engine.destroy()
+
+    def test_nothing_trains_until_the_load_is_done(self) -> None:
+        """After a seal or a load that failed, the module stays guarded, and the engine neither steps nor runs backward."""
+        ids = torch.zeros(2, dtype=torch.long)
+        with tempfile.TemporaryDirectory() as folder:
+            saved = engine_of(3)
+            train(saved, 1)
+            saved.save_checkpoint(folder)
+            manifest, away = os.path.join(folder, "step-000001", "manifest.json"), os.path.join(folder, "away")
+            for stage in (0, 3):
+                unsealed, engine = engine_of(stage, made(7)), engine_of(stage, made(7))
+                for one in (unsealed, engine):
+                    one.load_checkpoint(folder)
+
+                def guarded(engine: sherd.torch.Engine) -> None:
+                    for use in (lambda: engine.module(ids), lambda: engine.module.blocks[0](torch.zeros(1, 8)), engine.step,
+                                lambda: engine.backward(torch.ones((), requires_grad=True))):
+                        refused(use, "loaded with the first batch")
+                    for use in (engine.module.state_dict, lambda: engine.module.load_state_dict({})):
+                        with self.assertRaises(StateError):
+                            use()
+
+                with mock.patch.object(unsealed.core, "seal", side_effect=sherd.OutOfMemoryError("no room")):
+                    refused(lambda: unsealed(ids), "no room", sherd.OutOfMemoryError)
+                guarded(unsealed)
+                unsealed.destroy()
+                unsealed.module(ids)
+                guarded(engine)
+                os.rename(manifest, away)
+                for load in (lambda: engine(ids), lambda: engine.load_checkpoint(folder), lambda: engine(ids)):
+                    refused(load, "manifest.json", InputOutputError)
+                    guarded(engine)
+                os.rename(away, manifest)
+                if stage == 0:  # a later load takes the place of the one that failed, once it is done
+                    with mock.patch.object(engine.core, "load", side_effect=InvalidError("damaged")):
+                        refused(lambda: engine.load_checkpoint(folder), "damaged", InvalidError)
+                    guarded(engine)
+                    engine.load_checkpoint(folder)
+                engine(ids)
+                self.assertEqual((engine.global_steps, engine.fingerprint()), (1, saved.fingerprint()))
+                engine.module(ids)
+                self.assertEqual(len(engine.module.embed._forward_pre_hooks), 1)  # the engine's own alone
+                train(engine, 1, start=1)
+                engine.destroy()
+            saved.destroy()
 
     def test_meta_without_values(self) -> None:
         with torch.device("meta"):

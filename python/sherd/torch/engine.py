@@ -167,7 +167,8 @@ class Engine:
     def seal(self, example: Example | None = None) -> None:
         """Finds the order of the units, makes the plan, takes all memory and takes the weights over. Collective, blocking.
 
-        The first batch calls it, and so do calls that need the plan. It then runs the loads that load_checkpoint() has put off.
+        The first batch calls it, and so do calls that need the plan. It then runs the loads that load_checkpoint() has put off. Where
+        one of them fails, the model stays guarded, and the next call runs it again.
         `example` is a batch as positional and keyword arguments; without it the order is that of registration, with a warning.
         Raises OutOfMemoryError (the message says what is missing), InvalidError, StateError, and what such a load raises.
         """
@@ -176,12 +177,11 @@ class Engine:
         with torch.inference_mode(False):
             if not self.is_sealed:
                 unowned_check(self.module, self)
-                if self.waiting is not None:
-                    self.waiting.open(self)
-                self._seal(example)
+                with contextlib.nullcontext() if self.waiting is None else self.waiting.suspended(self):
+                    self._seal(example)
             if self.waiting is not None:
                 self.waiting.run(self)
-                self.waiting = None
+                self.loaded()
 
     def _seal(self, example: Example | None) -> None:
         self.order = self._agreed_order(example)
@@ -244,6 +244,17 @@ class Engine:
         self.watch = optim.Watch(self)
         gathered.mark(self)
 
+    def loaded(self) -> None:
+        """Ends the wait for a checkpoint, which has been loaded: the guards of the model are removed. Local."""
+        if self.waiting is not None:
+            self.waiting.end()
+        self.waiting = None
+
+    def _loaded_check(self) -> None:
+        """Raises StateError while a load waits or has failed: the values of the engine are not those of the checkpoint."""
+        if self.waiting is not None:
+            raise StateError(resume.WAITS)
+
     def has_param(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor is one of the parameters that the engine trains. Local, after seal."""
         return id(tensor) in self._params
@@ -267,8 +278,10 @@ class Engine:
         """Runs the backward of `loss`, the mean loss of this micro-batch on this rank: a scalar. Returns it. Collective, blocking.
 
         The engine averages over ranks and micro-batches, and scales the loss where fp16 is on. `retain_graph` is torch's. After an
-        exception the window is lost. Raises StateError (a gradient came where its unit is not acquired), NotSupportedError.
+        exception the window is lost. Raises StateError (a gradient came where its unit is not acquired; a checkpoint is not loaded
+        yet), NotSupportedError.
         """
+        self._loaded_check()
         scale = self.core.loss_scale
         self._in_backward = True
         try:
@@ -286,9 +299,10 @@ class Engine:
 
         At the boundary it updates the parameters, by the rates of `optimizer`, and steps `lr_scheduler`. A gradient with Inf or NaN
         makes no update; the report has has_overflow 1. Collective, blocking. Raises StateError (there was no forward yet, or the
-        backward failed; a number of a group other than its rate was changed; and, where the window is lost, a gradient was written
+        backward failed; a checkpoint is not loaded yet; a number of a group other than its rate was changed; and, where the window is lost, a gradient was written
         or replaced after the backward, or a parameter came into the model later), InputOutputError, NumericError.
         """
+        self._loaded_check()
         if self._is_failed or self.is_sealed and not self.hooks.is_idle:
             raise StateError("the backward of this micro-batch failed, or its gradients were refused, so there is nothing to step by: the "
                              "next forward drops the window, or engine.discard() does on all ranks")
@@ -591,6 +605,9 @@ class Engine:
         Not collective, but with state on NVMe a rank waits for the others, for 10 seconds at most. May be called twice. Without
         this call the engine ends with the program.
         """
+        if self.waiting is not None:
+            gathered.unmark(self)
+            self.loaded()
         if self.is_sealed and "hooks" in vars(self):
             gathered.unmark(self)
             self.watch.end()
@@ -600,8 +617,6 @@ class Engine:
                 for one in unit:
                     one.tensor.grad = None
                     one.tensor.data = tensors.asleep_like(one.awake)
-        elif self.waiting is not None:
-            self.waiting.open(self)
         self.core.destroy()
 
 

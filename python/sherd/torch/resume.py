@@ -2,16 +2,18 @@
 
 The plan needs the order of the units, which the trace of the first batch gives. A load before that batch would fix the order of
 registration for the whole run. So the engine puts such a load off, and answers at once from the files. Until the load is done, the
-model has other values than the script expects. Calls that would show or use them are refused (Guard), or do the load first.
+model has other values than the script expects. Calls that would show or use them are refused (Guard), or do the load first. This
+holds too where the load fails, until it is made again.
 """
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Iterator
 
 from sherd.checkpoint import Checkpoint
 from sherd.engine import Engine as Core
@@ -22,6 +24,9 @@ from sherd.torch.hooks import Single
 if TYPE_CHECKING:
     from sherd.torch.engine import Engine
 
+WAITS = ("the checkpoint of engine.load_checkpoint() is loaded with the first batch, or with the next one where that failed, and until "
+         "then the module has other values: call engine(batch) first, use engine.state_dict(), or give initialize(..., example=batch), "
+         "with which load_checkpoint() loads at once")
 COUNTERS = ("step", "micro_step")  # their names in the manifest and in sherd_engine_info
 
 
@@ -69,8 +74,8 @@ def load_checkpoint(engine: "Engine", folder: weights.Path, tag: str | None, wei
     load = Load(os.path.abspath(folder), found["tag"], weights_only, options, found["text"],
                 {} if weights_only else {key: found[key] for key in COUNTERS})
     if engine.is_sealed:
-        engine.waiting = None  # it has a load that failed; this load takes its place
         load.run(engine)
+        engine.loaded()  # a load that waited had failed before, and this one takes its place
     else:
         engine.waiting = engine.waiting or Waiting(engine)
         engine.waiting.loads.append(load)
@@ -105,26 +110,38 @@ def look(folder: str, tag: str | None) -> dict[str, Any] | None:
 
 
 class Waiting:
-    """The loads of an engine that wait for its first batch, and the guards of the model until then.
+    """The loads of an engine that wait for its first batch, and the guards of the model until the loads are done.
 
-    Making it sets the guards on the engine's model, `open` removes them.
+    Making it sets the guards on the engine's model, `suspended` takes them off for a while, and `end` removes them.
     """
 
     def __init__(self, engine: "Engine") -> None:
         self.loads: list[Load] = []
-        self.model, guard = engine.module, Guard(engine)
+        self._handles: list[Any] = []
         gathered.mark(engine)  # gathered_parameters() finds the engine, which does the loads first
+        self._guard(engine)
+
+    def _guard(self, engine: "Engine") -> None:
+        guard = Guard(engine)
         self._handles = [handle for module in engine.module.modules() for handle in (
-            module.register_forward_pre_hook(guard), module.register_state_dict_pre_hook(guard),
-            module.register_load_state_dict_pre_hook(guard))]
+            module.register_forward_pre_hook(guard, prepend=True),  # nothing is acquired for a forward that is refused
+            module.register_state_dict_pre_hook(guard), module.register_load_state_dict_pre_hook(guard))]
 
     def counters(self) -> dict[str, Any]:
         """Returns the counters that the engine will have after the loads; {} where no load changes them. Local."""
         return {key: value for load in self.loads for key, value in load.counters.items()}
 
-    def open(self, engine: "Engine") -> None:
-        """Removes the guards, before the engine is sealed or destroyed. Local."""
-        gathered.unmark(engine)
+    @contextlib.contextmanager
+    def suspended(self, engine: "Engine") -> Iterator[None]:
+        """A context without the guards, in which the engine is sealed: the trace calls the model. Local."""
+        self.end()
+        try:
+            yield
+        finally:
+            self._guard(engine)
+
+    def end(self) -> None:
+        """Removes the guards. Local."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -132,7 +149,7 @@ class Waiting:
     def run(self, engine: "Engine") -> None:
         """Runs the loads in their order. Collective, blocking. Raises what a load raises.
 
-        A load that fails stays in the list, so that no later call trains from other values.
+        A load that fails stays in the list, and the guards stay too, so that no later call trains from other values.
         """
         while self.loads:
             self.loads[0].run(engine)
@@ -147,6 +164,4 @@ class Guard(Single):
 
     def __call__(self, *_: Any) -> None:
         if self.of() is not None:
-            raise StateError("the checkpoint of engine.load_checkpoint() is loaded with the first batch, and until then the module has its "
-                             "values from before: call engine(batch) first, use engine.state_dict(), or give initialize(..., "
-                             "example=batch), with which load_checkpoint() loads at once")
+            raise StateError(WAITS)
