@@ -229,8 +229,21 @@ def text(stage: int, folder: str) -> None:
     assert not torch.equal(again.transformer.wte.weight, model.transformer.wte.weight)
 
 
+def others_bytes(stage: int, folder: str) -> None:
+    """Rank 0 reads the files, and the other one has the same error."""
+    engine = engine_of(stage)
+    folder = os.path.dirname(folder)
+    for _ in range(2):
+        refused(lambda: engine.load_checkpoint(folder, "binary"), "binary has bytes under the key client_state that", InvalidError)
+        with mock.patch("sherd.torch.resume.look", side_effect=KeyError("step")):
+            refused(lambda: engine.load_checkpoint(folder, "x"), f"{folder}/x: KeyError('step')", InvalidError)
+    assert engine.load_checkpoint(folder + "/none") == (None, {})
+    engine.destroy()
+
+
 CASES = {"state_dict": lambda stage, folder: state_dict_has_what_torch_has(stage), "checkpoint": checkpoint_goes_on,
          "whole": lambda stage, folder: whole_weights(stage), "pretrained": pretrained, "text": text}
+ON_RANKS = {**CASES, "others_bytes": others_bytes}
 
 
 class TestWeights(unittest.TestCase):
@@ -314,6 +327,17 @@ class TestWeights(unittest.TestCase):
                 engine.destroy()
             saved.destroy()
 
+    def test_bytes_of_another_program_are_refused_on_all_ranks(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            engine = engine_of(3, example=torch.zeros(2, dtype=torch.long))
+            for tag, data in (("binary", b"\xff\xfe"), ("text", b"epoch 3"), ("other", b'{"epoch": 3}'), ("number", b"3")):
+                engine.core.set_blob("client_state", data)
+                engine.core.save(folder, tag)
+                refused(lambda: engine.load_checkpoint(folder, tag), f"{tag} has bytes under the key client_state that", InvalidError)
+            engine.core.load(folder, "other")  # the weights are whole
+            engine.destroy()
+            ranks.run(2, folder, "others_bytes")
+
     def test_meta_without_values(self) -> None:
         with torch.device("meta"):
             model = nn.Sequential(nn.Linear(4, 4), Masked())
@@ -335,6 +359,6 @@ class Masked(nn.Module):
 if __name__ == "__main__":
     if ranks.rank() is not None:
         for case in sys.argv[2:]:
-            CASES[case](3, os.path.join(sys.argv[1], case))
+            ON_RANKS[case](3, os.path.join(sys.argv[1], case))
     else:
         unittest.main()

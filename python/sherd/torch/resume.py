@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Iterator
 
 from sherd.checkpoint import Checkpoint
 from sherd.engine import Engine as Core
-from sherd.errors import BY_STATUS, InputOutputError, SherdError, StateError
+from sherd.errors import BY_STATUS, InputOutputError, InvalidError, SherdError, StateError
 from sherd.torch import gathered, weights
 from sherd.torch.hooks import Single
 
@@ -92,6 +92,8 @@ def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | N
             answer["found"] = look(folder, tag)
         except (SherdError, OSError) as error:
             answer = {"status": getattr(error, "status", InputOutputError.status), "error": str(error)}
+        except Exception as error:  # the other ranks wait for an answer, whatever it is
+            answer = {"status": InvalidError.status, "error": f"{os.path.join(folder, tag or 'latest')}: {error!r}"}
     answer = json.loads(engine.world.share(json.dumps(answer).encode()))
     if "error" in answer:
         raise BY_STATUS[answer["status"]](answer["error"])
@@ -100,13 +102,18 @@ def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | N
 
 def look(folder: str, tag: str | None) -> dict[str, Any] | None:
     """Returns tag, blob and counters of a checkpoint, read from its files; None where no tag is given and the folder has no
-    latest checkpoint. Local."""
+    latest checkpoint. Local. Raises what Checkpoint raises, and InvalidError where the blob is not of save_checkpoint()."""
     if tag is None and not os.path.exists(os.path.join(folder, "latest")):
         return None
     with Checkpoint(folder, tag) as saved:
-        text = saved.blob(weights.CLIENT_STATE)
-        return {"tag": saved.tag, "text": None if text is None else text.decode(),
-                **{key: saved.manifest[key] for key in COUNTERS}}
+        data = saved.blob(weights.CLIENT_STATE)
+        try:
+            text = None if data is None else data.decode()
+            weights.kept_of(text)
+        except ValueError as error:
+            raise InvalidError(f"{saved.path} has bytes under the key {weights.CLIENT_STATE} that engine.save_checkpoint() did not write: "
+                               f"{error}") from None
+        return {"tag": saved.tag, "text": text, **{key: saved.manifest[key] for key in COUNTERS}}
 
 
 class Waiting:

@@ -239,14 +239,18 @@ def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_stat
 def kept_text(core: Core) -> str | None:
     """Returns the blob of save_checkpoint() that the engine has; None where it has none, as when another program saved it."""
     try:
-        return core.blob(CLIENT_STATE).decode()
+        return core.blob(CLIENT_STATE).decode(errors="replace")
     except SherdError:
         return None
 
 
 def kept_of(text: str | None) -> dict[str, Any]:
-    """Returns what the text of that blob says: client state, schedules and buffers."""
-    return {"client_state": {}, "schedule": None, "buffers": {}} if text is None else json.loads(text)
+    """Returns what the text of that blob says: client state, schedules and buffers. ValueError: it is not of save_checkpoint()."""
+    kept = {"client_state": {}, "schedule": None, "buffers": {}}
+    found = kept if text is None else json.loads(text)
+    if not isinstance(found, dict) or not kept.keys() <= found.keys():
+        raise ValueError(f"it is not an object with {', '.join(kept)}")
+    return found
 
 
 class Buffers:
