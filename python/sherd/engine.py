@@ -171,7 +171,8 @@ class Engine:
         `values` is a contiguous fp32 buffer of all elements, or a function. `values(first_elem, out)` writes the values from
         element `first_elem` on to `out`, a writable memoryview of floats that is valid during the call; it is called on this
         thread, for any ranges, for some twice. What the function raises comes out of fill. A trainable parameter whose state was
-        resumed keeps its values. Raises InvalidError, StateError, InputOutputError.
+        resumed keeps its values. Raises InvalidError, StateError, InputOutputError, TypeError (a buffer whose elements are not fp32),
+        ValueError (a buffer that is too short).
         """
         function = values if callable(values) else _from_buffer(values)
         with Calls() as calls:
@@ -181,10 +182,12 @@ class Engine:
     def fill_from(self, param: int, root: int, values: Fill | Any | None) -> None:
         """Gives `param` the values that rank `root` has; the `values` of the other ranks are not used and may be None.
 
-        On rank `root`, `values` is what it is in fill. Collective, blocking. Raises what fill raises, on all ranks;
-        InvalidError where the ranks' arguments differ; OutOfMemoryError.
+        On rank `root`, `values` is what it is in fill. Collective, blocking. Raises what fill raises, on all ranks (an error of Python,
+        such as TypeError, is raised on `root`, and InvalidError on the others); InvalidError where the ranks' arguments differ;
+        OutOfMemoryError.
         """
-        function = values if callable(values) or values is None else _from_buffer(values)
+        # A buffer is looked at inside the call, so that the other ranks are told of one that is wrong.
+        function = values if callable(values) or values is None else lambda first, out: _from_buffer(values)(first, out)
         with Calls() as calls:
             made = calls.make("sherd_fill_fn", function and (
                 lambda first, count, out: function(first, _floats(out, count))))
@@ -414,7 +417,7 @@ class Engine:
         (docs/values.md). The values go to `out`, a writable and contiguous fp32 buffer of the caller's, which is returned; without
         it, to a new array of ctypes. Collective, blocking, with the same arguments on every rank; no unit may be acquired. Raises
         InvalidError (there is no such value or range, or the ranks' arguments differ), StateError, OutOfMemoryError,
-        InputOutputError, ValueError (`out` is too small).
+        InputOutputError, ValueError (`out` is too small, or read-only), TypeError (`out` is not fp32).
         """
         count = self._count(param, first, count)
         out = (ctypes.c_float * count)() if out is None else out
@@ -426,7 +429,7 @@ class Engine:
 
         "master" changes the master weights and, rounded, what passes read; "compute" gives both the rounded values; a part of the
         state changes alone. Collective, blocking, with the same arguments and values on every rank; at a boundary, where no unit
-        is acquired. Raises what read raises.
+        is acquired. Raises what read raises, also for `values`.
         """
         count = _fp32_bytes(values).nbytes // 4
         self._lib.param_write(self.handle, param, value.encode(), first, count, _float_pointer(values, count))

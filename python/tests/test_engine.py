@@ -71,6 +71,26 @@ def on_groups() -> None:
     engine.destroy()
 
 
+def on_ranks_wrong_buffer() -> None:
+    """Rank 0 has a buffer that is not fp32, and no other rank waits for it. What the others have is not looked at."""
+    world = sherd.World.from_env()
+    engine = sherd.Engine(world, CONFIG)
+    param = engine.add_param(engine.add_unit("u"), "w", [8])
+    engine.seal()
+    doubles = (ctypes.c_double * 8)()
+    try:
+        engine.fill_from(param, 0, doubles)
+    except TypeError as error:
+        assert world.rank == 0 and "fp32 elements" in str(error), error
+    except sherd.InvalidError as error:
+        assert world.rank > 0, error
+    else:
+        raise AssertionError("taken as fp32")
+    engine.fill_from(param, 0, (ctypes.c_float * 8)(*range(8)) if world.rank == 0 else doubles)
+    assert list(engine.read(param)) == list(range(8))
+    engine.destroy()
+
+
 class TestEngine(unittest.TestCase):
     def setUp(self) -> None:
         self.world = sherd.World.self()
@@ -165,6 +185,9 @@ class TestEngine(unittest.TestCase):
         self.assertEqual(list(engine.read(param)), [1.0, 2.0])
         engine.destroy()
 
+    def test_a_wrong_buffer_of_the_root_is_told_to_all(self) -> None:
+        ranks.run(2, "on_ranks_wrong_buffer")
+
     def test_values_and_blobs(self) -> None:
         engine, unit, param = line(self.world)
         engine.write(param, (ctypes.c_float * 2)(2.5, -1.0))
@@ -236,6 +259,6 @@ class TestEngine(unittest.TestCase):
 
 if __name__ == "__main__":
     if ranks.rank() is not None:
-        {"on_ranks": on_ranks, "on_groups": on_groups}[sys.argv[1]]()
+        {"on_ranks": on_ranks, "on_groups": on_groups, "on_ranks_wrong_buffer": on_ranks_wrong_buffer}[sys.argv[1]]()
     else:
         unittest.main(argv=sys.argv[:1])
