@@ -327,6 +327,43 @@ class TestWeights(unittest.TestCase):
                 engine.destroy()
             saved.destroy()
 
+    def test_files_and_checkpoints_have_quantised_weights(self) -> None:
+        ids, kept = torch.zeros(2, dtype=torch.long), nn.Parameter(torch.arange(6, dtype=torch.uint8), requires_grad=False)
+
+        def quantised(elems: int = 6) -> nn.Module:
+            model = made()
+            model.bits = nn.Parameter(torch.arange(elems, dtype=torch.int64).to(torch.uint8), requires_grad=False)
+            model.again = nn.Module()
+            model.again.bits = model.bits
+            return model
+
+        with tempfile.TemporaryDirectory() as folder:
+            engine, other = engine_of(3, quantised(), example=ids), engine_of(3, quantised(), example=ids)
+            engine.load_state_dict({**dict(engine.state_dict()), "bits": kept.flip(0), "again.bits": kept.flip(0)})
+            engine.save_checkpoint(folder)
+            self.assertEqual(list(engine.buffers.changed()), ["bits"])  # once, by its first name
+            other.load_checkpoint(folder)
+            self.assertEqual(other.module.again.bits.tolist(), [5, 4, 3, 2, 1, 0])
+            engine.save_pretrained(folder + "/files")
+            with torch.device("meta"):
+                models = [quantised() for _ in range(2)]
+            models[0].second = nn.Module()
+            models[0].second.register_buffer("scale", models[0].scale)
+            read = engine_of(3, models[0], example=ids, weights=folder + "/files")
+            self.assertIs(read.module.again.bits, read.module.bits)
+            self.assertIs(read.module.second.scale, read.module.scale)
+            self.assertEqual((read.module.bits.tolist(), read.module.bits.dtype), ([5, 4, 3, 2, 1, 0], torch.uint8))
+            read.destroy()
+            refused(lambda: engine_of(3, models[1], example=ids, init=lambda module: [p.fill_(1) for p in module.parameters(False)]),
+                    "parameter bits is of torch.uint8 and on the meta device", ValueError)
+            large = engine_of(3, quantised(1 << 20), example=ids)
+            large.save_checkpoint(folder, tag="same")  # what did not change is not in the checkpoint
+            large.load_state_dict({"bits": torch.zeros(1 << 20, dtype=torch.uint8)}, strict=False)
+            refused(lambda: large.save_checkpoint(folder, tag="large"), "the changed buffers (bits) need", InvalidError)
+            self.assertFalse(os.path.exists(os.path.join(folder, "large")))
+            for one in (engine, other, large):
+                one.destroy()
+
     def test_bytes_of_another_program_are_refused_on_all_ranks(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             engine = engine_of(3, example=torch.zeros(2, dtype=torch.long))

@@ -13,7 +13,7 @@ from torch import nn
 
 from sherd.engine import Engine
 from sherd.torch.tensors import flat_range
-from sherd.torch.units import Division, Param
+from sherd.torch.units import Division, Param, is_managed
 
 Init = Callable[[nn.Module], None]  # gives a module's own parameters and buffers values, in place
 
@@ -80,8 +80,12 @@ def initialized(module: nn.Module, init: Init) -> dict[str, torch.Tensor]:
 def make_buffers(model: nn.Module, init: Init | None) -> None:
     """Gives buffers on meta their values, by the same init function as the parameters of their module. Local.
 
-    Raises ValueError, with the name, for a buffer that the function does not fill.
+    Raises ValueError, with the name, for a buffer that the function does not fill, and for a quantised weight on meta.
     """
+    for name, tensor in model.named_parameters():
+        if tensor.is_meta and not is_managed(tensor):
+            raise ValueError(f"parameter {name} is of {tensor.dtype} and on the meta device, where only weights= gives it values: make it "
+                             f"outside of torch.device('meta'), or give initialize the weights")
     for prefix, module in model.named_modules():
         names = [name for name, buffer in module._buffers.items() if buffer is not None and buffer.is_meta]
         if not names:

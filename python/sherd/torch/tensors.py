@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from sherd.engine import BACKWARD, Engine
 from sherd.errors import StateError
 from sherd.memory import CPU, Memory
-from sherd.torch.units import Division, Param
+from sherd.torch.units import Division, Param, is_managed
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -245,8 +245,11 @@ def compute_dtype(engine: Engine) -> torch.dtype:
 def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
     """Moves all buffers of the model to the device, and casts those of floating-point types as model.to(dtype) does.
 
-    In fp32 no buffer is cast.
+    In fp32 no buffer is cast. Parameters that the engine does not manage (quantised weights) are moved too.
     """
+    for tensor in model.parameters():
+        if not is_managed(tensor) and tensor.device != device:
+            tensor.data = tensor.data.to(device)
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None:

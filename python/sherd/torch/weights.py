@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sherd.engine import Engine as Core
-from sherd.errors import SherdError, StateError
+from sherd.errors import InvalidError, SherdError, StateError
 from sherd.torch.say import collective
 from sherd.torch.units import Division, Param, is_managed, some
 
@@ -176,17 +176,17 @@ def import_weights(core: Core, model: nn.Module, division: Division, path: Path)
     extra += [name for name, _ in model.named_buffers(remove_duplicate=False) if name not in asked]
     core.import_safetensors(path, maps_of(division, values), may_be_extra=[escaped(name) for name in extra],
                             optional_prefix=prefix + "." if prefix and hasattr(model, prefix) else None)
+    made: dict[int, torch.Tensor] = {}  # what takes the place of a tensor on meta, by its id
     with torch.no_grad():
         for name, buffer in buffers.items():
-            if buffer.is_meta:
-                owner, _, own = name.rpartition(".")
-                module = model.get_submodule(owner)
-                if own in module._buffers:
-                    module._buffers[own] = values[name]
-                else:
-                    module._parameters[own] = nn.Parameter(values[name], requires_grad=False)
-            else:
+            if not buffer.is_meta:
                 buffer.copy_(values[name])
+            else:
+                is_param = isinstance(buffer, nn.Parameter)
+                made[id(buffer)] = nn.Parameter(values[name], requires_grad=False) if is_param else values[name]
+    for module in model.modules():
+        for own in (module._parameters, module._buffers):
+            own.update({name: made[id(tensor)] for name, tensor in own.items() if id(tensor) in made})
 
 
 def distinct(buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -206,8 +206,8 @@ def maps_of(division: Division, buffers: Mapping[str, torch.Tensor]) -> list[dic
                                   for param in division.params]
     for name, buffer in buffers.items():
         if buffer.dtype not in FILE_DTYPES:
-            raise ValueError(f"buffer {name} is of {buffer.dtype}, which files of weights cannot have: register it with "
-                             f"persistent=False")
+            raise ValueError(f"{name} is of {buffer.dtype}, which files of weights cannot have: make it a buffer that is registered "
+                             f"with persistent=False")
         maps.append({"name": name, "shape": tuple(buffer.shape), "data": buffer.data_ptr(),
                      "data_dtype": FILE_DTYPES[buffer.dtype]})
     return maps
@@ -224,15 +224,21 @@ def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_stat
                     **options: Any) -> None:
     """Saves everything that a later run needs: weights, optimizer, counters, changed buffers, torch's schedulers, `client_state`.
 
-    The last three are kept as JSON, never as a pickle, in one blob of at most 1 MiB. Collective, blocking, between steps. Raises
-    TypeError where `client_state` is not JSON, and what sherd.Engine.save raises.
+    The last three are kept as JSON, never as a pickle, in one blob of at most 1 MiB. Quantised weights count as buffers. Collective,
+    blocking, between steps. Raises TypeError where `client_state` is not JSON, InvalidError where the blob is larger, and what
+    sherd.Engine.save raises.
     """
+    buffers = engine.buffers.changed()
     try:
-        text = json.dumps({"client_state": dict(client_state or {}), "schedule": schedule_state(engine),
-                           "buffers": engine.buffers.changed()})
+        text = json.dumps({"client_state": dict(client_state or {}), "schedule": schedule_state(engine), "buffers": buffers})
     except TypeError as error:
         raise TypeError(f"client_state is kept as JSON, and {error}: give numbers, text, lists and dicts") from error
-    engine.core.set_blob(CLIENT_STATE, text.encode())
+    try:
+        engine.core.set_blob(CLIENT_STATE, text.encode())
+    except InvalidError as error:
+        raise InvalidError(f"client_state, the states of the schedulers and the changed buffers ({some(list(buffers))}) need {len(text)} "
+                           f"bytes in a checkpoint, where they have one MiB ({error}): keep what is large in a file of your own, as "
+                           f"engine.save_pretrained() writes it") from None
     engine.core.save(folder, tag, **options)
 
 
@@ -254,27 +260,28 @@ def kept_of(text: str | None) -> dict[str, Any]:
 
 
 class Buffers:
-    """Finds the buffers that training has changed, such as the statistics of a BatchNorm.
+    """Finds what was changed of that which a state_dict has and the engine does not (unmanaged_of): buffers, such as the statistics of a
+    BatchNorm, and quantised weights that load_state_dict() has written.
 
     It keeps a SHA-256 digest of each buffer as it was when the object was made, and compares with it.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._begun = {name: digest(buffer) for name, buffer in buffers_of(model).items()}
+        self._begun = {name: digest(buffer) for name, buffer in distinct(unmanaged_of(model)).items()}
 
     def changed(self) -> dict[str, dict[str, str]]:
-        """Returns the type and the bytes, in base64, of each buffer that has changed on this rank, by name. Local.
+        """Returns the type and the bytes, in base64, of each buffer that has changed on this rank, by its first name. Local.
 
         A checkpoint has rank 0's.
         """
         return {name: {"dtype": str(buffer.dtype).removeprefix("torch."),
                        "data": base64.b64encode(raw(buffer)).decode()}
-                for name, buffer in buffers_of(self._model).items() if digest(buffer) != self._begun.get(name)}
+                for name, buffer in distinct(unmanaged_of(self._model)).items() if digest(buffer) != self._begun.get(name)}
 
     def take(self, kept: Mapping[str, Mapping[str, str]]) -> None:
         """Writes what changed() returned to the model's buffers. Local. A name that the model does not have is passed over."""
-        buffers = buffers_of(self._model)
+        buffers = unmanaged_of(self._model)
         with torch.no_grad():
             for name in kept.keys() & buffers.keys():
                 data = bytearray(base64.b64decode(kept[name]["data"]))
