@@ -237,6 +237,38 @@ class Loop(unittest.TestCase):
             for one in (engine, twin):
                 one.destroy()
 
+    def test_clearing_gradients_passes_over_those_that_the_engine_has_taken(self) -> None:
+        """The optimizer's list also has parameters of its own, whose gradients are cleared."""
+        engine = engine_of(3, options={"example": batch(0)})
+        engine.backward(engine(batch(0)))
+        params, own = list(engine.module.parameters()), nn.Parameter(torch.ones(2))
+        for foreach in (True, False):
+            for order in ([own, *params], [*params, own], params):
+                own.grad = torch.ones(2)
+                torch.optim.SGD(order, lr=1, foreach=foreach).zero_grad(set_to_none=False)
+                self.assertEqual(own.grad.tolist(), [1, 1] if order is params else [0, 0])
+        engine.step()
+        self.assert_weights(engine, trained(1))
+        engine.destroy()
+
+    def test_a_taken_gradient_is_refused_in_a_backward_too(self) -> None:
+        """A hook that runs while other units are in backward computes with the gradient of a unit that is complete."""
+        engine = engine_of(3, options={"example": batch(0)})
+        seen: list[Any] = []
+
+        def look(module: nn.Module, *_: Any) -> None:
+            with self.assertRaisesRegex(sherd.StateError, "gradient of blocks.2.up.weight is not in .grad"):
+                engine.module.blocks[2].up.weight.grad.norm()
+            seen.append(module)
+
+        engine.module.blocks[0].register_full_backward_hook(look)
+        for step in range(2):
+            engine.backward(engine(batch(step)))
+            engine.step()
+        self.assertEqual(len(seen), 2)
+        self.assert_weights(engine, trained(2))
+        engine.destroy()
+
     def test_a_change_of_a_gradient_is_refused_at_the_step(self) -> None:
         """The refused window is dropped, and the next one trains as if it had not been there."""
         def replace(params: list[nn.Parameter]) -> None:

@@ -41,10 +41,11 @@ def asleep_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Taken(torch.Tensor):
-    """What `.grad` shows after the engine has taken a gradient: its shape and type, without memory.
+    """What `.grad` shows after the engine has taken a gradient: its shape, type and device, without memory for its elements.
 
-    Code that uses it gets a StateError. With None in its place, code that clips or reads gradients would pass over the parameter
-    in silence. Code that clears gradients may do so.
+    Code that computes with it or copies its elements gets a StateError (of torch, a RuntimeError, for numpy() and tolist()). With None
+    in its place, code that clips or reads gradients would pass over the parameter in silence. Code that clears gradients passes over
+    it, and autograd, which adds to it where a gradient comes too late, is refused by Hooks.on_param, which says why.
     """
 
     param_name: str
@@ -58,8 +59,14 @@ class Taken(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, op: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        clears = op in (torch.ops.aten.zero_.default, torch.ops.aten.detach_.default, torch.ops.aten._foreach_zero_.default)
-        if clears or torch._C._current_graph_task_id() >= 0:  # autograd adds to it: Hooks.on_param says what is wrong there
+        aten = torch.ops.aten
+        if op is aten._foreach_zero_.default:
+            others = [one for one in args[0] if not isinstance(one, Taken)]
+            if others:
+                torch._foreach_zero_(others)
+            return None
+        adds = op in (aten.add_.Tensor, aten.add.Tensor) and torch._C._current_graph_task_id() >= 0
+        if adds or op in (aten.zero_.default, aten.detach_.default):
             return args[0]
         name = next(one.param_name for one in tree_leaves((args, kwargs)) if isinstance(one, Taken))
         raise StateError(f"the gradient of {name} is not in .grad: the engine has taken it, and clips and reduces it itself. Clip by the "
