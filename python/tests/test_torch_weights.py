@@ -364,6 +364,23 @@ class TestWeights(unittest.TestCase):
             for one in (engine, other, large):
                 one.destroy()
 
+    def test_weights_alone_come_with_buffers_that_match_their_checksum(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            engine = engine_of(3)
+            train(engine, 1)  # changes the statistics of BatchNorm
+            engine.save_checkpoint(folder, "t")
+            file = os.path.join(folder, "t", "rank-00000-of-00001.safetensors")
+            with open(file, "r+b") as opened:
+                at = opened.read().rindex(b'"data": "') + len(b'"data": "')
+                opened.seek(at)
+                byte = opened.read(1)
+                opened.seek(at)
+                opened.write(b"B" if byte == b"A" else b"A")
+            for weights_only in (True, False):
+                refused(lambda: engine.load_checkpoint(folder, "t", load_module_only=weights_only), "do not match their checksum",
+                        InvalidError)
+            engine.destroy()
+
     def test_bytes_of_another_program_are_refused_on_all_ranks(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             engine = engine_of(3, example=torch.zeros(2, dtype=torch.long))
