@@ -2,15 +2,18 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import ranks
 
 import sherd
+from sherd._library import library
 from sherd._xxh3 import xxh3
 
 CONFIG = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.05}},
@@ -130,6 +133,21 @@ class TestEngine(unittest.TestCase):
             file.flush()
             with self.assertRaisesRegex(sherd.InvalidError, f"^{file.name}:2:1: zero_optimization.stage is 7"):
                 sherd.Config(file.name)
+
+    def test_a_configuration_that_is_forgotten_is_freed(self) -> None:
+        with mock.patch.object(library(), "config_destroy", wraps=library().config_destroy) as freed:
+            config = sherd.Config(CONFIG)
+            handle = config.handle
+            freed.assert_not_called()
+            del config
+            gc.collect()
+            freed.assert_called_once_with(handle)
+            with sherd.Config(CONFIG) as config:
+                handle = config.handle
+            config.destroy()
+            del config
+            gc.collect()
+            self.assertEqual([call.args for call in freed.mock_calls], [freed.mock_calls[0].args, (handle,)])
 
     def test_errors_carry_the_sentence(self) -> None:
         with self.assertRaisesRegex(sherd.InvalidError, "stage") as caught:

@@ -77,11 +77,11 @@ def wait_until_told() -> None:
         time.sleep(0.01)
 
 
-def interrupted_in(world: sherd.World, call: Callable[[], object]) -> None:
-    """Rank 1 waits in `call` for rank 0, which does not come, until Ctrl-C ends the wait. Then rank 0's `call` fails, and names
-    rank 1."""
+def interrupted_in(world: sherd.World, call: Callable[[], object], action: Callable[[], None] = interrupt) -> None:
+    """Rank 1 waits in `call` for rank 0, which does not come, until Ctrl-C (`action`) ends the wait. Then rank 0's `call` fails, and
+    names rank 1."""
     if world.rank == 1:
-        when_waiting(interrupt, in_call)
+        when_waiting(action, in_call)
         try:
             call()
         except KeyboardInterrupt:
@@ -110,14 +110,58 @@ def part_step_is_interrupted() -> None:
     engine.destroy()
 
 
+def wakeup_pipe() -> tuple[int, int]:
+    """Sets a wakeup descriptor, as an event loop does. The package passes on to it each signal that it has seen."""
+    woken = os.pipe()
+    os.set_blocking(woken[1], False)
+    signal.set_wakeup_fd(woken[1])
+    return woken
+
+
+def signals_seen(reader: int, *numbers: int) -> None:
+    """Sends this process one signal after the other, each as soon as the package has seen the one before."""
+    for number in numbers:
+        os.kill(os.getpid(), number)
+        assert os.read(reader, 1)[0] == number
+
+
+def part_other_signals_come() -> None:
+    """Between Ctrl-C and the end of the wait come other signals. The wait ends by itself in the time of grace."""
+    library().interrupts.grace_s = LIMIT_NS / 1e9
+    seen: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
+    woken = wakeup_pipe()
+    world = sherd.World.from_env(timeout_ns=LIMIT_NS)
+    if world.rank == 1:
+        when_waiting(lambda: (signals_seen(woken[0], signal.SIGINT, signal.SIGUSR1, signal.SIGUSR1), told().touch()), in_call)
+        try:
+            world.barrier()
+            raise AssertionError("Ctrl-C was lost")
+        except KeyboardInterrupt:
+            pass
+    else:
+        wait_until_told()
+        world.barrier()
+    world.barrier()
+    assert set(seen) == ({signal.SIGUSR1} if world.rank == 1 else set())
+    print("whole")
+
+
+def part_is_interrupted_twice() -> None:
+    """A second Ctrl-C ends the time of grace."""
+    library().interrupts.grace_s = LIMIT_NS / 1e9
+    woken = wakeup_pipe()
+    world = sherd.World.from_env(timeout_ns=10 * LIMIT_NS)
+    world.barrier()
+    interrupted_in(world, world.barrier, lambda: signals_seen(woken[0], signal.SIGINT, signal.SIGINT))
+
+
 def part_has_a_handler() -> None:
     """A script's own handler, such as one that stops after this step, gets the signal, and the wait continues to its end."""
     library().interrupts.grace_s = 0
     seen: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
-    woken = os.pipe()
-    os.set_blocking(woken[1], False)
-    signal.set_wakeup_fd(woken[1])  # as an event loop does
+    woken = wakeup_pipe()
     world = sherd.World.from_env(timeout_ns=LIMIT_NS)
     if world.rank == 1:
         when_waiting(lambda: (interrupt(), os.read(woken[0], 1), told().touch()), in_call)
@@ -178,7 +222,7 @@ def part_forks() -> None:
 
 
 PARTS = {function.__name__: function for function in (
-    part_is_interrupted, part_step_is_interrupted, part_has_a_handler, part_is_alone, part_lets_others_run, part_forks)}
+    part_is_interrupted, part_step_is_interrupted, part_is_interrupted_twice, part_other_signals_come, part_has_a_handler, part_is_alone, part_lets_others_run, part_forks)}
 
 
 class TestWaits(unittest.TestCase):
@@ -188,13 +232,16 @@ class TestWaits(unittest.TestCase):
             return ranks.run(2, part, SHERD_TEST_TOLD=str(Path(folder) / "told"))
 
     def test_ctrl_c_ends_a_wait_and_the_others_learn_of_it(self) -> None:
-        for part in ("part_is_interrupted", "part_step_is_interrupted"):
+        for part in ("part_is_interrupted", "part_step_is_interrupted", "part_is_interrupted_twice"):
             texts = self.run_told(part)
             self.assertEqual(texts[1].strip(), "interrupted")
             self.assertRegex(texts[0], "rank 1.*SIGINT")
 
     def test_a_handler_of_the_script_keeps_the_world(self) -> None:
         self.assertEqual([text.strip() for text in self.run_told("part_has_a_handler")], ["whole", "whole"])
+
+    def test_other_signals_do_not_end_the_time_of_grace(self) -> None:
+        self.assertEqual([text.strip() for text in self.run_told("part_other_signals_come")], ["whole", "whole"])
 
     def test_ctrl_c_ends_the_meeting(self) -> None:
         self.assertEqual(ranks.run(1, "part_is_alone", SHERD_WORLD_SIZE="2")[0].strip(), "interrupted")
