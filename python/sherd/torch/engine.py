@@ -505,8 +505,10 @@ class Engine:
         """Returns the weights as a mapping from names to tensors, each of which is read when it is asked for.
 
         Parameters are fp32 and exact, in their shapes, on the CPU, in memory of the caller's own; buffers are copies in their own
-        type. Collective, blocking: every rank asks for the same names in the same order, as `dict(engine.state_dict())` does.
-        Raises StateError while a forward or a backward is under way.
+        type. Reading an entry is collective and blocking: every rank asks for the same names in the same order, as
+        `dict(engine.state_dict())` does. The call itself is collective where it has to seal the engine, else local, and raises
+        StateError where a parameter came into the model later. Reading raises StateError while a forward or a backward is under way,
+        and KeyError for a name that there is not.
         """
         self.seal()
         return weights.StateDict(self)
