@@ -222,7 +222,8 @@ def part_forks() -> None:
 
 
 PARTS = {function.__name__: function for function in (
-    part_is_interrupted, part_step_is_interrupted, part_is_interrupted_twice, part_other_signals_come, part_has_a_handler, part_is_alone, part_lets_others_run, part_forks)}
+    part_is_interrupted, part_step_is_interrupted, part_is_interrupted_twice, part_other_signals_come, part_has_a_handler, part_is_alone,
+    part_lets_others_run, part_forks)}
 
 
 class TestWaits(unittest.TestCase):

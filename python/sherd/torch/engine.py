@@ -299,8 +299,9 @@ class Engine:
 
         At the boundary it updates the parameters, by the rates of `optimizer`, and steps `lr_scheduler`. A gradient with Inf or NaN
         makes no update; the report has has_overflow 1. Collective, blocking. Raises StateError (there was no forward yet, or the
-        backward failed; a checkpoint is not loaded yet; a number of a group other than its rate was changed; and, where the window is lost, a gradient was written
-        or replaced after the backward, or a parameter came into the model later), InputOutputError, NumericError.
+        backward failed; a checkpoint is not loaded yet; a number of a group other than its rate was changed), InputOutputError,
+        NumericError. It also raises StateError, and the window is lost, where a gradient was written or replaced after the backward,
+        and where a parameter came into the model later.
         """
         self._loaded_check()
         if self._is_failed or self.is_sealed and not self.hooks.is_idle:
