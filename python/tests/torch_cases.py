@@ -472,9 +472,12 @@ class AuxiliaryLossCase(Case):
     class Block(Mlp):
         def forward(self, x, state, *, losses):
             x = super().forward(x) * 0.5 + torch.tanh(state.kept)
-            state.aux += x.square().mean()
+            self.add(state, x.square().mean())
             losses.append(x.abs().mean())
             return x
+
+        def add(self, state, loss):
+            state.aux += loss
 
     class Module(nn.Module):
         def __init__(self, block, recomputes):
@@ -500,6 +503,18 @@ class AuxiliaryLossCase(Case):
 
 
 class AuxiliaryLossCheckpointCase(AuxiliaryLossCase):
+    recomputes = True
+
+
+class AuxiliaryLossReplacedCase(AuxiliaryLossCase):
+    """The loss is another tensor after each block, so that the blocks change no tensor in place."""
+
+    class Block(AuxiliaryLossCase.Block):
+        def add(self, state, loss):
+            state.aux = state.aux + loss
+
+
+class AuxiliaryLossReplacedCheckpointCase(AuxiliaryLossReplacedCase):
     recomputes = True
 
 
