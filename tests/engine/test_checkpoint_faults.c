@@ -475,6 +475,7 @@ static int full_for_one_child(job *j)
     if (failed == 0) {
         test_world(2, full_for_one_body, j);
     }
+    j->options.zero = NULL;
     return failed;
 }
 

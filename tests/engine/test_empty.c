@@ -155,6 +155,7 @@ static void train_everywhere(empty_job *job, int world_size)
             }
         }
     }
+    job->options.zero = NULL;
 }
 
 static void models_with_little_in_them_train(void)
