@@ -543,11 +543,14 @@ carried_use() {
     if [ -e "$libs/libnccl.so.2" ]; then
         export SHERD_NCCL_LIBRARY=$libs/libnccl.so.2 NCCL_ALGO=RING
     fi
-    if ! command -v pkg-config >/dev/null && ! command -v pkgconf >/dev/null; then
-        mkdir -p "$BUILD/bin"
-        ln -sf "$carried/usr/bin/pkgconf" "$BUILD/bin/pkg-config"
-        export PATH=$PATH:$BUILD/bin
-    fi
+    # Tools come last: what the machine has itself goes before.
+    mkdir -p "$BUILD/bin"
+    ln -sf "$carried/usr/bin/pkgconf" "$BUILD/bin/pkg-config"
+    ln -sf "$carried/usr/bin/ninja" "$BUILD/bin/ninja"
+    printf '#!/usr/bin/env python3\nimport sys\nsys.path.insert(0, "%s")\nfrom mesonbuild.mesonmain import main\nsys.exit(main())\n' \
+        "$carried/usr/share/sherd-meson" >"$BUILD/bin/meson"
+    chmod +x "$BUILD/bin/meson"
+    export PATH=$PATH:$BUILD/bin
 }
 
 # NCCL, cuBLASLt and cuDNN that came with Python, where the toolkit has none. Of their folders of headers, which have a runtime of

@@ -9,8 +9,8 @@ if [ $# -lt 1 ] || [ $# -gt 2 ] || [ "${1#-}" != "$1" ]; then
 fi
 archive=$([ $# = 1 ] || realpath -m "$2")
 
-# Headers; the libraries that they stand for follow. pkgconf for a machine that has none.
-WANTED="libjansson-dev libhwloc-dev liburing-dev libxxhash-dev libopenblas-pthread-dev libopenmpi-dev openmpi-bin pkgconf-bin"
+# Headers; the libraries that they stand for follow. pkgconf and ninja for a machine that has none.
+WANTED="libjansson-dev libhwloc-dev liburing-dev libxxhash-dev libopenblas-pthread-dev libopenmpi-dev openmpi-bin pkgconf-bin ninja-build"
 # Of the machine itself, everywhere: another one's would take the place of its own.
 OWN="^(libc6|libc-bin|libgcc-s1|libstdc\+\+6|libc6-dev|libcrypt1|libpam.*|libsystemd0|libselinux1|libdbus.*|libssl.*|libcrypto.*)$"
 # Big, and nothing here calls them.
@@ -57,9 +57,16 @@ for deb in .packages/*.deb; do
     dpkg -x "$deb" .
 done
 
+# meson from PyPI, since an older one does not run on every newer Python. A wheel is an archive of its files.
+if python3 -m pip download -q --no-deps -d .packages meson; then
+    python3 -m zipfile -e .packages/meson-*.whl usr/share/sherd-meson
+else
+    echo "left out: meson (no pip, or no network)"
+fi
+
 # What building and running does not need; static libraries are most of it.
 find . \( -name '*.a' -o -name 'liblapack*' -o -name '*.mod' \) -delete
-rm -rf .packages/*.deb usr/share/doc usr/share/man usr/share/locale usr/share/lintian usr/share/bug usr/sbin usr/lib/*/fortran var
+rm -rf .packages/*.deb .packages/*.whl usr/share/doc usr/share/man usr/share/locale usr/share/lintian usr/share/bug usr/sbin usr/lib/*/fortran var
 du -sh --exclude=.packages . | awk '{ print "unpacked " $1 }'
 if [ -n "$archive" ]; then
     mkdir -p "$(dirname "$archive")"
