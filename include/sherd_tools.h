@@ -186,6 +186,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_param_at(const sherd_chec
 SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_read(sherd_checkpoint *checkpoint,
                                                             const char *param, const char *part,
                                                             size_t first, size_t count, float *out);
+/** Gives `write` the bytes of the blob that the run kept under `key` (sherd_blob_set without is_per_rank), in one call, after they
+ *  were compared with their checksums. Where there is no such blob, *is_there_out is 0 and `write` is not called. A return of
+ *  `write` other than SHERD_OK is returned. Errors: E_INVAL (damaged), E_IO, E_NOMEM. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_blob(sherd_checkpoint *checkpoint,
+                                                            const char *key, int *is_there_out,
+                                                            sherd_write_fn write, void *ctx);
 /** Writes all that the manifest says, for people or as JSON: the model with its shapes, parts, counters, files. A return of `write`
  *  other than SHERD_OK ends it. E_NOMEM. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_write(const sherd_checkpoint *checkpoint,

@@ -322,6 +322,28 @@ sherd_status sherd_checkpoint_read(sherd_checkpoint *checkpoint, const char *par
                                 values_come, &read);
 }
 
+sherd_status sherd_checkpoint_blob(sherd_checkpoint *checkpoint, const char *key, int *is_there_out,
+                                   sherd_write_fn write, void *ctx)
+{
+    const sherdi_blob *blob;
+    sherdi_blobs       blobs;
+    sherd_status       status;
+
+    SHERDI_TRY(sherdi_api_need(checkpoint != NULL, "sherd_checkpoint_blob", "the checkpoint"));
+    SHERDI_TRY(sherdi_api_need(key != NULL, "sherd_checkpoint_blob", "key"));
+    SHERDI_TRY(sherdi_api_need(is_there_out != NULL, "sherd_checkpoint_blob", "is_there_out"));
+    SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_checkpoint_blob", "write"));
+    sherdi_blobs_init(&blobs, &checkpoint->mem);
+    status        = sherdi_reader_blobs(checkpoint->reader, SHERDI_BLOB_GLOBAL, 0, &blobs);
+    blob          = sherdi_blobs_find(&blobs, key, SHERDI_BLOB_GLOBAL, 0);
+    *is_there_out = status == SHERD_OK && blob != NULL;
+    if (*is_there_out) {
+        status = write(ctx, (const char *)blob->data, blob->len_bytes);
+    }
+    sherdi_blobs_fini(&blobs);
+    return status;
+}
+
 /* ------------------------------------------------------------------- verify -- */
 
 typedef struct verification {

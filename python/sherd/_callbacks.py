@@ -50,9 +50,14 @@ class Calls:
             raise self._raised from None
 
 
-def written(call: Callable[[Any], None]) -> str:
-    """Returns the text that `call` writes to the sherd_write_fn that it is given."""
+def written_bytes(call: Callable[[Any], None]) -> bytes:
+    """Returns the bytes that `call` writes to the sherd_write_fn that it is given."""
     pieces: list[bytes] = []
     with Calls() as calls:
         call(calls.make("sherd_write_fn", lambda text, length: pieces.append(ctypes.string_at(text, length))))
-    return b"".join(pieces).decode()
+    return b"".join(pieces)
+
+
+def written(call: Callable[[Any], None]) -> str:
+    """Returns the text that `call` writes to the sherd_write_fn that it is given."""
+    return written_bytes(call).decode()

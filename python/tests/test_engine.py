@@ -14,7 +14,6 @@ import ranks
 
 import sherd
 from sherd._library import library
-from sherd._xxh3 import xxh3
 
 CONFIG = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.05}},
           "zero_optimization": {"stage": 3}, "gradient_clipping": 0}
@@ -234,6 +233,8 @@ class TestEngine(unittest.TestCase):
             with sherd.Checkpoint(folder) as saved:
                 self.assertEqual((saved.tag, saved.manifest["step"], saved.manifest["fingerprint"]), ("a", 20, f"{after:016x}"))
                 self.assertEqual((saved.blob("place"), saved.blob("nothing")), (b"batch 7", None))
+            with self.assertRaisesRegex(ValueError, "closed"):
+                saved.blob("place")
             with self.assertRaisesRegex(sherd.InputOutputError, "none"):
                 sherd.Checkpoint(folder, "none")
             train(self.world, engine, unit, param, steps=5)
@@ -245,33 +246,25 @@ class TestEngine(unittest.TestCase):
             self.assertEqual(engine.fingerprint(), after)
             engine.destroy()
 
-    def test_checksums_are_those_of_the_format(self) -> None:
-        data = bytes(((i * i * 2654435761) >> 13) & 255 for i in range(3000))
-        for size, wanted in ((0, 0x2d06800538d394c2), (2, 0x1ca5cfa6a6d57dc2), (7, 0x4aeb164d5b47d4a6), (12, 0x126e9fa3574a2d18),
-                             (100, 0xad18844f882a6418), (200, 0x14ff771dd560cc95), (1000, 0xc3531230ec44c1b0), (2048, 0x68ed52531be35b54)):
-            self.assertEqual(xxh3(data[:size]), wanted, size)
-
     def test_blobs_of_files_are_compared_with_their_checksums(self) -> None:
         """The blob ends at any place in an extent, lies in several ones, and each byte of it counts."""
         engine, _, _ = line(self.world)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "a" / "rank-00000-of-00001.safetensors"
-            for size in (0, 1, 40, 150, 300, 65535 - 24, 65536 - 24, 65536 - 23, 65536 - 17, 65536 - 10, 200_000):
+            for size in (0, 1, 65536 - 24, 65536 - 10, 200_000):
                 data = bytes(i * 7 % 251 for i in range(size))
                 engine.set_blob("place", data)
                 engine.save(folder, "a")
                 with sherd.Checkpoint(folder, "a") as saved:
                     self.assertEqual(saved.blob("place"), data)
-                    whole = file.read_bytes()
-                    begin = len(whole) - size
-                    for at in {0, size // 2, size - 1} if size else ():
-                        damaged = bytearray(whole)
-                        damaged[begin + at] ^= 1
-                        file.write_bytes(damaged)
-                        with self.assertRaisesRegex(sherd.InvalidError, "is damaged: bytes .* of the data do not match their checksum"):
-                            saved.blob("place")
-                    file.write_bytes(whole)
-                    self.assertEqual(saved.blob("place"), data)
+                whole = file.read_bytes()
+                begin = len(whole) - size
+                for at in {0, size // 2, size - 1} if size else ():
+                    damaged = bytearray(whole)
+                    damaged[begin + at] ^= 1
+                    file.write_bytes(damaged)
+                    with sherd.Checkpoint(folder, "a") as saved, self.assertRaisesRegex(sherd.InvalidError, "rank 0.s data do not match their checksum"):
+                        saved.blob("place")
         engine.destroy()
 
     def test_memory(self) -> None:
