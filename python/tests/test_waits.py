@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 import unittest
+import warnings
 from pathlib import Path
 from typing import Callable
 
@@ -199,6 +200,7 @@ def part_forks() -> None:
     """A forked child, such as a data loader's, ends as any program does, and the parent's world and engine are not affected."""
     world = sherd.World.from_env(timeout_ns=LIMIT_NS)
     engine, unit, param = engine_of(world)
+    warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of a fork where threads run
     child = os.fork()
     if child == 0:
         assert signal.set_wakeup_fd(-1) == -1

@@ -252,7 +252,7 @@ void ranks_run_mpi(int world_size, const char *part, int killed)
         (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
         (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
         (void)setenv(RESULTS_VARIABLE, results, 1);
-        (void)execlp("timeout", "timeout", "-k", "2", "60", "mpirun", "-q", "--oversubscribe",
+        (void)execlp("timeout", "timeout", "-k", "2", "60", "mpirun", "--oversubscribe",
                      "--enable-recovery", "-n", count, self, "--part", part, (char *)NULL);
         _exit(127);
     }
