@@ -4,6 +4,7 @@
 #include "engine/checkpoint/folder.h"
 #include "engine/run/engine_impl.h"
 #include "offload/checksum.h"
+#include "sherd_tools.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
@@ -419,6 +420,76 @@ static void asynchronous_save_ends_at_one_boundary(void)
     CHECK_INT(1, test_files(j.dir, "step-000001"));
 }
 
+/* ------------------------------------------------------- blobs for tools -- */
+
+typedef struct taken {
+    char         bytes[LARGE_BLOB_BYTES];
+    size_t       len_bytes;
+    sherd_status answer;
+} taken;
+
+static sherd_status bytes_take(void *ctx, const char *text, size_t len_bytes)
+{
+    taken *t = ctx;
+
+    CHECK(len_bytes <= sizeof(t->bytes));
+    memcpy(t->bytes, text, len_bytes);
+    t->len_bytes = len_bytes;
+    return t->answer;
+}
+
+static void save_with_blobs(sherd_world *world, void *raw)
+{
+    job *j = raw;
+    char keys[1024];
+    rig  r;
+
+    open_as(&r, world, j, keys);
+    model_fill(&r);
+    train(&r, 1);
+    blobs_set(&r);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "tag", NULL));
+    rig_close(&r);
+}
+
+static void last_byte_flip(const char *path)
+{
+    FILE *file = fopen(path, "r+b");
+    int   byte;
+
+    CHECK(file != NULL && fseek(file, -1, SEEK_END) == 0);
+    byte = fgetc(file);
+    CHECK(fseek(file, -1, SEEK_END) == 0 && fputc(byte ^ 1, file) != EOF && fclose(file) == 0);
+}
+
+static void tools_read_the_blobs_of_the_run(void)
+{
+    static taken      t;
+    job               j = {.options = {.dtype = SHERD_F32}, .layout = {2, 2, NULL, NULL}};
+    char              path[512];
+    int               is_there;
+    sherd_checkpoint *open;
+
+    need_checksums();
+    dir_make(&j, "blobs");
+    test_world(2, save_with_blobs, &j);
+    CHECK_OK(sherd_checkpoint_open(j.dir, NULL, &open));
+    CHECK_OK(sherd_checkpoint_blob(open, "place", &is_there, bytes_take, &t));
+    CHECK(is_there && t.len_bytes == 6 && memcmp(t.bytes, "page 7", 6) == 0);
+    t.answer = SHERD_E_IO; /* of the caller's */
+    CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_blob(open, "place", &is_there, bytes_take, &t));
+    CHECK_OK(sherd_checkpoint_blob(open, "seed", &is_there, bytes_take, &t)); /* of each rank */
+    CHECK_INT(0, is_there);
+    sherd_checkpoint_close(open);
+
+    (void)snprintf(path, sizeof(path), "%s/tag/rank-00000-of-00002.safetensors", j.dir);
+    last_byte_flip(path);
+    CHECK_OK(sherd_checkpoint_open(j.dir, NULL, &open));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_blob(open, "place", &is_there, bytes_take, &t));
+    CHECK_INT(0, is_there);
+    sherd_checkpoint_close(open);
+}
+
 static const test_case CASES[] = {
     CASE(saved_at_stage_3_on_nvme_goes_on_on_every_layout),
     CASE(saved_at_stage_0_goes_on_on_every_layout),
@@ -427,6 +498,7 @@ static const test_case CASES[] = {
     CASE(state_on_a_drive_is_kept_by_a_link),
     CASE(last_two_are_kept_and_latest_names_one),
     CASE(asynchronous_save_ends_at_one_boundary),
+    CASE(tools_read_the_blobs_of_the_run),
 };
 
 RUN_MAIN(CASES)
