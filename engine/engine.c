@@ -344,13 +344,19 @@ sherd_status sherd_engine_describe_run(sherd_engine *engine, const char *text)
     return SHERD_OK;
 }
 
-/* NULL is memory that is not there, as the gradient of a frozen parameter. */
-static int memory_is_reached(const sherd_engine *engine, const void *memory)
+/* A parameter that does not exist, and memory that is not there, are for sherdi_model_bind to judge. */
+static sherd_status reach_check(const sherd_engine *engine, sherd_param param, const void *memory)
 {
     const sherdi_device_ops *device = engine->backend->device;
 
-    return memory == NULL || device->memory_reach == NULL ||
-           device->memory_reach(engine->backend, memory);
+    if (param < 0 || (size_t)param >= engine->model.num_params || memory == NULL ||
+        device->memory_reach == NULL || device->memory_reach(engine->backend, memory)) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(SHERD_E_INVAL,
+                       "parameter %s: sherd_param_bind was given memory of the host, on which the "
+                       "GPU cannot compute; give it memory of the GPU (cudaMalloc)",
+                       engine->model.params[param].name);
 }
 
 sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param, void *data, void *grad)
@@ -361,17 +367,9 @@ sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param, void *dat
                            "binding the trainer's own memory keeps parameters whole, "
                            "which stage 3 does not; use stage 0, 1 or 2");
     }
-    SHERDI_TRY(sherdi_model_bind(&engine->model, param, data, grad));
-    if (!memory_is_reached(engine, data) || !memory_is_reached(engine, grad)) {
-        sherdi_model_param *bound = &engine->model.params[param];
-
-        bound->bound_data = bound->bound_grad = NULL;
-        return sherdi_fail(SHERD_E_INVAL,
-                           "parameter %s: sherd_param_bind was given memory of the host, on which "
-                           "the GPU cannot compute; give it memory of the GPU (cudaMalloc)",
-                           bound->name);
-    }
-    return SHERD_OK;
+    SHERDI_TRY(reach_check(engine, param, data));
+    SHERDI_TRY(reach_check(engine, param, grad));
+    return sherdi_model_bind(&engine->model, param, data, grad);
 }
 
 /* ----------------------------------------------------------------- seal ---- */

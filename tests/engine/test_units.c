@@ -373,14 +373,24 @@ static void binding_at_stage_3_is_refused(void)
 /* Kernels of a GPU that read the host's memory end with an error that names nobody. */
 static void bind_memory_of_the_host(sherd_world *world, void *raw)
 {
-    static uint16_t data[512], grad[512];
-    rig             r;
+    static float data[512], grad[512];
+    ways_bound   memory;
+    rig          r;
 
     ways_declare_layers(&r, world, raw);
     CHECK_STATUS(SHERD_E_INVAL, sherd_param_bind(r.engine, r.params[1].handle, data, grad));
     CHECK_ERROR_SAYS("memory of the host");
     rig_seal(&r); /* it is not bound, and its unit not in part */
     rig_close(&r);
+
+    ways_declare_layers(&r, world, raw);
+    ways_bind(&r, &memory);
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherd_param_bind(r.engine, r.params[1].handle, memory.data[1], grad));
+    rig_seal(&r); /* what was bound before stays */
+    CHECK(sherd_param_address(r.engine, r.params[1].handle) == memory.data[1]);
+    rig_close(&r);
+    ways_unbind(&memory);
 }
 
 static void binding_the_hosts_memory_on_a_device_is_refused(void)
