@@ -465,8 +465,8 @@ typedef struct sherd_step_report {
     double   grad_sumsq;    /* its square: what this world holds, for other parallelisms */
     double   clip_coefficient; /* what gradients were multiplied by; 1: not clipped */
     double   lr; /* rate of the first group with a trainable parameter, used in this update */
-    double   loss_scale;       /* in force during this window */
-    uint64_t fingerprint;      /* of all master weights after an update or a skip; 0 from prepare */
+    double   loss_scale;  /* in force during this window */
+    uint64_t fingerprint; /* of all master weights after an update or a skip; 0 from prepare */
     /* Of this rank since the last boundary; filled at a boundary. A wait is the time for which the trainer's thread stood
      * still: 0 where all of it was hidden behind other work. */
     double   wait_read_s;  /* for state (and spilled gradients) from NVMe */

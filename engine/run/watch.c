@@ -127,8 +127,8 @@ static void step_log(sherd_engine *engine)
         SHERD_LOG_INFO, engine->rank,
         "step %lld: skipped %lld, lr %g, gradient norm %g, loss scale %g, fingerprint 0x%016llx, "
         "%lld samples, %.1f samples/s",
-        (long long)engine->step, (long long)engine->skipped_steps, report->lr,
-        report->grad_norm, report->loss_scale, (unsigned long long)report->fingerprint,
+        (long long)engine->step, (long long)engine->skipped_steps, report->lr, report->grad_norm,
+        report->loss_scale, (unsigned long long)report->fingerprint,
         (long long)samples_of(engine, engine->micro_step), rate_take(engine));
 }
 

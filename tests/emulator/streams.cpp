@@ -55,7 +55,8 @@ static cudaError_t captured_refuse(cudaStream_t stream, cudaError_t error)
 /* For a wait or a query. No thread may wait for a stream in capture. With the lock held. */
 static cudaError_t stream_wait_check(cudaStream_t stream)
 {
-    return stream->captured != nullptr ? captured_refuse(stream, cudaErrorStreamCaptureUnsupported) : capture_check();
+    return stream->captured != nullptr ? captured_refuse(stream, cudaErrorStreamCaptureUnsupported)
+                                       : capture_check();
 }
 
 /* ----------------------------------------------------------- streams -- */

@@ -310,7 +310,8 @@ static void captured_stream_is_replayed(void)
     CHECK_CUDA(cudaSuccess, cudaDeviceSynchronize());
     CHECK_CUDA(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK_CUDA(cudaSuccess, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    CHECK_CUDA(cudaErrorIllegalState, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CHECK_CUDA(cudaErrorIllegalState,
+               cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     CHECK_CUDA(cudaSuccess, emulator_launch(add_kernel, 1, 1, 0, stream, x, 2));
     CHECK_CUDA(cudaSuccess, cudaMemcpyAsync(y, x, sizeof(*x), cudaMemcpyDeviceToDevice, stream));
     CHECK_CUDA(cudaSuccess, emulator_launch(add_kernel, 1, 1, 0, stream, x, 3));
@@ -346,7 +347,8 @@ static void what_no_capture_may_contain_is_refused(void)
 
     CHECK_CUDA(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK_CUDA(cudaSuccess, cudaEventCreate(&event));
-    CHECK_CUDA(cudaErrorStreamCaptureUnsupported, cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal));
+    CHECK_CUDA(cudaErrorStreamCaptureUnsupported,
+               cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < 8; i++) {
         cudaError_t error = cudaSuccess;
 
@@ -357,8 +359,9 @@ static void what_no_capture_may_contain_is_refused(void)
                 : i == 3 ? cudaDeviceSynchronize()
                 : i == 4 ? cudaMalloc(&memory, 16)
                 : i == 5 ? cudaFree(x)
-                : i == 6 ? cudaMemcpy(x, &value, sizeof(value), cudaMemcpyHostToDevice)
-                         : cudaMemcpyAsync(x, &value, sizeof(value), cudaMemcpyHostToDevice, stream);
+                : i == 6
+                    ? cudaMemcpy(x, &value, sizeof(value), cudaMemcpyHostToDevice)
+                    : cudaMemcpyAsync(x, &value, sizeof(value), cudaMemcpyHostToDevice, stream);
         CHECK_CUDA(cudaErrorStreamCaptureUnsupported, error);
         CHECK_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
         CHECK(graph == nullptr);
@@ -394,7 +397,8 @@ static void another_thread_spoils_a_capture(void)
                     : i == 3 ? cudaStreamQuery(stream)
                              : cudaDeviceSynchronize();
         }).join();
-        CHECK_CUDA(i == 1 ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureUnsupported, error);
+        CHECK_CUDA(i == 1 ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureUnsupported,
+                   error);
         CHECK_CUDA(cudaSuccess, cudaStreamIsCapturing(stream, &status));
         CHECK_INT(cudaStreamCaptureStatusInvalidated, status);
         CHECK_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));

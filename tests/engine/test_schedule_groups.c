@@ -59,8 +59,8 @@ static void lists_are_the_groups_own(sherd_world *world, void *ctx)
         said[g].beta2                = 0.99;
     }
     own = trained(world, "", said, &lr);
-    CHECK_CLOSE(0.03, lr,
-                0); /* the default group is empty: the report has the rate of the first of these */
+    /* The default group is empty: the report has the rate of the first of these. */
+    CHECK_CLOSE(0.03, lr, 0);
     CHECK_INT(own, trained(world, CYCLE("[0.03, 0.01]", "[0.7, 0.6]"), plain, &lr));
     CHECK_CLOSE(0.03, lr, 0);
     CHECK(own != trained(world, CYCLE("[0.03, 0.01]", "0.7"), plain, &lr));
