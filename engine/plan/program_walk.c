@@ -716,10 +716,14 @@ sherd_status sherdi_program_collect(const sherdi_program *program)
 
 /* -------------------------------------------------------------------- norm -- */
 
-static sherd_status norm_emit(const sherdi_program *program, const sherdi_segment *segment,
-                              sherdi_space space, sherdi_range gradient, sherd_dtype dtype)
+static int norm_medium(sherdi_space space)
 {
-    const sherdi_plan *plan = program->plan;
+    return sherdi_is_on_device(space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST;
+}
+
+static sherdi_op norm_op(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_space space,
+                         sherdi_range gradient, sherd_dtype dtype)
+{
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_NORM, sherdi_lane_at(space), segment);
 
     op.space = space;
@@ -729,9 +733,58 @@ static sherd_status norm_emit(const sherdi_program *program, const sherdi_segmen
     sherdi_op_use(
         &op, SHERDI_USE_SCALARS, SHERDI_ADDS,
         scalars_at(plan, space, offsetof(sherdi_scalars_head, norm), sizeof(sherdi_norm_acc)));
-    op.moves[sherdi_is_on_device(space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
-        op.elems * sherdi_grad_bytes(plan, segment);
-    return sherdi_program_emit(program, &op);
+    op.moves[norm_medium(space)] = op.elems * sherdi_grad_bytes(plan, segment);
+    return op;
+}
+
+static int is_in_memory(sherdi_space space)
+{
+    return space != SHERDI_SPACE_STORAGE;
+}
+
+/* Whether `next` reads on where `run` ends. Where no other rank updates by what this rank keeps, only padding is between two
+ * segments; it is zero and stays zero. */
+static int norm_goes_on(const sherdi_plan *plan, const sherdi_op *run, const sherdi_op *next)
+{
+    const sherdi_range *before      = &run->uses[SHERDI_USE_SRC];
+    const sherdi_range *behind      = &next->uses[SHERDI_USE_SRC];
+    int                 is_all_ours = plan->has_slices || !plan->is_sliced || plan->world_size == 1;
+    size_t              end         = before->offset + before->bytes;
+    size_t              padded      = sherdi_round_up(end, SHERD_ALIGN_BYTES);
+
+    return run->elems > 0 && run->space == next->space && run->from == next->from &&
+           before->where == behind->where &&
+           (behind->offset == end || (is_all_ours && behind->offset == padded));
+}
+
+/* Emits the run, and begins an empty one. */
+static sherd_status norm_flush(const sherdi_program *program, sherdi_op *run)
+{
+    sherdi_op op = *run;
+
+    run->elems = 0;
+    return op.elems > 0 ? sherdi_program_emit(program, &op) : SHERD_OK;
+}
+
+/* Adds to the run what goes on with it; else emits the run, and begins another one with `op`. */
+static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, const sherdi_op *op)
+{
+    sherdi_range       *all          = &run->uses[SHERDI_USE_SRC];
+    const sherdi_range *more         = &op->uses[SHERDI_USE_SRC];
+    size_t              before_bytes = all->bytes;
+
+    if (!norm_goes_on(program->plan, run, op)) {
+        SHERDI_TRY(norm_flush(program, run));
+        *run = *op;
+        return SHERD_OK;
+    }
+    all->bytes = more->offset + more->bytes - all->offset;
+    run->elems = all->bytes / sherd_dtype_bytes(run->from);
+    run->moves[norm_medium(run->space)] += all->bytes - before_bytes;
+    if (run->segment != op->segment) {
+        run->segment = run->unit = -1;
+    }
+    return SHERD_OK;
 }
 
 /* Adds the squares of integers [first, end) of the slice, widened in portions of the staging buffer. */
@@ -745,31 +798,36 @@ static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segme
     for (; first < end; first += staged) {
         size_t       elems = sherdi_min_size(staged, end - first);
         sherdi_range wide  = sherdi_staging_at(0, elems * sizeof(float));
+        sherdi_op    op;
 
         SHERDI_TRY(sherdi_program_widen(
             program, segment,
             sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset + first * sizeof(int64_t),
                             elems * sizeof(int64_t)),
             wide));
-        SHERDI_TRY(norm_emit(program, segment, SHERDI_SPACE_DEVICE, wide, SHERD_F32));
+        op = norm_op(plan, segment, SHERDI_SPACE_DEVICE, wide, SHERD_F32);
+        SHERDI_TRY(sherdi_program_emit(program, &op));
     }
     return SHERD_OK;
 }
 
-/* Adds the squares of elements [first, end) of a block. */
+/* Adds the squares of elements [first, end) of a block. A gradient on a drive only passes through its slot. */
 static sherd_status block_norm(const sherdi_program *program, const sherdi_segment *segment,
-                               const sherdi_block *block, size_t first, size_t end)
+                               const sherdi_block *block, size_t first, size_t end, sherdi_op *run)
 {
     size_t       elem     = sherdi_grad_bytes(program->plan, segment);
     sherdi_range gradient = sherdi_program_gradient(program->plan, block);
+    sherdi_op    op;
 
     gradient.offset += first * elem;
     gradient.bytes = (end - first) * elem;
+    op = norm_op(program->plan, segment, block->grad_space, gradient, segment->types.grad);
     SHERDI_TRY(sherdi_program_gradient_read(program, block));
-    return norm_emit(program, segment, block->grad_space, gradient, segment->types.grad);
+    return is_in_memory(op.space) ? norm_add(program, run, &op) : sherdi_program_emit(program, &op);
 }
 
-static sherd_status segment_norm(const sherdi_program *program, const sherdi_segment *segment)
+static sherd_status segment_norm(const sherdi_program *program, const sherdi_segment *segment,
+                                 sherdi_op *run)
 {
     const sherdi_plan *plan = program->plan;
 
@@ -779,7 +837,7 @@ static sherd_status segment_norm(const sherdi_program *program, const sherdi_seg
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[segment->first_block + b];
 
-        SHERDI_TRY(block_norm(program, segment, block, 0, block->elems));
+        SHERDI_TRY(block_norm(program, segment, block, 0, block->elems, run));
         SHERDI_TRY(gradient_give(program, SHERDI_WALK_UPDATE, block));
     }
     return SHERD_OK;
@@ -794,14 +852,16 @@ static sherd_status norm_clear(const sherdi_program *program)
 sherd_status sherdi_program_norm(const sherdi_program *program)
 {
     const sherdi_plan *plan = program->plan;
+    sherdi_op          run  = {.elems = 0};
 
     SHERDI_TRY(norm_clear(program));
     SHERDI_TRY(slots_begin(program, SHERDI_WALK_UPDATE, SHERDI_RING_GRADS));
     for (size_t s = 0; s < plan->num_segments; s++) {
         if (plan->segments[s].has_gradient) {
-            SHERDI_TRY(segment_norm(program, &plan->segments[s]));
+            SHERDI_TRY(segment_norm(program, &plan->segments[s], &run));
         }
     }
+    SHERDI_TRY(norm_flush(program, &run));
     return sherdi_program_collect(program);
 }
 
@@ -811,6 +871,7 @@ static sherd_status range_norm(const sherdi_program *program, const sherdi_segme
 {
     const sherdi_plan *plan = program->plan;
     size_t             own  = (size_t)plan->rank * segment->slice_elems;
+    sherdi_op          run  = {.elems = 0};
 
     if (plan->is_deterministic) {
         return fixed_norm(program, segment, sherdi_max_size(begin, own) - own,
@@ -825,10 +886,10 @@ static sherd_status range_norm(const sherdi_program *program, const sherdi_segme
         size_t              last  = sherdi_min_size(end, at + block->elems);
 
         if (first < last) {
-            SHERDI_TRY(block_norm(program, segment, block, first - at, last - at));
+            SHERDI_TRY(block_norm(program, segment, block, first - at, last - at, &run));
         }
     }
-    return SHERD_OK;
+    return norm_flush(program, &run);
 }
 
 sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param)

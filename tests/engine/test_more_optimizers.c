@@ -90,6 +90,19 @@ static uint64_t plain_train(int world_size, sherd_dtype dtype)
     return fingerprint;
 }
 
+/* The bytes of padding in front of a block's gradient: one norm reads all gradients of this rank that lie together. */
+static size_t norm_padding(const sherdi_plan *plan, size_t block, size_t elem)
+{
+    const sherdi_block *before      = &plan->blocks[block - 1];
+    const sherdi_block *behind      = &plan->blocks[block];
+    int                 is_together = plan->has_slices || !plan->is_sliced || plan->world_size == 1;
+
+    return is_together && behind->grad_space == before->grad_space &&
+                   behind->grad_space != SHERDI_SPACE_STORAGE
+               ? behind->grad_offset - before->grad_offset - before->elems * elem
+               : 0;
+}
+
 /* What is planned by the table: two parts, or one where the parameter is the master. */
 static void bytes_check(const rig *r, const sherd_step_report *report)
 {
@@ -105,6 +118,7 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
         state += sherdi_round_up((stride + block->elems) * sizeof(float), SHERD_ALIGN_BYTES);
         /* the norm reads the gradient; the sweep reads it and both parts, writes them and the new value */
         update += block->elems * (2 * elem + 4 * sizeof(float) + (has_master ? elem : 0));
+        update += b == 0 ? 0 : norm_padding(plan, b, elem);
     }
     CHECK_INT(update, plan->moves.update_device_bytes + plan->moves.update_host_bytes);
     if (plan->num_extents[SHERDI_SPACE_STORAGE] > 0) {

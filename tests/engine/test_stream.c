@@ -81,15 +81,15 @@ static waiting waiting_of(int stage, const char *optimizer, const char *top)
     return (waiting){
         .options  = {.stage = stage, .dtype = SHERD_BF16, .optimizer = optimizer, .top = top},
         .per_step = is_lamb ? 3 : 2,
-        .launches = (stage >= 2 ? 3 : 0) + (is_lamb ? 9 : 6),
+        .launches = (stage >= 2 ? 3 : 0) + (is_lamb ? 7 : 4),
         .up       = is_lamb ? LAMB_UP : ADAMW_UP,
         .down     = is_lamb ? LAMB_DOWN : ADAMW_DOWN,
     };
 }
 
-/* The host waits for the norm and for the fingerprint, with LAMB also for the norms of the tensors. Each unit has a
- * launch for the norm and one for the update, and from stage 2 on one to bring its gradient to the slice; LAMB has one
- * more. The encoding of the state does not matter. */
+/* The host waits for the norm and for the fingerprint, with LAMB also for the norms of the tensors. One launch takes the
+ * norm of all three units. Each unit has a launch for the update, and from stage 2 on one to bring its gradient to the
+ * slice; LAMB has one more. The encoding of the state does not matter. */
 static void the_host_waits_twice_in_a_step(void)
 {
     static const char ENCODED[] =
