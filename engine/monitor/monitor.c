@@ -108,6 +108,6 @@ sherd_status sherdi_monitor_append(int fd, const char *path, uint64_t at_bytes, 
         return SHERD_OK;
     }
     reason = errno;
-    (void)ftruncate(fd, (off_t)at_bytes);
-    return sherdi_fail(SHERD_E_IO, "cannot write %s: %s", path, strerror(reason));
+    return sherdi_fail(SHERD_E_IO, "cannot write %s: %s%s", path, strerror(reason),
+                       ftruncate(fd, (off_t)at_bytes) == 0 ? "" : "; its last entry is not whole");
 }
