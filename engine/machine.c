@@ -158,14 +158,15 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
 {
     const sherdi_simulated *simulated = sherdi_world_simulated(world);
     const sherdi_backend   *backend   = sherdi_world_backend(world);
-    sherdi_machine          mine      = {
-                      .ranks_per_host  = sherdi_world_local_size(world),
-                      .transport_bytes = sherdi_world_overhead_bytes(world),
-                      .taken_bytes     = sherdi_world_taken_bytes(world),
-                      .has_device      = backend->device->is_async,
-                      .has_receive     = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0,
-                      .device_bytes    = backend->device->free_bytes(backend),
-                      .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
+    size_t                  total;
+    sherdi_machine          mine = {
+                 .ranks_per_host  = sherdi_world_local_size(world),
+                 .transport_bytes = sherdi_world_overhead_bytes(world),
+                 .taken_bytes     = sherdi_world_taken_bytes(world),
+                 .has_device      = backend->device->is_async,
+                 .has_receive     = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0,
+                 .device_bytes    = backend->device->free_bytes(backend, &total),
+                 .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };
     int    world_size = sherd_world_size(world);
     double all[4]     = {0, 0, 0, 0};

@@ -141,6 +141,18 @@ static const size_t PURPOSES[SHERDI_MEM_PURPOSES][2] = {
     PURPOSE(HOST_STAGING, host_staging),
 };
 
+/* What the device has given to others than this engine and its world. */
+static size_t device_outside(const sherd_engine *engine, const sherd_memory_report *held)
+{
+    size_t total;
+    size_t left = engine->backend->device->free_bytes(engine->backend, &total);
+    size_t host = held->host_params_held + held->host_grads_held + held->host_state_held +
+                  held->host_staging_held;
+    size_t ours = held->total_held - host + held->receive_held + held->transport_device_held;
+
+    return total - left > ours ? total - left - ours : 0;
+}
+
 static void field_add(sherd_memory_report *report, size_t offset, size_t bytes)
 {
     *(size_t *)(void *)((unsigned char *)report + offset) += bytes;
@@ -174,6 +186,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.receive_held          = sherdi_world_reserved_bytes(engine->world);
     report.transport_held        = sherdi_world_overhead_bytes(engine->world) - report.receive_held;
     report.transport_device_held = sherdi_world_taken_bytes(engine->world);
+    report.device_outside_held   = device_outside(engine, &report);
     report.padding_elems         = plan->padding_elems;
     report.checkpoint_planned    = sherdi_plan_checkpoint_bytes(plan);
     report.total_planned         = plan->total_bytes;

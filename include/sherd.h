@@ -912,6 +912,9 @@ typedef struct sherd_memory_report {
     size_t nvme_index_planned;            /* index of the state; not in nvme_planned */
     size_t checkpoint_planned;            /* host, not in the total: only during a save or load */
     size_t transport_device_held; /* like transport_held, on device; measured at its first calls */
+    /* What others hold of this rank's GPU, measured by this call: contexts of CUDA, libraries, the trainer, other engines and
+     * processes; 0 on the CPU */
+    size_t device_outside_held;
 } sherd_memory_report;
 SHERD_API void                        sherd_memory_report_init(sherd_memory_report *report);
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,

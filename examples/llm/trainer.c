@@ -580,7 +580,7 @@ static void memory_say(const trainer *t)
 {
     sherd_memory_report m = memory_of(t->engine);
     char total[32], stage0[32], params[32], grads[32], state[32], units[32], activations[32];
-    char nvme[32], read_bytes[32], written[32];
+    char nvme[32], read_bytes[32], written[32], outside[32];
 
     report_say(t->r,
                "memory per rank: %s at stage %d, %s at stage 0 (%.2f times as much)\n"
@@ -601,6 +601,12 @@ static void memory_say(const trainer *t)
     }
     report_say(t->r, "  beside it %s of activations, the same at every stage",
                report_bytes(passes_bytes(t->passes), activations));
+    if (m.device_outside_held > 0) {
+        report_say(t->r,
+                   "  on the GPU others than the engine hold %s: activations, contexts, libraries, "
+                   "other ranks",
+                   report_bytes(m.device_outside_held, outside));
+    }
 }
 
 /* Prints the rate that a longer run would have. It leaves out the first steps, in which a GPU's libraries choose kernels and load. */

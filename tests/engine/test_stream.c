@@ -285,11 +285,52 @@ static void a_report_is_complete_behind_its_wait(void)
     test_world(1, wait_for_times, NULL);
 }
 
+static size_t outside_of(const rig *r)
+{
+    sherd_memory_report memory;
+
+    sherd_memory_report_init(&memory);
+    CHECK_OK(sherd_engine_memory(r->engine, &memory));
+    return memory.device_outside_held;
+}
+
+/* What the engine holds does not count, nor what another engine of this process gives back. */
+static void outside(sherd_world *world, void *ctx)
+{
+    const rig_options options = {.stage = 3, .dtype = SHERD_BF16};
+    size_t            before, beside;
+    void             *others;
+    rig               r, more;
+
+    (void)ctx;
+    declare(&r, world, &options);
+    rig_seal(&r);
+    micro_batch(&r);
+    before = outside_of(&r);
+    CHECK(before < 1 << 20);
+    CHECK(cudaMalloc(&others, 3 << 20) == cudaSuccess);
+    CHECK_INT(before + (3 << 20), outside_of(&r));
+    CHECK(cudaFree(others) == cudaSuccess);
+    declare(&more, world, &options);
+    rig_seal(&more);
+    beside = outside_of(&r);
+    CHECK(beside > before);
+    rig_close(&more);
+    CHECK_INT(before, outside_of(&r));
+    rig_close(&r);
+}
+
+static void memory_of_others_is_measured(void)
+{
+    test_world(1, outside, NULL);
+}
+
 static const test_case CASES[] = {
     CASE(the_host_waits_twice_in_a_step),
     CASE(an_offloaded_step_waits_for_what_the_host_needs),
     CASE(a_fill_waits_once_for_a_portion),
     CASE(a_report_is_complete_behind_its_wait),
+    CASE(memory_of_others_is_measured),
     CASE(the_trainers_own_stream_changes_nothing),
     CASE(default_streams_are_streams_of_the_trainers_own),
 };
