@@ -495,13 +495,18 @@ sherd_status sherdi_fill_settle(sherd_engine *engine)
     return sherdi_values_begin(engine);
 }
 
-/* Commits what was filled as the first generation. If a drive does not return what it was given, the first update, which reads
- * it, finds out; unless fast_init is on. */
-static sherd_status state_begin(sherd_engine *engine)
+static int has_new_state(const sherd_engine *engine)
+{
+    return sherdi_plan_has_generations(engine->plan) && !engine->store.is_resumed &&
+           (!engine->fill.is_loaded || engine->fill.is_changed);
+}
+
+/* Brings what was filled to where it rests. If a drive does not return what it was given, the first update, which reads it, finds
+ * out; unless fast_init is on. */
+static sherd_status state_settle(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_fill_settle(engine));
-    if (engine->store.is_resumed || !sherdi_plan_has_generations(engine->plan) ||
-        (engine->fill.is_loaded && !engine->fill.is_changed)) {
+    if (!has_new_state(engine)) {
         return SHERD_OK;
     }
     engine->fingerprints.own = filled_fingerprint(engine, 0);
@@ -510,7 +515,40 @@ static sherd_status state_begin(sherd_engine *engine)
     }
     engine->fingerprints.has_own = 1;
     sherdi_store_verify(engine, engine->settings.verify_reads || !engine->settings.fast_init);
-    return sherdi_run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler);
+    return SHERD_OK;
+}
+
+/* Commits until this rank's state is at generation `wanted`. */
+static sherd_status state_commit(sherd_engine *engine, uint64_t wanted)
+{
+    if (sherdi_store_live(engine) < wanted && !engine->fingerprints.has_own) {
+        SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->fingerprints.own));
+        engine->fingerprints.has_own = 1;
+    }
+    while (sherdi_store_live(engine) < wanted) {
+        SHERDI_TRY(
+            sherdi_run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler));
+    }
+    return SHERD_OK;
+}
+
+/* Commits what was filled, so that all ranks are at the same generation: a start that failed may have left some of them ahead. */
+static sherd_status state_begin(sherd_engine *engine)
+{
+    sherdi_publish_message mine   = {0};
+    uint64_t               wanted = 0;
+
+    if (!sherdi_plan_has_generations(engine->plan) || engine->store.is_resumed) {
+        return SHERD_OK;
+    }
+    mine.fingerprint = sherdi_store_live(engine) + (uint64_t)has_new_state(engine);
+    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine)));
+    for (int r = 0; r < engine->world_size; r++) {
+        uint64_t other = engine->exchange.publish[r].fingerprint;
+
+        wanted = other > wanted ? other : wanted;
+    }
+    return sherdi_agree_status(engine->world, state_commit(engine, wanted));
 }
 
 sherd_status sherdi_fill_finish(sherd_engine *engine)
@@ -519,9 +557,10 @@ sherd_status sherdi_fill_finish(sherd_engine *engine)
     int          is_filled = status != SHERD_E_STATE;
 
     if (status == SHERD_OK) {
-        status = state_begin(engine);
+        status = state_settle(engine);
     }
     SHERDI_TRY(filled_exchange(engine, status, is_filled, filled_fingerprint(engine, 1)));
+    SHERDI_TRY(state_begin(engine));
     sherdi_store_agreed(engine);
     SHERDI_TRY(sherdi_run_drain(engine));
     SHERDI_TRY(starts_compare(engine));

@@ -12,11 +12,6 @@ static sherdi_tier *state_tier(const sherd_engine *engine)
     return engine->store.state;
 }
 
-static uint64_t generation_live(const sherd_engine *engine)
-{
-    return state_tier(engine)->ops->generation(state_tier(engine));
-}
-
 /* Makes generation `wanted` the live one; this rank must be at it or one ahead. Gives its record. On failure *has_begun says
  * whether the drive may have gone back nevertheless. */
 static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi_state_record *out,
@@ -24,18 +19,18 @@ static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi
 {
     *has_begun = 0;
     (void)sherdi_tier_state_note(state_tier(engine), out, sizeof(*out));
-    if (generation_live(engine) == wanted + 1) {
+    if (sherdi_store_live(engine) == wanted + 1) {
         sherd_status status = sherdi_run_generation(engine, SHERDI_OP_ROLLBACK);
 
         *has_begun = status != SHERD_E_STATE; /* which a tier says before it touches anything */
         SHERDI_TRY(status);
         *out = engine->run.record;
     }
-    if (generation_live(engine) != wanted) {
+    if (sherdi_store_live(engine) != wanted) {
         return sherdi_fail(SHERD_E_STATE,
                            "the state on NVMe is at generation %llu (step %lld) and cannot go back "
                            "to generation %llu; load a checkpoint",
-                           (unsigned long long)generation_live(engine), (long long)out->note.step,
+                           (unsigned long long)sherdi_store_live(engine), (long long)out->note.step,
                            (unsigned long long)wanted);
     }
     return SHERD_OK;
@@ -66,11 +61,11 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
     return SHERD_OK;
 }
 
-/* Gives the smallest live generation of all ranks. Ranks make the same commits in the same order, so their generations differ by
- * one at most. */
+/* Gives the smallest live generation of all ranks. Ranks make the same commits in the same order, and at the start they agree on a
+ * number (fill.c), so their generations differ by one at most. */
 static sherd_status generation_smallest(sherd_engine *engine, uint64_t *out)
 {
-    sherdi_publish_message mine = {.fingerprint = generation_live(engine)};
+    sherdi_publish_message mine = {.fingerprint = sherdi_store_live(engine)};
 
     SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
     *out = mine.fingerprint;
@@ -78,6 +73,27 @@ static sherd_status generation_smallest(sherd_engine *engine, uint64_t *out)
         uint64_t other = engine->exchange.publish[r].fingerprint;
 
         *out = other < *out ? other : *out;
+    }
+    return SHERD_OK;
+}
+
+/* Ranks are at one step, or their state is no state of the model. */
+static sherd_status steps_compare(sherd_engine *engine, const sherdi_state_note *note)
+{
+    sherdi_publish_message        mine  = {.fingerprint = (uint64_t)note->step,
+                                           .decision    = (uint64_t)note->micro_step};
+    const sherdi_publish_message *ranks = engine->exchange.publish;
+
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    for (int r = 1; r < engine->world_size; r++) {
+        if (ranks[r].fingerprint != ranks[0].fingerprint ||
+            ranks[r].decision != ranks[0].decision) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "the state of run %016llx on NVMe does not belong together: rank 0 "
+                               "is at step %lld and rank %d at step %lld; load a checkpoint",
+                               (unsigned long long)engine->store.run,
+                               (long long)ranks[0].fingerprint, r, (long long)ranks[r].fingerprint);
+        }
     }
     return SHERD_OK;
 }
@@ -135,6 +151,7 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
     SHERDI_TRY(generation_smallest(engine, &wanted));
     SHERDI_TRY(
         sherdi_agree_status(engine->world, generation_aim(engine, wanted, &found, &has_begun)));
+    SHERDI_TRY(steps_compare(engine, &found.note));
     SHERDI_TRY(generation_take(engine, &found));
     for (size_t p = 0; p < engine->model.num_params; p++) {
         engine->fill.is_filled[p] = !engine->model.params[p].is_frozen;

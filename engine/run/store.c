@@ -601,13 +601,16 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
     return SHERD_OK;
 }
 
-void sherdi_store_agreed(sherd_engine *engine)
+uint64_t sherdi_store_live(const sherd_engine *engine)
 {
     const sherdi_tier *tier = engine->store.state;
 
-    if (tier != NULL && tier->ops->generation != NULL) {
-        engine->store.agreed = tier->ops->generation(tier);
-    }
+    return tier != NULL && tier->ops->generation != NULL ? tier->ops->generation(tier) : 0;
+}
+
+void sherdi_store_agreed(sherd_engine *engine)
+{
+    engine->store.agreed = sherdi_store_live(engine);
 }
 
 void sherdi_store_verify(sherd_engine *engine, int is_on)

@@ -42,6 +42,8 @@ void sherdi_store_close(sherd_engine *engine);
 sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
                                      sherdi_state_record *record);
 
+/** Returns the number of the live generation; 0: there is none yet, or the tier keeps none. */
+uint64_t sherdi_store_live(const sherd_engine *engine);
 /** Records that all ranks now know that every rank has the live generation. Does nothing on a tier without generations. */
 void sherdi_store_agreed(sherd_engine *engine);
 

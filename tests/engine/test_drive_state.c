@@ -391,11 +391,71 @@ static void gradients_that_stay_in_memory_are_told(void)
     }
 }
 
+/* ----------------------------------------------------- a start that failed -- */
+
+typedef struct late_start {
+    int      is_resumed;
+    int64_t  steps[2];    /* of each rank, when it begins */
+    uint64_t fingerprint; /* of three steps */
+} late_start;
+
+/* Rank 1 has not filled everything when all ranks start; then it fills the rest, and all start again. */
+static void late_start_run(sherd_world *world, void *raw)
+{
+    late_start       *late = raw;
+    uint64_t          fingerprint;
+    int               rank = sherd_world_rank(world);
+    sherd_engine_info info;
+    rig               r;
+
+    drive_open(&r, world, late->is_resumed ? ", \"resume\": true" : "");
+    CHECK_OK(sherd_engine_seal(r.engine));
+    for (int p = 0; p < r.num_params && !late->is_resumed; p++) {
+        if (rank == 0 || p != 2) {
+            CHECK_OK(
+                sherd_param_fill(r.engine, r.params[p].handle, rig_fill, (void *)(uintptr_t)p));
+        }
+    }
+    if (!late->is_resumed) {
+        CHECK_INT(SHERD_E_STATE, sherd_unit_acquire(r.engine, r.units[0], SHERD_FORWARD));
+        if (rank == 1) {
+            CHECK_OK(
+                sherd_param_fill(r.engine, r.params[2].handle, rig_fill, (void *)(uintptr_t)2));
+        }
+    }
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    late->steps[rank] = info.step;
+    if (late->is_resumed) {
+        CHECK_INT(late->fingerprint, rig_fingerprint(&r));
+    } else {
+        (void)rig_train(&r, 3);
+        fingerprint = rig_fingerprint(&r);
+        if (rank == 0) {
+            late->fingerprint = fingerprint;
+        }
+    }
+    CHECK_OK(sherd_engine_keep_state(r.engine, 1));
+    rig_close(&r);
+}
+
+static void a_start_that_failed_on_one_rank_is_resumed_at_one_step(void)
+{
+    late_start late = {0};
+
+    test_world(2, late_start_run, &late);
+    late.is_resumed = 1;
+    test_world(2, late_start_run, &late);
+    CHECK_INT(3, late.steps[0]);
+    CHECK_INT(3, late.steps[1]);
+}
+
 static const test_case CASES[] = {
     CASE(no_room_is_an_error_at_seal),
     CASE(gradients_that_stay_in_memory_are_told),
     CASE(a_deleted_file_trains_on),
     CASE(a_flipped_bit_is_found),
+    CASE(a_start_that_failed_on_one_rank_is_resumed_at_one_step),
     CASE(the_last_step_is_undone),
     CASE(the_last_step_is_undone_at_every_stage),
     CASE(killed_at_any_moment_the_last_step_is_whole),
