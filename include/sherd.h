@@ -644,7 +644,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_set_step(sherd_engine *engine
 
 /* Blobs: bytes of the trainer's own that are saved with the state, such as its place in the data or its random numbers. */
 #define SHERD_BLOB_KEY_BYTES 127 /* most bytes of a key; printable ASCII */
-/* Most bytes of all blobs of a rank, keys and 24 bytes for each included. */
+/* Most bytes of all blobs of a rank, keys and 24 bytes for each included. On other ranks than 0 the run's blobs, which are rank 0's, do
+ * not take of it. */
 #define SHERD_BLOB_MAX_BYTES (1024 * 1024)
 
 typedef struct sherd_blob_params {

@@ -267,6 +267,20 @@ static sherd_status owner_read(const sherd_engine *engine, const sherd_blob_para
     return SHERD_OK;
 }
 
+/* The bytes that the blobs of this rank take together with one of `kind`. Beside rank 0, whose blobs of the run are the valid ones, the
+ * run's and the rank's own have their room apart. */
+static size_t held_bytes(const sherd_engine *engine, sherdi_blob_kind kind)
+{
+    size_t held = 0;
+
+    for (int k = 0; k < SHERDI_BLOB_KINDS; k++) {
+        held += engine->rank == 0 || k == (int)kind
+                    ? sherdi_blobs_bytes(&engine->blobs, (sherdi_blob_kind)k, engine->rank)
+                    : 0;
+    }
+    return held;
+}
+
 /* Checks that there is room for the new blob, which replaces the old one of its key. */
 static sherd_status room_check(const sherd_engine *engine, const char *key, sherdi_blob_kind kind,
                                size_t len_bytes)
@@ -274,8 +288,7 @@ static sherd_status room_check(const sherd_engine *engine, const char *key, sher
     const sherdi_blobs *blobs = &engine->blobs;
     const sherdi_blob  *old =
         sherdi_blobs_find(blobs, key, kind, kind == SHERDI_BLOB_OF_RANK ? engine->rank : 0);
-    size_t held = sherdi_blobs_bytes(blobs, SHERDI_BLOB_GLOBAL, engine->rank) +
-                  sherdi_blobs_bytes(blobs, SHERDI_BLOB_OF_RANK, engine->rank);
+    size_t held = held_bytes(engine, kind);
 
     held -= old == NULL ? 0 : blob_bytes(strlen(key), old->len_bytes);
     if (len_bytes > SHERD_BLOB_MAX_BYTES ||

@@ -507,14 +507,20 @@ void sherdi_store_close(sherd_engine *engine)
 
 /* ------------------------------------------------------------ generations -- */
 
+/* The run's blobs are in the note of rank 0 alone, whose are the valid ones. */
+static size_t run_blobs_bytes(const sherd_engine *engine)
+{
+    return engine->rank == 0 ? sherdi_blobs_bytes(&engine->blobs, SHERDI_BLOB_GLOBAL, 0) : 0;
+}
+
 static size_t note_bytes(const sherd_engine *engine)
 {
     const sherdi_blobs *blobs = &engine->blobs;
 
-    return blobs->count == 0 ? sizeof(sherdi_state_record)
-                             : sizeof(sherdi_state_record) + sizeof(uint64_t) +
-                                   sherdi_blobs_bytes(blobs, SHERDI_BLOB_GLOBAL, engine->rank) +
-                                   sherdi_blobs_bytes(blobs, SHERDI_BLOB_OF_RANK, engine->rank);
+    return blobs->count == 0
+               ? sizeof(sherdi_state_record)
+               : sizeof(sherdi_state_record) + sizeof(uint64_t) + run_blobs_bytes(engine) +
+                     sherdi_blobs_bytes(blobs, SHERDI_BLOB_OF_RANK, engine->rank);
 }
 
 size_t sherdi_store_blob_bytes(const sherd_engine *engine)
@@ -534,12 +540,14 @@ static size_t note_write(const sherd_engine *engine, const sherdi_state_record *
 {
     const sherdi_blobs *blobs = &engine->blobs;
     unsigned char      *note  = engine->store.note + sizeof(*record);
-    uint64_t            run   = sherdi_blobs_bytes(blobs, SHERDI_BLOB_GLOBAL, engine->rank);
+    uint64_t            run   = run_blobs_bytes(engine);
 
     memcpy(engine->store.note, record, sizeof(*record));
     if (blobs->count > 0) {
         memcpy(note, &run, sizeof(run));
-        sherdi_blobs_write(blobs, SHERDI_BLOB_GLOBAL, engine->rank, note + sizeof(run));
+        if (run > 0) {
+            sherdi_blobs_write(blobs, SHERDI_BLOB_GLOBAL, engine->rank, note + sizeof(run));
+        }
         sherdi_blobs_write(blobs, SHERDI_BLOB_OF_RANK, engine->rank, note + sizeof(run) + run);
     }
     return note_bytes(engine);
@@ -593,6 +601,12 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
         SHERDI_TRY(tier->ops->rollback(tier));
         (void)sherdi_tier_state_note(tier, record, sizeof(*record));
         return SHERD_OK;
+    }
+    if (note_bytes(engine) > SHERDI_STATE_NOTE_BYTES) { /* blobs of a checkpoint can be larger */
+        return sherdi_fail(SHERD_E_INVAL,
+                           "the blobs of rank %d take %zu bytes, but with state on NVMe there is "
+                           "room for %d; set fewer or shorter ones",
+                           engine->rank, note_bytes(engine), SHERD_BLOB_MAX_BYTES);
     }
     SHERDI_TRY(tier->ops->commit(tier, engine->store.note, note_write(engine, record)));
     engine->store.is_worth_keeping = 1;

@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -450,12 +451,57 @@ static void a_start_that_failed_on_one_rank_is_resumed_at_one_step(void)
     CHECK_INT(3, late.steps[1]);
 }
 
+/* ----------------------------------------------------------------- blobs -- */
+
+enum { LONG_BLOB = 1000000 };
+
+/* Rank 0 has a long blob of the run, rank 1 one of its own. After a resume rank 1 has both. */
+static void long_blobs_run(sherd_world *world, void *raw)
+{
+    const int        *is_resumed = raw;
+    int               rank       = sherd_world_rank(world);
+    sherd_blob_params own        = {.struct_size = sizeof(own), .is_per_rank = 1, .rank = -1};
+    unsigned char    *data       = calloc(1, LONG_BLOB);
+    size_t            len        = LONG_BLOB;
+    rig               r;
+
+    CHECK(data != NULL);
+    drive_open(&r, world, *is_resumed ? ", \"resume\": true" : "");
+    rig_seal(&r);
+    if (*is_resumed) {
+        CHECK_OK(sherd_blob_get(r.engine, "run", data, &len, NULL));
+        CHECK_INT(LONG_BLOB, len);
+        CHECK(data[0] == 7 && data[LONG_BLOB - 1] == 7);
+    }
+    if (*is_resumed && rank == 1) {
+        CHECK_OK(sherd_blob_get(r.engine, "own", data, &len, &own));
+        CHECK(data[0] == 9 && data[LONG_BLOB - 1] == 9);
+    }
+    memset(data, rank == 0 ? 7 : 9, LONG_BLOB);
+    CHECK_OK(sherd_blob_set(r.engine, rank == 0 ? "run" : "own", data, LONG_BLOB,
+                            rank == 0 ? NULL : &own));
+    (void)rig_train(&r, 2);
+    CHECK_OK(sherd_engine_keep_state(r.engine, 1));
+    rig_close(&r);
+    free(data);
+}
+
+static void blobs_of_a_rank_and_of_the_run_are_kept_again_after_a_resume(void)
+{
+    for (int turn = 0; turn < 3; turn++) {
+        int is_resumed = turn > 0;
+
+        test_world(2, long_blobs_run, &is_resumed);
+    }
+}
+
 static const test_case CASES[] = {
     CASE(no_room_is_an_error_at_seal),
     CASE(gradients_that_stay_in_memory_are_told),
     CASE(a_deleted_file_trains_on),
     CASE(a_flipped_bit_is_found),
     CASE(a_start_that_failed_on_one_rank_is_resumed_at_one_step),
+    CASE(blobs_of_a_rank_and_of_the_run_are_kept_again_after_a_resume),
     CASE(the_last_step_is_undone),
     CASE(the_last_step_is_undone_at_every_stage),
     CASE(killed_at_any_moment_the_last_step_is_whole),
