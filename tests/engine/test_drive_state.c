@@ -436,7 +436,7 @@ static void late_start_run(sherd_world *world, void *raw)
             late->fingerprint = fingerprint;
         }
     }
-    CHECK_OK(sherd_engine_keep_state(r.engine, 1));
+    CHECK_OK(sherd_engine_keep_state(r.engine, !late->is_resumed));
     rig_close(&r);
 }
 
@@ -458,7 +458,8 @@ enum { LONG_BLOB = 1000000 };
 /* Rank 0 has a long blob of the run, rank 1 one of its own. After a resume rank 1 has both. */
 static void long_blobs_run(sherd_world *world, void *raw)
 {
-    const int        *is_resumed = raw;
+    const int        *turn       = raw;
+    int               is_resumed = *turn > 0;
     int               rank       = sherd_world_rank(world);
     sherd_blob_params own        = {.struct_size = sizeof(own), .is_per_rank = 1, .rank = -1};
     unsigned char    *data       = calloc(1, LONG_BLOB);
@@ -466,14 +467,14 @@ static void long_blobs_run(sherd_world *world, void *raw)
     rig               r;
 
     CHECK(data != NULL);
-    drive_open(&r, world, *is_resumed ? ", \"resume\": true" : "");
+    drive_open(&r, world, is_resumed ? ", \"resume\": true" : "");
     rig_seal(&r);
-    if (*is_resumed) {
+    if (is_resumed) {
         CHECK_OK(sherd_blob_get(r.engine, "run", data, &len, NULL));
         CHECK_INT(LONG_BLOB, len);
         CHECK(data[0] == 7 && data[LONG_BLOB - 1] == 7);
     }
-    if (*is_resumed && rank == 1) {
+    if (is_resumed && rank == 1) {
         CHECK_OK(sherd_blob_get(r.engine, "own", data, &len, &own));
         CHECK(data[0] == 9 && data[LONG_BLOB - 1] == 9);
     }
@@ -481,7 +482,7 @@ static void long_blobs_run(sherd_world *world, void *raw)
     CHECK_OK(sherd_blob_set(r.engine, rank == 0 ? "run" : "own", data, LONG_BLOB,
                             rank == 0 ? NULL : &own));
     (void)rig_train(&r, 2);
-    CHECK_OK(sherd_engine_keep_state(r.engine, 1));
+    CHECK_OK(sherd_engine_keep_state(r.engine, *turn < 2));
     rig_close(&r);
     free(data);
 }
@@ -489,9 +490,7 @@ static void long_blobs_run(sherd_world *world, void *raw)
 static void blobs_of_a_rank_and_of_the_run_are_kept_again_after_a_resume(void)
 {
     for (int turn = 0; turn < 3; turn++) {
-        int is_resumed = turn > 0;
-
-        test_world(2, long_blobs_run, &is_resumed);
+        test_world(2, long_blobs_run, &turn);
     }
 }
 
