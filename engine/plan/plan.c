@@ -94,7 +94,7 @@ static sherd_status ways_choose(sherdi_plan *plan)
     plan->is_sliced        = settings->stage >= 1;
     plan->is_deterministic = settings->deterministic;
     plan->has_slices       = settings->stage >= 2 || plan->is_deterministic;
-    /* not with what can fail on one rank alone */
+    /* where a drive can fail in the update, new values are published when all ranks have theirs */
     plan->publishes_early = plan->machine.is_on_lane &&
                             settings->offload_state.space != SHERDI_SPACE_STORAGE &&
                             settings->offload_param.space != SHERDI_SPACE_STORAGE;

@@ -64,7 +64,10 @@ void sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_ra
 
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op)
 {
-    return program->fn(program->ctx, op);
+    sherd_status status = program->fn(program->ctx, op);
+
+    program->progress->met += status == SHERD_OK && (op->flags & SHERDI_OP_MEETS) != 0;
+    return status;
 }
 
 sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,

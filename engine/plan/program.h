@@ -219,8 +219,7 @@ typedef struct sherdi_progress {
     int                staged_next;
     size_t            *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
     size_t             bounced;            /* blocks whose gradient went down in this walk */
-    /* Number of segments up to which this walk has gathered the directions of matrices. */
-    size_t directed;
+    size_t             met;                /* operations of this walk that meet, and were given */
     /* 1: the parameters that are published next come from an update; 0: from the state as it is. */
     int is_updated;
 
@@ -331,9 +330,10 @@ sherd_status sherdi_program_norm(const sherdi_program *program);
 /** Does the same for one parameter's gradient, while a step is prepared. */
 sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param);
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk);
-/** Ends this rank's update after a failure. The other ranks do not know of it yet, and still come to what the walk gathers on its
- *  way; so this rank does too. What it brings does not matter: the exchange after the walk tells all ranks of the failure. */
-sherd_status sherdi_program_walk_leave(const sherdi_program *program);
+/** Ends a walk that has failed on this rank. The other ranks do not know of it yet, and still come to what the walk gathers on its
+ *  way; so this rank does too, and emits nothing else. What it brings does not matter: the exchange after the walk tells all ranks of
+ *  the failure. The rings must be settled. */
+sherd_status sherdi_program_walk_leave(const sherdi_program *program, sherdi_walk walk);
 /** Brings the results of a walk to the host. */
 sherd_status sherdi_program_collect(const sherdi_program *program);
 /** Sends what the ranks have updated to all ranks, where it has not been sent yet. */

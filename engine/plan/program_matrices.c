@@ -53,7 +53,6 @@ sherd_status sherdi_program_directions_gather(const sherdi_program *program,
     const sherdi_plan *plan = program->plan;
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
-    program->progress->directed = (size_t)(segment - plan->segments) + 1;
     if (!plan->is_sliced) {
         return SHERD_OK;
     }

@@ -661,29 +661,13 @@ sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, 
     return sherdi_program_emit(program, &op);
 }
 
-sherd_status sherdi_program_walk_leave(const sherdi_program *program)
-{
-    const sherdi_plan *plan = program->plan;
-
-    for (size_t s = program->progress->directed; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
-
-        if (sherdi_segment_has_matrices(segment) &&
-            !is_skipped(program, SHERDI_WALK_UPDATE, segment->unit)) {
-            SHERDI_TRY(sherdi_program_directions_gather(program, segment));
-        }
-    }
-    program->progress->directed = 0; /* the next walk may fail before it begins */
-    return SHERD_OK;
-}
-
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk)
 {
     const sherdi_plan *plan = program->plan;
     size_t             from = offsetof(sherdi_scalars_head, fingerprint);
 
     program->progress->bounced    = 0;
-    program->progress->directed   = 0;
+    program->progress->met        = 0;
     program->progress->is_updated = walk == SHERDI_WALK_UPDATE;
     SHERDI_TRY(sherdi_program_clear(program, from, plan->scalars.results_bytes - from));
     if (walk != SHERDI_WALK_LOAD) {
@@ -695,8 +679,38 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     for (size_t s = 0; s < plan->num_segments; s++) {
         SHERDI_TRY(segment_walk(program, walk, &plan->segments[s]));
     }
-    program->progress->directed = 0;
+    program->progress->met = 0; /* the next walk may fail before it begins */
     return SHERD_OK;
+}
+
+/* The operations of a walk that was left, without those that the other ranks do not wait for. */
+typedef struct rest_of_walk {
+    const sherdi_program *program;
+    size_t                met; /* operations that meet and were given before the failure */
+} rest_of_walk;
+
+static sherd_status rest_emit(void *ctx, const sherdi_op *op)
+{
+    rest_of_walk *rest = ctx;
+
+    if (!(op->flags & SHERDI_OP_MEETS)) {
+        return SHERD_OK;
+    }
+    if (rest->met > 0) {
+        rest->met--;
+        return SHERD_OK;
+    }
+    return sherdi_program_emit(rest->program, op);
+}
+
+sherd_status sherdi_program_walk_leave(const sherdi_program *program, sherdi_walk walk)
+{
+    rest_of_walk   rest    = {.program = program, .met = program->progress->met};
+    sherdi_program leaving = *program;
+
+    leaving.fn  = rest_emit;
+    leaving.ctx = &rest;
+    return sherdi_program_walk(&leaving, walk);
 }
 
 sherd_status sherdi_program_collect(const sherdi_program *program)

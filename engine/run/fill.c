@@ -411,6 +411,8 @@ static sherd_status starts_compare(sherd_engine *engine)
     return status;
 }
 
+#define BEGINNING "while it began its state"
+
 /* Exchanges one message per rank: the fingerprint of its frozen elements, whether its parameters are filled, and whether its
  * state could begin. */
 static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int is_filled,
@@ -436,10 +438,9 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int 
                                r);
         }
         if (status != SHERD_OK) {
-            return sherdi_fail(status,
-                               "rank %d could not begin its state: %s; its own sherd_last_error() "
-                               "says more",
-                               r, sherd_status_text(status));
+            return sherdi_fail(
+                status, "rank %d failed " BEGINNING ": %s; its own sherd_last_error() says more", r,
+                sherd_status_text(status));
         }
         engine->fingerprints.frozen += engine->exchange.publish[r].fingerprint;
     }
@@ -537,6 +538,7 @@ static sherd_status state_begin(sherd_engine *engine)
 {
     sherdi_publish_message mine   = {0};
     uint64_t               wanted = 0;
+    uint64_t               unused;
 
     if (!sherdi_plan_has_generations(engine->plan) || engine->store.is_resumed) {
         return SHERD_OK;
@@ -548,7 +550,7 @@ static sherd_status state_begin(sherd_engine *engine)
 
         wanted = other > wanted ? other : wanted;
     }
-    return sherdi_agree_status(engine->world, state_commit(engine, wanted));
+    return sherdi_update_agree(engine, state_commit(engine, wanted), 0, 0, BEGINNING, &unused);
 }
 
 sherd_status sherdi_fill_finish(sherd_engine *engine)

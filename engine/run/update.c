@@ -19,11 +19,22 @@ static void outcome_add(outcome *all, sherd_status status)
     }
 }
 
+/* Waits for the transfers of a walk. One that only reads leaves alone what was read ahead. */
+static void rings_settle(sherd_engine *engine, int is_written, outcome *all)
+{
+    outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_STATE));
+    if (is_written) {
+        outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
+        outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
+    }
+}
+
 /* Runs a walk. When it returns, with or without a failure, every transfer of the walk is over, and `head` has the results. */
 static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scalars_head *head)
 {
     outcome all        = {.status = SHERD_OK};
     int     is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
+    int     is_left;
 
     if (is_written) { /* the parameters are about to change */
         outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
@@ -31,13 +42,11 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scal
     if (all.status == SHERD_OK) {
         outcome_add(&all, sherdi_program_walk(&engine->run.program, walk));
     }
-    if (all.status != SHERD_OK && walk == SHERDI_WALK_UPDATE) {
-        outcome_add(&all, sherdi_program_walk_leave(&engine->run.program));
-    }
-    outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_STATE));
-    if (is_written) { /* a walk that only reads leaves alone what was read ahead */
-        outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
-        outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
+    is_left = all.status != SHERD_OK;
+    rings_settle(engine, is_written, &all);
+    if (is_left && is_written) {
+        outcome_add(&all, sherdi_program_walk_leave(&engine->run.program, walk));
+        rings_settle(engine, is_written, &all);
     }
     sherdi_lane_follow(engine->lanes.update, engine->lanes.down);
     sherdi_lane_follow(engine->lanes.update, engine->lanes.up);

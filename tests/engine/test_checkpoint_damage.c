@@ -751,6 +751,58 @@ static void links_are_not_followed_out_of_the_folder(void)
 }
 
 /* A reader that opened such a pipe would wait for ever. */
+typedef struct half_load {
+    int  is_bound, is_loading;
+    char dir[256];
+} half_load;
+
+/* Rank 1 cannot read its file. All ranks fail, the world stays, and another checkpoint is loaded. */
+static void half_load_body(sherd_world *world, void *raw)
+{
+    static float      data[2][3][2304], grads[2][3][2304];
+    const half_load  *half    = raw;
+    const rig_options options = {.stage = 2, .dtype = SHERD_F32};
+    uint64_t          fingerprint;
+    int               rank = sherd_world_rank(world);
+    rig               r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 1000);
+    for (int p = 0; p < r.num_params && half->is_bound; p++) {
+        CHECK_OK(sherd_param_bind(r.engine, r.params[p].handle, data[rank][p], grads[rank][p]));
+    }
+    rig_seal(&r);
+    if (half->is_loading) {
+        fingerprint = rig_fingerprint(&r);
+        CHECK_OK(sherd_checkpoint_save(r.engine, half->dir, "whole", NULL));
+        CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r.engine, half->dir, TAG, NULL));
+        CHECK_OK(sherd_world_barrier(world));
+        CHECK_OK(sherd_checkpoint_load(r.engine, half->dir, "whole", NULL));
+        CHECK_INT(fingerprint, rig_fingerprint(&r));
+    } else {
+        (void)rig_train(&r, 1);
+        CHECK_OK(sherd_checkpoint_save(r.engine, half->dir, TAG, NULL));
+    }
+    rig_close(&r);
+}
+
+static void a_file_that_one_rank_cannot_read_loses_nobody(void)
+{
+    for (int is_bound = 0; is_bound < 2; is_bound++) {
+        half_load   half = {.is_bound = is_bound};
+        char        path[512];
+        struct stat found;
+
+        (void)saved_dir(is_bound ? "half-bound" : "half", half.dir);
+        test_world(2, half_load_body, &half);
+        (void)snprintf(path, sizeof(path), "%s/" TAG "/rank-00001-of-00002.safetensors", half.dir);
+        CHECK(stat(path, &found) == 0);
+        bit_flip(path, 8 * (size_t)(found.st_size - 10));
+        half.is_loading = 1;
+        test_world(2, half_load_body, &half);
+    }
+}
+
 static void pipes_in_the_place_of_files_are_refused(void)
 {
     static const char *const FILES[] = {"latest", TAG "/manifest.json",
@@ -832,6 +884,7 @@ static const test_case CASES[] = {
     CASE(ranks_that_differ_are_told),
     CASE(a_folder_that_a_rank_does_not_see_is_refused),
     CASE(links_are_not_followed_out_of_the_folder),
+    CASE(a_file_that_one_rank_cannot_read_loses_nobody),
     CASE(pipes_in_the_place_of_files_are_refused),
     CASE(a_file_that_was_left_beside_latest_goes),
     CASE(values_come_by_range),
