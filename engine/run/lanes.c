@@ -22,6 +22,7 @@ sherd_status sherdi_lanes_open(sherd_engine *engine)
         sherdi_marks_open(&engine->marks, compute,
                           engine->settings.wall_clock_breakdown || engine->settings.logs_comms,
                           engine->rank, engine->world_size, &engine->mem));
+    engine->step_mark = (sherdi_mark){.slot = -1};
     sherdi_world_observe(engine->world, transfer_tell, engine);
     SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
     SHERDI_TRY(device->lane_create(compute, "up", NULL, &engine->lanes.up));

@@ -222,13 +222,19 @@ static void times_add(sherd_engine *engine, sherd_step_report *report)
     report->hidden_s  = moves > waits ? moves - waits : 0;
 }
 
+/* Ends the step's own mark, however the step ended; does nothing where it has ended. */
+static void step_mark_end(sherd_engine *engine)
+{
+    sherdi_mark_end(&engine->marks, engine->backend, &engine->step_mark);
+    engine->step_mark = (sherdi_mark){.slot = -1};
+}
+
 /* Completes the times of this boundary and of the window before it. The step's own mark ends here. What the device has not passed
  * yet counts for the next report, unless sherd_step_wait is called before that. */
 static void times_close(sherd_engine *engine)
 {
     sherdi_lanes_join(engine);
-    sherdi_mark_end(&engine->marks, engine->backend, &engine->step_mark);
-    engine->step_mark       = (sherdi_mark){.slot = -1};
+    step_mark_end(engine);
     engine->boundary_marks  = engine->marks.begun;
     engine->watch.forward_s = engine->watch.backward_s = 0;
     sherdi_marks_resolve(&engine->marks, engine->backend);
@@ -397,6 +403,9 @@ static sherd_status prepare_guarded(sherd_engine *engine)
 
     sherdi_mem_forbid_begin();
     status = step_prepare(engine);
+    if (engine->phase != SHERDI_PHASE_PREPARED) {
+        step_mark_end(engine);
+    }
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);
 }
@@ -407,6 +416,7 @@ static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params 
 
     sherdi_mem_forbid_begin();
     status = step_apply(engine, params);
+    step_mark_end(engine);
     sherdi_mem_forbid_end();
     if (status == SHERD_OK && engine->at_boundary != NULL) {
         status = engine->at_boundary(engine);
@@ -516,6 +526,7 @@ sherd_status sherd_step_discard(sherd_engine *engine)
     }
     sherdi_mem_forbid_begin();
     status = step_discard(engine);
+    step_mark_end(engine);
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);
 }

@@ -285,6 +285,36 @@ static void a_report_is_complete_behind_its_wait(void)
     test_world(1, wait_for_times, NULL);
 }
 
+/* A step that is prepared and discarded does not end the counting of times. */
+static void discard_in_between(sherd_world *world, void *ctx)
+{
+    const rig_options options = {
+        .stage = 2, .dtype = SHERD_F32, .top = ", \"wall_clock_breakdown\": true"};
+    sherd_step_report report;
+    rig               r;
+
+    (void)ctx;
+    declare(&r, world, &options);
+    rig_seal(&r);
+    micro_batch(&r);
+    rig_micro_batch(&r);
+    CHECK_OK(sherd_step_prepare(r.engine, NULL));
+    CHECK_OK(sherd_step_discard(r.engine));
+    for (int i = 0; i < 3; i++) {
+        micro_batch(&r);
+        sherd_step_report_init(&report);
+        CHECK_OK(sherd_step_wait(r.engine, &report));
+        CHECK(report.update_s > 0 && report.step_s > 0 && report.norm_s > 0);
+        CHECK_INT(r.engine->marks.begun, r.engine->marks.resolved);
+    }
+    rig_close(&r);
+}
+
+static void times_go_on_behind_a_discarded_step(void)
+{
+    test_world(1, discard_in_between, NULL);
+}
+
 static size_t outside_of(const rig *r)
 {
     sherd_memory_report memory;
@@ -330,6 +360,7 @@ static const test_case CASES[] = {
     CASE(an_offloaded_step_waits_for_what_the_host_needs),
     CASE(a_fill_waits_once_for_a_portion),
     CASE(a_report_is_complete_behind_its_wait),
+    CASE(times_go_on_behind_a_discarded_step),
     CASE(memory_of_others_is_measured),
     CASE(the_trainers_own_stream_changes_nothing),
     CASE(default_streams_are_streams_of_the_trainers_own),
