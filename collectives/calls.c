@@ -168,6 +168,7 @@ static sherd_status reduction_make(sherd_world *world, world_call_kind kind,
         .flags          = args->flags,
         .slice_bytes    = args->slice_elems * sherd_dtype_bytes(args->send_dtype),
         .what           = args->what,
+        .observer       = args->observer,
         .args.reduction = *args,
     };
 
@@ -183,6 +184,7 @@ sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather
                              .flags           = args->flags,
                              .slice_bytes     = args->slice_bytes,
                              .what            = args->what,
+                             .observer        = args->observer,
                              .args.all_gather = *args};
 
     SHERDI_TRY(all_gather_check(world, args));

@@ -84,16 +84,14 @@ static sherd_status call_make(sherd_world *world, const world_call *call)
     return SHERD_E_STATE;
 }
 
-/* Reports a gather or a reduction to the observer; control data is not reported. */
-static void call_tell(sherd_world *world, const world_call *call, int64_t start_ns)
+/* Reports a gather or a reduction to its observer. */
+static void call_tell(const sherd_world *world, const world_call *call, int64_t start_ns)
 {
     int is_reduction = call->kind == CALL_REDUCE_SCATTER || call->kind == CALL_ALL_REDUCE;
 
-    if (is_reduction || (call->kind == CALL_ALL_GATHER && !(call->flags & SHERDI_COLL_HOST))) {
-        world->observe(world->observe_ctx, is_reduction, call->what,
-                       sherdi_wire_all_gather(world->world_size, call->slice_bytes), start_ns,
-                       sherdi_now_ns());
-    }
+    call->observer->tell(call->observer->ctx, is_reduction, call->what,
+                         sherdi_wire_all_gather(world->world_size, call->slice_bytes), start_ns,
+                         sherdi_now_ns());
 }
 
 static sherd_status call_run(sherd_world *world, const world_call *call)
@@ -101,7 +99,7 @@ static sherd_status call_run(sherd_world *world, const world_call *call)
     int64_t      start_ns;
     sherd_status status;
 
-    if (world->observe == NULL ||
+    if (call->observer == NULL ||
         (call_is_on_device(world, call) && sherdi_world_is_on_lane(world))) {
         return call_make(world, call);
     }

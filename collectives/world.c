@@ -214,11 +214,9 @@ const sherdi_backend *sherdi_world_host(const sherd_world *world)
     return world->host;
 }
 
-void sherdi_world_observe(sherd_world *world, sherdi_world_observe_fn fn, void *ctx)
+void sherdi_world_drain(sherd_world *world)
 {
     sherdi_world_queue_drain(world);
-    world->observe     = fn;
-    world->observe_ctx = ctx;
 }
 
 int sherdi_world_local_size(const sherd_world *world)

@@ -36,12 +36,21 @@ typedef uint64_t sherdi_ticket;
 #define SHERDI_COLL_VENDOR_SUM 8u
 
 /* recv is [world_size * slice_bytes]; the gather is in place when send == recv + rank * slice_bytes. */
+/* Hears of a call that runs on the host's side of a transport when it is over, from the thread that ran it; `what` is the call's. Calls on
+ * a lane are not reported; the caller can mark them. */
+typedef struct sherdi_world_observer {
+    void (*tell)(void *ctx, int is_reduction, const char *what, uint64_t bytes, int64_t start_ns,
+                 int64_t end_ns);
+    void *ctx;
+} sherdi_world_observer;
+
 typedef struct sherdi_all_gather_args {
     const void *send;
     void       *recv;
     size_t      slice_bytes;
     uint32_t    flags;
     const char *what; /* as in sherdi_reduction_args; compared where the call meets */
+    const sherdi_world_observer *observer; /* as in sherdi_reduction_args */
 } sherdi_all_gather_args;
 
 /* Of a deterministic reduction; lives until the call is done. */
@@ -73,8 +82,9 @@ typedef struct sherdi_reduction_args {
     const struct sherdi_fixed_sink *fixed;
     /* The name of what is reduced; ranks compare it, and the message has it when they disagree. Lives until the call is done; may
      * be NULL */
-    const char *what;
-    uint32_t    flags; /* SHERDI_COLL_VENDOR_SUM or 0 */
+    const char                  *what;
+    uint32_t                     flags;    /* SHERDI_COLL_VENDOR_SUM or 0 */
+    const sherdi_world_observer *observer; /* lives until the call is done; NULL: nobody listens */
 } sherdi_reduction_args;
 
 /* send and recv are [world_size * slice_bytes] and do not overlap: slice s of recv is what rank s had in the slice of its send that
@@ -159,11 +169,8 @@ int                   sherdi_world_local_size(const sherd_world *world);
 /* Returns the bytes that the world itself holds on this rank: segments for control and for copies on their way. */
 size_t sherdi_world_overhead_bytes(const sherd_world *world);
 
-/** Receives every gather and reduction that runs on the host's side of a transport, when it is over, from the thread that ran it;
- *  `what` is the call's. NULL: nobody listens. Calls on a lane are not reported; the caller can mark them. */
-typedef void (*sherdi_world_observe_fn)(void *ctx, int is_reduction, const char *what,
-                                        uint64_t bytes, int64_t start_ns, int64_t end_ns);
-void sherdi_world_observe(sherd_world *world, sherdi_world_observe_fn fn, void *ctx);
+/** Waits until all calls that were given are over, whatever becomes of them. */
+void sherdi_world_drain(sherd_world *world);
 
 /** Returns the NCCL that this process can load, "2.28.9", or why it cannot; valid until the next call on this thread. */
 const char *sherdi_world_nccl_text(void);

@@ -45,7 +45,8 @@ typedef struct world_call {
     world_call_kind kind;
     uint32_t        flags;       /* flags of the arguments; SHERDI_COLL_HOST if they have none */
     size_t          slice_bytes; /* bytes between two ranks; 0 for a broadcast or a barrier */
-    const char     *what;        /* as in the arguments */
+    const char     *what;        /* as in the arguments, and observer too */
+    const sherdi_world_observer *observer;
     union {
         sherdi_all_gather_args all_gather;
         sherdi_reduction_args  reduction;
@@ -134,8 +135,6 @@ struct sherd_world {
     struct world_family         *kin;    /* the parent's family; NULL: this world has no parent */
     struct sherd_world          *next_of_kin; /* guarded by the family's lock, as is_made is */
     int                          is_made;     /* of a child: its split has ended */
-    sherdi_world_observe_fn      observe;     /* changed only while the queue is empty */
-    void                        *observe_ctx;
 
     /* WORLD_IS_WHOLE, ...; status and text are valid after HAS_FAILED */
     atomic_int   failure_state;

@@ -162,6 +162,7 @@ struct sherd_engine {
     sherdi_run            run;
     sherdi_marks          marks;
     sherdi_mark           step_mark;      /* of the boundary in progress */
+    sherdi_world_observer observer;       /* of the calls of this engine */
     uint64_t              boundary_marks; /* marks.begun at the end of the last boundary */
     sherdi_watch          watch;
 

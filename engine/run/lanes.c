@@ -23,7 +23,7 @@ sherd_status sherdi_lanes_open(sherd_engine *engine)
                           engine->settings.wall_clock_breakdown || engine->settings.logs_comms,
                           engine->rank, engine->world_size, &engine->mem));
     engine->step_mark = (sherdi_mark){.slot = -1};
-    sherdi_world_observe(engine->world, transfer_tell, engine);
+    engine->observer  = (sherdi_world_observer){.tell = transfer_tell, .ctx = engine};
     SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
     SHERDI_TRY(device->lane_create(compute, "up", NULL, &engine->lanes.up));
     SHERDI_TRY(device->lane_create(compute, "down", NULL, &engine->lanes.down));
@@ -35,7 +35,7 @@ void sherdi_lanes_close(sherd_engine *engine)
     if (engine->backend == NULL) {
         return;
     }
-    sherdi_world_observe(engine->world, NULL, NULL);
+    sherdi_world_drain(engine->world); /* the observer and the marks end */
     sherdi_marks_close(&engine->marks, engine->backend);
     sherdi_backend_destroy(engine->lanes.update);
     sherdi_backend_destroy(engine->lanes.up);

@@ -410,6 +410,7 @@ static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_
         .slice_bytes = op->elems * sherd_dtype_bytes(op->to),
         .flags       = op->flags & SHERDI_OP_STABLE ? SHERDI_COLL_STABLE : 0,
         .what        = subject_of(engine, op),
+        .observer    = &engine->observer,
     };
     transfer_marks marks  = marks_begin(engine, op, 0);
     sherd_status   status = sherdi_world_all_gather(engine->world, &args, number_out);
@@ -454,8 +455,9 @@ static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op 
         .accumulate  = (op->flags & SHERDI_OP_ADDS) != 0,
         .fixed =
             op->uses[SHERDI_USE_SCALARS].where == SHERDI_AT_NOWHERE ? NULL : fixed_sink(engine),
-        .flags = is_vendors(engine) ? SHERDI_COLL_VENDOR_SUM : 0,
-        .what  = subject_of(engine, op),
+        .flags    = is_vendors(engine) ? SHERDI_COLL_VENDOR_SUM : 0,
+        .what     = subject_of(engine, op),
+        .observer = &engine->observer,
     };
 }
 

@@ -639,6 +639,44 @@ static void engine_can_be_destroyed_at_any_point(void)
     test_world(2, stop_bound, NULL);
 }
 
+/* Trains for a step, and returns how long its reductions took. */
+static double reductions_s(rig *r)
+{
+    sherd_step_report report;
+
+    (void)rig_train(r, 1);
+    sherd_step_report_init(&report);
+    CHECK_OK(sherd_step_wait(r->engine, &report));
+    return report.reduce_s;
+}
+
+/* Each engine counts its own transfers, also where another one of its world is made and destroyed meanwhile. */
+static void two_count(sherd_world *world, void *ctx)
+{
+    const rig_options options = {
+        .stage = 2, .dtype = SHERD_F32, .top = ", \"wall_clock_breakdown\": true"};
+    rig a, b;
+
+    (void)ctx;
+    rig_open(&a, world, &options);
+    rig_three(&a, 30000);
+    rig_seal(&a);
+    CHECK(reductions_s(&a) > 0);
+    rig_open(&b, world, &options);
+    rig_three(&b, 3000);
+    rig_seal(&b);
+    CHECK(reductions_s(&a) > 0);
+    CHECK(reductions_s(&b) > 0);
+    rig_close(&b);
+    CHECK(reductions_s(&a) > 0);
+    rig_close(&a);
+}
+
+static void two_engines_count_their_own_transfers(void)
+{
+    test_world(2, two_count, NULL);
+}
+
 static const test_case CASES[] = {
     CASE(short_window_is_the_mean_of_what_it_saw),
     CASE(windows_are_counted),
@@ -654,6 +692,7 @@ static const test_case CASES[] = {
     CASE(two_engines_of_one_world_do_not_disturb_each_other),
     CASE(engine_outlives_the_callers_reference_to_its_world),
     CASE(engine_can_be_destroyed_at_any_point),
+    CASE(two_engines_count_their_own_transfers),
 };
 
 RUN_MAIN(CASES)
