@@ -705,14 +705,15 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_save(sherd_engine *engine
 /* The last save or load of this rank. */
 typedef struct sherd_checkpoint_report {
     size_t   struct_size;
-    int      is_running;  /* 1: an asynchronous save has not ended */
-    int      reserved;    /* keeps the layout; zero */
-    int64_t  step;        /* updates that the checkpoint has */
-    double   blocked_s;   /* for how long the trainer stood still */
-    double   all_s;       /* until the checkpoint was complete */
-    uint64_t bytes;       /* of this rank's data, read or written */
-    uint64_t kept_bytes;  /* already in an earlier checkpoint: kept by a link, not written */
-    uint64_t fingerprint; /* of the parameters that were saved or loaded */
+    int      is_running; /* 1: an asynchronous save has not ended */
+    int      reserved;   /* keeps the layout; zero */
+    int64_t  step;       /* updates that the checkpoint has */
+    double   blocked_s;  /* for how long the trainer stood still */
+    double   all_s;      /* until the checkpoint was complete */
+    uint64_t bytes;      /* of this rank's data, read or written */
+    uint64_t kept_bytes; /* already in an earlier checkpoint: kept by a link, not written */
+    uint64_t
+        fingerprint; /* of the parameters that were saved or loaded, of all ranks; 0 until it is complete */
 } sherd_checkpoint_report;
 SHERD_API void sherd_checkpoint_report_init(sherd_checkpoint_report *report);
 /** Waits until an asynchronous save is complete, and returns its failure if it had one. A boundary that finds the save complete or

@@ -532,6 +532,7 @@ static sherd_status fingerprints_check(load *l)
         sum += engine->exchange.publish[r].fingerprint;
         state += engine->exchange.publish[r].decision;
     }
+    engine->checkpoint.fingerprint = sum;
     if (!l->is_whole ||
         (sum == m->fingerprint && (!m->has_state_fingerprint || state == m->state_fingerprint))) {
         return SHERD_OK;
@@ -592,6 +593,22 @@ static void fill_settle(load *l)
     sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_PARAMS);
 }
 
+/* Drops all that is under way, and what was written and not committed. Collective. */
+static sherd_status values_drop(sherd_engine *engine)
+{
+    sherd_status status;
+
+    for (int ring = 0; ring < SHERDI_RINGS;
+         ring++) { /* failures of what is dropped do not matter */
+        (void)sherdi_run_settle(engine, (sherdi_ring)ring);
+    }
+    status = sherdi_program_forget(&engine->run.program);
+    if (status == SHERD_OK) {
+        status = sherdi_run_generation(engine, SHERDI_OP_ABANDON);
+    }
+    return sherdi_agree_status(engine->world, status);
+}
+
 /* Loads all values and counters. From here on, a failure leaves the engine changed. Collective. */
 static sherd_status values_load(load *l)
 {
@@ -601,11 +618,7 @@ static sherd_status values_load(load *l)
     for (size_t p = 0; p < engine->model.num_params; p++) {
         is_all = is_all && l->found[p] != NOT_THERE;
     }
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        (void)sherdi_run_settle(engine, (sherdi_ring)ring);
-    }
-    SHERDI_TRY(sherdi_program_forget(&engine->run.program));
-    SHERDI_TRY(sherdi_run_generation(engine, SHERDI_OP_ABANDON));
+    SHERDI_TRY(values_drop(engine));
     SHERDI_TRY(sherdi_frozen_load(engine, l->reader, l->found, &engine->fingerprints.frozen));
     SHERDI_TRY(sherdi_update_load(engine, is_all ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME,
                                   block_load, l));
@@ -711,9 +724,8 @@ sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir, const 
     sherd_checkpoint_report_init(&engine->checkpoint);
     status = load_run(&l, tag);
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-    engine->checkpoint.bytes       = l.reader == NULL ? 0 : sherdi_reader_bytes(l.reader);
-    engine->checkpoint.step        = engine->step;
-    engine->checkpoint.fingerprint = engine->fingerprints.own;
+    engine->checkpoint.bytes = l.reader == NULL ? 0 : sherdi_reader_bytes(l.reader);
+    engine->checkpoint.step  = engine->step;
     load_close(&l);
     engine->checkpoint.blocked_s = engine->checkpoint.all_s =
         (double)(sherdi_now_ns() - start) / 1e9;

@@ -158,6 +158,17 @@ static sherd_status manifest_begin(sherdi_save *save)
     return params_tell(save);
 }
 
+/* The fingerprint of the parameters, after all ranks have described their files. */
+static uint64_t saved_fingerprint(const sherdi_save *save)
+{
+    uint64_t sum = save->engine->fingerprints.frozen;
+
+    for (int r = 0; r < save->engine->world_size; r++) {
+        sum += save->all[r].fingerprint;
+    }
+    return sum;
+}
+
 /* Completes and writes the manifest on rank 0, after all ranks have described their files. */
 static sherd_status manifest_publish(sherdi_save *save)
 {
@@ -166,11 +177,10 @@ static sherd_status manifest_publish(sherdi_save *save)
     size_t           len;
     sherd_status     status;
 
-    m->fingerprint           = m->frozen_fingerprint;
+    m->fingerprint           = saved_fingerprint(save);
     m->has_state_fingerprint = 1;
     for (int r = 0; r < m->world_size; r++) {
         memcpy(m->files[r], save->all[r].files, sizeof(m->files[r]));
-        m->fingerprint += save->all[r].fingerprint;
         m->state_fingerprint += save->all[r].state_fingerprint;
         m->has_state_fingerprint = m->has_state_fingerprint && !save->all[r].is_kept;
         for (int f = 0; f < SHERDI_DATA_FILES; f++) {
@@ -464,6 +474,7 @@ static sherd_status save_end(sherdi_save *save, sherd_status own)
     engine->checkpoint.is_running = 0;
     engine->checkpoint.all_s      = (double)(sherdi_now_ns() - save->start_ns) / 1e9;
     if (status == SHERD_OK) {
+        engine->checkpoint.fingerprint = saved_fingerprint(save);
         kept_remember(save);
     }
     if (status == SHERD_OK && engine->rank == 0) {
@@ -512,9 +523,8 @@ static sherd_status save_run(sherdi_save *save)
             status = sherdi_agree_status(engine->world, status);
         }
     }
-    engine->checkpoint.bytes       = save->mine.bytes;
-    engine->checkpoint.fingerprint = engine->report.fingerprint;
-    engine->checkpoint.step        = engine->step;
+    engine->checkpoint.bytes = save->mine.bytes;
+    engine->checkpoint.step  = engine->step;
     if (!save->is_async || status != SHERD_OK) {
         return save_end(save, status);
     }

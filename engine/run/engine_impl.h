@@ -209,6 +209,8 @@ sherd_status sherdi_fill_settle(sherd_engine *engine);
 /** Checks that every parameter is filled (fills bound ones from their own memory), and that parameters that are whole on every
  *  rank are equal there. Collective. */
 sherd_status sherdi_fill_finish(sherd_engine *engine);
+/** Returns whether the start of this engine commits its state: it was not resumed, and is not just what a checkpoint had. */
+int sherdi_fill_commits(const sherd_engine *engine);
 /** Sums the element mixes of what this rank owns and trains, from the master weights. Reads the whole state. E_IO. */
 sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out);
 /** Does the same for a range of one parameter, frozen or not. */

@@ -496,10 +496,10 @@ sherd_status sherdi_fill_settle(sherd_engine *engine)
     return sherdi_values_begin(engine);
 }
 
-static int has_new_state(const sherd_engine *engine)
+int sherdi_fill_commits(const sherd_engine *engine)
 {
-    return sherdi_plan_has_generations(engine->plan) && !engine->store.is_resumed &&
-           (!engine->fill.is_loaded || engine->fill.is_changed);
+    return engine->phase == SHERDI_PHASE_SEALED && sherdi_plan_has_generations(engine->plan) &&
+           !engine->store.is_resumed && (!engine->fill.is_loaded || engine->fill.is_changed);
 }
 
 /* Brings what was filled to where it rests. If a drive does not return what it was given, the first update, which reads it, finds
@@ -507,7 +507,7 @@ static int has_new_state(const sherd_engine *engine)
 static sherd_status state_settle(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_fill_settle(engine));
-    if (!has_new_state(engine)) {
+    if (!sherdi_fill_commits(engine)) {
         return SHERD_OK;
     }
     engine->fingerprints.own = filled_fingerprint(engine, 0);
@@ -543,7 +543,7 @@ static sherd_status state_begin(sherd_engine *engine)
     if (!sherdi_plan_has_generations(engine->plan) || engine->store.is_resumed) {
         return SHERD_OK;
     }
-    mine.fingerprint = sherdi_store_live(engine) + (uint64_t)has_new_state(engine);
+    mine.fingerprint = sherdi_store_live(engine) + (uint64_t)sherdi_fill_commits(engine);
     SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine)));
     for (int r = 0; r < engine->world_size; r++) {
         uint64_t other = engine->exchange.publish[r].fingerprint;

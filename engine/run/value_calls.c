@@ -613,8 +613,7 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     engine->step               = step;
     engine->micro_step         = micro_step;
     engine->window.first_micro = micro_step;
-    if (!sherdi_plan_has_generations(engine->plan) ||
-        (engine->phase == SHERDI_PHASE_SEALED && !engine->store.is_resumed)) {
+    if (!sherdi_plan_has_generations(engine->plan) || sherdi_fill_commits(engine)) {
         return SHERD_OK; /* the first commit writes them */
     }
     status = sherdi_update_agree(engine, sherdi_run_commit_written(engine), 0, 0,

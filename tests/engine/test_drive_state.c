@@ -1,6 +1,7 @@
 /* State on a drive that is full, or state that was deleted, damaged, undone, or left by a process that was killed. The
  * outcome is an error or a whole step, never another number. */
 #include "tests/engine/drive_rig.h"
+#include "tests/engine/saved.h"
 #include "tests/lib/check.h"
 
 #include <signal.h>
@@ -495,6 +496,53 @@ static void blobs_of_a_rank_and_of_the_run_are_kept_again_after_a_resume(void)
     }
 }
 
+/* ------------------------------------------------------- counters that are set -- */
+
+static void counters_set_run(sherd_world *world, void *ctx)
+{
+    sherd_checkpoint_report saved;
+    sherd_engine_info       info;
+    uint64_t                fingerprint;
+    char                    dir[256];
+    rig                     r;
+
+    (void)ctx;
+    (void)snprintf(dir, sizeof(dir), "%s/counters", test_scratch());
+    drive_open(&r, world, "");
+    rig_seal(&r);
+    (void)rig_train(&r, 3);
+    fingerprint = rig_fingerprint(&r);
+    CHECK_OK(sherd_checkpoint_save(r.engine, dir, "one", NULL));
+    sherd_checkpoint_report_init(&saved);
+    CHECK_OK(sherd_checkpoint_wait(r.engine, &saved));
+    CHECK_INT(fingerprint, saved.fingerprint);
+    rig_close(&r);
+
+    drive_open(&r, world, "");
+    CHECK_OK(sherd_engine_seal(r.engine));
+    CHECK_OK(sherd_checkpoint_load(r.engine, dir, "one", NULL));
+    sherd_checkpoint_report_init(&saved);
+    CHECK_OK(sherd_checkpoint_wait(r.engine, &saved));
+    CHECK_INT(fingerprint, saved.fingerprint);
+    CHECK_OK(sherd_engine_set_step(r.engine, 100, 100));
+    r.micro = 100;
+    CHECK_INT(101, rig_train(&r, 1).step);
+    CHECK_OK(sherd_step_undo(r.engine));
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    CHECK_INT(100, info.step);
+    CHECK_INT(fingerprint, rig_fingerprint(&r));
+    rig_close(&r);
+}
+
+static void counters_that_are_set_behind_a_load_are_undone_to(void)
+{
+    saved_need_checksums();
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        test_world(ranks, counters_set_run, NULL);
+    }
+}
+
 static const test_case CASES[] = {
     CASE(no_room_is_an_error_at_seal),
     CASE(gradients_that_stay_in_memory_are_told),
@@ -502,6 +550,7 @@ static const test_case CASES[] = {
     CASE(a_flipped_bit_is_found),
     CASE(a_start_that_failed_on_one_rank_is_resumed_at_one_step),
     CASE(blobs_of_a_rank_and_of_the_run_are_kept_again_after_a_resume),
+    CASE(counters_that_are_set_behind_a_load_are_undone_to),
     CASE(the_last_step_is_undone),
     CASE(the_last_step_is_undone_at_every_stage),
     CASE(killed_at_any_moment_the_last_step_is_whole),
