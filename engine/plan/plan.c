@@ -258,7 +258,9 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
             plan->reduced_bytes = sherdi_max_size(plan->reduced_bytes, whole);
         }
     }
-    plan->receive_bytes = plan->reduced_bytes - plan->reduced_bytes / (size_t)plan->world_size;
+    plan->receive_bytes =
+        plan->reduced_bytes -
+        (plan->machine.receives_own ? 0 : plan->reduced_bytes / (size_t)plan->world_size);
     SHERDI_TRY(sherdi_plan_schedule(plan, model));
     for (size_t s = 0; s < plan->num_segments; s++) {
         plan->padding_elems += plan->segments[s].padded_elems - plan->segments[s].elems;

@@ -207,6 +207,7 @@ typedef struct sherdi_machine {
     int    has_device;   /* device memory is not the host's */
     size_t device_bytes; /* device memory that this rank may still take; only with has_device */
     int    has_receive;  /* the transport moves a reduction's parts into a buffer of its own */
+    int    receives_own; /* this buffer has room for this rank's own part, too */
     int    is_on_lane;   /* collectives are ordered on the device: new values are published while
                             later blocks are updated */
 } sherdi_machine;

@@ -127,15 +127,19 @@ static void discard_on_one_rank_reaches_all(void)
 /* What the transport takes of the device at its first calls is there before the plan is held against what is free. */
 static void device_memory_is_taken_at_seal(void)
 {
-    rig_options  options = {.stage = 3, .dtype = SHERD_BF16};
-    sherd_world *world;
-    size_t       held;
-    rig          r;
+    rig_options         options = {.stage = 3, .dtype = SHERD_BF16};
+    sherd_world        *world;
+    sherd_memory_report memory;
+    size_t              held;
+    rig                 r;
 
     CHECK_OK(sherd_world_from_env(NULL, &world));
     rig_open(&r, world, &options);
     rig_three(&r, 5000);
     rig_seal(&r);
+    sherd_memory_report_init(&memory);
+    CHECK_OK(sherd_engine_memory(r.engine, &memory));
+    CHECK_INT(memory.receive_planned, memory.receive_held);
     held = emulator_held_bytes();
     (void)rig_train(&r, 2);
     CHECK_INT(held, emulator_held_bytes());
