@@ -683,7 +683,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
 
 sherd_status sherdi_engine_start(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_fill_finish(engine));
+    SHERDI_TRY(sherdi_engine_outcome(engine, sherdi_fill_finish(engine)));
     engine->phase = SHERDI_PHASE_RUNNING;
     return SHERD_OK;
 }

@@ -496,18 +496,34 @@ static void group_text(const sherdi_model_group *group, char *text, size_t len_b
 {
     (void)snprintf(
         text, len_bytes,
-        "group %.40s (lr %g, weight decay %g, betas %g %g, eps %g%s%.20s; nan: not given)",
+        "group %.40s (lr %g, weight decay %g, betas %g %g, eps %g, exclude_1d %d%s%.20s; "
+        "nan and -1: not given)",
         group->name, group->lr, group->weight_decay, group->beta1, group->beta2, group->eps,
-        group->optimizer_name == NULL ? "" : ", ",
+        group->exclude_1d, group->optimizer_name == NULL ? "" : ", ",
         group->optimizer_name == NULL ? "" : group->optimizer_name);
+}
+
+/* Adds numbers, as many as there is room for: " 3 4 5". Returns the length with them. */
+static size_t numbers_add(char *text, size_t len_bytes, size_t used, const int *list, size_t count)
+{
+    for (size_t i = 0; i < count && used < len_bytes; i++) {
+        used += (size_t)snprintf(text + used, len_bytes - used, " %d", list[i]);
+    }
+    return used;
 }
 
 static void unit_text(const sherdi_model_unit *unit, char *text, size_t len_bytes)
 {
-    (void)snprintf(text, len_bytes, "unit %.60s with %zu parameters, reading %zu other units%s%s",
-                   unit->name, unit->num_params, unit->num_reads,
-                   unit->has_any_uses ? ", with any number of backward uses" : "",
-                   unit->retains_grads ? ", retaining gradients" : "");
+    size_t used =
+        (size_t)snprintf(text, len_bytes, "unit %.60s%s%s, %zu parameters:", unit->name,
+                         unit->has_any_uses ? " with any number of backward uses" : "",
+                         unit->retains_grads ? ", retaining gradients" : "", unit->num_params);
+
+    used = numbers_add(text, len_bytes, used, unit->params, unit->num_params);
+    if (unit->num_reads > 0 && used < len_bytes) {
+        used += (size_t)snprintf(text + used, len_bytes - used, ", reading units");
+    }
+    (void)numbers_add(text, len_bytes, used, unit->reads, unit->num_reads);
 }
 
 void sherdi_model_item_text(const sherdi_model *model, size_t item, char *text, size_t len_bytes)

@@ -271,9 +271,11 @@ sherd_status sherdi_tier_state_keep(sherdi_tier *tier, const char *folder, const
     int                target;
     sherd_status       status;
 
-    SHERDI_TRY(sherdi_tier_state_keep_check(tier, folder, name));
+    status = sherdi_tier_state_keep_check(tier, folder, name);
     target = target_choose(self);
-    status = set_fill(self, target);
+    if (status == SHERD_OK) {
+        status = set_fill(self, target);
+    }
     if (status == SHERD_OK) {
         status = sherdi_file_link(self->sets.sets[target].file, folders.paths, name);
     }

@@ -386,6 +386,7 @@ static sherd_status starts_compare(sherd_engine *engine)
 {
     size_t       count = engine->model.num_params;
     size_t       world = (size_t)engine->world_size;
+    sherd_status own   = SHERD_OK;
     sherd_status status;
     uint64_t    *mine;
     uint64_t    *all;
@@ -398,7 +399,13 @@ static sherd_status starts_compare(sherd_engine *engine)
     status =
         sherdi_agree_status(engine->world, mine == NULL || all == NULL ? SHERD_E_NOMEM : SHERD_OK);
     for (size_t p = 0; p < count && status == SHERD_OK; p++) {
-        status = start_hash(engine, p, &mine[p]);
+        own = start_hash(engine, p, &mine[p]);
+        if (own != SHERD_OK) {
+            break;
+        }
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_agree_status(engine->world, own);
     }
     if (status == SHERD_OK) {
         status = sherdi_world_exchange(engine->world, mine, all, count * sizeof(*mine));

@@ -582,7 +582,10 @@ sherd_status sherdi_store_blobs(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
     SHERDI_TRY(run_blobs_share(engine, note + head, &run));
-    return run == 0 ? SHERD_OK : sherdi_blobs_read(&engine->blobs, note + head, run);
+    if (run > 0) {
+        status = sherdi_blobs_read(&engine->blobs, note + head, run);
+    }
+    return sherdi_agree_status(engine->world, status);
 }
 
 sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,

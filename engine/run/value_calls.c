@@ -536,7 +536,8 @@ static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status
         engine->failure.is_final = 1;
         return status;
     }
-    SHERDI_TRY(sherdi_restore_generation(engine, engine->store.agreed));
+    /* one that fails poisons the engine; the caller hears why all this began */
+    (void)sherdi_restore_generation(engine, engine->store.agreed);
     return sherdi_fail_relay(status, text);
 }
 

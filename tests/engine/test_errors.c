@@ -737,7 +737,7 @@ static const model_change CHANGES[] = {
     {"of unit 0, group 1", odd_group},
     {"group biases (lr 0.25", odd_group_rate},
     {"atoms of 8", odd_atom},
-    {"reading 1 other", odd_read},
+    {"reading units 0", odd_read},
     {"the passes forward 1 0", odd_pass},
     {"eval 0", odd_pass_kind},
     {"maybe [3] bound", odd_binding},
