@@ -386,7 +386,10 @@ static void a_rank_that_fails_still_gathers(void)
 
     (void)setenv("SHERD_IO", "threads", 1);
     for (size_t i = 0; i < sizeof(RUNS) / sizeof(RUNS[0]); i++) {
-        (void)every_request_of_a_rank_fails_in(RUNS[i], 2);
+        /* the half of a master is not kept in memory of the trainer */
+        if (!RUNS[i].is_bound || getenv("SHERD_TEST_STATE") == NULL) {
+            (void)every_request_of_a_rank_fails_in(RUNS[i], 2);
+        }
     }
     (void)every_request_of_a_rank_fails_in(
         (ranks_run){.is_muon = 1, .stage = 3, .more = ", \"pipeline_read\": false"}, RANKS);
