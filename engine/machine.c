@@ -145,13 +145,26 @@ static sherd_status free_memory(size_t *out)
     return SHERD_OK;
 }
 
-/* Returns how many ranks of this host share a device, if they spread evenly. */
-static int device_sharers(const sherdi_backend *backend, int ranks)
+/* Counts the ranks whose device is this rank's. Its number does not tell: a launcher may give each rank a number 0 of its own. */
+static sherd_status device_sharers(sherd_world *world, const sherdi_backend *backend, int *out)
 {
-    int devices =
-        backend->device->is_async ? sherdi_backend_device_count(backend->name, NULL, 0) : 1;
+    int32_t  kind, index;
+    uint64_t identity;
 
-    return devices > 0 ? (ranks + devices - 1) / devices : ranks;
+    *out = 1;
+    if (!backend->device->is_async || backend->device->lane_dlpack == NULL) {
+        return SHERD_OK;
+    }
+    backend->device->lane_dlpack(backend, &kind, &index);
+    identity = sherdi_backend_device_identity(backend->name, index) >> 11; /* exact as a double */
+    *out     = 0;
+    for (int r = 0; r < sherd_world_size(world); r++) {
+        double its = r == sherd_world_rank(world) ? (double)identity : 0;
+
+        SHERDI_TRY(sherd_world_sum_f64(world, &its, 1));
+        *out += its == (double)identity;
+    }
+    return SHERD_OK;
 }
 
 sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
@@ -171,7 +184,8 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
                  .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };
     int    world_size = sherd_world_size(world);
-    double all[4]     = {0, 0, 0, 0};
+    int    sharers;
+    double all[4] = {0, 0, 0, 0};
 
     if (simulated != NULL) {
         *out = (sherdi_machine){.memory_bytes   = simulated->host_bytes,
@@ -183,6 +197,8 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_agree_status(world, free_memory(&mine.memory_bytes)));
+    SHERDI_TRY(device_sharers(world, backend, &sharers));
+    mine.device_bytes /= (size_t)sharers; /* each is promised only its part of what is free */
     for (int r = 0; r < world_size; r++) {
         /* one rank at a time, through the ordered sum: this takes no memory but the stack's */
         double one[4] = {0, 0, 0, 0};
@@ -199,9 +215,8 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
         all[2] = one[2] > all[2] ? one[2] : all[2];
         all[3] = r == 0 || one[3] < all[3] ? one[3] : all[3];
     }
-    *out = mine;
-    /* ranks may share a device: each is promised only its part of what is free */
-    out->device_bytes    = (size_t)all[3] / (size_t)device_sharers(backend, (int)all[1]);
+    *out                 = mine;
+    out->device_bytes    = (size_t)all[3];
     out->memory_bytes    = (size_t)all[0];
     out->ranks_per_host  = (int)all[1];
     out->transport_bytes = (size_t)all[2];

@@ -1,5 +1,6 @@
 /* The toy's training with a process for each rank, over shared memory and under mpirun: the same bits as
  * the training that knows of no ranks. */
+#include "engine/run/engine_impl.h"
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
@@ -10,6 +11,7 @@
 #include "emulator.h"
 #endif
 
+#include <stdlib.h>
 #include <string.h>
 
 static void expect_reference(sherd_world *world, const toy_options *options)
@@ -147,6 +149,29 @@ static void device_memory_is_taken_at_seal(void)
     sherd_world_destroy(world);
 }
 
+/* Each rank sees one device, number 0, which is its own. */
+static void own_device_is_promised_whole(void)
+{
+    rig_options  options = {.stage = 3, .dtype = SHERD_BF16};
+    sherd_world *world;
+    rig          r;
+
+    CHECK(setenv("SHERD_EMULATOR_DEVICES", "1", 1) == 0);
+    CHECK(setenv("SHERD_EMULATOR_FIRST", getenv("SHERD_RANK"), 1) == 0);
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    rig_open(&r, world, &options);
+    rig_three(&r, 5000);
+    rig_seal(&r);
+    CHECK(r.engine->plan->machine.device_bytes > (size_t)15 << 30); /* of 16 GiB */
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+static void shared_memory_processes_have_devices_of_their_own(void)
+{
+    ranks_run_part(2, "own_device_is_promised_whole", -1);
+}
+
 static void shared_memory_processes_take_the_device_at_seal(void)
 {
     ranks_run_part(2, "device_memory_is_taken_at_seal", -1);
@@ -156,6 +181,7 @@ static void shared_memory_processes_take_the_device_at_seal(void)
 static const rank_part PARTS[] = {
 #ifdef TEST_EMULATED
     PART(device_memory_is_taken_at_seal),
+    PART(own_device_is_promised_whole),
 #endif
     PART(train_matrix),
     PART(discard_on_one_rank_reaches_all),
@@ -199,6 +225,7 @@ static const test_case CASES[] = {
     CASE(shared_memory_processes_are_told_of_a_discard),
 #ifdef TEST_EMULATED
     CASE(shared_memory_processes_take_the_device_at_seal),
+    CASE(shared_memory_processes_have_devices_of_their_own),
 #endif
     CASE(mpi_processes_are_told_of_a_discard),
 };
