@@ -1,6 +1,6 @@
 /* The life of an engine, and the calls to declare a model, to seal, to acquire and to release. This file checks arguments; loop.c
- * does the work. An engine has three phases: open (the model is declared), sealed (it has its plan and memory), running. The
- * calls of a step are in run/step.c. */
+ * does the work. An engine has four phases: open (the model is declared), sealed (it has its plan and memory), running, and
+ * prepared (between the two halves of a step). The calls of a step are in run/step.c. */
 #include "engine/checkpoint/save.h"
 
 #include "base/checked.h"
@@ -68,9 +68,10 @@ sherd_status sherdi_engine_check_alive(const sherd_engine *engine)
     SHERDI_TRY(sherdi_engine_check_process(engine));
     if (engine->failure.status != SHERD_OK) {
         return sherdi_fail(
-            SHERD_E_STATE,
-            "the engine cannot go on: it failed in the middle of an update or a write; %s; the "
-            "cause was: %s",
+            SHERD_E_STATE, "the engine cannot go on: %s; %s; the cause was: %s",
+            engine->failure.status == SHERD_E_DEVICE
+                ? "its device was lost"
+                : "it failed in the middle of an update or a write",
             engine->plan != NULL && !engine->failure.is_final &&
                     sherdi_plan_has_generations(engine->plan)
                 ? "call sherd_step_undo to go back to the step before, or destroy the engine"

@@ -397,15 +397,15 @@ static sherd_status unit_leave(const sherdi_program *program, int unit)
                                                  program->plan->units[unit].gather_bytes));
 }
 
-/* Takes back the holds on the first `count` units that an acquire reaches. A unit whose bytes may not have come does not count as
- * gathered. */
-static void units_unhold(const sherdi_program *program, int unit, size_t count, int is_there_still)
+/* Takes back the holds on the first `count` units that an acquire reaches. If their gathers were given (may_lack_bytes), a failure
+ * behind that can mean that the bytes do not come: then they do not count as gathered. */
+static void units_unhold(const sherdi_program *program, int unit, size_t count, int may_lack_bytes)
 {
     for (size_t n = 0; n < count; n++) {
         int                reached = sherdi_program_reached(program->model, unit, n);
         sherdi_unit_state *state   = sherdi_program_unit(program, reached);
 
-        if (--state->held == 0 && !is_there_still) {
+        if (--state->held == 0 && may_lack_bytes) {
             state->is_gathered = 0;
         }
     }
@@ -465,7 +465,7 @@ sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, she
 
     if (status != SHERD_OK) { /* the call leaves nothing changed */
         gradients_unbegin(program, unit, t.begun);
-        units_unhold(program, unit, t.held, !t.is_gathered);
+        units_unhold(program, unit, t.held, t.is_gathered);
         cursor->next = next;
         return status;
     }

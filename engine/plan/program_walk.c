@@ -908,13 +908,14 @@ static sherd_status range_norm(const sherdi_program *program, const sherdi_segme
 
 sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param)
 {
-    const sherdi_plan_param *space   = &program->plan->params[param];
-    const sherdi_segment    *segment = &program->plan->segments[space->segment];
+    const sherdi_plan_param *layout  = &program->plan->params[param];
+    const sherdi_segment    *segment = &program->plan->segments[layout->segment];
     size_t elems = sherdi_round_up(program->model->params[param].elems, SHERD_CHUNK_ELEMS);
 
     SHERDI_TRY(norm_clear(program));
     if (segment->has_gradient) {
-        SHERDI_TRY(range_norm(program, segment, space->offset_elems, space->offset_elems + elems));
+        SHERDI_TRY(
+            range_norm(program, segment, layout->offset_elems, layout->offset_elems + elems));
     }
     return sherdi_program_collect(program);
 }
