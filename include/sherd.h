@@ -506,6 +506,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step(sherd_engine *engine, sherd_ste
  *  boundary the trainer chooses: either apply or discard must follow. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_prepare(sherd_engine      *engine,
                                                          sherd_step_report *out);
+/** Before anything is written, apply compares what the ranks chose. Where the parameters differ (E_INVAL), or another rank discards
+ *  (E_STATE), the step stays prepared: call apply again, or discard. After a failure behind that (E_IO), the engine is poisoned. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *engine,
                                                        const sherd_step_params *params);
 /** Drops the window: its gradients are lost, and whatever this rank still has acquired, for any pass, counts as released; its

@@ -333,9 +333,8 @@ void sherdi_watch_close(sherd_engine *engine);
 /** Runs the first of two sweeps: the norms, and the ratios of all parameters. It writes no state, so if it fails on one rank, all
  *  ranks fail and the old state is whole. Does nothing if no optimizer measures first. Collective. */
 sherd_status sherdi_update_measure(sherd_engine *engine);
-/** Updates every block and publishes; `decision` is the hash of the coefficients. E_IO on any rank is returned on every rank.
- *  Collective. */
-sherd_status sherdi_update_range(sherd_engine *engine, uint64_t decision);
+/** Updates every block and publishes. E_IO on any rank is returned on every rank. Collective. */
+sherd_status sherdi_update_range(sherd_engine *engine);
 /** Sums the fingerprint of this rank's state, by a walk over it. E_IO. */
 sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out);
 /** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn` returns. */
@@ -347,10 +346,10 @@ sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_b
                                 void *ctx);
 /** Makes new parameters from the master weights in the state; gives this rank's fingerprint of them. Collective. */
 sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
-/** Exchanges how it went on each rank and what each did. *out is the sum of the fingerprints. Where another rank failed, the
+/** Exchanges how it went on each rank. *out is the sum of the fingerprints. Where another rank failed, the
  *  message is "rank 1 failed <when>". Collective. */
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
-                                 uint64_t decision, const char *when, uint64_t *out);
+                                 const char *when, uint64_t *out);
 /* ---- run.c */
 /** Makes events for the lanes and room for transfers; call it after the plan was made. E_NOMEM, E_DEVICE. */
 sherd_status sherdi_run_open(sherd_engine *engine);

@@ -557,7 +557,7 @@ static sherd_status state_begin(sherd_engine *engine)
 
         wanted = other > wanted ? other : wanted;
     }
-    return sherdi_update_agree(engine, state_commit(engine, wanted), 0, 0, BEGINNING, &unused);
+    return sherdi_update_agree(engine, state_commit(engine, wanted), 0, BEGINNING, &unused);
 }
 
 sherd_status sherdi_fill_finish(sherd_engine *engine)

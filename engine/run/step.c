@@ -312,7 +312,7 @@ static sherd_status apply_skip(sherd_engine *engine)
     sherdi_loop_window_begin(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
     status        = own_fingerprint(engine);
-    status        = sherdi_update_agree(engine, status, engine->fingerprints.own, 0,
+    status        = sherdi_update_agree(engine, status, engine->fingerprints.own,
                                         "while it read its state", &report->fingerprint);
     if (status != SHERD_OK) {
         sherdi_engine_poison(engine, status); /* another rank may have updated */
@@ -323,28 +323,52 @@ static sherd_status apply_skip(sherd_engine *engine)
     return sherdi_scaler_update(&engine->scaler, 1);
 }
 
-static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *params)
+/* Compares what the trainers of the ranks chose, before anything is written: a rank may also discard instead. 0: it skips. */
+static sherd_status choice_compare(sherd_engine *engine, uint64_t choice)
+{
+    sherdi_publish_message mine = {.decision = choice};
+
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    for (int r = 1; r < engine->world_size; r++) {
+        if (engine->exchange.publish[r].decision != engine->exchange.publish[0].decision) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "rank %d was given other sherd_step_params than rank 0 (norm, "
+                               "coefficient, overflow or rates); nothing was updated: call "
+                               "sherd_step_apply again with the same on all ranks",
+                               r);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* is_chosen: by sherd_step_apply, whose arguments the ranks compare. */
+static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *params, int is_chosen)
 {
     sherd_step_report *report    = &engine->report;
     int                overflows = (params != NULL && params->overflow) ||
                     (report->has_overflow && engine->settings.check_overflow);
     double       unscale = sherdi_optimizer_unscale(engine);
-    uint64_t     decision;
+    uint64_t     choice  = 0;
     sherd_status status;
 
     report->lr = sherdi_optimizer_group_lr(engine, params, engine->first_group, engine->step + 1);
+    if (!overflows) {
+        report->clip_coefficient = clip_coefficient(engine, params);
+        choice = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
+                                         engine->step + 1);
+    }
+    if (is_chosen && engine->world_size > 1) {
+        SHERDI_TRY(choice_compare(engine, choice));
+    }
     if (overflows) {
         return apply_skip(engine);
     }
-    report->clip_coefficient = clip_coefficient(engine, params);
-    decision = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
-                                       engine->step + 1);
-    status   = sherdi_update_measure(engine);
+    status = sherdi_update_measure(engine);
     if (status != SHERD_OK) { /* nothing was written: the state is whole */
         engine->phase = SHERDI_PHASE_RUNNING;
         return window_drop(engine, status);
     }
-    status = sherdi_update_range(engine, decision);
+    status = sherdi_update_range(engine);
     if (status != SHERD_OK) {
         sherdi_engine_poison(engine, status);
         return status;
@@ -410,12 +434,13 @@ static sherd_status prepare_guarded(sherd_engine *engine)
     return sherdi_engine_outcome(engine, status);
 }
 
-static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params *params)
+static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params *params,
+                                  int is_chosen)
 {
     sherd_status status;
 
     sherdi_mem_forbid_begin();
-    status = step_apply(engine, params);
+    status = step_apply(engine, params, is_chosen);
     step_mark_end(engine);
     sherdi_mem_forbid_end();
     if (status == SHERD_OK && engine->at_boundary != NULL) {
@@ -431,7 +456,7 @@ sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(prepare_guarded(engine));
     if (engine->phase == SHERDI_PHASE_PREPARED) {
-        SHERDI_TRY(apply_guarded(engine, NULL));
+        SHERDI_TRY(apply_guarded(engine, NULL, 0));
     }
     report_fill(&engine->report, out);
     return SHERD_OK;
@@ -483,12 +508,12 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
 
     SHERDI_TRY(phase_check(engine, SHERDI_PHASE_PREPARED));
     if (params == NULL) {
-        return apply_guarded(engine, NULL);
+        return apply_guarded(engine, NULL, 1);
     }
     sherd_step_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_STEP_PARAMS, &given));
     SHERDI_TRY(step_params_check(engine, &given));
-    return apply_guarded(engine, &given);
+    return apply_guarded(engine, &given, 1);
 }
 
 /* The ranks come together first. Some may wait in a gather: its result is not needed any more, nor is anything that was gathered

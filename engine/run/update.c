@@ -85,11 +85,10 @@ static sherd_status peers_check(const sherd_engine *engine, const char *when)
 }
 
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
-                                 uint64_t decision, const char *when, uint64_t *out)
+                                 const char *when, uint64_t *out)
 {
-    sherdi_publish_message mine = {
-        .fingerprint = own, .status = (uint64_t)status, .decision = decision};
-    char text[SHERDI_ERROR_BYTES];
+    sherdi_publish_message mine = {.fingerprint = own, .status = (uint64_t)status};
+    char                   text[SHERDI_ERROR_BYTES];
 
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     if (status == SHERD_E_PEER_LOST) {
@@ -100,14 +99,6 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
         return sherdi_fail_relay(status, text);
     }
     SHERDI_TRY(peers_check(engine, when));
-    for (int r = 1; r < engine->world_size; r++) {
-        if (engine->exchange.publish[r].decision != engine->exchange.publish[0].decision) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "rank %d was given other sherd_step_params than rank 0 (norm, "
-                               "coefficient, overflow or rates); all ranks must pass the same",
-                               r);
-        }
-    }
     *out = engine->fingerprints.frozen;
     if (!engine->plan->is_sliced) {
         *out += own;
@@ -169,7 +160,7 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
     return SHERD_OK;
 }
 
-sherd_status sherdi_update_range(sherd_engine *engine, uint64_t decision)
+sherd_status sherdi_update_range(sherd_engine *engine)
 {
     sherdi_scalars_head head   = {0};
     sherdi_scaler       scaler = engine->scaler; /* as a step without overflow leaves it */
@@ -181,8 +172,8 @@ sherd_status sherdi_update_range(sherd_engine *engine, uint64_t decision)
     if (status == SHERD_OK) {
         status = sherdi_run_commit(engine, engine->step + 1, head.fingerprint, &scaler);
     }
-    SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, decision,
-                                   "in the middle of the update", &engine->report.fingerprint));
+    SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, "in the middle of the update",
+                                   &engine->report.fingerprint));
     sherdi_store_agreed(engine);
     sherdi_store_verify(engine, engine->settings.verify_reads); /* all that was filled was read */
     engine->fingerprints.own     = head.fingerprint;
@@ -197,8 +188,8 @@ static sherd_status masters_publish(sherd_engine *engine, sherdi_walk walk, uint
     uint64_t            all    = 0;
     sherd_status        status = walk_run(engine, walk, &head);
 
-    SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, 0,
-                                   "while it read its state back", &all));
+    SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, "while it read its state back",
+                                   &all));
     engine->fingerprints.own     = head.fingerprint;
     engine->fingerprints.has_own = 1;
     *own_out                     = head.fingerprint;

@@ -551,7 +551,7 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
     if (status == SHERD_OK) {
         status = write_here(engine, call, in, &change);
     }
-    status = sherdi_update_agree(engine, status, change, 0, "while it wrote values", &unused);
+    status = sherdi_update_agree(engine, status, change, "while it wrote values", &unused);
     if (status == SHERD_E_PEER_LOST || status == SHERD_E_DEVICE) {
         return status;
     }
@@ -617,7 +617,7 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     if (!sherdi_plan_has_generations(engine->plan) || sherdi_fill_commits(engine)) {
         return SHERD_OK; /* the first commit writes them */
     }
-    status = sherdi_update_agree(engine, sherdi_run_commit_written(engine), 0, 0,
+    status = sherdi_update_agree(engine, sherdi_run_commit_written(engine), 0,
                                  "while it wrote the counters", &unused);
     if (status == SHERD_E_PEER_LOST) {
         return status;

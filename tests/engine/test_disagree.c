@@ -240,33 +240,72 @@ static void acquire_on_some_ranks_alone_is_named_where_gathers_meet(void)
 
 /* --------------------------------------------------- parameters of the step -- */
 
+static void prepared(rig *r, sherd_world *world, const rig_options *options)
+{
+    rig_open(r, world, options);
+    (void)rig_unit(r, "unit");
+    (void)rig_param(r, 0, "w", 300);
+    rig_seal(r);
+    rig_micro_batch(r);
+    CHECK_OK(sherd_step_prepare(r->engine, NULL));
+}
+
 static void apply_other_params_on_rank_1(sherd_world *world, void *raw)
 {
     sherd_step_params params;
+    sherd_step_report report;
+    uint64_t          fingerprint;
     rig               r;
 
-    rig_open(&r, world, raw);
-    (void)rig_unit(&r, "unit");
-    (void)rig_param(&r, 0, "w", 300);
-    rig_seal(&r);
-    rig_micro_batch(&r);
-    CHECK_OK(sherd_step_prepare(r.engine, NULL));
+    prepared(&r, world, raw);
     sherd_step_params_init(&params);
     params.overflow = sherd_world_rank(world) == 1;
     CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
     CHECK_ERROR_SAYS("rank 1 was given other sherd_step_params");
-    CHECK_STATUS(SHERD_E_STATE, sherd_unit_acquire(r.engine, 0, SHERD_FORWARD));
-    CHECK_ERROR_SAYS("destroy it and load a checkpoint");
-    CHECK_ERROR_SAYS("sherd_step_params");
+    params.overflow  = 0;
+    params.grad_norm = 1 + sherd_world_rank(world);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
+    params.grad_norm = 2;
+    CHECK_OK(sherd_step_apply(r.engine, &params));
+    sherd_step_report_init(&report);
+    CHECK_OK(sherd_step_wait(r.engine, &report));
+    CHECK(report.was_updated);
+    CHECK_OK(sherd_engine_fingerprint(r.engine, &fingerprint));
+    CHECK_INT(report.fingerprint, fingerprint);
     rig_close(&r);
     CHECK_OK(sherd_world_barrier(world));
 }
 
-/* The weights differ by then. The engine is lost, and says so instead of training on. */
+/* Nothing is written before the ranks have compared what they were given, so a call with the same on all ranks can follow. */
 static void step_params_that_differ_between_ranks_are_an_error(void)
 {
     for (int stage = 0; stage <= 3; stage++) {
-        test_world(2, apply_other_params_on_rank_1, (void *)(uintptr_t)&STAGE[stage]);
+        rig_options options = {.stage = stage, .clip = 1};
+
+        test_world(2, apply_other_params_on_rank_1, &options);
+    }
+}
+
+/* Rank 1 is given a bad value, and discards. Rank 0 waits in apply: it is told so, and discards too. */
+static void discard_on_rank_1(sherd_world *world, void *raw)
+{
+    sherd_step_params params;
+    rig               r;
+
+    prepared(&r, world, raw);
+    sherd_step_params_init(&params);
+    params.clip_coefficient = sherd_world_rank(world) == 1 ? -1 : 1;
+    CHECK_STATUS(sherd_world_rank(world) == 1 ? SHERD_E_INVAL : SHERD_E_STATE,
+                 sherd_step_apply(r.engine, &params));
+    CHECK_OK(sherd_step_discard(r.engine));
+    CHECK(rig_train(&r, 1).was_updated);
+    rig_close(&r);
+}
+
+static void a_rank_that_discards_where_another_applies_loses_nothing(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        test_world(2, discard_on_rank_1, (void *)(uintptr_t)&STAGE[stage]);
     }
 }
 
@@ -276,6 +315,7 @@ static const test_case CASES[] = {
     CASE(acquire_on_some_ranks_alone_is_named_at_the_step),
     CASE(acquire_on_some_ranks_alone_is_named_where_gathers_meet),
     CASE(step_params_that_differ_between_ranks_are_an_error),
+    CASE(a_rank_that_discards_where_another_applies_loses_nothing),
 };
 
 RUN_MAIN(CASES)
