@@ -275,7 +275,8 @@ static sherd_status uses_difference_name(sherd_engine *engine)
             return sherdi_fail(
                 SHERD_E_STATE,
                 "the ranks disagree about unit %s: rank 0 ran its backward %llu time(s) in this "
-                "window, but rank(s)%s more or fewer times; all ranks must use the same units",
+                "window, but rank(s)%s more or fewer times; the window was dropped, nothing was "
+                "updated; all ranks must use the same units",
                 engine->model.units[u].name,
                 (unsigned long long)uses_count(engine, 0, u, NUM_PASSES), ranks);
         }
@@ -294,7 +295,8 @@ static sherd_status uses_difference_name(sherd_engine *engine)
         }
     }
     return sherdi_fail(SHERD_E_STATE, "the ranks disagree about the number of micro-batches in "
-                                      "this window; all ranks must call sherd_step equally often");
+                                      "this window; the window was dropped, nothing was updated; "
+                                      "all ranks must call sherd_step equally often");
 }
 
 static void used_note(const sherd_engine *engine, uint64_t *words)
@@ -371,8 +373,9 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
     }
     if (!differs) {
         return sherdi_fail(SHERD_E_STATE,
-                           "%d of the %d micro-batches of this window had no backward pass; run "
-                           "the backward pass of each micro-batch before its sherd_step",
+                           "%d of the %d micro-batches of this window had no backward pass; the "
+                           "window was dropped, nothing was updated; run the backward pass of each "
+                           "micro-batch before its sherd_step",
                            engine->window.micro_seen - engine->window.micro_backward,
                            engine->window.micro_seen);
     }

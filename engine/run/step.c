@@ -154,6 +154,13 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     return SHERD_OK;
 }
 
+/* Whether this call ends the window behind its last micro-batch, and brings none itself. */
+static int is_end_alone(const sherd_engine *engine)
+{
+    return engine->window.is_closing && engine->window.micro_seen > 0 &&
+           !engine->window.has_backward;
+}
+
 static sherd_status step_prepare(sherd_engine *engine)
 {
     sherd_step_report *report = &engine->report;
@@ -171,10 +178,12 @@ static sherd_status step_prepare(sherd_engine *engine)
     if (status != SHERD_OK) {
         return window_drop(engine, status);
     }
-    engine->window.micro_seen++;
-    engine->window.micro_backward += engine->window.has_backward;
-    engine->window.has_backward = 0;
-    engine->micro_step++;
+    if (!is_end_alone(engine)) {
+        engine->window.micro_seen++;
+        engine->window.micro_backward += engine->window.has_backward;
+        engine->window.has_backward = 0;
+        engine->micro_step++;
+    }
 
     *report = (sherd_step_report){
         .struct_size   = sizeof(*report),

@@ -42,11 +42,56 @@ static uint64_t train_single_windows(sherd_world *world, const rig_options *opti
     return ways_close(&r, 3);
 }
 
+/* Two micro-batches of a window of three; the end comes with the second one, or alone behind it. */
+static uint64_t train_ends(sherd_world *world, const rig_options *options, int is_alone)
+{
+    rig_options       three  = *options;
+    sherd_step_report report = {0};
+    rig               r;
+
+    three.accumulation = 3;
+    ways_declare_layers(&r, world, &three);
+    rig_seal(&r);
+    for (int window = 0; window < 3; window++) {
+        rig_micro_batch(&r);
+        CHECK_INT(0, rig_step(&r).is_boundary);
+        rig_micro_batch(&r);
+        if (is_alone) {
+            CHECK_INT(0, rig_step(&r).is_boundary);
+        }
+        CHECK_OK(sherd_step_close_window(r.engine));
+        if (is_alone) {
+            sherd_step_report_init(&report);
+            CHECK_OK(sherd_step(r.engine, &report));
+        } else {
+            report = rig_step(&r);
+        }
+        CHECK_INT(1, report.was_updated);
+        CHECK_INT(2 * (window + 1), report.micro_step);
+    }
+    return ways_close(&r, 3);
+}
+
+static uint64_t train_ends_within(sherd_world *world, const rig_options *options)
+{
+    return train_ends(world, options, 0);
+}
+
+static uint64_t train_ends_alone(sherd_world *world, const rig_options *options)
+{
+    return train_ends(world, options, 1);
+}
+
 /* A window that is closed after one micro-batch is a window of one. (The deterministic mode counts in other units if
  * the global batch is another, so there both ways have the same accumulation.) */
 static void short_window_is_the_mean_of_what_it_saw(void)
 {
     ways_expect_same(train_single_windows, train_short_windows, 3);
+}
+
+static void a_window_is_ended_behind_its_last_micro_batch(void)
+{
+    ways_expect_same(train_ends_within, train_ends_alone, 3);
 }
 
 static void count_windows(sherd_world *world, void *raw)
@@ -679,6 +724,7 @@ static void two_engines_count_their_own_transfers(void)
 
 static const test_case CASES[] = {
     CASE(short_window_is_the_mean_of_what_it_saw),
+    CASE(a_window_is_ended_behind_its_last_micro_batch),
     CASE(windows_are_counted),
     CASE(prepare_and_apply_equal_step),
     CASE(discarded_windows_leave_nothing),
