@@ -22,6 +22,8 @@ int main(void) /* fits y = 3x + 1; alone or under mpirun, srun, torchrun */
     sherd_param_params_init(&param); param.name = "w"; param.ndim = 1; param.shape[0] = 2;
     TRY(sherd_world_from_env(NULL, &world));
     TRY(sherd_config_parse(json, sizeof(json) - 1, &config));
+    for (size_t i = 0; i < sherd_config_warning_count(config); i++) /* keys that say nothing here */
+        fprintf(stderr, "%s\n", sherd_config_warning(config, i));
     TRY(sherd_engine_create(world, config, &engine));
     TRY(sherd_unit_add(engine, &unit, &line));
     TRY(sherd_param_add(engine, line, &param, &w));

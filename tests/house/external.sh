@@ -30,6 +30,7 @@ flags() {
 cd "$scratch"
 kinds=""
 if [ -e "$libdir/libsherd.so" ]; then
+    PKG_CONFIG_LIBDIR=$PKG_CONFIG_PATH pkg-config --cflags --libs sherd # where no other package is known
     # shellcheck disable=SC2046
     ${CC:-cc} -std=c17 -Wall -Wextra -Werror guide.c $(flags --cflags --libs) -Wl,-rpath,"$libdir" -o shared
     kinds="$kinds shared"
