@@ -261,10 +261,13 @@ sherd_status sherd_world_barrier(sherd_world *world)
 /* ------------------------------------------------------------ control data -- */
 
 sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
-                                   size_t len_bytes)
+                                   size_t len_bytes, const char *what)
 {
-    sherdi_all_gather_args args = {
-        .send = mine, .recv = all, .slice_bytes = len_bytes, .flags = SHERDI_COLL_HOST};
+    sherdi_all_gather_args args = {.send        = mine,
+                                   .recv        = all,
+                                   .slice_bytes = len_bytes,
+                                   .flags       = SHERDI_COLL_HOST,
+                                   .what        = what};
 
     if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
         SHERDI_TRY(all_gather_check(world, &args));
@@ -301,7 +304,7 @@ static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t co
             own[i] += parts[(size_t)r * slice + i];
         }
     }
-    SHERDI_TRY(sherdi_world_exchange(world, own, portion, slice * sizeof(*own)));
+    SHERDI_TRY(sherdi_world_exchange(world, own, portion, slice * sizeof(*own), "sum"));
     memcpy(values, portion, count * sizeof(*values));
     return SHERD_OK;
 }
@@ -331,14 +334,14 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
 }
 
 /* Sums one portion: values[i] = ((v of rank 0 + v of rank 1) + ...). All simulated ranks have this rank's values. */
-static sherd_status sum_portion(sherd_world *world, double *values, size_t count)
+static sherd_status sum_portion(sherd_world *world, double *values, size_t count, const char *what)
 {
     int           is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
     const double *all          = world->sum_scratch;
 
     if (!is_simulated) {
-        SHERDI_TRY(
-            sherdi_world_exchange(world, values, world->sum_scratch, count * sizeof(*values)));
+        SHERDI_TRY(sherdi_world_exchange(world, values, world->sum_scratch, count * sizeof(*values),
+                                         what));
     } else {
         traffic_add_slices(world, count * sizeof(*values));
     }
@@ -360,12 +363,18 @@ sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t coun
     if (values == NULL && count > 0) {
         return sherdi_fail(SHERD_E_INVAL, "sherd_world_sum_f64: values is NULL");
     }
+    return sherdi_world_sum_f64(world, values, count, "a sum");
+}
+
+sherd_status sherdi_world_sum_f64(sherd_world *world, double *values, size_t count,
+                                  const char *what)
+{
     SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
     sherdi_world_queue_drain(world);
     for (size_t at = 0; at < count && world->world_size > 1; at += SHERDI_SUM_PORTION) {
         SHERDI_TRY(
-            sum_portion(world, values + at, sherdi_min_size(SHERDI_SUM_PORTION, count - at)));
+            sum_portion(world, values + at, sherdi_min_size(SHERDI_SUM_PORTION, count - at), what));
     }
     return SHERD_OK;
 }

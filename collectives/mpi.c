@@ -725,7 +725,7 @@ static sherd_status tag_agree(mpi_world *parent, int *out)
     const int   *tags  = (const int *)(const void *)world->sum_scratch;
 
     SHERDI_TRY(sherdi_world_exchange(world, &parent->channel->last_tag, world->sum_scratch,
-                                     sizeof(*tags)));
+                                     sizeof(*tags), "sherd_world_split"));
     *out = tags[0];
     for (int r = 1; r < world->world_size; r++) {
         *out = tags[r] > *out ? tags[r] : *out;

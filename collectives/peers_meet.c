@@ -289,7 +289,7 @@ static sherd_status notes_compare(sherdi_peers *peers)
             note->name_hash != mine->name_hash) {
             return sherdi_world_fail(peers->world, SHERD_E_INVAL,
                                      "ranks disagree: rank %d calls %s, rank %d %s; all ranks must "
-                                     "make the same calls in the same order",
+                                     "make the same calls in the same order; this world is lost",
                                      peers->world->rank,
                                      note_describe(mine, text[0], sizeof(text[0])), peers->ranks[i],
                                      note_describe(note, text[1], sizeof(text[1])));

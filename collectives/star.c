@@ -139,7 +139,7 @@ static sherd_status frame_compare(sherdi_star *star, const star_frame *mine,
     if (memcmp(mine, frame, sizeof(*mine)) != 0) {
         return sherdi_world_fail(&star->procs->world, SHERD_E_INVAL,
                                  "ranks disagree: rank 0 calls %s, rank %d %s%s; all ranks must "
-                                 "make the same calls in the same order",
+                                 "make the same calls in the same order; this world is lost",
                                  frame_describe(mine, text[0], sizeof(text[0])), rank,
                                  frame_describe(frame, text[1], sizeof(text[1])),
                                  mine->root != frame->root ? ", from another root" : "");

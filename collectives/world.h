@@ -248,9 +248,13 @@ sherd_status sherdi_world_regroup(sherd_world *world);
 int sherdi_world_takes_back(const sherd_world *world);
 
 /** Exchanges small control data: all[r * len_bytes ..] is what rank r gave. Meets. Blocking. On the simulated world every rank's part
- *  is a copy of `mine`. */
+ *  is a copy of `mine`. `what` names the exchange, the same on all ranks, where a rank calls something else. */
 sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
-                                   size_t len_bytes);
+                                   size_t len_bytes, const char *what);
+
+/** Does what sherd_world_sum_f64 does; `what` is as in sherdi_world_exchange. */
+sherd_status sherdi_world_sum_f64(sherd_world *world, double *values, size_t count,
+                                  const char *what);
 
 /** Replaces values[i] by the sum over the ranks modulo 2^64, on all ranks. Host memory; `count` must be equal on all ranks. Meets.
  *  Blocking; allocates nothing. On the simulated world the values stay as they are. */

@@ -45,7 +45,8 @@ static sherd_status fingerprint_sum(sherd_engine *engine, sherd_status status, u
     uint64_t               sum  = is_shared_out ? 0 : share;
 
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
+                                     "the fingerprint"));
     for (int r = 0; r < engine->world_size && is_shared_out; r++) {
         sum += engine->exchange.publish[r].fingerprint;
     }

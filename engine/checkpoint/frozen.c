@@ -107,7 +107,8 @@ static sherd_status shares_sum(sherd_engine *engine, uint64_t *sum_out)
     for (size_t p = 0; p < engine->model.num_params; p++) {
         mine.fingerprint += engine->model.params[p].is_frozen ? engine->fill.shares[p] : 0;
     }
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
+                                     "frozen parameters of a checkpoint"));
     *sum_out = 0;
     for (int r = 0; r < engine->world_size; r++) {
         *sum_out += engine->exchange.publish[r].fingerprint;

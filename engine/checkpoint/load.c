@@ -448,7 +448,8 @@ static sherd_status same_check(const load *l, uint64_t own, const char *what)
     sherd_engine          *engine = l->engine;
     sherdi_publish_message mine   = {.fingerprint = own};
 
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
+                                     "sherd_checkpoint_load"));
     for (int r = 1; r < engine->world_size; r++) {
         if (engine->exchange.publish[r].fingerprint != engine->exchange.publish[0].fingerprint) {
             return sherdi_fail(SHERD_E_INVAL,
@@ -465,7 +466,7 @@ static sherd_status tag_find(load *l, const char *tag)
     sherd_engine *engine = l->engine;
     sherd_status  status = tag == NULL ? SHERD_OK : sherdi_tag_check(tag);
 
-    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(sherdi_agree_status_of(engine->world, status, "sherd_checkpoint_load"));
     SHERDI_TRY(same_check(l, arguments_hash(l, tag), "gives another tag, or other params,"));
     if (tag != NULL) {
         (void)snprintf(l->tag, sizeof(l->tag), "%s", tag);
@@ -527,7 +528,8 @@ static sherd_status fingerprints_check(load *l)
     uint64_t               state = 0;
     int                    parts = engine->plan->is_sliced ? engine->world_size : 1;
 
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
+                                     "sherd_checkpoint_load"));
     for (int r = 0; r < parts; r++) {
         sum += engine->exchange.publish[r].fingerprint;
         state += engine->exchange.publish[r].decision;

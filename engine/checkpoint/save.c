@@ -225,8 +225,8 @@ static sherd_status exchange(sherdi_save *save, sherd_status own)
 
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     save->mine.status = (uint64_t)own;
-    SHERDI_TRY(
-        sherdi_world_exchange(save->engine->world, &save->mine, save->all, sizeof(save->mine)));
+    SHERDI_TRY(sherdi_world_exchange(save->engine->world, &save->mine, save->all,
+                                     sizeof(save->mine), "sherd_checkpoint_save"));
     if (own != SHERD_OK) {
         return sherdi_fail_relay(own, text);
     }
@@ -613,7 +613,8 @@ sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const 
     }
     SHERDI_TRY(sherd_checkpoint_wait(engine, NULL));
     sherd_checkpoint_report_init(&engine->checkpoint);
-    status = sherdi_agree_status(engine->world, save_create(engine, dir, tag, &given));
+    status = sherdi_agree_status_of(engine->world, save_create(engine, dir, tag, &given),
+                                    "sherd_checkpoint_save");
     if (status != SHERD_OK) {
         if (engine->save != NULL) {
             save_close(engine->save);

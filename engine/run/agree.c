@@ -25,6 +25,11 @@ static int odd_rank(const uint64_t *values, int world_size)
 
 sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
 {
+    return sherdi_agree_status_of(world, own, "how it went");
+}
+
+sherd_status sherdi_agree_status_of(sherd_world *world, sherd_status own, const char *call)
+{
     double       counts[NUM_STATUSES + 1] = {0}; /* ranks by status; sum of failed ranks */
     char         text[SHERDI_ERROR_BYTES];
     sherd_status status;
@@ -33,7 +38,7 @@ sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     counts[own]          = 1;
     counts[NUM_STATUSES] = own == SHERD_OK ? 0 : sherd_world_rank(world);
-    status               = sherd_world_sum_f64(world, counts, NUM_STATUSES + 1);
+    status               = sherdi_world_sum_f64(world, counts, NUM_STATUSES + 1, call);
     if (own != SHERD_OK) {
         return sherdi_fail_relay(own, text);
     }
@@ -63,7 +68,8 @@ static sherd_status word_compare(sherd_engine *engine, uint64_t word, int *odd_o
 {
     sherdi_publish_message mine = {.fingerprint = word};
 
-    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine),
+                                   "arguments of a call"));
     *odd_out = 0;
     for (int r = engine->world_size - 1; r > 0; r--) {
         *odd_out =
@@ -130,7 +136,7 @@ sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *se
         mine[i] = list[i].bits;
     }
     if (status == SHERD_OK) {
-        status = sherdi_world_exchange(world, mine, all, count * sizeof(*mine));
+        status = sherdi_world_exchange(world, mine, all, count * sizeof(*mine), "settings");
     }
     for (int r = 1; r < world_size && status == SHERD_OK; r++) {
         for (size_t i = 0; i < count && status == SHERD_OK; i++) {
@@ -169,7 +175,7 @@ static sherd_status first_difference(sherd_engine *engine, uint64_t *all, size_t
         size_t   middle = low + (high - low) / 2;
         uint64_t mine   = items_hash(&engine->model, middle);
 
-        SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, all, sizeof(mine)));
+        SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, all, sizeof(mine), "the model"));
         if (odd_rank(all, engine->world_size) == 0) {
             low = middle;
         } else {
@@ -192,8 +198,8 @@ static sherd_status model_difference_name(sherd_engine *engine, uint64_t *all, c
     SHERDI_TRY(first_difference(engine, all, &item));
     hash = sherdi_model_item_hash(&engine->model, item);
     sherdi_model_item_text(&engine->model, item, mine, sizeof(mine));
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &hash, all, sizeof(hash)));
-    SHERDI_TRY(sherdi_world_exchange(engine->world, mine, texts, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &hash, all, sizeof(hash), "the model"));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, mine, texts, sizeof(mine), "the model"));
     rank = odd_rank(all, engine->world_size);
     return sherdi_fail(SHERD_E_INVAL,
                        "the ranks declare different models: rank 0 has %s where rank %d has %s; "
@@ -213,7 +219,7 @@ sherd_status sherdi_agree_model(sherd_engine *engine)
 
     if (status == SHERD_OK) {
         mine   = count;
-        status = sherdi_world_exchange(engine->world, &mine, all, sizeof(mine));
+        status = sherdi_world_exchange(engine->world, &mine, all, sizeof(mine), "the model");
     }
     if (status == SHERD_OK && odd_rank(all, engine->world_size) != 0) {
         int rank = odd_rank(all, engine->world_size);
@@ -226,7 +232,7 @@ sherd_status sherdi_agree_model(sherd_engine *engine)
     }
     if (status == SHERD_OK) {
         mine   = items_hash(&engine->model, count);
-        status = sherdi_world_exchange(engine->world, &mine, all, sizeof(mine));
+        status = sherdi_world_exchange(engine->world, &mine, all, sizeof(mine), "the model");
     }
     if (status == SHERD_OK && odd_rank(all, engine->world_size) != 0) {
         status = model_difference_name(engine, all, texts);
@@ -340,7 +346,7 @@ sherd_status sherdi_agree_used(sherd_engine *engine)
     }
     memset(mine, 0, count * sizeof(*mine));
     used_note(engine, mine);
-    SHERDI_TRY(sherdi_run_exchange(engine, mine, all, count * sizeof(*mine)));
+    SHERDI_TRY(sherdi_run_exchange(engine, mine, all, count * sizeof(*mine), "units of any uses"));
     for (size_t i = count; i < count * (size_t)engine->world_size; i++) {
         all[i % count] |= all[i];
     }
@@ -363,7 +369,8 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
         }
         message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
     }
-    SHERDI_TRY(sherdi_run_exchange(engine, &message, engine->exchange.agree, sizeof(message)));
+    SHERDI_TRY(sherdi_run_exchange(engine, &message, engine->exchange.agree, sizeof(message),
+                                   "sherd_step"));
     for (int r = 1; r < engine->world_size; r++) {
         differs |=
             memcmp(&engine->exchange.agree[r], &engine->exchange.agree[0], sizeof(message)) != 0;
@@ -380,6 +387,6 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
                            engine->window.micro_seen);
     }
     SHERDI_TRY(sherdi_world_exchange(engine->world, mine, engine->exchange.uses,
-                                     num_units * sizeof(*mine)));
+                                     num_units * sizeof(*mine), "sherd_step"));
     return uses_difference_name(engine);
 }

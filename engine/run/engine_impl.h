@@ -228,6 +228,8 @@ size_t sherdi_machine_group_left(const char *folder);
 /** Makes all ranks fail if one does. Each rank comes with its own outcome, and leaves with a failure if any rank had one: its
  *  own, or one that names the other rank. Allocates nothing. Collective. */
 sherd_status sherdi_agree_status(sherd_world *world, sherd_status own);
+/** Does the same where the ranks first meet in a call of the trainer, which it names where they do not. */
+sherd_status sherdi_agree_status_of(sherd_world *world, sherd_status own, const char *call);
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,
                                    sherdi_mem *mem);
 sherd_status sherdi_agree_model(sherd_engine *engine);
@@ -355,9 +357,9 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
 sherd_status sherdi_run_open(sherd_engine *engine);
 /** Waits for transfers, then frees all that. */
 void sherdi_run_close(sherd_engine *engine);
-/** Gathers the `mine` of every rank in `all`. Meets; blocks. */
+/** Gathers the `mine` of every rank in `all`; `what` is as in sherdi_world_exchange. Meets; blocks. */
 sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
-                                 size_t len_bytes);
+                                 size_t len_bytes, const char *what);
 /** Commits what was written of the state, as the state after update `step`. */
 sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
                                const sherdi_scaler *scaler);

@@ -408,7 +408,8 @@ static sherd_status starts_compare(sherd_engine *engine)
         status = sherdi_agree_status(engine->world, own);
     }
     if (status == SHERD_OK) {
-        status = sherdi_world_exchange(engine->world, mine, all, count * sizeof(*mine));
+        status =
+            sherdi_world_exchange(engine->world, mine, all, count * sizeof(*mine), "first values");
     }
     if (status == SHERD_OK) {
         status = starts_check(engine, all);
@@ -430,7 +431,8 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int 
     char text[SHERDI_ERROR_BYTES];
 
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(
+        sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), "first values"));
     if (own != SHERD_OK) {
         return sherdi_fail_relay(own, text);
     }
@@ -551,7 +553,8 @@ static sherd_status state_begin(sherd_engine *engine)
         return SHERD_OK;
     }
     mine.fingerprint = sherdi_store_live(engine) + (uint64_t)sherdi_fill_commits(engine);
-    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(
+        sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), "first values"));
     for (int r = 0; r < engine->world_size; r++) {
         uint64_t other = engine->exchange.publish[r].fingerprint;
 

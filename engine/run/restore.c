@@ -67,7 +67,8 @@ static sherd_status generation_smallest(sherd_engine *engine, uint64_t *out)
 {
     sherdi_publish_message mine = {.fingerprint = sherdi_store_live(engine)};
 
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
+                                     "the state on NVMe"));
     *out = mine.fingerprint;
     for (int r = 0; r < engine->world_size; r++) {
         uint64_t other = engine->exchange.publish[r].fingerprint;
@@ -84,7 +85,8 @@ static sherd_status steps_compare(sherd_engine *engine, const sherdi_state_note 
                                            .decision    = (uint64_t)note->micro_step};
     const sherdi_publish_message *ranks = engine->exchange.publish;
 
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
+                                     "the state on NVMe"));
     for (int r = 1; r < engine->world_size; r++) {
         if (ranks[r].fingerprint != ranks[0].fingerprint ||
             ranks[r].decision != ranks[0].decision) {
@@ -227,8 +229,8 @@ static int any_has_begun(sherd_engine *engine, int has_begun)
 {
     sherdi_publish_message mine = {.status = (uint64_t)has_begun};
 
-    if (sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)) !=
-        SHERD_OK) {
+    if (sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
+                              "sherd_step_undo") != SHERD_OK) {
         return 1;
     }
     for (int r = 0; r < engine->world_size; r++) {

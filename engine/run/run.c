@@ -612,7 +612,7 @@ static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint6
 {
     *number_out = 0; /* no ticket: the exchange is done when the call returns */
     return sherdi_world_exchange(engine->world, engine->run.given_mine, engine->run.given_all,
-                                 op->elems);
+                                 op->elems, engine->run.given_what);
 }
 
 static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
@@ -727,10 +727,11 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
 }
 
 sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
-                                 size_t len_bytes)
+                                 size_t len_bytes, const char *what)
 {
     engine->run.given_mine = mine;
     engine->run.given_all  = all;
+    engine->run.given_what = what;
     return sherdi_program_exchange(&engine->run.program, len_bytes);
 }
 

@@ -25,6 +25,7 @@ typedef struct sherdi_run {
     sherdi_event       *events[SHERDI_LANES][SHERDI_RUN_EVENTS];
     const void         *given_mine; /* of an exchange: this rank's data, and room for all ranks' */
     void               *given_all;
+    const char         *given_what;
     sherdi_block_fn     block_fn; /* of the walk under way */
     void               *block_ctx;
     sherdi_state_record record; /* to commit; or what a rollback found */

@@ -67,7 +67,8 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     own->counts = head.counts;
     own->status = (uint64_t)status;
     sherdi_mark_end(&engine->marks, NULL, &mark);
-    SHERDI_TRY(sherdi_run_exchange(engine, own, engine->exchange.norm, sizeof(*own)));
+    SHERDI_TRY(sherdi_run_exchange(engine, own, engine->exchange.norm, sizeof(*own),
+                                   "the norm of sherd_step"));
     if (status != SHERD_OK) {
         return sherdi_fail_relay(status, text);
     }
@@ -337,7 +338,8 @@ static sherd_status choice_compare(sherd_engine *engine, uint64_t choice)
 {
     sherdi_publish_message mine = {.decision = choice};
 
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
+                                     "sherd_step_apply"));
     for (int r = 1; r < engine->world_size; r++) {
         if (engine->exchange.publish[r].decision != engine->exchange.publish[0].decision) {
             return sherdi_fail(SHERD_E_INVAL,

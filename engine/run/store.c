@@ -283,7 +283,8 @@ static sherd_status run_choose(sherd_engine *engine, const file_search *search, 
             mine.fingerprint |= (uint64_t)1 << i / search->num_runs;
         }
     }
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
+                                     "files of state"));
     for (int r = 0; r < engine->world_size; r++) {
         common &= engine->exchange.publish[r].fingerprint;
     }

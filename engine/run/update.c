@@ -94,7 +94,8 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
     if (status == SHERD_E_PEER_LOST) {
         return status;
     }
-    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine)));
+    SHERDI_TRY(
+        sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), "how it went"));
     if (status != SHERD_OK) {
         return sherdi_fail_relay(status, text);
     }

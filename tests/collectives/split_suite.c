@@ -70,7 +70,7 @@ void split_check(sherd_world *child, int parent_rank, const int *ranks, int coun
     CHECK_INT(place, sherd_world_rank(child));
     CHECK_INT(count, sherd_world_size(child));
     CHECK(sherd_world_local_rank(child) < sherdi_world_local_size(child));
-    CHECK_OK(sherdi_world_exchange(child, &parent_rank, all, sizeof(parent_rank)));
+    CHECK_OK(sherdi_world_exchange(child, &parent_rank, all, sizeof(parent_rank), "ranks"));
     CHECK_BYTES_EQUAL(ranks, all, (size_t)count * sizeof(*all));
     CHECK_OK(sherd_world_broadcast(child, &root, sizeof(root), count - 1));
     CHECK_INT(ranks[count - 1], root);
@@ -244,7 +244,7 @@ static int is_own_process(sherd_world *world)
     int all[MOST_RANKS];
     int count = 0;
 
-    CHECK_OK(sherdi_world_exchange(world, &mine, all, sizeof(mine)));
+    CHECK_OK(sherdi_world_exchange(world, &mine, all, sizeof(mine), "ranks"));
     for (int r = 0; r < sherd_world_size(world); r++) {
         count += all[r] == mine;
     }

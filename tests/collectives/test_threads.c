@@ -217,7 +217,7 @@ static void sim_moves_nothing_and_counts_all(void)
     CHECK_INT((uint64_t)(SIZE - 1) * SLICE, received);
     CHECK_OK(sherd_world_sum_f64(world, &value, 1));
     CHECK(value == 2048);
-    CHECK_OK(sherdi_world_exchange(world, &mine, all, sizeof(mine)));
+    CHECK_OK(sherdi_world_exchange(world, &mine, all, sizeof(mine), "data"));
     CHECK_INT(7, all[0]);
     CHECK_INT(7, all[SIZE - 1]);
     CHECK_OK(sherd_world_barrier(world));

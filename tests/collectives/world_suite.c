@@ -651,7 +651,7 @@ static void exchange_gives_every_rank_what_each_gave(sherd_world *world, void *c
     (void)ctx;
     for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
         fill_bytes(mine, sherd_world_rank(world), i, lens[i]);
-        CHECK_OK(sherdi_world_exchange(world, mine, all, lens[i]));
+        CHECK_OK(sherdi_world_exchange(world, mine, all, lens[i], "data"));
         for (int r = 0; r < size; r++) {
             check_bytes(all + (size_t)r * lens[i], r, i, lens[i]);
         }

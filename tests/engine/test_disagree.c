@@ -3,6 +3,8 @@
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
+#include <stdio.h>
+
 static const rig_options STAGE[4] = {{.stage = 0}, {.stage = 1}, {.stage = 2}, {.stage = 3}};
 
 /* --------------------------------- ranks that run other units than others -- */
@@ -309,6 +311,41 @@ static void a_rank_that_discards_where_another_applies_loses_nothing(void)
     }
 }
 
+/* Rank 0 alone saves, where rank 1 comes to its step: both messages name the save. */
+static void save_on_rank_0_alone(sherd_world *world, void *raw)
+{
+    char         dir[256];
+    sherd_status status;
+    rig          r;
+
+    rig_open(&r, world, raw);
+    (void)rig_unit(&r, "unit");
+    (void)rig_param(&r, 0, "w", 300);
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    if (sherd_world_rank(world) == 0) {
+        (void)snprintf(dir, sizeof(dir), "%s/alone", test_scratch());
+        status = sherd_checkpoint_save(r.engine, dir, "one", NULL);
+    } else {
+        status = sherd_unit_acquire(r.engine, 0, SHERD_FORWARD);
+        for (int i = 0; i < 2 && status == SHERD_OK; i++) { /* a gather need not meet */
+            status = i == 0 ? sherd_unit_release(r.engine, 0, SHERD_FORWARD)
+                            : sherd_step(r.engine, NULL);
+        }
+    }
+    CHECK_STATUS(SHERD_E_INVAL, status);
+    CHECK_ERROR_SAYS("of sherd_checkpoint_save");
+    CHECK_ERROR_SAYS("this world is lost");
+    rig_close(&r);
+}
+
+static void a_save_on_one_rank_alone_is_named(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        test_world(2, save_on_rank_0_alone, (void *)(uintptr_t)&STAGE[stage]);
+    }
+}
+
 static const test_case CASES[] = {
     CASE(units_that_ran_on_some_ranks_only_are_an_error_everywhere),
     CASE(step_after_ranks_disagreed_says_the_first_error_on_every_rank),
@@ -316,6 +353,7 @@ static const test_case CASES[] = {
     CASE(acquire_on_some_ranks_alone_is_named_where_gathers_meet),
     CASE(step_params_that_differ_between_ranks_are_an_error),
     CASE(a_rank_that_discards_where_another_applies_loses_nothing),
+    CASE(a_save_on_one_rank_alone_is_named),
 };
 
 RUN_MAIN(CASES)
