@@ -294,11 +294,11 @@ SHERD_API void sherd_unit_params_init(sherd_unit_params *params);
 
 typedef struct sherd_param_params {
     size_t      struct_size;
-    const char *name; /* unique in the engine, required; copied */
-    int         ndim; /* 0 .. SHERD_MAX_NDIM; 0: one element */
-    size_t      shape[SHERD_MAX_NDIM];
-    sherd_group group;      /* default SHERD_GROUP_DEFAULT */
-    int         frozen;     /* 1: no gradient, no state */
+    const char *name;                  /* unique in the engine, required; copied */
+    int         ndim;                  /* 0 .. SHERD_MAX_NDIM; 0: one element */
+    size_t      shape[SHERD_MAX_NDIM]; /* a 0 among them: no elements */
+    sherd_group group;                 /* default SHERD_GROUP_DEFAULT */
+    int         frozen;                /* 1: no gradient, no state */
     size_t      atom_elems; /* the ranks cut it only at multiples of this; 0 or 1: anywhere */
     /* Default -1: the engine's compute type. SHERD_F32: parameter and gradient are fp32 even in a bf16 or fp16 engine, and are
      * sent as fp32 (docs/numerics.md). Seal refuses any other type that is not the engine's (E_NOTSUP). */
@@ -344,9 +344,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, 
  *
  *  The engine writes new values to `data`. It reads `grad` when the gradient is complete (at release(BACKWARD); for a unit with
  *  SHERD_USES_ANY at the step) and zeroes it at the next acquire(BACKWARD). A bound parameter that is never filled starts from
- *  the values in `data` at the first acquire. After that `data` is read-only, as sherd_param_data is: the master weights are
- *  elsewhere, and the next update overwrites what the trainer wrote. E_NOTSUP at stage 3; E_INVAL also for memory on which the
- *  engine's device cannot compute. */
+ *  the values in `data` at the first acquire, which must be the same on all ranks. After that `data` is read-only, as
+ *  sherd_param_data is: the master weights are elsewhere, and the next update overwrites what the trainer wrote. E_NOTSUP at
+ *  stage 3; E_INVAL also for memory on which the engine's device cannot compute. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param,
                                                        void *data, void *grad);
 

@@ -364,9 +364,12 @@ static sherd_status starts_check(const sherd_engine *engine, const uint64_t *all
             others_text(all, i % count, count, engine->world_size, others, sizeof(others));
             return sherdi_fail(
                 SHERD_E_INVAL,
-                "parameter %s was filled with other values on %s than on rank 0; the fill function "
-                "must give the same values on every rank (same seed, same file)",
-                engine->model.params[i % count].name, others);
+                "parameter %s starts with other values on %s than on rank 0; %s must have the same "
+                "values on every rank (same seed, same file)",
+                engine->model.params[i % count].name, others,
+                engine->model.params[i % count].bound_data != NULL
+                    ? "the memory that is bound, or the fill function,"
+                    : "the fill function");
         }
     }
     return SHERD_OK;

@@ -874,7 +874,7 @@ static void fill_another_way_on_rank_2(sherd_world *world, void *raw)
     CHECK_OK(sherd_param_fill(r.engine, r.params[0].handle, rig_fill, NULL));
     CHECK_OK(sherd_param_fill(r.engine, r.params[1].handle, fill_by_rank, &r));
     CHECK_STATUS(SHERD_E_INVAL, sherd_unit_acquire(r.engine, 0, SHERD_FORWARD));
-    CHECK_ERROR_SAYS("parameter other was filled with other values on rank 2");
+    CHECK_ERROR_SAYS("parameter other starts with other values on rank 2");
     CHECK_OK(sherd_param_fill(r.engine, r.params[1].handle, rig_fill, NULL));
     (void)rig_train(&r, 1);
     rig_close(&r);
