@@ -965,9 +965,11 @@ typedef struct sherd_engine_info {
     int         cpu_threads; /* of this rank's kernels */
     size_t      param_elems; /* all parameters, frozen ones included, no padding */
     size_t      trainable_elems;
-    int         is_resumed;   /* 1: state files of an earlier run were found and taken */
-    int64_t     step;         /* updates done */
-    int64_t     micro_step;   /* micro-batches seen: a resumed trainer's place in its data */
+    int         is_resumed; /* 1: state files of an earlier run were found and taken */
+    int64_t     step;       /* updates done */
+    /* Micro-batches seen: a resumed trainer's place in its data, in micro-batches of the ranks and sizes that saved. A trainer
+     * that goes on with others keeps its place in a blob */
+    int64_t     micro_step;
     uint64_t    state_run;    /* number of the run in the names of its state files; 0: none */
     const char *backend;      /* "cpu" or "cuda"; static storage */
     int         overlap_comm; /* 1: gathers and reductions run beside the trainer's work */
