@@ -83,10 +83,11 @@ typedef struct sherdi_memory {
 typedef struct sherdi_window {
     int          micro_seen;
     int          micro_backward; /* how many of these had a backward pass */
-    int          has_backward;   /* a unit was acquired for BACKWARD in this micro-batch */
-    int          is_closing;     /* 1: the next step ends the window */
-    int64_t      first_micro;    /* micro_step at the last boundary */
-    sherd_status lost;           /* the failure that lost a gradient: the window will be dropped */
+    int          has_begun;    /* a unit was acquired for FORWARD or BACKWARD in this micro-batch */
+    int          has_backward; /* a unit was acquired for BACKWARD in this micro-batch */
+    int          is_closing;   /* 1: the next step ends the window */
+    int64_t      first_micro;  /* micro_step at the last boundary */
+    sherd_status lost;         /* the failure that lost a gradient: the window will be dropped */
     char         lost_text[SHERDI_ERROR_BYTES];
     char         untold_text[SHERDI_ERROR_BYTES]; /* "": none; see others_tell in loop.c */
     int    is_left; /* step failed on this rank alone: others wait in theirs for its discard */

@@ -127,6 +127,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     if (engine->window.lost == SHERD_OK) {
         engine->window.untold_text[0] = '\0'; /* this try succeeded */
     }
+    engine->window.has_begun |= pass != SHERD_EVAL;
     engine->window.has_backward |= pass == SHERD_BACKWARD;
     if (state->acquired[pass] == 1) {
         engine->compute_marks[unit].pass[pass] = sherdi_mark_begin(

@@ -116,7 +116,7 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     if (status != SHERD_OK) { /* the ranks may differ in their count until a discard */
         engine->window.first_micro = first;
     }
-    engine->window.has_backward = 0;
+    engine->window.has_begun = engine->window.has_backward = 0;
     if (!engine->window.is_left) {
         sherdi_loop_fetch_ahead(engine);
     }
@@ -159,7 +159,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
 static int is_end_alone(const sherd_engine *engine)
 {
     return engine->window.is_closing && engine->window.micro_seen > 0 &&
-           !engine->window.has_backward;
+           !engine->window.has_begun && !engine->window.has_backward; /* as the ranks agreed */
 }
 
 static sherd_status step_prepare(sherd_engine *engine)
@@ -182,7 +182,7 @@ static sherd_status step_prepare(sherd_engine *engine)
     if (!is_end_alone(engine)) {
         engine->window.micro_seen++;
         engine->window.micro_backward += engine->window.has_backward;
-        engine->window.has_backward = 0;
+        engine->window.has_begun = engine->window.has_backward = 0;
         engine->micro_step++;
     }
 

@@ -94,6 +94,32 @@ static void a_window_is_ended_behind_its_last_micro_batch(void)
     ways_expect_same(train_ends_within, train_ends_alone, 3);
 }
 
+/* A closed window forgives no micro-batch that has begun and lacks its backward. */
+static void end_without_backward(sherd_world *world, void *raw)
+{
+    rig_options three = *(const rig_options *)raw;
+    rig         r;
+
+    three.accumulation = 3;
+    ways_declare_layers(&r, world, &three);
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    CHECK_OK(sherd_step_close_window(r.engine));
+    rig_acquire(&r, 0, SHERD_FORWARD);
+    rig_release(&r, 0, SHERD_FORWARD);
+    CHECK_STATUS(SHERD_E_STATE, sherd_step(r.engine, NULL));
+    CHECK_ERROR_SAYS("1 of the 2 micro-batches of this window had no backward pass; the window was "
+                     "dropped");
+    rig_close(&r);
+}
+
+static void a_forward_alone_does_not_end_a_window(void)
+{
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        ways_on_every_stage(ranks, end_without_backward);
+    }
+}
+
 static void count_windows(sherd_world *world, void *raw)
 {
     rig_options       options = *(const rig_options *)raw;
@@ -725,6 +751,7 @@ static void two_engines_count_their_own_transfers(void)
 static const test_case CASES[] = {
     CASE(short_window_is_the_mean_of_what_it_saw),
     CASE(a_window_is_ended_behind_its_last_micro_batch),
+    CASE(a_forward_alone_does_not_end_a_window),
     CASE(windows_are_counted),
     CASE(prepare_and_apply_equal_step),
     CASE(discarded_windows_leave_nothing),
