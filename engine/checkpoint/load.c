@@ -445,20 +445,14 @@ static uint64_t arguments_hash(const load *l, const char *tag)
 /* Returns E_INVAL on all ranks if `own` is not the same on all of them. Collective. */
 static sherd_status same_check(const load *l, uint64_t own, const char *what)
 {
-    sherd_engine          *engine = l->engine;
-    sherdi_publish_message mine   = {.fingerprint = own};
+    int odd;
 
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
-                                     "sherd_checkpoint_load"));
-    for (int r = 1; r < engine->world_size; r++) {
-        if (engine->exchange.publish[r].fingerprint != engine->exchange.publish[0].fingerprint) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "sherd_checkpoint_load: rank %d %s than rank 0; all ranks load the "
-                               "same checkpoint in the same way",
-                               r, what);
-        }
-    }
-    return SHERD_OK;
+    SHERDI_TRY(sherdi_agree_word(l->engine, own, "sherd_checkpoint_load", &odd));
+    return odd == 0 ? SHERD_OK
+                    : sherdi_fail(SHERD_E_INVAL,
+                                  "sherd_checkpoint_load: rank %d %s than rank 0; all ranks load "
+                                  "the same checkpoint in the same way",
+                                  odd, what);
 }
 
 static sherd_status tag_find(load *l, const char *tag)

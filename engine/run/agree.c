@@ -63,13 +63,11 @@ sherd_status sherdi_agree_status_of(sherd_world *world, sherd_status own, const 
 
 /* ---------------------------------------------------------------- calls ---- */
 
-/* Exchanges one word of each rank. Gives the first rank whose word differs from rank 0's; 0: all agree. */
-static sherd_status word_compare(sherd_engine *engine, uint64_t word, int *odd_out)
+sherd_status sherdi_agree_word(sherd_engine *engine, uint64_t word, const char *what, int *odd_out)
 {
     sherdi_publish_message mine = {.fingerprint = word};
 
-    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine),
-                                   "arguments of a call"));
+    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), what));
     *odd_out = 0;
     for (int r = engine->world_size - 1; r > 0; r--) {
         *odd_out =
@@ -85,7 +83,7 @@ static sherd_status arguments_differ(sherd_engine *engine, const char *call, uin
 {
     int rank;
 
-    SHERDI_TRY(word_compare(engine, hash, &rank));
+    SHERDI_TRY(sherdi_agree_word(engine, hash, "arguments of a call", &rank));
     if (rank != 0) {
         return sherdi_fail(SHERD_E_INVAL,
                            "the ranks disagree: rank %d makes another call than rank 0 (this rank "
@@ -93,7 +91,7 @@ static sherd_status arguments_differ(sherd_engine *engine, const char *call, uin
                            rank, call);
     }
     for (size_t i = 0; i < count && rank == 0; i++) {
-        SHERDI_TRY(word_compare(engine, arguments[i].value, &rank));
+        SHERDI_TRY(sherdi_agree_word(engine, arguments[i].value, "arguments of a call", &rank));
         if (rank != 0) {
             return sherdi_fail(SHERD_E_INVAL,
                                "the ranks disagree: rank %d calls %s with another %s than rank 0; "
@@ -115,7 +113,7 @@ sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
     for (size_t i = 0; i < count; i++) {
         hash = sherdi_hash_u64(hash, arguments[i].value);
     }
-    SHERDI_TRY(word_compare(engine, hash, &odd));
+    SHERDI_TRY(sherdi_agree_word(engine, hash, "arguments of a call", &odd));
     return odd == 0 ? SHERD_OK : arguments_differ(engine, call, name, arguments, count);
 }
 

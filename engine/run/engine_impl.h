@@ -231,6 +231,9 @@ size_t sherdi_machine_group_left(const char *folder);
 sherd_status sherdi_agree_status(sherd_world *world, sherd_status own);
 /** Does the same where the ranks first meet in a call of the trainer, which it names where they do not. */
 sherd_status sherdi_agree_status_of(sherd_world *world, sherd_status own, const char *call);
+/** Compares a word of each rank; `what` is as in sherdi_world_exchange. *odd_out is the first rank whose word is not rank 0's; 0: all
+ *  agree. Collective. */
+sherd_status sherdi_agree_word(sherd_engine *engine, uint64_t word, const char *what, int *odd_out);
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,
                                    sherdi_mem *mem);
 sherd_status sherdi_agree_model(sherd_engine *engine);

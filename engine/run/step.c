@@ -336,20 +336,15 @@ static sherd_status apply_skip(sherd_engine *engine)
 /* Compares what the trainers of the ranks chose, before anything is written: a rank may also discard instead. 0: it skips. */
 static sherd_status choice_compare(sherd_engine *engine, uint64_t choice)
 {
-    sherdi_publish_message mine = {.decision = choice};
+    int odd;
 
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
-                                     "sherd_step_apply"));
-    for (int r = 1; r < engine->world_size; r++) {
-        if (engine->exchange.publish[r].decision != engine->exchange.publish[0].decision) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "rank %d was given other sherd_step_params than rank 0 (norm, "
-                               "coefficient, overflow or rates); nothing was updated: call "
-                               "sherd_step_apply again with the same on all ranks",
-                               r);
-        }
-    }
-    return SHERD_OK;
+    SHERDI_TRY(sherdi_agree_word(engine, choice, "sherd_step_apply", &odd));
+    return odd == 0 ? SHERD_OK
+                    : sherdi_fail(SHERD_E_INVAL,
+                                  "rank %d was given other sherd_step_params than rank 0 (norm, "
+                                  "coefficient, overflow or rates); nothing was updated: call "
+                                  "sherd_step_apply again with the same on all ranks",
+                                  odd);
 }
 
 /* is_chosen: by sherd_step_apply, whose arguments the ranks compare. */
