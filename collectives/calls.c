@@ -318,7 +318,7 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
     if (is_simulated || (world->ops->sum_u64 != NULL && world->world_size > 1)) {
         uint64_t bytes = sherdi_wire_sum_u64(world->world_size, count);
 
-        sherdi_world_queue_drain(world);
+        sherdi_world_drain(world);
         SHERDI_TRY(is_simulated ? SHERD_OK : world->ops->sum_u64(world, values, count));
         traffic_add(world, bytes, bytes);
         return SHERD_OK;
@@ -371,7 +371,7 @@ sherd_status sherdi_world_sum_f64(sherd_world *world, double *values, size_t cou
 {
     SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
-    sherdi_world_queue_drain(world);
+    sherdi_world_drain(world);
     for (size_t at = 0; at < count && world->world_size > 1; at += SHERDI_SUM_PORTION) {
         SHERDI_TRY(
             sum_portion(world, values + at, sherdi_min_size(SHERDI_SUM_PORTION, count - at), what));

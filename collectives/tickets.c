@@ -215,7 +215,7 @@ void sherdi_world_queue_stop(sherd_world *world)
     queue->is_running = 0;
 }
 
-void sherdi_world_queue_drain(sherd_world *world)
+void sherdi_world_drain(sherd_world *world)
 {
     queue_wait_done(&world->queue, world->queue.issued);
 }
@@ -246,7 +246,7 @@ sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
         *ticket_out = queue_push(&world->queue, call);
         return SHERD_OK;
     }
-    sherdi_world_queue_drain(world);
+    sherdi_world_drain(world);
     SHERDI_TRY(call_run(world, call));
     if (call_is_on_device(world, call)) {
         if (sherdi_world_is_on_lane(world)) {
@@ -338,7 +338,7 @@ sherd_status sherdi_world_regroup(sherd_world *world)
     world_queue *queue = &world->queue;
 
     SHERDI_TRY(sherdi_world_check_process(world));
-    sherdi_world_queue_drain(world);
+    sherdi_world_drain(world);
     SHERDI_TRY(sherdi_world_status(world));
     if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
         SHERDI_TRY(sherdi_world_takes_back(world) ? world->ops->regroup(world)

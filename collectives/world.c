@@ -214,11 +214,6 @@ const sherdi_backend *sherdi_world_host(const sherd_world *world)
     return world->host;
 }
 
-void sherdi_world_drain(sherd_world *world)
-{
-    sherdi_world_queue_drain(world);
-}
-
 int sherdi_world_local_size(const sherd_world *world)
 {
     return world->local_size;
@@ -244,7 +239,7 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
                            "%d times %zu bytes of world memory: more than an address holds",
                            world->world_size, len_bytes);
     }
-    sherdi_world_queue_drain(world);
+    sherdi_world_drain(world);
     if (sherdi_world_has_device(world)) {
         return sherdi_world_device_alloc(world, sherdi_max_size(len_bytes, 1), out);
     }
@@ -297,7 +292,7 @@ void sherdi_world_free(sherd_world *world, void *memory)
     if (memory == NULL) {
         return;
     }
-    sherdi_world_queue_drain(world);
+    sherdi_world_drain(world);
     if (sherdi_world_has_device(world)) {
         sherdi_world_device_free(world, memory);
     } else {

@@ -35,7 +35,6 @@ typedef uint64_t sherdi_ticket;
  * reduction. Only where SHERDI_WORLD_VENDOR_SUMS allows it; no effect on one rank. */
 #define SHERDI_COLL_VENDOR_SUM 8u
 
-/* recv is [world_size * slice_bytes]; the gather is in place when send == recv + rank * slice_bytes. */
 /* Hears of a call that runs on the host's side of a transport when it is over, from the thread that ran it; `what` is the call's. Calls on
  * a lane are not reported; the caller can mark them. */
 typedef struct sherdi_world_observer {
@@ -44,6 +43,7 @@ typedef struct sherdi_world_observer {
     void *ctx;
 } sherdi_world_observer;
 
+/* recv is [world_size * slice_bytes]; the gather is in place when send == recv + rank * slice_bytes. */
 typedef struct sherdi_all_gather_args {
     const void *send;
     void       *recv;
@@ -169,7 +169,8 @@ int                   sherdi_world_local_size(const sherd_world *world);
 /* Returns the bytes that the world itself holds on this rank: segments for control and for copies on their way. */
 size_t sherdi_world_overhead_bytes(const sherd_world *world);
 
-/** Waits until all calls that were given are over, whatever becomes of them. */
+/** Blocks until every queued call has ended, whatever becomes of it. A call that the caller's thread then runs is still in the order
+ *  of the calls. */
 void sherdi_world_drain(sherd_world *world);
 
 /** Returns the NCCL that this process can load, "2.28.9", or why it cannot; valid until the next call on this thread. */

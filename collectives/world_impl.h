@@ -169,8 +169,6 @@ sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const c
  *  tickets.c. */
 sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
                                      sherdi_ticket *ticket_out);
-/** Blocks until every queued call has ended. A call that the caller's thread then runs is still in the order of the calls. */
-void sherdi_world_queue_drain(sherd_world *world);
 /** Waits in the same way, then ends the queue's thread. */
 void sherdi_world_queue_stop(sherd_world *world);
 
