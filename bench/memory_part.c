@@ -55,7 +55,6 @@ static void mark_reach(const part *p, memory_mark mark)
 {
     const sherdi_backend *lane    = p->engine->backend;
     memory_message        message = {.mark = mark};
-    size_t                total_bytes;
     char                  answer;
 
     sherd_memory_report_init(&message.memory);
@@ -63,7 +62,7 @@ static void mark_reach(const part *p, memory_mark mark)
         must(sherd_engine_memory(p->engine, &message.memory), "memory report");
     }
     must(lane->device->lane_wait(lane), "device");
-    message.device_free_bytes = lane->device->free_bytes(lane, &total_bytes);
+    message.device_free_bytes = lane->device->free_bytes(lane, NULL);
     message_send(&message);
     if (recv(STDOUT_FILENO, &answer, 1, 0) != 1) {
         _exit(1); /* the parent is gone */

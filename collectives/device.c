@@ -251,15 +251,15 @@ sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes)
 sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums)
 {
     int    wanted = has_vendor_sums ? 2 : 1;
-    size_t before, after, total;
+    size_t before, after;
 
     if (!sherdi_world_has_device(world) || world->world_size == 1 || world->ops->warm == NULL ||
         world->device.is_warm >= wanted) {
         return SHERD_OK;
     }
-    before = world->backend->device->free_bytes(world->backend, &total);
+    before = world->backend->device->free_bytes(world->backend, NULL);
     SHERDI_TRY(world->ops->warm(world, has_vendor_sums));
-    after                 = world->backend->device->free_bytes(world->backend, &total);
+    after                 = world->backend->device->free_bytes(world->backend, NULL);
     world->device.is_warm = wanted;
     world->device.taken_bytes += before > after ? before - after : 0;
     sherdi_log(SHERD_LOG_INFO, world->rank, "%s takes %.1f MiB of the device for %d ranks",

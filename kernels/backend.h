@@ -274,8 +274,8 @@ typedef struct sherdi_device_ops {
     void *(*lane_stream)(const sherdi_backend *lane);
     /* Optional (NULL: the CPU). Gives what DLPack calls this device: its kind and its number in this process. */
     void (*lane_dlpack)(const sherdi_backend *lane, int32_t *type_out, int32_t *id_out);
-    /* Required. Returns the bytes of device memory that are free now, and gives all that the device has; 0: unknown, or the memory is
-     * the host's. */
+    /* Required. Returns the bytes of device memory that are free now, and gives all that the device has (total_out may be NULL); 0:
+     * unknown, or the memory is the host's. */
     size_t (*free_bytes)(const sherdi_backend *lane, size_t *total_out);
 
     /* Optional. Lets copies on lanes of this device reach memory of the other's device directly from now on. Returns 1: they do, or it is

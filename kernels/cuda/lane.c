@@ -140,10 +140,12 @@ static sherd_status cuda_lane_wait(const sherdi_backend *backend)
 static size_t cuda_free_bytes(const sherdi_backend *backend, size_t *total_out)
 {
     const cuda_lane *lane = lane_enter(backend);
-    size_t           left = 0;
+    size_t           left = 0, total = 0;
 
-    *total_out = 0;
-    sherdi_cuda_note(lane->device, cudaMemGetInfo(&left, total_out));
+    sherdi_cuda_note(lane->device, cudaMemGetInfo(&left, &total));
+    if (total_out != NULL) {
+        *total_out = total;
+    }
     return left;
 }
 

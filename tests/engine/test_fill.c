@@ -410,9 +410,8 @@ static void fill_with_another_seed_on_ranks_1_and_3(sherd_world *world, void *ra
         CHECK_OK(sherd_param_fill(r.engine, r.params[p].handle, rig_fill,
                                   (void *)(uintptr_t)(rank % 2 == 1 ? 100 : 1)));
         CHECK_STATUS(SHERD_E_INVAL, sherd_unit_acquire(r.engine, 0, SHERD_FORWARD));
-        CHECK_ERROR_SAYS(p == 3
-                             ? "parameter trained starts with other values on ranks 1, 3 than"
-                             : "parameter other starts with other values on ranks 1, 3 than");
+        CHECK_ERROR_SAYS(p == 3 ? "parameter trained starts with other values on ranks 1, 3 than"
+                                : "parameter other starts with other values on ranks 1, 3 than");
     }
     for (int p = 2; p <= 3; p++) {
         CHECK_OK(sherd_param_fill(r.engine, r.params[p].handle, rig_fill, NULL));

@@ -257,25 +257,31 @@ static void default_streams_are_streams_of_the_trainers_own(void)
     }
 }
 
-/* The times of each report are those of its own step, however late the device is. A wait has all of them, and leaves
- * none for the next step. */
+/* Does a step, and expects that a wait has all of its times, and leaves none for the next step. */
+static void step_timed(rig *r)
+{
+    sherd_step_report report;
+
+    micro_batch(r);
+    sherd_step_report_init(&report);
+    CHECK_OK(sherd_step_wait(r->engine, &report));
+    CHECK(report.update_s > 0 && report.step_s > 0 && report.norm_s > 0);
+    CHECK(report.step_s >= report.update_s);
+    CHECK_INT(r->engine->marks.begun, r->engine->marks.resolved);
+}
+
+/* The times of each report are those of its own step, however late the device is. */
 static void wait_for_times(sherd_world *world, void *ctx)
 {
     const rig_options options = {
         .stage = 3, .dtype = SHERD_BF16, .top = ", \"wall_clock_breakdown\": true"};
-    sherd_step_report report;
-    rig               r;
+    rig r;
 
     (void)ctx;
     declare(&r, world, &options);
     rig_seal(&r);
     for (int i = 0; i < 20; i++) {
-        micro_batch(&r);
-        sherd_step_report_init(&report);
-        CHECK_OK(sherd_step_wait(r.engine, &report));
-        CHECK(report.update_s > 0 && report.step_s > 0 && report.norm_s > 0);
-        CHECK(report.step_s >= report.update_s);
-        CHECK_INT(r.engine->marks.begun, r.engine->marks.resolved);
+        step_timed(&r);
     }
     rig_close(&r);
 }
@@ -290,8 +296,7 @@ static void discard_in_between(sherd_world *world, void *ctx)
 {
     const rig_options options = {
         .stage = 2, .dtype = SHERD_F32, .top = ", \"wall_clock_breakdown\": true"};
-    sherd_step_report report;
-    rig               r;
+    rig r;
 
     (void)ctx;
     declare(&r, world, &options);
@@ -301,11 +306,7 @@ static void discard_in_between(sherd_world *world, void *ctx)
     CHECK_OK(sherd_step_prepare(r.engine, NULL));
     CHECK_OK(sherd_step_discard(r.engine));
     for (int i = 0; i < 3; i++) {
-        micro_batch(&r);
-        sherd_step_report_init(&report);
-        CHECK_OK(sherd_step_wait(r.engine, &report));
-        CHECK(report.update_s > 0 && report.step_s > 0 && report.norm_s > 0);
-        CHECK_INT(r.engine->marks.begun, r.engine->marks.resolved);
+        step_timed(&r);
     }
     rig_close(&r);
 }
