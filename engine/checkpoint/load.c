@@ -589,22 +589,6 @@ static void fill_settle(load *l)
     sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_PARAMS);
 }
 
-/* Drops all that is under way, and what was written and not committed. Collective. */
-static sherd_status values_drop(sherd_engine *engine)
-{
-    sherd_status status;
-
-    for (int ring = 0; ring < SHERDI_RINGS;
-         ring++) { /* failures of what is dropped do not matter */
-        (void)sherdi_run_settle(engine, (sherdi_ring)ring);
-    }
-    status = sherdi_program_forget(&engine->run.program);
-    if (status == SHERD_OK) {
-        status = sherdi_run_generation(engine, SHERDI_OP_ABANDON);
-    }
-    return sherdi_agree_status(engine->world, status);
-}
-
 /* Loads all values and counters. From here on, a failure leaves the engine changed. Collective. */
 static sherd_status values_load(load *l)
 {
@@ -614,7 +598,7 @@ static sherd_status values_load(load *l)
     for (size_t p = 0; p < engine->model.num_params; p++) {
         is_all = is_all && l->found[p] != NOT_THERE;
     }
-    SHERDI_TRY(values_drop(engine));
+    SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_run_drop(engine)));
     SHERDI_TRY(sherdi_frozen_load(engine, l->reader, l->found, &engine->fingerprints.frozen));
     SHERDI_TRY(sherdi_update_load(engine, is_all ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME,
                                   block_load, l));

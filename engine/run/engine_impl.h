@@ -383,6 +383,8 @@ void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, s
                           size_t count, const float *values);
 /** Waits until all transfers of a ring are over or dropped; then nothing is in its slots. Returns the first failure. */
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
+/** Drops all that is gathered or under way, and what was written and not committed. Local. E_IO, E_DEVICE. */
+sherd_status sherdi_run_drop(sherd_engine *engine);
 
 /* ---- restore.c */
 /** Continues from the state that was found on the drive, at the newest generation that all ranks have. Collective. */

@@ -210,18 +210,13 @@ static sherd_status update_check(const sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Drops the window, all transfers, and what was written and not committed. */
+/* Drops the window and all that is under way. */
 static sherd_status window_drop(sherd_engine *engine)
 {
-    sherd_status status;
+    sherd_status status = sherdi_run_drop(engine);
 
-    for (int ring = 0; ring < SHERDI_RINGS;
-         ring++) { /* failures of what is dropped do not matter */
-        (void)sherdi_run_settle(engine, (sherdi_ring)ring);
-    }
     sherdi_loop_window_begin(engine);
-    status = sherdi_program_forget(&engine->run.program);
-    return status == SHERD_OK ? sherdi_run_generation(engine, SHERDI_OP_ABANDON) : status;
+    return status;
 }
 
 /* Whether any rank has begun to go back, or cannot say. Collective. */

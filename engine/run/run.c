@@ -831,3 +831,15 @@ sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
     sherdi_progress_forget(&engine->run.progress, engine->plan, ring);
     return status;
 }
+
+sherd_status sherdi_run_drop(sherd_engine *engine)
+{
+    sherd_status status;
+
+    for (int ring = 0; ring < SHERDI_RINGS;
+         ring++) { /* failures of what is dropped do not matter */
+        (void)sherdi_run_settle(engine, (sherdi_ring)ring);
+    }
+    status = sherdi_program_forget(&engine->run.program);
+    return status == SHERD_OK ? sherdi_run_generation(engine, SHERDI_OP_ABANDON) : status;
+}
