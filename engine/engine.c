@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "engine/run/needs.h"
 
 #include <assert.h>
 #include <math.h>
@@ -47,39 +48,7 @@ void sherd_step_report_init(sherd_step_report *report)
     *report = (sherd_step_report){.struct_size = sizeof(*report)};
 }
 
-/* ------------------------------------------------------------- liveness ---- */
-
-/* A forked child shares memory with the parent's peers, and has none of the parent's threads. */
-sherd_status sherdi_engine_check_process(const sherd_engine *engine)
-{
-    return engine->process == getpid()
-               ? SHERD_OK
-               : sherdi_fail(
-                     SHERD_E_STATE,
-                     "this process was forked from the one that made the engine, and cannot use "
-                     "it; start a new process (exec, spawn) and create an engine there");
-}
-
-sherd_status sherdi_engine_check_alive(const sherd_engine *engine)
-{
-    if (engine == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "the engine is NULL");
-    }
-    SHERDI_TRY(sherdi_engine_check_process(engine));
-    if (engine->failure.status != SHERD_OK) {
-        return sherdi_fail(
-            SHERD_E_STATE, "the engine cannot go on: %s; %s; the cause was: %s",
-            engine->failure.status == SHERD_E_DEVICE
-                ? "its device was lost"
-                : "it failed in the middle of an update or a write",
-            engine->plan != NULL && !engine->failure.is_final &&
-                    sherdi_plan_has_generations(engine->plan)
-                ? "call sherd_step_undo to go back to the step before, or destroy the engine"
-                : "destroy it and load a checkpoint into a new engine",
-            engine->failure.text);
-    }
-    return SHERD_OK;
-}
+/* -------------------------------------------------------------- failure ---- */
 
 void sherdi_engine_poison(sherd_engine *engine, sherd_status status)
 {
@@ -100,43 +69,6 @@ sherd_status sherdi_engine_outcome(sherd_engine *engine, sherd_status status)
         sherd_world_abort(engine->world, text);
     }
     return sherdi_fail_relay(status, text);
-}
-
-static sherd_status open_check(const sherd_engine *engine, const char *what)
-{
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->phase != SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "%s: the engine is sealed already; everything is declared before "
-                           "sherd_engine_seal, which is called once",
-                           what);
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_engine_check_boundary(const sherd_engine *engine, const char *call)
-{
-    if (engine->phase == SHERDI_PHASE_OPEN || engine->phase == SHERDI_PHASE_PREPARED) {
-        return sherdi_fail(
-            SHERD_E_STATE, "%s: %s", call,
-            engine->phase == SHERDI_PHASE_OPEN
-                ? "the engine is not sealed; call sherd_engine_seal first"
-                : "a step is prepared; call sherd_step_apply or sherd_step_discard first");
-    }
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
-        if (sherdi_unit_of(engine, (int)u)->held > 0) {
-            return sherdi_fail(SHERD_E_STATE, "%s: unit %s is still acquired; release it first",
-                               call, engine->model.units[u].name);
-        }
-    }
-    if (engine->window.micro_seen > 0 || engine->window.has_backward) {
-        return sherdi_fail(
-            SHERD_E_STATE,
-            "%s: the window is not over, it has %d micro-batches so far; call it after the "
-            "sherd_step that ends the window, or drop the window with sherd_step_discard",
-            call, engine->window.micro_seen);
-    }
-    return SHERD_OK;
 }
 
 /* ------------------------------------------------------- create, declare ---- */
@@ -232,7 +164,7 @@ sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream)
 {
     void *default_stream;
 
-    SHERDI_TRY(open_check(engine, "sherd_engine_set_stream"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_set_stream", SHERDI_NEED_OPEN));
     default_stream = engine->backend->device->default_stream;
     if (default_stream == NULL) {
         return sherdi_fail(SHERD_E_NOTSUP,
@@ -273,7 +205,7 @@ sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *par
     sherd_group_params      given;
     const sherdi_optimizer *optimizer = NULL;
 
-    SHERDI_TRY(open_check(engine, "sherd_group_add"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_group_add", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_group_add"));
     sherd_group_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_GROUP_PARAMS, &given));
@@ -291,7 +223,7 @@ sherd_status sherd_unit_add(sherd_engine *engine, const sherd_unit_params *param
 {
     sherd_unit_params given;
 
-    SHERDI_TRY(open_check(engine, "sherd_unit_add"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_unit_add", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_unit_add"));
     sherd_unit_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_UNIT_PARAMS, &given));
@@ -303,7 +235,7 @@ sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
 {
     sherd_param_params given;
 
-    SHERDI_TRY(open_check(engine, "sherd_param_add"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_param_add", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_param_add"));
     sherd_param_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_PARAM_PARAMS, &given));
@@ -313,26 +245,26 @@ sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
 
 sherd_status sherd_unit_reads(sherd_engine *engine, sherd_unit unit, sherd_param param)
 {
-    SHERDI_TRY(open_check(engine, "sherd_unit_reads"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_unit_reads", SHERDI_NEED_OPEN));
     return sherdi_model_add_read(&engine->model, unit, param);
 }
 
 sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass, sherd_unit unit)
 {
-    SHERDI_TRY(open_check(engine, "sherd_pass_add"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_pass_add", SHERDI_NEED_OPEN));
     return sherdi_model_add_pass(&engine->model, pass, unit, 0);
 }
 
 sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass, sherd_unit unit,
                                  size_t held_acquires)
 {
-    SHERDI_TRY(open_check(engine, "sherd_pass_add_held"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_pass_add_held", SHERDI_NEED_OPEN));
     return sherdi_model_add_pass(&engine->model, pass, unit, held_acquires);
 }
 
 sherd_status sherd_engine_describe_run(sherd_engine *engine, const char *text)
 {
-    SHERDI_TRY(open_check(engine, "sherd_engine_describe_run"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_describe_run", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_api_need(text != NULL, "sherd_engine_describe_run", "text"));
     if (strlen(text) >= sizeof(engine->identity.run_text)) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -362,7 +294,7 @@ static sherd_status reach_check(const sherd_engine *engine, sherd_param param, c
 
 sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param, void *data, void *grad)
 {
-    SHERDI_TRY(open_check(engine, "sherd_param_bind"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_param_bind", SHERDI_NEED_OPEN));
     if (engine->settings.stage == 3) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "binding the trainer's own memory keeps parameters whole, "
@@ -632,7 +564,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     uint64_t       received;
     sherd_status   status;
 
-    SHERDI_TRY(open_check(engine, "sherd_engine_seal"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_seal", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_groups_settle(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));
     SHERDI_TRY(sherdi_world_warm(engine->world, engine->settings.vendor_reduction));
@@ -696,19 +628,12 @@ const char *sherdi_engine_pass_name(sherd_pass pass)
     return NAMES[pass];
 }
 
-static sherd_status unit_call_check(const sherd_engine *engine, sherd_unit unit, sherd_pass pass)
+static sherd_status unit_call_check(const sherd_engine *engine, const char *call, sherd_unit unit,
+                                    sherd_pass pass)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal before "
-                                          "a unit is acquired or released");
-    }
-    if (engine->phase == SHERDI_PHASE_PREPARED) {
-        return sherdi_fail(SHERD_E_STATE, "a step is prepared; call sherd_step_apply or "
-                                          "sherd_step_discard before the next acquire or release");
-    }
+    SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED));
     if (unit < 0 || (size_t)unit >= engine->model.num_units) {
-        return sherdi_fail(SHERD_E_INVAL, "unit %d does not exist; there are %zu", unit,
+        return sherdi_fail(SHERD_E_INVAL, "%s: unit %d does not exist; there are %zu", call, unit,
                            engine->model.num_units);
     }
     if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
@@ -729,7 +654,7 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
 {
     sherd_status status;
 
-    SHERDI_TRY(unit_call_check(engine, unit, pass));
+    SHERDI_TRY(unit_call_check(engine, "sherd_unit_acquire", unit, pass));
     SHERDI_TRY(sherdi_loop_left_check(engine));
     if (engine->phase == SHERDI_PHASE_SEALED) {
         SHERDI_TRY(sherdi_engine_start(engine));
@@ -749,7 +674,7 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
 {
     sherd_status status;
 
-    SHERDI_TRY(unit_call_check(engine, unit, pass));
+    SHERDI_TRY(unit_call_check(engine, "sherd_unit_release", unit, pass));
     if (sherdi_unit_of(engine, unit)->acquired[pass] == 0) {
         return sherdi_fail(SHERD_E_STATE,
                            "unit %s is not acquired for %s; every release follows an "

@@ -1,5 +1,7 @@
 /* Reports of an engine: fingerprints, the plan, bytes planned, held and moved, predictions, counters. */
 #include "engine/run/engine_impl.h"
+
+#include "engine/run/needs.h"
 #include "sherd_tools.h"
 
 #include <math.h>
@@ -26,13 +28,7 @@ void sherd_engine_info_init(sherd_engine_info *info)
 
 static sherd_status fingerprint_check(sherd_engine *engine, const void *out, const char *call)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(
-            SHERD_E_STATE,
-            "%s: the engine is not sealed; call sherd_engine_seal and fill the parameters first",
-            call);
-    }
+    SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED));
     SHERDI_TRY(sherdi_api_check_out(out, call));
     return engine->phase == SHERDI_PHASE_SEALED ? sherdi_engine_start(engine) : SHERD_OK;
 }
@@ -75,10 +71,7 @@ sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, ui
     int           is_frozen;
 
     SHERDI_TRY(fingerprint_check(engine, out, "sherd_param_fingerprint"));
-    if (param < 0 || (size_t)param >= engine->model.num_params) {
-        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
-                           engine->model.num_params);
-    }
+    SHERDI_TRY(sherdi_engine_need_param(engine, "sherd_param_fingerprint", param));
     is_frozen    = engine->model.params[param].is_frozen; /* counted by slice at every stage */
     values.count = engine->model.params[param].elems;
     status       = sherdi_fill_range_fingerprint(engine, &values, &own);
@@ -395,11 +388,7 @@ sherd_status sherd_engine_fits(sherd_engine *engine)
     sherdi_plan   *plan;
     sherd_status   status;
 
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->plan != NULL) {
-        return sherdi_fail(SHERD_E_STATE, "sherd_engine_fits: the engine is sealed, so its memory "
-                                          "is allocated already; call it before sherd_engine_seal");
-    }
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_fits", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_groups_settle(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));

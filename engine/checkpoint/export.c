@@ -1,6 +1,8 @@
 /* The API's calls that export weights of an engine to files. weights_write.c writes the files. */
 #include "engine/checkpoint/export.h"
 
+#include "engine/run/needs.h"
+
 void sherd_export_params_init(sherd_export_params *params)
 {
     *params = (sherd_export_params){.struct_size = sizeof(*params), .dtype = SHERD_F32};
@@ -54,14 +56,6 @@ sherd_status sherdi_weights_agree(void *ctx, sherd_status own)
     sherd_engine *engine = ctx;
 
     return sherdi_agree_status(engine->world, own);
-}
-
-sherd_status sherdi_weights_check_phase(const sherd_engine *engine)
-{
-    return engine->phase != SHERDI_PHASE_OPEN
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal "
-                                            "before weights are exported or imported");
 }
 
 /* ---- the calls ---- */
@@ -148,16 +142,14 @@ static sherd_status export_run(sherd_engine *engine, const char *path, const voi
 sherd_status sherd_export_safetensors(sherd_engine *engine, const char *path,
                                       const sherd_export_params *params)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    SHERDI_TRY(sherdi_weights_check_phase(engine));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_export_safetensors", SHERDI_NEED_SEALED));
     return export_run(engine, path, NULL, 0, params);
 }
 
 sherd_status sherd_export_raw(sherd_engine *engine, const char *path, const void *header,
                               size_t header_bytes, const sherd_export_params *params)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_export_raw", SHERDI_NEED_SEALED));
     SHERDI_TRY(sherdi_api_need(header != NULL, "sherd_export_raw", "header"));
-    SHERDI_TRY(sherdi_weights_check_phase(engine));
     return export_run(engine, path, header, header_bytes, params);
 }

@@ -11,7 +11,5 @@ sherdi_weights_model sherdi_weights_model_of(const sherd_engine *engine);
 sherd_value sherdi_weights_value_of(const sherd_engine *engine, int param, const char *value);
 /** Calls sherdi_agree_status with the world of the engine `ctx`. Collective. */
 sherd_status sherdi_weights_agree(void *ctx, sherd_status own);
-/** Returns E_STATE before seal, else OK. */
-sherd_status sherdi_weights_check_phase(const sherd_engine *engine);
 
 #endif

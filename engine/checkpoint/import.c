@@ -2,9 +2,10 @@
  * steps, all ranks read the same values and write them (sherd_param_write). weights_read.c reads the files; weights_match.c finds
  * the tensors of each parameter. */
 #include "engine/checkpoint/export.h"
-#include "engine/checkpoint/weights_match.h"
 
 #include "base/checked.h"
+#include "engine/checkpoint/weights_match.h"
+#include "engine/run/needs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -144,8 +145,7 @@ sherd_status sherd_import_safetensors(sherd_engine *engine, const char *path,
 {
     const import_file from = {.path = path};
 
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    SHERDI_TRY(sherdi_weights_check_phase(engine));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_import_safetensors", SHERDI_NEED_SEALED));
     return import_run(engine, &from, params);
 }
 
@@ -155,8 +155,7 @@ sherd_status sherd_import_raw(sherd_engine *engine, const char *path, size_t hea
     const import_file from = {
         .path = path, .is_raw = 1, .header_bytes = header_bytes, .dtype = dtype};
 
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    SHERDI_TRY(sherdi_weights_check_phase(engine));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_import_raw", SHERDI_NEED_SEALED));
     SHERDI_TRY(sherdi_api_need(params != NULL, "sherd_import_raw", "params"));
     if (sherd_dtype_bytes(dtype) == 0) {
         return sherdi_fail(SHERD_E_INVAL, "sherd_import_raw: %d is no dtype", (int)dtype);

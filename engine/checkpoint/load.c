@@ -1,17 +1,18 @@
 /* Loading: the ranks find every parameter of the model in the manifest. Each rank reads the state that it owns and makes its
  * parameters from it. Then the fingerprints of all ranks together are compared with the manifest. */
 #include "engine/checkpoint/folder.h"
-#include "engine/checkpoint/frozen.h"
-#include "engine/checkpoint/reader.h"
-#include "engine/checkpoint/save.h"
-#include "engine/checkpoint/shard.h"
-#include "engine/checkpoint/fit.h"
-#include "engine/checkpoint/values.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "engine/checkpoint/fit.h"
+#include "engine/checkpoint/frozen.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/checkpoint/save.h"
+#include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/values.h"
+#include "engine/run/needs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -685,8 +686,9 @@ static sherd_status load_check(const sherd_engine *engine, const char *dir)
     if (engine->failure.status != SHERD_OK) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_eval_check_over(engine, "sherd_checkpoint_load"));
-    return sherdi_engine_check_boundary(engine, "sherd_checkpoint_load");
+    return sherdi_engine_need(engine, "sherd_checkpoint_load",
+                              SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED | SHERDI_NEED_NO_EVAL |
+                                  SHERDI_NEED_RELEASED | SHERDI_NEED_NO_GRADIENTS);
 }
 
 sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir, const char *tag,

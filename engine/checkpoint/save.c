@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/shard.h"
+#include "engine/run/needs.h"
 #include "offload/checksum.h"
 
 #include <stdio.h>
@@ -596,7 +597,9 @@ static sherd_status save_check(const sherd_engine *engine, const char *dir, cons
         return sherdi_fail(SHERD_E_INVAL, "the folder of checkpoints has too long a path");
     }
     SHERDI_TRY(tag == NULL ? SHERD_OK : sherdi_tag_check(tag));
-    return sherdi_engine_check_boundary(engine, "sherd_checkpoint_save");
+    return sherdi_engine_need(engine, "sherd_checkpoint_save",
+                              SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED | SHERDI_NEED_RELEASED |
+                                  SHERDI_NEED_NO_GRADIENTS);
 }
 
 sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const char *tag,

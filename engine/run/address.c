@@ -2,15 +2,7 @@
  * address that stays the same for the life of the engine (sherd_param_address), for a caller that keeps it in a table. */
 #include "engine/run/engine_impl.h"
 
-static sherd_status param_check(const sherd_engine *engine, sherd_param param)
-{
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (param < 0 || (size_t)param >= engine->model.num_params) {
-        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
-                           engine->model.num_params);
-    }
-    return SHERD_OK;
-}
+#include "engine/run/needs.h"
 
 /* Whether the unit's gradient may be read although nobody has the unit acquired. */
 static int is_retained(const sherd_engine *engine, int unit)
@@ -20,12 +12,13 @@ static int is_retained(const sherd_engine *engine, int unit)
 }
 
 /* Returns the segment of a parameter whose unit is acquired, or whose gradient is retained; NULL: neither. */
-static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_param param,
-                                              int is_backward)
+static const sherdi_segment *acquired_segment(const sherd_engine *engine, const char *call,
+                                              sherd_param param, int is_backward)
 {
     const sherdi_segment *segment;
 
-    if (param_check(engine, param) != SHERD_OK) {
+    if (sherdi_engine_check_alive(engine) != SHERD_OK ||
+        sherdi_engine_need_param(engine, call, param) != SHERD_OK) {
         return NULL;
     }
     if (engine->phase != SHERDI_PHASE_RUNNING) {
@@ -51,10 +44,11 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_
 }
 
 /* Gives the segment of a parameter, acquired or not; from seal on it has an address. */
-static sherd_status addressed_segment(const sherd_engine *engine, sherd_param param,
-                                      const sherdi_segment **out)
+static sherd_status addressed_segment(const sherd_engine *engine, const char *call,
+                                      sherd_param param, const sherdi_segment **out)
 {
-    SHERDI_TRY(param_check(engine, param));
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_need_param(engine, call, param));
     if (engine->phase == SHERDI_PHASE_OPEN) {
         return sherdi_fail(SHERD_E_STATE, "parameter %s has no address before sherd_engine_seal",
                            engine->model.params[param].name);
@@ -74,7 +68,7 @@ static size_t offset_in_segment(const sherd_engine *engine, sherd_param param)
 
 void *sherd_param_data(sherd_engine *engine, sherd_param param)
 {
-    const sherdi_segment *segment = acquired_segment(engine, param, 0);
+    const sherdi_segment *segment = acquired_segment(engine, "sherd_param_data", param, 0);
 
     if (segment == NULL) {
         return NULL;
@@ -101,7 +95,7 @@ static sherd_status gradient_in(sherd_engine *engine, const sherdi_segment *segm
 
 void *sherd_param_grad(sherd_engine *engine, sherd_param param)
 {
-    const sherdi_segment *segment = acquired_segment(engine, param, 1);
+    const sherdi_segment *segment = acquired_segment(engine, "sherd_param_grad", param, 1);
     void                 *found   = NULL;
 
     if (segment == NULL || gradient_in(engine, segment, param, &found) != SHERD_OK) {
@@ -114,7 +108,7 @@ sherd_status sherdi_param_locate(sherd_engine *engine, sherd_param param, void *
 {
     const sherdi_segment *segment = NULL;
 
-    SHERDI_TRY(addressed_segment(engine, param, &segment));
+    SHERDI_TRY(addressed_segment(engine, "sherd_param_address", param, &segment));
     if (segment->slice_elems == 0) {
         *out = no_elements;
         return SHERD_OK;
@@ -140,7 +134,7 @@ sherd_status sherdi_param_locate_grad(sherd_engine *engine, sherd_param param, v
 {
     const sherdi_segment *segment = NULL;
 
-    SHERDI_TRY(addressed_segment(engine, param, &segment));
+    SHERDI_TRY(addressed_segment(engine, "sherd_param_grad_address", param, &segment));
     return gradient_in(engine, segment, param, out);
 }
 

@@ -184,15 +184,9 @@ struct sherd_engine {
 /* ---- engine.c */
 /** Returns "forward", "backward" or "eval". */
 const char *sherdi_engine_pass_name(sherd_pass pass);
-/** Returns E_STATE in a forked child of the process that created the engine. sherdi_engine_check_alive calls it. */
-sherd_status sherdi_engine_check_process(const sherd_engine *engine);
-sherd_status sherdi_engine_check_alive(const sherd_engine *engine);
 /** Makes this rank's plan for a machine, from what is declared. */
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out);
-/** Returns E_STATE unless the engine is sealed, no window is open, no step is prepared and no unit is acquired; the message
- *  begins with `call`. */
-sherd_status sherdi_engine_check_boundary(const sherd_engine *engine, const char *call);
 void         sherdi_engine_poison(sherd_engine *engine, sherd_status status);
 /** Call it with the outcome of a call that moved or computed data. On E_DEVICE the device is lost with its memory: the engine is
  *  poisoned, and with more than one rank the world is aborted, because the others would wait for this rank. Returns `status`. */
@@ -261,8 +255,6 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass);
 /** Releases all acquired units without completing their gradients; the caller drops the window next. */
 void sherdi_loop_let_go(sherd_engine *engine);
-/** Returns E_STATE, naming the first unit that is acquired; `before` says what must wait for its release, such as "the step". */
-sherd_status sherdi_loop_nothing_held(const sherd_engine *engine, const char *before);
 /** Ends a micro-batch: completes the gradients that are open, in the order of the plan. */
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
 /** Records that a failure has lost the window. Returns the window's first failure. */
@@ -292,8 +284,6 @@ static inline sherdi_unit_state *sherdi_unit_of(const sherd_engine *engine, int 
 }
 
 /* ---- eval.c */
-/** Returns E_STATE between sherd_eval_begin and sherd_eval_end; for a call that changes parameters. */
-sherd_status sherdi_eval_check_over(const sherd_engine *engine, const char *call);
 /** Does what sherd_eval_end does, except for what is gathered. */
 void sherdi_eval_drop(sherd_engine *engine);
 

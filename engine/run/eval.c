@@ -3,20 +3,11 @@
  * release. */
 #include "engine/run/engine_impl.h"
 
+#include "engine/run/needs.h"
+
 void sherd_eval_params_init(sherd_eval_params *params)
 {
     *params = (sherd_eval_params){.struct_size = sizeof(*params), .keep_units = SIZE_MAX};
-}
-
-sherd_status sherdi_eval_check_over(const sherd_engine *engine, const char *call)
-{
-    if (!engine->is_evaluating) {
-        return SHERD_OK;
-    }
-    return sherdi_fail(SHERD_E_STATE,
-                       "%s: it is not allowed between sherd_eval_begin and sherd_eval_end, where "
-                       "parameters do not change; call sherd_eval_end first",
-                       call);
 }
 
 void sherdi_eval_drop(sherd_engine *engine)
@@ -25,30 +16,18 @@ void sherdi_eval_drop(sherd_engine *engine)
     engine->run.progress.eval_keep = 0;
 }
 
-static sherd_status phase_check(const sherd_engine *engine, const char *call)
-{
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "%s: the engine is not sealed; call sherd_engine_seal first", call);
-    }
-    return SHERD_OK;
-}
-
 static sherd_status begin_check(const sherd_engine *engine, size_t keep_units)
 {
-    SHERDI_TRY(sherdi_eval_check_over(engine, "sherd_eval_begin"));
-    if (engine->phase == SHERDI_PHASE_PREPARED) {
-        return sherdi_fail(SHERD_E_STATE, "sherd_eval_begin: a step is prepared; call "
-                                          "sherd_step_apply or sherd_step_discard first");
-    }
+    SHERDI_TRY(
+        sherdi_engine_need(engine, "sherd_eval_begin",
+                           SHERDI_NEED_NO_EVAL | SHERDI_NEED_UNPREPARED | SHERDI_NEED_RELEASED));
     if (keep_units != SIZE_MAX && keep_units > engine->settings.eval_keep_units) {
         return sherdi_fail(SHERD_E_INVAL,
                            "sherd_eval_begin: keep_units is %zu, but the plan has room to keep "
                            "%zu; set sherd.eval_keep_units to that many, or ask for fewer",
                            keep_units, engine->settings.eval_keep_units);
     }
-    return sherdi_loop_nothing_held(engine, "sherd_eval_begin");
+    return SHERD_OK;
 }
 
 sherd_status sherd_eval_begin(sherd_engine *engine, const sherd_eval_params *params)
@@ -57,7 +36,7 @@ sherd_status sherd_eval_begin(sherd_engine *engine, const sherd_eval_params *par
     sherdi_argument   argument;
 
     sherd_eval_params_init(&given);
-    SHERDI_TRY(phase_check(engine, "sherd_eval_begin"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_eval_begin", SHERDI_NEED_SEALED));
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EVAL_PARAMS, &given));
     argument = (sherdi_argument){"keep_units", given.keep_units};
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_eval_begin", &argument, 1,
@@ -76,12 +55,12 @@ static sherd_status end_check(const sherd_engine *engine)
         return sherdi_fail(SHERD_E_STATE,
                            "sherd_eval_end: there is no sherd_eval_begin that it would end");
     }
-    return sherdi_loop_nothing_held(engine, "sherd_eval_end");
+    return sherdi_engine_need(engine, "sherd_eval_end", SHERDI_NEED_RELEASED);
 }
 
 sherd_status sherd_eval_end(sherd_engine *engine)
 {
-    SHERDI_TRY(phase_check(engine, "sherd_eval_end"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_eval_end", SHERDI_NEED_SEALED));
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_eval_end", NULL, 0, end_check(engine)));
     sherdi_eval_drop(engine);
     return sherdi_engine_outcome(engine, sherdi_program_eval_leave(&engine->run.program));

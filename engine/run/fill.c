@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "engine/run/needs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -129,22 +130,15 @@ static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn
     return SHERD_OK;
 }
 
-static sherd_status fill_check(const sherd_engine *engine, sherd_param param)
+static sherd_status fill_check(const sherd_engine *engine, const char *call, sherd_param param)
 {
     if (engine->phase != SHERDI_PHASE_SEALED) {
-        return sherdi_fail(
-            SHERD_E_STATE,
-            engine->phase == SHERDI_PHASE_OPEN
-                ? "the engine is not sealed; call sherd_engine_seal before the parameters are "
-                  "filled"
-                : "parameters cannot be filled any more: training has begun; fill them before the "
-                  "first acquire, or write values with sherd_param_write");
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s: parameters cannot be filled any more: training has begun; fill "
+                           "them before the first acquire, or write values with sherd_param_write",
+                           call);
     }
-    if (param < 0 || (size_t)param >= engine->model.num_params) {
-        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
-                           engine->model.num_params);
-    }
-    return SHERD_OK;
+    return sherdi_engine_need_param(engine, call, param);
 }
 
 /* Whether the parameter keeps the values that came with the state of an earlier run, or with a checkpoint. */
@@ -167,8 +161,8 @@ static sherd_status function_check(const sherd_engine *engine, sherd_param param
 sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fill_fn fill,
                               void *ctx)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    SHERDI_TRY(fill_check(engine, param));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_param_fill", SHERDI_NEED_SEALED));
+    SHERDI_TRY(fill_check(engine, "sherd_param_fill", param));
     SHERDI_TRY(function_check(engine, param, fill));
     if (is_kept(engine, param)) {
         return SHERD_OK;
@@ -282,7 +276,7 @@ static sherd_status root_run(root_fill *fill)
 static sherd_status root_check(const sherd_engine *engine, sherd_param param, int root,
                                sherd_fill_fn fill)
 {
-    SHERDI_TRY(fill_check(engine, param));
+    SHERDI_TRY(fill_check(engine, "sherd_param_fill_from", param));
     if (root < 0 || root >= engine->world_size) {
         return sherdi_fail(SHERD_E_INVAL, "rank %d does not exist; there are %d", root,
                            engine->world_size);
@@ -297,10 +291,7 @@ sherd_status sherd_param_fill_from(sherd_engine *engine, sherd_param param, int 
     root_fill             run         = {.engine = engine, .root = root};
     sherd_status          status;
 
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->phase == SHERDI_PHASE_OPEN) {
-        return fill_check(engine, param);
-    }
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_param_fill_from", SHERDI_NEED_SEALED));
     status = root_check(engine, param, root, fill);
     if (status == SHERD_OK) {
         run.portion = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*run.portion));

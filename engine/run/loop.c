@@ -178,18 +178,6 @@ void sherdi_loop_let_go(sherd_engine *engine)
     sherdi_program_let_go(&engine->run.program);
 }
 
-sherd_status sherdi_loop_nothing_held(const sherd_engine *engine, const char *before)
-{
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
-        if (sherdi_unit_of(engine, (int)u)->held > 0) {
-            return sherdi_fail(SHERD_E_STATE,
-                               "unit %s is still acquired; release every unit before %s",
-                               engine->model.units[u].name, before);
-        }
-    }
-    return SHERD_OK;
-}
-
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
 {
     sherd_status status = sherdi_agree_used(engine);
@@ -212,6 +200,8 @@ void sherdi_loop_window_begin(sherd_engine *engine)
     engine->window.lost           = SHERD_OK;
     engine->window.micro_seen     = 0;
     engine->window.micro_backward = 0;
+    engine->window.has_begun      = 0;
+    engine->window.has_backward   = 0;
     engine->window.is_closing     = 0;
     engine->window.first_micro    = engine->micro_step;
 }

@@ -3,6 +3,7 @@
 #include "engine/run/engine_impl.h"
 
 #include "base/log.h"
+#include "engine/run/needs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -171,24 +172,21 @@ static sherd_status undo_check(const sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_step_undo", "the engine"));
     SHERDI_TRY(sherdi_engine_check_process(engine));
-    if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
+    if (engine->failure.status != SHERD_OK) { /* an undo may mend it */
+        return engine->plan == NULL || engine->failure.is_final ||
+                       !sherdi_plan_has_generations(engine->plan)
+                   ? sherdi_engine_check_alive(engine)
+                   : SHERD_OK;
     }
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_undo", SHERDI_NEED_SEALED));
     if (!sherdi_plan_has_generations(engine->plan)) {
-        SHERDI_TRY(sherdi_engine_check_alive(engine));
         return sherdi_fail(
             SHERD_E_NOTSUP,
             "nothing to go back to: the state rests in memory, where updates replace it; only "
             "offload_optimizer with device nvme keeps the step before");
     }
-    if (engine->failure.is_final) {
-        return sherdi_engine_check_alive(engine);
-    }
-    if (engine->failure.status != SHERD_OK) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_eval_check_over(engine, "sherd_step_undo"));
-    return sherdi_loop_nothing_held(engine, "the undo");
+    return sherdi_engine_need(engine, "sherd_step_undo",
+                              SHERDI_NEED_NO_EVAL | SHERDI_NEED_RELEASED);
 }
 
 /* For an engine that is not poisoned: the last commit must be the update that is undone. */
@@ -290,10 +288,7 @@ sherd_status sherd_step_undo(sherd_engine *engine)
 
 sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
-    }
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_keep_state", SHERDI_NEED_SEALED));
     engine->settings.keep_state = is_kept != 0;
     return SHERD_OK;
 }

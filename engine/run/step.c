@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/run/needs.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -116,7 +117,6 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     if (status != SHERD_OK) { /* the ranks may differ in their count until a discard */
         engine->window.first_micro = first;
     }
-    engine->window.has_begun = engine->window.has_backward = 0;
     if (!engine->window.is_left) {
         sherdi_loop_fetch_ahead(engine);
     }
@@ -165,11 +165,8 @@ static int is_end_alone(const sherd_engine *engine)
 static sherd_status step_prepare(sherd_engine *engine)
 {
     sherd_step_report *report = &engine->report;
+    sherd_status       status;
 
-    sherd_status status;
-
-    SHERDI_TRY(sherdi_loop_left_check(engine));
-    SHERDI_TRY(sherdi_loop_nothing_held(engine, "the step"));
     if (engine->window.lost != SHERD_OK) { /* by a failure while a unit was released */
         sherdi_loop_leave(engine, engine->window.lost);
         return window_drop(engine,
@@ -391,40 +388,17 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
 
 /* ----------------------------------------------------------- public calls -- */
 
-static sherd_status phase_check(const sherd_engine *engine, sherdi_phase wanted)
+/* What a step needs. A rank may not have acquired a unit yet where other ranks have: then its engine starts here. */
+static sherd_status step_check(sherd_engine *engine, const char *call)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->settings.optimizer->is_inference) {
-        return sherdi_fail(SHERD_E_STATE, "optimizer.type is none: the engine is for inference and "
-                                          "has no steps; set another optimizer.type to train");
-    }
-    if (engine->phase == wanted) {
-        return SHERD_OK;
-    }
-    switch (engine->phase) {
-    case SHERDI_PHASE_OPEN:
-        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
-    case SHERDI_PHASE_SEALED:
-        return sherdi_fail(SHERD_E_STATE,
-                           "no unit was acquired yet; run a backward pass before the step");
-    case SHERDI_PHASE_RUNNING:
-        return sherdi_fail(SHERD_E_STATE, "no step is prepared; sherd_step_apply follows a "
-                                          "sherd_step_prepare that ended a window (at a boundary)");
-    case SHERDI_PHASE_PREPARED:
-        break;
-    }
-    return sherdi_fail(SHERD_E_STATE, "a step is prepared; call sherd_step_apply or "
-                                      "sherd_step_discard first");
-}
-
-/* This rank may not have acquired a unit yet where other ranks have: then its engine starts here. */
-static sherd_status running_check(sherd_engine *engine)
-{
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_need(engine, call,
+                                  SHERDI_NEED_SEALED | SHERDI_NEED_STEPS | SHERDI_NEED_NO_EVAL));
     if (engine->phase == SHERDI_PHASE_SEALED && engine->plan->num_open_ended > 0) {
         SHERDI_TRY(sherdi_engine_start(engine));
     }
-    return phase_check(engine, SHERDI_PHASE_RUNNING);
+    SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_STARTED | SHERDI_NEED_UNPREPARED));
+    SHERDI_TRY(sherdi_loop_left_check(engine));
+    return sherdi_engine_need(engine, call, SHERDI_NEED_RELEASED);
 }
 
 static sherd_status prepare_guarded(sherd_engine *engine)
@@ -457,8 +431,7 @@ static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params 
 
 sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
 {
-    SHERDI_TRY(running_check(engine));
-    SHERDI_TRY(sherdi_eval_check_over(engine, "sherd_step"));
+    SHERDI_TRY(step_check(engine, "sherd_step"));
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(prepare_guarded(engine));
     if (engine->phase == SHERDI_PHASE_PREPARED) {
@@ -470,8 +443,7 @@ sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
 
 sherd_status sherd_step_prepare(sherd_engine *engine, sherd_step_report *out)
 {
-    SHERDI_TRY(running_check(engine));
-    SHERDI_TRY(sherdi_eval_check_over(engine, "sherd_step_prepare"));
+    SHERDI_TRY(step_check(engine, "sherd_step_prepare"));
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(prepare_guarded(engine));
     report_fill(&engine->report, out);
@@ -512,7 +484,8 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
 {
     sherd_step_params given;
 
-    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_PREPARED));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_apply",
+                                  SHERDI_NEED_SEALED | SHERDI_NEED_STEPS | SHERDI_NEED_PREPARED));
     if (params == NULL) {
         return apply_guarded(engine, NULL, 1);
     }
@@ -551,10 +524,7 @@ sherd_status sherd_step_discard(sherd_engine *engine)
 {
     sherd_status status;
 
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
-    }
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_discard", SHERDI_NEED_SEALED));
     sherdi_mem_forbid_begin();
     status = step_discard(engine);
     step_mark_end(engine);
@@ -576,10 +546,7 @@ static sherd_status times_wait(sherd_engine *engine)
 
 sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
-    }
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_wait", SHERDI_NEED_SEALED));
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(sherdi_world_status(engine->world));
     SHERDI_TRY(sherdi_engine_outcome(engine, times_wait(engine)));
@@ -589,7 +556,9 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
 
 sherd_status sherd_step_close_window(sherd_engine *engine)
 {
-    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_close_window",
+                                  SHERDI_NEED_SEALED | SHERDI_NEED_STEPS | SHERDI_NEED_STARTED |
+                                      SHERDI_NEED_UNPREPARED));
     engine->window.is_closing = 1;
     return SHERD_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "engine/run/needs.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -62,21 +63,12 @@ sherd_status sherdi_values_part(const sherd_engine *engine, size_t param, sherd_
         value, of->name, sherdi_optimizer_name(optimizer), names, SHERD_COMPUTE, SHERD_GRAD);
 }
 
-static sherd_status param_check(const sherd_engine *engine, const char *call, sherd_param param)
-{
-    if (param < 0 || (size_t)param >= engine->model.num_params) {
-        return sherdi_fail(SHERD_E_INVAL, "%s: parameter %d does not exist; there are %zu", call,
-                           param, engine->model.num_params);
-    }
-    return SHERD_OK;
-}
-
 /* Checks parameter, value and range as the trainer gave them in `call`, and completes it. */
 static sherd_status range_check(const sherd_engine *engine, value_call *call)
 {
     const sherdi_model_param *param;
 
-    SHERDI_TRY(param_check(engine, call->name, call->param));
+    SHERDI_TRY(sherdi_engine_need_param(engine, call->name, call->param));
     SHERDI_TRY(sherdi_api_need(call->value != NULL, call->name, "value"));
     SHERDI_TRY(sherdi_values_part(engine, (size_t)call->param, call->value, &call->part));
     param              = &engine->model.params[call->param];
@@ -97,57 +89,18 @@ static sherd_status range_check(const sherd_engine *engine, value_call *call)
     return SHERD_OK;
 }
 
-static sherd_status sealed_check(const sherd_engine *engine, const char *call)
-{
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "%s: the engine is not sealed; call sherd_engine_seal first", call);
-    }
-    return SHERD_OK;
-}
-
 static sherd_status read_check(const sherd_engine *engine, value_call *call)
 {
     SHERDI_TRY(range_check(engine, call));
-    if (call->part == SHERDI_VALUE_GRADIENT && engine->phase != SHERDI_PHASE_PREPARED) {
-        return sherdi_fail(
-            SHERD_E_STATE,
-            "%s: there is no gradient to read now; call it between sherd_step_prepare, at a "
-            "boundary, and sherd_step_apply or sherd_step_discard",
-            call->name);
+    if (call->part == SHERDI_VALUE_GRADIENT) {
+        SHERDI_TRY(sherdi_engine_need(engine, call->name, SHERDI_NEED_PREPARED));
     }
-    return sherdi_loop_nothing_held(engine, call->name);
+    return sherdi_engine_need(engine, call->name, SHERDI_NEED_RELEASED);
 }
 
-/* Checks that no window has begun. */
-static sherd_status boundary_check(const sherd_engine *engine, const char *call)
-{
-    SHERDI_TRY(sherdi_loop_nothing_held(engine, call));
-    SHERDI_TRY(sherdi_eval_check_over(engine, call));
-    if (engine->phase == SHERDI_PHASE_PREPARED) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "%s: a step is prepared; call sherd_step_apply or sherd_step_discard "
-                           "first",
-                           call);
-    }
-    if (engine->settings.optimizer->is_inference) { /* without windows */
-        return SHERD_OK;
-    }
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
-        const uint64_t *acquired = sherdi_unit_of(engine, (int)u)->uses.acquired;
-
-        if (engine->window.micro_seen > 0 ||
-            acquired[SHERD_FORWARD] + acquired[SHERD_BACKWARD] > 0) {
-            return sherdi_fail(
-                SHERD_E_STATE,
-                "%s: the next window has begun, and the call is allowed only between windows; "
-                "finish the window with sherd_step, or drop it with sherd_step_discard",
-                call);
-        }
-    }
-    return SHERD_OK;
-}
+/* What a call needs that changes values or counters. */
+#define NEEDS_TO_WRITE                                                                             \
+    (SHERDI_NEED_UNPREPARED | SHERDI_NEED_NO_EVAL | SHERDI_NEED_RELEASED | SHERDI_NEED_NO_WINDOW)
 
 static sherd_status write_check(const sherd_engine *engine, value_call *call, const float *in)
 {
@@ -159,7 +112,7 @@ static sherd_status write_check(const sherd_engine *engine, value_call *call, co
                            "backward pass instead",
                            call->name);
     }
-    return boundary_check(engine, call->name);
+    return sherdi_engine_need(engine, call->name, NEEDS_TO_WRITE);
 }
 
 /* Compares the call over the ranks; `values` is a hash of the values that are written. Starts the engine if it has not
@@ -296,7 +249,7 @@ sherd_status sherd_param_read(sherd_engine *engine, sherd_param param, sherd_val
     float       *room = NULL;
     sherd_status status;
 
-    SHERDI_TRY(sealed_check(engine, call.name));
+    SHERDI_TRY(sherdi_engine_need(engine, call.name, SHERDI_NEED_SEALED));
     status = read_check(engine, &call);
     if (status == SHERD_OK && out == NULL && engine->world_size > 1) {
         room   = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
@@ -325,13 +278,7 @@ static sherd_status norms_check(const sherd_engine *engine, const double *out, s
                            "one number for each",
                            count, engine->model.num_params);
     }
-    if (engine->phase != SHERDI_PHASE_PREPARED) {
-        return sherdi_fail(
-            SHERD_E_STATE,
-            "sherd_grad_norms: there is no gradient to read now; call it between "
-            "sherd_step_prepare, at a boundary, and sherd_step_apply or sherd_step_discard");
-    }
-    return SHERD_OK;
+    return sherdi_engine_need(engine, "sherd_grad_norms", SHERDI_NEED_PREPARED);
 }
 
 /* The integers of the deterministic mode do not say which element was not finite: then no norm is known. */
@@ -381,7 +328,7 @@ sherd_status sherd_grad_norms(sherd_engine *engine, double *out, size_t count)
 {
     sherd_status status;
 
-    SHERDI_TRY(sealed_check(engine, "sherd_grad_norms"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_grad_norms", SHERDI_NEED_SEALED));
     SHERDI_TRY(
         sherdi_agree_call(engine, "sherd_grad_norms", NULL, 0, norms_check(engine, out, count)));
     sherdi_mem_forbid_begin();
@@ -395,8 +342,8 @@ sherd_status sherd_grad_norms(sherd_engine *engine, double *out, size_t count)
 sherd_status sherd_param_local(sherd_engine *engine, sherd_param param, size_t *first_elem_out,
                                size_t *count_elems_out)
 {
-    SHERDI_TRY(sealed_check(engine, "sherd_param_local"));
-    SHERDI_TRY(param_check(engine, "sherd_param_local", param));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_param_local", SHERDI_NEED_SEALED));
+    SHERDI_TRY(sherdi_engine_need_param(engine, "sherd_param_local", param));
     SHERDI_TRY(sherdi_api_need(first_elem_out != NULL, "sherd_param_local", "first_elem_out"));
     SHERDI_TRY(sherdi_api_need(count_elems_out != NULL, "sherd_param_local", "count_elems_out"));
     sherdi_values_owned(engine, (size_t)param, engine->rank, first_elem_out, count_elems_out);
@@ -410,12 +357,7 @@ static sherd_status local_check(const sherd_engine *engine, value_call *call, co
 
     SHERDI_TRY(read_check(engine, call));
     SHERDI_TRY(sherdi_api_need(out != NULL || call->values.count == 0, call->name, "out"));
-    if (engine->phase == SHERDI_PHASE_SEALED) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "%s: the engine has not started; acquire a unit, or read with a call "
-                           "that all ranks make, before it",
-                           call->name);
-    }
+    SHERDI_TRY(sherdi_engine_need(engine, call->name, SHERDI_NEED_STARTED));
     call->values.param = (size_t)call->param;
     if (is_here(engine, call)) {
         return SHERD_OK;
@@ -443,7 +385,7 @@ sherd_status sherd_param_read_local(sherd_engine *engine, sherd_param param, she
     sherd_status all  = SHERD_OK;
     char         text[SHERDI_ERROR_BYTES];
 
-    SHERDI_TRY(sealed_check(engine, call.name));
+    SHERDI_TRY(sherdi_engine_need(engine, call.name, SHERDI_NEED_SEALED));
     SHERDI_TRY(local_check(engine, &call, out));
     failure_keep(&all, sherdi_values_begin(engine), text);
     if (all == SHERD_OK) {
@@ -576,7 +518,7 @@ sherd_status sherd_param_write(sherd_engine *engine, sherd_param param, sherd_va
     uint64_t     hash = 0;
     sherd_status status;
 
-    SHERDI_TRY(sealed_check(engine, call.name));
+    SHERDI_TRY(sherdi_engine_need(engine, call.name, SHERDI_NEED_SEALED));
     status = write_check(engine, &call, in);
     if (status == SHERD_OK && engine->world_size > 1) {
         hash = sherdi_hash_bytes(0, in, count_elems * sizeof(*in));
@@ -598,7 +540,7 @@ static sherd_status step_check(const sherd_engine *engine, int64_t step, int64_t
                            "below 0",
                            (long long)step, (long long)micro_step);
     }
-    return boundary_check(engine, "sherd_engine_set_step");
+    return sherdi_engine_need(engine, "sherd_engine_set_step", NEEDS_TO_WRITE);
 }
 
 sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t micro_step)
@@ -608,7 +550,7 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     uint64_t              unused;
     sherd_status          status;
 
-    SHERDI_TRY(sealed_check(engine, "sherd_engine_set_step"));
+    SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_set_step", SHERDI_NEED_SEALED));
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_engine_set_step", arguments, 2,
                                  step_check(engine, step, micro_step)));
     engine->step               = step;

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/run/needs.h"
 #include "sherd_tools.h"
 
 #include <ctype.h>
