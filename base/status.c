@@ -53,3 +53,25 @@ sherd_status sherdi_fail_relay(sherd_status code, const char *text)
 {
     return sherdi_fail(code, "%s", text);
 }
+
+void sherdi_outcome_add(sherdi_outcome *outcome, sherd_status status)
+{
+    if (outcome->status == SHERD_OK && status != SHERD_OK) {
+        outcome->status = status;
+        (void)snprintf(outcome->text, sizeof(outcome->text), "%s", sherd_last_error());
+    }
+}
+
+sherdi_outcome sherdi_outcome_of(sherd_status status)
+{
+    sherdi_outcome outcome = {.status = SHERD_OK};
+
+    sherdi_outcome_add(&outcome, status);
+    return outcome;
+}
+
+sherd_status sherdi_outcome_end(const sherdi_outcome *outcome)
+{
+    return outcome->status == SHERD_OK ? SHERD_OK
+                                       : sherdi_fail_relay(outcome->status, outcome->text);
+}

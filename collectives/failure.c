@@ -129,9 +129,8 @@ sherd_status sherdi_world_fail_late(sherd_world *world, const char *fmt, ...)
 
 sherd_status sherdi_world_drop(sherd_world *world, sherd_status status)
 {
-    char text[SHERDI_ERROR_BYTES];
+    const sherdi_outcome failed = sherdi_outcome_of(status);
 
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     world->ops->close(world);
-    return sherdi_fail_relay(status, text);
+    return sherdi_outcome_end(&failed);
 }

@@ -91,13 +91,11 @@ static const sherdi_backend *lane_of(const peers_device *device)
 /* Leaves a call that will not be completed. First waits until this rank's lane has read what it still reads of its peers. */
 static sherd_status call_fail(const peers_device *device, sherd_status status)
 {
-    char text[SHERDI_ERROR_BYTES];
+    const sherdi_outcome failed = sherdi_outcome_of(status);
 
-    (void)strncpy(text, sherd_last_error(), sizeof(text) - 1);
-    text[sizeof(text) - 1] = '\0';
     (void)sherdi_lane_wait(lane_of(device));
     (void)atomic_fetch_sub(device->readers, 1);
-    return sherdi_fail_relay(status, text);
+    return sherdi_outcome_end(&failed);
 }
 
 sherd_status sherdi_peers_device_begin(peers_device *device, const peers_note *note)

@@ -259,10 +259,11 @@ static sherd_status caller_take(reception *hall, int fd, rendezvous_call *call)
     card->nccl_why[sizeof(card->nccl_why) - 1]   = '\0';
     status                                       = card_check(meeting, card);
     if (status != SHERD_OK) {
-        (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-        reply_send(hall, fd, call->nonce, status, 0, text);
+        const sherdi_outcome refusal = sherdi_outcome_of(status);
+
+        reply_send(hall, fd, call->nonce, status, 0, refusal.text);
         sherdi_net_close(&fd);
-        return sherdi_fail_relay(status, text); /* whether or not the reply arrived */
+        return sherdi_outcome_end(&refusal); /* whether or not the reply arrived */
     }
     meeting->cards[card->rank] = *card;
     meeting->fds[card->rank]   = fd;
@@ -378,7 +379,6 @@ static sherd_status meet_as_first(rendezvous *meeting, const rendezvous_params *
         .missing  = meeting->world_size - 1,
         .wait     = {.deadline_ns = sherdi_now_ns() + params->limit_ns, .world = params->world}};
     sherd_status status;
-    char         text[SHERDI_ERROR_BYTES];
 
     meeting->session = sherdi_random_u64();
     status           = reception_open(&hall);
@@ -389,14 +389,15 @@ static sherd_status meet_as_first(rendezvous *meeting, const rendezvous_params *
         status = cards_send(&hall);
     }
     if (status != SHERD_OK) {
-        (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+        const sherdi_outcome failed = sherdi_outcome_of(status);
+
         sherdi_rendezvous_close_desk(meeting);
         for (int r = 1; r < meeting->world_size; r++) {
             if (meeting->fds[r] >= 0) {
-                reply_send(&hall, meeting->fds[r], hall.nonces[r], status, 0, text);
+                reply_send(&hall, meeting->fds[r], hall.nonces[r], status, 0, failed.text);
             }
         }
-        status = sherdi_fail_relay(status, text);
+        status = sherdi_outcome_end(&failed);
     }
     sherdi_desk_close(hall.desk);
     free(hall.nonces);

@@ -181,11 +181,10 @@ static sherd_status child_make(sherdi_split *split, uint64_t token, sherd_world 
     }
     status = sherdi_split_tell(split, status, NULL, 0);
     if (status != SHERD_OK) {
-        char text[SHERDI_ERROR_BYTES];
+        const sherdi_outcome failed = sherdi_outcome_of(status);
 
-        (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
         sherd_world_destroy(child);
-        return sherdi_fail_relay(status, text);
+        return sherdi_outcome_end(&failed);
     }
     *out = child;
     return SHERD_OK;

@@ -6,7 +6,6 @@
 #include "base/thread.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 /* --------------------------------------------------------------- running -- */
@@ -136,9 +135,7 @@ static void *queue_main(void *raw)
         }
         (void)pthread_mutex_lock(&queue->lock);
         if (status != SHERD_OK && atomic_load(&queue->failed_ticket) == 0) {
-            queue->failed_status = status;
-            (void)snprintf(queue->failed_text, sizeof(queue->failed_text), "%s",
-                           sherd_last_error());
+            sherdi_outcome_add(&queue->failed, status);
             atomic_store(&queue->failed_ticket, next);
         }
         atomic_store_explicit(&queue->done, next, memory_order_release);
@@ -275,7 +272,7 @@ static sherd_status queue_wait_run(sherd_world *world, sherdi_ticket ticket)
     queue_wait_done(queue, ticket);
     failed = atomic_load(&queue->failed_ticket);
     if (failed != 0 && failed <= ticket) {
-        return sherdi_fail_relay(queue->failed_status, queue->failed_text);
+        return sherdi_outcome_end(&queue->failed);
     }
     return SHERD_OK;
 }

@@ -66,8 +66,7 @@ typedef struct world_queue {
     sherdi_ticket    issued;        /* ticket of the last call in the queue */
     _Atomic uint64_t done;          /* ticket of the last call that ended; read without the lock */
     _Atomic uint64_t failed_ticket; /* ticket of the first call that failed; 0: none */
-    sherd_status     failed_status;
-    char             failed_text[SHERDI_ERROR_BYTES];
+    sherdi_outcome   failed;
     world_call       ring[WORLD_QUEUE_CALLS];
 } world_queue;
 

@@ -9,7 +9,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,23 +51,19 @@ void sherd_step_report_init(sherd_step_report *report)
 
 void sherdi_engine_poison(sherd_engine *engine, sherd_status status)
 {
-    engine->failure.status = status;
-    (void)strncpy(engine->failure.text, sherd_last_error(), sizeof(engine->failure.text) - 1);
+    engine->failure.why = sherdi_outcome_of(status);
 }
 
 sherd_status sherdi_engine_outcome(sherd_engine *engine, sherd_status status)
 {
-    char text[SHERDI_ERROR_BYTES];
-
     if (status != SHERD_E_DEVICE) {
         return status;
     }
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     sherdi_engine_poison(engine, status);
     if (engine->world_size > 1) {
-        sherd_world_abort(engine->world, text);
+        sherd_world_abort(engine->world, engine->failure.why.text);
     }
-    return sherdi_fail_relay(status, text);
+    return sherdi_outcome_end(&engine->failure.why);
 }
 
 /* ------------------------------------------------------- create, declare ---- */

@@ -652,9 +652,9 @@ static sherd_status load_run(load *l, const char *tag)
     SHERDI_TRY(same_check(l, sherdi_reader_manifest(l->reader)->checksum,
                           "finds another checkpoint in its folder"));
     losses_warn(l);
-    l->all_bytes           = bytes_wanted(l);
-    engine->failure.status = SHERD_OK;
-    status                 = values_load(l);
+    l->all_bytes               = bytes_wanted(l);
+    engine->failure.why.status = SHERD_OK;
+    status                     = values_load(l);
     if (status != SHERD_OK) {
         sherdi_engine_poison(engine, status);
         return status;
@@ -680,10 +680,10 @@ static sherd_status load_check(const sherd_engine *engine, const char *dir)
     SHERDI_TRY(sherdi_api_need(dir != NULL, "sherd_checkpoint_load", "dir"));
     SHERDI_TRY(sherdi_engine_check_process(engine));
     SHERDI_TRY(sherdi_world_status(engine->world));
-    if (engine->failure.status == SHERD_E_DEVICE) {
+    if (engine->failure.why.status == SHERD_E_DEVICE) {
         return sherdi_engine_check_alive(engine);
     }
-    if (engine->failure.status != SHERD_OK) {
+    if (engine->failure.why.status != SHERD_OK) {
         return SHERD_OK;
     }
     return sherdi_engine_need(engine, "sherd_checkpoint_load",
@@ -694,23 +694,20 @@ static sherd_status load_check(const sherd_engine *engine, const char *dir)
 sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir, const char *tag,
                                    const sherd_load_params *params)
 {
-    load         l     = {.engine = engine, .dir = dir};
-    int64_t      start = sherdi_now_ns();
-    sherd_status status;
-    char         text[SHERDI_ERROR_BYTES];
+    load           l     = {.engine = engine, .dir = dir};
+    int64_t        start = sherdi_now_ns();
+    sherdi_outcome outcome;
 
     sherd_load_params_init(&l.params);
     SHERDI_TRY(load_check(engine, dir));
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_LOAD_PARAMS, &l.params));
     SHERDI_TRY(sherd_checkpoint_wait(engine, NULL));
     sherd_checkpoint_report_init(&engine->checkpoint);
-    status = load_run(&l, tag);
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    outcome                  = sherdi_outcome_of(load_run(&l, tag));
     engine->checkpoint.bytes = l.reader == NULL ? 0 : sherdi_reader_bytes(l.reader);
     engine->checkpoint.step  = engine->step;
     load_close(&l);
     engine->checkpoint.blocked_s = engine->checkpoint.all_s =
         (double)(sherdi_now_ns() - start) / 1e9;
-    return sherdi_engine_outcome(engine,
-                                 status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(status, text));
+    return sherdi_engine_outcome(engine, sherdi_outcome_end(&outcome));
 }

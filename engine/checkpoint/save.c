@@ -222,15 +222,12 @@ static void old_remove(const sherdi_save *save)
 /* Exchanges `save->mine`. If any rank has failed, all ranks fail, with the first failure. Collective. */
 static sherd_status exchange(sherdi_save *save, sherd_status own)
 {
-    char text[SHERDI_ERROR_BYTES];
+    const sherdi_outcome mine = sherdi_outcome_of(own);
 
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     save->mine.status = (uint64_t)own;
     SHERDI_TRY(sherdi_world_exchange(save->engine->world, &save->mine, save->all,
                                      sizeof(save->mine), "sherd_checkpoint_save"));
-    if (own != SHERD_OK) {
-        return sherdi_fail_relay(own, text);
-    }
+    SHERDI_TRY(sherdi_outcome_end(&mine));
     for (int r = 0; r < save->engine->world_size; r++) {
         sherd_status status = (sherd_status)save->all[r].status;
 
@@ -461,9 +458,9 @@ static void save_close(sherdi_save *save)
 /* Ends a save: if all ranks have written everything, the checkpoint becomes complete, else it is removed. Collective. */
 static sherd_status save_end(sherdi_save *save, sherd_status own)
 {
-    sherd_engine *engine = save->engine;
-    sherd_status  status = exchange(save, own);
-    char          text[SHERDI_ERROR_BYTES];
+    sherd_engine  *engine = save->engine;
+    sherd_status   status = exchange(save, own);
+    sherdi_outcome all;
 
     if (status != SHERD_E_PEER_LOST) {
         if (status == SHERD_OK && engine->rank == 0) {
@@ -471,7 +468,7 @@ static sherd_status save_end(sherdi_save *save, sherd_status own)
         }
         status = sherdi_agree_status(engine->world, status);
     }
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    all                           = sherdi_outcome_of(status);
     engine->checkpoint.is_running = 0;
     engine->checkpoint.all_s      = (double)(sherdi_now_ns() - save->start_ns) / 1e9;
     if (status == SHERD_OK) {
@@ -488,7 +485,7 @@ static sherd_status save_end(sherdi_save *save, sherd_status own)
         sherdi_checkpoint_abandon(save->dir, save->tag);
     }
     save_close(save);
-    return status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(status, text);
+    return sherdi_outcome_end(&all);
 }
 
 static uint64_t arguments_hash(const sherdi_save *save)
@@ -639,9 +636,7 @@ static void save_settle(sherd_engine *engine)
 
     engine->at_boundary = NULL;
     if (status != SHERD_OK) {
-        engine->save_failure.status = status;
-        (void)snprintf(engine->save_failure.text, sizeof(engine->save_failure.text), "%s",
-                       sherd_last_error());
+        engine->save_failure = sherdi_outcome_of(status);
         sherdi_log(SHERD_LOG_ERROR, engine->rank, "an asynchronous save failed: %s",
                    engine->save_failure.text);
     }
@@ -675,7 +670,7 @@ void sherdi_save_abandon(sherd_engine *engine)
 
 sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report *out)
 {
-    sherdi_failure failure;
+    sherdi_outcome failure;
 
     SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_checkpoint_wait", "the engine"));
     SHERDI_TRY(sherdi_engine_check_process(engine));
@@ -688,7 +683,7 @@ sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report
     }
     failure                     = engine->save_failure;
     engine->save_failure.status = SHERD_OK;
-    return failure.status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(failure.status, failure.text);
+    return sherdi_outcome_end(&failure);
 }
 
 sherd_status sherd_checkpoint_query(const sherd_engine *engine, sherd_checkpoint_report *out)

@@ -9,7 +9,6 @@
 #include "engine/checkpoint/values.h"
 #include "offload/checksum.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define HEX_DIGITS 16
@@ -346,8 +345,7 @@ static void *thread_run(void *ctx)
     sherdi_save *save   = ctx;
     sherd_status status = snapshot_write(save);
 
-    save->thread_status = status == SHERD_OK ? state_finish(save) : status;
-    (void)snprintf(save->thread_text, sizeof(save->thread_text), "%s", sherd_last_error());
+    save->thread_outcome = sherdi_outcome_of(status == SHERD_OK ? state_finish(save) : status);
     atomic_store(&save->is_over, 1);
     return NULL;
 }
@@ -358,9 +356,7 @@ sherd_status sherdi_save_thread_join(sherdi_save *save)
         (void)pthread_join(save->thread, NULL);
         save->has_thread = 0;
     }
-    return save->thread_status == SHERD_OK
-               ? SHERD_OK
-               : sherdi_fail_relay(save->thread_status, save->thread_text);
+    return sherdi_outcome_end(&save->thread_outcome);
 }
 
 /* A rank that has no state, or gets no thread, has finished at once. The save ends when all ranks have finished. */
@@ -371,9 +367,8 @@ void sherdi_save_thread_start(sherdi_save *save)
     } else if (sherdi_thread_start(&save->thread, 0, thread_run, save) == 0) {
         save->has_thread = 1;
     } else {
-        save->thread_status =
-            sherdi_fail(SHERD_E_NOMEM, "cannot start the thread of an asynchronous save");
-        (void)snprintf(save->thread_text, sizeof(save->thread_text), "%s", sherd_last_error());
+        save->thread_outcome = sherdi_outcome_of(
+            sherdi_fail(SHERD_E_NOMEM, "cannot start the thread of an asynchronous save"));
         atomic_store(&save->is_over, 1);
     }
 }

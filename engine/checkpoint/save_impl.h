@@ -44,11 +44,10 @@ struct sherdi_save {
     uint64_t                    done_bytes, all_bytes;
     int64_t                     start_ns;
 
-    pthread_t    thread; /* of an asynchronous save */
-    int          has_thread;
-    atomic_int   is_over; /* the thread has done its work */
-    sherd_status thread_status;
-    char         thread_text[SHERDI_ERROR_BYTES];
+    pthread_t      thread; /* of an asynchronous save */
+    int            has_thread;
+    atomic_int     is_over; /* the thread has done its work */
+    sherdi_outcome thread_outcome;
 };
 
 /** Makes the header of a file of this rank that has data. Its length is known then; its checksums are not yet. E_NOMEM. */

@@ -399,18 +399,15 @@ static sherd_status import_write(making *m)
 
 static sherd_status import_run(making *m)
 {
-    sherd_status status;
-    char         text[SHERDI_ERROR_BYTES];
+    sherdi_outcome outcome;
 
     SHERDI_TRY(sherdi_checkpoint_begin(m->dir, m->tag));
-    status = import_write(m);
-    if (status == SHERD_OK) {
-        return SHERD_OK;
+    outcome = sherdi_outcome_of(import_write(m));
+    if (outcome.status != SHERD_OK) {
+        sherdi_writer_close(&m->writer);
+        sherdi_checkpoint_abandon(m->dir, m->tag);
     }
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-    sherdi_writer_close(&m->writer);
-    sherdi_checkpoint_abandon(m->dir, m->tag);
-    return sherdi_fail_relay(status, text);
+    return sherdi_outcome_end(&outcome);
 }
 
 static void import_close(making *m)

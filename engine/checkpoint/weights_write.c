@@ -535,7 +535,6 @@ static sherd_status all_write(writer *x, const char *path)
 
 sherd_status sherdi_weights_write(const char *path, const sherdi_weights_writing *writing)
 {
-    char         text[SHERDI_ERROR_BYTES];
     writer      *x = sherdi_alloc(writing->mem, SHERDI_MEM_CONTROL, sizeof(*x));
     writer       none;
     sherd_status status;
@@ -548,12 +547,13 @@ sherd_status sherdi_weights_write(const char *path, const sherdi_weights_writing
     x->fd  = -1;
     status = all_write(x, path);
     if (status != SHERD_OK) {
-        (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+        const sherdi_outcome failed = sherdi_outcome_of(status);
+
         if (x->fd >= 0) {
             (void)close(x->fd);
         }
         partials_remove(x);
-        (void)sherdi_fail_relay(status, text);
+        (void)sherdi_outcome_end(&failed);
     }
     sherdi_free(x->whole);
     sherdi_free(x->cast);

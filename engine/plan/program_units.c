@@ -6,7 +6,6 @@
 #include "base/checked.h"
 #include "collectives/world.h"
 
-#include <stdio.h>
 #include <string.h>
 
 int sherdi_program_reached(const sherdi_model *model, int unit, size_t n)
@@ -493,8 +492,7 @@ static sherd_status gradient_leave(const sherdi_program *program, int unit)
 sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass)
 {
     const sherdi_cursor *cursor = cursor_of(program, pass);
-    sherd_status         first  = SHERD_OK;
-    char                 text[SHERDI_ERROR_BYTES];
+    sherdi_outcome       all    = {.status = SHERD_OK};
     int                  reached;
 
     sherdi_program_unit(program, unit)->acquired[pass]--;
@@ -508,12 +506,9 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
         if (pass == SHERD_BACKWARD && status == SHERD_OK) {
             status = gradient_leave(program, reached);
         }
-        if (first == SHERD_OK && status != SHERD_OK) {
-            first = status;
-            (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-        }
+        sherdi_outcome_add(&all, status);
     }
-    return first == SHERD_OK ? SHERD_OK : sherdi_fail_relay(first, text);
+    return sherdi_outcome_end(&all);
 }
 
 void sherdi_program_let_go(const sherdi_program *program)

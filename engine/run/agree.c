@@ -30,18 +30,15 @@ sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
 
 sherd_status sherdi_agree_status_of(sherd_world *world, sherd_status own, const char *call)
 {
-    double       counts[NUM_STATUSES + 1] = {0}; /* ranks by status; sum of failed ranks */
-    char         text[SHERDI_ERROR_BYTES];
-    sherd_status status;
-    double       failed;
+    double               counts[NUM_STATUSES + 1] = {0}; /* ranks by status; sum of failed ranks */
+    const sherdi_outcome here                     = sherdi_outcome_of(own);
+    sherd_status         status;
+    double               failed;
 
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     counts[own]          = 1;
     counts[NUM_STATUSES] = own == SHERD_OK ? 0 : sherd_world_rank(world);
     status               = sherdi_world_sum_f64(world, counts, NUM_STATUSES + 1, call);
-    if (own != SHERD_OK) {
-        return sherdi_fail_relay(own, text);
-    }
+    SHERDI_TRY(sherdi_outcome_end(&here));
     SHERDI_TRY(status);
     failed = sherd_world_size(world) - counts[SHERD_OK];
     for (int code = SHERD_OK + 1; code < NUM_STATUSES && failed > 0; code++) {

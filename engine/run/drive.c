@@ -3,8 +3,6 @@
 #include "base/assert.h"
 #include "base/clock.h"
 
-#include <stdio.h>
-
 sherd_status sherdi_drive_open(sherdi_drive *drive, size_t count, sherdi_order *order,
                                const sherdi_drive_others *others, sherdi_mem *mem)
 {
@@ -57,19 +55,9 @@ static sherdi_transfer *transfer_find(sherdi_drive *drive, uint64_t number)
     return number != 0 && transfer->number == number ? transfer : NULL;
 }
 
-static void failure_keep(sherdi_drive *drive, sherdi_ring ring, sherd_status status)
-{
-    if (status != SHERD_OK && drive->failures[ring] == SHERD_OK) {
-        drive->failures[ring] = status;
-        (void)snprintf(drive->texts[ring], sizeof(drive->texts[ring]), "%s", sherd_last_error());
-    }
-}
-
 sherd_status sherdi_drive_status(const sherdi_drive *drive, sherdi_ring ring)
 {
-    return drive->failures[ring] == SHERD_OK
-               ? SHERD_OK
-               : sherdi_fail_relay(drive->failures[ring], drive->texts[ring]);
+    return sherdi_outcome_end(&drive->outcomes[ring]);
 }
 
 static void transfer_start(sherdi_drive *drive, sherdi_transfer *transfer)
@@ -78,7 +66,7 @@ static void transfer_start(sherdi_drive *drive, sherdi_transfer *transfer)
 
     transfer->is_started = 1;
     transfer->io         = (sherdi_io){0};
-    if (drive->failures[transfer->ring] != SHERD_OK) {
+    if (drive->outcomes[transfer->ring].status != SHERD_OK) {
         transfer->is_failed = 1; /* the transfer is over at once */
         return;
     }
@@ -95,7 +83,7 @@ static void transfer_end(sherdi_drive *drive, sherdi_transfer *transfer)
     if (!transfer->is_failed) {
         sherd_status status = transfer->tier->ops->wait(transfer->tier, &transfer->io);
 
-        failure_keep(drive, transfer->ring, status);
+        sherdi_outcome_add(&drive->outcomes[transfer->ring], status);
         transfer->is_failed = status != SHERD_OK;
     }
     transfer->ended  = transfer->number;
@@ -168,8 +156,8 @@ static void follows_wait(sherdi_drive *drive, const sherdi_transfer *transfer)
     }
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
         if (follows.last[lane] != 0) {
-            failure_keep(
-                drive, ring,
+            sherdi_outcome_add(
+                &drive->outcomes[ring],
                 drive->others.wait(drive->others.ctx, (sherdi_lane_id)lane, follows.last[lane]));
         }
     }
@@ -260,7 +248,7 @@ sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring)
             (void)sherdi_drive_wait(drive, n);
         }
     }
-    status                = sherdi_drive_status(drive, ring);
-    drive->failures[ring] = SHERD_OK;
+    status                       = sherdi_drive_status(drive, ring);
+    drive->outcomes[ring].status = SHERD_OK;
     return status;
 }

@@ -40,8 +40,7 @@ typedef struct sherdi_drive {
     sherdi_drive_others others;
     sherdi_drive_waits  waits[SHERDI_RINGS];
     /* The first failure since the last settle; later transfers of the ring are not started */
-    sherd_status failures[SHERDI_RINGS];
-    char         texts[SHERDI_RINGS][SHERDI_ERROR_BYTES];
+    sherdi_outcome outcomes[SHERDI_RINGS];
 } sherdi_drive;
 
 /** Allocates room for `count` transfers that are not over. E_NOMEM. */

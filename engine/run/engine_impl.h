@@ -81,15 +81,14 @@ typedef struct sherdi_memory {
 
 /* The micro-batches since the last boundary. */
 typedef struct sherdi_window {
-    int          micro_seen;
-    int          micro_backward; /* how many of these had a backward pass */
-    int          has_begun;    /* a unit was acquired for FORWARD or BACKWARD in this micro-batch */
-    int          has_backward; /* a unit was acquired for BACKWARD in this micro-batch */
-    int          is_closing;   /* 1: the next step ends the window */
-    int64_t      first_micro;  /* micro_step at the last boundary */
-    sherd_status lost;         /* the failure that lost a gradient: the window will be dropped */
-    char         lost_text[SHERDI_ERROR_BYTES];
-    char         untold_text[SHERDI_ERROR_BYTES]; /* "": none; see others_tell in loop.c */
+    int            micro_seen;
+    int            micro_backward; /* how many of these had a backward pass */
+    int            has_begun; /* a unit was acquired for FORWARD or BACKWARD in this micro-batch */
+    int            has_backward; /* a unit was acquired for BACKWARD in this micro-batch */
+    int            is_closing;   /* 1: the next step ends the window */
+    int64_t        first_micro;  /* micro_step at the last boundary */
+    sherdi_outcome lost;         /* the failure that lost a gradient: the window will be dropped */
+    char           untold_text[SHERDI_ERROR_BYTES]; /* "": none; see others_tell in loop.c */
     int    is_left; /* step failed on this rank alone: others wait in theirs for its discard */
     double sumsq;   /* of the prepared gradient, before sherdi_optimizer_unscale */
     sherdi_fixed_sink fixed_sink;
@@ -104,9 +103,8 @@ typedef struct sherdi_fingerprints {
 
 /* Why the engine is lost (poisoned). */
 typedef struct sherdi_failure {
-    sherd_status status;   /* SHERD_OK: it is not lost */
-    int          is_final; /* undo does not help; it can only be destroyed */
-    char         text[SHERDI_ERROR_BYTES];
+    sherdi_outcome why;      /* SHERD_OK: it is not lost */
+    int            is_final; /* undo does not help; it can only be destroyed */
 } sherdi_failure;
 
 /* The data file of frozen parameters that the last checkpoint wrote; the next checkpoint takes it over. */
@@ -176,7 +174,7 @@ struct sherd_engine {
 
     struct sherdi_save *save; /* in progress (checkpoint/save.c); NULL: none */
     sherd_status (*at_boundary)(sherd_engine *engine); /* advances the save; collective; or NULL */
-    sherdi_failure          save_failure;              /* until the trainer asks for it */
+    sherdi_outcome          save_failure;              /* until the trainer asks for it */
     sherd_checkpoint_report checkpoint;                /* of the last save or load */
     sherdi_kept_frozen      kept_frozen;
 };

@@ -97,18 +97,15 @@ static sherd_status rings_settle(sherd_engine *engine)
 
 static sherd_status values_fill(sherd_engine *engine, given_fill *given)
 {
-    sherd_status status;
-    char         text[SHERDI_ERROR_BYTES];
+    sherdi_outcome outcome;
 
     engine->values_call = (sherdi_values_call){.fn = given_ask, .ctx = given};
-    status = sherdi_program_fill(&engine->run.program, given->param, given->fn != NULL);
-
-    if (status == SHERD_OK) {
-        return SHERD_OK;
+    outcome             = sherdi_outcome_of(
+                    sherdi_program_fill(&engine->run.program, given->param, given->fn != NULL));
+    if (outcome.status != SHERD_OK) {
+        (void)rings_settle(engine);
     }
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-    (void)rings_settle(engine);
-    return sherdi_fail_relay(status, text);
+    return sherdi_outcome_end(&outcome);
 }
 
 /* Fills a parameter on this rank; `fn` NULL: from the trainer's own memory. */
@@ -230,25 +227,23 @@ static sherd_status portion_fill(root_fill *fill, size_t count, sherd_status own
 /* Fills with all portions. Ends early only where it ends for all ranks: the root has no values, or a rank is lost. */
 static sherd_status portions_fill(root_fill *fill)
 {
-    sherd_engine *engine = fill->engine;
-    size_t        elems  = engine->model.params[fill->given.param].elems;
-    sherd_status  all    = SHERD_OK;
-    char          text[SHERDI_ERROR_BYTES];
+    sherd_engine  *engine = fill->engine;
+    size_t         elems  = engine->model.params[fill->given.param].elems;
+    sherdi_outcome all    = {.status = SHERD_OK};
 
     for (fill->first = 0; fill->first < elems; fill->first += PORTION_ELEMS) {
         sherd_status own =
-            portion_fill(fill, sherdi_min_size(PORTION_ELEMS, elems - fill->first), all);
+            portion_fill(fill, sherdi_min_size(PORTION_ELEMS, elems - fill->first), all.status);
 
         if (own == SHERD_E_PEER_LOST || fill->portion->status != SHERD_OK) {
             return own;
         }
-        if (all == SHERD_OK && own != SHERD_OK) {
-            all = own;
-            (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+        if (all.status == SHERD_OK && own != SHERD_OK) {
+            sherdi_outcome_add(&all, own);
             (void)rings_settle(engine);
         }
     }
-    return all == SHERD_OK ? SHERD_OK : sherdi_fail_relay(all, text);
+    return sherdi_outcome_end(&all);
 }
 
 static sherd_status root_run(root_fill *fill)
@@ -422,14 +417,11 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int 
 {
     sherdi_publish_message mine = {
         .fingerprint = fingerprint, .status = (uint64_t)own, .decision = (uint64_t)is_filled};
-    char text[SHERDI_ERROR_BYTES];
+    const sherdi_outcome here = sherdi_outcome_of(own);
 
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     SHERDI_TRY(
         sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), "first values"));
-    if (own != SHERD_OK) {
-        return sherdi_fail_relay(own, text);
-    }
+    SHERDI_TRY(sherdi_outcome_end(&here));
     engine->fingerprints.frozen = 0;
     for (int r = 0; r < engine->world_size; r++) {
         sherd_status status = (sherd_status)engine->exchange.publish[r].status;

@@ -90,17 +90,15 @@ void sherdi_loop_give_up(sherd_engine *engine)
 
 static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
 {
-    char text[SHERDI_ERROR_BYTES];
+    const sherdi_outcome failed = sherdi_outcome_of(status);
 
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-    others_tell(engine, status, text);
-    if (status == SHERD_E_NOMEM && engine->window.lost != SHERD_OK) {
-        return sherdi_fail_relay(
-            engine->window.lost,
-            engine->window.lost_text); /* it is kept until the window is dropped */
+    others_tell(engine, status, failed.text);
+    if (status == SHERD_E_NOMEM && engine->window.lost.status != SHERD_OK) {
+        return sherdi_outcome_end(
+            &engine->window.lost); /* it is kept until the window is dropped */
     }
     (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* the next acquire reads again */
-    return sherdi_fail_relay(status, text);
+    return sherdi_outcome_end(&failed);
 }
 
 static sherdi_mark_kind pass_mark(sherd_pass pass)
@@ -124,7 +122,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     if (status != SHERD_OK) {
         return failure_tell(engine, status);
     }
-    if (engine->window.lost == SHERD_OK) {
+    if (engine->window.lost.status == SHERD_OK) {
         engine->window.untold_text[0] = '\0'; /* this try succeeded */
     }
     engine->window.has_begun |= pass != SHERD_EVAL;
@@ -139,22 +137,17 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
 /* A gradient that one rank cannot keep loses the window. The step returns the first failure. */
 sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
 {
-    if (engine->window.lost == SHERD_OK) {
-        engine->window.lost = status;
-        (void)snprintf(engine->window.lost_text, sizeof(engine->window.lost_text), "%s",
-                       sherd_last_error());
-    }
-    others_tell(engine, status, engine->window.lost_text);
-    return sherdi_fail_relay(engine->window.lost, engine->window.lost_text);
+    sherdi_outcome_add(&engine->window.lost, status);
+    others_tell(engine, status, engine->window.lost.text);
+    return sherdi_outcome_end(&engine->window.lost);
 }
 
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass)
 {
-    sherd_status seen = alone_do(engine, unit, sherdi_debug_params_check);
+    const sherdi_outcome seen =
+        sherdi_outcome_of(alone_do(engine, unit, sherdi_debug_params_check));
     sherd_status status;
-    char         text[SHERDI_ERROR_BYTES];
 
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     if (sherdi_unit_of(engine, unit)->acquired[pass] == 1) {
         sherdi_mark_end(&engine->marks, engine->backend, &engine->compute_marks[unit].pass[pass]);
     }
@@ -162,7 +155,7 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
     if (status != SHERD_OK) {
         return sherdi_loop_lose(engine, status);
     }
-    return seen == SHERD_OK ? SHERD_OK : sherdi_fail_relay(seen, text);
+    return sherdi_outcome_end(&seen);
 }
 
 void sherdi_loop_let_go(sherd_engine *engine)
@@ -197,7 +190,7 @@ void sherdi_loop_window_begin(sherd_engine *engine)
 {
     /* its outcome concerns the window that is over */
     (void)sherdi_program_window_begin(&engine->run.program);
-    engine->window.lost           = SHERD_OK;
+    engine->window.lost.status    = SHERD_OK;
     engine->window.micro_seen     = 0;
     engine->window.micro_backward = 0;
     engine->window.has_begun      = 0;

@@ -21,17 +21,17 @@ sherd_status sherdi_engine_check_alive(const sherd_engine *engine)
         return sherdi_fail(SHERD_E_INVAL, "the engine is NULL");
     }
     SHERDI_TRY(sherdi_engine_check_process(engine));
-    if (engine->failure.status != SHERD_OK) {
+    if (engine->failure.why.status != SHERD_OK) {
         return sherdi_fail(
             SHERD_E_STATE, "the engine cannot go on: %s; %s; the cause was: %s",
-            engine->failure.status == SHERD_E_DEVICE
+            engine->failure.why.status == SHERD_E_DEVICE
                 ? "its device was lost"
                 : "it failed in the middle of an update or a write",
             engine->plan != NULL && !engine->failure.is_final &&
                     sherdi_plan_has_generations(engine->plan)
                 ? "call sherd_step_undo to go back to the step before, or destroy the engine"
                 : "destroy it and load a checkpoint into a new engine",
-            engine->failure.text);
+            engine->failure.why.text);
     }
     return SHERD_OK;
 }

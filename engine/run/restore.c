@@ -172,7 +172,7 @@ static sherd_status undo_check(const sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_step_undo", "the engine"));
     SHERDI_TRY(sherdi_engine_check_process(engine));
-    if (engine->failure.status != SHERD_OK) { /* an undo may mend it */
+    if (engine->failure.why.status != SHERD_OK) { /* an undo may mend it */
         return engine->plan == NULL || engine->failure.is_final ||
                        !sherdi_plan_has_generations(engine->plan)
                    ? sherdi_engine_check_alive(engine)
@@ -237,11 +237,10 @@ static int any_has_begun(sherd_engine *engine, int has_begun)
 static sherd_status generation_failed(sherd_engine *engine, uint64_t wanted, int has_begun,
                                       sherd_status status)
 {
-    char text[SHERDI_ERROR_BYTES];
+    const sherdi_outcome failed = sherdi_outcome_of(status);
 
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     has_begun = any_has_begun(engine, has_begun);
-    status    = sherdi_fail_relay(status, text);
+    status    = sherdi_outcome_end(&failed);
     if (has_begun) {
         engine->store.agreed = wanted;
         sherdi_engine_poison(engine, status);
@@ -266,8 +265,8 @@ sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted)
     if (status != SHERD_OK) {
         return generation_failed(engine, wanted, has_begun, status);
     }
-    engine->failure.status = SHERD_OK;
-    engine->phase          = SHERDI_PHASE_RUNNING;
+    engine->failure.why.status = SHERD_OK;
+    engine->phase              = SHERDI_PHASE_RUNNING;
     sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
 }
@@ -279,7 +278,7 @@ sherd_status sherd_step_undo(sherd_engine *engine)
     SHERDI_TRY(undo_check(engine));
     SHERDI_TRY(sherdi_world_status(engine->world));
     wanted = engine->store.agreed;
-    if (engine->failure.status == SHERD_OK) {
+    if (engine->failure.why.status == SHERD_OK) {
         SHERDI_TRY(update_check(engine));
         wanted--;
     }

@@ -12,7 +12,6 @@
 #include "engine/run/needs.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* Guards the division in the clip coefficient, as in PyTorch and DeepSpeed. */
@@ -54,7 +53,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     const sherdi_plan  *plan = engine->plan;
     sherdi_scalars_head head = {0};
     sherdi_mark         mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_NORM, NULL, NULL, 0);
-    char                text[SHERDI_ERROR_BYTES];
+    sherdi_outcome      here;
 
     memset(own, 0, sizeof(*own));
     if (status == SHERD_OK) {
@@ -63,16 +62,14 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     if (status == SHERD_OK) {
         head = engine->results;
     }
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    here        = sherdi_outcome_of(status);
     own->norm   = head.norm;
     own->counts = head.counts;
     own->status = (uint64_t)status;
     sherdi_mark_end(&engine->marks, NULL, &mark);
     SHERDI_TRY(sherdi_run_exchange(engine, own, engine->exchange.norm, sizeof(*own),
                                    "the norm of sherd_step"));
-    if (status != SHERD_OK) {
-        return sherdi_fail_relay(status, text);
-    }
+    SHERDI_TRY(sherdi_outcome_end(&here));
     for (int r = 0; r < engine->world_size; r++) {
         if (engine->exchange.norm[r].status != SHERD_OK) {
             return sherdi_fail((sherd_status)engine->exchange.norm[r].status,
@@ -107,10 +104,9 @@ static sherd_status range_check(const sherdi_fixed_counts *counts)
 /* Drops the gradients of this window; nothing was updated. Returns `status`, which says why. */
 static sherd_status window_drop(sherd_engine *engine, sherd_status status)
 {
-    int64_t first = engine->window.first_micro;
-    char    text[SHERDI_ERROR_BYTES];
+    const sherdi_outcome why   = sherdi_outcome_of(status);
+    int64_t              first = engine->window.first_micro;
 
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
     (void)sherdi_run_settle(engine, SHERDI_RING_GRADS);
     sherdi_loop_window_begin(engine);
@@ -120,7 +116,7 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     if (!engine->window.is_left) {
         sherdi_loop_fetch_ahead(engine);
     }
-    return sherdi_fail_relay(status, text);
+    return sherdi_outcome_end(&why);
 }
 
 static sherd_status boundary_prepare(sherd_engine *engine)
@@ -167,10 +163,9 @@ static sherd_status step_prepare(sherd_engine *engine)
     sherd_step_report *report = &engine->report;
     sherd_status       status;
 
-    if (engine->window.lost != SHERD_OK) { /* by a failure while a unit was released */
-        sherdi_loop_leave(engine, engine->window.lost);
-        return window_drop(engine,
-                           sherdi_fail_relay(engine->window.lost, engine->window.lost_text));
+    if (engine->window.lost.status != SHERD_OK) { /* by a failure while a unit was released */
+        sherdi_loop_leave(engine, engine->window.lost.status);
+        return window_drop(engine, sherdi_outcome_end(&engine->window.lost));
     }
     status = sherdi_loop_micro_batch_end(engine);
     if (status != SHERD_OK) {

@@ -470,7 +470,7 @@ static int state_is_kept(sherd_engine *engine)
 {
     sherdi_store *store   = &engine->store;
     int           is_over = store->is_changed && !engine->settings.keep_state &&
-                  engine->failure.status == SHERD_OK &&
+                  engine->failure.why.status == SHERD_OK &&
                   sherdi_world_status(engine->world) == SHERD_OK;
     int64_t most_ns = END_PATIENCE_NS < sherdi_world_timeout_ns(engine->world)
                           ? END_PATIENCE_NS

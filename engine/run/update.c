@@ -2,59 +2,42 @@
  * same, the sum of the fingerprints, and the norms of all tensors for an optimizer that measures first. */
 #include "engine/run/engine_impl.h"
 
-#include <stdio.h>
-#include <string.h>
-
-/* The first failure of several, with its message. */
-typedef struct outcome {
-    sherd_status status;
-    char         text[SHERDI_ERROR_BYTES];
-} outcome;
-
-static void outcome_add(outcome *all, sherd_status status)
-{
-    if (all->status == SHERD_OK && status != SHERD_OK) {
-        all->status = status;
-        (void)snprintf(all->text, sizeof(all->text), "%s", sherd_last_error());
-    }
-}
-
 /* Waits for the transfers of a walk. One that only reads leaves alone what was read ahead. */
-static void rings_settle(sherd_engine *engine, int is_written, outcome *all)
+static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *all)
 {
-    outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_STATE));
+    sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_STATE));
     if (is_written) {
-        outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
-        outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
+        sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
+        sherdi_outcome_add(all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     }
 }
 
 /* Runs a walk. When it returns, with or without a failure, every transfer of the walk is over, and `head` has the results. */
 static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scalars_head *head)
 {
-    outcome all        = {.status = SHERD_OK};
-    int     is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
-    int     is_left;
+    sherdi_outcome all        = {.status = SHERD_OK};
+    int            is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
+    int            is_left;
 
     if (is_written) { /* the parameters are about to change */
-        outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
+        sherdi_outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
     }
     if (all.status == SHERD_OK) {
-        outcome_add(&all, sherdi_program_walk(&engine->run.program, walk));
+        sherdi_outcome_add(&all, sherdi_program_walk(&engine->run.program, walk));
     }
     is_left = all.status != SHERD_OK;
     rings_settle(engine, is_written, &all);
     if (is_left && is_written) {
-        outcome_add(&all, sherdi_program_walk_leave(&engine->run.program, walk));
+        sherdi_outcome_add(&all, sherdi_program_walk_leave(&engine->run.program, walk));
         rings_settle(engine, is_written, &all);
     }
     sherdi_lane_follow(engine->lanes.update, engine->lanes.down);
     sherdi_lane_follow(engine->lanes.update, engine->lanes.up);
     if (all.status == SHERD_OK) {
-        outcome_add(&all, sherdi_program_collect(&engine->run.program));
+        sherdi_outcome_add(&all, sherdi_program_collect(&engine->run.program));
     }
     *head = engine->results;
-    return all.status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(all.status, all.text);
+    return sherdi_outcome_end(&all);
 }
 
 sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out)
@@ -88,17 +71,14 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
                                  const char *when, uint64_t *out)
 {
     sherdi_publish_message mine = {.fingerprint = own, .status = (uint64_t)status};
-    char                   text[SHERDI_ERROR_BYTES];
+    const sherdi_outcome   here = sherdi_outcome_of(status);
 
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     if (status == SHERD_E_PEER_LOST) {
         return status;
     }
     SHERDI_TRY(
         sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), "how it went"));
-    if (status != SHERD_OK) {
-        return sherdi_fail_relay(status, text);
-    }
+    SHERDI_TRY(sherdi_outcome_end(&here));
     SHERDI_TRY(peers_check(engine, when));
     *out = engine->fingerprints.frozen;
     if (!engine->plan->is_sliced) {

@@ -179,25 +179,16 @@ static int is_here(const sherd_engine *engine, const value_call *call)
     }
 }
 
-static void failure_keep(sherd_status *first, sherd_status status, char text[SHERDI_ERROR_BYTES])
-{
-    if (*first == SHERD_OK && status != SHERD_OK) {
-        *first = status;
-        (void)snprintf(text, SHERDI_ERROR_BYTES, "%s", sherd_last_error());
-    }
-}
-
 /* Sends the part of the range that `owner` owns to all ranks. A failure on the owner is returned only after all portions went
  * out, because the other ranks wait for them. */
 static sherd_status owned_share(sherd_engine *engine, const value_call *call, int owner, float *out,
                                 float *room)
 {
-    size_t       last          = call->values.first + call->values.count;
-    sherd_status first_failure = SHERD_OK;
-    char         text[SHERDI_ERROR_BYTES];
-    size_t       first;
-    size_t       count;
-    size_t       end;
+    size_t         last = call->values.first + call->values.count;
+    sherdi_outcome all  = {.status = SHERD_OK};
+    size_t         first;
+    size_t         count;
+    size_t         end;
 
     sherdi_values_slice(engine, call->values.param, owner, &first, &count);
     end = sherdi_min_size(last, first + count);
@@ -205,23 +196,22 @@ static sherd_status owned_share(sherd_engine *engine, const value_call *call, in
         size_t some    = sherdi_min_size(PORTION_ELEMS, end - at);
         float *portion = out != NULL ? out + (at - call->values.first) : room;
 
-        if (owner == engine->rank && first_failure == SHERD_OK) {
-            failure_keep(&first_failure, range_get(engine, call, at, some, portion), text);
+        if (owner == engine->rank && all.status == SHERD_OK) {
+            sherdi_outcome_add(&all, range_get(engine, call, at, some, portion));
         }
         SHERDI_TRY(sherd_world_broadcast(engine->world, portion, some * sizeof(*portion), owner));
     }
-    return first_failure == SHERD_OK ? SHERD_OK : sherdi_fail_relay(first_failure, text);
+    return sherdi_outcome_end(&all);
 }
 
 static sherd_status read_run(sherd_engine *engine, const value_call *call, float *out, float *room)
 {
-    char         text[SHERDI_ERROR_BYTES];
-    sherd_status all = SHERD_OK;
+    sherdi_outcome all = {.status = SHERD_OK};
 
-    failure_keep(&all, sherdi_values_begin(engine), text);
-    if (is_here(engine, call) && out != NULL && all == SHERD_OK) {
-        failure_keep(&all, range_get(engine, call, call->values.first, call->values.count, out),
-                     text);
+    sherdi_outcome_add(&all, sherdi_values_begin(engine));
+    if (is_here(engine, call) && out != NULL && all.status == SHERD_OK) {
+        sherdi_outcome_add(&all,
+                           range_get(engine, call, call->values.first, call->values.count, out));
     }
     for (int r = 0; r < engine->world_size && !is_here(engine, call); r++) {
         sherd_status own = owned_share(engine, call, r, out, room);
@@ -229,14 +219,13 @@ static sherd_status read_run(sherd_engine *engine, const value_call *call, float
         if (own == SHERD_E_PEER_LOST) {
             return own;
         }
-        failure_keep(&all, own, text);
+        sherdi_outcome_add(&all, own);
     }
-    failure_keep(&all, sherdi_values_end(engine), text);
+    sherdi_outcome_add(&all, sherdi_values_end(engine));
     if (call->part == SHERDI_VALUE_GRADIENT) {
-        failure_keep(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS), text);
+        sherdi_outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     }
-    return sherdi_agree_status(engine->world,
-                               all == SHERD_OK ? SHERD_OK : sherdi_fail_relay(all, text));
+    return sherdi_agree_status(engine->world, sherdi_outcome_end(&all));
 }
 
 sherd_status sherd_param_read(sherd_engine *engine, sherd_param param, sherd_value value,
@@ -292,12 +281,12 @@ static double norm_of(const sherd_engine *engine, size_t param, const sherdi_nor
 
 /* Gives the norms of some parameters. A failure is kept in *all: the other ranks wait in the sum, so this rank goes on. */
 static sherd_status norms_share(sherd_engine *engine, size_t first, size_t count, double *out,
-                                sherd_status *all, char text[SHERDI_ERROR_BYTES])
+                                sherdi_outcome *all)
 {
     sherdi_norm_acc sums[NORMS_AT_ONCE] = {0};
 
-    for (size_t i = 0; i < count && *all == SHERD_OK; i++) {
-        failure_keep(all, sherdi_program_param_norm(&engine->run.program, first + i), text);
+    for (size_t i = 0; i < count && all->status == SHERD_OK; i++) {
+        sherdi_outcome_add(all, sherdi_program_param_norm(&engine->run.program, first + i));
         sums[i] = engine->results.norm; /* digits below 2^32: the sum over ranks fits */
     }
     if (engine->plan->is_sliced || engine->plan->is_deterministic) {
@@ -312,16 +301,14 @@ static sherd_status norms_share(sherd_engine *engine, size_t first, size_t count
 
 static sherd_status norms_run(sherd_engine *engine, double *out, size_t count)
 {
-    sherd_status all = SHERD_OK;
-    char         text[SHERDI_ERROR_BYTES];
+    sherdi_outcome all = {.status = SHERD_OK};
 
     for (size_t first = 0; first < count; first += NORMS_AT_ONCE) {
         SHERDI_TRY(norms_share(engine, first, sherdi_min_size(NORMS_AT_ONCE, count - first),
-                               out + first, &all, text));
+                               out + first, &all));
     }
-    failure_keep(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS), text);
-    return sherdi_agree_status(engine->world,
-                               all == SHERD_OK ? SHERD_OK : sherdi_fail_relay(all, text));
+    sherdi_outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
+    return sherdi_agree_status(engine->world, sherdi_outcome_end(&all));
 }
 
 sherd_status sherd_grad_norms(sherd_engine *engine, double *out, size_t count)
@@ -378,24 +365,23 @@ static sherd_status local_check(const sherd_engine *engine, value_call *call, co
 sherd_status sherd_param_read_local(sherd_engine *engine, sherd_param param, sherd_value value,
                                     size_t first_elem, size_t count_elems, float *out)
 {
-    value_call   call = {.name   = "sherd_param_read_local",
-                         .param  = param,
-                         .value  = value,
-                         .values = {.first = first_elem, .count = count_elems}};
-    sherd_status all  = SHERD_OK;
-    char         text[SHERDI_ERROR_BYTES];
+    value_call     call = {.name   = "sherd_param_read_local",
+                           .param  = param,
+                           .value  = value,
+                           .values = {.first = first_elem, .count = count_elems}};
+    sherdi_outcome all  = {.status = SHERD_OK};
 
     SHERDI_TRY(sherdi_engine_need(engine, call.name, SHERDI_NEED_SEALED));
     SHERDI_TRY(local_check(engine, &call, out));
-    failure_keep(&all, sherdi_values_begin(engine), text);
-    if (all == SHERD_OK) {
-        failure_keep(&all, range_get(engine, &call, first_elem, count_elems, out), text);
+    sherdi_outcome_add(&all, sherdi_values_begin(engine));
+    if (all.status == SHERD_OK) {
+        sherdi_outcome_add(&all, range_get(engine, &call, first_elem, count_elems, out));
     }
-    failure_keep(&all, sherdi_values_end(engine), text);
+    sherdi_outcome_add(&all, sherdi_values_end(engine));
     if (call.part == SHERDI_VALUE_GRADIENT) {
-        failure_keep(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS), text);
+        sherdi_outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     }
-    return all == SHERD_OK ? SHERD_OK : sherdi_engine_outcome(engine, sherdi_fail_relay(all, text));
+    return sherdi_engine_outcome(engine, sherdi_outcome_end(&all));
 }
 
 /* ------------------------------------------------------------------- write -- */
@@ -442,19 +428,16 @@ static sherd_status range_put(sherd_engine *engine, const value_call *call, cons
 static sherd_status write_here(sherd_engine *engine, const value_call *call, const float *in,
                                uint64_t *change_out)
 {
-    int          is_frozen = engine->model.params[call->param].is_frozen;
-    char         text[SHERDI_ERROR_BYTES];
-    sherd_status all = SHERD_OK;
+    int            is_frozen = engine->model.params[call->param].is_frozen;
+    sherdi_outcome all       = {.status = SHERD_OK};
 
     *change_out = 0;
-    failure_keep(&all, sherdi_values_begin(engine), text);
-    if (all == SHERD_OK) {
-        failure_keep(&all, range_put(engine, call, in, change_out), text);
+    sherdi_outcome_add(&all, sherdi_values_begin(engine));
+    if (all.status == SHERD_OK) {
+        sherdi_outcome_add(&all, range_put(engine, call, in, change_out));
     }
-    failure_keep(&all, sherdi_values_end(engine), text);
-    if (all != SHERD_OK) {
-        return sherdi_fail_relay(all, text);
-    }
+    sherdi_outcome_add(&all, sherdi_values_end(engine));
+    SHERDI_TRY(sherdi_outcome_end(&all));
     if (is_frozen) {
         return SHERD_OK;
     }
@@ -470,9 +453,8 @@ static sherd_status write_here(sherd_engine *engine, const value_call *call, con
  * all have. Otherwise nothing is left that is alike on all ranks, so the engine is poisoned for good. */
 static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status status)
 {
-    char text[SHERDI_ERROR_BYTES];
+    const sherdi_outcome failed = sherdi_outcome_of(status);
 
-    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     if (is_frozen || !sherdi_plan_has_generations(engine->plan)) {
         sherdi_engine_poison(engine, status);
         engine->failure.is_final = 1;
@@ -480,7 +462,7 @@ static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status
     }
     /* one that fails poisons the engine; the caller hears why all this began */
     (void)sherdi_restore_generation(engine, engine->store.agreed);
-    return sherdi_fail_relay(status, text);
+    return sherdi_outcome_end(&failed);
 }
 
 static sherd_status write_run(sherd_engine *engine, const value_call *call, const float *in)

@@ -40,6 +40,25 @@ static void status_sentence_may_quote_the_last_one(void)
     CHECK(strcmp(sherd_last_error(), "rank 1: cause") == 0);
 }
 
+static void status_of_several_steps_is_the_first_failure(void)
+{
+    sherdi_outcome all = {.status = SHERD_OK};
+
+    (void)sherdi_fail(SHERD_E_IO, "of an earlier call");
+    sherdi_outcome_add(&all, SHERD_OK);
+    CHECK_OK(sherdi_outcome_end(&all));
+    sherdi_outcome_add(&all, sherdi_fail(SHERD_E_INVAL, "the first"));
+    sherdi_outcome_add(&all, sherdi_fail(SHERD_E_NOMEM, "the second"));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_outcome_end(&all));
+    CHECK(strcmp(sherd_last_error(), "the first") == 0);
+    all = sherdi_outcome_of(sherdi_fail(SHERD_E_NOMEM, "alone"));
+    (void)sherdi_fail(SHERD_E_IO, "while it was undone");
+    CHECK_STATUS(SHERD_E_NOMEM, sherdi_outcome_end(&all));
+    CHECK(strcmp(sherd_last_error(), "alone") == 0);
+    all = sherdi_outcome_of(SHERD_OK);
+    CHECK_OK(sherdi_outcome_end(&all));
+}
+
 static void status_long_sentence_is_cut(void)
 {
     char text[2 * SHERDI_ERROR_BYTES];
@@ -501,6 +520,7 @@ static void thread_has_its_stack_and_no_signal_reaches_it(void)
 static const test_case CASES[] = {
     CASE(status_names_and_texts_are_known),
     CASE(status_failure_keeps_its_sentence),
+    CASE(status_of_several_steps_is_the_first_failure),
     CASE(status_sentence_may_quote_the_last_one),
     CASE(status_long_sentence_is_cut),
     CASE(status_each_thread_has_its_own_last_error),

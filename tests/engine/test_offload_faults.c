@@ -270,7 +270,7 @@ static void a_rank_that_fails_fails_all(void)
 /* Returns 1 if a release failed in this window. The step must then report it, and only a discard may follow. */
 static int step_leaves(rig *r)
 {
-    if (r->engine->window.lost != SHERD_E_IO) {
+    if (r->engine->window.lost.status != SHERD_E_IO) {
         return 0;
     }
     CHECK_STATUS(SHERD_E_IO, sherd_step(r->engine, NULL));
