@@ -12,9 +12,11 @@
  * each round; the median of the rounds is shown. The window of a step is closed
  * by hand, so that no read has begun in backward. */
 #include "bench/plot.h"
+
 #include "bench/options.h"
 #include "bench/timing.h"
 #include "engine/run/engine_impl.h"
+#include "engine/run/fill.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,23 @@
 /* The life of an engine, and the calls to declare a model, to seal, to acquire and to release. This file checks arguments; loop.c
  * does the work. An engine has four phases: open (the model is declared), sealed (it has its plan and memory), running, and
  * prepared (between the two halves of a step). The calls of a step are in run/step.c. */
-#include "engine/checkpoint/save.h"
+#include "engine/engine.h"
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "engine/checkpoint/save.h"
+#include "engine/groups.h"
+#include "engine/machine.h"
+#include "engine/run/agree.h"
+#include "engine/run/failure.h"
+#include "engine/run/fill.h"
+#include "engine/run/lanes.h"
+#include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/optimizer.h"
+#include "engine/run/restore.h"
+#include "engine/run/scalars.h"
+#include "engine/run/watch.h"
 
 #include <assert.h>
 #include <math.h>
@@ -45,25 +57,6 @@ void sherd_step_params_init(sherd_step_params *params)
 void sherd_step_report_init(sherd_step_report *report)
 {
     *report = (sherd_step_report){.struct_size = sizeof(*report)};
-}
-
-/* -------------------------------------------------------------- failure ---- */
-
-void sherdi_engine_poison(sherd_engine *engine, sherd_status status)
-{
-    engine->failure.why = sherdi_outcome_of(status);
-}
-
-sherd_status sherdi_engine_outcome(sherd_engine *engine, sherd_status status)
-{
-    if (status != SHERD_E_DEVICE) {
-        return status;
-    }
-    sherdi_engine_poison(engine, status);
-    if (engine->world_size > 1) {
-        sherd_world_abort(engine->world, engine->failure.why.text);
-    }
-    return sherdi_outcome_end(&engine->failure.why);
 }
 
 /* ------------------------------------------------------- create, declare ---- */
@@ -609,20 +602,6 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
 
 /* ------------------------------------------------------ acquire, release ---- */
 
-sherd_status sherdi_engine_start(sherd_engine *engine)
-{
-    SHERDI_TRY(sherdi_engine_outcome(engine, sherdi_fill_finish(engine)));
-    engine->phase = SHERDI_PHASE_RUNNING;
-    return SHERD_OK;
-}
-
-const char *sherdi_engine_pass_name(sherd_pass pass)
-{
-    static const char *const NAMES[] = {"forward", "backward", "eval"};
-
-    return NAMES[pass];
-}
-
 static sherd_status unit_call_check(const sherd_engine *engine, const char *call, sherd_unit unit,
                                     sherd_pass pass)
 {
@@ -651,9 +630,7 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
 
     SHERDI_TRY(unit_call_check(engine, "sherd_unit_acquire", unit, pass));
     SHERDI_TRY(sherdi_loop_left_check(engine));
-    if (engine->phase == SHERDI_PHASE_SEALED) {
-        SHERDI_TRY(sherdi_engine_start(engine));
-    }
+    SHERDI_TRY(sherdi_fill_finish(engine));
     sherdi_mem_forbid_begin();
     status = sherdi_loop_acquire(engine, unit, pass);
     if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.pipeline_read &&
@@ -674,7 +651,7 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
         return sherdi_fail(SHERD_E_STATE,
                            "unit %s is not acquired for %s; every release follows an "
                            "acquire of the same unit and pass",
-                           engine->model.units[unit].name, sherdi_engine_pass_name(pass));
+                           engine->model.units[unit].name, sherdi_pass_name(pass));
     }
     sherdi_mem_forbid_begin();
     status = sherdi_loop_release(engine, unit, pass);

@@ -1,5 +1,7 @@
 /* Joins what the configuration says of parameter groups (sherd.groups) with what the program says of them, before a plan is made.
  * A second run changes nothing. */
+#include "engine/groups.h"
+
 #include "engine/run/engine_impl.h"
 
 #include <fnmatch.h>

@@ -1,8 +1,10 @@
 /* Finds out what the plan has to know of the machine: the memory that is free on this host and its devices, and how many ranks
  * share it. The ranks take the least favourable answer of all, so that all make the same plan. */
-#include "engine/run/engine_impl.h"
+#include "engine/machine.h"
 
 #include "base/checked.h"
+#include "engine/run/agree.h"
+#include "engine/run/engine_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,12 @@
 /* Reports of an engine: fingerprints, the plan, bytes planned, held and moved, predictions, counters. */
 #include "engine/run/engine_impl.h"
 
+#include "engine/engine.h"
+#include "engine/groups.h"
+#include "engine/machine.h"
+#include "engine/run/agree.h"
+#include "engine/run/failure.h"
+#include "engine/run/fill.h"
 #include "engine/run/needs.h"
 #include "sherd_tools.h"
 
@@ -30,7 +36,7 @@ static sherd_status fingerprint_check(sherd_engine *engine, const void *out, con
 {
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED));
     SHERDI_TRY(sherdi_api_check_out(out, call));
-    return engine->phase == SHERDI_PHASE_SEALED ? sherdi_engine_start(engine) : SHERD_OK;
+    return sherdi_fill_finish(engine);
 }
 
 /* Adds the shares of the ranks; if every rank has everything, one share is all. */

@@ -1,6 +1,7 @@
 /* The API's calls that export weights of an engine to files. weights_write.c writes the files. */
 #include "engine/checkpoint/export.h"
 
+#include "engine/run/agree.h"
 #include "engine/run/needs.h"
 
 void sherd_export_params_init(sherd_export_params *params)

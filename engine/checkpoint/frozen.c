@@ -3,8 +3,7 @@
 
 #include "base/checked.h"
 #include "engine/checkpoint/shard.h"
-
-#include <string.h>
+#include "engine/run/agree.h"
 
 /* ------------------------------------------------------------------------ save -- */
 

@@ -5,10 +5,8 @@
 
 #include "base/checked.h"
 #include "engine/checkpoint/weights_match.h"
+#include "engine/run/agree.h"
 #include "engine/run/needs.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 void sherd_import_params_init(sherd_import_params *params)
 {

@@ -12,7 +12,12 @@
 #include "engine/checkpoint/save.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/values.h"
+#include "engine/run/agree.h"
+#include "engine/run/failure.h"
+#include "engine/run/fill.h"
+#include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/update.h"
 
 #include <stdio.h>
 #include <string.h>

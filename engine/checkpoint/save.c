@@ -9,6 +9,9 @@
 #include "base/log.h"
 #include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/shard.h"
+#include "engine/run/agree.h"
+#include "engine/run/failure.h"
+#include "engine/run/fill.h"
 #include "engine/run/needs.h"
 #include "offload/checksum.h"
 
@@ -608,9 +611,7 @@ sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const 
 
     SHERDI_TRY(save_check(engine, dir, tag));
     SHERDI_TRY(params_resolve(engine, params, &given));
-    if (engine->phase == SHERDI_PHASE_SEALED) {
-        SHERDI_TRY(sherdi_engine_start(engine));
-    }
+    SHERDI_TRY(sherdi_fill_finish(engine));
     SHERDI_TRY(sherd_checkpoint_wait(engine, NULL));
     sherd_checkpoint_report_init(&engine->checkpoint);
     status = sherdi_agree_status_of(engine->world, save_create(engine, dir, tag, &given),

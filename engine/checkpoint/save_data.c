@@ -7,6 +7,8 @@
 #include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/values.h"
+#include "engine/run/fill.h"
+#include "engine/run/update.h"
 #include "offload/checksum.h"
 
 #include <string.h>

@@ -1,7 +1,10 @@
 /* Where parameters and gradients are: sherd_param_data and sherd_param_grad for a caller that has the unit acquired, and the
  * address that stays the same for the life of the engine (sherd_param_address), for a caller that keeps it in a table. */
-#include "engine/run/engine_impl.h"
+#include "engine/run/address.h"
 
+#include "engine/run/engine_impl.h"
+#include "engine/run/failure.h"
+#include "engine/run/loop.h"
 #include "engine/run/needs.h"
 
 /* Whether the unit's gradient may be read although nobody has the unit acquired. */

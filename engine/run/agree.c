@@ -1,9 +1,11 @@
 /* Compares what must be the same on all ranks, by hash. If it differs, the ranks search together for the first difference and
  * name it. All calls are collective. */
-#include "engine/run/engine_impl.h"
+#include "engine/run/agree.h"
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/loop.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -291,7 +293,7 @@ static sherd_status uses_difference_name(sherd_engine *engine)
                     "this window, but rank(s)%s more or fewer times; the window was dropped, "
                     "nothing was updated; all ranks must acquire the same units, for eval too",
                     engine->model.units[u].name, (unsigned long long)uses_count(engine, 0, u, pass),
-                    sherdi_engine_pass_name((sherd_pass)pass), ranks);
+                    sherdi_pass_name((sherd_pass)pass), ranks);
             }
         }
     }

@@ -6,6 +6,7 @@
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
+#include "engine/run/failure.h"
 #include "engine/run/needs.h"
 
 #include <string.h>

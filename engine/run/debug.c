@@ -1,7 +1,10 @@
 /* SHERD_DEBUG: detects writes to parameters while a unit is acquired. What becomes of such a write depends on the layout: it is
  * kept where parameters are whole, and lost where they are gathered. So it is an error in every layout. loop.c calls these
  * functions; the other checks of SHERD_DEBUG are where their code is (is_debug). */
+#include "engine/run/debug.h"
+
 #include "engine/run/engine_impl.h"
+#include "engine/run/loop.h"
 
 sherd_status sherdi_debug_params_note(sherd_engine *engine, int unit)
 {

@@ -3,8 +3,9 @@
  * of DLPack; whoever consumes a tensor has that header. */
 #include "engine/run/engine_impl.h"
 
+#include "engine/run/address.h"
+
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct dlpack_type {
     uint8_t  code, bits;

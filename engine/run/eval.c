@@ -1,8 +1,12 @@
 /* Evaluation in many passes, between which parameters do not change: what was gathered stays gathered, as far as the plan has
  * room for it (sherd.eval_keep_units). plan_schedule.c decides which units stay; program_units.c leaves them gathered at a
  * release. */
-#include "engine/run/engine_impl.h"
+#include "engine/run/eval.h"
 
+#include "engine/run/agree.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/failure.h"
+#include "engine/run/fill.h"
 #include "engine/run/needs.h"
 
 void sherd_eval_params_init(sherd_eval_params *params)
@@ -41,9 +45,7 @@ sherd_status sherd_eval_begin(sherd_engine *engine, const sherd_eval_params *par
     argument = (sherdi_argument){"keep_units", given.keep_units};
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_eval_begin", &argument, 1,
                                  begin_check(engine, given.keep_units)));
-    if (engine->phase == SHERDI_PHASE_SEALED) {
-        SHERDI_TRY(sherdi_engine_start(engine));
-    }
+    SHERDI_TRY(sherdi_fill_finish(engine));
     engine->is_evaluating          = 1;
     engine->run.progress.eval_keep = given.keep_units;
     return SHERD_OK;

@@ -1,11 +1,16 @@
 /* First values: brings what a trainer's fill function gives to every place where this rank holds a part of the parameter. Also
  * computes fingerprints anew from the state. sherdi_fill_finish, at the start, checks that everything is filled, and equally on
  * all ranks. */
-#include "engine/run/engine_impl.h"
+#include "engine/run/fill.h"
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "engine/run/agree.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/failure.h"
+#include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/update.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -549,7 +554,7 @@ static sherd_status state_begin(sherd_engine *engine)
     return sherdi_update_agree(engine, state_commit(engine, wanted), 0, BEGINNING, &unused);
 }
 
-sherd_status sherdi_fill_finish(sherd_engine *engine)
+static sherd_status filling_end(sherd_engine *engine)
 {
     sherd_status status    = unfilled_take(engine);
     int          is_filled = status != SHERD_E_STATE;
@@ -565,5 +570,15 @@ sherd_status sherdi_fill_finish(sherd_engine *engine)
     sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_STATE);
     sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_PARAMS);
     sherdi_loop_fetch_ahead(engine);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_fill_finish(sherd_engine *engine)
+{
+    if (engine->phase != SHERDI_PHASE_SEALED) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_engine_outcome(engine, filling_end(engine)));
+    engine->phase = SHERDI_PHASE_RUNNING;
     return SHERD_OK;
 }

@@ -1,6 +1,8 @@
 /* The lanes of an engine: compute (the trainer's), update, up and down the link. Collectives use the world's lane. Which
  * operation follows which is derived for each operation from the bytes that it touches (order.h); run.c makes the lanes follow
  * each other. On the CPU all of them are one lane, and nothing waits. */
+#include "engine/run/lanes.h"
+
 #include "engine/run/engine_impl.h"
 
 /* Records the time that a transport measured itself; called on the thread that ran the transfer. */

@@ -1,9 +1,13 @@
 /* Acquire and release, as the trainer calls them. Each runs an event of the program (program_units.c). This file adds the checks
  * of SHERD_DEBUG, the marks of the trainer's own time, and what happens when a gradient is lost. */
-#include "engine/run/engine_impl.h"
+#include "engine/run/loop.h"
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "engine/run/agree.h"
+#include "engine/run/debug.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/lanes.h"
 
 #include <stdio.h>
 
@@ -99,6 +103,13 @@ static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
     }
     (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* the next acquire reads again */
     return sherdi_outcome_end(&failed);
+}
+
+const char *sherdi_pass_name(sherd_pass pass)
+{
+    static const char *const NAMES[] = {"forward", "backward", "eval"};
+
+    return NAMES[pass];
 }
 
 static sherdi_mark_kind pass_mark(sherd_pass pass)

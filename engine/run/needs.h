@@ -9,7 +9,7 @@ typedef enum sherdi_need {
     SHERDI_NEED_OPEN         = 1 << 0, /* not sealed yet */
     SHERDI_NEED_SEALED       = 1 << 1,
     SHERDI_NEED_STEPS        = 1 << 2, /* the engine trains: it has an optimizer */
-    SHERDI_NEED_STARTED      = 1 << 3, /* sherdi_engine_start is over */
+    SHERDI_NEED_STARTED      = 1 << 3, /* the filling is over */
     SHERDI_NEED_PREPARED     = 1 << 4, /* a step is prepared */
     SHERDI_NEED_UNPREPARED   = 1 << 5, /* none is */
     SHERDI_NEED_NO_EVAL      = 1 << 6, /* not between sherd_eval_begin and sherd_eval_end */
@@ -18,11 +18,7 @@ typedef enum sherdi_need {
     SHERDI_NEED_NO_WINDOW    = 1 << 9, /* nor a forward pass, if there are windows at all */
 } sherdi_need;
 
-/** Returns E_STATE in a forked child of the process that created the engine. sherdi_engine_need calls it. */
-sherd_status sherdi_engine_check_process(const sherd_engine *engine);
-/** Returns E_STATE if the engine is lost, or in a forked child; E_INVAL if it is NULL. sherdi_engine_need calls it. */
-sherd_status sherdi_engine_check_alive(const sherd_engine *engine);
-/** Returns E_STATE for the first of `needs` (an OR of sherdi_need) that does not hold; the message begins with `call`. A need behind
+/** Does what sherdi_engine_check_alive does; then returns E_STATE for the first of `needs` (an OR of sherdi_need) that does not hold; the message begins with `call`. A need behind
  *  SHERDI_NEED_STEPS requires SHERDI_NEED_SEALED. */
 sherd_status sherdi_engine_need(const sherd_engine *engine, const char *call, unsigned needs);
 /** Returns E_INVAL unless the parameter exists; the message begins with `call`. */

@@ -1,8 +1,10 @@
 /* Coefficients of an update. They are made once per step and group, in double, from rates that are equal on every rank; the
  * optimizer rounds them for its kernels (engine/optimizers/). */
-#include "engine/run/engine_impl.h"
+#include "engine/run/optimizer.h"
 
 #include "base/hash.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/scalars.h"
 
 #include <math.h>
 

@@ -1,9 +1,14 @@
 /* Goes back to a generation of the state on NVMe: the one that an earlier run left (resume), or the one before the last update
  * (undo). Parameters are made anew from the master weights, so nothing but the state has to be kept. */
-#include "engine/run/engine_impl.h"
+#include "engine/run/restore.h"
 
 #include "base/log.h"
+#include "engine/run/agree.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/failure.h"
+#include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/update.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,9 +3,10 @@
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
+#include "engine/run/lanes.h"
+#include "engine/run/scalars.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------- lanes -- */

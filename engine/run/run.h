@@ -31,4 +31,33 @@ typedef struct sherdi_run {
     sherdi_state_record record; /* to commit; or what a rollback found */
 } sherdi_run;
 
+/** Makes events for the lanes and room for transfers; call it after the plan was made. E_NOMEM, E_DEVICE. */
+sherd_status sherdi_run_open(sherd_engine *engine);
+/** Waits for transfers, then frees all that. */
+void sherdi_run_close(sherd_engine *engine);
+/** Gathers the `mine` of every rank in `all`; `what` is as in sherdi_world_exchange. Meets; blocks. */
+sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
+                                 size_t len_bytes, const char *what);
+/** Commits what was written of the state, as the state after update `step`. */
+sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
+                               const sherdi_scaler *scaler);
+/** The same between two updates, with the engine's counters and fingerprint; undo cannot go back behind it. */
+sherd_status sherdi_run_commit_written(sherd_engine *engine);
+/** Moves the state on a drive forward (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON, SHERDI_OP_ROLLBACK); the record is in
+ *  engine->run. */
+sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind);
+/** Waits until all collectives are over. Returns the first failure. */
+sherd_status sherdi_run_drain(sherd_engine *engine);
+/** Copies `count` elements of a part of the operation's block to `out`; what is in a device's memory comes through its copies.
+ *  Call it from a sherdi_block_fn. E_DEVICE. */
+sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
+                                  size_t offset_elems, size_t count, float *out);
+/** Copies `values` into the part; they may change after it returns. */
+void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
+                          size_t count, const float *values);
+/** Waits until all transfers of a ring are over or dropped; then nothing is in its slots. Returns the first failure. */
+sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
+/** Drops all that is gathered or under way, and what was written and not committed. Local. E_IO, E_DEVICE. */
+sherd_status sherdi_run_drop(sherd_engine *engine);
+
 #endif

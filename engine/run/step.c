@@ -9,7 +9,16 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/run/agree.h"
+#include "engine/run/eval.h"
+#include "engine/run/failure.h"
+#include "engine/run/fill.h"
+#include "engine/run/lanes.h"
+#include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/optimizer.h"
+#include "engine/run/update.h"
+#include "engine/run/watch.h"
 
 #include <math.h>
 #include <string.h>
@@ -388,8 +397,8 @@ static sherd_status step_check(sherd_engine *engine, const char *call)
 {
     SHERDI_TRY(sherdi_engine_need(engine, call,
                                   SHERDI_NEED_SEALED | SHERDI_NEED_STEPS | SHERDI_NEED_NO_EVAL));
-    if (engine->phase == SHERDI_PHASE_SEALED && engine->plan->num_open_ended > 0) {
-        SHERDI_TRY(sherdi_engine_start(engine));
+    if (engine->plan->num_open_ended > 0) {
+        SHERDI_TRY(sherdi_fill_finish(engine));
     }
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_STARTED | SHERDI_NEED_UNPREPARED));
     SHERDI_TRY(sherdi_loop_left_check(engine));

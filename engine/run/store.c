@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "engine/run/agree.h"
 
 #include <stdio.h>
 #include <string.h>

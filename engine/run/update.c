@@ -1,6 +1,11 @@
 /* The walks over the blocks at a boundary (program_walk.c), and what the ranks exchange about them: whether all have done the
  * same, the sum of the fingerprints, and the norms of all tensors for an optimizer that measures first. */
+#include "engine/run/update.h"
+
+#include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
+#include "engine/run/lanes.h"
+#include "engine/run/scalars.h"
 
 /* Waits for the transfers of a walk. One that only reads leaves alone what was read ahead. */
 static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *all)

@@ -6,7 +6,14 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "engine/run/agree.h"
+#include "engine/run/failure.h"
+#include "engine/run/fill.h"
+#include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/optimizer.h"
+#include "engine/run/restore.h"
+#include "engine/run/update.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -129,7 +136,7 @@ static sherd_status call_agree(sherd_engine *engine, value_call *call, uint64_t 
     call->values.param = (size_t)call->param;
     SHERDI_TRY(sherdi_agree_call(engine, call->name, arguments,
                                  sizeof(arguments) / sizeof(arguments[0]), own));
-    return engine->phase == SHERDI_PHASE_SEALED ? sherdi_engine_start(engine) : SHERD_OK;
+    return sherdi_fill_finish(engine);
 }
 
 /* -------------------------------------------------------------------- read -- */

@@ -3,6 +3,7 @@
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
+#include "engine/run/optimizer.h"
 
 /* How many elements are converted on the stack at a time. */
 #define FEW_ELEMS 2048

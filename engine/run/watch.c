@@ -1,10 +1,12 @@
 /* What people watch during training: lines in the log and numbers in files (engine/monitor/), as the configuration asks for them.
  * Rank 0 writes all of it except the times of wall_clock_breakdown, which every rank logs. The horizontal axis is samples, as in
  * DeepSpeed, and tags that DeepSpeed has too have its names. */
-#include "engine/run/engine_impl.h"
+#include "engine/run/watch.h"
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/failure.h"
 #include "engine/run/needs.h"
 #include "sherd_tools.h"
 

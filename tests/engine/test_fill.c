@@ -1,6 +1,8 @@
 /* First values on NVMe. In the orders in which trainers fill, each byte is written once and nothing is read. Every
  * order gives the same values. If ranks fill with different values, the error names them. */
 #include "engine/run/engine_impl.h"
+
+#include "engine/run/fill.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -182,7 +184,7 @@ static void fill_counted(rig *r, order how)
     CHECK(r->engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 4);
     CHECK_OK(sherd_engine_traffic(r->engine, &before)); /* of the header of the new file */
     layers_fill(r, how);
-    CHECK_OK(sherdi_engine_start(r->engine));
+    CHECK_OK(sherdi_fill_finish(r->engine));
     CHECK_OK(sherd_engine_traffic(r->engine, &after));
     CHECK_INT(bytes_to_write(r), after.written_counted - before.written_counted);
     CHECK_INT(0, after.read_counted);

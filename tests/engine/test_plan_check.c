@@ -1,11 +1,12 @@
 /* The plans of all ranks held against each other: they pass for every layout, and each rule that is broken is
  * noticed. Simulated machines, and what they say of memory. */
 #include "tests/engine/rig.h"
-#include "tests/lib/check.h"
-#include "sherd_tools.h"
 
 #include "base/checked.h"
+#include "engine/engine.h"
 #include "engine/run/engine_impl.h"
+#include "sherd_tools.h"
+#include "tests/lib/check.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,9 @@
 /* What a plan says of its sizes, in a table and as JSON, and whether it fits the machine. */
 #include "tests/engine/planner.h"
-#include "tests/lib/check.h"
 
+#include "engine/machine.h"
 #include "engine/run/engine_impl.h"
+#include "tests/lib/check.h"
 
 #include <jansson.h>
 #include <stdio.h>

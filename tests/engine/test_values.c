@@ -1,8 +1,10 @@
 /* Tests of reading and writing ranges of values: master weights, compute copies, parts of the state, gradients. */
 #include "engine/run/engine_impl.h"
+
+#include "engine/run/fill.h"
+#include "tests/engine/toy.h"
 #include "tests/engine/value_rig.h"
 #include "tests/engine/ways.h"
-#include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
 #include <math.h>

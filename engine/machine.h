@@ -1,0 +1,14 @@
+/* What the plan has to know of the machine. */
+#ifndef SHERDI_ENGINE_MACHINE_H
+#define SHERDI_ENGINE_MACHINE_H
+
+#include "collectives/world.h"
+#include "engine/plan/plan.h"
+
+/** Measures what this host has; gives the same on all ranks. Collective. */
+sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out);
+/** Returns the bytes left under a control group's limit, from the files of either version; the group's page cache that can be
+ *  reclaimed counts as left. SIZE_MAX: no limit. */
+size_t sherdi_machine_group_left(const char *folder);
+
+#endif

@@ -1,0 +1,24 @@
+/* First values: parameters are filled after seal, until the engine starts. */
+#ifndef SHERDI_ENGINE_RUN_FILL_H
+#define SHERDI_ENGINE_RUN_FILL_H
+
+#include "engine/run/values.h"
+
+/** Allocates the tables of what is to be filled; call it after the plan was made. E_NOMEM. */
+sherd_status sherdi_fill_open(sherd_engine *engine);
+void         sherdi_fill_close(sherd_engine *engine);
+/** Waits until everything that was filled is on the drive. E_IO: another call tries again. */
+sherd_status sherdi_fill_settle(sherd_engine *engine);
+/** Ends the filling and starts the engine, if it has not started: at the first acquire, or in an earlier call that needs it. Checks
+ *  that every parameter is filled (fills bound ones from their own memory), that parameters that are whole on every rank are equal
+ *  there, and that the ranks agree on what is whole. Collective. */
+sherd_status sherdi_fill_finish(sherd_engine *engine);
+/** Returns whether the start of this engine commits its state: it was not resumed, and is not just what a checkpoint had. */
+int sherdi_fill_commits(const sherd_engine *engine);
+/** Sums the element mixes of what this rank owns and trains, from the master weights. Reads the whole state. E_IO. */
+sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out);
+/** Does the same for a range of one parameter, frozen or not. */
+sherd_status sherdi_fill_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
+                                           uint64_t *out);
+
+#endif

@@ -1,0 +1,59 @@
+/* The lanes of an engine, the marks of collectives on theirs, and copies from one kind of memory to the other. */
+#ifndef SHERDI_ENGINE_RUN_LANES_H
+#define SHERDI_ENGINE_RUN_LANES_H
+
+#include "engine/run/engine_impl.h"
+
+sherd_status sherdi_lanes_open(sherd_engine *engine);
+void         sherdi_lanes_close(sherd_engine *engine);
+/** Makes the trainer's next kernels run after the update. */
+void sherdi_lanes_join(sherd_engine *engine);
+/** Waits for all lanes; ignores their failures. */
+void sherdi_lanes_drain(sherd_engine *engine);
+/** Returns whether device memory is separate from the host's. */
+static inline int sherdi_has_device(const sherd_engine *engine)
+{
+    return engine->backend->device->is_async;
+}
+/** Begins the mark of a collective on its lane. A transport that runs on the host reports its time itself. */
+static inline sherdi_mark sherdi_collective_mark(sherd_engine *engine, sherdi_mark_kind kind,
+                                                 const char *what, size_t slice_bytes)
+{
+    const sherdi_backend *lane = sherdi_world_backend(engine->world);
+
+    if (!lane->device->is_async ||
+        !(engine->world_size == 1 || sherdi_world_caps(engine->world) & SHERDI_WORLD_ON_LANE)) {
+        return (sherdi_mark){.slot = -1};
+    }
+    return sherdi_mark_begin(&engine->marks, kind, lane, what,
+                             sherdi_wire_all_gather(engine->world_size, slice_bytes));
+}
+static inline void sherdi_collective_mark_end(sherd_engine *engine, const sherdi_mark *mark)
+{
+    sherdi_mark_end(&engine->marks, sherdi_world_backend(engine->world), mark);
+}
+/** Copies bytes of the host to memory of a space; `src` may change after it returns. */
+void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
+                      size_t len_bytes);
+/** Copies bytes of a space to the host. Blocks. */
+sherd_status sherdi_space_get(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
+                              size_t len_bytes);
+
+/* Return the lane that works on memory of a space, and the scalars that its kernels read and add to. */
+static inline const sherdi_backend *sherdi_space_lane(const sherd_engine *engine,
+                                                      sherdi_space        space)
+{
+    return space == SHERDI_SPACE_DEVICE ? engine->lanes.update : engine->host;
+}
+
+static inline const sherdi_scalars *sherdi_space_scalars(const sherd_engine *engine,
+                                                         sherdi_space        space)
+{
+    return space == SHERDI_SPACE_DEVICE ? &engine->device : &engine->on_host;
+}
+
+/* Copy between device and host: counted, on the lanes of the link. */
+void sherdi_link_down(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
+void sherdi_link_up(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
+
+#endif

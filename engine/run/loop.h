@@ -1,0 +1,39 @@
+/* Acquire and release, the window, and what is gathered now. */
+#ifndef SHERDI_ENGINE_RUN_LOOP_H
+#define SHERDI_ENGINE_RUN_LOOP_H
+
+#include "engine/plan/plan.h"
+
+/** Returns "forward", "backward" or "eval". */
+const char *sherdi_pass_name(sherd_pass pass);
+/** Acquires a unit; a call that fails changes nothing. */
+sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass);
+/** Releases a unit, even if something fails; then the window is lost. */
+sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass);
+/** Releases all acquired units without completing their gradients; the caller drops the window next. */
+void sherdi_loop_let_go(sherd_engine *engine);
+/** Ends a micro-batch: completes the gradients that are open, in the order of the plan. */
+sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
+/** Records that a failure has lost the window. Returns the window's first failure. */
+sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status);
+/** Records that this rank alone ends its step with a failure, before it has met the other ranks. */
+void sherdi_loop_leave(sherd_engine *engine, sherd_status status);
+/** Returns E_STATE while other ranks wait for this one to discard its window: a collective call of this rank would meet the one
+ *  in which they wait. */
+sherd_status sherdi_loop_left_check(const sherd_engine *engine);
+/** The engine is being destroyed: aborts the world if a failure of this rank's drive has left other ranks waiting. */
+void sherdi_loop_give_up(sherd_engine *engine);
+/** Begins a window, after the last one is over or dropped. */
+void sherdi_loop_window_begin(sherd_engine *engine);
+/** Reads parameters ahead for the next training pass. */
+void sherdi_loop_fetch_ahead(sherd_engine *engine);
+/** Returns where a segment's whole lies now; NULL: it is not gathered. */
+unsigned char *sherdi_loop_segment(sherd_engine *engine, const sherdi_segment *segment);
+/** Returns a parameter's memory (the trainer's own, if it is bound). Its unit must be held. */
+unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param);
+/** Hashes all bytes of a parameter, which must be held or whole on every rank; they come to the host in portions. E_DEVICE. */
+sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t *out);
+/** Returns where gradients of a segment are made; NULL: it has none. */
+unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment);
+
+#endif

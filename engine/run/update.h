@@ -1,0 +1,28 @@
+/* The walks over the blocks of this rank's state. */
+#ifndef SHERDI_ENGINE_RUN_UPDATE_H
+#define SHERDI_ENGINE_RUN_UPDATE_H
+
+#include "engine/run/run.h"
+
+/** Runs the first of two sweeps: the norms, and the ratios of all parameters. It writes no state, so if it fails on one rank, all
+ *  ranks fail and the old state is whole. Does nothing if no optimizer measures first. Collective. */
+sherd_status sherdi_update_measure(sherd_engine *engine);
+/** Updates every block and publishes. E_IO on any rank is returned on every rank. Collective. */
+sherd_status sherdi_update_range(sherd_engine *engine);
+/** Sums the fingerprint of this rank's state, by a walk over it. E_IO. */
+sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out);
+/** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn` returns. */
+sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx);
+/** Takes the values of every block from `fn`, and makes new parameters from the master weights. On a drive this is a generation
+ *  that is not committed yet. `walk`: SHERDI_WALK_LOAD or _LOAD_SOME. Afterwards the fingerprint of the masters is unknown;
+ *  whoever gives the masters can compute it. Collective. */
+sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
+                                void *ctx);
+/** Makes new parameters from the master weights in the state; gives this rank's fingerprint of them. Collective. */
+sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
+/** Exchanges how it went on each rank. *out is the sum of the fingerprints. Where another rank failed, the
+ *  message is "rank 1 failed <when>". Collective. */
+sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
+                                 const char *when, uint64_t *out);
+
+#endif
