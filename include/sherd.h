@@ -675,8 +675,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_blob_get(sherd_engine *engine, const
 /* --------------------------------------------------------- checkpoints --- */
 
 /* A checkpoint is a folder DIR/TAG with one data file of each rank (safetensors) and a manifest; it is complete or does not exist.
- * DIR/latest names the newest one. One run at a time saves into a folder. docs/checkpoints.md is the page for users,
- * docs/checkpoint-format.md the one for programs that read the files. */
+ * DIR/latest names the newest one. Engines may save different tags into one folder at the same time. docs/checkpoints.md is the
+ * page for users, docs/checkpoint-format.md the one for programs that read the files. */
 
 /** Receives the progress of this rank, in bytes, on the calling thread. */
 typedef void (*sherd_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t all_bytes);
@@ -699,9 +699,9 @@ SHERD_API void sherd_save_params_init(sherd_save_params *params);
  *  nothing is gathered. Collective: all ranks give the same names, and the checkpoint is complete for all or for none. Blocks as
  *  is_async says; it first waits for an asynchronous save that still runs. Call it between steps: no unit is acquired, and the
  *  window has had no backward pass and no sherd_step. A failure leaves earlier checkpoints as they are, and training may
- *  continue. Errors: E_STATE (a window is open), E_INVAL (tag, ranks that differ), E_IO (too little space, with what is missing;
- *  a folder that a rank does not see; the drive), E_NOTSUP (asynchronous without checkpoint.async, a build without libxxhash),
- *  E_NOMEM. */
+ *  continue. Errors: E_STATE (a window is open; another engine is saving this tag), E_INVAL (tag, ranks that differ), E_IO (too
+ *  little space, with what is missing; a folder that a rank does not see; the drive), E_NOTSUP (asynchronous without
+ *  checkpoint.async, a build without libxxhash), E_NOMEM. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir,
                                                             const char              *tag,
                                                             const sherd_save_params *params);

@@ -128,12 +128,14 @@ static int is_left_behind(const char *name)
             strcmp(name + len - (sizeof(REMOVED) - 1), REMOVED) == 0);
 }
 
+/* Clears away what saves and removals have left that are over; what another save still writes is left alone. */
 static sherd_status left_behind_clear(const char *dir)
 {
     DIR           *folder = opendir(dir);
     struct dirent *entry;
     sherd_status   status = SHERD_OK;
     char           path[SHERDI_CHECKPOINT_PATH_BYTES];
+    char           who[128];
 
     if (folder == NULL) {
         return io_fail("open the folder", dir);
@@ -141,30 +143,59 @@ static sherd_status left_behind_clear(const char *dir)
     while (status == SHERD_OK && (entry = readdir(folder)) != NULL) {
         if (is_left_behind(entry->d_name)) {
             status = path_make(dir, "", entry->d_name, "", NULL, path);
-            status = status == SHERD_OK ? folder_clear(path) : status;
+            if (status == SHERD_OK && !sherdi_claim_is_held(path, who, sizeof(who))) {
+                status = folder_clear(path);
+            }
         }
     }
     (void)closedir(folder);
     return status;
 }
 
-sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag)
+static sherd_status partial_make(const char *dir, const char *tag, sherdi_claim *out)
 {
-    char path[SHERDI_CHECKPOINT_PATH_BYTES];
+    char           path[SHERDI_CHECKPOINT_PATH_BYTES];
+    char           who[128];
+    sherdi_outcome made;
 
-    SHERDI_TRY(sherdi_folders_make(dir, "the folder of checkpoints"));
     SHERDI_TRY(left_behind_clear(dir));
     SHERDI_TRY(sherdi_checkpoint_partial_path(dir, tag, NULL, path));
-    return mkdir(path, 0777) == 0 ? SHERD_OK : io_fail("make the folder", path);
+    if (sherdi_claim_is_held(path, who, sizeof(who))) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s/%s is being saved by another engine (%s); give another tag or "
+                           "folder, or wait until that save is complete",
+                           dir, tag, who);
+    }
+    if (mkdir(path, 0777) != 0) {
+        return io_fail("make the folder", path);
+    }
+    made = sherdi_outcome_of(sherdi_claim_partial(path, out));
+    if (made.status != SHERD_OK) {
+        (void)folder_clear(path);
+    }
+    return sherdi_outcome_end(&made);
 }
 
-void sherdi_checkpoint_abandon(const char *dir, const char *tag)
+sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag, sherdi_claim *out)
+{
+    sherdi_claim names = {0};
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_folders_make(dir, "the folder of checkpoints"));
+    SHERDI_TRY(sherdi_claim_dir(dir, &names));
+    status = partial_make(dir, tag, out);
+    sherdi_claim_drop(&names);
+    return status;
+}
+
+void sherdi_checkpoint_abandon(const char *dir, const char *tag, sherdi_claim *claim)
 {
     char path[SHERDI_CHECKPOINT_PATH_BYTES];
 
-    if (sherdi_checkpoint_partial_path(dir, tag, NULL, path) == SHERD_OK) {
+    if (claim->is_held && sherdi_checkpoint_partial_path(dir, tag, NULL, path) == SHERD_OK) {
         (void)folder_clear(path);
     }
+    sherdi_claim_drop(claim);
 }
 
 sherd_status sherdi_checkpoint_check_space(const char *dir, uint64_t need_bytes)
@@ -379,7 +410,8 @@ static int folders_exchange(const char *partial, const char *path)
                : -1;
 }
 
-sherd_status sherdi_checkpoint_finish(const char *dir, const char *tag)
+/* What the folder's lock has to be held for. */
+static sherd_status partial_finish(const char *dir, const char *tag)
 {
     char partial[SHERDI_CHECKPOINT_PATH_BYTES];
     char path[SHERDI_CHECKPOINT_PATH_BYTES];
@@ -390,10 +422,26 @@ sherd_status sherdi_checkpoint_finish(const char *dir, const char *tag)
     if (folders_exchange(partial, path) != 0) {
         return io_fail("give its name to the checkpoint", path);
     }
+    sherdi_claim_unlink(path);
     SHERDI_TRY(sherdi_folder_sync(dir));
     SHERDI_TRY(latest_put(dir, tag));
     (void)folder_clear(partial); /* the replaced checkpoint, if there was one */
     return SHERD_OK;
+}
+
+sherd_status sherdi_checkpoint_finish(const char *dir, const char *tag, sherdi_claim *claim)
+{
+    sherdi_claim   names = {0};
+    sherdi_outcome outcome;
+
+    SHERDI_TRY(sherdi_claim_dir(dir, &names));
+    outcome = sherdi_outcome_of(partial_finish(dir, tag));
+    if (outcome.status != SHERD_OK) { /* now, while nobody else can begin this tag */
+        sherdi_checkpoint_abandon(dir, tag, claim);
+    }
+    sherdi_claim_drop(claim);
+    sherdi_claim_drop(&names);
+    return sherdi_outcome_end(&outcome);
 }
 
 static int found_order(const void *a, const void *b)
@@ -502,20 +550,30 @@ static sherd_status latest_move(const char *dir, const char *tag)
     return status;
 }
 
-sherd_status sherdi_checkpoint_remove(const char *dir, const char *tag)
+static sherd_status removed_rename(const char *dir, const char *tag, const char *removed)
 {
     char path[SHERDI_CHECKPOINT_PATH_BYTES];
-    char removed[SHERDI_CHECKPOINT_PATH_BYTES];
 
-    SHERDI_TRY(sherdi_tag_check(tag));
     SHERDI_TRY(sherdi_checkpoint_path(dir, tag, NULL, path));
-    SHERDI_TRY(sherdi_checkpoint_check_folder(dir, tag));
-    SHERDI_TRY(removed_path(dir, tag, removed));
     SHERDI_TRY(latest_move(dir, tag));
     SHERDI_TRY(folder_clear(removed));
     if (rename(path, removed) != 0) {
         return io_fail("remove the checkpoint", path);
     }
-    SHERDI_TRY(sherdi_folder_sync(dir));
-    return folder_clear(removed);
+    return sherdi_folder_sync(dir);
+}
+
+sherd_status sherdi_checkpoint_remove(const char *dir, const char *tag)
+{
+    char         removed[SHERDI_CHECKPOINT_PATH_BYTES];
+    sherdi_claim names = {0};
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_tag_check(tag));
+    SHERDI_TRY(sherdi_checkpoint_check_folder(dir, tag));
+    SHERDI_TRY(removed_path(dir, tag, removed));
+    SHERDI_TRY(sherdi_claim_dir(dir, &names));
+    status = removed_rename(dir, tag, removed);
+    sherdi_claim_drop(&names);
+    return status == SHERD_OK ? folder_clear(removed) : status;
 }

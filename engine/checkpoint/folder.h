@@ -2,12 +2,14 @@
  *
  * A save writes into DIR/.TAG.partial until everything is complete and on the medium. Then one rename makes the folder DIR/TAG,
  * and a second one makes DIR/latest name it. A removal first renames the folder to DIR/.TAG.removed. So a process that dies at
- * any moment leaves complete checkpoints and, beside them, folders that begin with a dot. The next save clears these away.
+ * any moment leaves complete checkpoints and, beside them, folders that begin with a dot. The next save clears these away. Several
+ * engines may save different tags at the same time: claim.h says which folders are being written.
  *
  * save.c, load.c, reader.c and the tools use this; symbolic links in these folders are not followed. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_FOLDER_H
 #define SHERDI_ENGINE_CHECKPOINT_FOLDER_H
 
+#include "engine/checkpoint/claim.h"
 #include "engine/checkpoint/manifest.h"
 
 #define SHERDI_CHECKPOINT_PATH_BYTES 4096
@@ -23,8 +25,8 @@ sherd_status sherdi_checkpoint_partial_path(const char *dir, const char *tag, co
 sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag);
 
 /** Makes DIR if it is missing, clears away what interrupted saves and removals left, of this tag and of others, and makes an
- *  empty partial folder. E_IO. */
-sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag);
+ *  empty partial folder, which is claimed from now on. E_STATE (another engine is saving this tag), E_IO. */
+sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag, sherdi_claim *out);
 /** Returns E_IO if the file system of DIR has less than `need_bytes` free; the message says how many bytes are missing. */
 sherd_status sherdi_checkpoint_check_space(const char *dir, uint64_t need_bytes);
 /** Writes and syncs a small file of a folder, such as the manifest or DIR/latest. A rename puts it in place, so the file is
@@ -38,10 +40,10 @@ sherd_status sherdi_checkpoint_mark(const char *path);
 sherd_status sherdi_checkpoint_get(sherdi_mem *mem, const char *path, size_t most_bytes,
                                    char **data_out, size_t *len_bytes_out);
 /** Makes the partial folder, all of whose files are synced, DIR/TAG and the newest checkpoint. It replaces a checkpoint of the
- *  same name. E_IO. */
-sherd_status sherdi_checkpoint_finish(const char *dir, const char *tag);
-/** Removes what a failed save has written. */
-void sherdi_checkpoint_abandon(const char *dir, const char *tag);
+ *  same name. The claim ends, also after a failure, which removes the partial folder. E_IO. */
+sherd_status sherdi_checkpoint_finish(const char *dir, const char *tag, sherdi_claim *claim);
+/** Removes what a failed save has written, and ends its claim; does nothing without one. */
+void sherdi_checkpoint_abandon(const char *dir, const char *tag, sherdi_claim *claim);
 
 /** Return whether a file exists; remove a file. */
 int  sherdi_checkpoint_has(const char *path);

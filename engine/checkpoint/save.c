@@ -195,7 +195,7 @@ static sherd_status manifest_publish(sherdi_save *save)
     status = sherdi_checkpoint_put(save->folder, SHERDI_MANIFEST_NAME, text, len);
     sherdi_manifest_text_free(text);
     SHERDI_TRY(status);
-    return sherdi_checkpoint_finish(save->dir, save->tag);
+    return sherdi_checkpoint_finish(save->dir, save->tag, &save->claim);
 }
 
 /* Removes checkpoints older than the newest keep_last. If that fails, the save has not failed. */
@@ -262,7 +262,7 @@ static sherd_status folder_share(sherdi_save *save)
 
     if (engine->rank == 0) {
         (void)!getrandom(&nonce, sizeof(nonce), 0);
-        status = sherdi_checkpoint_begin(save->dir, save->tag);
+        status = sherdi_checkpoint_begin(save->dir, save->tag, &save->claim);
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
     SHERDI_TRY(sherd_world_broadcast(engine->world, &nonce, sizeof(nonce), 0));
@@ -485,7 +485,7 @@ static sherd_status save_end(sherdi_save *save, sherd_status own)
         for (int f = 0; f < SHERDI_DATA_FILES; f++) {
             sherdi_writer_close(&save->writers[f]);
         }
-        sherdi_checkpoint_abandon(save->dir, save->tag);
+        sherdi_checkpoint_abandon(save->dir, save->tag, &save->claim);
     }
     save_close(save);
     return sherdi_outcome_end(&all);
@@ -664,7 +664,7 @@ void sherdi_save_abandon(sherd_engine *engine)
     }
     (void)sherdi_save_thread_join(save);
     if (engine->rank == 0) {
-        sherdi_checkpoint_abandon(save->dir, save->tag);
+        sherdi_checkpoint_abandon(save->dir, save->tag, &save->claim);
     }
     save_close(save);
 }

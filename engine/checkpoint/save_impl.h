@@ -26,6 +26,7 @@ struct sherdi_save {
     char              dir[SHERDI_CHECKPOINT_PATH_BYTES];
     char              tag[SHERDI_CHECKPOINT_NAME_BYTES];
     char              folder[SHERDI_CHECKPOINT_PATH_BYTES]; /* the partial folder */
+    sherdi_claim      claim;                                /* of that folder; on rank 0 */
     int               is_async;
 
     sherdi_ioq                 *queue;

@@ -38,6 +38,7 @@ typedef struct making {
     sherdi_mem          *mem;
     sherd_import_params  params;
     const char          *dir, *tag;
+    sherdi_claim         claim;
     sherdi_weights_file *file;
     sherdi_weights_maps  maps;
     sherdi_weights_match match;
@@ -394,18 +395,18 @@ static sherd_status import_write(making *m)
     SHERDI_TRY(sherdi_manifest_text(&m->manifest, &text, &len));
     status = sherdi_checkpoint_put(folder, SHERDI_MANIFEST_NAME, text, len);
     sherdi_manifest_text_free(text);
-    return status == SHERD_OK ? sherdi_checkpoint_finish(m->dir, m->tag) : status;
+    return status == SHERD_OK ? sherdi_checkpoint_finish(m->dir, m->tag, &m->claim) : status;
 }
 
 static sherd_status import_run(making *m)
 {
     sherdi_outcome outcome;
 
-    SHERDI_TRY(sherdi_checkpoint_begin(m->dir, m->tag));
+    SHERDI_TRY(sherdi_checkpoint_begin(m->dir, m->tag, &m->claim));
     outcome = sherdi_outcome_of(import_write(m));
     if (outcome.status != SHERD_OK) {
         sherdi_writer_close(&m->writer);
-        sherdi_checkpoint_abandon(m->dir, m->tag);
+        sherdi_checkpoint_abandon(m->dir, m->tag, &m->claim);
     }
     return sherdi_outcome_end(&outcome);
 }

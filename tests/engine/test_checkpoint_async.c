@@ -6,11 +6,13 @@
 #include "tests/engine/saved.h"
 #include "tests/lib/check.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const char ASYNC[] = ", \"checkpoint\": {\"async\": true}";
@@ -300,6 +302,103 @@ static void one_that_cannot_begin_is_told_at_once(void)
     test_world(2, begins_body, &j);
 }
 
+/* ------------------------------------------------------------------ several engines -- */
+
+static void shared_body(sherd_world *world, void *raw)
+{
+    const job        *j    = raw;
+    sherd_save_params sync = synchronous();
+    rig               one;
+    rig               other;
+
+    saved_open(&one, world, &j->options);
+    saved_open(&other, world, &j->options);
+    saved_fill(&one);
+    saved_fill(&other);
+    saved_train(&other, 2);
+    CHECK_OK(sherd_checkpoint_save(one.engine, j->dir, "one", NULL)); /* not over before its wait */
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_save(other.engine, j->dir, "one", &sync));
+    if (sherd_world_rank(world) == 0) {
+        CHECK_ERROR_SAYS("one is being saved by another engine (process ");
+    }
+    CHECK_OK(sherd_checkpoint_save(other.engine, j->dir, "other", &sync));
+    CHECK_OK(sherd_checkpoint_wait(one.engine, NULL));
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_INT(0, saved_verify(j->dir, "one"));
+    CHECK_INT(2, saved_verify(j->dir, "other"));
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_OK(sherd_checkpoint_save(other.engine, j->dir, "one", &sync)); /* it is free now */
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_INT(2, saved_verify(j->dir, "one"));
+    CHECK_INT(0, saved_left_behind(j->dir));
+    rig_close(&one);
+    rig_close(&other);
+}
+
+static void engines_share_a_folder_by_their_tags(void)
+{
+    job j = job_of(3, "shared");
+
+    test_world(2, shared_body, &j);
+}
+
+/* Claims the partial folder of tag "b" in another process, which lives until it is killed. */
+static pid_t claim_elsewhere(const char *dir)
+{
+    char  path[SHERDI_CHECKPOINT_PATH_BYTES];
+    int   ends[2];
+    char  told;
+    pid_t child;
+
+    CHECK(mkdir(dir, 0777) == 0 && pipe(ends) == 0);
+    CHECK_OK(sherdi_checkpoint_partial_path(dir, "b", NULL, path));
+    CHECK(mkdir(path, 0777) == 0);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        sherdi_claim claim;
+
+        told = sherdi_claim_partial(path, &claim) == SHERD_OK;
+        (void)!write(ends[1], &told, 1);
+        for (;;) {
+            (void)pause();
+        }
+    }
+    CHECK(read(ends[0], &told, 1) == 1 && told == 1);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    return child;
+}
+
+static void elsewhere_body(sherd_world *world, void *raw)
+{
+    job              *j     = raw;
+    sherd_save_params sync  = synchronous();
+    pid_t             child = claim_elsewhere(j->dir);
+    char              who[64];
+    rig               r;
+
+    saved_open(&r, world, &j->options);
+    saved_fill(&r);
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_save(r.engine, j->dir, "b", &sync));
+    (void)snprintf(who, sizeof(who), "(process %ld on host ", (long)child);
+    CHECK_ERROR_SAYS(who);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "c", &sync));
+    CHECK_INT(1, saved_left_behind(j->dir)); /* it is the other's */
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "b", &sync));
+    CHECK_INT(0, saved_left_behind(j->dir));
+    CHECK_INT(0, saved_verify(j->dir, "b"));
+    rig_close(&r);
+}
+
+static void what_another_process_writes_stays_until_it_dies(void)
+{
+    job j = job_of(3, "elsewhere");
+
+    test_world(1, elsewhere_body, &j);
+}
+
 static void unplanned_body(sherd_world *world, void *raw)
 {
     job              *j = raw;
@@ -331,6 +430,8 @@ static const test_case CASES[] = {
     CASE(destroying_leaves_nothing_half),
     CASE(a_failure_is_told_where_it_is_waited_for),
     CASE(one_that_cannot_begin_is_told_at_once),
+    CASE(engines_share_a_folder_by_their_tags),
+    CASE(what_another_process_writes_stays_until_it_dies),
     CASE(without_its_key_it_is_refused),
 };
 
