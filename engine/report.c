@@ -442,6 +442,7 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     info.state_run        = engine->store.run;
     info.resume_differs   = engine->identity.resume_differs;
     info.overlap_comm     = engine->settings.overlap_comm;
+    info.samples          = sherdi_samples_seen(engine);
     sherdi_api_write(&info, out);
     return SHERD_OK;
 }

@@ -968,8 +968,7 @@ typedef struct sherd_engine_info {
     size_t      trainable_elems;
     int         is_resumed; /* 1: state files of an earlier run were found and taken */
     int64_t     step;       /* updates done */
-    /* Micro-batches seen: a resumed trainer's place in its data, in micro-batches of the ranks and sizes that saved. A trainer
-     * that goes on with others keeps its place in a blob */
+    /* Micro-batches seen, of whatever ranks and sizes: with `samples` a resumed trainer's place in its data */
     int64_t     micro_step;
     uint64_t    state_run;    /* number of the run in the names of its state files; 0: none */
     const char *backend;      /* "cpu" or "cuda"; static storage */
@@ -978,6 +977,8 @@ typedef struct sherd_engine_info {
     /* How this run differs from the one that wrote the resumed state, in one sentence: accumulation, micro-batch size,
      * sherd_engine_describe_run. "": in nothing, or not resumed. Valid until destroy */
     const char *resume_differs;
+    /* That all ranks have seen, in earlier runs too, whatever their batches and worlds were; 0 if the configuration has no batch */
+    int64_t samples;
 } sherd_engine_info;
 SHERD_API void sherd_engine_info_init(sherd_engine_info *info);
 /** Gives these numbers; before seal too, where the counts of elements are of what is declared so far. */

@@ -555,8 +555,8 @@ static void counters_take(load *l)
     if (l->params.weights_only) {
         return;
     }
-    engine->step          = m->step;
-    engine->micro_step    = m->micro_step;
+    engine->step = m->step;
+    sherdi_samples_set(engine, m->micro_step, m->samples);
     engine->skipped_steps = m->skipped_steps;
     engine->scaler        = m->scaler;
     engine->scaler.params = engine->settings.scaler;

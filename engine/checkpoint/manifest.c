@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/json.h"
+#include "engine/config/config.h"
 #include "offload/checksum.h"
 
 #include <jansson.h>
@@ -184,19 +185,20 @@ static json_t *scaler_json(const sherdi_scaler *scaler)
 static json_t *manifest_json(const sherdi_manifest *m)
 {
     return json_pack(
-        "{s:i, s:s, s:s, s:I, s:i, s:i, s:s, s:s, s:o, s:I, s:I, s:I, s:i, s:i, s:s, s:o, s:o, "
-        "s:o, s:o, s:o, s:i, s:o, s:o, s:o}",
+        "{s:i, s:s, s:s, s:I, s:i, s:i, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:i, s:i, s:s, s:o, "
+        "s:o, s:o, s:o, s:o, s:i, s:o, s:o, s:o}",
         "sherd_checkpoint", SHERDI_CHECKPOINT_FORMAT, "version", m->version, "tag", m->tag, "saved",
         (json_int_t)m->saved_s, "world_size", m->world_size, "stage", m->stage, "compute_type",
         sherd_dtype_name(m->compute_dtype), "optimizer", m->optimizers[0].name, "parts",
         parts_json(m), "step", (json_int_t)m->step, "micro_step", (json_int_t)m->micro_step,
-        "skipped_steps", (json_int_t)m->skipped_steps, "gradient_accumulation_steps",
-        m->accumulation, "train_micro_batch_size_per_gpu", m->micro_batch_size, "run", m->run_text,
-        "loss_scaler", scaler_json(&m->scaler), "fingerprint", hex_of(m->fingerprint),
-        "frozen_fingerprint", hex_of(m->frozen_fingerprint), "state_fingerprint",
-        m->has_state_fingerprint ? hex_of(m->state_fingerprint) : json_null(), "data_bytes",
-        integer_of(m->data_bytes), "extent_bytes", (int)SHERDI_CHECKPOINT_EXTENT_BYTES, "params",
-        params_json(m), "segments", segments_json(m), "files", files_json(m));
+        "skipped_steps", (json_int_t)m->skipped_steps, "samples", (json_int_t)m->samples,
+        "gradient_accumulation_steps", m->accumulation, "train_micro_batch_size_per_gpu",
+        m->micro_batch_size, "run", m->run_text, "loss_scaler", scaler_json(&m->scaler),
+        "fingerprint", hex_of(m->fingerprint), "frozen_fingerprint", hex_of(m->frozen_fingerprint),
+        "state_fingerprint", m->has_state_fingerprint ? hex_of(m->state_fingerprint) : json_null(),
+        "data_bytes", integer_of(m->data_bytes), "extent_bytes",
+        (int)SHERDI_CHECKPOINT_EXTENT_BYTES, "params", params_json(m), "segments", segments_json(m),
+        "files", files_json(m));
 }
 
 sherd_status sherdi_manifest_text(const sherdi_manifest *manifest, char **text_out,
@@ -699,6 +701,10 @@ static sherd_status head_read(const reader *r, const sherdi_json_node *root)
     SHERDI_TRY(int_read(r, root, "gradient_accumulation_steps", 1, INT32_MAX, &m->accumulation));
     SHERDI_TRY(
         int_read(r, root, "train_micro_batch_size_per_gpu", 0, INT32_MAX, &m->micro_batch_size));
+    m->samples = sherdi_samples(m->micro_step, m->micro_batch_size, m->world_size);
+    if (sherdi_json_find(root, "samples") != NULL) { /* earlier versions did not write it */
+        SHERDI_TRY(whole_read(r, root, "samples", INT64_MIN, INT64_MAX, &m->samples));
+    }
     SHERDI_TRY(text_read(r, root, "run", m->run_text, sizeof(m->run_text)));
     SHERDI_TRY(hash_read(r, root, "fingerprint", &m->fingerprint));
     SHERDI_TRY(hash_read(r, root, "frozen_fingerprint", &m->frozen_fingerprint));

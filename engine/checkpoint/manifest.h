@@ -70,6 +70,7 @@ typedef struct sherdi_manifest {
                                                   loses most. Files have fp32. Static storage */
 
     int64_t       step, micro_step, skipped_steps;
+    int64_t       samples; /* of all micro-batches and ranks */
     int           accumulation, micro_batch_size;
     char          run_text[256];
     sherdi_scaler scaler;

@@ -153,6 +153,7 @@ static sherd_status manifest_begin(sherdi_save *save)
     m->compute_dtype      = engine->settings.compute_dtype;
     m->step               = engine->step;
     m->micro_step         = engine->micro_step;
+    m->samples            = sherdi_samples_seen(engine);
     m->skipped_steps      = engine->skipped_steps;
     m->accumulation       = engine->settings.accumulation;
     m->micro_batch_size   = engine->settings.micro_batch_size;

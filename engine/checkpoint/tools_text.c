@@ -170,6 +170,7 @@ static void put_head_json(sherdi_text *text, const sherd_checkpoint *c, const sh
     put_number(text, "step", m->step);
     put_number(text, "micro_step", m->micro_step);
     put_number(text, "skipped_steps", m->skipped_steps);
+    put_number(text, "samples", m->samples);
     put_number(text, "saved", m->saved_s);
     put_number(text, "world_size", m->world_size);
     put_number(text, "stage", m->stage);

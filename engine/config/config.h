@@ -195,4 +195,10 @@ typedef struct sherdi_named_bits {
  *  returns their number. */
 size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *out);
 
+/** Returns the samples of so many micro-batches of all ranks. Counters of a damaged file may be absurd; the product wraps then. */
+static inline int64_t sherdi_samples(int64_t micro_batches, int micro_batch_size, int world_size)
+{
+    return (int64_t)((uint64_t)micro_batches * (uint64_t)micro_batch_size * (uint64_t)world_size);
+}
+
 #endif

@@ -163,10 +163,12 @@ struct sherd_engine {
     uint64_t              boundary_marks; /* marks.begun at the end of the last boundary */
     sherdi_watch          watch;
 
-    int               is_evaluating; /* 1: between sherd_eval_begin and sherd_eval_end */
-    sherdi_window     window;
-    sherdi_scaler     scaler;
-    int64_t           micro_step, step, skipped_steps;
+    int           is_evaluating; /* 1: between sherd_eval_begin and sherd_eval_end */
+    sherdi_window window;
+    sherdi_scaler scaler;
+    int64_t       micro_step, step, skipped_steps;
+    int64_t samples_before; /* how many more samples than this run's micro-batches would have are in
+                               those of earlier runs, with other batches or ranks */
     sherd_step_report report;   /* of the last micro-batch */
     sherd_step_report boundary; /* of the last boundary */
 
@@ -176,6 +178,25 @@ struct sherd_engine {
     sherd_checkpoint_report checkpoint;                /* of the last save or load */
     sherdi_kept_frozen      kept_frozen;
 };
+
+/** Returns the samples of so many micro-batches of all ranks. */
+static inline int64_t sherdi_samples_of(const sherd_engine *engine, int64_t micro_batches)
+{
+    return sherdi_samples(micro_batches, engine->settings.micro_batch_size, engine->world_size);
+}
+/** Returns the samples that all ranks have seen, in earlier runs too. */
+static inline int64_t sherdi_samples_seen(const sherd_engine *engine)
+{
+    return (int64_t)((uint64_t)engine->samples_before +
+                     (uint64_t)sherdi_samples_of(engine, engine->micro_step));
+}
+/** Sets the counters of what was seen. */
+static inline void sherdi_samples_set(sherd_engine *engine, int64_t micro_step, int64_t samples)
+{
+    engine->micro_step = micro_step;
+    engine->samples_before =
+        (int64_t)((uint64_t)samples - (uint64_t)sherdi_samples_of(engine, micro_step));
+}
 
 static inline sherdi_unit_state *sherdi_unit_of(const sherd_engine *engine, int unit)
 {

@@ -42,14 +42,22 @@ static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi
     return SHERD_OK;
 }
 
+/* Returns the samples that the run had seen; an earlier version noted what they were made of alone. */
+static int64_t note_samples(const sherd_engine *engine, const sherdi_state_note *note)
+{
+    return note->samples != 0
+               ? note->samples
+               : sherdi_samples(note->micro_step, note->micro_batch_size, engine->world_size);
+}
+
 /* Restores counters, parameters (from the master weights) and blobs. If a rank fails, all fail. */
 static sherd_status generation_take(sherd_engine *engine, const sherdi_state_record *from)
 {
     sherd_status status = SHERD_OK;
     uint64_t     own    = 0;
 
-    engine->step               = from->note.step;
-    engine->micro_step         = from->note.micro_step;
+    engine->step = from->note.step;
+    sherdi_samples_set(engine, from->note.micro_step, note_samples(engine, &from->note));
     engine->skipped_steps      = from->note.skipped_steps;
     engine->window.first_micro = engine->micro_step;
     engine->scaler             = from->note.scaler;

@@ -756,6 +756,7 @@ static sherd_status run_commit(sherd_engine *engine, int64_t step, uint64_t fing
     note->micro_batch_size = engine->settings.micro_batch_size;
     memcpy(note->run_text, engine->identity.run_text, sizeof(note->run_text));
     note->is_written = is_written;
+    note->samples    = sherdi_samples_seen(engine);
     return sherdi_run_generation(engine, SHERDI_OP_COMMIT);
 }
 

@@ -19,6 +19,7 @@ typedef struct sherdi_state_note {
     int32_t       accumulation, micro_batch_size;
     char          run_text[SHERDI_RUN_TEXT_BYTES];
     int32_t is_written; /* 1: written values or counters made this generation, not an update */
+    int64_t samples;    /* that all ranks have seen; 0 in notes of earlier versions too */
 } sherdi_state_note;
 
 /* The record in the room that a tier and a listing of state files have for it. */

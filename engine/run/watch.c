@@ -15,11 +15,6 @@
 #include <string.h>
 #include <sys/resource.h>
 
-static int64_t samples_of(const sherd_engine *engine, int64_t micro_step)
-{
-    return micro_step * engine->settings.micro_batch_size * engine->world_size;
-}
-
 static int is_watcher(const sherd_engine *engine)
 {
     return engine->rank == 0;
@@ -111,11 +106,11 @@ static void times_log(const sherd_engine *engine)
 /* Returns the samples per second since the last line; 0: not known. */
 static double rate_take(sherd_engine *engine)
 {
-    sherdi_watch *watch   = &engine->watch;
-    int64_t       now_ns  = sherdi_now_ns();
-    double        samples = (double)samples_of(engine, engine->micro_step - watch->printed_micro);
-    double        seconds = (double)(now_ns - watch->printed_ns) * 1e-9;
-    double        rate    = watch->printed_ns == 0 || seconds <= 0 ? 0 : samples / seconds;
+    sherdi_watch *watch  = &engine->watch;
+    int64_t       now_ns = sherdi_now_ns();
+    double samples = (double)sherdi_samples_of(engine, engine->micro_step - watch->printed_micro);
+    double seconds = (double)(now_ns - watch->printed_ns) * 1e-9;
+    double rate    = watch->printed_ns == 0 || seconds <= 0 ? 0 : samples / seconds;
 
     watch->printed_ns    = now_ns;
     watch->printed_micro = engine->micro_step;
@@ -132,7 +127,7 @@ static void step_log(sherd_engine *engine)
         "%lld samples, %.1f samples/s",
         (long long)engine->step, (long long)engine->skipped_steps, report->lr, report->grad_norm,
         report->loss_scale, (unsigned long long)report->fingerprint,
-        (long long)samples_of(engine, engine->micro_step), rate_take(engine));
+        (long long)sherdi_samples_seen(engine), rate_take(engine));
 }
 
 /* Logs the lines that are due. Skipped steps count, as in DeepSpeed. */
@@ -184,8 +179,7 @@ static void events_write(sherd_engine *engine)
         memcpy(&events[count], times, sizeof(times));
         count += sizeof(times) / sizeof(times[0]);
     }
-    sherdi_monitors_write(&engine->watch.monitors, events, count,
-                          samples_of(engine, engine->micro_step));
+    sherdi_monitors_write(&engine->watch.monitors, events, count, sherdi_samples_seen(engine));
 }
 
 static int tag_is_good(const char *tag)
@@ -211,7 +205,7 @@ sherd_status sherd_monitor_write(sherd_engine *engine, const char *tag, double v
                            SHERDI_MONITOR_TAG_BYTES - 1);
     }
     sherdi_monitors_write(&engine->watch.monitors, &(sherdi_monitor_event){tag, value}, 1,
-                          samples_of(engine, engine->micro_step));
+                          sherdi_samples_seen(engine));
     return SHERD_OK;
 }
 

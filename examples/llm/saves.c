@@ -352,7 +352,7 @@ static sherd_status position_find(saves *s, saves_position *position)
     sherd_engine_info_init(&info);
     TRY(sherd_engine_query(s->engine, &info));
     position->step      = (long)info.step;
-    position->sequences = (uint64_t)info.step * (uint64_t)info.train_batch_size;
+    position->sequences = (uint64_t)info.samples;
     TRY(mark_read(s, position, run));
     if (s->r != NULL && strcmp(run, s->run) != 0) {
         report_warn(s->r,

@@ -314,8 +314,7 @@ static sherd_status saves_checked(const trainer *t, sherd_status status)
 static sherd_status values_start(trainer *t)
 {
     saves_position position  = {.step      = (long)(t->info.micro_step / t->info.accumulation),
-                                .sequences = (uint64_t)t->info.micro_step * (uint64_t)t->world_size *
-                                             t->data.batch};
+                                .sequences = (uint64_t)t->info.samples};
     size_t         len       = strlen(t->run);
     int            is_loaded = 0;
 

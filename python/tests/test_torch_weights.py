@@ -118,6 +118,7 @@ def checkpoint_goes_on(stage: int, folder: str) -> None:
     where, client = again.load_checkpoint(folder)  # the load waits for the first batch
     assert where == os.path.join(folder, "step-000003") and client == {"epoch": 2, "best": 0.25}, (where, client)
     assert not again.is_sealed and (again.global_steps, again.micro_steps) == (3, 3)
+    assert again.global_samples == 3 * again.train_batch_size()
     for use in (again.module.state_dict, lambda: again.module.blocks[0](torch.zeros(1, 8)), lambda: again.module.load_state_dict(want)):
         refused(use, "loaded with the first batch")
     refused(lambda: again.load_checkpoint(folder, tag="none"), "none", InputOutputError)

@@ -1,6 +1,7 @@
 /* What people watch: the files of csv_monitor and tensorboard, lines of the log, and a drive that is full. */
 #include "base/mem.h"
 #include "tests/engine/rig.h"
+#include "tests/engine/saved.h"
 #include "tests/lib/check.h"
 
 #include <dirent.h>
@@ -133,6 +134,63 @@ static void train(sherd_world *world, void *ctx)
         CHECK_OK(sherd_monitor_write(r.engine, "Train/Samples/train loss", 0.1 + step));
     }
     rig_close(&r);
+}
+
+/* Ten samples a micro-batch on each of three ranks, behind what a checkpoint of two ranks of three samples has. */
+typedef struct elastic_job {
+    const char *top, *dir;
+    int         stage, is_second;
+} elastic_job;
+
+static int64_t samples_now(const rig *r)
+{
+    sherd_engine_info info;
+
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r->engine, &info));
+    return info.samples;
+}
+
+static void elastic_train(sherd_world *world, void *ctx)
+{
+    const elastic_job *job     = ctx;
+    rig_options        options = {
+               .stage = job->stage, .micro_batch = job->is_second ? 10 : 3, .top = job->top};
+    rig r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 1000);
+    rig_seal(&r);
+    if (job->is_second) {
+        CHECK_OK(sherd_checkpoint_load(r.engine, job->dir, "a", NULL));
+        CHECK_INT(12, samples_now(&r));
+    }
+    (void)rig_train(&r, 2);
+    CHECK_INT(job->is_second ? 12 + 60 : 12, samples_now(&r));
+    CHECK_OK(sherd_checkpoint_save(r.engine, job->dir, job->is_second ? "b" : "a", NULL));
+    if (job->is_second) { /* back: the place in the data is the checkpoint's */
+        CHECK_OK(sherd_checkpoint_load(r.engine, job->dir, "b", NULL));
+        CHECK_INT(72, samples_now(&r));
+        CHECK_OK(sherd_engine_set_step(r.engine, 0, 1));
+        CHECK_INT(30, samples_now(&r));
+    }
+    rig_close(&r);
+}
+
+static void the_axis_goes_on_in_another_layout(void)
+{
+    char        csv[600], dir[600];
+    elastic_job job = {.top = monitors_in(folder_of("elastic"), ""), .dir = dir, .stage = 1};
+
+    saved_need_checksums();
+    (void)snprintf(csv, sizeof(csv), "%s/a/b", folder_of("elastic"));
+    (void)snprintf(dir, sizeof(dir), "%s/saved", folder_of("elastic"));
+    test_world(2, elastic_train, &job);
+    job.is_second = 1;
+    job.stage     = 3;
+    test_world(3, elastic_train, &job);
+    check_text("step,lr\n6,0.01\n12,0.01\n42,0.01\n72,0.01\n",
+               text_of(csv, "Train_Samples_lr.csv"));
 }
 
 static void monitors_write_what_deepspeed_writes(void)
@@ -309,9 +367,13 @@ static void tags_are_checked(void)
 }
 
 static const test_case CASES[] = {
-    CASE(monitors_write_what_deepspeed_writes),    CASE(lines_come_as_often_as_they_are_wanted),
-    CASE(full_drive_is_told_and_training_goes_on), CASE(folder_that_cannot_be_is_an_error_at_seal),
-    CASE(seal_takes_every_failure_of_memory),      CASE(tags_are_checked),
+    CASE(monitors_write_what_deepspeed_writes),
+    CASE(the_axis_goes_on_in_another_layout),
+    CASE(lines_come_as_often_as_they_are_wanted),
+    CASE(full_drive_is_told_and_training_goes_on),
+    CASE(folder_that_cannot_be_is_an_error_at_seal),
+    CASE(seal_takes_every_failure_of_memory),
+    CASE(tags_are_checked),
 };
 
 RUN_MAIN(CASES)

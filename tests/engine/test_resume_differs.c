@@ -22,7 +22,7 @@ typedef struct start {
     int         accumulation;
     int         micro_batch;
     int         is_resumed; /* out, as the rest */
-    int64_t     step;
+    int64_t     step, samples;
     char        differs[1024];
 } start;
 
@@ -76,6 +76,7 @@ static void run(sherd_world *world, void *ctx)
     if (sherd_world_rank(world) == 0) {
         s->is_resumed = info.is_resumed;
         s->step       = info.step;
+        s->samples    = info.samples;
         (void)snprintf(s->differs, sizeof(s->differs), "%s", info.resume_differs);
     }
     rig_close(&r);
@@ -148,6 +149,7 @@ static void what_a_step_means_is_told(void)
     warned[0] = '\0';
     run_and_listen(2, &again); /* the state is this run's by now */
     CHECK_INT(2 * STEPS, again.step);
+    CHECK_INT(2 * STEPS * (4 * 1 + 2 * 3), again.samples); /* of two ranks in both runs */
     CHECK(again.differs[0] == '\0' && warned[0] == '\0');
 }
 

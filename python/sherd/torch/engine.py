@@ -441,8 +441,8 @@ class Engine:
 
     @property
     def global_samples(self) -> int:
-        """The number of samples that all ranks together have seen. Local."""
-        return self.micro_steps * self.train_micro_batch_size_per_gpu() * self.world_size
+        """The number of samples that all ranks together have seen, in earlier runs too. Local."""
+        return self._counter("samples")
 
     def was_step_applied(self) -> bool:
         """Whether the last step() updated the parameters. False inside a window and after an overflow. Local."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WAITS = ("the checkpoint of engine.load_checkpoint() is loaded with the first batch, or with the next one where that failed, and until "
          "then the module has other values: call engine(batch) first, use engine.state_dict(), or give initialize(..., example=batch), "
          "with which load_checkpoint() loads at once")
-COUNTERS = ("step", "micro_step")  # their names in the manifest and in sherd_engine_info
+COUNTERS = ("step", "micro_step", "samples")  # their names in the manifest and in sherd_engine_info
 
 
 @dataclass
@@ -113,7 +113,11 @@ def look(folder: str, tag: str | None) -> dict[str, Any] | None:
         except ValueError as error:
             raise InvalidError(f"{saved.path} has bytes under the key {weights.CLIENT_STATE} that engine.save_checkpoint() did not write: "
                                f"{error}") from None
-        return {"tag": saved.tag, "text": text, **{key: saved.manifest[key] for key in COUNTERS}}
+        counters = {key: saved.manifest.get(key) for key in COUNTERS}
+        if counters["samples"] is None:  # a checkpoint of an earlier version
+            counters["samples"] = (saved.manifest["micro_step"] * saved.manifest["train_micro_batch_size_per_gpu"]
+                                   * saved.manifest["world_size"])
+        return {"tag": saved.tag, "text": text, **counters}
 
 
 class Waiting:
