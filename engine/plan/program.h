@@ -9,7 +9,8 @@
  *   program.c          ranges of segments, blocks and slots
  *   program_units.c    acquire and release: gathers, the trainer's use
  *   program_grads.c    gradients of a window
- *   program_walk.c     walks over the blocks: norm, update, publish, fingerprint
+ *   program_norm.c     the squares of a window's gradient
+ *   program_walk.c     walks over the blocks: update, publish, fingerprint
  *   program_matrices.c directions of matrices, and what is made of them
  *   program_params.c   the parameters of a block, beside its state and at rest
  *   program_values.c   first values, and any range of any value */

@@ -79,7 +79,8 @@ static sherd_status slot_go_on(const sherdi_program *program, sherdi_walk walk, 
     return slot_read(program, walk, ring, extent + sherdi_ring_slots(program->plan, ring), unit);
 }
 
-static sherd_status slots_begin(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring)
+sherd_status sherdi_program_slots_begin(const sherdi_program *program, sherdi_walk walk,
+                                        sherdi_ring ring)
 {
     size_t slots = sherdi_min_size(sherdi_ring_slots(program->plan, ring),
                                    sherdi_ring_extents(program->plan, ring));
@@ -92,7 +93,7 @@ static sherd_status slots_begin(const sherdi_program *program, sherdi_walk walk,
 
 sherd_status sherdi_program_read_ahead(const sherdi_program *program)
 {
-    return slots_begin(
+    return sherdi_program_slots_begin(
         program, sherdi_plan_is_measured(program->plan) ? SHERDI_WALK_MEASURE : SHERDI_WALK_UPDATE,
         SHERDI_RING_STATE);
 }
@@ -196,8 +197,8 @@ static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
 
 /* --------------------------------------------------------------- gradient -- */
 
-static sherd_status gradient_give(const sherdi_program *program, sherdi_walk walk,
-                                  const sherdi_block *block)
+sherd_status sherdi_program_gradient_give(const sherdi_program *program, sherdi_walk walk,
+                                          const sherdi_block *block)
 {
     if (block->grad_space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
@@ -389,8 +390,8 @@ static sherd_status segment_close(const sherdi_program *program, const sherdi_se
 /* ------------------------------------------------------------------- walks -- */
 
 /* Where the kernels of a space leave their results. */
-static sherdi_range scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
-                               size_t bytes)
+sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
+                                       size_t bytes)
 {
     return sherdi_range_of(plan->machine.has_device && !sherdi_is_on_device(space)
                                ? SHERDI_BUFFER_HOST_SCALARS
@@ -400,7 +401,8 @@ static sherdi_range scalars_at(const sherdi_plan *plan, sherdi_space space, size
 
 sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space)
 {
-    return scalars_at(plan, space, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t));
+    return sherdi_program_scalars_at(plan, space, offsetof(sherdi_scalars_head, fingerprint),
+                                     sizeof(uint64_t));
 }
 
 /* Returns the bytes of those parts of a block whose bits are in `which`. A master that is the parameter itself counts in the same
@@ -448,10 +450,11 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
         sherdi_op_use(&op, SHERDI_USE_PARAM,
                       is_written ? (sherdi_access)param.access : SHERDI_READS, param);
     }
-    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
-                  is_written ? sherdi_fingerprint_at(plan, block->space)
-                             : scalars_at(plan, block->space, plan->scalars.norms,
-                                          plan->scalars.results_bytes - plan->scalars.norms));
+    sherdi_op_use(
+        &op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+        is_written ? sherdi_fingerprint_at(plan, block->space)
+                   : sherdi_program_scalars_at(plan, block->space, plan->scalars.norms,
+                                               plan->scalars.results_bytes - plan->scalars.norms));
     sweep_count(plan, segment, &op);
     return sherdi_program_emit(program, &op);
 }
@@ -540,7 +543,7 @@ static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
         SHERDI_TRY(sherdi_program_param_look(program, walk, segment, block, &param));
         SHERDI_TRY(master_count(program, segment, block, param));
     }
-    SHERDI_TRY(gradient_give(program, walk, block));
+    SHERDI_TRY(sherdi_program_gradient_give(program, walk, block));
     return state_give(program, walk, block);
 }
 
@@ -560,7 +563,7 @@ static sherd_status block_direct(const sherdi_program *program, const sherdi_seg
     sweep_count(plan, segment, &op);
     SHERDI_TRY(sherdi_program_emit(program, &op));
     SHERDI_TRY(sherdi_program_direction_give(program, block));
-    return gradient_give(program, SHERDI_WALK_UPDATE, block);
+    return sherdi_program_gradient_give(program, SHERDI_WALK_UPDATE, block);
 }
 
 /* The first sweep over all blocks of a segment, then the matrices along which the second sweep steps. */
@@ -599,7 +602,7 @@ static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
     SHERDI_TRY(block_work(program, walk, segment, block, gradient, param));
     SHERDI_TRY(sherdi_program_param_close(program, walk, segment, block));
     if (sherdi_walk_has_gradient(walk) && !sherdi_segment_has_matrices(segment)) {
-        SHERDI_TRY(gradient_give(program, walk, block));
+        SHERDI_TRY(sherdi_program_gradient_give(program, walk, block));
     }
     return state_give(program, walk, block);
 }
@@ -671,10 +674,10 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     program->progress->is_updated = walk == SHERDI_WALK_UPDATE;
     SHERDI_TRY(sherdi_program_clear(program, from, plan->scalars.results_bytes - from));
     if (walk != SHERDI_WALK_LOAD) {
-        SHERDI_TRY(slots_begin(program, walk, SHERDI_RING_STATE));
+        SHERDI_TRY(sherdi_program_slots_begin(program, walk, SHERDI_RING_STATE));
     }
     if (sherdi_walk_has_gradient(walk)) {
-        SHERDI_TRY(slots_begin(program, walk, SHERDI_RING_GRADS));
+        SHERDI_TRY(sherdi_program_slots_begin(program, walk, SHERDI_RING_GRADS));
     }
     for (size_t s = 0; s < plan->num_segments; s++) {
         SHERDI_TRY(segment_walk(program, walk, &plan->segments[s]));
@@ -726,196 +729,4 @@ sherd_status sherdi_program_collect(const sherdi_program *program)
                       sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, 0, bytes));
     }
     return sherdi_program_emit(program, &op);
-}
-
-/* -------------------------------------------------------------------- norm -- */
-
-static int norm_medium(sherdi_space space)
-{
-    return sherdi_is_on_device(space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST;
-}
-
-static sherdi_op norm_op(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_space space,
-                         sherdi_range gradient, sherd_dtype dtype)
-{
-    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_NORM, sherdi_lane_at(space), segment);
-
-    op.space = space;
-    op.from  = dtype;
-    op.elems = gradient.bytes / sherd_dtype_bytes(dtype);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
-    sherdi_op_use(
-        &op, SHERDI_USE_SCALARS, SHERDI_ADDS,
-        scalars_at(plan, space, offsetof(sherdi_scalars_head, norm), sizeof(sherdi_norm_acc)));
-    op.moves[norm_medium(space)] = op.elems * sherdi_grad_bytes(plan, segment);
-    return op;
-}
-
-static int is_in_memory(sherdi_space space)
-{
-    return space != SHERDI_SPACE_STORAGE;
-}
-
-/* Whether `next` reads on where `run` ends. Where no other rank updates by what this rank keeps, only padding is between two
- * segments; it is zero and stays zero. */
-static int norm_goes_on(const sherdi_plan *plan, const sherdi_op *run, const sherdi_op *next)
-{
-    const sherdi_range *before      = &run->uses[SHERDI_USE_SRC];
-    const sherdi_range *behind      = &next->uses[SHERDI_USE_SRC];
-    int                 is_all_ours = plan->has_slices || !plan->is_sliced || plan->world_size == 1;
-    size_t              end         = before->offset + before->bytes;
-    size_t              padded      = sherdi_round_up(end, SHERD_ALIGN_BYTES);
-
-    return run->elems > 0 && run->space == next->space && run->from == next->from &&
-           before->where == behind->where &&
-           (behind->offset == end || (is_all_ours && behind->offset == padded));
-}
-
-/* Emits the run, and begins an empty one. */
-static sherd_status norm_flush(const sherdi_program *program, sherdi_op *run)
-{
-    sherdi_op op = *run;
-
-    run->elems = 0;
-    return op.elems > 0 ? sherdi_program_emit(program, &op) : SHERD_OK;
-}
-
-/* Adds to the run what goes on with it; else emits the run, and begins another one with `op`. */
-static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, const sherdi_op *op)
-{
-    sherdi_range       *all          = &run->uses[SHERDI_USE_SRC];
-    const sherdi_range *more         = &op->uses[SHERDI_USE_SRC];
-    size_t              before_bytes = all->bytes;
-
-    if (!norm_goes_on(program->plan, run, op)) {
-        SHERDI_TRY(norm_flush(program, run));
-        *run = *op;
-        return SHERD_OK;
-    }
-    all->bytes = more->offset + more->bytes - all->offset;
-    run->elems = all->bytes / sherd_dtype_bytes(run->from);
-    run->moves[norm_medium(run->space)] += all->bytes - before_bytes;
-    if (run->segment != op->segment) {
-        run->segment = run->unit = -1;
-    }
-    return SHERD_OK;
-}
-
-/* Adds the squares of integers [first, end) of the slice, widened in portions of the staging buffer. */
-static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segment *segment,
-                               size_t first, size_t end)
-{
-    const sherdi_plan *plan = program->plan;
-    size_t staged = plan->buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) / SHERD_CHUNK_ELEMS *
-                    SHERD_CHUNK_ELEMS;
-
-    for (; first < end; first += staged) {
-        size_t       elems = sherdi_min_size(staged, end - first);
-        sherdi_range wide  = sherdi_staging_at(0, elems * sizeof(float));
-        sherdi_op    op;
-
-        SHERDI_TRY(sherdi_program_widen(
-            program, segment,
-            sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset + first * sizeof(int64_t),
-                            elems * sizeof(int64_t)),
-            wide));
-        op = norm_op(plan, segment, SHERDI_SPACE_DEVICE, wide, SHERD_F32);
-        SHERDI_TRY(sherdi_program_emit(program, &op));
-    }
-    return SHERD_OK;
-}
-
-/* Adds the squares of elements [first, end) of a block. A gradient on a drive only passes through its slot. */
-static sherd_status block_norm(const sherdi_program *program, const sherdi_segment *segment,
-                               const sherdi_block *block, size_t first, size_t end, sherdi_op *run)
-{
-    size_t       elem     = sherdi_grad_bytes(program->plan, segment);
-    sherdi_range gradient = sherdi_program_gradient(program->plan, block);
-    sherdi_op    op;
-
-    gradient.offset += first * elem;
-    gradient.bytes = (end - first) * elem;
-    op = norm_op(program->plan, segment, block->grad_space, gradient, segment->types.grad);
-    SHERDI_TRY(sherdi_program_gradient_read(program, block));
-    return is_in_memory(op.space) ? norm_add(program, run, &op) : sherdi_program_emit(program, &op);
-}
-
-static sherd_status segment_norm(const sherdi_program *program, const sherdi_segment *segment,
-                                 sherdi_op *run)
-{
-    const sherdi_plan *plan = program->plan;
-
-    if (plan->is_deterministic) {
-        return fixed_norm(program, segment, 0, segment->slice_elems);
-    }
-    for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[segment->first_block + b];
-
-        SHERDI_TRY(block_norm(program, segment, block, 0, block->elems, run));
-        SHERDI_TRY(gradient_give(program, SHERDI_WALK_UPDATE, block));
-    }
-    return SHERD_OK;
-}
-
-static sherd_status norm_clear(const sherdi_program *program)
-{
-    return sherdi_program_clear(program, offsetof(sherdi_scalars_head, norm),
-                                sizeof(sherdi_norm_acc));
-}
-
-sherd_status sherdi_program_norm(const sherdi_program *program)
-{
-    const sherdi_plan *plan = program->plan;
-    sherdi_op          run  = {.elems = 0};
-
-    SHERDI_TRY(norm_clear(program));
-    SHERDI_TRY(slots_begin(program, SHERDI_WALK_UPDATE, SHERDI_RING_GRADS));
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        if (plan->segments[s].has_gradient) {
-            SHERDI_TRY(segment_norm(program, &plan->segments[s], &run));
-        }
-    }
-    SHERDI_TRY(norm_flush(program, &run));
-    return sherdi_program_collect(program);
-}
-
-/* Adds the squares of what this rank holds of elements [begin, end) of a segment; both are at chunks, as blocks are. */
-static sherd_status range_norm(const sherdi_program *program, const sherdi_segment *segment,
-                               size_t begin, size_t end)
-{
-    const sherdi_plan *plan = program->plan;
-    size_t             own  = (size_t)plan->rank * segment->slice_elems;
-    sherdi_op          run  = {.elems = 0};
-
-    if (plan->is_deterministic) {
-        return fixed_norm(program, segment, sherdi_max_size(begin, own) - own,
-                          sherdi_max_size(sherdi_min_size(end, own + segment->slice_elems), own) -
-                              own);
-    }
-    (void)sherdi_plan_owned(plan, segment, &own);
-    for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[segment->first_block + b];
-        size_t              at    = own + block->offset_elems;
-        size_t              first = sherdi_max_size(begin, at);
-        size_t              last  = sherdi_min_size(end, at + block->elems);
-
-        if (first < last) {
-            SHERDI_TRY(block_norm(program, segment, block, first - at, last - at, &run));
-        }
-    }
-    return norm_flush(program, &run);
-}
-
-sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param)
-{
-    const sherdi_plan_param *layout  = &program->plan->params[param];
-    const sherdi_segment    *segment = &program->plan->segments[layout->segment];
-    size_t elems = sherdi_round_up(program->model->params[param].elems, SHERD_CHUNK_ELEMS);
-
-    SHERDI_TRY(norm_clear(program));
-    if (segment->has_gradient) {
-        SHERDI_TRY(
-            range_norm(program, segment, layout->offset_elems, layout->offset_elems + elems));
-    }
-    return sherdi_program_collect(program);
 }

@@ -1,4 +1,4 @@
-/* What the parts of the walks share (program_walk.c, program_matrices.c, program_params.c). */
+/* What the parts of the walks share (program_walk.c, program_norm.c, program_matrices.c, program_params.c). */
 #ifndef SHERDI_ENGINE_PLAN_PROGRAM_WALK_H
 #define SHERDI_ENGINE_PLAN_PROGRAM_WALK_H
 
@@ -46,6 +46,16 @@ static inline sherdi_range sherdi_bounce_at(const sherdi_plan *plan, const sherd
 
     return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->bounce_bytes + offset, bytes);
 }
+
+/** Begins the reads of a walk: of as many extents as the ring has slots. */
+sherd_status sherdi_program_slots_begin(const sherdi_program *program, sherdi_walk walk,
+                                        sherdi_ring ring);
+/** Call it when a block's gradient is not needed any more: if it came from a drive, its slot goes on to the next extent. */
+sherd_status sherdi_program_gradient_give(const sherdi_program *program, sherdi_walk walk,
+                                          const sherdi_block *block);
+/** Returns bytes of the kernels' scalars on the side of a space. */
+sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
+                                       size_t bytes);
 
 /** Returns where a block's kernels have its directions: in the directions of its segment, or in the bounce buffer. */
 sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *block);
