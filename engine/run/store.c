@@ -342,14 +342,13 @@ static sherd_status state_create(sherd_engine *engine, sherdi_tier_state_params 
 static sherd_status state_reopen(sherd_engine *engine, sherdi_tier_state_params *params)
 {
     sherdi_store *store = &engine->store;
-    sherd_status  status;
 
-    status = sherdi_agree_status(
-        engine->world, sherdi_tier_state_open(store->queue, params, &engine->mem, &store->state));
-    SHERDI_TRY(status);
-    store->run              = params->id.run;
-    store->is_resumed       = 1;
-    store->is_worth_keeping = 1;
+    store->is_worth_keeping =
+        1; /* whatever happens here or on another rank: it is an earlier run's */
+    SHERDI_TRY(sherdi_agree_status(
+        engine->world, sherdi_tier_state_open(store->queue, params, &engine->mem, &store->state)));
+    store->run        = params->id.run;
+    store->is_resumed = 1;
     return SHERD_OK;
 }
 

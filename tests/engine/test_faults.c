@@ -16,7 +16,7 @@ typedef struct fault_job {
     size_t      nth;  /* the number of the allocation that fails; 0: none */
     size_t      made; /* allocations of that rank if none fails */
     int         failed;
-    uint64_t    fingerprint;
+    uint64_t    fingerprint; /* at the end; of a resume: the updates */
 } fault_job;
 
 /* Makes a call that concerns this rank alone. It may find no memory once; it must succeed when it is made again. */
@@ -234,6 +234,98 @@ static void no_memory_anywhere_with_offload(void)
     fail_every_allocation(2, 0, 2, keys);
 }
 
+/* Blobs of the run and of each rank, as two numbers. */
+static void blobs_set(sherd_engine *engine, uint32_t number)
+{
+    sherd_blob_params params;
+
+    sherd_blob_params_init(&params);
+    CHECK_OK(sherd_blob_set(engine, "of the run", &number, sizeof(number), &params));
+    params.is_per_rank = 1;
+    CHECK_OK(sherd_blob_set(engine, "of a rank", &number, sizeof(number), &params));
+}
+
+static void blobs_check(sherd_engine *engine, uint32_t number)
+{
+    sherd_blob_params params;
+    uint32_t          found = 0;
+    size_t            len   = sizeof(found);
+
+    sherd_blob_params_init(&params);
+    CHECK_OK(sherd_blob_get(engine, "of the run", &found, &len, &params));
+    CHECK_INT(number, found);
+    params.is_per_rank = 1;
+    CHECK_OK(sherd_blob_get(engine, "of a rank", &found, &len, &params));
+    CHECK_INT(number, found);
+}
+
+/* Continues from the state of the run before, if there is one; its seal meets the fault. Leaves the state of one more update. */
+static void resume_with_a_fault(sherd_world *world, void *raw)
+{
+    fault_job        *job     = raw;
+    int               is_mine = sherd_world_rank(world) == job->rank;
+    fault_job         others  = {.rank = job->rank};
+    fault_job        *mine    = is_mine ? job : &others;
+    sherd_engine_info info;
+    rig               r;
+
+    rig_open(&r, world, &job->options);
+    rig_three(&r, 3000);
+    (void)sherdi_mem_fail_nth(is_mine ? job->nth : 0);
+    COLLECTIVE(mine, world, sherd_engine_seal(r.engine));
+    if (is_mine) {
+        job->made = sherdi_mem_fail_nth(0);
+    }
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    for (int p = 0; p < r.num_params && !info.is_resumed; p++) {
+        CHECK_OK(sherd_param_fill(r.engine, r.params[p].handle, rig_fill, (void *)(uintptr_t)p));
+    }
+    if (info.is_resumed) {
+        blobs_check(r.engine, (uint32_t)info.step);
+    }
+    blobs_set(r.engine, (uint32_t)info.step + 1);
+    (void)rig_train(&r, 1);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    rig_close(&r);
+    if (is_mine) {
+        job->fingerprint = (uint64_t)info.step;
+    }
+}
+
+static void no_memory_anywhere_in_a_resume(void)
+{
+    char      keys[512];
+    fault_job job = {
+        .options = {.stage = 2, .zero = keys, .top = ", \"aio\": {\"engine\": \"threads\"}"}};
+    uint64_t steps = 0;
+    size_t   made;
+
+#ifndef SHERDI_HAVE_XXHASH
+    test_skip("no libxxhash in this build");
+#endif
+    (void)snprintf(keys, sizeof(keys),
+                   ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", "
+                   "\"keep\": true, \"resume\": true, \"durable\": false}",
+                   test_scratch());
+    for (job.rank = 0; job.rank < 2; job.rank++) {
+        job.nth = 0;
+        for (int run = 0; run < 2; run++, steps++) { /* the second is a resume without a fault */
+            test_world(2, resume_with_a_fault, &job);
+        }
+        made = job.made;
+        CHECK_INT(0, job.failed);
+        for (job.nth = 1; job.nth <= made; job.nth++, steps++) {
+            job.failed = 0;
+            test_world(2, resume_with_a_fault, &job);
+            CHECK_INT(1, job.failed);
+            CHECK_INT(steps + 1, job.fingerprint); /* every update before it is there */
+        }
+        (void)printf("  faults: %zu\n", made);
+        job.failed = 0;
+    }
+}
+
 /* --------------------------------------------------- a rank that gives up -- */
 
 typedef enum quit_point {
@@ -349,6 +441,7 @@ static const test_case CASES[] = {
     CASE(no_memory_anywhere_on_the_first_of_two),
     CASE(no_memory_anywhere_on_the_second_of_two),
     CASE(no_memory_anywhere_with_offload),
+    CASE(no_memory_anywhere_in_a_resume),
     CASE(no_memory_anywhere_in_other_layouts),
     CASE(lost_rank_is_named_on_all_others_everywhere),
 };
