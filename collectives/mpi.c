@@ -600,7 +600,7 @@ static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
 
     SHERDI_TRY(sherdi_procs_open(&mpi->procs, &MPI_OPS, params));
     if (world->ops != &MPI_OPS) { /* the world is NCCL's, and needs MPI no more */
-        SHERDI_TRY(world->world_size > 1 ? world->ops->barrier(world) : SHERD_OK);
+        SHERDI_TRY(sherdi_procs_opened(&mpi->procs));
         channel_drop(mpi->channel, 0);
         mpi->channel = NULL;
         mpi_count_world(-1, 0, 0);
@@ -615,7 +615,7 @@ static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
             return sherdi_world_fail(world, status, "rank %d: %s", world->rank, sherd_last_error());
         }
     }
-    SHERDI_TRY(world->world_size > 1 ? mpi_barrier(world) : SHERD_OK);
+    SHERDI_TRY(sherdi_procs_opened(&mpi->procs));
     if (mpi->procs.num_hosts == 1) {
         channel_drop(mpi->channel, 0); /* one host needs MPI no more */
         mpi->channel = NULL;

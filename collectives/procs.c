@@ -351,8 +351,12 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
     int          is_nccl = 0;
 
     sherdi_world_init(&procs->world, ops, params->rank, params->world_size, params->world);
-    procs->channel_desk = -1;
-    procs->pending      = -1;
+    procs->channel_desk  = -1;
+    procs->pending       = -1;
+    procs->call_limit_ns = procs->world.timeout_ns;
+    if (params->limit_ns > procs->call_limit_ns) {
+        procs->world.timeout_ns = params->limit_ns;
+    }
     if (params->split != NULL) {
         sherdi_split_adopt(params->split, &procs->world);
     }
@@ -386,6 +390,15 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
         return sherdi_world_fail(&procs->world, status, "rank %d: %s", params->rank,
                                  sherd_last_error());
     }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_procs_opened(sherdi_procs *procs)
+{
+    sherd_world *world = &procs->world;
+
+    SHERDI_TRY(world->world_size > 1 ? world->ops->barrier(world) : SHERD_OK);
+    world->timeout_ns = procs->call_limit_ns;
     return SHERD_OK;
 }
 

@@ -23,8 +23,9 @@ typedef struct sherdi_procs {
     atomic_int          is_closing;    /* a rank that leaves from now on leaves a complete world */
     _Atomic int64_t     first_left_ns; /* when the first rank left; 0: none has */
     atomic_int          first_left;
-    atomic_int          has_dead; /* a process ended without a goodbye */
-    struct sherdi_nccl *nccl;     /* nccl.c; NULL: the ranks share host memory instead */
+    atomic_int          has_dead;      /* a process ended without a goodbye */
+    int64_t             call_limit_ns; /* what world.timeout_ns becomes when all is open */
+    struct sherdi_nccl *nccl;          /* nccl.c; NULL: the ranks share host memory instead */
 } sherdi_procs;
 
 /* Whether device memory goes over NCCL. */
@@ -57,6 +58,9 @@ procs_nccl sherdi_procs_nccl_of(const sherd_world_params *params);
  *  Collective, blocking. After a failure the caller closes. */
 sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
                                const procs_params *params);
+/** Ends the opening, after the transport has added its part: the ranks meet once more, since some of them may have been slow to
+ *  begin on their device. Until then calls have the meeting's limit, from then on that of calls. Collective, blocking. */
+sherd_status sherdi_procs_opened(sherdi_procs *procs);
 /** Closes a world, also one that is not complete. Does not free `procs`. */
 void sherdi_procs_close(sherdi_procs *procs);
 /** Slots of the ops table: tell the ranks of this host and all others. */

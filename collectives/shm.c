@@ -54,8 +54,8 @@ sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **o
         return sherdi_fail(SHERD_E_NOMEM, "no memory for the world");
     }
     status = sherdi_procs_open(procs, &SHM_OPS, params);
-    if (status == SHERD_OK && params->world_size > 1) {
-        status = procs->world.ops->barrier(&procs->world);
+    if (status == SHERD_OK) {
+        status = sherdi_procs_opened(procs);
     }
     if (status != SHERD_OK) {
         return sherdi_world_drop(&procs->world, status);

@@ -110,14 +110,15 @@ struct sherd_world {
     int                     world_size;
     int                     local_rank; /* number among the ranks of this host */
     int                     local_size;
-    int        share, shares; /* this rank is number `share` of `shares` on its cores */
-    int        cpu_threads;
-    int        crowd; /* most ranks that an ancestor world has on this host; 0: no ancestor */
-    int        is_single_threaded; /* the transport allows one thread only: no overlap */
-    int64_t    timeout_ns;
-    atomic_int owners;
-    pid_t      process; /* that made the world; a forked child's copy is unusable */
-    sherdi_mem mem;
+    int share, shares; /* this rank is number `share` of `shares` on its cores */
+    int cpu_threads;
+    int crowd;              /* most ranks that an ancestor world has on this host; 0: no ancestor */
+    int is_single_threaded; /* the transport allows one thread only: no overlap */
+    /* most of a call; while the world is being opened, what the ranks may take to meet */
+    _Atomic int64_t      timeout_ns;
+    atomic_int           owners;
+    pid_t                process; /* that made the world; a forked child's copy is unusable */
+    sherdi_mem           mem;
     struct sherdi_peers *peers;   /* ranks of this host that share memory; else NULL */
     sherdi_backend      *host;    /* the CPU */
     sherdi_backend      *backend; /* the lane of collectives on a device; else `host` */

@@ -38,6 +38,7 @@
  *   SHERD_EMULATOR_EAGER=1        what can begin at once runs on the calling thread: for tests that are
  *                                 many and want numbers, not order
  *   SHERD_EMULATOR_MEMORY=bytes   of each device, default 16 GiB; more gives cudaErrorMemoryAllocation
+ *   SHERD_EMULATOR_SLOW=ms        the first stream of the process takes so long, as a context does; read when it is made
  *   SHERD_EMULATOR_FAIL_ALLOC=n, SHERD_EMULATOR_FAIL_LAUNCH=n, SHERD_EMULATOR_FAIL_KERNEL=n
  *                                 as the functions below, counted from the start of the process
  */

@@ -13,7 +13,7 @@
  *
  * SHERD_FAKE_NCCL, words separated by commas: version=N; hang=R, rank R never comes to the making of the
  * communicator; fail=R:N, the N-th device call (from 1) of rank R ends in an asynchronous error; stall=R:N, that
- * call never moves anything; refuse, memory cannot be registered. */
+ * call never moves anything; refuse, memory cannot be registered; slow=MS, making a communicator takes so long. */
 #include "kernels/formulas.h"
 #include "tests/emulator/emulator.h"
 
@@ -586,9 +586,13 @@ static void *comm_meet(void *raw)
 {
     ncclComm_t  comm = raw;
     const char *hang = word_find("hang=");
+    const char *slow = word_find("slow=");
     int         fd;
     void       *memory;
 
+    if (slow != NULL) {
+        (void)usleep((useconds_t)strtoul(slow, NULL, 10) * 1000);
+    }
     while (hang != NULL && strtol(hang, NULL, 10) == comm->rank &&
            !atomic_load(&comm->is_aborted)) {
         nap();

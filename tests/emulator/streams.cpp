@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 #include <time.h>
+#include <unistd.h>
 
 /* In capture: this thread's stream; with the lock held, that of a thread that captures in global mode. */
 static thread_local cudaStream_t capturing;
@@ -231,8 +232,19 @@ void device_drain(emulator &e, std::unique_lock<std::mutex> &held, int device)
     }
 }
 
+/* The time that CUDA takes for a process's first context. */
+static void context_wait(void)
+{
+    static const bool has_waited =
+        (usleep((useconds_t)environment_number("SHERD_EMULATOR_SLOW", 0) * 1000), true);
+
+    (void)has_waited;
+}
+
 static cudaError_t stream_create(cudaStream_t *stream, unsigned flags)
 {
+    context_wait();
+
     emulator                   &e = the();
     std::lock_guard<std::mutex> held(e.lock);
     cudaError_t                 error = device_check();
