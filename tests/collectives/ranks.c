@@ -14,7 +14,7 @@
 #define RANKS_MAX     16
 #define GUARD_SECONDS 60
 /* Where the processes of all ranks take turns on a device: each collective waits for turns of some milliseconds. */
-#define GUARD_SECONDS_ON_DEVICES 180
+#define GUARD_SECONDS_ON_DEVICES 240
 
 /* The folder of the notes of the ranks that were started last. */
 #define NOTES_VARIABLE "SHERD_TEST_NOTES"

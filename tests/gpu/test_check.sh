@@ -7,7 +7,7 @@ check=$(dirname "$0")/check.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
-PARTS="env kernels adam trainer exposed compute choices compiled nccl worlds proof engine offload lamb memory torch sanitizer large"
+PARTS="env kernels adam trainer exposed compiled compute choices nccl worlds proof engine offload lamb memory torch sanitizer large"
 
 fail() {
     echo "not ok: $*"
@@ -161,6 +161,11 @@ grep -q '^skipped: /of/build/:/carried none$' "$scratch/found.said" || fail "lib
 rehearse late --build "$build" --part env,large --limit 5
 [ "$status" = 0 ] || fail "no time gives $status"
 told late large '"result": "not run"'
+# A part that had less time than it wants, and was cut off, has not failed by itself.
+printf '#!/bin/sh\nsleep 60\n' >"$scratch/odd/tests/examples/sherd-llm-emulated"
+rehearse cut --build "$scratch/odd" --part trainer --limit 12
+[ "$status" = 1 ] || fail "a part that was cut off gives $status"
+told cut trainer '"result": "not finished: [0-9]+ s were left"'
 rehearse wrong --part nothing
 [ "$status" = 2 ] || fail "a part that is not there gives $status"
 

@@ -90,10 +90,13 @@ FAILURES_ANYWHERE(FAILURE)
 FAILURES_ALONE(FAILURE)
 #define FAILURE_CASE(name, part, killed) CASE(nccl_##name),
 
-static const test_case CASES[] = {CASE(nccl_suite_holds_at_2), CASE(nccl_suite_holds_at_3),
-                                  CASE(nccl_suite_holds_at_4),
-                                  CASE(nccl_suite_holds_with_a_rank_on_each_device),
-                                  FAILURES_ANYWHERE(FAILURE_CASE) FAILURES_ALONE(FAILURE_CASE)};
+/* The failures first: they are short, and the suites may be cut off. */
+static const test_case CASES[] = {
+    FAILURES_ANYWHERE(FAILURE_CASE) FAILURES_ALONE(FAILURE_CASE) CASE(nccl_suite_holds_at_2),
+    CASE(nccl_suite_holds_at_4),
+    CASE(nccl_suite_holds_at_3),
+    CASE(nccl_suite_holds_with_a_rank_on_each_device),
+};
 
 static const rank_part PARTS[] = {
     FAILURES_ANYWHERE(FAILURE_PART) FAILURES_ALONE(FAILURE_PART) PART(part_suite_over_nccl),
