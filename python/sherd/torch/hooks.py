@@ -113,6 +113,7 @@ class Hooks:
         count = len(division.units)
         self._params = division.params
         self.trainable = [sum(not p.is_frozen for p in unit.params) for unit in division.units]
+        self._has_frozen = [any(p.is_frozen for p in unit.params) for unit in division.units]
         self._reads = [0] * count  # of each unit: its open uses by forward and evaluation
         self._grads = [0] * count  # of each unit: its open uses by backward
         self._left = [0] * count  # of each unit: parameters whose gradients have not come yet in the backward `_left_task`
@@ -239,6 +240,8 @@ class Hooks:
                              f"is used by a module that does not own it; give initialize an example batch, or name the module "
                              f"that uses it in units=")
         self.driver.accumulated(param.number)
+        if self._left_task[unit] != current_task():
+            return  # a backward inside of the one that holds the unit (checkpointing): there may be others
         self._left[unit] -= 1
         if self._left[unit] == 0:
             for calls in list(self._open.values()):
@@ -256,9 +259,12 @@ class Hooks:
             self._end(call)
 
     def _is_complete(self, call: Call) -> bool:
-        """Whether all trainable parameters of the scope have their gradients; False for a scope that has none."""
+        """Whether all trainable parameters of the scope have their gradients, and it has no others.
+
+        A frozen one may be needed for the gradient of something that is not a parameter.
+        """
         units = call.scope.units
-        return all(self._left[unit] == 0 for unit in units) and any(self.trainable[unit] for unit in units)
+        return all(self._left[unit] == 0 and not self._has_frozen[unit] for unit in units) and any(self.trainable[unit] for unit in units)
 
     def _end(self, call: Call) -> None:
         call.is_open = False

@@ -12,7 +12,7 @@ from torch import nn
 Policy = Union[None, type, int, Sequence[Any], Callable[[nn.Module, str], bool]]  # which modules are units; see divide()
 TYPES = (torch.float32, torch.bfloat16, torch.float16)  # what the engine's parameters may be
 # Modules without a forward of their own: the module that owns them uses what they hold.
-NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+LISTS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 @dataclass
@@ -143,7 +143,7 @@ def by_size(model: nn.Module, least_elems: int) -> set[nn.Module]:
 
     def visit(module: nn.Module) -> int:
         elems = sum(p.numel() for p in module.parameters(recurse=False)) + sum(map(visit, module.children()))
-        if elems >= least_elems and not isinstance(module, NEVER_CALLED):
+        if elems >= least_elems and not is_list(module):
             found.add(module)
             return 0
         return elems
@@ -179,12 +179,21 @@ def owns_any(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
+def is_list(module: nn.Module) -> bool:
+    """Whether the module is a list or a dict without a forward of its own. torch.nn.utils.parametrize has lists with one."""
+    return isinstance(module, LISTS) and type(module).forward is nn.Module.forward
+
+
 def owns_directly(module: nn.Module) -> bool:
-    """Whether the module has parameters of its own, or in a list of parameters, which only this module can use."""
-    if isinstance(module, NEVER_CALLED):
+    """Whether the module has parameters of its own, or in lists, which only this module can use."""
+    if is_list(module):
         return False
-    lists = [c for c in module.children() if isinstance(c, (nn.ParameterList, nn.ParameterDict))]
-    return any(next(m.parameters(recurse=False), None) is not None for m in [module, *lists])
+    own, pending = [module], [module]
+    while pending:
+        lists = [child for child in pending.pop().children() if is_list(child)]
+        own += lists
+        pending += lists
+    return any(next(m.parameters(recurse=False), None) is not None for m in own)
 
 
 # ---------------------------------------------------------------- division --
@@ -226,6 +235,10 @@ def number(model: nn.Module, uses: dict[nn.Module, tuple[str, list[nn.Parameter]
             scopes.append(Scope(name, root, used))
     if not units:
         raise ValueError(f"{type(model).__name__} has no parameters")
+    lost = [name for name, tensor in model.named_parameters() if is_managed(tensor) and id(tensor) not in unit_of]
+    if lost:
+        raise ValueError(f"the parameters {some(lost)} are in no module that has a forward: let the module that uses them own them, or "
+                         f"name a module around them in units=")
     return Division(units, scopes)
 
 
