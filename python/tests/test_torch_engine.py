@@ -450,10 +450,14 @@ class Ranks(unittest.TestCase):
 
 
 def other_first_values(world: sherd.World) -> None:
-    """The ranks' models have different weights."""
+    """The ranks' models have different weights and buffers."""
     model = made("plain") if world.rank == 0 else Model()
+    for name, value in (("features", torch.rand(3, 5)), ("mask", torch.rand(4) < 0.5), ("empty", torch.zeros(0))):
+        model.register_buffer(name, value + world.rank if name == "features" else value)
     engine = sherd.torch.initialize(model, config(3), world=world)
     engine.seal()
+    shared = [world.share(repr(buffer.reshape(-1).tolist()).encode()) for buffer in model.buffers()]
+    assert shared == [repr(buffer.reshape(-1).tolist()).encode() for buffer in model.buffers()]
     for name, value in masters(engine).items():
         assert torch.equal(value, dict(made("plain").named_parameters())[name])
     engine.destroy()

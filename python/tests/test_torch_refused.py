@@ -17,7 +17,7 @@ except ImportError as error:
 
 import sherd
 import sherd.torch
-from test_torch_core import LENGTH, WIDTH, Model, batch, made
+from test_torch_core import LENGTH, WIDTH, Model, batch, config, made
 from test_torch_engine import engine_of
 
 
@@ -76,6 +76,30 @@ class Refused(unittest.TestCase):
         engine.module.norm.requires_grad_(True)
         with self.assertRaisesRegex(sherd.StateError, "norm.weight was frozen"):
             engine(batch(0))
+        engine.destroy()
+
+    def test_frozen_later(self) -> None:
+        for which in ("before the forward", "before the step"):
+            engine = engine_of(3, options={"example": batch(0)})
+            if which == "before the forward":
+                engine.module.norm.requires_grad_(False)
+            engine.backward(engine(batch(0)))
+            engine.module.norm.requires_grad_(False)
+            with self.assertRaisesRegex(sherd.StateError, "norm.weight was frozen .* after the engine was made"):
+                engine.step()
+            engine.destroy()
+
+    def test_memory_set_in_a_forward(self) -> None:
+        class Sets(nn.Linear):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.weight.data = self.weight.data * 2
+                return super().forward(x)
+
+        model = nn.Sequential(nn.Linear(4, 4), Sets(4, 4))
+        engine = sherd.torch.initialize(model, config(3), world=sherd.World.self(), example=torch.ones(1, 4), units=[nn.Linear])
+        with self.assertRaisesRegex(sherd.StateError, "1.weight was given other memory"):
+            engine(torch.ones(1, 4))
+        engine.discard()
         engine.destroy()
 
     def test_parameters_that_come_later(self) -> None:

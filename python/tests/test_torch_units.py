@@ -4,7 +4,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
+import importlib
+import importlib.util
 import os
+import sys
 import tempfile
 import threading
 import unittest
@@ -77,6 +80,8 @@ class Orders(unittest.TestCase):
             def forward(self, ids: torch.Tensor) -> torch.Tensor:
                 self.seen = super().forward(ids)
                 self.count += 1
+                if "numpy" in sys.modules:
+                    sys.modules["numpy"].random.rand()
                 self.register_buffer("late", self.seen.detach(), persistent=False)
                 return self.seen
 
@@ -84,9 +89,13 @@ class Orders(unittest.TestCase):
         model.register_buffer("count", torch.zeros(()))
         before = {name: value.clone() for name, value in model.state_dict().items()}
         drawn = torch.get_rng_state()
+        numpy = importlib.import_module("numpy") if importlib.util.find_spec("numpy") else None
+        drawn_by_numpy = numpy.random.get_state()[1].tolist() if numpy else None
         order = order_of(model, sherd.torch.divide(model), ((batch(0),), {}), torch.float32)
         self.assertTrue(order.is_traced, order.reason)
         self.assertTrue(torch.equal(drawn, torch.get_rng_state()))
+        if numpy:
+            self.assertEqual(numpy.random.get_state()[1].tolist(), drawn_by_numpy)
         self.assertFalse(hasattr(model, "seen") or hasattr(model, "late"))
         for name, value in model.state_dict().items():
             self.assertTrue(torch.equal(value, before[name]) and type(value) is torch.Tensor, name)
@@ -132,6 +141,16 @@ class Types(unittest.TestCase):
             self.assertLess((value - wanted[name]).abs().mean(), 1e-3, name)
         engine.destroy()
 
+
+    def test_buffers_of_a_model_that_has_the_type(self) -> None:
+        """A model in bf16 keeps its other buffers as they are; one in fp32 is cast as model.to() casts it."""
+        for dtype in (torch.bfloat16, torch.float32):
+            model = made("plain").to(dtype)
+            model.register_buffer("frequencies", torch.rand(3))
+            engine = engine_of(3, model, bf16={"enabled": True}, options={"example": batch(0)})
+            engine.seal()
+            self.assertEqual(model.frequencies.dtype, torch.float32 if dtype == torch.bfloat16 else torch.bfloat16)
+            engine.destroy()
 
     def test_other_types(self) -> None:
         with self.assertRaisesRegex(ValueError, "places is of torch.float64"):

@@ -222,7 +222,7 @@ def text(stage: int, folder: str) -> None:
     engine.train()
     loss = engine(input_ids=ids, labels=ids).loss
     engine.backward(loss)
-    engine.step()
+    engine.step()  # also compares what the ranks have acquired, to generate too
     engine.save_pretrained(folder)
     engine.destroy()
     again = transformers.GPT2LMHeadModel.from_pretrained(folder)
@@ -244,7 +244,7 @@ def others_bytes(stage: int, folder: str) -> None:
 
 CASES = {"state_dict": lambda stage, folder: state_dict_has_what_torch_has(stage), "checkpoint": checkpoint_goes_on,
          "whole": lambda stage, folder: whole_weights(stage), "pretrained": pretrained, "text": text}
-ON_RANKS = {**CASES, "others_bytes": others_bytes}
+ON_RANKS = {**CASES, "text_at_1": lambda _stage, folder: text(1, folder), "others_bytes": others_bytes}
 
 
 class TestWeights(unittest.TestCase):
@@ -258,7 +258,7 @@ class TestWeights(unittest.TestCase):
         exact_masters_below_bf16()
 
     def test_two_ranks(self) -> None:
-        names = [name for name in CASES if name != "text" or transformers is not None]
+        names = [name for name in (*CASES, "text_at_1") if not name.startswith("text") or transformers is not None]
         with tempfile.TemporaryDirectory() as folder:
             ranks.run(2, folder, *names, SHERD_DEBUG="1")
 

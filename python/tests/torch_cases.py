@@ -8,6 +8,7 @@ have to equal plain torch's too.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import torch
 from torch import nn
@@ -698,6 +699,113 @@ class AutocastCase(Case):
             loss = t(x).float().square().mean()
         t.backward(loss)
         return [loss.detach()]
+
+
+class CachingCase(Case):
+    """The module keeps tensors of its first forward where no attribute of a module leads: in an lru_cache and in dicts, one of them
+    in a tuple. A hook keeps what it sees."""
+
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks, self.kept, self.seen = mlps(2), {}, []
+            self.blocks.register_forward_hook(lambda _module, _args, output: self.seen.append(output.detach().mean()))
+
+        def forward(self, x):
+            length = x.shape[1]
+            if length not in self.kept:
+                self.kept[length] = [torch.tril(torch.ones(length, length))]
+            if id(self) not in KEPT:
+                KEPT[id(self)] = (length, torch.full((length, 1), 0.5))
+            assert all(type(one) is torch.Tensor for one in self.seen)
+            return lower(self, length) @ (self.kept[length][0] @ self.blocks(x) + KEPT[id(self)][1])
+
+    def make(self):
+        KEPT.clear()
+        return self.Module()
+
+
+KEPT: dict[int, tuple[int, torch.Tensor]] = {}
+
+
+@functools.lru_cache
+def lower(_owner: nn.Module, length: int) -> torch.Tensor:
+    return torch.tril(torch.ones(length, length)) / length
+
+
+class FrozenEarlyCase(Case):
+    """The model itself uses a frozen matrix early and a trained scale late: backward needs the matrix after the scale's gradient."""
+
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = Mlp()
+            self.proj = nn.Parameter(torch.randn(WIDTH, WIDTH) / 3, requires_grad=False)
+            self.blocks = mlps(2)
+            self.scale = nn.Parameter(torch.ones(WIDTH))
+
+        def forward(self, x):
+            return self.blocks(F.linear(self.first(x), self.proj)) * self.scale
+
+    def make(self):
+        return self.Module()
+
+
+class ListWithForwardCase(Case):
+    """A list of modules that has parameters and a forward of its own, and one whose parameters its owner uses."""
+
+    class Stack(nn.ModuleList):
+        def __init__(self, blocks):
+            super().__init__(blocks)
+            self.scale = nn.Parameter(torch.full((WIDTH,), 1.5))
+
+        def forward(self, x):
+            for block in self:
+                x = block(x) * self.scale
+            return x
+
+    class Bag(nn.ModuleList):
+        def __init__(self, blocks):
+            super().__init__(blocks)
+            self.shift = nn.Parameter(torch.zeros(WIDTH))
+
+    class Module(nn.Module):
+        def __init__(self, stack, bag):
+            super().__init__()
+            self.stack, self.bag = stack, bag
+
+        def forward(self, x):
+            return self.bag[0](self.stack(x) + self.bag.shift)
+
+    def make(self):
+        return self.Module(self.Stack([Mlp(), Mlp()]), self.Bag([Mlp()]))
+
+
+class WeightNormCase(Case):
+    """A weight that torch's parametrizations compute at each use."""
+
+    def make(self):
+        return Chain(nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)), Mlp(),
+                     nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH, bias=False)))
+
+
+class RepeatedCheckpointCase(Case):
+    """A module that is no unit of its own, called twice, each time computed again in a backward inside of the backward."""
+
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.start, self.inner = nn.Linear(WIDTH, WIDTH), Mlp()
+            self.scale = nn.Parameter(torch.ones(WIDTH))
+
+        def forward(self, x):
+            x = self.start(x) * self.scale
+            for _ in range(2):
+                x = checkpoint(self.inner, x, use_reentrant=True)
+            return x
+
+    def make(self):
+        return self.Module()
 
 
 def all_cases() -> dict[str, Case]:

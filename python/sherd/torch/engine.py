@@ -12,9 +12,9 @@ from sherd._library import library
 from sherd.config import Config
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import StateError
-from sherd.torch import fill, gathered, generate, optim, resume, tensors, weights
+from sherd.torch import fill, gathered, generate, leftovers, optim, resume, tensors, weights
 from sherd.torch.guard import Refusals
-from sherd.torch.hooks import Hooks
+from sherd.torch.hooks import Hooks, tensors_in
 from sherd.torch.say import collective, warn
 from sherd.torch.trace import Order, order_of
 from sherd.torch.units import Division, Policy, divide, keep_fp32
@@ -184,6 +184,7 @@ class Engine:
                 self.loaded()
 
     def _seal(self, example: Example | None) -> None:
+        buffers_dtype = tensors.buffers_dtype(self.division, tensors.compute_dtype(self.core))
         self.order = self._agreed_order(example)
         if not self.order.is_traced:
             warn(f"the order of the units is that of registration ({self.order.reason}); gradients are whole until the step")
@@ -197,6 +198,9 @@ class Engine:
         else:
             fill.fill(self.core, self.module, self.division, self._init, self._same_on_all)
         fill.make_buffers(self.module, self._init)
+        if not self._same_on_all:
+            fill.share_buffers(self.world, self.module)
+        tensors.cast_buffers(self.module, buffers_dtype, self.device)
         self._take_over()
 
     def _agreed_order(self, example: Example | None) -> Order:
@@ -233,7 +237,6 @@ class Engine:
     def _take_over(self) -> None:
         """Makes the model's parameters show the engine's memory, and sets all hooks and guards of the model."""
         self.driver = tensors.Driver(self.core, self.division, self._retains)
-        tensors.cast_buffers(self.module, tensors.compute_dtype(self.core), self.device)
         self.hooks = Hooks(self.module, self.division, self.driver)
         self.hooks.before_forward, self.hooks.before_backward = self._before_forward, self._before_backward
         self.hooks.attach()
@@ -271,7 +274,10 @@ class Engine:
         if not self.is_sealed or self.waiting is not None:
             self.seal((args, kwargs))
         self._before_forward()  # Ctrl-C may have ended a forward in its middle
-        return self._called(*args, **kwargs)
+        output = self._called(*args, **kwargs)
+        if any(map(leftovers.is_left, tensors_in(output))):
+            raise StateError(f"the output of the module has no memory: {leftovers.ADVICE}")
+        return output
 
     @collective("engine.backward()")
     def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:

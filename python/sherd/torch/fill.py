@@ -5,6 +5,7 @@ They come from the tensors that the model has, or from an init function where th
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 from typing import Callable, Iterator
 
@@ -14,6 +15,7 @@ from torch import nn
 from sherd.engine import Engine
 from sherd.torch.tensors import flat_range
 from sherd.torch.units import Division, Param, is_managed
+from sherd.world import World
 
 Init = Callable[[nn.Module], None]  # gives a module's own parameters and buffers values, in place
 
@@ -98,6 +100,27 @@ def make_buffers(model: nn.Module, init: Init | None) -> None:
             if is_unset(module._buffers[name]):
                 raise ValueError(f"buffer {prefix}.{name} is on the meta device and nothing gives it values: give initialize an "
                                  f"init function (init=) that does, or make the buffers outside of torch.device('meta')")
+
+
+def share_buffers(world: World, model: nn.Module) -> None:
+    """Gives all ranks the buffers of rank 0, as DistributedDataParallel does at its beginning. Collective, blocking.
+
+    Raises ValueError, with the name, for a buffer that has another size on another rank.
+    """
+    for name, buffer in model.named_buffers() if world.size > 1 else ():
+        data = bytearray(world.share(raw(buffer) if world.rank == 0 else b""))
+        if len(data) != buffer.numel() * buffer.element_size():
+            raise ValueError(f"buffer {name} has {buffer.numel() * buffer.element_size()} bytes on rank {world.rank}, and {len(data)} on "
+                             f"rank 0: make the same model on all ranks")
+        if data and world.rank != 0:
+            with torch.no_grad():
+                buffer.copy_(torch.frombuffer(data, dtype=buffer.dtype).reshape(buffer.shape))
+
+
+def raw(buffer: torch.Tensor) -> bytes:
+    """Returns the bytes of a buffer's elements, row-major."""
+    flat = buffer.detach().cpu().contiguous().reshape(-1)
+    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
 
 
 def unset_like(buffer: torch.Tensor) -> torch.Tensor:

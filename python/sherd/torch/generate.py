@@ -27,7 +27,7 @@ def evaluating(engine: "Engine", keep_units: int | None = None) -> Iterator[None
 def generate(engine: "Engine", *args: Any, **kwargs: Any) -> Any:
     """Calls the model's own generate() in evaluation mode, and returns its result. Collective, blocking.
 
-    At stage 3, ranks whose text has ended make empty passes until the text of all ranks has ended. Raises AttributeError where the
+    Ranks whose text has ended make empty passes until the text of all ranks has ended. Raises AttributeError where the
     model has no generate().
     """
     model = engine.module
@@ -44,12 +44,13 @@ def generate(engine: "Engine", *args: Any, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def together(engine: "Engine", kwargs: dict[str, Any]) -> Iterator[None]:
-    """A context in which every rank makes as many passes as the rank that needs most; at stage 3 the passes gather.
+    """A context in which every rank makes as many passes as the rank that needs most: at stage 3 passes gather, and at every stage the
+    ranks compare their passes at the next step.
 
     It uses transformers' own option synced_gpus, whose exchange goes over `engine.world` here.
     """
     model, world = engine.module, engine.world
-    if world.size == 1 or engine.core.info.stage < 3:
+    if world.size == 1:
         yield
         return
     kwargs["synced_gpus"] = True

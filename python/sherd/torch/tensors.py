@@ -7,7 +7,7 @@ asleep gives NaN, and torch refuses a write to it.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from sherd.engine import BACKWARD, Engine
 from sherd.errors import StateError
 from sherd.memory import CPU, Memory
+from sherd.torch import leftovers
 from sherd.torch.units import Division, Param, is_managed
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -107,12 +108,17 @@ class Bound:
         self.version = self.tensor._version
 
     def check_grad(self, is_kept: bool) -> None:
-        """Checks that .grad shows no other tensor, and that nobody has written to a gradient that `is_kept` until the step.
+        """Checks that .grad shows no other tensor, that nobody has written to a gradient that `is_kept` until the step, and that the
+        parameter was not frozen meanwhile.
 
         Whether such a write counts depends on the stage: the engine may have reduced the gradient already. What else is assigned to
         .grad never counts. StateError names the parameter.
         """
         shown = self.tensor.grad
+        if self.grad is not None and not self.tensor.requires_grad:
+            raise StateError(f"parameter {self.param.name} was frozen (requires_grad_(False)) after the engine was made, which goes on "
+                             f"to update it, by momentum and weight decay: freeze it before sherd.torch.initialize, or set the rate and "
+                             f"the weight decay of its group to 0")
         is_replaced = shown is not None and shown is not self.grad and shown is not self.taken
         if is_replaced or is_kept and self.grad._version != self.grad_version:
             raise StateError(f"the gradient of {self.param.name} was {'replaced' if is_replaced else 'written'} between the backward and "
@@ -126,14 +132,18 @@ class Bound:
         """
         tensor = self.tensor
         if tensor.data_ptr() != self.rest_address:
-            raise StateError(f"parameter {self.param.name} was given other memory (its .data was set, or the model was "
-                             f"moved); it is the engine's: write values with engine.write or gathered_parameters")
+            self.refuse_move()
         if tensor._version != self.version:
             raise StateError(f"parameter {self.param.name} was written in place outside the engine, which would not last; "
                              f"write values with engine.write or gathered_parameters")
         if self.grad is None and tensor.requires_grad:
             raise StateError(f"parameter {self.param.name} was frozen when the engine was made and requires a gradient now; "
                              f"unfreeze it before sherd.torch.initialize")
+
+    def refuse_move(self) -> NoReturn:
+        """Raises the StateError of a parameter that shows other memory than the engine's."""
+        raise StateError(f"parameter {self.param.name} was given other memory (its .data was set, or the model was "
+                         f"moved); it is the engine's: write values with engine.write or gathered_parameters")
 
 
 def for_modules(text: str) -> str:
@@ -187,9 +197,11 @@ class Driver:
         """Releases a unit: its parameters sleep again at stage 3. Collective.
 
         After BACKWARD, unless gradients are retained, .grad shows that the engine has taken the gradient (Taken), or is None where
-        there was none in this micro-batch.
+        there was none in this micro-batch. Raises StateError, after the release, where a parameter was given other memory meanwhile,
+        and what sherd.Engine.release raises.
         """
         bound = self.bound[unit]
+        moved = next((one for one in bound if self.sleeps and one.tensor.data_ptr() != one.address), None)
         self._held[unit] -= 1
         if which == BACKWARD and not self.retains_grads:
             for one in bound:
@@ -198,6 +210,8 @@ class Driver:
             for one in bound:
                 one.tensor.data = one.asleep
         self.engine.release(unit, which)
+        if moved is not None:
+            moved.refuse_move()
 
     def accumulated(self, number: int) -> None:
         """Puts the gradient that autograd has accumulated for a parameter into the engine's memory, and shows it there as .grad.
@@ -208,6 +222,8 @@ class Driver:
         """
         one = self.by_number[number]
         made = one.tensor.grad
+        if leftovers.is_left(made):
+            raise StateError(f"the gradient of {one.param.name} has no memory: {leftovers.ADVICE}")
         if made is not one.grad:
             if one.window == self.window or made.layout is not torch.strided:
                 one.grad.add_(made)
@@ -247,6 +263,16 @@ class Driver:
 def compute_dtype(engine: Engine) -> torch.dtype:
     """Returns the type in which the engine computes."""
     return tuple(DTYPES.values())[engine.info.compute_dtype]
+
+
+def buffers_dtype(division: Division, dtype: torch.dtype) -> torch.dtype:
+    """Returns the type to which cast_to() casts buffers, in an engine that computes in `dtype`. Local, before the engine's memory is
+    bound.
+
+    It is fp32, in which nothing is cast, where the model has parameters of `dtype` already: whoever made it so has left the other
+    buffers as they are to be, such as the fp32 frequencies of rotary embeddings.
+    """
+    return torch.float32 if any(param.tensor.dtype == dtype for param in division.params) else dtype
 
 
 def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:

@@ -17,8 +17,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from sherd.engine import BACKWARD, FORWARD
+from sherd.torch import leftovers
 from sherd.torch.hooks import Hooks, mapped, tensors_in
-from sherd.torch.tensors import cast_to
+from sherd.torch.tensors import buffers_dtype, cast_to
 from sherd.torch.units import Division, Scope
 
 Use = tuple[int, int]  # a unit, and for how many further acquires of the pass it is held
@@ -58,16 +59,20 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
     """Returns the order in which `model(*args, **kwargs)` and a backward from its output use the units. Local.
 
     `example` is (args, kwargs) or None; of its tensors only shapes, types and strides are used. `dtype` is the engine's compute
-    type. Nothing of the model changes, and no memory of its size is taken. In `division`, modules that use other modules'
-    parameters become scopes, and scopes that change their inputs in place are marked. Raises nothing that the model's own code
-    raises: the order is then that of registration, with the reason.
+    type. Nothing of the model changes, and no memory of its size is taken. What the model's code keeps elsewhere of the trace (in
+    caches and lists) is taken out there (leftovers.py). In `division`, modules that use other modules' parameters become scopes, and
+    scopes that change their inputs in place are marked. Raises nothing that the model's own code raises: the order is then that of
+    registration, with the reason.
     """
     if example is None:
         return registered(division, "no batch was there yet: give initialize(..., example=batch)")
+    modes: list[Any] = []
     try:
-        return traced(model, division, example, dtype, device)
+        order = traced(model, division, example, dtype, device, modes)
     except Exception as error:  # a model's own code may fail in any way on tensors without values
-        return registered(division, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        order = registered(division, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    leftovers.take_out(modes)
+    return order
 
 
 # ------------------------------------------------------------ registration --
@@ -168,16 +173,17 @@ class Strays(TorchFunctionMode):
         return result
 
 
-def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device) -> Order:
+def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device,
+           modes: list[Any]) -> Order:
     """Returns the order that a trace finds. It is repeated until no parameter is used outside of the scopes that need its unit.
 
-    Raises what the model's own code raises, and RuntimeError where MOST_ROUNDS traces were not enough.
+    Appends to `modes` the modes in which it has made tensors. Raises what the model's own code raises, and RuntimeError where MOST_ROUNDS traces were not enough.
     """
     names = {module: name for name, module in model.named_modules()}
     strays: list[tuple[str, int]] = []
     for _ in range(MOST_ROUNDS):
         try:
-            recorder, found = one_round(model, division, example, dtype, device)
+            recorder, found = one_round(model, division, example, dtype, device, modes)
         except InPlace as error:
             error.mark(division)
             continue
@@ -203,8 +209,8 @@ class InPlace(Exception):
             scope.is_in_place = scope.is_in_place or type(scope.module) is type(self.scope.module)
 
 
-def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.dtype,
-              device: torch.device) -> tuple[Recorder, list[tuple[nn.Module, int]]]:
+def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device,
+              modes: list[Any]) -> tuple[Recorder, list[tuple[nn.Module, int]]]:
     """Runs one forward and backward on tensors without memory. Returns what was recorded, and what Strays found.
 
     Where it found something, there was no backward. Raises InPlace, and what the model's own code raises.
@@ -212,7 +218,8 @@ def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.d
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     recorder, stack = Recorder(), []
-    with restored(model), random_kept(), as_written(), FakeTensorMode(allow_non_fake_inputs=True):
+    modes.append(FakeTensorMode(allow_non_fake_inputs=True))
+    with restored(model), random_kept(), as_written(), modes[-1]:
         shadow, unit_of = shadowed(model, division, dtype, device)
         hooks = Hooks(model, shadow, recorder)
         hooks.attach()
@@ -259,6 +266,7 @@ def shadowed(model: nn.Module, division: Division, dtype: torch.dtype,
 
     Returns the division over the new parameters, and the unit of each new parameter by its id.
     """
+    of_buffers = buffers_dtype(division, dtype)
     made = {id(p.tensor): nn.Parameter(like(p.tensor, device, torch.float32 if p.is_fp32 else dtype).detach(),
                                        requires_grad=p.tensor.requires_grad) for p in division.params}
     for module in model.modules():
@@ -267,18 +275,22 @@ def shadowed(model: nn.Module, division: Division, dtype: torch.dtype,
                 module._parameters[name] = made[id(tensor)] if id(tensor) in made else like(tensor, device)
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[name] = like(buffer, device, cast_to(buffer, dtype))
+                module._buffers[name] = like(buffer, device, cast_to(buffer, of_buffers))
     units = [replace(unit, params=[replace(p, tensor=made[id(p.tensor)]) for p in unit.params]) for unit in division.units]
     return Division(units, division.scopes), {id(made[id(p.tensor)]): p.unit for p in division.params}
 
 
 @contextlib.contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """A context at whose end all modules have the attributes, parameters and buffers that they had at its beginning."""
+    """A context at whose end all modules have the attributes, parameters and buffers that they had at its beginning, and the
+    containers among their attributes have what they had."""
     kept = [(module, dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+    own = set(vars(nn.Module()))
+    contents = leftovers.Contents(value for _, attributes, _, _ in kept for name, value in attributes.items() if name not in own)
     try:
         yield
     finally:
+        contents.restore()
         for module, attributes, parameters, buffers in kept:
             vars(module).clear()
             vars(module).update(attributes)
@@ -294,10 +306,14 @@ def as_written() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def random_kept() -> Iterator[None]:
-    """A context that leaves the program's random numbers, of Python and of torch on the CPU, as they were."""
+    """A context that leaves the program's random numbers, of Python, of numpy and of torch on the CPU, as they were."""
     state, cpu = random.getstate(), torch.get_rng_state()
+    numpy = sys.modules.get("numpy")
+    of_numpy = numpy.random.get_state() if numpy is not None else None
     try:
         yield
     finally:
         random.setstate(state)
         torch.set_rng_state(cpu)
+        if numpy is not None:
+            numpy.random.set_state(of_numpy)

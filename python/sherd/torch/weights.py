@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sherd.engine import Engine as Core
 from sherd.errors import InvalidError, SherdError, StateError
+from sherd.torch.fill import raw
 from sherd.torch.say import collective
 from sherd.torch.units import Division, Param, is_managed, some
 
@@ -287,12 +288,6 @@ class Buffers:
                 data = bytearray(base64.b64decode(kept[name]["data"]))
                 values = torch.frombuffer(data, dtype=getattr(torch, kept[name]["dtype"]))
                 buffers[name].copy_(values.reshape(buffers[name].shape))
-
-
-def raw(buffer: torch.Tensor) -> bytes:
-    """Returns the bytes of a buffer's elements, row-major."""
-    flat = buffer.detach().cpu().contiguous().reshape(-1)
-    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
 
 
 def digest(buffer: torch.Tensor) -> bytes:

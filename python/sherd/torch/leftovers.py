@@ -1,0 +1,119 @@
+"""Takes out of a program's caches and lists what a trace has left there.
+
+A model's code may keep tensors where a module's attributes do not lead: in functools.lru_cache, in a dict of masks, in a list that
+a hook fills. Of a trace these are tensors without memory (torch's FakeTensor). The first real forward would compute with them, and
+its gradients would be nothing, without a word from torch.
+"""
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections import deque
+from typing import Any, Iterable
+
+import torch
+
+FAKE = "FakeTensor"  # the name of the class, which takes long to import
+MOST_STEPS = 4  # how deep a cache is searched: the cache, its entries, a result, and what is in that
+ADVICE = ("the model's code has kept a tensor of the trace that finds the model's order, where sherd.torch does not find it: call the "
+          "model once on a batch before sherd.torch.initialize, so that it keeps real ones")
+OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.FrameType)  # what a search does not enter
+
+
+def is_left(value: Any) -> bool:
+    """Whether the value is a tensor without memory. Outside of a trace there should be none."""
+    return type(value).__name__ == FAKE
+
+
+class Contents:
+    """What containers (dicts, lists, sets, deques, also nested ones) had when the object was made."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._kept: list[tuple[Any, Any]] = []
+        seen: set[int] = set()
+        pending = list(values)
+        while pending:
+            value = pending.pop()
+            if not isinstance(value, (dict, list, set, deque)) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            kept = list(value.items()) if isinstance(value, dict) else list(value)
+            self._kept.append((value, kept))
+            pending.extend(inner for _, inner in kept) if isinstance(value, dict) else pending.extend(kept)
+
+    def restore(self) -> None:
+        """Gives those that have changed since then what they had."""
+        for value, kept in self._kept:
+            now = list(value.items()) if isinstance(value, dict) else list(value)
+            if len(now) == len(kept) and all(same(a, b) for a, b in zip(now, kept)):
+                continue
+            value.clear()
+            if isinstance(value, (dict, set)):
+                value.update(kept)
+            else:
+                value.extend(kept)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two entries are the same objects; those of dicts are pairs."""
+    return a is b or isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == 2 and a[0] is b[0] and a[1] is b[1]
+
+
+def take_out(modes: list[Any]) -> None:
+    """Clears each functools.lru_cache that has a tensor of one of these modes (FakeTensorMode), and removes such tensors from lists,
+    deques, sets and dicts. Attributes of objects stay as they are. Local; it goes through all objects once."""
+    if not modes:
+        return
+    gc.collect()
+    ids = {id(tensor) for tensor in left_of(modes)}
+    if not ids:
+        return
+    for cache in [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]:
+        if leads_to(cache, ids):
+            cache.cache_clear()
+    gc.collect()
+    for tensor in left_of(modes):
+        remove(tensor, MOST_STEPS)
+
+
+def left_of(modes: list[Any]) -> list[Any]:
+    """Returns the tensors of these modes that are alive."""
+    return [one for one in gc.get_objects() if is_left(one) and any(one.fake_mode is mode for mode in modes)]
+
+
+def leads_to(cache: Any, ids: set[int]) -> bool:
+    """Whether one of the objects is in the cache, in at most MOST_STEPS steps."""
+    seen, level = {id(cache)}, [cache]
+    for _ in range(MOST_STEPS):
+        level = [inner for inner in gc.get_referents(*level) if id(inner) not in seen and not isinstance(inner, OPAQUE)]
+        if any(id(inner) in ids for inner in level):
+            return True
+        seen.update(map(id, level))
+        level = [inner for inner in level if not isinstance(inner, torch.Tensor)]
+        if not level:
+            return False
+    return False
+
+
+def remove(value: Any, steps: int) -> None:
+    """Removes an object from the containers that have it. A tuple that has it is removed from those that have the tuple."""
+    for holder in gc.get_referrers(value):
+        if isinstance(holder, (list, deque)):
+            kept = [one for one in holder if one is not value]
+            if len(kept) < len(holder) and not isinstance(holder, tuple):
+                holder.clear()
+                holder.extend(kept)
+        elif isinstance(holder, set):
+            holder.discard(value)
+        elif isinstance(holder, dict) and not is_namespace(holder):
+            for key in [key for key, one in holder.items() if one is value]:
+                del holder[key]
+        elif isinstance(holder, tuple) and steps:
+            remove(holder, steps - 1)
+
+
+def is_namespace(holder: dict[Any, Any]) -> bool:
+    """Whether the dict has the names of a module, or the attributes of an object."""
+    return "__builtins__" in holder or any(getattr(one, "__dict__", None) is holder for one in gc.get_referrers(holder)
+                                           if not isinstance(one, (dict, list, tuple, types.FrameType)))
