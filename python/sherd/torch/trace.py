@@ -177,7 +177,8 @@ def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtyp
            modes: list[Any]) -> Order:
     """Returns the order that a trace finds. It is repeated until no parameter is used outside of the scopes that need its unit.
 
-    Appends to `modes` the modes in which it has made tensors. Raises what the model's own code raises, and RuntimeError where MOST_ROUNDS traces were not enough.
+    Appends to `modes` the modes in which it has made tensors. Raises what the model's own code raises, and RuntimeError where
+    MOST_ROUNDS traces were not enough.
     """
     names = {module: name for name, module in model.named_modules()}
     strays: list[tuple[str, int]] = []
