@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import gc
 import importlib
 import importlib.util
@@ -20,11 +21,13 @@ os.environ.setdefault("SHERD_DEBUG", "1")
 try:
     import torch
     from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensorMode
 except ImportError as error:
     ranks.skip(f"torch is not here: {error}")
 
 import sherd
 import sherd.torch
+from sherd.torch import leftovers
 from sherd.torch.hooks import mapped, tensors_in
 from sherd.torch.trace import order_of, registered
 from test_torch_core import Block, Model, batch, config, made
@@ -100,6 +103,24 @@ class Orders(unittest.TestCase):
         for name, value in model.state_dict().items():
             self.assertTrue(torch.equal(value, before[name]) and type(value) is torch.Tensor, name)
         self.assertTrue(all(type(p) is nn.Parameter for p in model.parameters()))
+
+    def test_leftovers_are_taken_out(self) -> None:
+        """Of every kind of container; what has none of them stays."""
+        mode, kept, cache = FakeTensorMode(), torch.ones(2), functools.lru_cache(lambda n: {"of": torch.ones(n)})
+        other = functools.lru_cache(lambda n: n)
+        seen, masks, pairs, some = [1, kept], {"a": kept}, {}, {2}
+        with mode:
+            for number in range(5):
+                seen.append(torch.ones(number))
+                masks[number] = torch.ones(2)
+                pairs[number] = (number, (torch.ones(2), 1))
+            some.add(torch.ones(1))
+            cache(3)
+        other(3)
+        leftovers.take_out([mode])
+        self.assertEqual((len(seen), masks.keys(), pairs, some), (2, {"a"}, {}, {2}))
+        self.assertIs(seen[1], kept)
+        self.assertEqual((cache.cache_info().currsize, other.cache_info().currsize), (0, 1))
 
     def test_registration_is_what_a_plain_model_does(self) -> None:
         model = made("plain")

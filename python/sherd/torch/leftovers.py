@@ -73,8 +73,9 @@ def take_out(modes: list[Any]) -> None:
         if leads_to(cache, ids):
             cache.cache_clear()
     gc.collect()
-    for tensor in left_of(modes):
-        remove(tensor, MOST_STEPS)
+    found = left_of(modes)
+    for tensor in found:
+        remove(tensor, [found], MOST_STEPS)
 
 
 def left_of(modes: list[Any]) -> list[Any]:
@@ -96,21 +97,24 @@ def leads_to(cache: Any, ids: set[int]) -> bool:
     return False
 
 
-def remove(value: Any, steps: int) -> None:
-    """Removes an object from the containers that have it. A tuple that has it is removed from those that have the tuple."""
-    for holder in gc.get_referrers(value):
+def remove(value: Any, mine: list[Any], steps: int) -> None:
+    """Removes an object from the containers that have it, but for those in `mine`, which this search has made. A tuple that has it is
+    removed from those that have the tuple."""
+    holders = gc.get_referrers(value)
+    for holder in holders:
+        if holder is mine or any(holder is one for one in mine):
+            continue
         if isinstance(holder, (list, deque)):
             kept = [one for one in holder if one is not value]
-            if len(kept) < len(holder) and not isinstance(holder, tuple):
-                holder.clear()
-                holder.extend(kept)
+            holder.clear()
+            holder.extend(kept)
         elif isinstance(holder, set):
             holder.discard(value)
         elif isinstance(holder, dict) and not is_namespace(holder):
             for key in [key for key, one in holder.items() if one is value]:
                 del holder[key]
         elif isinstance(holder, tuple) and steps:
-            remove(holder, steps - 1)
+            remove(holder, [*mine, holders], steps - 1)
 
 
 def is_namespace(holder: dict[Any, Any]) -> bool:
