@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import unittest
+from unittest import mock
 
 import ranks
 
@@ -14,6 +15,7 @@ except ImportError as error:
 os.environ["SHERD_DEBUG"] = "1"  # parameters that are not acquired are NaN
 
 import sherd.torch
+import torch._dynamo
 from torch import nn
 
 STEPS = 3
@@ -99,6 +101,26 @@ class TestCompile(unittest.TestCase):
                         torch.testing.assert_close(tensor, want[name], rtol=1e-5, atol=1e-6, msg=name)
                     engine.destroy()
                     torch.compiler.reset()
+
+    def test_code_that_was_compiled_without_the_engine(self) -> None:
+        """The model, or another one of its class, has run compiled before the engine had it, and the other one runs beside it."""
+        want = plain()
+        for is_same in (True, False):
+            with self.subTest(is_same=is_same), mock.patch.object(torch._dynamo.config, "skip_nnmodule_hook_guards", True):
+                model, other = compiled("around"), compiled("around")
+                first = model if is_same else other
+                loss_of(first, 0).backward()
+                first.zero_grad()
+                keys = {"zero_optimization": {"stage": 1}}
+                engine = sherd.torch.initialize(model, {**CONFIG, **keys})
+                for step in range(STEPS):
+                    loss_of(other, step).backward()
+                    engine.backward(loss_of(engine, step))
+                    engine.step()
+                for name, tensor in engine.state_dict().items():
+                    torch.testing.assert_close(tensor, want[name], rtol=1e-5, atol=1e-6, msg=name)
+                engine.destroy()
+                torch.compiler.reset()
 
 
 if __name__ == "__main__":

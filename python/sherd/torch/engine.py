@@ -12,7 +12,7 @@ from sherd._library import library
 from sherd.config import Config
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import StateError
-from sherd.torch import fill, gathered, generate, leftovers, optim, resume, tensors, weights
+from sherd.torch import compiled, fill, gathered, generate, leftovers, optim, resume, tensors, weights
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import Hooks, tensors_in
 from sherd.torch.say import collective, warn
@@ -240,6 +240,7 @@ class Engine:
         self.hooks = Hooks(self.module, self.division, self.driver)
         self.hooks.before_forward, self.hooks.before_backward = self._before_forward, self._before_backward
         self.hooks.attach()
+        compiled.mind_hooks()
         self.refusals = Refusals(self.module, self.division, self.driver)
         self.refusals.attach()
         self.buffers = weights.Buffers(self.module)
@@ -273,6 +274,7 @@ class Engine:
         """
         if not self.is_sealed or self.waiting is not None:
             self.seal((args, kwargs))
+        compiled.mind_hooks()
         self._before_forward()  # Ctrl-C may have ended a forward in its middle
         output = self._called(*args, **kwargs)
         if any(map(leftovers.is_left, tensors_in(output))):
