@@ -514,6 +514,15 @@ class TestRefused(unittest.TestCase):
         self.refused(ValueError, "leave one out", None, config,
                      lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2))
 
+    def test_a_schedule_that_the_engine_cannot_step(self) -> None:
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+        self.refused(TypeError, r"ReduceLROnPlateau.step\(\) needs metrics.*step this scheduler yourself",
+                     lambda m: torch.optim.AdamW(m.parameters()), lr_scheduler=plateau)
+        model = model_of()
+        optimizer = torch.optim.AdamW(model.parameters())
+        with self.assertRaisesRegex(TypeError, "needs metrics"):
+            sherd.torch.initialize(model, SILENT, optimizer=optimizer, lr_scheduler=plateau(optimizer))
+
     def test_groups_that_leave_some_out(self) -> None:
         self.refused(ValueError, "0.bias requires a gradient and is in no parameter group",
                      lambda m: torch.optim.AdamW([p for p in m.parameters() if p.ndim > 1]))

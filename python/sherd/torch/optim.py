@@ -6,6 +6,7 @@ have torch's names here; docs/numerics.md has the formulas and their sources.
 from __future__ import annotations
 
 import fnmatch
+import inspect
 import math
 import weakref
 from dataclasses import dataclass
@@ -319,10 +320,10 @@ class Rates:
         self._is_list = isinstance(optimizer, (list, tuple))
         self.optimizers = as_list(optimizer) if optimizer is not None else [EngineOptimizer(groups)]
         self._given = [dict(group.values) for group in groups.all]
+        self.schedulers = made_schedulers(scheduler, self.optimizers)
         if optimizer is not None:
             for one in self.optimizers:
                 take_over(one)
-        self.schedulers = made_schedulers(scheduler, self.optimizers)
         self._epochs: list[Any] | None = None  # last_epoch of each scheduler when the engine last stepped them
         self._is_one_scheduler = len(self.schedulers) != len(self.optimizers)  # one object drives several optimizers
 
@@ -419,24 +420,41 @@ def made_schedulers(given: Any, optimizers: list[torch.optim.Optimizer]) -> list
     if len(optimizers) > 1 and isinstance(given, LRScheduler):
         raise ValueError(f"lr_scheduler is one of torch's, over one optimizer, and there are {len(optimizers)}: give a list with one "
                          f"for each (None for those that keep their rates), or a function that makes one of each")
-    if len(optimizers) > 1 and hasattr(given, "step"):
-        return [given]
+    if len(optimizers) > 1 and hasattr(given, "step") and not isinstance(given, type):
+        return [steppable(given)]
     return [made_scheduler(given, optimizer) for optimizer in optimizers]
 
 
 def made_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
     """Returns the scheduler of one optimizer: the one that was given, or what the given function makes.
 
-    Raises ValueError for a scheduler over another optimizer, TypeError for what is neither a scheduler nor a function.
+    Raises ValueError for a scheduler over another optimizer, TypeError for what is neither a scheduler nor a function, and for a
+    scheduler that the engine cannot step.
     """
-    if scheduler is None or isinstance(scheduler, LRScheduler) or hasattr(scheduler, "step"):
+    if scheduler is None:
+        return None
+    if hasattr(scheduler, "step") and not isinstance(scheduler, type):
         if isinstance(scheduler, LRScheduler) and scheduler.optimizer is not optimizer:
             raise ValueError("lr_scheduler has another optimizer than initialize() was given: give both, or give lr_scheduler "
                              "as a function of the optimizer")
-        return scheduler
+        return steppable(scheduler)
     if callable(scheduler):
-        return scheduler(optimizer)
+        return steppable(scheduler(optimizer))
     raise TypeError(f"lr_scheduler is a scheduler of torch, or a function that makes one of an optimizer, not {scheduler!r}")
+
+
+def steppable(scheduler: Any) -> Any:
+    """Returns the scheduler. Raises TypeError where its step() needs arguments (ReduceLROnPlateau), which the engine does not have."""
+    try:
+        listed = inspect.signature(scheduler.step).parameters.values()
+    except (TypeError, ValueError, AttributeError):  # a step() that does not tell its arguments, or None from a function
+        return scheduler
+    needed = [one.name for one in listed if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    if needed:
+        raise TypeError(f"{type(scheduler).__name__}.step() needs {', '.join(needed)}, and engine.step() does not know it: step this "
+                        f"scheduler yourself, after engine.step(), and do not give it to initialize(); make it over the optimizer that "
+                        f"initialize() was given, or over engine.optimizer. The engine takes the rates that it sets")
+    return scheduler
 
 
 def take_over(optimizer: torch.optim.Optimizer) -> None:
