@@ -125,6 +125,29 @@ class TestRead(unittest.TestCase):
                 self.assertEqual(engine.get_lr(), rates if len(part) == 2 else [rate * 4 for rate in rates])
                 engine.destroy()
 
+    def test_rates_that_the_script_has_set_are_loaded(self) -> None:
+        config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}}
+
+        with tempfile.TemporaryDirectory() as folder:
+            engine = self.configured(config, decayed)
+            engine.optimizer.param_groups[1]["lr"] = 1e-4
+            train(engine, batches()[:1])
+            engine.save_checkpoint(folder)
+            engine.destroy()
+            halved = lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
+            for schedule, rates in ((None, [1e-2, 1e-4]), (halved, [5e-3, 15e-3])):
+                engine = self.configured(config, decayed, schedule)
+                engine.load_checkpoint(folder)
+                self.assertEqual(engine.get_lr(), rates)
+                train(engine, batches()[:1])
+                self.assertEqual(engine.get_lr(), rates)
+                engine.destroy()
+            other = self.configured(config)
+            with self.assertWarnsRegex(UserWarning, "has set for 2 parameter groups, and there are 1 now"):
+                other.load_checkpoint(folder)
+            self.assertEqual(other.get_lr(), [1e-2])
+            other.destroy()
+
     def test_groups_over_the_configuration(self) -> None:
         config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "eps": EPS}}}
         values, rates = ours(config=config, groups=decayed)
@@ -144,6 +167,38 @@ class TestRead(unittest.TestCase):
         config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
                   "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 100, "warmup_type": "linear"}}}
         self.assertAlmostEqual(ours(config=config)[1][0], 1e-2 * (STEPS - 2) / 100, places=9)
+
+    def test_rates_are_told_before_the_first_batch(self) -> None:
+        """Before the first batch, and after a load before it, get_lr() is what it is afterwards."""
+        matching = {"name": "vectors", "matching": "*bias", "params": {"lr": 3e-2}}
+        named = {"name": "group 1", "params": {"eps": EPS}}
+        for groups, entries in ((None, []), (decayed, []), (None, [matching]), (decayed, [named])):
+            config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "sherd": {"groups": entries},
+                      "scheduler": {"type": "constant_with_warmup", "params": {"warmup_num_steps": 8}}}
+            with self.subTest(groups=groups, entries=entries), tempfile.TemporaryDirectory() as folder:
+                engine = self.configured(config, groups)
+                first = engine.get_lr()
+                train(engine, batches()[:1])
+                self.assertEqual(first, engine.get_lr())
+                train(engine, batches()[1:4])
+                engine.save_checkpoint(folder)
+                again = self.configured(config, groups)
+                again.load_checkpoint(folder)
+                self.assertEqual(again.get_lr(), engine.get_lr())
+                self.assertGreater(again.get_lr()[-1], 0)
+                for one in (engine, again):
+                    one.destroy()
+
+    def test_rates_of_a_list_are_not_told_before_the_first_batch(self) -> None:
+        config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+                  "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": [2e-2, 4e-2]}}}
+        engine = self.configured(config, decayed)
+        self.assertEqual(engine.get_lr(), [1e-2, 3e-2])
+        engine.destroy()
+
+    def configured(self, config, groups=None, schedule=None) -> sherd.torch.Engine:
+        model = model_of()
+        return sherd.torch.initialize(model, config, model_parameters=groups(model) if groups else None, lr_scheduler=schedule)
 
     def test_rates_of_groups_under_a_schedule_of_the_configuration(self) -> None:
         for params, wanted in (({"type": "constant_with_warmup", "params": {"warmup_num_steps": 2 * (STEPS - 1)}}, [5e-3, 15e-3]),

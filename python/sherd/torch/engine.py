@@ -127,6 +127,7 @@ class Engine:
                 warn(text)
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
+            self._groups = optim.declare(self.rates.groups, self.core.add_group)  # by the ids of their parameters
             if world.rank == 0:
                 warn_of_types(self.division, settings, tensors.compute_dtype(self.core))
         self.device = tensors.device_of(self.core.device)
@@ -218,18 +219,17 @@ class Engine:
         return order
 
     def _declare(self, order: Order) -> None:
-        """Declares groups, units, parameters and passes to the engine."""
+        """Declares units, parameters and passes to the engine."""
         info = self.core.info
         is_any = self._uses == "any" or not order.is_traced or info.stage < 2 and not info.is_deterministic
         uses = library().constants["SHERD_USES_ANY"] if is_any else 0
-        groups = optim.declare(self.rates.groups, self.core.add_group)
         for unit in self.division.units:
             retains = {"retain_grads": 1} if self._retains else {}
             number = self.core.add_unit(unit.name, backward_uses=uses, **retains)
             for param in unit.params:
                 own = {"dtype": library().constants["SHERD_F32"]} if param.is_fp32 else {}
                 param.number = self.core.add_param(number, param.name, tuple(param.tensor.shape), frozen=param.is_frozen,
-                                                   group=groups.get(id(param.tensor), 0), **own)
+                                                   group=self._groups.get(id(param.tensor), 0), **own)
         for which, listed in ((FORWARD, order.forward), (BACKWARD, order.backward)):
             for number, held in listed:
                 self.core.add_pass(which, number, held)
@@ -422,10 +422,11 @@ class Engine:
         """Returns the learning rates of the groups, in the order of `optimizer.param_groups`. Local.
 
         A rate that the configuration's schedule gives is that of the last update; before the first update, it is that of the first.
+        Before the first batch, such a rate is known only where the schedule does not list a number for each of several groups; else it is
+        the group's.
         """
-        if not self.is_sealed:
-            return [float(group["lr"]) for optimizer in self.rates.optimizers for group in optimizer.param_groups]
-        return self.rates.lr(lambda group: self.core.group_lr(group, max(self.core.info.step, 1)))
+        step = max(self.global_steps, 1)
+        return self.rates.lr(lambda group: self.core.group_lr(group, step), self.is_sealed)
 
     @property
     def loss_scale(self) -> float:

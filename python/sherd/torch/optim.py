@@ -10,7 +10,7 @@ import inspect
 import math
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sherd.config import Config
 from sherd.errors import InvalidError, NotSupportedError, StateError
+from sherd.torch.say import warn
 from sherd.torch.units import Division
 
 if TYPE_CHECKING:
@@ -326,6 +327,7 @@ class Rates:
                 take_over(one)
         self._epochs: list[Any] | None = None  # last_epoch of each scheduler when the engine last stepped them
         self._is_one_scheduler = len(self.schedulers) != len(self.optimizers)  # one object drives several optimizers
+        self._has_lists = False  # the configuration's schedule has a number for each group
 
     @property
     def optimizer(self) -> Any:
@@ -340,7 +342,9 @@ class Rates:
         return self.schedulers if self._is_list and not self._is_one_scheduler else self.schedulers[0]
 
     def check_config(self, config: Config) -> None:
-        """Raises ValueError where both the configuration and the script have a scheduler."""
+        """Notes whether the configuration's schedule has lists. Raises ValueError where the script has a scheduler too."""
+        self._has_lists = any(key.startswith("scheduler.params.") and isinstance(one["value"], list)
+                              for key, one in config.resolved().items())
         if self.scheduler is not None and config.resolved().get("scheduler.type", {}).get("value"):
             raise ValueError("the configuration has a scheduler and initialize() was given an lr_scheduler: leave one out")
 
@@ -372,6 +376,36 @@ class Rates:
                 raise StateError(f"{key} of {label} was {given[key]} when the engine was made and is {group[key]} now: "
                                  f"only rates may change (torch's OneCycleLR and CyclicLR: cycle_momentum=False)")
 
+    def _free(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields the index and torch's group of each group whose rate no scheduler of torch sets."""
+        index = 0
+        for number, optimizer in enumerate(self.optimizers):
+            scheduler = self.schedulers[0 if self._is_one_scheduler else number]
+            for group in optimizer.param_groups[:len(self._given) - index]:
+                if not isinstance(scheduler, LRScheduler):
+                    yield index, group
+                index += 1
+
+    def by_hand(self) -> list[float | None]:
+        """Returns the rates that the script has set, which differ from those at initialize(); None for a group without such a rate."""
+        rates: list[float | None] = [None] * len(self._given)
+        for index, group in self._free():
+            if float(group["lr"]) != float(self._given[index]["lr"]):
+                rates[index] = float(group["lr"])
+        return rates
+
+    def take(self, kept: Sequence[float | None]) -> None:
+        """Sets the rates that by_hand() returned in another run. A scheduler of torch has its own.
+
+        Warns and sets none where that run had another number of groups.
+        """
+        if len(kept) == len(self._given):
+            for index, group in self._free():
+                group["lr"] = group["lr"] if kept[index] is None else kept[index]
+        elif any(rate is not None for rate in kept):
+            warn(f"the checkpoint has learning rates that its script has set for {len(kept)} parameter groups, and there are "
+                 f"{len(self._given)} now: they are not taken, so set the rates in engine.optimizer.param_groups")
+
     def epochs(self) -> list[Any]:
         """Returns torch's counter of steps of each scheduler; None for a scheduler that has none."""
         return [getattr(scheduler, "last_epoch", None) for scheduler in self.schedulers]
@@ -394,10 +428,16 @@ class Rates:
                 scheduler.step()
         self._epochs = self.epochs()
 
-    def lr(self, of_config: Callable[[int], float]) -> list[float]:
-        """Returns the rates of the groups. `of_config` gives the configuration's rate for a group of the engine that has no other."""
+    def lr(self, of_config: Callable[[int], float], is_sealed: bool) -> list[float]:
+        """Returns the rates of the groups. `of_config` gives the configuration's rate for a group of the engine that has no other.
+
+        Until it is sealed, the engine does not know whether its group 0 counts in a schedule's lists. Where that matters, the rates
+        are then those of the groups, without the schedule.
+        """
         first = 0 if self.groups.has_default else 1
         rates = self.now() or [math.nan] * (first + len(self._given))
+        if first and self._has_lists and not is_sealed:
+            return [float(given["lr"]) if math.isnan(rate) else rate for rate, given in zip(rates[first:], self._given)]
         return [of_config(number) if math.isnan(rates[number]) else rates[number] for number in range(first, len(rates))]
 
 
@@ -538,6 +578,8 @@ def declare(groups: Groups, add_group: Callable[..., int]) -> dict[int, int]:
     numbers = []
     for index, group in enumerate(groups.all):
         own: dict[str, Any] = {name: float(group.own[key]) for key, name in KEYS.items() if key in group.own}
+        if group.values.get("lr") is not None:
+            own["lr"] = float(group.values["lr"])  # that of sherd.groups too, which the engine else reads when it is sealed
         if "betas" in group.own:
             own["beta1"], own["beta2"] = (float(beta) for beta in group.own["betas"])
         if "momentum" in group.own:

@@ -61,8 +61,8 @@ def load_checkpoint(engine: "Engine", folder: weights.Path, tag: str | None, wei
                     options: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Loads a checkpoint, which any layout may have saved, or puts the load off until the first batch. Collective, blocking.
 
-    Returns the folder and the client state, or (None, {}) where there is no checkpoint, as DeepSpeed does. The schedulers are
-    loaded at once. Raises TypeError (an unknown option), what rank 0 meets when it looks at the files, and what Load.run raises.
+    Returns the folder and the client state, or (None, {}) where there is no checkpoint, as DeepSpeed does. The schedulers and
+    rates are loaded at once. Raises TypeError (an unknown option), what rank 0 meets when it looks at the files, and what Load.run raises.
     """
     inspect.signature(Core.load).bind(engine.core, folder, tag, weights_only=weights_only, **options)  # refuses other options
     if engine.is_sealed:
@@ -79,8 +79,10 @@ def load_checkpoint(engine: "Engine", folder: weights.Path, tag: str | None, wei
     else:
         engine.waiting = engine.waiting or Waiting(engine)
         engine.waiting.loads.append(load)
-    if not weights_only and kept["schedule"] is not None:
-        weights.schedule_load(engine, kept["schedule"])
+    if not weights_only:
+        engine.rates.take(kept["rates"])
+        if kept["schedule"] is not None:
+            weights.schedule_load(engine, kept["schedule"])
     return os.path.join(folder, found["tag"]), kept["client_state"]
 
 

@@ -223,15 +223,17 @@ def escaped(name: str) -> str:
 
 def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_state: Mapping[str, Any] | None,
                     **options: Any) -> None:
-    """Saves everything that a later run needs: weights, optimizer, counters, changed buffers, torch's schedulers, `client_state`.
+    """Saves everything that a later run needs: weights, optimizer, counters, changed buffers, torch's schedulers, rates that the script
+    has set, `client_state`.
 
-    The last three are kept as JSON, never as a pickle, in one blob of at most 1 MiB. Quantised weights count as buffers. Collective,
+    The last four are kept as JSON, never as a pickle, in one blob of at most 1 MiB. Quantised weights count as buffers. Collective,
     blocking, between steps. Raises TypeError where `client_state` is not JSON, InvalidError where the blob is larger, and what
     sherd.Engine.save raises.
     """
     buffers = engine.buffers.changed()
     try:
-        text = json.dumps({"client_state": dict(client_state or {}), "schedule": schedule_state(engine), "buffers": buffers})
+        text = json.dumps({"client_state": dict(client_state or {}), "schedule": schedule_state(engine),
+                           "rates": engine.rates.by_hand(), "buffers": buffers})
     except TypeError as error:
         raise TypeError(f"client_state is kept as JSON, and {error}: give numbers, text, lists and dicts") from error
     try:
@@ -252,12 +254,15 @@ def kept_text(core: Core) -> str | None:
 
 
 def kept_of(text: str | None) -> dict[str, Any]:
-    """Returns what the text of that blob says: client state, schedules and buffers. ValueError: it is not of save_checkpoint()."""
+    """Returns what the text of that blob says: client state, schedules, buffers and rates. ValueError: it is not of save_checkpoint().
+
+    Earlier versions wrote no rates.
+    """
     kept = {"client_state": {}, "schedule": None, "buffers": {}}
     found = kept if text is None else json.loads(text)
     if not isinstance(found, dict) or not kept.keys() <= found.keys():
         raise ValueError(f"it is not an object with {', '.join(kept)}")
-    return found
+    return {"rates": [], **found}
 
 
 class Buffers:
