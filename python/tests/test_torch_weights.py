@@ -103,6 +103,12 @@ def state_dict_has_what_torch_has(stage: int) -> None:
         raise AssertionError("another shape was taken")
     except ValueError as error:
         assert "embed.weight is [16, 8]" in str(error), error
+    mark = engine.fingerprint()
+    for name, shape in (("blocks.2.0.bias", 3), ("blocks.2.1.running_mean", 1)):  # the last of their kinds
+        refused(lambda: engine.load_state_dict({**want, name: torch.ones(shape)}), f"{name} is [8], and the values are [{shape}]", ValueError)
+    assert engine.fingerprint() == mark
+    engine.load_state_dict(engine.state_dict())
+    assert engine.fingerprint() == mark
     engine.destroy()
 
 

@@ -45,13 +45,18 @@ def read(core: Core, param: Param) -> torch.Tensor:
     return torch.frombuffer(array, dtype=torch.float32)[:count].reshape(param.tensor.shape)
 
 
+def check_shape(what: str, wanted: torch.Size, given: torch.Size) -> None:
+    """Raises ValueError where values have another shape than a parameter or buffer, which is called `what` in the message."""
+    if wanted != given:
+        raise ValueError(f"{what} is {list(wanted)}, and the values are {list(given)}")
+
+
 def write(core: Core, param: Param, values: torch.Tensor) -> None:
     """Writes the values of a parameter [its shape], which are the same on every rank. Collective, blocking, between steps.
 
     Raises ValueError for another shape, and what sherd.Engine.write raises.
     """
-    if tuple(values.shape) != tuple(param.tensor.shape):
-        raise ValueError(f"parameter {param.name} is {list(param.tensor.shape)}, and the values are {list(values.shape)}")
+    check_shape(f"parameter {param.name}", param.tensor.shape, values.shape)
     flat = values.detach().to("cpu", torch.float32).contiguous().reshape(-1)
     if flat.numel():
         core.write(param.number, (ctypes.c_float * flat.numel()).from_address(flat.data_ptr()), value_of(param))
@@ -118,8 +123,8 @@ def load_state_dict(core: Core, model: nn.Module, division: Division, values: Ma
                     strict: bool = True) -> tuple[list[str], list[str]]:
     """Writes weights and buffers by name; the values are the same on every rank. Collective, blocking, between steps.
 
-    Returns the names that `values` lacks, and those that the model lacks. With `strict`, either raises ValueError before anything
-    is written. A tied parameter needs one of its names.
+    Returns the names that `values` lacks, and those that the model lacks. With `strict`, either raises ValueError, and so does another
+    shape, before anything is written. A tied parameter needs one of its names.
     """
     params, buffers = names_of(model, division), unmanaged_of(model)
     given = {id(params[name]) for name in params if name in values}
@@ -129,6 +134,12 @@ def load_state_dict(core: Core, model: nn.Module, division: Division, values: Ma
     if strict and (missing or unexpected):
         raise ValueError(f"the weights do not fit {type(model).__name__}: missing {some(missing)}, unexpected "
                          f"{some(unexpected)}; strict=False takes what fits")
+    for name in values:
+        shape = values.shape(name) if isinstance(values, StateDict) else values[name].shape  # a StateDict reads what it is asked for
+        if name in params:
+            check_shape(f"parameter {name}", params[name].tensor.shape, shape)
+        elif name in buffers:
+            check_shape(f"buffer {name}", buffers[name].shape, shape)
     written: set[int] = set()
     for name, param in params.items():
         if name in values and id(param) not in written:
