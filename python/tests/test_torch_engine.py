@@ -382,6 +382,18 @@ class Loop(unittest.TestCase):
         self.assert_weights(engine, trained(2))
         engine.destroy()
 
+    def test_an_engine_for_inference(self) -> None:
+        """With the optimizer none, a model whose parameters require gradients is evaluated as it is."""
+        model = made("plain")
+        with torch.no_grad():
+            wanted = model(batch(0))
+        engine = engine_of(3, model, optimizer={"type": "none"})
+        for gradients in (True, False):
+            with torch.set_grad_enabled(gradients):
+                loss = engine(batch(0))
+            self.assertEqual((loss.item(), loss.requires_grad), (wanted.item(), False))
+        engine.destroy()
+
     def test_schedulers_drive_the_rate(self) -> None:
         engine = engine_of(3)
         for group in engine.optimizer.param_groups:

@@ -183,8 +183,24 @@ class Refused(unittest.TestCase):
     def test_after_destroy(self) -> None:
         self.engine.destroy()
         self.assertTrue(torch.isnan(self.model.norm.weight).all())
-        with self.assertRaisesRegex(ValueError, "destroyed"):
-            self.engine.step()
+        for use in (lambda: self.engine(batch(0)), self.engine.step, self.engine.state_dict,
+                    lambda: self.engine.backward(torch.ones((), requires_grad=True))):
+            with self.assertRaisesRegex(sherd.StateError, "destroyed"):
+                use()
+
+    def test_after_a_seal_that_failed(self) -> None:
+        def init(module: nn.Module) -> None:
+            raise KeyError("in init")
+
+        with torch.device("meta"):
+            model = made("plain")
+        engine = engine_of(3, model, options={"init": init})
+        with self.assertRaisesRegex(KeyError, "in init"):
+            engine(batch(0))
+        for use in (lambda: engine(batch(0)), engine.step, engine.state_dict):
+            with self.assertRaisesRegex(sherd.StateError, "make the model and the engine anew"):
+                use()
+        engine.destroy()
 
 
 if __name__ == "__main__":

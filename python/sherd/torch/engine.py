@@ -69,6 +69,12 @@ def unowned_check(model: nn.Module, engine: "Engine | None" = None) -> None:
                          f"anew, and its weights by engine.save_pretrained() and initialize(..., weights=)")
 
 
+def freeze(division: Division) -> None:
+    """Freezes all parameters, as an engine for inference has them: there is no memory for gradients, and autograd makes no graph."""
+    for param in division.params:
+        param.tensor.requires_grad_(False)
+
+
 def warn_of_types(division: Division, settings: Config, dtype: torch.dtype) -> None:
     """Warns of a model in 16 bits where the configuration chooses another type and does not mention the model's type.
 
@@ -127,6 +133,8 @@ class Engine:
                 warn(text)
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
+            if optim.is_inference(settings):
+                freeze(self.division)
             self._groups = optim.declare(self.rates.groups, self.core.add_group)  # by the ids of their parameters
             if world.rank == 0:
                 warn_of_types(self.division, settings, tensors.compute_dtype(self.core))
@@ -135,6 +143,7 @@ class Engine:
         self._uses, self._retains = backward_uses, retain_grads
         self.order: Order | None = None
         self.waiting: resume.Waiting | None = None
+        self._ended = ""  # why there is no forward any more; "" while there is
         self._is_failed = self._in_backward = self._has_warned = self._has_warned_of_schedulers = False
         self._micro = 0
         self.report: Report | None = None  # of the last step
@@ -173,6 +182,7 @@ class Engine:
         `example` is a batch as positional and keyword arguments; without it the order is that of registration, with a warning.
         Raises OutOfMemoryError (the message says what is missing), InvalidError, StateError, and what such a load raises.
         """
+        self._ended_check()
         if self.is_sealed and self.waiting is None:
             return
         with torch.inference_mode(False):
@@ -193,6 +203,7 @@ class Engine:
         if self.device.type == "cuda":
             self.core.set_stream(torch.cuda.current_stream(self.device).cuda_stream)
         self.core.seal()
+        self._ended = "the engine could not take the weights of the model over, which are lost: make the model and the engine anew"
         if self._weights is not None:
             weights.import_weights(self.core, self.module, self.division, self._weights)
             fill.release_all(self.division)
@@ -203,6 +214,7 @@ class Engine:
             fill.share_buffers(self.world, self.module)
         tensors.cast_buffers(self.module, buffers_dtype, self.device)
         self._take_over()
+        self._ended = ""
 
     def _agreed_order(self, example: Example | None) -> Order:
         """Returns the order that rank 0 finds, on all ranks, and notes in the division what the trace found. Collective."""
@@ -254,8 +266,17 @@ class Engine:
             self.waiting.end()
         self.waiting = None
 
+    def _ended_check(self) -> None:
+        """Raises StateError after destroy(), and where the seal failed after the engine had begun to take the weights."""
+        if self._ended:
+            raise StateError(self._ended)
+
     def _loaded_check(self) -> None:
-        """Raises StateError while a load waits or has failed: the values of the engine are not those of the checkpoint."""
+        """Raises StateError while a load waits or has failed: the values of the engine are not those of the checkpoint.
+
+        Raises it too where there is no forward any more.
+        """
+        self._ended_check()
         if self.waiting is not None:
             raise StateError(resume.WAITS)
 
@@ -270,8 +291,9 @@ class Engine:
         """Runs the module's forward and returns its output. Collective, blocking. Under torch.no_grad() it is an evaluation.
 
         The first call seals the engine (`seal`). After an exception in a backward, the call first drops the window, with a warning.
-        Raises what the module raises, and StateError where a parameter was changed outside of the engine.
+        Raises what the module raises, and StateError where a parameter was changed outside of the engine, and after destroy().
         """
+        self._ended_check()
         if not self.is_sealed or self.waiting is not None:
             self.seal((args, kwargs))
         compiled.mind_hooks()
@@ -527,9 +549,9 @@ class Engine:
     def load_state_dict(self, values: Mapping[str, torch.Tensor], strict: bool = True) -> tuple[list[str], list[str]]:
         """Writes weights by name, from tensors of the parameters' shapes. They must be the same on every rank.
 
-        Returns the names that `values` lacks, and those that the model lacks; with `strict` either raises ValueError before
-        anything is written. The values become the master weights. Collective, blocking, between steps. Raises ValueError (a
-        shape), StateError.
+        Returns the names that `values` lacks, and those that the model lacks; with `strict` either raises ValueError. Another shape
+        raises it too. Nothing is written then. The values become the master weights. Collective, blocking, between steps. Raises
+        ValueError, StateError.
         """
         self.seal()
         return weights.load_state_dict(self.core, self.module, self.division, values, strict)
@@ -629,6 +651,7 @@ class Engine:
                 for one in unit:
                     one.tensor.grad = None
                     one.tensor.data = tensors.asleep_like(one.awake)
+        self._ended = "the engine is destroyed: make the model and the engine anew"
         self.core.destroy()
 
 

@@ -220,6 +220,11 @@ def configured(config: Config) -> dict[str, Any]:
     return {"lr": 0.0, **values}
 
 
+def is_inference(config: Config) -> bool:
+    """Whether the engine makes no updates (optimizer.type "none"), so that it has no gradients either."""
+    return str(config.resolved()["optimizer.type"]["value"]) == "none"
+
+
 # ------------------------------------------------------------ sherd.groups --
 
 def configured_group(entry: Mapping[str, Any], config: Config) -> dict[str, Any]:
