@@ -159,6 +159,9 @@ class Refused(unittest.TestCase):
             sherd.torch.initialize({}, config)
         with self.assertRaisesRegex(TypeError, "a dict with the same keys, not NoneType"):
             sherd.torch.initialize(made("plain"), None)
+        for option, words in (("exmaple", r"no option exmaple: is example meant\?"), ("zzz", "no option zzz; beside.*example, units")):
+            with self.assertRaisesRegex(TypeError, words):
+                sherd.torch.initialize(made("plain"), config, **{option: batch(0)})
         with self.assertRaisesRegex(FileNotFoundError, "nowhere.safetensors' is not there"):
             sherd.torch.initialize(made("plain"), config, weights="nowhere.safetensors")
 

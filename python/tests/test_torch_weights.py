@@ -1,6 +1,7 @@
 """Tests weights in and out of a model under sherd.torch: by name, in files, in checkpoints, gathered; and generated text."""
 from __future__ import annotations
 
+import io
 import os
 import sys
 import tempfile
@@ -89,6 +90,10 @@ def state_dict_has_what_torch_has(stage: int) -> None:
     want = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     engine = engine_of(stage, model, example=torch.zeros(2, dtype=torch.long))
     same(engine.state_dict(), want)
+    file = io.BytesIO()
+    torch.save(engine.state_dict(), file)
+    file.seek(0)
+    same(torch.load(file, weights_only=True), want)
     other = {name: tensor + 1 for name, tensor in want.items() if tensor.is_floating_point()}
     missing, unexpected = engine.load_state_dict({**other, "more": torch.ones(1)}, strict=False)
     assert unexpected == ["more"] and all("num_batches" in name for name in missing), (missing, unexpected)
@@ -149,7 +154,7 @@ def whole_weights(stage: int) -> None:
     engine = engine_of(stage)
     train(engine, 1)
     before = dict(engine.state_dict())
-    with sherd.torch.gathered_parameters(engine.module):
+    with sherd.torch.gathered_parameters(engine):
         same(engine.module.state_dict(), before)
         with torch.no_grad():
             engine.module.embed.weight.zero_()

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import inspect
 import os
 from typing import Any, Iterator, Mapping
 
@@ -43,11 +45,23 @@ def initialize(model: nn.Module, config: ConfigSource, optimizer: Any = None, lr
     world: the ranks that train the model. By default it is the launcher's (torchrun, mpirun, srun), else one rank alone.
     options: see Engine.
 
-    Raises TypeError (the model, an optimizer or a scheduler is of a wrong type), ValueError (parameters that the engine cannot
-    have, groups that do not fit the model), FileNotFoundError (`weights`), InvalidError (the configuration), NotSupportedError
-    (an optimizer that sherd does not have), StateError (another engine trains the model), OutOfMemoryError (with `example`).
+    Raises TypeError (the model, an optimizer or a scheduler is of a wrong type, an option that there is not), ValueError (parameters
+    that the engine cannot have, groups that do not fit the model), FileNotFoundError (`weights`), InvalidError (the configuration),
+    NotSupportedError (an optimizer that sherd does not have), StateError (another engine trains the model), OutOfMemoryError (with
+    `example`).
     """
+    options_check(options)
     return Engine(model, config, optimizer, lr_scheduler, model_parameters, world or World.from_env(), **options)
+
+
+def options_check(given: Mapping[str, Any]) -> None:
+    """Raises TypeError, with the nearest name, for an option that Engine does not have."""
+    of_engine = [one.name for one in inspect.signature(Engine).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    for name in given:
+        if name not in of_engine:
+            near = difflib.get_close_matches(name, of_engine, 1)
+            raise TypeError(f"sherd.torch.initialize() has no option {name}{f': is {near[0]} meant?' if near else ''}; beside its arguments it "
+                            f"has {', '.join(of_engine)}")
 
 
 def arguments_check(model: Any, weights: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import weakref
-from typing import TYPE_CHECKING, Any, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, TypeGuard
 
 import torch
 from torch import nn
@@ -48,11 +48,11 @@ def owner_of(tensor: torch.Tensor) -> "Engine | None":
 
 
 @contextlib.contextmanager
-def gathered_parameters(of: nn.Module | torch.Tensor | Iterable[torch.Tensor], modify: bool = False,
+def gathered_parameters(of: "Engine | nn.Module | torch.Tensor | Iterable[torch.Tensor]", modify: bool = False,
                         modifier_rank: int | None = None) -> Iterator[None]:
     """A context inside which parameters have their whole values on every rank, in the compute type, in memory of their own.
 
-    of: a module, for all its parameters, or a parameter, or several. Parameters that no engine has are left as they are.
+    of: a module or an engine, for all its parameters, or a parameter, or several. Parameters that no engine has are left as they are.
     modify: what was changed inside becomes the engine's at the end, on all ranks as rank `modifier_rank` has it. Elements that
         were not changed keep their exact master weights.
     modifier_rank: the rank whose changes count; default 0. A rank that is given implies `modify`.
@@ -61,6 +61,7 @@ def gathered_parameters(of: nn.Module | torch.Tensor | Iterable[torch.Tensor], m
     `modify` once more in fp32. Collective, blocking, between steps, with the same parameters in the same order on every rank; no
     forward of the engine inside. Raises StateError (a forward or backward is under way, or a shape was changed).
     """
+    of = of.module if is_engine(of) else of
     chosen = list(of.parameters()) if isinstance(of, nn.Module) else [of] if isinstance(of, torch.Tensor) else list(of)
     modify = modify or modifier_rank is not None
     shown = [Shown(engine, param) for engine, param in owned(chosen)]
@@ -74,6 +75,13 @@ def gathered_parameters(of: nn.Module | torch.Tensor | Iterable[torch.Tensor], m
     finally:
         for one in shown:
             one.hide()
+
+
+def is_engine(of: Any) -> "TypeGuard[Engine]":
+    """Whether it is an engine."""
+    from sherd.torch.engine import Engine  # which needs this file itself
+
+    return isinstance(of, Engine)
 
 
 def owned(tensors: list[torch.Tensor]) -> list[tuple["Engine", Param]]:

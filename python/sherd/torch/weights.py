@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Mapping as AbstractMapping
 from typing import TYPE_CHECKING, Any, Iterator, Mapping
 
@@ -93,8 +94,9 @@ class StateDict(AbstractMapping[str, torch.Tensor]):
     """A mapping from names to weights, each of which is read when it is asked for. Nothing is gathered before, and nothing is kept.
 
     Reading is collective and blocking: every rank reads the same names in the same order, as `items()` does. `dict(...)` of it
-    holds all weights. Parameters are fp32 and exact, in their shapes, on the CPU; buffers are copies of the module's own. Both
-    are the caller's. Names and shapes are local. Raises KeyError (no such name), and what sherd.Engine.read raises.
+    holds all weights, and so does what torch.save() writes of it, on every rank. Parameters are fp32 and exact, in their shapes, on
+    the CPU; buffers are copies of the module's own. Both are the caller's. Names and shapes are local. Raises KeyError (no such
+    name), and what sherd.Engine.read raises.
     """
 
     def __init__(self, engine: "Engine") -> None:
@@ -113,6 +115,10 @@ class StateDict(AbstractMapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._params) + len(self._buffers)
+
+    def __reduce__(self) -> Any:
+        """Makes copies and pickles, as torch.save writes them, of all weights in a plain dict. Collective, blocking."""
+        return OrderedDict, (), None, None, iter(self.items())  # torch.load takes this class with weights_only too
 
     def shape(self, name: str) -> torch.Size:
         """Returns the shape of a weight or buffer without reading it. Local."""
