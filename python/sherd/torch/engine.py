@@ -121,7 +121,7 @@ class Engine:
         same_on_all: True: every rank's model has the same values already. False: the values of rank 0 go to all ranks.
         backward_uses: "any": a step may go through the model as often as it likes (several losses, several forwards before a
             step), and gradients are then whole until the step. None: how often backward comes is known from the trace, where
-            there is one of a batch that is trained.
+            there is one.
         retain_grads: gradients stay in `.grad` until the step: this rank's, of this micro-batch, scaled.
         fp32: modules, in the forms of `units`, whose parameters are fp32 where the engine computes in bf16 or fp16.
         weights: a safetensors file, a folder or an index with the weights under the model's names; each rank reads its part.
@@ -155,7 +155,6 @@ class Engine:
         self.device = tensors.device_of(self.core.device)
         self._init, self._same_on_all, self._weights = init, same_on_all, weights
         self._uses, self._retains = backward_uses, retain_grads
-        self._is_evaluated_first = False  # the first batch, whose trace gives the order, is that of an evaluation
         self.order: Order | None = None
         self.waiting: resume.Waiting | None = None
         self._ended = ""  # why there is no forward any more; "" while there is
@@ -249,10 +248,6 @@ class Engine:
         """Declares units, parameters and passes to the engine."""
         info = self.core.info
         is_any = self._uses == "any" or not order.is_traced or info.stage < 2 and not info.is_deterministic
-        if self._is_evaluated_first and not is_any and any(not param.is_frozen for param in self.division.params):
-            is_any = True
-            warn("the first batch is one of an evaluation, which does not tell how often a step goes through each unit; gradients are whole "
-                 "until the step. Give initialize(..., example=) a batch of the training")
         uses = library().constants["SHERD_USES_ANY"] if is_any else 0
         for unit in self.division.units:
             retains = {"retain_grads": 1} if self._retains else {}
@@ -314,7 +309,6 @@ class Engine:
         """
         self._ended_check()
         if not self.is_sealed or self.waiting is not None:
-            self._is_evaluated_first = not torch.is_grad_enabled()
             self.seal((args, kwargs))
         compiled.mind_hooks()
         self._before_forward()  # Ctrl-C may have ended a forward in its middle

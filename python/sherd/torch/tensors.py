@@ -149,8 +149,9 @@ class Bound:
 def for_modules(text: str) -> str:
     """Returns a message of the engine with what to do in Python in place of the calls of C that it names."""
     what, found, _ = text.partition("; list every use with sherd_pass_add")
-    return what + ("; a step that goes through the model more than once (several forwards or losses) needs "
-                   "sherd.torch.initialize(..., backward_uses=\"any\")" if found else "")
+    return what + ("; the plan comes from the example, or else from the first batch, also of an evaluation: give "
+                   "sherd.torch.initialize(..., example=) a batch of the training, and backward_uses=\"any\" where a step goes through "
+                   "the model more than once (several forwards or losses)" if found else "")
 
 
 class Driver:
