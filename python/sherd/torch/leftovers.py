@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import gc
 import types
+import weakref
 from collections import deque
 from typing import Any, Iterable
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 FAKE = "FakeTensor"  # the name of the class, which takes long to import
 MOST_STEPS = 4  # how deep a cache is searched: the cache, its entries, a result, and what is in that
@@ -60,27 +62,47 @@ def same(a: Any, b: Any) -> bool:
     return a is b or isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == 2 and a[0] is b[0] and a[1] is b[1]
 
 
+@functools.lru_cache(maxsize=None)
+def mode_class() -> Any:
+    """Returns the class of the modes of a trace: FakeTensorModes that take real tensors too, and know which of their tensors are alive."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    class Mode(FakeTensorMode):
+        def __init__(self) -> None:
+            super().__init__(allow_non_fake_inputs=True)
+            self._made: list[weakref.ref[torch.Tensor]] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+            self._made.extend(weakref.ref(one) for one in tree_leaves(result) if is_left(one))
+            return result
+
+        def alive(self) -> list[torch.Tensor]:
+            return list({id(one): one for one in (made() for made in self._made) if one is not None}.values())
+
+    return Mode
+
+
+def alive(modes: list[Any]) -> list[torch.Tensor]:
+    """Returns the tensors of these modes that are alive."""
+    return [tensor for mode in modes for tensor in mode.alive()]
+
+
 def take_out(modes: list[Any]) -> None:
-    """Clears each functools.lru_cache that has a tensor of one of these modes (FakeTensorMode), and removes such tensors from lists,
-    deques, sets and dicts. Attributes of objects stay as they are. Local; it goes through all objects once."""
-    if not modes:
+    """Clears each functools.lru_cache that has a tensor of one of these modes (mode_class), and removes such tensors from lists, deques,
+    sets and dicts. Attributes of objects stay as they are. Local. Where none is alive, it costs nothing; else it goes through all
+    objects of the process."""
+    if not alive(modes):
         return
     gc.collect()
-    ids = {id(tensor) for tensor in left_of(modes)}
-    if not ids:
-        return
-    for cache in [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]:
+    ids = {id(tensor) for tensor in alive(modes)}
+    for cache in [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper] if ids else ():
         if leads_to(cache, ids):
             cache.cache_clear()
     gc.collect()
-    found = left_of(modes)
+    found = alive(modes)
     for tensor in found:
         remove(tensor, [found], MOST_STEPS)
-
-
-def left_of(modes: list[Any]) -> list[Any]:
-    """Returns the tensors of these modes that are alive."""
-    return [one for one in gc.get_objects() if is_left(one) and any(one.fake_mode is mode for mode in modes)]
 
 
 def leads_to(cache: Any, ids: set[int]) -> bool:

@@ -216,10 +216,8 @@ def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.d
 
     Where it found something, there was no backward. Raises InPlace, and what the model's own code raises.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     recorder, stack = Recorder(), []
-    modes.append(FakeTensorMode(allow_non_fake_inputs=True))
+    modes.append(leftovers.mode_class()())
     with restored(model), random_kept(), as_written(), modes[-1]:
         shadow, unit_of = shadowed(model, division, dtype, device)
         hooks = Hooks(model, shadow, recorder)
