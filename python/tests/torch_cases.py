@@ -752,7 +752,8 @@ class FrozenEarlyCase(Case):
 
 
 class ListWithForwardCase(Case):
-    """A list of modules that has parameters and a forward of its own, and one whose parameters its owner uses."""
+    """A list of modules that has parameters and a forward of its own, one whose parameters its owner uses, and weights that torch's
+    parametrizations compute at each use."""
 
     class Stack(nn.ModuleList):
         def __init__(self, blocks):
@@ -773,20 +774,14 @@ class ListWithForwardCase(Case):
         def __init__(self, stack, bag):
             super().__init__()
             self.stack, self.bag = stack, bag
+            self.normed = Chain(*(nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH, bias=has_bias))
+                                  for has_bias in (True, False)))
 
         def forward(self, x):
-            return self.bag[0](self.stack(x) + self.bag.shift)
+            return self.normed(self.bag[0](self.stack(x) + self.bag.shift))
 
     def make(self):
         return self.Module(self.Stack([Mlp(), Mlp()]), self.Bag([Mlp()]))
-
-
-class WeightNormCase(Case):
-    """A weight that torch's parametrizations compute at each use."""
-
-    def make(self):
-        return Chain(nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)), Mlp(),
-                     nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH, bias=False)))
 
 
 class RepeatedCheckpointCase(Case):
