@@ -62,7 +62,8 @@ static void mark_reach(const part *p, memory_mark mark)
         must(sherd_engine_memory(p->engine, &message.memory), "memory report");
     }
     must(lane->device->lane_wait(lane), "device");
-    must(sherd_world_barrier(p->world), "all ranks"); /* those that share a device count each other */
+    must(sherd_world_barrier(p->world),
+         "all ranks"); /* those that share a device count each other */
     message.device_free_bytes = lane->device->free_bytes(lane, NULL);
     message_send(&message);
     if (recv(STDOUT_FILENO, &answer, 1, 0) != 1) {
