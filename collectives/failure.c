@@ -13,6 +13,8 @@
 /* How to wait for something that does not wake us: first yield the core so many times, then sleep between the looks. */
 #define LOOKS_BEFORE_SLEEP 2000
 #define SLEEP_NS           50000
+/* How long a failure waits for those who use what is the program's. */
+#define USERS_S 1
 
 static const char *const CALL_NAMES[] = {
     [CALL_BARRIER]        = "barrier",
@@ -62,6 +64,18 @@ void sherdi_nap(int turn)
 
 /* ------------------------------------------------------------- failure -- */
 
+/* Those who use what is the program's see that the world is failing when they have the lock, and leave it alone from then on. */
+static void users_wait(sherd_world *world)
+{
+    struct timespec until;
+
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += USERS_S;
+    if (pthread_mutex_timedlock(&world->use_lock, &until) == 0) {
+        (void)pthread_mutex_unlock(&world->use_lock);
+    }
+}
+
 void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text)
 {
     int whole = WORLD_IS_WHOLE;
@@ -73,6 +87,7 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
     /* Fails the worlds that were split from this one first, so that whoever sees this one's failure also sees theirs. */
     sherdi_family_failed(world);
+    users_wait(world);
     atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
     sherdi_world_endings_wake(&world->endings);
     sherdi_log(SHERD_LOG_ERROR, world->rank, "%s", text);

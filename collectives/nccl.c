@@ -337,8 +337,7 @@ static void *nccl_memory_enter(sherd_world *world, void *memory, size_t len_byte
     if (!registers(nccl)) {
         return NULL;
     }
-    (void)pthread_mutex_lock(&nccl->lock);
-    if (nccl->comm != NULL) {
+    if (sherdi_nccl_enter(nccl)) {
         result = memory_register(nccl, memory, len_bytes);
         if (!is_going(result)) {
             sherdi_log(SHERD_LOG_DEBUG, world->rank, "NCCL does not register %zu bytes: %s",
@@ -346,8 +345,8 @@ static void *nccl_memory_enter(sherd_world *world, void *memory, size_t len_byte
         } else if (sherdi_nccl_settle(nccl, result, "the registration of memory") == SHERD_OK) {
             handle = nccl->window;
         }
+        sherdi_nccl_leave(nccl);
     }
-    (void)pthread_mutex_unlock(&nccl->lock);
     return handle;
 }
 
@@ -355,18 +354,14 @@ void sherdi_nccl_deregister(sherd_world *world, void *handle)
 {
     struct sherdi_nccl *nccl = sherdi_nccl_of(world);
 
-    if (nccl == NULL || handle == NULL) {
-        return;
-    }
-    (void)pthread_mutex_lock(&nccl->lock);
-    if (nccl->comm != NULL) {
+    if (nccl != NULL && handle != NULL && sherdi_nccl_enter(nccl)) {
         ncclResult_t result = nccl->options.has_windows
                                   ? sherdi_nccl_api.CommWindowDeregister(nccl->comm, handle)
                                   : sherdi_nccl_api.CommDeregister(nccl->comm, handle);
 
         (void)sherdi_nccl_settle(nccl, result, "the release of memory");
+        sherdi_nccl_leave(nccl);
     }
-    (void)pthread_mutex_unlock(&nccl->lock);
 }
 
 /* ------------------------------------------------------- control over sockets -- */

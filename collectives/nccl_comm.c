@@ -45,6 +45,37 @@ static sherd_status nccl_fail(struct sherdi_nccl *nccl, const char *text)
     return sherdi_world_fail(world, SHERD_E_DEVICE, "rank %d: NCCL says: %s", world->rank, text);
 }
 
+static void comm_lock(struct sherdi_nccl *nccl)
+{
+    (void)pthread_mutex_lock(&nccl->procs->world.use_lock);
+}
+
+static void comm_unlock(struct sherdi_nccl *nccl)
+{
+    (void)pthread_mutex_unlock(&nccl->procs->world.use_lock);
+}
+
+/* The communicator of a failed world may end at any time. Call it under the lock. */
+static int is_usable(struct sherdi_nccl *nccl)
+{
+    return nccl->comm != NULL && !sherdi_world_has_failed(&nccl->procs->world);
+}
+
+int sherdi_nccl_enter(struct sherdi_nccl *nccl)
+{
+    comm_lock(nccl);
+    if (!is_usable(nccl)) {
+        comm_unlock(nccl);
+        return 0;
+    }
+    return 1;
+}
+
+void sherdi_nccl_leave(struct sherdi_nccl *nccl)
+{
+    comm_unlock(nccl);
+}
+
 /* Waits one turn for NCCL, with the lock released. Fails with the world, or after the deadline. */
 static sherd_status turn_wait(struct sherdi_nccl *nccl, int turn, int64_t deadline_ns,
                               const char *what)
@@ -52,27 +83,26 @@ static sherd_status turn_wait(struct sherdi_nccl *nccl, int turn, int64_t deadli
     sherd_world *world = &nccl->procs->world;
     sherd_status status;
 
-    (void)pthread_mutex_unlock(&nccl->lock);
+    comm_unlock(nccl);
     sherdi_nap(turn);
     status = sherdi_world_status(world);
     if (status == SHERD_OK && sherdi_now_ns() >= deadline_ns) {
         status = sherdi_world_fail_late(world, "%s: not all ranks have come to it", what);
     }
-    (void)pthread_mutex_lock(&nccl->lock);
+    comm_lock(nccl);
     return status;
 }
 
 sherd_status sherdi_nccl_settle(struct sherdi_nccl *nccl, ncclResult_t result, const char *what)
 {
-    int64_t deadline_ns = sherdi_now_ns() + nccl->procs->world.timeout_ns;
-    char    text[SHERDI_ERROR_BYTES / 2];
+    int64_t      deadline_ns = sherdi_now_ns() + nccl->procs->world.timeout_ns;
+    sherd_status status;
+    char         text[SHERDI_ERROR_BYTES / 2];
 
     for (int turn = 0; result == ncclInProgress; turn++) {
         SHERDI_TRY(turn_wait(nccl, turn, deadline_ns, what));
-        if (nccl->comm == NULL) {
-            return sherdi_world_status(&nccl->procs->world);
-        }
-        if (sherdi_nccl_api.CommGetAsyncError(nccl->comm, &result) != ncclSuccess) {
+        if (is_usable(nccl) &&
+            sherdi_nccl_api.CommGetAsyncError(nccl->comm, &result) != ncclSuccess) {
             result = ncclInternalError;
         }
     }
@@ -80,10 +110,10 @@ sherd_status sherdi_nccl_settle(struct sherdi_nccl *nccl, ncclResult_t result, c
         return SHERD_OK;
     }
     (void)snprintf(text, sizeof(text), "%s: %s", what, sherdi_nccl_result_text(nccl, result));
-    (void)pthread_mutex_unlock(&nccl->lock);
-    (void)nccl_fail(nccl, text);
-    (void)pthread_mutex_lock(&nccl->lock);
-    return sherdi_world_status(&nccl->procs->world);
+    comm_unlock(nccl);
+    status = nccl_fail(nccl, text);
+    comm_lock(nccl);
+    return status;
 }
 
 /* ----------------------------------------------------------------- the watch -- */
@@ -116,7 +146,7 @@ static int async_error(struct sherdi_nccl *nccl, char *text, size_t text_bytes)
 {
     ncclResult_t result = ncclSuccess;
 
-    if (nccl->comm == NULL ||
+    if (!is_usable(nccl) ||
         sherdi_nccl_api.CommGetAsyncError(nccl->comm, &result) != ncclSuccess ||
         result == ncclSuccess || result == ncclInProgress) {
         return 0;
@@ -170,7 +200,7 @@ static void *watch_main(void *raw)
     char                text[SHERDI_ERROR_BYTES / 2];
 
     sherdi_world_thread_begin(world);
-    (void)pthread_mutex_lock(&nccl->lock);
+    comm_lock(nccl);
     while (!nccl->is_stopping) {
         sherdi_ticket   queued = atomic_load_explicit(&world->queue.done, memory_order_acquire);
         sherdi_ticket   oldest = oldest_pending(world, pending - 1, queued);
@@ -181,14 +211,14 @@ static void *watch_main(void *raw)
             pending  = oldest;
             since_ns = sherdi_now_ns();
         }
-        has_error = !sherdi_world_has_failed(world) && async_error(nccl, text, sizeof(text));
-        (void)pthread_mutex_unlock(&nccl->lock);
+        has_error = async_error(nccl, text, sizeof(text));
+        comm_unlock(nccl);
         if (has_error) {
             (void)nccl_fail(nccl, text);
         } else {
             stuck_look(nccl, pending, since_ns);
         }
-        (void)pthread_mutex_lock(&nccl->lock);
+        comm_lock(nccl);
         if (sherdi_world_has_failed(world)) {
             comm_abort(nccl);
         }
@@ -196,9 +226,9 @@ static void *watch_main(void *raw)
         until.tv_nsec += WATCH_MS * 1000000;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
-        (void)pthread_cond_timedwait(&nccl->has_news, &nccl->lock, &until);
+        (void)pthread_cond_timedwait(&nccl->has_news, &nccl->procs->world.use_lock, &until);
     }
-    (void)pthread_mutex_unlock(&nccl->lock);
+    comm_unlock(nccl);
     return NULL;
 }
 
@@ -219,10 +249,10 @@ static void watch_stop(struct sherdi_nccl *nccl)
     if (!nccl->is_watched) {
         return;
     }
-    (void)pthread_mutex_lock(&nccl->lock);
+    comm_lock(nccl);
     nccl->is_stopping = 1;
     (void)pthread_cond_signal(&nccl->has_news);
-    (void)pthread_mutex_unlock(&nccl->lock);
+    comm_unlock(nccl);
     (void)pthread_join(nccl->watch, NULL);
     nccl->is_watched = 0;
 }
@@ -234,9 +264,7 @@ sherd_status sherdi_nccl_call_begin(sherd_world *world, world_call_kind kind, co
     struct sherdi_nccl *nccl = sherdi_nccl_of(world);
     size_t slot = atomic_load_explicit(&world->queue.done, memory_order_relaxed) % WORLD_EVENTS;
 
-    (void)pthread_mutex_lock(&nccl->lock);
-    if (nccl->comm == NULL) {
-        (void)pthread_mutex_unlock(&nccl->lock);
+    if (!sherdi_nccl_enter(nccl)) {
         SHERDI_TRY(sherdi_world_status(world));
         return sherdi_fail(SHERD_E_STATE, "the NCCL communicator has ended");
     }
@@ -251,7 +279,7 @@ sherd_status sherdi_nccl_call_end(sherd_world *world, ncclResult_t result, world
     struct sherdi_nccl *nccl   = sherdi_nccl_of(world);
     sherd_status        status = sherdi_nccl_settle(nccl, result, sherdi_world_call_name(kind));
 
-    (void)pthread_mutex_unlock(&nccl->lock);
+    sherdi_nccl_leave(nccl);
     return status;
 }
 
@@ -266,7 +294,6 @@ static sherd_status nccl_create(sherdi_procs *procs)
         return sherdi_fail(SHERD_E_NOMEM, "no memory for the world over NCCL");
     }
     nccl->procs = procs;
-    (void)pthread_mutex_init(&nccl->lock, NULL);
     (void)pthread_condattr_init(&clock);
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&nccl->has_news, &clock);
@@ -334,11 +361,11 @@ static sherd_status comm_init(struct sherdi_nccl *nccl, const ncclUniqueId *id)
         return sherdi_fail(SHERD_E_DEVICE, "rank %d cannot use device %d", world->rank,
                            world->device.index);
     }
-    (void)pthread_mutex_lock(&nccl->lock);
+    comm_lock(nccl);
     result = sherdi_nccl_api.CommInitRankConfig(&nccl->comm, world->world_size, *id, world->rank,
                                                 &config);
     status = sherdi_nccl_settle(nccl, result, what);
-    (void)pthread_mutex_unlock(&nccl->lock);
+    comm_unlock(nccl);
     if (before >= 0) {
         (void)cudaSetDevice(before);
     }
@@ -410,7 +437,6 @@ void sherdi_nccl_close(sherdi_procs *procs)
     comm_end(nccl);
     sherdi_star_close(&nccl->star);
     (void)pthread_cond_destroy(&nccl->has_news);
-    (void)pthread_mutex_destroy(&nccl->lock);
     free(nccl);
     procs->nccl = NULL;
 }

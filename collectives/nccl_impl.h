@@ -21,7 +21,6 @@ void         sherdi_nccl_options_log(const sherdi_nccl_options *options, int ran
 
 struct sherdi_nccl {
     sherdi_procs       *procs;
-    pthread_mutex_t     lock; /* guards comm, all calls on it, and has_news */
     pthread_cond_t      has_news;
     ncclComm_t          comm;           /* NULL: not created yet, or aborted */
     void               *window;         /* NCCL writes a window here once it has registered it */
@@ -43,6 +42,11 @@ static inline struct sherdi_nccl *sherdi_nccl_of(sherd_world *world)
 {
     return ((sherdi_procs *)world)->nccl;
 }
+
+/** Takes the lock (the world's use_lock), which guards the communicator and all calls on it. Returns 0, without the lock, where
+ *  there is no communicator that may be used: it has ended, or the world has failed. */
+int  sherdi_nccl_enter(struct sherdi_nccl *nccl);
+void sherdi_nccl_leave(struct sherdi_nccl *nccl);
 
 /** Returns NCCL's text for a result; valid until NCCL's next call. */
 const char *sherdi_nccl_result_text(struct sherdi_nccl *nccl, ncclResult_t result);

@@ -47,6 +47,7 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     atomic_init(&world->owners, 1);
     atomic_init(&world->failure_state, WORLD_IS_WHOLE);
     sherdi_mem_init(&world->mem);
+    (void)pthread_mutex_init(&world->use_lock, NULL);
     (void)pthread_mutex_init(&world->queue.lock, NULL);
     (void)pthread_cond_init(&world->queue.has_work, NULL);
     (void)pthread_cond_init(&world->queue.has_progress, NULL);
@@ -132,6 +133,7 @@ void sherdi_world_fini(sherd_world *world)
     (void)pthread_cond_destroy(&world->queue.has_progress);
     (void)pthread_cond_destroy(&world->queue.has_work);
     (void)pthread_mutex_destroy(&world->queue.lock);
+    (void)pthread_mutex_destroy(&world->use_lock);
 }
 
 sherd_world *sherdi_world_retain(sherd_world *world)

@@ -136,6 +136,9 @@ struct sherd_world {
     struct sherd_world          *next_of_kin; /* guarded by the family's lock, as is_made is */
     int                          is_made;     /* of a child: its split has ended */
 
+    /* Held while a thread of the world's uses what the program may end as soon as it is told of a failure (a communicator of its
+     * own). Whoever holds it fails no world and asks for no status. */
+    pthread_mutex_t use_lock;
     /* WORLD_IS_WHOLE, ...; status and text are valid after HAS_FAILED */
     atomic_int   failure_state;
     sherd_status failure_status;
@@ -173,7 +176,8 @@ sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
 void sherdi_world_queue_stop(sherd_world *world);
 
 /** Marks the world as failed: it is unusable from now on. Only the first status and text are kept. Does not tell the other
- *  ranks. Any thread may call it. */
+ *  ranks. Any thread may call it. Before the program can see the failure, it waits until nobody has the use_lock, for a second at
+ *  most: what is stuck there, only the program may be able to end. */
 void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text);
 /** Marks the world as failed and tells the other ranks. The thread that noticed the failure calls it. Returns the status of
  *  the world's failure, which may be an earlier one, with its text as the last error. */

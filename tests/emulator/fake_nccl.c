@@ -13,7 +13,8 @@
  *
  * SHERD_FAKE_NCCL, words separated by commas: version=N; hang=R, rank R never comes to the making of the
  * communicator; fail=R:N, the N-th device call (from 1) of rank R ends in an asynchronous error; stall=R:N, that
- * call never moves anything; refuse, memory cannot be registered; slow=MS, making a communicator takes so long. */
+ * call never moves anything; refuse, memory cannot be registered; slow=MS, making a communicator takes so long; look=MS, asking
+ * for its asynchronous error takes so long. To end a communicator while somebody asks ends the program. */
 #include "kernels/formulas.h"
 #include "tests/emulator/emulator.h"
 
@@ -58,6 +59,7 @@ struct ncclComm {
     int           rank, size, device;
     int           is_blocking;
     atomic_int    owners; /* the caller, and every job that is queued */
+    atomic_int    askers; /* threads in ncclCommGetAsyncError */
     atomic_int    state;  /* ncclResult_t, but for the looks */
     atomic_int    looks;
     atomic_int    is_aborted;
@@ -665,7 +667,13 @@ static void maker_join(ncclComm_t comm)
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
 {
     ncclResult_t state = (ncclResult_t)atomic_load(&comm->state);
+    const char  *look  = word_find("look=");
 
+    if (look != NULL) {
+        (void)atomic_fetch_add(&comm->askers, 1);
+        (void)usleep((useconds_t)strtoul(look, NULL, 10) * 1000);
+        (void)atomic_fetch_sub(&comm->askers, 1);
+    }
     if (state != ncclInProgress) {
         maker_join(comm);
     }
@@ -704,6 +712,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    if (atomic_load(&comm->askers) > 0) {
+        (void)fprintf(stderr, "fake NCCL: a communicator ends while it is asked for its error\n");
+        abort();
+    }
     atomic_store(&comm->is_aborted, 1);
     maker_join(comm);
     comm_drop(comm);
