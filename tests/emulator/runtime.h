@@ -25,8 +25,9 @@
 
 /* A place in a stream's work. */
 struct mark {
-    bool    is_done = false;
-    int64_t ns      = 0;
+    bool                    is_done = false;
+    int64_t                 ns      = 0;
+    std::condition_variable over; /* is_done: wakes those alone who wait for this place */
 };
 typedef std::shared_ptr<mark> mark_ref;
 
@@ -79,7 +80,6 @@ struct device_state {
 
 struct emulator {
     std::mutex                      lock;
-    std::condition_variable         progress; /* a mark is done, a stream is idle */
     device_state                    devices[MAX_DEVICES];
     int                             num_devices;
     bool                            has_guard;

@@ -89,7 +89,7 @@ static void stream_main(CUstream_st *stream)
         next = std::move(stream->queue.front());
         stream->queue.pop_front();
         for (const mark_ref &other : next.after) {
-            e.progress.wait(held, [&] { return other->is_done; });
+            other->over.wait(held, [&] { return other->is_done; });
         }
         if (next.run && e.devices[stream->device].fault == cudaSuccess) {
             if (next.is_kernel && countdown(&e.fail_kernel)) {
@@ -109,11 +109,10 @@ static void stream_main(CUstream_st *stream)
         next.done->ns      = now_ns();
         e.running--;
         stream->busy--;
-        e.progress.notify_all();
+        next.done->over.notify_all();
     }
     e.devices[stream->device].streams.erase(stream);
     e.streams_alive--;
-    e.progress.notify_all();
     held.unlock();
     delete stream;
 }
@@ -180,7 +179,7 @@ static bool operation_run_now(emulator &e, cudaStream_t stream, operation &what)
     }
     what.done->is_done = true;
     what.done->ns      = now_ns();
-    e.progress.notify_all();
+    what.done->over.notify_all();
     return true;
 }
 
@@ -215,7 +214,7 @@ void mark_wait(emulator &e, std::unique_lock<std::mutex> &held, const mark_ref &
 {
     e.waits++;
     if (done && !e.is_forked) {
-        e.progress.wait(held, [&] { return done->is_done; });
+        done->over.wait(held, [&] { return done->is_done; });
     }
     guard_close_when_idle(e);
 }
