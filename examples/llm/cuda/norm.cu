@@ -388,21 +388,23 @@ template <typename T, int N, int VECTORS> static void held_kind_queue(const norm
     }
 }
 
-/* Queues the kernel for rows in registers, if a row fits there. Returns whether it does. It depends on the width alone, so forward
- * and backward agree. */
+/* Queues the kernel for rows in registers, if a row fits there and consists of vectors. Returns whether it does. It depends on the
+ * width alone, so forward and backward agree. */
 template <typename T, int N> static bool held_try(const norm_launch *a, cudaStream_t stream)
 {
     size_t vectors = (a->width + 32 * N - 1) / (32 * N);
 
-    if (a->stats == NULL || vectors > 8) {
+    if (N == 1 || a->stats == NULL || vectors > 8) {
         return false;
     }
-    if (vectors <= 2) {
-        held_kind_queue<T, N, 2>(a, stream);
-    } else if (vectors <= 4) {
-        held_kind_queue<T, N, 4>(a, stream);
-    } else {
-        held_kind_queue<T, N, 8>(a, stream);
+    if constexpr (N > 1) {
+        if (vectors <= 2) {
+            held_kind_queue<T, N, 2>(a, stream);
+        } else if (vectors <= 4) {
+            held_kind_queue<T, N, 4>(a, stream);
+        } else {
+            held_kind_queue<T, N, 8>(a, stream);
+        }
     }
     return true;
 }
