@@ -137,7 +137,8 @@ void guard_close_when_idle(emulator &e);
 
 /** What a handle means on this thread; nullptr: none such. */
 cudaStream_t stream_of(emulator &e, cudaStream_t handle);
-void         mark_wait(emulator &e, std::unique_lock<std::mutex> &held, const mark_ref &done);
+/** Waits for this place, whatever its stream is given meanwhile. */
+void         mark_wait(emulator &e, std::unique_lock<std::mutex> &held, mark_ref done);
 void         device_drain(emulator &e, std::unique_lock<std::mutex> &held, int device);
 
 /** Without the lock: gives a stream an operation, of the current device's unless `any_device`. */

@@ -210,7 +210,7 @@ static mark_ref stream_give(emulator &e, cudaStream_t stream, operation &&what)
     return done;
 }
 
-void mark_wait(emulator &e, std::unique_lock<std::mutex> &held, const mark_ref &done)
+void mark_wait(emulator &e, std::unique_lock<std::mutex> &held, mark_ref done)
 {
     e.waits++;
     if (done && !e.is_forked) {
