@@ -647,21 +647,23 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_set_step(sherd_engine *engine
 
 /* Blobs: bytes of the trainer's own that are saved with the state, such as its place in the data or its random numbers. */
 #define SHERD_BLOB_KEY_BYTES 127 /* most bytes of a key; printable ASCII */
-/* Most bytes of all blobs of a rank, keys and 24 bytes for each included. On other ranks than 0 the run's blobs, which are rank 0's, do
- * not take of it. */
+/* Most bytes of all small blobs of a rank, keys and 24 bytes for each included. On other ranks than 0 the run's blobs, which are
+ * rank 0's, do not take of it. */
 #define SHERD_BLOB_MAX_BYTES (1024 * 1024)
 
 typedef struct sherd_blob_params {
     size_t struct_size;
     int    is_per_rank; /* 0: one blob for the run, rank 0's; 1: each rank has its own */
     int    rank;        /* for sherd_blob_get with is_per_rank; below 0, the default: this rank */
+    int    is_large; /* for sherd_blob_set; 1: of any size, saved by checkpoints alone. Commits of state on NVMe do not have it */
 } sherd_blob_params;
 SHERD_API void sherd_blob_params_init(sherd_blob_params *params);
 
 /** Keeps a copy of data[0 .. len_bytes) under the key, in place of the one before; data NULL (and len_bytes 0) removes it. It is
- *  saved as it is when a checkpoint, or a commit of state on NVMe, is made. Where a blob is not per rank, each rank keeps what it
- *  set itself, but rank 0's is saved, and all ranks find that one after a load. Local; at any time after create. Errors: E_INVAL
- *  (key, too many bytes), E_NOMEM; the blob before then stays. */
+ *  saved as it is when a checkpoint, or a commit of state on NVMe, is made; sherd_step_undo and a resume bring back what was
+ *  committed, and leave large blobs as they are. Where a blob is not per rank, each rank keeps what it set itself, but rank 0's is
+ *  saved, and all ranks find that one after a load. Local; at any time after create. Errors: E_INVAL (key, too many bytes of small
+ *  blobs), E_NOMEM; the blob before then stays. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_blob_set(sherd_engine *engine, const char *key,
                                                      const void *data, size_t len_bytes,
                                                      const sherd_blob_params *params);

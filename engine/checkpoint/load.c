@@ -572,8 +572,7 @@ static sherd_status blobs_take(load *l)
     if (l->params.weights_only) {
         return SHERD_OK;
     }
-    sherdi_blobs_clear(&engine->blobs, SHERDI_BLOB_GLOBAL);
-    sherdi_blobs_clear(&engine->blobs, SHERDI_BLOB_OF_RANK);
+    sherdi_blobs_clear(&engine->blobs, 1);
     SHERDI_TRY(sherdi_reader_blobs(l->reader, SHERDI_BLOB_GLOBAL, 0, &engine->blobs));
     for (int r = engine->rank; r < saved; r += engine->world_size) {
         SHERDI_TRY(sherdi_reader_blobs(l->reader, SHERDI_BLOB_OF_RANK, r, &engine->blobs));

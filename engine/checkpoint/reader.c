@@ -757,13 +757,18 @@ sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part,
 
 /* ---------------------------------------------------------------------- blobs -- */
 
-const char *sherdi_reader_blob_key(const sherdi_tensor *tensor, const char *kind)
+const char *sherdi_reader_blob_key(const sherdi_tensor *tensor, sherdi_blob_kind kind,
+                                   int *is_large_out)
 {
-    size_t len = strlen(kind);
+    for (int is_large = 0; is_large < 2 && tensor->dtype == SHERDI_TENSOR_U8; is_large++) {
+        const char *prefix = sherdi_shard_blob_prefix(kind, is_large);
 
-    return tensor->dtype == SHERDI_TENSOR_U8 && strncmp(tensor->name, kind, len) == 0
-               ? tensor->name + len
-               : NULL;
+        if (strncmp(tensor->name, prefix, strlen(prefix)) == 0) {
+            *is_large_out = is_large;
+            return tensor->name + strlen(prefix);
+        }
+    }
+    return NULL;
 }
 
 static sherd_status bytes_take(void *ctx, size_t first, size_t count, const void *values,
@@ -775,7 +780,7 @@ static sherd_status bytes_take(void *ctx, size_t first, size_t count, const void
 }
 
 static sherd_status blob_read(sherdi_reader *reader, const sherdi_tensor *tensor, const char *key,
-                              sherdi_blob_kind kind, int rank, sherdi_blobs *out)
+                              sherdi_blob_kind kind, int rank, int is_large, sherdi_blobs *out)
 {
     unsigned char *data = sherdi_alloc(reader->params.mem, SHERDI_MEM_CONTROL, tensor->elems);
     sherd_status   status;
@@ -785,7 +790,7 @@ static sherd_status blob_read(sherdi_reader *reader, const sherdi_tensor *tensor
     }
     status = range_hand(reader, tensor->begin, 1, SHERD_F32, 0, tensor->elems, bytes_take, data);
     if (status == SHERD_OK) {
-        status = sherdi_blobs_put(out, key, kind, rank, data, tensor->elems);
+        status = sherdi_blobs_put(out, key, kind, rank, is_large, data, tensor->elems);
     }
     sherdi_free(data);
     return status;
@@ -802,11 +807,11 @@ sherd_status sherdi_reader_blobs(sherdi_reader *reader, sherdi_blob_kind kind, i
     SHERDI_TRY(sherdi_reader_use(reader, file));
     for (size_t t = 0; t < file->header->num_tensors; t++) {
         const sherdi_tensor *tensor = &file->header->tensors[t];
-        const char          *key    = sherdi_reader_blob_key(
-                        tensor, kind == SHERDI_BLOB_GLOBAL ? SHERDI_BLOB_TENSOR : SHERDI_BLOB_OF_RANK_TENSOR);
+        int                  is_large;
+        const char          *key = sherdi_reader_blob_key(tensor, kind, &is_large);
 
         if (key != NULL) {
-            SHERDI_TRY(blob_read(reader, tensor, key, kind, rank, out));
+            SHERDI_TRY(blob_read(reader, tensor, key, kind, rank, is_large, out));
         }
     }
     return SHERD_OK;

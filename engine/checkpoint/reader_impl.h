@@ -84,8 +84,9 @@ int sherdi_reader_take(sherdi_reader *reader, const sherdi_tensor *tensor, sherd
 /** Returns whether a parameter of the manifest has values of this type in this kind of file. */
 int sherdi_reader_dtype_fits(const sherdi_reader *reader, sherdi_data_file which, size_t param,
                              sherdi_tensor_dtype dtype);
-/** Returns the key of a blob of this kind; NULL: the tensor is no such blob. */
-const char *sherdi_reader_blob_key(const sherdi_tensor *tensor, const char *kind);
+/** Returns the key of a blob of this kind, and whether it is large; NULL: the tensor is no such blob. */
+const char *sherdi_reader_blob_key(const sherdi_tensor *tensor, sherdi_blob_kind kind,
+                                   int *is_large_out);
 /** Returns the tensor of a file that has the element; NULL: none has. */
 const sherdi_reader_found *sherdi_reader_tensor(const sherdi_reader_file *file, size_t param,
                                                 int part, size_t first);

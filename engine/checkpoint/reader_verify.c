@@ -166,12 +166,13 @@ static sherd_status tensor_verify(const verifying *v, const sherdi_tensor *tenso
     char               *text  = sherdi_strdup(v->reader->params.mem, tensor->name);
     sherdi_reader_found ours  = {.count = 0};
     int                 is_ok = 0;
+    int                 is_large;
 
     if (text == NULL) {
         return SHERD_E_NOMEM;
     }
-    if (sherdi_reader_blob_key(tensor, SHERDI_BLOB_TENSOR) != NULL ||
-        sherdi_reader_blob_key(tensor, SHERDI_BLOB_OF_RANK_TENSOR) != NULL) {
+    if (sherdi_reader_blob_key(tensor, SHERDI_BLOB_GLOBAL, &is_large) != NULL ||
+        sherdi_reader_blob_key(tensor, SHERDI_BLOB_OF_RANK, &is_large) != NULL) {
         is_ok = 1;
     } else if (sherdi_reader_take(v->reader, tensor, v->which, text, &ours)) {
         is_ok =

@@ -145,6 +145,17 @@ sherd_status sherdi_shard_add(const sherdi_plan *plan, const sherdi_model *model
     return SHERD_OK;
 }
 
+#define BLOB_PREFIX_BYTES 24 /* most bytes of one */
+
+const char *sherdi_shard_blob_prefix(sherdi_blob_kind kind, int is_large)
+{
+    static const char PREFIXES[SHERDI_BLOB_KINDS][2][BLOB_PREFIX_BYTES] = {
+        [SHERDI_BLOB_GLOBAL]  = {"blob:", "large-blob:"},
+        [SHERDI_BLOB_OF_RANK] = {"blob-of-rank:", "large-blob-of-rank:"}};
+
+    return PREFIXES[kind][is_large];
+}
+
 const sherdi_blob *sherdi_shard_next_blob(const sherdi_blobs *blobs, int rank, size_t *at)
 {
     while (*at < blobs->count) {
@@ -160,15 +171,13 @@ const sherdi_blob *sherdi_shard_next_blob(const sherdi_blobs *blobs, int rank, s
 sherd_status sherdi_shard_add_blobs(const sherdi_blobs *blobs, int rank,
                                     sherdi_safetensors_builder *builder)
 {
-    char               name[sizeof(SHERDI_BLOB_OF_RANK_TENSOR) + SHERD_BLOB_KEY_BYTES];
+    char               name[BLOB_PREFIX_BYTES + SHERD_BLOB_KEY_BYTES];
     size_t             at = 0;
     const sherdi_blob *blob;
 
     while ((blob = sherdi_shard_next_blob(blobs, rank, &at)) != NULL) {
         (void)snprintf(name, sizeof(name), "%s%s",
-                       blob->kind == SHERDI_BLOB_GLOBAL ? SHERDI_BLOB_TENSOR
-                                                        : SHERDI_BLOB_OF_RANK_TENSOR,
-                       blob->key);
+                       sherdi_shard_blob_prefix(blob->kind, blob->is_large), blob->key);
         SHERDI_TRY(
             sherdi_safetensors_add(builder, name, SHERDI_TENSOR_U8, 1, &blob->len_bytes, NULL));
     }

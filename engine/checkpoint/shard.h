@@ -42,9 +42,8 @@ char *sherdi_shard_tensor_name(sherdi_mem *mem, const char *param, const char *p
 /** Adds the tensors of this rank's data file to its header, in the order of their bytes. E_NOMEM. */
 sherd_status sherdi_shard_add(const sherdi_plan *plan, const sherdi_model *model,
                               sherdi_data_file which, sherdi_safetensors_builder *builder);
-/** The name of a blob in a data file: one of these, followed by its key. */
-#define SHERDI_BLOB_TENSOR         "blob:"
-#define SHERDI_BLOB_OF_RANK_TENSOR "blob-of-rank:"
+/** Returns what the name of a blob in a data file begins with; its key follows. */
+const char *sherdi_shard_blob_prefix(sherdi_blob_kind kind, int is_large);
 /** Adds the blobs that this rank saves: its own, and on rank 0 those of the run. E_NOMEM. */
 sherd_status sherdi_shard_add_blobs(const sherdi_blobs *blobs, int rank,
                                     sherdi_safetensors_builder *builder);

@@ -29,10 +29,10 @@ static void blob_drop(sherdi_blobs *blobs, size_t index)
             (blobs->count - index) * sizeof(blobs->list[0]));
 }
 
-void sherdi_blobs_clear(sherdi_blobs *blobs, sherdi_blob_kind kind)
+void sherdi_blobs_clear(sherdi_blobs *blobs, int is_large_too)
 {
     for (size_t i = blobs->count; i-- > 0;) {
-        if (blobs->list[i].kind == kind) {
+        if (is_large_too || !blobs->list[i].is_large) {
             blob_drop(blobs, i);
         }
     }
@@ -40,8 +40,7 @@ void sherdi_blobs_clear(sherdi_blobs *blobs, sherdi_blob_kind kind)
 
 void sherdi_blobs_fini(sherdi_blobs *blobs)
 {
-    sherdi_blobs_clear(blobs, SHERDI_BLOB_GLOBAL);
-    sherdi_blobs_clear(blobs, SHERDI_BLOB_OF_RANK);
+    sherdi_blobs_clear(blobs, 1);
     sherdi_free(blobs->list);
     *blobs = (sherdi_blobs){.mem = blobs->mem};
 }
@@ -89,7 +88,7 @@ static sherd_status key_check(const char *key)
 }
 
 sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank,
-                              const void *data, size_t len_bytes)
+                              int is_large, const void *data, size_t len_bytes)
 {
     size_t         i = blob_index(blobs, key, kind, rank);
     unsigned char *copy;
@@ -110,6 +109,7 @@ sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_
         blobs->count++;
     }
     sherdi_free(blobs->list[i].data);
+    blobs->list[i].is_large  = is_large;
     blobs->list[i].data      = copy;
     blobs->list[i].len_bytes = len_bytes;
     return SHERD_OK;
@@ -128,7 +128,18 @@ void sherdi_blobs_remove(sherdi_blobs *blobs, const char *key, sherdi_blob_kind 
 
 static int is_written(const sherdi_blob *blob, sherdi_blob_kind kind, int rank)
 {
-    return blob->kind == kind && (kind == SHERDI_BLOB_GLOBAL || blob->rank == rank);
+    return blob->kind == kind && !blob->is_large &&
+           (kind == SHERDI_BLOB_GLOBAL || blob->rank == rank);
+}
+
+size_t sherdi_blobs_small(const sherdi_blobs *blobs)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < blobs->count; i++) {
+        count += !blobs->list[i].is_large;
+    }
+    return count;
 }
 
 static size_t blob_bytes(size_t key_bytes, size_t len_bytes)
@@ -229,7 +240,7 @@ static sherd_status blob_read(sherdi_blobs *blobs, const unsigned char *bytes, s
         return bytes_fail(*at);
     }
     *at += blob_bytes(key_bytes, data_bytes);
-    return sherdi_blobs_put(blobs, key, (sherdi_blob_kind)kind, (int)rank,
+    return sherdi_blobs_put(blobs, key, (sherdi_blob_kind)kind, (int)rank, 0,
                             head + BLOB_BYTES + key_bytes, data_bytes);
 }
 
@@ -255,21 +266,22 @@ void sherd_blob_params_init(sherd_blob_params *params)
     *params = (sherd_blob_params){.struct_size = sizeof(*params), .rank = -1};
 }
 
-/* Gives the kind and the rank of the blob that a call means. */
-static sherd_status owner_read(const sherd_engine *engine, const sherd_blob_params *params,
-                               sherdi_blob_kind *kind, int *rank)
+/* Gives the kind, the rank and the size class of the blob that a call means. */
+static sherd_status asked_read(const sherd_engine *engine, const sherd_blob_params *params,
+                               sherdi_blob *out)
 {
     sherd_blob_params given;
 
     sherd_blob_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_BLOB_PARAMS, &given));
-    *kind = given.is_per_rank ? SHERDI_BLOB_OF_RANK : SHERDI_BLOB_GLOBAL;
-    *rank = given.rank < 0 ? engine->rank : given.rank;
-    *rank = given.is_per_rank ? *rank : 0;
+    *out      = (sherdi_blob){.is_large = given.is_large != 0};
+    out->kind = given.is_per_rank ? SHERDI_BLOB_OF_RANK : SHERDI_BLOB_GLOBAL;
+    out->rank = given.rank < 0 ? engine->rank : given.rank;
+    out->rank = given.is_per_rank ? out->rank : 0;
     return SHERD_OK;
 }
 
-/* The bytes that the blobs of this rank take together with one of `kind`. Beside rank 0, whose blobs of the run are the valid ones, the
+/* The bytes that the small blobs of this rank take together with one of `kind`. Beside rank 0, whose blobs of the run are the valid ones, the
  * run's and the rank's own have their room apart. */
 static size_t held_bytes(const sherd_engine *engine, sherdi_blob_kind kind)
 {
@@ -283,7 +295,7 @@ static size_t held_bytes(const sherd_engine *engine, sherdi_blob_kind kind)
     return held;
 }
 
-/* Checks that there is room for the new blob, which replaces the old one of its key. */
+/* Checks that there is room for the new small blob, which replaces the old one of its key. */
 static sherd_status room_check(const sherd_engine *engine, const char *key, sherdi_blob_kind kind,
                                size_t len_bytes)
 {
@@ -292,13 +304,15 @@ static sherd_status room_check(const sherd_engine *engine, const char *key, sher
         sherdi_blobs_find(blobs, key, kind, kind == SHERDI_BLOB_OF_RANK ? engine->rank : 0);
     size_t held = held_bytes(engine, kind);
 
-    held -= old == NULL ? 0 : blob_bytes(strlen(key), old->len_bytes);
+    held -= old == NULL || old->is_large ? 0 : blob_bytes(strlen(key), old->len_bytes);
     if (len_bytes > SHERD_BLOB_MAX_BYTES ||
         held + blob_bytes(strlen(key), len_bytes) > SHERD_BLOB_MAX_BYTES) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "no room for blob %s of %zu bytes: the other blobs of this rank take "
-                           "%zu, and together they may take %d; keep large data in your own files",
-                           key, len_bytes, held, SHERD_BLOB_MAX_BYTES);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "no room for blob %s of %zu bytes: the other small blobs of this rank "
+            "take %zu, and together they may take %d; set sherd_blob_params.is_large "
+            "for what only checkpoints need",
+            key, len_bytes, held, SHERD_BLOB_MAX_BYTES);
     }
     return SHERD_OK;
 }
@@ -306,42 +320,43 @@ static sherd_status room_check(const sherd_engine *engine, const char *key, sher
 sherd_status sherd_blob_set(sherd_engine *engine, const char *key, const void *data,
                             size_t len_bytes, const sherd_blob_params *params)
 {
-    sherdi_blob_kind kind;
-    int              rank;
+    sherdi_blob asked;
 
     SHERDI_TRY(sherdi_engine_check_alive(engine));
     SHERDI_TRY(sherdi_api_need(key != NULL, "sherd_blob_set", "key"));
     SHERDI_TRY(sherdi_api_need(data != NULL || len_bytes == 0, "sherd_blob_set", "data"));
-    SHERDI_TRY(owner_read(engine, params, &kind, &rank));
+    SHERDI_TRY(asked_read(engine, params, &asked));
     SHERDI_TRY(key_check(key));
-    if (kind == SHERDI_BLOB_OF_RANK && rank != engine->rank) {
+    if (asked.kind == SHERDI_BLOB_OF_RANK && asked.rank != engine->rank) {
         return sherdi_fail(SHERD_E_INVAL,
                            "blob %s: rank %d can set its own blobs only, not those of rank %d", key,
-                           engine->rank, rank);
+                           engine->rank, asked.rank);
     }
     if (data == NULL) {
-        sherdi_blobs_remove(&engine->blobs, key, kind, rank);
+        sherdi_blobs_remove(&engine->blobs, key, asked.kind, asked.rank);
         return SHERD_OK;
     }
-    SHERDI_TRY(room_check(engine, key, kind, len_bytes));
-    return sherdi_blobs_put(&engine->blobs, key, kind, rank, data, len_bytes);
+    if (!asked.is_large) {
+        SHERDI_TRY(room_check(engine, key, asked.kind, len_bytes));
+    }
+    return sherdi_blobs_put(&engine->blobs, key, asked.kind, asked.rank, asked.is_large, data,
+                            len_bytes);
 }
 
 sherd_status sherd_blob_get(sherd_engine *engine, const char *key, void *data,
                             size_t *len_bytes_inout, const sherd_blob_params *params)
 {
     const sherdi_blob *blob;
-    sherdi_blob_kind   kind;
+    sherdi_blob        asked;
     size_t             room;
-    int                rank;
 
     SHERDI_TRY(sherdi_engine_check_alive(engine));
     SHERDI_TRY(sherdi_api_need(key != NULL, "sherd_blob_get", "key"));
     SHERDI_TRY(sherdi_api_need(len_bytes_inout != NULL, "sherd_blob_get", "len_bytes_inout"));
-    SHERDI_TRY(owner_read(engine, params, &kind, &rank));
-    blob = sherdi_blobs_find(&engine->blobs, key, kind, rank);
-    if (blob == NULL && kind == SHERDI_BLOB_OF_RANK) {
-        return sherdi_fail(SHERD_E_INVAL, "there is no blob %s of rank %d here", key, rank);
+    SHERDI_TRY(asked_read(engine, params, &asked));
+    blob = sherdi_blobs_find(&engine->blobs, key, asked.kind, asked.rank);
+    if (blob == NULL && asked.kind == SHERDI_BLOB_OF_RANK) {
+        return sherdi_fail(SHERD_E_INVAL, "there is no blob %s of rank %d here", key, asked.rank);
     }
     if (blob == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "there is no blob %s", key);

@@ -1,6 +1,6 @@
 /* Blobs: the trainer's own bytes (its place in the data, its random numbers), which are saved and restored with the engine's
- * state. A rank has few and small ones, holds them in memory and finds them by key. The code that keeps them with a generation
- * (store.c) or a checkpoint goes over the list, or writes and reads them as one sequence of bytes. */
+ * state. A rank has few, holds them in memory and finds them by key. A checkpoint has all of them (checkpoint/shard.c). A generation
+ * (store.c) has the small ones, written and read as one sequence of bytes. */
 #ifndef SHERDI_ENGINE_RUN_BLOBS_H
 #define SHERDI_ENGINE_RUN_BLOBS_H
 
@@ -17,7 +17,8 @@ typedef enum sherdi_blob_kind {
 typedef struct sherdi_blob {
     char             key[SHERD_BLOB_KEY_BYTES + 1];
     sherdi_blob_kind kind;
-    int              rank; /* SHERDI_BLOB_OF_RANK: the rank that saved it; else 0 */
+    int              rank;     /* SHERDI_BLOB_OF_RANK: the rank that saved it; else 0 */
+    int              is_large; /* only checkpoints have it, and commits of state do not */
     unsigned char   *data;
     size_t           len_bytes;
 } sherdi_blob;
@@ -31,8 +32,8 @@ typedef struct sherdi_blobs {
 /** Makes an empty list; allocates nothing. */
 void sherdi_blobs_init(sherdi_blobs *blobs, sherdi_mem *mem);
 void sherdi_blobs_fini(sherdi_blobs *blobs);
-/** Removes all blobs of a kind, of every rank. */
-void sherdi_blobs_clear(sherdi_blobs *blobs, sherdi_blob_kind kind);
+/** Removes all blobs, or all but the large ones. */
+void sherdi_blobs_clear(sherdi_blobs *blobs, int is_large_too);
 
 /** Returns the blob, valid until the list changes next; NULL: there is none. */
 const sherdi_blob *sherdi_blobs_find(const sherdi_blobs *blobs, const char *key,
@@ -40,14 +41,16 @@ const sherdi_blob *sherdi_blobs_find(const sherdi_blobs *blobs, const char *key,
 /** Copies `data` into a blob, which replaces the one that the key had; on failure that one stays. E_NOMEM. E_INVAL: the key is
  *  not 1 to SHERD_BLOB_KEY_BYTES bytes of printable ASCII. */
 sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank,
-                              const void *data, size_t len_bytes);
+                              int is_large, const void *data, size_t len_bytes);
 /** Removes a blob; does nothing if there is none. */
 void sherdi_blobs_remove(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank);
 
+/** Returns how many small blobs there are. */
+size_t sherdi_blobs_small(const sherdi_blobs *blobs);
 /** Returns the length of sherdi_blobs_write's output. */
 size_t sherdi_blobs_bytes(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank);
-/** Writes the blobs of a kind to out [sherdi_blobs_bytes] as one sequence of bytes, which is the same on every machine; of the
- *  blobs of ranks only those of `rank`. */
+/** Writes the small blobs of a kind to out [sherdi_blobs_bytes] as one sequence of bytes, which is the same on every machine; of
+ *  the blobs of ranks only those of `rank`. */
 void sherdi_blobs_write(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank,
                         unsigned char *out);
 /** Puts all blobs of such a sequence into the list, of whatever kind and rank they are. The bytes need not be trusted. E_INVAL:

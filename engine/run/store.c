@@ -518,7 +518,7 @@ static size_t note_bytes(const sherd_engine *engine)
 {
     const sherdi_blobs *blobs = &engine->blobs;
 
-    return blobs->count == 0
+    return sherdi_blobs_small(blobs) == 0
                ? sizeof(sherdi_state_record)
                : sizeof(sherdi_state_record) + sizeof(uint64_t) + run_blobs_bytes(engine) +
                      sherdi_blobs_bytes(blobs, SHERDI_BLOB_OF_RANK, engine->rank);
@@ -544,7 +544,7 @@ static size_t note_write(const sherd_engine *engine, const sherdi_state_record *
     uint64_t            run   = run_blobs_bytes(engine);
 
     memcpy(engine->store.note, record, sizeof(*record));
-    if (blobs->count > 0) {
+    if (sherdi_blobs_small(blobs) > 0) {
         memcpy(note, &run, sizeof(run));
         if (run > 0) {
             sherdi_blobs_write(blobs, SHERDI_BLOB_GLOBAL, engine->rank, note + sizeof(run));
@@ -569,8 +569,7 @@ sherd_status sherdi_store_blobs(sherd_engine *engine)
     uint64_t       run    = 0;
     sherd_status   status = SHERD_OK;
 
-    sherdi_blobs_clear(&engine->blobs, SHERDI_BLOB_GLOBAL);
-    sherdi_blobs_clear(&engine->blobs, SHERDI_BLOB_OF_RANK);
+    sherdi_blobs_clear(&engine->blobs, 0);
     if (len >= head) {
         memcpy(&run, note + sizeof(sherdi_state_record), sizeof(run));
     }

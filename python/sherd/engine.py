@@ -481,7 +481,8 @@ class Engine:
         """Keeps a copy of the trainer's bytes under `key`, to be saved with the state. None removes them. Local, at any time.
 
         `values`: `is_per_rank` (1: each rank has its own; 0, the default: rank 0's are saved, and all ranks find them after a
-        load). All blobs of a rank have at most 1 MiB. Raises InvalidError (the key, or too many bytes), OutOfMemoryError.
+        load), `is_large` (1: of any size; checkpoints have it, and state on NVMe does not). All blobs of a rank that are not large
+        have at most 1 MiB together. Raises InvalidError (the key, or too many bytes), OutOfMemoryError.
         """
         struct = self._lib.new("blob_params", **values)
         self._lib.blob_set(self.handle, key.encode(), data, len(data or b""), ctypes.byref(struct))

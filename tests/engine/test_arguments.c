@@ -170,7 +170,8 @@ static const known_struct AFTER_SEAL[] = {
      sizeof(blob_params),
      &blob_params,
      call_blob,
-     {END(sherd_blob_params, struct_size), END(sherd_blob_params, rank)}},
+     {END(sherd_blob_params, struct_size), END(sherd_blob_params, rank),
+      END(sherd_blob_params, is_large)}},
     {"sherd_rates", sizeof(rates_given), &rates_given, call_predict, {0}},
     {"sherd_prediction", sizeof(prediction), &prediction, call_predict_out, {0}},
 };

@@ -74,9 +74,14 @@ static void limits(sherd_world *world, void *ctx)
     size_t room = SHERD_BLOB_MAX_BYTES - 2 * 8 - 24 - 1; /* two heads, that of the blob, its key */
     char  *data = calloc(1, SHERD_BLOB_MAX_BYTES);
     char   key[SHERD_BLOB_KEY_BYTES + 2];
+    size_t len;
     rig    r;
 
+    sherd_blob_params large;
+
     (void)ctx;
+    sherd_blob_params_init(&large);
+    large.is_large = 1;
     CHECK(data != NULL);
     engine_open(&r, world);
     memset(key, 'k', sizeof(key));
@@ -96,6 +101,15 @@ static void limits(sherd_world *world, void *ctx)
     CHECK_ERROR_SAYS("together they may take 1048576");
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "l", data, 0, NULL));
     CHECK_STATUS(SHERD_E_INVAL, sherd_blob_set(r.engine, "l", data, SIZE_MAX, NULL));
+    CHECK_OK(
+        sherd_blob_set(r.engine, "l", data, SHERD_BLOB_MAX_BYTES, &large)); /* beside the others */
+    CHECK_OK(sherd_blob_get(r.engine, "l", NULL, &len, NULL));
+    CHECK_INT(SHERD_BLOB_MAX_BYTES, len);
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherd_blob_set(r.engine, "l", data, 0, NULL)); /* and as a small one not */
+    CHECK_OK(sherd_blob_set(r.engine, "k", data, SHERD_BLOB_MAX_BYTES, &large));
+    CHECK_OK(sherd_blob_set(r.engine, "l", data, room, NULL));
+    CHECK_STATUS(SHERD_E_NOMEM, sherd_blob_set(r.engine, "l", data, SIZE_MAX, &large));
     rig_close(&r);
     free(data);
 }
@@ -110,12 +124,12 @@ static void keys_and_bytes_have_limits(void)
 /* Three of this rank's, one of another rank's, two of the run. */
 static void blobs_fill(sherdi_blobs *blobs)
 {
-    CHECK_OK(sherdi_blobs_put(blobs, "a", SHERDI_BLOB_GLOBAL, 0, "data of a", 9));
-    CHECK_OK(sherdi_blobs_put(blobs, "a", SHERDI_BLOB_OF_RANK, 3, "own", 3));
-    CHECK_OK(sherdi_blobs_put(blobs, "empty", SHERDI_BLOB_OF_RANK, 3, "", 0));
-    CHECK_OK(sherdi_blobs_put(blobs, "a", SHERDI_BLOB_OF_RANK, 4, "other", 5));
-    CHECK_OK(sherdi_blobs_put(blobs, "zeros", SHERDI_BLOB_OF_RANK, 3, "\0\0\0", 3));
-    CHECK_OK(sherdi_blobs_put(blobs, "b", SHERDI_BLOB_GLOBAL, 0, "b", 1));
+    CHECK_OK(sherdi_blobs_put(blobs, "a", SHERDI_BLOB_GLOBAL, 0, 0, "data of a", 9));
+    CHECK_OK(sherdi_blobs_put(blobs, "a", SHERDI_BLOB_OF_RANK, 3, 0, "own", 3));
+    CHECK_OK(sherdi_blobs_put(blobs, "empty", SHERDI_BLOB_OF_RANK, 3, 0, "", 0));
+    CHECK_OK(sherdi_blobs_put(blobs, "a", SHERDI_BLOB_OF_RANK, 4, 0, "other", 5));
+    CHECK_OK(sherdi_blobs_put(blobs, "zeros", SHERDI_BLOB_OF_RANK, 3, 0, "\0\0\0", 3));
+    CHECK_OK(sherdi_blobs_put(blobs, "b", SHERDI_BLOB_GLOBAL, 0, 0, "b", 1));
 }
 
 static unsigned char *blobs_written(const sherdi_blobs *blobs, sherdi_blob_kind kind, size_t *len)
@@ -139,7 +153,7 @@ static void bytes_give_the_same_blobs(void)
     sherdi_blobs_init(&blobs, &mem);
     sherdi_blobs_init(&copy, &mem);
     blobs_fill(&blobs);
-    CHECK_OK(sherdi_blobs_put(&copy, "a", SHERDI_BLOB_OF_RANK, 3, "old", 3));
+    CHECK_OK(sherdi_blobs_put(&copy, "a", SHERDI_BLOB_OF_RANK, 3, 0, "old", 3));
     for (int kind = 0; kind < SHERDI_BLOB_KINDS; kind++) {
         size_t         len;
         unsigned char *bytes = blobs_written(&blobs, (sherdi_blob_kind)kind, &len);
@@ -158,8 +172,16 @@ static void bytes_give_the_same_blobs(void)
             CHECK_BYTES_EQUAL(want->data, got->data, want->len_bytes);
         }
     }
-    sherdi_blobs_clear(&copy, SHERDI_BLOB_OF_RANK);
-    CHECK_INT(2, copy.count);
+    CHECK_OK(sherdi_blobs_put(&copy, "b", SHERDI_BLOB_GLOBAL, 0, 1, "large",
+                              5)); /* is none of them now */
+    CHECK_INT(blobs.count - 2, sherdi_blobs_small(&copy));
+    CHECK_INT(sherdi_blobs_bytes(&blobs, SHERDI_BLOB_GLOBAL, 3) - 24 - 1 - 1,
+              sherdi_blobs_bytes(&copy, SHERDI_BLOB_GLOBAL, 3));
+    sherdi_blobs_clear(&copy, 0);
+    CHECK_INT(1, copy.count);
+    CHECK_INT(5, sherdi_blobs_find(&copy, "b", SHERDI_BLOB_GLOBAL, 0)->len_bytes);
+    sherdi_blobs_clear(&copy, 1);
+    CHECK_INT(0, copy.count);
     sherdi_blobs_fini(&copy);
     sherdi_blobs_fini(&blobs);
     CHECK_INT(0, sherdi_mem_held_all(&mem));
@@ -211,10 +233,10 @@ static void no_memory_leaves_the_blob_before(void)
 
     sherdi_mem_init(&mem);
     sherdi_blobs_init(&blobs, &mem);
-    CHECK_OK(sherdi_blobs_put(&blobs, "a", SHERDI_BLOB_GLOBAL, 0, "old", 3));
+    CHECK_OK(sherdi_blobs_put(&blobs, "a", SHERDI_BLOB_GLOBAL, 0, 0, "old", 3));
     for (size_t n = 1; status != SHERD_OK; n++) {
         (void)sherdi_mem_fail_nth(n);
-        status = sherdi_blobs_put(&blobs, "a", SHERDI_BLOB_GLOBAL, 0, "new", 3);
+        status = sherdi_blobs_put(&blobs, "a", SHERDI_BLOB_GLOBAL, 0, 0, "new", 3);
         (void)sherdi_mem_fail_nth(0);
         CHECK(status == SHERD_OK || status == SHERD_E_NOMEM);
         CHECK(memcmp(sherdi_blobs_find(&blobs, "a", SHERDI_BLOB_GLOBAL, 0)->data,

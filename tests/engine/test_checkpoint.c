@@ -118,16 +118,41 @@ static void train(rig *r, int count)
     (void)rig_train(r, count * info.accumulation);
 }
 
+/* More than all small blobs may have. */
+#define LARGE_BLOB_BYTES (SHERD_BLOB_MAX_BYTES + 4000)
+
 /* Sets bytes of the trainer's own, for the run and for each rank. */
 static void blobs_set(rig *r)
 {
     sherd_blob_params params;
-    int               rank = sherd_world_rank(r->world);
+    int               rank  = sherd_world_rank(r->world);
+    char             *large = malloc(LARGE_BLOB_BYTES);
+
+    CHECK(large != NULL);
+    memset(large, 'a' + rank, LARGE_BLOB_BYTES);
+    sherd_blob_params_init(&params);
+    params.is_large = 1;
+    CHECK_OK(sherd_blob_set(r->engine, "queue", large, LARGE_BLOB_BYTES, &params));
+    params.is_per_rank = 1;
+    CHECK_OK(sherd_blob_set(r->engine, "queue", large, (size_t)rank, &params));
+    free(large);
 
     sherd_blob_params_init(&params);
     params.is_per_rank = 1;
     CHECK_OK(sherd_blob_set(r->engine, "place", rank == 0 ? "page 7" : "other", 6, NULL));
     CHECK_OK(sherd_blob_set(r->engine, "seed", &rank, sizeof(rank), &params));
+}
+
+static void large_blob_check(rig *r)
+{
+    char  *large = malloc(LARGE_BLOB_BYTES);
+    size_t len   = LARGE_BLOB_BYTES;
+
+    CHECK(large != NULL);
+    CHECK_OK(sherd_blob_get(r->engine, "queue", large, &len, NULL));
+    CHECK_INT(LARGE_BLOB_BYTES, len);
+    CHECK(large[0] == 'a' && memcmp(large, large + 1, len - 1) == 0); /* rank 0's */
+    free(large);
 }
 
 static void blobs_check(rig *r, int saved_ranks)
@@ -139,6 +164,7 @@ static void blobs_check(rig *r, int saved_ranks)
 
     CHECK_OK(sherd_blob_get(r->engine, "place", blob, &len, NULL));
     CHECK(len == 6 && memcmp(blob, "page 7", 6) == 0);
+    large_blob_check(r);
     sherd_blob_params_init(&params);
     params.is_per_rank = 1;
     for (int rank = sherd_world_rank(r->world); rank < saved_ranks;
@@ -147,6 +173,8 @@ static void blobs_check(rig *r, int saved_ranks)
         len         = sizeof(seed);
         CHECK_OK(sherd_blob_get(r->engine, "seed", &seed, &len, &params));
         CHECK_INT(rank, seed);
+        CHECK_OK(sherd_blob_get(r->engine, "queue", NULL, &len, &params));
+        CHECK_INT(rank, len);
     }
 }
 
@@ -360,8 +388,6 @@ static void last_two_are_kept_and_latest_names_one(void)
 
 /* -------------------------------------------------------------- asynchronous -- */
 
-#define LARGE_BLOB_BYTES 1000000
-
 /* Trains until an asynchronous save has ended, which takes the same number of steps on every rank. */
 static void query_body(sherd_world *world, void *raw)
 {
@@ -369,12 +395,7 @@ static void query_body(sherd_world *world, void *raw)
     sherd_checkpoint_report report;
     char                    keys[1024];
     double                  count = 0, sum;
-    char                   *large = calloc(1, LARGE_BLOB_BYTES);
-    size_t                  len   = LARGE_BLOB_BYTES;
     rig                     r;
-
-    CHECK(large != NULL);
-    memset(large, 'x', len);
 
     sherd_checkpoint_report_init(&report);
     open_as(&r, world, j, keys);
@@ -383,10 +404,9 @@ static void query_body(sherd_world *world, void *raw)
     CHECK_OK(sherd_checkpoint_query(r.engine, &report));
     CHECK_INT(0, report.is_running);
     blobs_set(&r);
-    CHECK_OK(sherd_blob_set(r.engine, "large", large, len, NULL));
     CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, NULL, NULL));
     /* the copy that is being saved stays */
-    CHECK_OK(sherd_blob_set(r.engine, "large", NULL, 0, NULL));
+    CHECK_OK(sherd_blob_set(r.engine, "queue", NULL, 0, NULL));
     CHECK_OK(sherd_checkpoint_query(r.engine, &report));
     CHECK_INT(1, report.is_running);
     CHECK_INT(1, report.step);
@@ -402,10 +422,6 @@ static void query_body(sherd_world *world, void *raw)
     CHECK_OK(sherd_checkpoint_wait(r.engine, NULL));
     CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, NULL, NULL));
     blobs_check(&r, j->layout.world_size);
-    memset(large, 0, len);
-    CHECK_OK(sherd_blob_get(r.engine, "large", large, &len, NULL));
-    CHECK(len == LARGE_BLOB_BYTES && large[0] == 'x' && memcmp(large, large + 1, len - 1) == 0);
-    free(large);
     rig_close(&r);
 }
 
@@ -476,6 +492,8 @@ static void tools_read_the_blobs_of_the_run(void)
     CHECK_OK(sherd_checkpoint_open(j.dir, NULL, &open));
     CHECK_OK(sherd_checkpoint_blob(open, "place", &is_there, bytes_take, &t));
     CHECK(is_there && t.len_bytes == 6 && memcmp(t.bytes, "page 7", 6) == 0);
+    CHECK_OK(sherd_checkpoint_blob(open, "queue", &is_there, bytes_take, &t));
+    CHECK(is_there && t.len_bytes == LARGE_BLOB_BYTES && t.bytes[LARGE_BLOB_BYTES - 1] == 'a');
     t.answer = SHERD_E_IO; /* of the caller's */
     CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_blob(open, "place", &is_there, bytes_take, &t));
     CHECK_OK(sherd_checkpoint_blob(open, "seed", &is_there, bytes_take, &t)); /* of each rank */

@@ -154,12 +154,27 @@ static void undo_train(sherd_world *world, void *ctx)
 {
     rig               r;
     sherd_engine_info info;
+    sherd_blob_params large;
+    char              blob[2];
+    size_t            len = sizeof(blob);
 
+    sherd_blob_params_init(&large);
+    large.is_large = 1;
     drive_open(&r, world, ctx);
     rig_seal(&r);
     CHECK_INT(SHERD_E_STATE, sherd_step_undo(r.engine)); /* there is nothing to undo yet */
-    (void)rig_train(&r, 3);
+    CHECK_OK(sherd_blob_set(r.engine, "small", "a", 1, NULL));
+    CHECK_OK(sherd_blob_set(r.engine, "large", "a", 1, &large));
+    (void)rig_train(&r, 2);
+    CHECK_OK(sherd_blob_set(r.engine, "small", "bb", 2, NULL));
+    CHECK_OK(sherd_blob_set(r.engine, "large", "bb", 2, &large));
+    (void)rig_train(&r, 1);
     CHECK_OK(sherd_step_undo(r.engine));
+    CHECK_OK(sherd_blob_get(r.engine, "small", blob, &len, NULL));
+    CHECK_INT(1, len); /* as it was committed */
+    len = sizeof(blob);
+    CHECK_OK(sherd_blob_get(r.engine, "large", blob, &len, NULL));
+    CHECK_INT(2, len);
     CHECK_INT(drive_reference[2], rig_fingerprint(&r));
     sherd_engine_info_init(&info);
     CHECK_OK(sherd_engine_query(r.engine, &info));
