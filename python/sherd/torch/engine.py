@@ -14,7 +14,7 @@ from sherd._library import library
 from sherd.config import Config
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import StateError
-from sherd.torch import compiled, fill, gathered, generate, leftovers, optim, resume, tensors, weights
+from sherd.torch import compiled, fill, gathered, generate, leftovers, optim, resume, save, tensors, weights
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import Hooks, tensors_in
 from sherd.torch.say import collective, warn
@@ -269,7 +269,7 @@ class Engine:
         compiled.mind_hooks()
         self.refusals = Refusals(self.module, self.division, self.driver)
         self.refusals.attach()
-        self.buffers = weights.Buffers(self.module)
+        self.buffers = save.Buffers(self.module)
         self._params = {id(param.tensor) for param in self.division.params}
         self.watch = optim.Watch(self)
         gathered.mark(self)
@@ -587,13 +587,13 @@ class Engine:
                         client_state: Mapping[str, Any] | None = None, **options: Any) -> bool:
         """Saves everything that a later run needs to continue, as the checkpoint save_dir/tag. Returns True.
 
-        docs/checkpoints.md describes checkpoints. `client_state` is kept as JSON; together with the schedulers and the changed
-        buffers it may have 1 MiB. Options are `is_async`, `keep_last` and `progress` of sherd.Engine.save. Collective, blocking,
-        between steps, with the same arguments on every rank. Raises TypeError (`client_state` is not JSON), and what
-        sherd.Engine.save raises.
+        docs/checkpoints.md describes checkpoints. `client_state` is rank 0's: None, numbers, text, lists, tuples and dicts of them,
+        tensors and numpy's arrays, of any size; tensors come back on the CPU. It is never a pickle. Options are `is_async`,
+        `keep_last` and `progress` of sherd.Engine.save. Collective, blocking, between steps, with the same arguments on every rank.
+        Raises TypeError (something else is in `client_state`), and what sherd.Engine.save raises.
         """
         self.seal()
-        weights.save_checkpoint(self, save_dir, None if tag is None else str(tag), client_state, **options)
+        save.save_checkpoint(self, save_dir, None if tag is None else str(tag), client_state, **options)
         return True
 
     @collective("engine.load_checkpoint()")

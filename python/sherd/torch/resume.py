@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Iterator
 from sherd.checkpoint import Checkpoint
 from sherd.engine import Engine as Core
 from sherd.errors import BY_STATUS, InputOutputError, InvalidError, SherdError, StateError
-from sherd.torch import gathered, weights
+from sherd.torch import gathered, save
 from sherd.torch.hooks import Single
+from sherd.torch.weights import Path
 
 if TYPE_CHECKING:
     from sherd.torch.engine import Engine
@@ -34,30 +35,32 @@ COUNTERS = ("step", "micro_step", "samples")  # their names in the manifest and 
 class Load:
     """A load of FOLDER/TAG.
 
-    `text` is the blob of save_checkpoint() (None: there is none), and `counters` are the manifest's; both were read from the files,
-    without the engine. `counters` is empty where only weights are loaded. `options` are those of sherd.Engine.load.
+    `kept` is what save_checkpoint() kept, and `counters` are the manifest's; both were read from the files, without the engine.
+    `counters` is empty where only weights are loaded. `options` are those of sherd.Engine.load.
     """
 
     folder: str
     tag: str
     weights_only: bool
     options: dict[str, Any]
-    text: str | None
+    kept: save.Kept
     counters: dict[str, Any]
 
     def run(self, engine: "Engine") -> None:
         """Loads weights, state and buffers into the sealed engine. Collective, blocking.
 
-        Raises what sherd.Engine.load raises, and InputOutputError where the blob is not the one that was read before.
+        Raises what sherd.Engine.load raises, and InputOutputError where what was kept is not what was read before.
         """
         engine.core.load(self.folder, self.tag, weights_only=self.weights_only, **self.options)
-        if not self.weights_only and weights.kept_text(engine.core) != self.text:  # the engine has checked its blob
+        if not self.weights_only and save.kept_by(engine.core) != self.kept:  # the engine has checked its blobs
             raise InputOutputError(f"{os.path.join(self.folder, self.tag)} is not what engine.load_checkpoint() read: it is damaged, or was "
                                    f"saved again meanwhile")
-        engine.buffers.take(weights.kept_of(self.text)["buffers"])
+        if not self.weights_only:
+            save.forget(engine)
+        engine.buffers.take(self.kept.read()["buffers"])
 
 
-def load_checkpoint(engine: "Engine", folder: weights.Path, tag: str | None, weights_only: bool,
+def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_only: bool,
                     options: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Loads a checkpoint, which any layout may have saved, or puts the load off until the first batch. Collective, blocking.
 
@@ -70,8 +73,8 @@ def load_checkpoint(engine: "Engine", folder: weights.Path, tag: str | None, wei
     found = looked(engine, os.fspath(folder), tag)
     if found is None:
         return None, {}
-    kept = weights.kept_of(found["text"])
-    load = Load(os.path.abspath(folder), found["tag"], weights_only, options, found["text"],
+    kept = found["kept"].read()
+    load = Load(os.path.abspath(folder), found["tag"], weights_only, options, found["kept"],
                 {} if weights_only else {key: found[key] for key in COUNTERS})
     if engine.is_sealed:
         load.run(engine)
@@ -82,16 +85,19 @@ def load_checkpoint(engine: "Engine", folder: weights.Path, tag: str | None, wei
     if not weights_only:
         engine.rates.take(kept["rates"])
         if kept["schedule"] is not None:
-            weights.schedule_load(engine, kept["schedule"])
+            save.schedule_load(engine, kept["schedule"])
     return os.path.join(folder, found["tag"]), kept["client_state"]
 
 
 def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | None:
     """Returns what look() returns on rank 0, on all ranks, or raises on all ranks what it raises there. Collective, blocking."""
     answer: dict[str, Any] = {}
+    kept = save.Kept(None, b"")
     if engine.world.rank == 0:
         try:
             answer["found"] = look(folder, tag)
+            if answer["found"] is not None:
+                kept = answer["found"].pop("kept")
         except (SherdError, OSError) as error:
             answer = {"status": getattr(error, "status", InputOutputError.status), "error": str(error)}
         except Exception as error:  # the other ranks wait for an answer, whatever it is
@@ -99,27 +105,29 @@ def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | N
     answer = json.loads(engine.world.share(json.dumps(answer).encode()))
     if "error" in answer:
         raise BY_STATUS[answer["status"]](answer["error"])
+    if answer["found"] is not None:
+        answer["found"]["kept"] = kept.shared(engine.world)
     return answer["found"]
 
 
 def look(folder: str, tag: str | None) -> dict[str, Any] | None:
-    """Returns tag, blob and counters of a checkpoint, read from its files; None where no tag is given and the folder has no
-    latest checkpoint. Local. Raises what Checkpoint raises, and InvalidError where the blob is not of save_checkpoint()."""
+    """Returns tag, counters and what was kept in a checkpoint, read from its files; None where no tag is given and the folder has
+    no latest checkpoint. Local. Raises what Checkpoint raises, and InvalidError where the blobs are not of save_checkpoint()."""
     if tag is None and not os.path.exists(os.path.join(folder, "latest")):
         return None
     with Checkpoint(folder, tag) as saved:
-        data = saved.blob(weights.CLIENT_STATE)
+        text = saved.blob(save.CLIENT_STATE)
         try:
-            text = None if data is None else data.decode()
-            weights.kept_of(text)
+            kept = save.Kept(None if text is None else text.decode(), saved.blob(save.CLIENT_BYTES) or b"")
+            kept.read()
         except ValueError as error:
-            raise InvalidError(f"{saved.path} has bytes under the key {weights.CLIENT_STATE} that engine.save_checkpoint() did not write: "
+            raise InvalidError(f"{saved.path} has bytes under the key {save.CLIENT_STATE} that engine.save_checkpoint() did not write: "
                                f"{error}") from None
         counters = {key: saved.manifest.get(key) for key in COUNTERS}
         if counters["samples"] is None:  # a checkpoint of an earlier version
             counters["samples"] = (saved.manifest["micro_step"] * saved.manifest["train_micro_batch_size_per_gpu"]
                                    * saved.manifest["world_size"])
-        return {"tag": saved.tag, "text": text, **counters}
+        return {"tag": saved.tag, "kept": kept, **counters}
 
 
 class Waiting:

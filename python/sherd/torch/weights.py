@@ -1,10 +1,7 @@
-"""Reads, writes, saves and loads whole weights under the model's names, one tensor at a time."""
+"""Reads, writes, exports and imports whole weights under the model's names, one tensor at a time."""
 from __future__ import annotations
 
-import base64
 import ctypes
-import hashlib
-import json
 import os
 from collections import OrderedDict
 from collections.abc import Mapping as AbstractMapping
@@ -12,11 +9,9 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
 
 from sherd.engine import Engine as Core
-from sherd.errors import InvalidError, SherdError, StateError
-from sherd.torch.fill import raw
+from sherd.errors import StateError
 from sherd.torch.say import collective
 from sherd.torch.units import Division, Param, is_managed, some
 
@@ -24,7 +19,6 @@ if TYPE_CHECKING:
     from sherd.torch.engine import Engine
 
 Path = str | os.PathLike[str]
-CLIENT_STATE = "client_state"  # the key of the blob with client_state, schedulers and buffers, as JSON
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 # torch's types, with their names in safetensors.
 FILE_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -234,127 +228,3 @@ def maps_of(division: Division, buffers: Mapping[str, torch.Tensor]) -> list[dic
 def escaped(name: str) -> str:
     """Returns a pattern (fnmatch) that only this name matches."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-# ------------------------------------------------------------- checkpoints --
-
-def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_state: Mapping[str, Any] | None,
-                    **options: Any) -> None:
-    """Saves everything that a later run needs: weights, optimizer, counters, changed buffers, torch's schedulers, rates that the script
-    has set, `client_state`.
-
-    The last four are kept as JSON, never as a pickle, in one blob of at most 1 MiB. Quantised weights count as buffers. Collective,
-    blocking, between steps. Raises TypeError where `client_state` is not JSON, InvalidError where the blob is larger, and what
-    sherd.Engine.save raises.
-    """
-    buffers = engine.buffers.changed()
-    try:
-        text = json.dumps({"client_state": dict(client_state or {}), "schedule": schedule_state(engine),
-                           "rates": engine.rates.by_hand(), "buffers": buffers})
-    except TypeError as error:
-        raise TypeError(f"client_state is kept as JSON, and {error}: give numbers, text, lists and dicts") from error
-    try:
-        engine.core.set_blob(CLIENT_STATE, text.encode())
-    except InvalidError as error:
-        raise InvalidError(f"client_state, the states of the schedulers and the changed buffers ({some(list(buffers))}) need {len(text)} "
-                           f"bytes in a checkpoint, where they have one MiB ({error}): keep what is large in a file of your own, as "
-                           f"engine.save_pretrained() writes it") from None
-    engine.core.save(folder, tag, **options)
-
-
-def kept_text(core: Core) -> str | None:
-    """Returns the blob of save_checkpoint() that the engine has; None where it has none, as when another program saved it."""
-    try:
-        return core.blob(CLIENT_STATE).decode(errors="replace")
-    except SherdError:
-        return None
-
-
-def kept_of(text: str | None) -> dict[str, Any]:
-    """Returns what the text of that blob says: client state, schedules, buffers and rates. ValueError: it is not of save_checkpoint().
-
-    Earlier versions wrote no rates.
-    """
-    kept = {"client_state": {}, "schedule": None, "buffers": {}}
-    found = kept if text is None else json.loads(text)
-    if not isinstance(found, dict) or not kept.keys() <= found.keys():
-        raise ValueError(f"it is not an object with {', '.join(kept)}")
-    return {"rates": [], **found}
-
-
-class Buffers:
-    """Finds what was changed of that which a state_dict has and the engine does not (unmanaged_of): buffers, such as the statistics of a
-    BatchNorm, and quantised weights that load_state_dict() has written.
-
-    It keeps a SHA-256 digest of each buffer as it was when the object was made, and compares with it.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._begun = {name: digest(buffer) for name, buffer in distinct(unmanaged_of(model)).items()}
-
-    def changed(self) -> dict[str, dict[str, str]]:
-        """Returns the type and the bytes, in base64, of each buffer that has changed on this rank, by its first name. Local.
-
-        A checkpoint has rank 0's.
-        """
-        return {name: {"dtype": str(buffer.dtype).removeprefix("torch."),
-                       "data": base64.b64encode(raw(buffer)).decode()}
-                for name, buffer in distinct(unmanaged_of(self._model)).items() if digest(buffer) != self._begun.get(name)}
-
-    def take(self, kept: Mapping[str, Mapping[str, str]]) -> None:
-        """Writes what changed() returned to the model's buffers. Local. A name that the model does not have is passed over."""
-        buffers = unmanaged_of(self._model)
-        with torch.no_grad():
-            for name in kept.keys() & buffers.keys():
-                data = bytearray(base64.b64decode(kept[name]["data"]))
-                values = torch.frombuffer(data, dtype=getattr(torch, kept[name]["dtype"]))
-                buffers[name].copy_(values.reshape(buffers[name].shape))
-
-
-def digest(buffer: torch.Tensor) -> bytes:
-    return hashlib.sha256(raw(buffer)).digest()
-
-
-def schedule_state(engine: "Engine") -> Any:
-    """Returns the state of torch's scheduler as JSON, or a list of states; functions, which JSON does not have, are left out."""
-    given = engine.lr_scheduler
-    return [state_of(one) for one in given] if isinstance(given, list) else state_of(given)
-
-
-def state_of(scheduler: Any) -> dict[str, Any] | None:
-    """Returns those entries of a scheduler's state_dict() that JSON has; None for None."""
-    if scheduler is None:
-        return None
-    state = {}
-    for key, value in scheduler.state_dict().items():
-        try:
-            json.dumps(value)
-            state[key] = value
-        except TypeError:
-            continue
-    return state
-
-
-def schedule_load(engine: "Engine", kept: Any) -> None:
-    """Gives the schedulers the states that schedule_state() returned, and sets the rates of their groups. Local.
-
-    torch keeps the rates with the optimizer, and many schedulers compute the next rate from the present one. Raises ValueError
-    where the checkpoint has the states of another number of schedulers.
-    """
-    given = engine.lr_scheduler
-    if given is None:
-        return
-    schedulers = given if isinstance(given, list) else [given]
-    states = kept if isinstance(kept, list) else [kept]
-    if len(schedulers) != len(states):
-        raise ValueError(f"the checkpoint has the schedules of {len(states)} optimizers, and initialize() was given those of "
-                         f"{len(schedulers)}: give as many, or load with load_module_only=True")
-    for scheduler, state in zip(schedulers, states):
-        if scheduler is None or state is None:
-            continue
-        scheduler.load_state_dict(state)
-        if isinstance(scheduler, LRScheduler):
-            for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
-                group["lr"] = rate
-    engine.rates.forget_epochs()
