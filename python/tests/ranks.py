@@ -1,17 +1,41 @@
 """Runs tests on several ranks: a test starts itself once for each rank, as processes that meet at a socket."""
 from __future__ import annotations
 
+import atexit
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
+from multiprocessing.connection import Connection, Pipe
 
 SKIPPED = 77  # the exit status of a test that is skipped
+
+_forker: Connection | None = None  # to the process that ready() has made
 
 
 def rank() -> int | None:
     """Returns the rank that this process plays; None in the test itself, which starts the ranks."""
     return int(os.environ["SHERD_RANK"]) if "SHERD_RANK" in os.environ else None
+
+
+def ready() -> None:
+    """Makes a process from which ranks are forked from now on, with all that the test has imported: torch takes seconds.
+
+    Call it before anything has computed: forked processes cannot go on with autograd. Their texts have the same hashes, so
+    tests that shall see sets in other orders on other ranks start fresh processes, without this call.
+    """
+    global _forker
+    if rank() is None and _forker is None:
+        ours, theirs = Pipe()
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            ours.close()
+            _serve(theirs)
+        theirs.close()
+        _forker = ours
+        atexit.register(_end, child)
 
 
 def run(world_size: int, *arguments: str, **environment: str) -> list[str]:
@@ -20,21 +44,72 @@ def run(world_size: int, *arguments: str, **environment: str) -> list[str]:
     `environment` goes to every rank, over the variables of the world. Raises AssertionError, with the texts, where a rank failed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        started = [_start(number, world_size, folder, arguments, environment) for number in range(world_size)]
-        texts = [process.communicate()[0] for process in started]
-    failed = [f"rank {number} ended with {process.returncode}:\n{text}"
-              for number, (process, text) in enumerate(zip(started, texts)) if process.returncode != 0]
+        own = [{"SHERD_RANK": str(number), "SHERD_WORLD_SIZE": str(world_size), "SHERD_RENDEZVOUS": f"unix://{folder}/meet",
+                "SHERD_THREADS": "1", **environment} for number in range(world_size)]
+        ended = start(sys.argv[0], arguments, own)
+    failed = [f"rank {number} ended with {status}:\n{text}" for number, (status, text) in enumerate(ended) if status != 0]
     assert not failed, "\n".join(failed)
-    return texts
+    return [text for _, text in ended]
 
 
-def _start(number: int, world_size: int, folder: str, arguments: tuple[str, ...],
-           environment: dict[str, str]) -> subprocess.Popen[str]:
-    """Starts one rank, with one thread for computing."""
-    own = {"SHERD_RANK": str(number), "SHERD_WORLD_SIZE": str(world_size),
-           "SHERD_RENDEZVOUS": f"unix://{folder}/meet", "OMP_NUM_THREADS": "1", "SHERD_THREADS": "1"}
-    return subprocess.Popen([sys.executable, sys.argv[0], *arguments], env={**os.environ, **own, **environment},
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(script: str, arguments: tuple[str, ...], environments: list[dict[str, str]], folder: str = ".") -> list[tuple[int, str]]:
+    """Runs a script in `folder`, once for each environment and at the same time, with one thread for computing. Blocking.
+
+    Returns the exit status (a signal's number below 0) and the output of each.
+    """
+    whole = [{**os.environ, "OMP_NUM_THREADS": "1", **own} for own in environments]
+    script = os.path.abspath(script)
+    if _forker is not None:
+        _forker.send((script, arguments, whole, os.path.abspath(folder)))
+        return _forker.recv()
+    started = [subprocess.Popen([sys.executable, script, *arguments], cwd=folder, env=own, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True) for own in whole]
+    texts = [process.communicate()[0] for process in started]
+    return [(process.returncode, text) for process, text in zip(started, texts)]
+
+
+def _end(child: int) -> None:
+    """Ends the process of ready()."""
+    _forker.close()
+    os.waitpid(child, 0)
+
+
+def _serve(client: Connection) -> None:
+    """Forks processes for start(), until the test has ended. Returns in a process that is to end as the interpreter does."""
+    while True:
+        try:
+            script, arguments, environments, folder = client.recv()
+        except EOFError:
+            os._exit(0)
+        outputs = [tempfile.TemporaryFile() for _ in environments]
+        children = []
+        for environment, output in zip(environments, outputs):
+            children.append(os.fork())
+            if children[-1] == 0:
+                client.close()
+                _become(script, arguments, environment, folder, output.fileno())
+        ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        texts = []
+        for output in outputs:
+            output.seek(0)
+            texts.append(output.read().decode(errors="replace"))
+            output.close()
+        client.send(list(zip(ended, texts)))
+
+
+def _become(script: str, arguments: tuple[str, ...], environment: dict[str, str], folder: str, output: int) -> None:
+    """Goes on as a process that was started with this script, and exits. Raises what the script raises."""
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = [script, *arguments]
+    sys.path[0] = os.path.dirname(script)
+    runpy.run_path(script, run_name="__main__")
+    sys.exit()
 
 
 def skip(reason: str) -> None:

@@ -165,6 +165,7 @@ def main() -> None:
 
 torch.set_num_threads(1)
 if ranks.rank() is None:
+    ranks.ready()
     main()
 else:
     MEET = os.environ["SHERD_RENDEZVOUS"]

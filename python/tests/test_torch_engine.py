@@ -528,5 +528,6 @@ if __name__ == "__main__":
     if ranks.rank() is not None:
         globals()[sys.argv[1]](sherd.World.from_env())
         sys.exit()
+    ranks.ready()
     warnings.filterwarnings("error", message="sherd")
     unittest.main(argv=sys.argv)

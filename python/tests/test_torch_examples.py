@@ -9,7 +9,6 @@ import difflib
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 import tempfile
 
@@ -38,10 +37,9 @@ def losses(output: str) -> list[float]:
 
 def script_run(script: str, scratch: str, *arguments: str, **environment: str) -> list[float]:
     """Runs a script as one rank alone, and returns the losses that it printed."""
-    done = subprocess.run([sys.executable, script, *arguments], cwd=scratch, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
-    assert done.returncode == 0, done.stdout
-    return losses(done.stdout)
+    [(status, output)] = ranks.start(script, arguments, [environment], scratch)
+    assert status == 0, output
+    return losses(output)
 
 
 def world_output(size: int, script: str, *arguments: str) -> str:
@@ -88,6 +86,7 @@ def main() -> None:
         import transformers  # noqa: F401
     except ImportError as missing:
         ranks.skip(f"the lines are counted; {missing}")
+    ranks.ready()
     with tempfile.TemporaryDirectory() as scratch:
         text = os.path.join(scratch, "text")
         with open(text, "w") as out:

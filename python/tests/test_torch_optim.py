@@ -623,4 +623,5 @@ if __name__ == "__main__":
     if ranks.rank() is not None:
         rank_main()
     else:
+        ranks.ready()
         unittest.main()

@@ -433,4 +433,5 @@ if __name__ == "__main__":
         for case in sys.argv[2:]:
             ON_RANKS[case](3, os.path.join(sys.argv[1], case))
     else:
+        ranks.ready()
         unittest.main()
