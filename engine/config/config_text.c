@@ -8,188 +8,146 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
-typedef struct text_writer {
-    sherd_write_fn write;
-    void          *ctx;
-} text_writer;
-
-static sherd_status writer_put(const text_writer *writer, const char *text)
+static void put(sherdi_text *out, const char *text)
 {
-    return writer->write(writer->ctx, text, strlen(text));
-}
-
-static sherd_status SHERDI_PRINTF(2, 3)
-    writer_print(const text_writer *writer, const char *fmt, ...)
-{
-    char    portion[SHERDI_ERROR_BYTES];
-    va_list args;
-
-    va_start(args, fmt);
-    (void)vsnprintf(portion, sizeof(portion), fmt, args);
-    va_end(args);
-    return writer_put(writer, portion);
+    sherdi_text_put(out, text, strlen(text));
 }
 
 /* ---- values as JSON ---- */
 
-static sherd_status text_put(const text_writer *writer, const char *text, size_t bytes)
-{
-    SHERDI_TRY(writer_put(writer, "\""));
-    for (size_t i = 0; i < bytes; i++) {
-        if (text[i] == '"' || text[i] == '\\') {
-            SHERDI_TRY(writer_print(writer, "\\%c", text[i]));
-        } else if ((unsigned char)text[i] < ' ') {
-            SHERDI_TRY(writer_print(writer, "\\u%04x", (unsigned)text[i]));
-        } else {
-            SHERDI_TRY(writer->write(writer->ctx, &text[i], 1));
-        }
-    }
-    return writer_put(writer, "\"");
-}
-
-static sherd_status real_put(const text_writer *writer, double value)
+static void real_put(sherdi_text *out, double value)
 {
     char digits[SHERDI_REAL_BYTES];
 
     sherdi_real_format(value, digits);
-    return writer_put(writer, digits);
+    put(out, digits);
+}
+
+/* Writes a choice of a list, which has no NUL behind it. */
+static void choice_put(sherdi_text *out, const char *choices, size_t index)
+{
+    size_t      bytes;
+    const char *choice = sherdi_config_choice_at(choices, index, &bytes);
+
+    put(out, "\"");
+    sherdi_text_put(out, choice, bytes);
+    put(out, "\"");
 }
 
 /* Writes a list, even if the file has only one name. */
-static sherd_status folders_put(const text_writer *writer, const char *folder)
+static void folders_put(sherdi_text *out, const char *folder)
 {
     for (const char *start = "["; *folder != '\0'; folder += strlen(folder) + 1, start = ", ") {
-        SHERDI_TRY(writer_put(writer, start));
-        SHERDI_TRY(text_put(writer, folder, strlen(folder)));
+        put(out, start);
+        sherdi_text_quote(out, folder);
     }
-    return writer_put(writer, "]");
+    put(out, "]");
 }
 
-static sherd_status reals_put(const text_writer *writer, const sherdi_config_value *value)
+static void pair_put(sherdi_text *out, double first, double second)
+{
+    put(out, "[");
+    real_put(out, first);
+    put(out, ", ");
+    real_put(out, second);
+    put(out, "]");
+}
+
+static void reals_put(sherdi_text *out, const sherdi_config_value *value)
 {
     const char *start = "[";
 
     if (value->count == 0) {
-        return real_put(writer, value->real);
+        real_put(out, value->real);
+        return;
     }
     for (size_t i = 0; i < value->count; i++, start = ", ") {
-        SHERDI_TRY(writer_put(writer, start));
-        SHERDI_TRY(real_put(writer, value->list[i]));
+        put(out, start);
+        real_put(out, value->list[i]);
     }
-    return writer_put(writer, "]");
+    put(out, "]");
 }
 
 /* Writes a number of a group's params, if the group gives it. */
-static sherd_status group_number_put(const text_writer *writer, const char *name, double value,
-                                     const char **comma)
+static void group_number_put(sherdi_text *out, const char *name, double value, const char **comma)
 {
     if (isnan(value)) {
-        return SHERD_OK;
+        return;
     }
-    SHERDI_TRY(writer_print(writer, "%s\"%s\": ", *comma, name));
+    sherdi_text_print(out, "%s\"%s\": ", *comma, name);
     *comma = ", ";
-    return real_put(writer, value);
+    real_put(out, value);
 }
 
-static sherd_status group_params_put(const text_writer *writer, const sherdi_group_settings *group)
+static void group_params_put(sherdi_text *out, const sherdi_group_settings *group)
 {
     const char *comma = "";
 
-    SHERDI_TRY(writer_put(writer, ", \"params\": {"));
-    SHERDI_TRY(group_number_put(writer, "lr", group->lr, &comma));
+    put(out, ", \"params\": {");
+    group_number_put(out, "lr", group->lr, &comma);
     if (!isnan(group->beta1)) {
-        SHERDI_TRY(writer_print(writer, "%s\"betas\": [", comma));
-        SHERDI_TRY(real_put(writer, group->beta1));
-        SHERDI_TRY(writer_put(writer, ", "));
-        SHERDI_TRY(real_put(writer, group->beta2));
-        SHERDI_TRY(writer_put(writer, "]"));
+        sherdi_text_print(out, "%s\"betas\": ", comma);
+        pair_put(out, group->beta1, group->beta2);
         comma = ", ";
     }
-    SHERDI_TRY(group_number_put(writer, "eps", group->eps, &comma));
-    SHERDI_TRY(group_number_put(writer, "weight_decay", group->weight_decay, &comma));
+    group_number_put(out, "eps", group->eps, &comma);
+    group_number_put(out, "weight_decay", group->weight_decay, &comma);
     if (group->exclude_1d >= 0) {
-        SHERDI_TRY(writer_print(writer, "%s\"exclude_1d\": %s", comma,
-                                group->exclude_1d ? "true" : "false"));
+        sherdi_text_print(out, "%s\"exclude_1d\": %s", comma, group->exclude_1d ? "true" : "false");
     }
-    return writer_put(writer, "}");
+    put(out, "}");
 }
 
-static sherd_status groups_put(const text_writer *writer, const sherdi_config_value *value)
+static void groups_put(sherdi_text *out, const sherdi_config_value *value)
 {
     for (int64_t g = 0; g < value->integer; g++) {
         const sherdi_group_settings *group = &value->groups[g];
-        size_t                       bytes;
-        const char                  *type;
 
-        SHERDI_TRY(writer_put(writer, g == 0 ? "[{\"name\": " : ", {\"name\": "));
-        SHERDI_TRY(text_put(writer, group->name, strlen(group->name)));
+        put(out, g == 0 ? "[{\"name\": " : ", {\"name\": ");
+        sherdi_text_quote(out, group->name);
         if (group->optimizer > 0) {
-            type = sherdi_config_choice_at(
-                sherdi_config_table[SHERDI_CONFIG_OPTIMIZER_TYPE].range.choices,
-                (size_t)group->optimizer - 1, &bytes);
-            SHERDI_TRY(writer_put(writer, ", \"type\": "));
-            SHERDI_TRY(text_put(writer, type, bytes));
+            put(out, ", \"type\": ");
+            choice_put(out, sherdi_config_table[SHERDI_CONFIG_OPTIMIZER_TYPE].range.choices,
+                       (size_t)group->optimizer - 1);
         }
         if (group->matching[0] != '\0') {
-            SHERDI_TRY(writer_put(writer, ", \"matching\": "));
-            SHERDI_TRY(folders_put(writer, group->matching));
+            put(out, ", \"matching\": ");
+            folders_put(out, group->matching);
         }
-        SHERDI_TRY(group_params_put(writer, group));
-        SHERDI_TRY(writer_put(writer, "}"));
+        group_params_put(out, group);
+        put(out, "}");
     }
-    return writer_put(writer, value->integer == 0 ? "[]" : "]");
+    put(out, value->integer == 0 ? "[]" : "]");
 }
 
-static sherd_status value_put(const text_writer *writer, const sherdi_config_key *key,
-                              const sherdi_config_value *value)
+static void value_put(sherdi_text *out, const sherdi_config_key *key,
+                      const sherdi_config_value *value)
 {
-    size_t      bytes;
-    const char *choice;
+    int has_choices = key->type == SHERDI_TYPE_TEXT && key->range.choices != NULL;
 
-    switch (key->type) {
-    case SHERDI_TYPE_BOOL:
-        return writer_put(writer, value->integer ? "true" : "false");
-    case SHERDI_TYPE_INT:
-    case SHERDI_TYPE_SIZE:
-        return writer_print(writer, "%" PRId64, value->integer);
-    case SHERDI_TYPE_REAL:
-        return real_put(writer, value->real);
-    case SHERDI_TYPE_PAIR:
-        SHERDI_TRY(writer_put(writer, "["));
-        SHERDI_TRY(real_put(writer, value->real));
-        SHERDI_TRY(writer_put(writer, ", "));
-        SHERDI_TRY(real_put(writer, value->second));
-        return writer_put(writer, "]");
-    case SHERDI_TYPE_REALS:
-        return reals_put(writer, value);
-    case SHERDI_TYPE_TEXT:
-        if (key->range.choices != NULL) {
-            choice = sherdi_config_choice_at(key->range.choices, (size_t)value->integer, &bytes);
-            return text_put(writer, choice, bytes);
-        }
-        if (value->text != NULL) {
-            return text_put(writer, value->text, strlen(value->text));
-        }
-        break;
-    case SHERDI_TYPE_FOLDERS:
-        if (value->text != NULL) {
-            return folders_put(writer, value->text);
-        }
-        break;
-    case SHERDI_TYPE_GROUPS:
-        if (value->groups != NULL) {
-            return groups_put(writer, value);
-        }
-        break;
-    case SHERDI_TYPE_BLOCK:
-    case SHERDI_TYPE_ANY:
-        break;
+    if (key->type == SHERDI_TYPE_BOOL) {
+        put(out, value->integer ? "true" : "false");
+    } else if (key->type == SHERDI_TYPE_INT || key->type == SHERDI_TYPE_SIZE) {
+        sherdi_text_print(out, "%" PRId64, value->integer);
+    } else if (key->type == SHERDI_TYPE_REAL) {
+        real_put(out, value->real);
+    } else if (key->type == SHERDI_TYPE_PAIR) {
+        pair_put(out, value->real, value->second);
+    } else if (key->type == SHERDI_TYPE_REALS) {
+        reals_put(out, value);
+    } else if (has_choices) {
+        choice_put(out, key->range.choices, (size_t)value->integer);
+    } else if (key->type == SHERDI_TYPE_TEXT && value->text != NULL) {
+        sherdi_text_quote(out, value->text);
+    } else if (key->type == SHERDI_TYPE_FOLDERS && value->text != NULL) {
+        folders_put(out, value->text);
+    } else if (key->type == SHERDI_TYPE_GROUPS && value->groups != NULL) {
+        groups_put(out, value);
+    } else {
+        put(out, "null");
     }
-    return writer_put(writer, "null");
 }
 
 /* ---- the dump ---- */
@@ -203,44 +161,55 @@ static int key_is_dumped(const sherd_config *config, sherdi_config_id id)
            (key->use == SHERDI_USE_HONOURED || sherdi_config_is_given(config, id));
 }
 
-static sherd_status key_dump(const text_writer *writer, const sherd_config *config,
-                             sherdi_config_id id)
+static void key_dump(sherdi_text *out, const sherd_config *config, sherdi_config_id id)
 {
     const sherdi_config_key *key = &sherdi_config_table[id];
     sherdi_config_effect     effect;
 
     sherdi_config_effective(config, 0, id, &effect);
-    SHERDI_TRY(writer_print(writer, "  \"%s\": {\"value\": ", key->path));
+    sherdi_text_print(out, "  \"%s\": {\"value\": ", key->path);
     if (effect.is_null || effect.is_missing) {
-        SHERDI_TRY(writer_put(writer, "null"));
+        put(out, "null");
     } else {
-        SHERDI_TRY(value_put(writer, key, &effect.value));
+        value_put(out, key, &effect.value);
     }
-    SHERDI_TRY(writer_put(writer, ", \"origin\": "));
-    SHERDI_TRY(text_put(writer, effect.origin, strlen(effect.origin)));
+    put(out, ", \"origin\": ");
+    sherdi_text_quote(out, effect.origin);
     if (key->use == SHERDI_USE_HINT) {
-        SHERDI_TRY(writer_put(writer, ", \"ignored\": true"));
+        put(out, ", \"ignored\": true");
     }
-    return writer_put(writer, "}");
+    put(out, "}");
+}
+
+/* Hands a text over as a whole, and frees it. */
+static sherd_status text_hand(sherdi_text *out, sherd_write_fn write, void *ctx)
+{
+    sherd_status status =
+        out->status == SHERD_OK ? write(ctx, out->bytes, out->len_bytes) : out->status;
+
+    sherdi_text_fini(out);
+    return status;
 }
 
 sherd_status sherd_config_dump(const sherd_config *config, sherd_write_fn write, void *ctx)
 {
-    text_writer writer   = {write, ctx};
-    int         is_first = 1;
+    const char *start = "{\n";
+    sherdi_mem  mem;
+    sherdi_text out;
 
     SHERDI_TRY(sherdi_api_need(config != NULL, "sherd_config_dump", "config"));
     SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_config_dump", "write"));
-    SHERDI_TRY(writer_put(&writer, "{\n"));
+    sherdi_mem_init(&mem);
+    sherdi_text_init(&out, &mem);
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
-        if (!key_is_dumped(config, (sherdi_config_id)id)) {
-            continue;
+        if (key_is_dumped(config, (sherdi_config_id)id)) {
+            put(&out, start);
+            key_dump(&out, config, (sherdi_config_id)id);
+            start = ",\n";
         }
-        SHERDI_TRY(writer_put(&writer, is_first ? "" : ",\n"));
-        is_first = 0;
-        SHERDI_TRY(key_dump(&writer, config, (sherdi_config_id)id));
     }
-    return writer_put(&writer, "\n}\n");
+    put(&out, "\n}\n");
+    return text_hand(&out, write, ctx);
 }
 
 /* ---- the reference page ---- */
@@ -312,17 +281,20 @@ static const char *const ALIAS_NAMES[] = {
 };
 
 /* Writes choices without their bars, which would divide the row of the Markdown table. */
-static sherd_status choices_put(const text_writer *writer, const char *choices)
+static void choices_put(sherdi_text *out, const char *choices)
 {
-    SHERDI_TRY(writer_put(writer, ": `"));
+    put(out, ": `");
     for (; *choices != '\0'; choices++) {
-        SHERDI_TRY(*choices == '|' ? writer_put(writer, "`, `")
-                                   : writer->write(writer->ctx, choices, 1));
+        if (*choices == '|') {
+            put(out, "`, `");
+        } else {
+            sherdi_text_put(out, choices, 1);
+        }
     }
-    return writer_put(writer, "`");
+    put(out, "`");
 }
 
-static sherd_status range_put(const text_writer *writer, const sherdi_config_key *key)
+static void range_put(sherdi_text *out, const sherdi_config_key *key)
 {
     const sherdi_config_range *range = &key->range;
     int has_least = key->type == SHERDI_TYPE_INT || key->type == SHERDI_TYPE_SIZE ||
@@ -330,73 +302,78 @@ static sherd_status range_put(const text_writer *writer, const sherdi_config_key
                     key->type == SHERDI_TYPE_REALS;
 
     if (range->choices != NULL) {
-        return choices_put(writer, range->choices);
+        choices_put(out, range->choices);
+        return;
     }
     if (!has_least) {
-        return SHERD_OK;
+        return;
     }
     if (range->most >= 2147483647.0) {
-        return writer_print(writer, ", at least %g", range->least);
+        sherdi_text_print(out, ", at least %g", range->least);
+        return;
     }
-    return writer_print(writer, ", %g to %s%g", range->least, range->is_below ? "below " : "",
-                        range->most);
+    sherdi_text_print(out, ", %g to %s%g", range->least, range->is_below ? "below " : "",
+                      range->most);
 }
 
-static sherd_status key_describe(const text_writer *writer, sherdi_config_id id)
+static void key_describe(sherdi_text *out, sherdi_config_id id)
 {
     const sherdi_config_key *key      = &sherdi_config_table[id];
     const char              *fallback = key->fallback == NULL ? "none" : key->fallback;
     const char              *mark     = key->is_rule || key->fallback == NULL ? "" : "`";
 
-    SHERDI_TRY(writer_print(writer, "| `%s` | %s%s", key->path, TYPE_NAMES[key->type],
-                            key->is_closed ? ", closed" : ""));
-    SHERDI_TRY(range_put(writer, key));
+    sherdi_text_print(out, "| `%s` | %s%s", key->path, TYPE_NAMES[key->type],
+                      key->is_closed ? ", closed" : "");
+    range_put(out, key);
     if (key->type == SHERDI_TYPE_BLOCK) {
-        SHERDI_TRY(writer_put(writer, " |  |"));
+        put(out, " |  |");
     } else {
-        SHERDI_TRY(writer_print(writer, " | %s%s%s |", mark, fallback, mark));
+        sherdi_text_print(out, " | %s%s%s |", mark, fallback, mark);
     }
     if (key->use == SHERDI_USE_HONOURED) {
-        SHERDI_TRY(writer_print(writer, " %s |", key->auto_rule == NULL ? "" : key->auto_rule));
+        sherdi_text_print(out, " %s |", key->auto_rule == NULL ? "" : key->auto_rule);
     }
-    return writer_print(writer, " %s |\n", key->meaning);
+    sherdi_text_print(out, " %s |\n", key->meaning);
 }
 
 /* Begins a new table for keys outside blocks, for each top-level block, and for each reason to have no effect. */
-static sherd_status section_put(const text_writer *writer, int id)
+static void section_put(sherdi_text *out, int id)
 {
     const sherdi_config_key *key       = &sherdi_config_table[id];
     int                      is_unused = key->use != SHERDI_USE_HONOURED;
 
     if (id == 0) {
-        SHERDI_TRY(writer_put(writer, "\n## Top level\n"));
+        put(out, "\n## Top level\n");
     } else if (is_unused && key->use != key[-1].use) {
-        SHERDI_TRY(writer_print(writer, "\n## %s\n", UNUSED_SECTIONS[key->use]));
+        sherdi_text_print(out, "\n## %s\n", UNUSED_SECTIONS[key->use]);
     } else if (!is_unused && key->type == SHERDI_TYPE_BLOCK && strchr(key->path, '.') == NULL) {
-        SHERDI_TRY(writer_print(writer, "\n## `%s`\n", key->path));
+        sherdi_text_print(out, "\n## `%s`\n", key->path);
     } else {
-        return SHERD_OK;
+        return;
     }
-    return writer_print(writer, "\n| key | type | default |%s |\n|---|---|---|%s---|\n",
-                        is_unused ? " why" : " \"auto\" | meaning", is_unused ? "" : "---|");
+    sherdi_text_print(out, "\n| key | type | default |%s |\n|---|---|---|%s---|\n",
+                      is_unused ? " why" : " \"auto\" | meaning", is_unused ? "" : "---|");
 }
 
 sherd_status sherd_config_reference(sherd_write_fn write, void *ctx)
 {
-    text_writer writer = {write, ctx};
+    sherdi_mem  mem;
+    sherdi_text out;
 
     SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_config_reference", "write"));
-    SHERDI_TRY(writer_put(&writer, PAGE_HEAD));
+    sherdi_mem_init(&mem);
+    sherdi_text_init(&out, &mem);
+    put(&out, PAGE_HEAD);
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
-        SHERDI_TRY(section_put(&writer, id));
-        SHERDI_TRY(key_describe(&writer, (sherdi_config_id)id));
+        section_put(&out, id);
+        key_describe(&out, (sherdi_config_id)id);
     }
-    SHERDI_TRY(writer_put(&writer, PAGE_ALIASES));
+    put(&out, PAGE_ALIASES);
     for (size_t i = 0; i < sherdi_config_alias_count; i++) {
         const sherdi_config_alias *alias = &sherdi_config_aliases[i];
 
-        SHERDI_TRY(writer_print(&writer, "| `%s` | `%s` | %s |\n", alias->path,
-                                sherdi_config_table[alias->id].path, ALIAS_NAMES[alias->kind]));
+        sherdi_text_print(&out, "| `%s` | `%s` | %s |\n", alias->path,
+                          sherdi_config_table[alias->id].path, ALIAS_NAMES[alias->kind]);
     }
-    return SHERD_OK;
+    return text_hand(&out, write, ctx);
 }
