@@ -558,8 +558,7 @@ static void counters_take(load *l)
     engine->step = m->step;
     sherdi_samples_set(engine, m->micro_step, m->samples);
     engine->skipped_steps = m->skipped_steps;
-    engine->scaler        = m->scaler;
-    engine->scaler.params = engine->settings.scaler;
+    sherdi_scaler_resume(&engine->scaler, &m->scaler);
 }
 
 /* Takes the run's blobs and those of ranks. If fewer ranks load than saved, rank r also takes those of ranks r + world_size, and

@@ -177,9 +177,10 @@ static json_t *parts_json(const sherdi_manifest *manifest)
 
 static json_t *scaler_json(const sherdi_scaler *scaler)
 {
-    return json_pack("{s:f, s:i, s:I, s:I}", "scale", scaler->scale, "hysteresis_left",
-                     scaler->hysteresis_left, "iteration", (json_int_t)scaler->iteration,
-                     "last_overflow", (json_int_t)scaler->last_overflow);
+    return json_pack("{s:b, s:f, s:i, s:I, s:I}", "dynamic", scaler->params.is_dynamic, "scale",
+                     scaler->scale, "hysteresis_left", scaler->hysteresis_left, "iteration",
+                     (json_int_t)scaler->iteration, "last_overflow",
+                     (json_int_t)scaler->last_overflow);
 }
 
 static json_t *manifest_json(const sherdi_manifest *m)
@@ -655,10 +656,15 @@ static sherd_status scaler_read(const reader *r, const sherdi_json_node *root)
 {
     const sherdi_json_node *node   = sherdi_json_find(root, "loss_scaler");
     sherdi_scaler          *scaler = &r->manifest->scaler;
+    const sherdi_json_node *dynamic;
 
     if (node == NULL) {
         return damaged(r, "its loss scaler is missing");
     }
+    dynamic                   = sherdi_json_find(node, "dynamic"); /* earlier versions lack it */
+    scaler->params.is_dynamic = dynamic == NULL || dynamic->kind != SHERDI_JSON_BOOL
+                                    ? r->manifest->compute_dtype == SHERD_F16
+                                    : dynamic->is_true;
     SHERDI_TRY(number_read(r, node, "scale", &scaler->scale));
     SHERDI_TRY(
         int_read(r, node, "hysteresis_left", INT32_MIN, INT32_MAX, &scaler->hysteresis_left));

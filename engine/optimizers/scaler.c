@@ -19,6 +19,16 @@ void sherdi_scaler_init(sherdi_scaler *scaler, const sherdi_scaler_params *param
     };
 }
 
+void sherdi_scaler_resume(sherdi_scaler *scaler, const sherdi_scaler *saved)
+{
+    const sherdi_scaler_params params = scaler->params;
+
+    if (params.is_dynamic && saved->params.is_dynamic) {
+        *scaler        = *saved;
+        scaler->params = params;
+    }
+}
+
 static sherd_status scaler_lower(sherdi_scaler *scaler)
 {
     double floor = scaler->params.min_scale > 0 ? scaler->params.min_scale : SMALLEST_SCALE;

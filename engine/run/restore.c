@@ -60,8 +60,7 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
     sherdi_samples_set(engine, from->note.micro_step, note_samples(engine, &from->note));
     engine->skipped_steps      = from->note.skipped_steps;
     engine->window.first_micro = engine->micro_step;
-    engine->scaler             = from->note.scaler;
-    engine->scaler.params      = engine->settings.scaler;
+    sherdi_scaler_resume(&engine->scaler, &from->note.scaler);
     SHERDI_TRY(sherdi_update_republish(engine, &own));
     if (own != from->note.fingerprint) {
         status = sherdi_fail(SHERD_E_IO,

@@ -273,7 +273,47 @@ static void saved_with_a_loss_scale_goes_on_on_every_layout(void)
         &from, "half");
 }
 
-/* In the default mode a run goes on with the same bits only on the same layout. */
+/* What another type has saved. */
+static void scale_is_own(sherd_world *world, void *raw)
+{
+    job  *j = raw;
+    char  keys[1024];
+    float before;
+    rig   r;
+
+    open_as(&r, world, j, keys);
+    before = sherd_loss_scale(r.engine);
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, j->tag, NULL));
+    CHECK(sherd_loss_scale(r.engine) == before);
+    CHECK(before > 1 || j->options.dtype != SHERD_F16);
+    rig_close(&r);
+}
+
+/* Gradients of bf16 that nobody has scaled would be divided by the scale that fp16 needed. */
+static void the_loss_scale_of_another_type_is_left(void)
+{
+    static const sherd_dtype DTYPES[] = {SHERD_F16, SHERD_BF16, SHERD_F32};
+
+    need_checksums();
+    for (int from = 0; from < 3; from++) {
+        job first = {
+            .options = {.dtype = DTYPES[from]}, .layout = {2, 2, NULL, NULL}, .is_saved_on = 1};
+
+        dir_make(&first, sherd_dtype_name(DTYPES[from]));
+        test_world(2, first_run, &first);
+        for (int to = 0; to < 3; to++) {
+            job next = first;
+
+            next.options.dtype = DTYPES[to];
+            if (to != from) {
+                test_world(2, scale_is_own, &next);
+            }
+        }
+    }
+}
+
+/* In the default mode a run goes on with the same bits only on the same layout; at stage 2 this is with SGD that has no momentum,
+ * and no state but the master. */
 static void every_mode_goes_on_on_its_own_layout(void)
 {
     need_checksums();
@@ -512,6 +552,7 @@ static const test_case CASES[] = {
     CASE(saved_at_stage_3_on_nvme_goes_on_on_every_layout),
     CASE(saved_at_stage_0_goes_on_on_every_layout),
     CASE(saved_with_a_loss_scale_goes_on_on_every_layout),
+    CASE(the_loss_scale_of_another_type_is_left),
     CASE(every_mode_goes_on_on_its_own_layout),
     CASE(state_on_a_drive_is_kept_by_a_link),
     CASE(last_two_are_kept_and_latest_names_one),

@@ -157,6 +157,28 @@ static void scaler_fixed_scale_never_moves(void)
     CHECK_INT(20, scaler.last_overflow);
 }
 
+static void scaler_goes_on_where_both_are_dynamic(void)
+{
+    sherdi_scaler saved = make_scaler(1024, 4, 2, 1);
+    sherdi_scaler own   = make_scaler(128, 8, 1, 1);
+
+    saved.scale           = 512;
+    saved.iteration       = 7;
+    own.params.is_dynamic = 0;
+    sherdi_scaler_resume(&own, &saved);
+    CHECK_CLOSE(128, own.scale, 0); /* the configuration's */
+    CHECK_INT(0, own.iteration);
+    own.params.is_dynamic   = 1;
+    saved.params.is_dynamic = 0;
+    sherdi_scaler_resume(&own, &saved);
+    CHECK_CLOSE(128, own.scale, 0);
+    saved.params.is_dynamic = 1;
+    sherdi_scaler_resume(&own, &saved);
+    CHECK_CLOSE(512, own.scale, 0);
+    CHECK_INT(7, own.iteration);
+    CHECK_INT(8, own.params.scale_window); /* a key that may change from run to run */
+}
+
 static const test_case CASES[] = {
     CASE(scaler_clean_run_doubles_each_window),
     CASE(scaler_overflows_halve_down_to_the_floor_and_fail_there),
@@ -169,6 +191,7 @@ static const test_case CASES[] = {
     CASE(scaler_without_a_floor_stays_a_normal_float),
     CASE(scaler_growth_ends_before_infinity),
     CASE(scaler_fixed_scale_never_moves),
+    CASE(scaler_goes_on_where_both_are_dynamic),
 };
 
 RUN_MAIN(CASES)
