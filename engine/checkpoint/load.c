@@ -165,19 +165,46 @@ static sherd_status optimizer_match(load *l, const sherdi_optimizer *optimizer, 
     return SHERD_OK;
 }
 
-/* Returns whether `optimizer` can continue from the state of the optimizer with the name `saved`. Their state tags decide: AdamW
- * can continue from Adam's state. */
-static int state_fits(const char *saved, const sherdi_optimizer *optimizer)
+static int saved_parts(const sherdi_manifest_optimizer *was)
+{
+    int count = 0;
+
+    for (unsigned left = was->parts; left != 0; left >>= 1) {
+        count += (int)(left & 1);
+    }
+    return count;
+}
+
+/* Returns whether `optimizer` can continue from a state of the table `other`, if that one has saved it: the state tags decide, so
+ * AdamW can continue from Adam's state. A table with momentum and one without have the same name; the saved parts tell them apart. */
+static int state_fits_of(const sherdi_manifest_optimizer *was, const sherdi_optimizer *other,
+                         const sherdi_optimizer *optimizer)
+{
+    return other != NULL && other->num_parts == saved_parts(was) &&
+           other->state_tag == optimizer->state_tag && other->num_parts == optimizer->num_parts;
+}
+
+/* Returns whether `optimizer` can continue from the state of the optimizer that saved. */
+static int state_fits(const sherdi_manifest_optimizer *was, const sherdi_optimizer *optimizer)
 {
     for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
         const sherdi_optimizer *other = sherdi_optimizer_at(i);
 
-        if (strcmp(saved, sherdi_optimizer_name(other)) == 0) {
-            return other->state_tag == optimizer->state_tag &&
-                   other->num_parts == optimizer->num_parts;
+        if (strcmp(was->name, sherdi_optimizer_name(other)) == 0) {
+            return state_fits_of(was, other, optimizer) ||
+                   state_fits_of(was, other->without_momentum, optimizer);
         }
     }
     return 0;
+}
+
+/* What tells two optimizers of one name apart; "" where the names do. */
+static const char *momentum_text(const sherdi_manifest_optimizer *was, const char *name,
+                                 int num_parts)
+{
+    return strcmp(was->name, name) != 0 ? ""
+           : num_parts > 1              ? " with momentum"
+                                        : " without momentum";
 }
 
 /* Refuses a parameter whose state the checkpoint lacks: one that was frozen when it was saved has only its value, and one that
@@ -198,12 +225,16 @@ static sherd_status param_state_match(load *l, size_t p)
     }
     optimizer = sherdi_param_segment(l->engine->plan, p)->optimizer;
     was       = sherdi_manifest_optimizer_of(m, saved);
-    if (optimizer != NULL && !state_fits(was->name, optimizer)) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "%s/%s: parameter %s was updated by %s there, and is updated by %s here; load the "
-            "weights alone (weights_only), or give its group that optimizer",
-            l->dir, l->tag, param->name, was->name, sherdi_optimizer_name(optimizer));
+    if (optimizer != NULL && !state_fits(was, optimizer)) {
+        const char *name = sherdi_optimizer_name(optimizer);
+
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s/%s: parameter %s was updated by %s%s there, and is updated by %s%s "
+                           "here; load the weights alone (weights_only), or give its group that "
+                           "optimizer",
+                           l->dir, l->tag, param->name, was->name,
+                           momentum_text(was, name, saved_parts(was)), name,
+                           momentum_text(was, name, optimizer->num_parts));
     }
     l->is_whole = l->is_whole && param->is_frozen == m->params[saved].is_frozen;
     return SHERD_OK;

@@ -324,6 +324,7 @@ static void every_mode_goes_on_on_its_own_layout(void)
         job  next;
         char name[16];
 
+        first.options.optimizer = stage == 2 ? "SGD" : NULL;
         (void)snprintf(name, sizeof(name), "mode%d", stage);
         dir_make(&first, name);
         next             = first;
