@@ -11,6 +11,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* Most elements at a time of a tensor that does not lie at multiples of their size. */
+#define ODD_ELEMS ((size_t)1024)
+
 #define HEX_DIGITS 16
 
 /* The most files that are open at once. */
@@ -275,8 +278,7 @@ static sherd_status tensor_enter(sherdi_reader *reader, sherdi_reader_file *file
         return SHERD_E_NOMEM;
     }
     file_identify(reader, file, &rank, &which);
-    if (tensor->begin % sherdi_tensor_dtype_bytes(tensor->dtype) == 0 &&
-        sherdi_reader_take(reader, tensor, which, text, found) &&
+    if (sherdi_reader_take(reader, tensor, which, text, found) &&
         sherdi_reader_dtype_fits(reader, which, found->param, tensor->dtype)) {
         file->tensors[file->num_tensors++].kept = kept;
     }
@@ -626,10 +628,50 @@ static sherd_status slot_take(sherdi_reader *reader, size_t at, sherdi_reader_sl
 
 /* --------------------------------------------------------------------- values -- */
 
+/* Copies bytes of the current file, which may be in two slots. */
+static sherd_status range_copy(sherdi_reader *reader, size_t at, size_t len_bytes,
+                               unsigned char *out)
+{
+    while (len_bytes > 0) {
+        size_t              in_slot = at % reader->params.slot_bytes;
+        size_t              some = sherdi_min_size(len_bytes, reader->params.slot_bytes - in_slot);
+        sherdi_reader_slot *s;
+
+        SHERDI_TRY(slot_take(reader, at, &s));
+        memcpy(out, slot_memory(reader, s) + in_slot, some);
+        at += some;
+        out += some;
+        len_bytes -= some;
+    }
+    return SHERD_OK;
+}
+
+/* The same as range_hand for elements that do not lie at multiples of their size, as an fp32 tensor behind one of 16 bits with an
+ * odd number of elements: files have no holes. */
+static sherd_status odd_range_hand(sherdi_reader *reader, size_t at, size_t elem, sherd_dtype dtype,
+                                   size_t first, size_t count, sherdi_reader_fn fn, void *ctx)
+{
+    float portion[ODD_ELEMS];
+
+    while (count > 0) {
+        size_t some = sherdi_min_size(count, ODD_ELEMS);
+
+        SHERDI_TRY(range_copy(reader, at, some * elem, (unsigned char *)portion));
+        SHERDI_TRY(fn(ctx, first, some, portion, dtype));
+        at += some * elem;
+        first += some;
+        count -= some;
+    }
+    return SHERD_OK;
+}
+
 /* Hands elements of the current file to `fn`: `count` from byte `at` on, of `elem` bytes each; `fn` is told `dtype`. */
 static sherd_status range_hand(sherdi_reader *reader, size_t at, size_t elem, sherd_dtype dtype,
                                size_t first, size_t count, sherdi_reader_fn fn, void *ctx)
 {
+    if (at % elem != 0) {
+        return odd_range_hand(reader, at, elem, dtype, first, count, fn, ctx);
+    }
     while (count > 0) {
         sherdi_reader_slot *s;
         size_t              in_slot = at % reader->params.slot_bytes;

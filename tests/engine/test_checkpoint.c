@@ -69,7 +69,7 @@ static const char *layout_keys(const layout *l, char keys[1024])
  * every rank keeps whole, and a frozen one. */
 static void model_open(rig *r, sherd_world *world, const rig_options *options)
 {
-    static const size_t ELEMS[] = {9000, 1, 130, 5000, 700};
+    static const size_t ELEMS[] = {9000, 1, 130, 4999, 700};
 
     rig_open(r, world, options);
     for (int u = 0; u < 2; u++) {
@@ -249,7 +249,7 @@ static void saved_at_stage_3_on_nvme_goes_on_on_every_layout(void)
     need_checksums();
     goes_on_everywhere(
         &(rig_options){
-            .dtype = SHERD_BF16, .top = ", \"deterministic\": true", .clip = 1, .wide = 0x9a},
+            .dtype = SHERD_BF16, .top = ", \"deterministic\": true", .clip = 1, .wide = 0x192},
         &from, "nvme");
 }
 
