@@ -391,7 +391,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine
  *          another order is legal and slower. Where gathers meet, an acquire that only some ranks make is an error there, or
  *          at the time limit; everywhere the next boundary compares, and names unit and ranks (E_STATE; the window is dropped).
  *          Units with SHERD_USES_ANY are compared for EVAL alone. Where gathers do not meet (below stage 3, and at stage 3 on
- *          the CPU with parameters in memory), a rank may acquire these as often as it likes, or never. A rank that did not use
+ *          the CPU without offload_param, on one host), a rank may acquire these as often as it likes, or never. A rank that did not use
  *          one in a micro-batch counts as zero where another rank did.
  *  Places  A unit has one place in memory, which other units use while the plan does not need it. An acquire is refused where
  *          its place overlaps a held unit's, or its gradient's place overlaps an open gradient's. The gradient of a unit that
@@ -996,7 +996,8 @@ SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_byte
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept);
 
 /** Waits for work in flight and frees all memory. Accepts NULL. Not collective: in any order, on any of the ranks. In a child
- *  process that the program has forked it does nothing.
+ *  process that the program has forked it does nothing. An asynchronous save that no boundary and no sherd_checkpoint_wait has
+ *  ended is dropped, with a warning in the log: to complete it takes all ranks.
  *
  *  State files on NVMe are removed at a clean end, to which all ranks have to come: a rank that added updates to them waits for
  *  the others, for 10 seconds or the world's time limit where that is shorter, and not at all when a rank is lost or keeps

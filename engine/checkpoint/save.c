@@ -665,6 +665,11 @@ void sherdi_save_abandon(sherd_engine *engine)
     }
     (void)sherdi_save_thread_join(save);
     if (engine->rank == 0) {
+        sherdi_log(
+            SHERD_LOG_WARN, engine->rank,
+            "the asynchronous save of %s/%s was not over when the engine was destroyed, and is "
+            "dropped; call sherd_checkpoint_wait before sherd_engine_destroy",
+            save->dir, save->tag);
         sherdi_checkpoint_abandon(save->dir, save->tag, &save->claim);
     }
     save_close(save);
