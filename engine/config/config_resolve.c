@@ -6,6 +6,7 @@
 #include "base/hash.h"
 
 #include <assert.h>
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -219,6 +220,18 @@ static sherd_status scaler_remark(sherd_config *config)
     return SHERD_OK;
 }
 
+/* A fixed scale is a normal float, as gradients are divided by it. */
+static sherd_status fixed_scale_check(const sherd_config *config)
+{
+    double fixed = sherdi_config_real(config, SHERDI_CONFIG_LOSS_SCALE);
+
+    return fixed == 0 || fixed >= (double)FLT_MIN
+               ? SHERD_OK
+               : sherdi_config_key_fail(config, SHERDI_CONFIG_LOSS_SCALE,
+                                        "is too small for a number of 32 bits, by which gradients "
+                                        "could be divided; give 0 for a dynamic loss scale");
+}
+
 static int schedule_reads(const sherdi_schedule *schedule, sherdi_config_id id)
 {
     for (size_t i = 0; i < schedule->num_keys; i++) {
@@ -286,6 +299,7 @@ sherd_status sherdi_config_remark(sherd_config *config)
 {
     SHERDI_TRY(sherdi_config_offload_remark(config));
     SHERDI_TRY(optimizer_remark(config));
+    SHERDI_TRY(fixed_scale_check(config));
     SHERDI_TRY(scaler_remark(config));
     return scheduler_remark(config);
 }
