@@ -545,7 +545,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engi
  *  before that one, and the engine is usable again. It goes back to a commit, which filling and updates make: steps skipped for
  *  an overflow since that commit are taken back too, in the counters and the loss scale. It works once: it needs the
  *  spare generation that the next update makes. Collective. Errors: E_NOTSUP (no spare generation of the state exists;
- *  one does where all of it rests on NVMe), E_STATE (no update yet, undone already), E_IO (a drive refused; if some ranks may
+ *  one does where all of it rests on NVMe), E_STATE (no update yet; undone already; a checkpoint that was saved since the update
+ *  took the spare generation's place, as the first one after sherd_param_write may), E_IO (a drive refused; if some ranks may
  *  have gone back, only another undo, which takes all of them there, or destroy is accepted; a resumed run is at one of the two). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_undo(sherd_engine *engine);
 

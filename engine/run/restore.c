@@ -220,6 +220,16 @@ static sherd_status update_check(const sherd_engine *engine)
     return SHERD_OK;
 }
 
+/* A rank that has nothing to go back to says so before another rank has begun. */
+static sherd_status previous_check(const sherd_engine *engine)
+{
+    return sherdi_tier_state_has_previous(state_tier(engine))
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_STATE,
+                             "nothing to go back to: the update was undone already, or the state "
+                             "before it made room when a checkpoint was saved after the update");
+}
+
 /* Drops the window and all that is under way. */
 static sherd_status window_drop(sherd_engine *engine)
 {
@@ -292,6 +302,7 @@ sherd_status sherd_step_undo(sherd_engine *engine)
     wanted = engine->store.agreed;
     if (engine->failure.why.status == SHERD_OK) {
         SHERDI_TRY(update_check(engine));
+        SHERDI_TRY(sherdi_agree_status(engine->world, previous_check(engine)));
         wanted--;
     }
     return sherdi_restore_generation(engine, wanted);

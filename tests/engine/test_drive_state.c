@@ -1,5 +1,6 @@
 /* State on a drive that is full, or state that was deleted, damaged, undone, or left by a process that was killed. The
  * outcome is an error or a whole step, never another number. */
+#include "offload/checksum.h"
 #include "tests/engine/drive_rig.h"
 #include "tests/engine/saved.h"
 #include "tests/lib/check.h"
@@ -189,6 +190,38 @@ static void undo_train(sherd_world *world, void *ctx)
     CHECK_INT(drive_reference[4], rig_train(&r, 1).fingerprint);
     CHECK_INT(drive_reference[5], rig_train(&r, 1).fingerprint);
     rig_close(&r);
+}
+
+/* A written value leaves the state in two files. The next save brings it together, on this rank over the generation before. */
+static void undo_behind_a_save(sherd_world *world, void *ctx)
+{
+    float    value = 0.5f;
+    rig      r;
+    uint64_t mark;
+
+    (void)ctx;
+    drive_open(&r, world, "");
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    CHECK_OK(sherd_param_write(r.engine, r.params[0].handle, "exp_avg", r.params[0].elems - 1, 1,
+                               &value));
+    (void)rig_train(&r, 3);
+    CHECK_OK(sherd_checkpoint_save(r.engine, test_scratch(), "tag", NULL));
+    mark = rig_fingerprint(&r);
+    CHECK_STATUS(SHERD_E_STATE, sherd_step_undo(r.engine));
+    CHECK_INT(mark, rig_fingerprint(&r));
+    (void)rig_train(&r, 1); /* the engine is as it was */
+    CHECK_OK(sherd_step_undo(r.engine));
+    CHECK_INT(mark, rig_fingerprint(&r));
+    rig_close(&r);
+}
+
+static void an_undo_that_one_rank_cannot_make_changes_nothing(void)
+{
+    if (sherdi_checksum_check_built() != SHERD_OK) {
+        test_skip("%s", sherd_last_error());
+    }
+    test_world(2, undo_behind_a_save, NULL);
 }
 
 static void the_last_step_is_undone(void)
@@ -569,6 +602,8 @@ static const test_case CASES[] = {
     CASE(the_last_step_is_undone_at_every_stage),
     CASE(killed_at_any_moment_the_last_step_is_whole),
     CASE(counters_that_are_set_behind_a_load_are_undone_to), /* last: it leaves a folder */
+    CASE(
+        an_undo_that_one_rank_cannot_make_changes_nothing), /* last: its checkpoint is a folder beside the files */
 };
 
 RUN_MAIN(CASES)
