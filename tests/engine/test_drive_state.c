@@ -601,9 +601,9 @@ static const test_case CASES[] = {
     CASE(the_last_step_is_undone),
     CASE(the_last_step_is_undone_at_every_stage),
     CASE(killed_at_any_moment_the_last_step_is_whole),
-    CASE(counters_that_are_set_behind_a_load_are_undone_to), /* last: it leaves a folder */
-    CASE(
-        an_undo_that_one_rank_cannot_make_changes_nothing), /* last: its checkpoint is a folder beside the files */
+    /* the last: they leave folders */
+    CASE(counters_that_are_set_behind_a_load_are_undone_to),
+    CASE(an_undo_that_one_rank_cannot_make_changes_nothing),
 };
 
 RUN_MAIN(CASES)
