@@ -281,5 +281,5 @@ int sherd_config_has(const sherd_config *config, const char *dotted_key)
         return 0;
     }
     sherdi_config_effective(config, 0, id, &effect);
-    return !effect.is_null && !effect.is_missing;
+    return !config->entries[id].is_auto && !effect.is_null && !effect.is_missing;
 }

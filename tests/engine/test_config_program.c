@@ -44,12 +44,14 @@ static void config_has_tells_what_is_left_to_the_program(void)
 {
     sherd_config *config =
         parsed("{\"train_micro_batch_size_per_gpu\": \"auto\", \"optimizer\": {\"type\":"
-               " \"AdamW\", \"params\": {\"lr\": \"auto\"}}}");
+               " \"AdamW\", \"params\": {\"lr\": \"auto\", \"eps\": \"auto\"}}}");
 
     CHECK_INT(1, sherd_config_has(config, "optimizer.type"));
     CHECK_INT(0, sherd_config_has(config, "optimizer.params.lr"));
     CHECK_INT(0, sherd_config_has(config, "train_micro_batch_size_per_gpu"));
     CHECK_INT(1, sherd_config_has(config, "gradient_clipping")); /* by default */
+    CHECK_INT(0,
+              sherd_config_has(config, "optimizer.params.eps")); /* "auto", whatever the default */
     CHECK_INT(1, sherd_config_has(config, "zero_optimization.prefetch_bucket_size")); /* an alias */
     CHECK_INT(0, sherd_config_has(config, "no.such.key"));
     CHECK_INT(0, sherd_config_has(NULL, "optimizer.type"));
@@ -246,12 +248,18 @@ static void config_writers_may_stop(void)
 {
     sherd_config *config = completed("");
     page          dump   = empty_page();
+    sherd_status  status = SHERD_E_NOMEM;
 
-    for (size_t writes = 0; writes < 40; writes++) {
-        dump.writes_left = writes;
-        CHECK_STATUS(SHERD_E_IO, sherd_config_dump(config, page_write, &dump));
-        dump.writes_left = writes;
-        CHECK_STATUS(SHERD_E_IO, sherd_config_reference(page_write, &dump));
+    dump.writes_left = 0;
+    CHECK_STATUS(SHERD_E_IO, sherd_config_dump(config, page_write, &dump));
+    CHECK_STATUS(SHERD_E_IO, sherd_config_reference(page_write, &dump));
+    CHECK_INT(0, dump.bytes);
+    dump.writes_left = SIZE_MAX;
+    for (size_t n = 1; status != SHERD_OK; n++) {
+        (void)sherdi_mem_fail_nth(n);
+        status = sherd_config_dump(config, page_write, &dump);
+        (void)sherdi_mem_fail_nth(0);
+        CHECK(status == SHERD_OK || (status == SHERD_E_NOMEM && dump.bytes == 0 && n < 50));
     }
     CHECK_STATUS(SHERD_E_INVAL, sherd_config_dump(NULL, page_write, &dump));
     CHECK_STATUS(SHERD_E_INVAL, sherd_config_dump(config, NULL, NULL));
