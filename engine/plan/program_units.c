@@ -221,6 +221,9 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
     sherdi_range own   = whole;
     sherdi_op    op    = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
+    if (slice == 0) { /* its parameters have no elements; a call without bytes would still meet */
+        return SHERD_OK;
+    }
     op.from = op.to = segment->types.compute;
     if (segment->param_space != SHERDI_SPACE_DEVICE) { /* not there when the ranks last met */
         own.offset += (size_t)plan->rank * slice;

@@ -437,6 +437,40 @@ static void traffic_and_memory_are_as_planned(void)
     }
 }
 
+/* Only rank 0 reaches the units. One has a frozen parameter without elements, whose gather must not meet. */
+static void rank_reaches_alone(sherd_world *world, void *ctx)
+{
+    static const rig_options OPTIONS = {.stage = 3,
+                                        .zero  = ", \"stage3_param_persistence_threshold\": 0",
+                                        .backward_uses = SHERD_USES_ANY};
+    sherd_param_params       frozen;
+    rig                      r;
+
+    (void)ctx;
+    sherd_param_params_init(&frozen);
+    frozen.frozen = 1;
+    rig_open(&r, world, &OPTIONS);
+    (void)rig_param(&r, rig_unit(&r, "one"), "a", 300);
+    (void)rig_param_as(&r, 0, "empty", 0, &frozen);
+    (void)rig_param(&r, rig_unit(&r, "two"), "b", 200);
+    rig_seal(&r);
+    for (int unit = 0; unit < 2 && sherd_world_rank(world) == 0; unit++) {
+        rig_acquire(&r, unit, SHERD_FORWARD);
+        rig_release(&r, unit, SHERD_FORWARD);
+    }
+    for (int unit = 1; unit >= 0 && sherd_world_rank(world) == 0; unit--) {
+        rig_acquire(&r, unit, SHERD_BACKWARD);
+        rig_release(&r, unit, SHERD_BACKWARD);
+    }
+    CHECK_OK(sherd_step(r.engine, NULL));
+    rig_close(&r);
+}
+
+static void a_parameter_without_elements_calls_no_other_rank(void)
+{
+    test_world(2, rank_reaches_alone, NULL);
+}
+
 /* A gradient that may be used at any time shares its place in the pool with no other. */
 static void plan_gives_the_gradient_a_place_of_its_own(void)
 {
@@ -521,6 +555,7 @@ static const test_case CASES[] = {
     CASE(tiers_change_nothing),
     CASE(debug_finds_nothing),
     CASE(traffic_and_memory_are_as_planned),
+    CASE(a_parameter_without_elements_calls_no_other_rank),
     CASE(plan_gives_the_gradient_a_place_of_its_own),
     CASE(ranks_that_declare_otherwise_are_refused),
 };
