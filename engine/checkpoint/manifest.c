@@ -476,6 +476,7 @@ static sherd_status params_read(const reader *r, const sherdi_json_node *root)
 static sherd_status segment_parts_read(const reader *r, const sherdi_json_node *node, unsigned *out)
 {
     const sherdi_json_node *all;
+    unsigned                is_twice = 0;
 
     SHERDI_TRY(array_find(r, node, "parts", &all));
     *out = 0;
@@ -486,19 +487,24 @@ static sherd_status segment_parts_read(const reader *r, const sherdi_json_node *
         if (part < 0) {
             return damaged(r, "a segment has a part of the state that its list of parts has not");
         }
+        is_twice |= *out >> part & 1;
         *out |= 1u << part;
     }
-    return *out & 1 ? SHERD_OK : damaged(r, "a segment has no master weights");
+    return !(*out & 1) ? damaged(r, "a segment has no master weights")
+           : is_twice  ? damaged(r, "a segment names a part of the state twice")
+                       : SHERD_OK;
 }
 
-/* Finds an optimizer by name, or adds it the first time. It must have the same parts in every segment. */
+/* Finds an optimizer by name and parts, or adds it the first time: SGD with momentum and SGD without it may both be there. */
 static sherd_status optimizer_take(const reader *r, const sherdi_manifest_optimizer *wanted,
                                    int *out)
 {
     sherdi_manifest *m = r->manifest;
     int              o = 0;
 
-    while (o < m->num_optimizers && strcmp(m->optimizers[o].name, wanted->name) != 0) {
+    while (o < m->num_optimizers &&
+           (strcmp(m->optimizers[o].name, wanted->name) != 0 ||
+            (m->optimizers[o].parts != 0 && m->optimizers[o].parts != wanted->parts))) {
         o++;
     }
     if (o == SHERDI_CHECKPOINT_OPTIMIZERS) {
@@ -511,9 +517,7 @@ static sherd_status optimizer_take(const reader *r, const sherdi_manifest_optimi
         m->optimizers[o].parts = wanted->parts;
     }
     *out = o;
-    return m->optimizers[o].parts == wanted->parts
-               ? SHERD_OK
-               : damaged(r, "an optimizer has other parts in one segment than in another");
+    return SHERD_OK;
 }
 
 /* A segment without an optimizer of its own has the head's, with all parts. */

@@ -455,6 +455,53 @@ static void values_are_of_the_parameters_optimizer(void)
     }
 }
 
+/* SGD with momentum and SGD without it have one name and other parts. */
+static void rank_momentums(sherd_world *world, void *ctx)
+{
+    static const char CONFIG[] =
+        "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 2}, "
+        "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"momentum\": 0.9}}, "
+        "\"sherd\": {\"groups\": [{\"name\": \"g\", \"matching\": [\"b\"], "
+        "\"params\": {\"momentum\": 0}}]}}";
+    rig_options options = {.stage = 2};
+    uint64_t    mark    = 0;
+
+    for (int is_next = 0; is_next < 2; is_next++) {
+        sherd_config *config;
+        rig           r;
+
+        rig_open(&r, world, &options);
+        sherd_engine_destroy(r.engine);
+        CHECK_OK(sherd_config_parse(CONFIG, strlen(CONFIG), &config));
+        CHECK_OK(sherd_engine_create(world, config, &r.engine));
+        sherd_config_destroy(config);
+        (void)rig_param(&r, rig_unit(&r, "one"), "a", 300);
+        (void)rig_param(&r, rig_unit(&r, "two"), "b", 200);
+        if (is_next) {
+            CHECK_OK(sherd_engine_seal(r.engine));
+            CHECK_OK(sherd_checkpoint_load(r.engine, ctx, "m", NULL));
+            CHECK_INT(mark, rig_fingerprint(&r));
+        } else {
+            rig_seal(&r);
+            (void)rig_train(&r, 2);
+            mark = rig_fingerprint(&r);
+            CHECK_OK(sherd_checkpoint_save(r.engine, ctx, "m", NULL));
+        }
+        rig_close(&r);
+    }
+}
+
+static void one_name_may_be_two_optimizers_of_a_checkpoint(void)
+{
+    char dir[300];
+
+    if (sherdi_checksum_check_built() != SHERD_OK) {
+        test_skip("%s", sherd_last_error());
+    }
+    (void)snprintf(dir, sizeof(dir), "%s/momentums", test_scratch());
+    test_world(2, rank_momentums, dir);
+}
+
 static void rank_save(sherd_world *world, void *ctx)
 {
     rig_options options = {.stage = 2};
@@ -499,7 +546,7 @@ static const struct {
     {"\"segments\"", "\"buffer\"", "\"buffed\"",
      "a part of the state that its list of parts has not"},
     {"\"HeavyBall\"", "\"master\"", "\"buffer\"", "a segment has no master weights"},
-    {"\"HeavyBall\"", "\"buffer\"", "\"master\"", "other parts in one segment than in another"},
+    {"\"HeavyBall\"", "\"buffer\"", "\"master\"", "names a part of the state twice"},
     {"\"segments\"", "\"optimizer\": \"HeavyBall\"", "\"optimizer\": 12345678901",
      "its optimizer is missing"},
 };
@@ -716,6 +763,7 @@ static const test_case CASES[] = {
     CASE(groups_deterministic_are_one_training),
     CASE(groups_name_known_optimizers),
     CASE(ranks_name_the_same_optimizers),
+    CASE(one_name_may_be_two_optimizers_of_a_checkpoint),
     CASE(values_are_of_the_parameters_optimizer),
     CASE(checkpoint_names_each_optimizer),
     CASE(groups_of_the_configuration_are_the_programs),
