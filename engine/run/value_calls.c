@@ -19,6 +19,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Most of a counter: a checkpoint has it as a number of JSON, which many readers take for a double. */
+#define MOST_COUNT ((int64_t)1 << 53)
+
 /* How many elements ranks give each other at a time. */
 #define PORTION_ELEMS ((size_t)64 << 10)
 
@@ -523,10 +526,10 @@ sherd_status sherd_param_write(sherd_engine *engine, sherd_param param, sherd_va
 
 static sherd_status step_check(const sherd_engine *engine, int64_t step, int64_t micro_step)
 {
-    if (step < 0 || micro_step < 0) {
+    if (step < 0 || micro_step < 0 || step > MOST_COUNT || micro_step > MOST_COUNT) {
         return sherdi_fail(SHERD_E_INVAL,
                            "sherd_engine_set_step: step %lld and micro_step %lld: neither may be "
-                           "below 0",
+                           "below 0 or above 2^53",
                            (long long)step, (long long)micro_step);
     }
     return sherdi_engine_need(engine, "sherd_engine_set_step", NEEDS_TO_WRITE);

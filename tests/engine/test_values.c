@@ -433,6 +433,8 @@ static void refusals(rig *r)
     CHECK_STATUS(SHERD_E_INVAL, sherd_param_write(r->engine, p, SHERD_GRAD, 0, 1, &v));
     CHECK_STATUS(SHERD_E_INVAL, sherd_param_write(r->engine, p, SHERD_MASTER, 0, 1, NULL));
     CHECK_STATUS(SHERD_E_INVAL, sherd_engine_set_step(r->engine, -1, 0));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_set_step(r->engine, INT64_MAX, 0));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_set_step(r->engine, 0, ((int64_t)1 << 53) + 1));
     rig_acquire(r, 0, SHERD_FORWARD);
     CHECK_STATUS(SHERD_E_STATE, sherd_param_read(r->engine, p, SHERD_MASTER, 0, 1, &v));
     CHECK_ERROR_SAYS("unit unit0 is still acquired");
