@@ -252,6 +252,7 @@ static void config_writers_may_stop(void)
 
     dump.writes_left = 0;
     CHECK_STATUS(SHERD_E_IO, sherd_config_dump(config, page_write, &dump));
+    dump.writes_left = 0;
     CHECK_STATUS(SHERD_E_IO, sherd_config_reference(page_write, &dump));
     CHECK_INT(0, dump.bytes);
     dump.writes_left = SIZE_MAX;
