@@ -402,24 +402,27 @@ static uint64_t group_hash(const sherdi_model_group *group)
     return group->optimizer_name == NULL ? hash : hash_text(hash, group->optimizer_name);
 }
 
-static uint64_t unit_hash(const sherdi_model_unit *unit)
+static uint64_t unit_hash(const sherdi_model_unit *unit, int is_of_state)
 {
     uint64_t hash = hash_text(2, unit->name);
 
-    if (unit->has_any_uses ||
-        unit->retains_grads) { /* else the hash is that of files without these */
+    if (!is_of_state && (unit->has_any_uses || unit->retains_grads)) {
         hash = sherdi_hash_u64(hash, (uint64_t)(unit->has_any_uses + 2 * unit->retains_grads));
     }
     hash = sherdi_hash_bytes(hash, unit->params, unit->num_params * sizeof(*unit->params));
     return sherdi_hash_bytes(hash, unit->reads, unit->num_reads * sizeof(*unit->reads));
 }
 
-static uint64_t param_hash(const sherdi_model_param *param)
+static uint64_t param_hash(const sherdi_model_param *param, int is_of_state)
 {
-    const uint64_t fields[] = {
-        (uint64_t)param->unit, (uint64_t)param->group,     (uint64_t)param->ndim,    param->elems,
-        param->atom_elems,     (uint64_t)param->is_frozen, param->bound_data != NULL};
-    uint64_t hash = hash_text(3, param->name);
+    const uint64_t fields[] = {(uint64_t)param->unit,
+                               (uint64_t)param->group,
+                               (uint64_t)param->ndim,
+                               param->elems,
+                               param->atom_elems,
+                               (uint64_t)param->is_frozen,
+                               !is_of_state && param->bound_data != NULL};
+    uint64_t       hash     = hash_text(3, param->name);
 
     hash = sherdi_hash_bytes(hash, fields, sizeof(fields));
     if (param->dtype >= 0) { /* else nothing: older state files stay valid */
@@ -439,17 +442,28 @@ static uint64_t passes_hash(const sherdi_model *model)
     return hash;
 }
 
-uint64_t sherdi_model_item_hash(const sherdi_model *model, size_t item)
+static uint64_t item_hash(const sherdi_model *model, size_t item, int is_of_state)
 {
     if (item < model->num_groups) {
         return group_hash(&model->groups[item]);
     }
     item -= model->num_groups;
     if (item < model->num_units) {
-        return unit_hash(&model->units[item]);
+        return unit_hash(&model->units[item], is_of_state);
     }
     item -= model->num_units;
-    return item < model->num_params ? param_hash(&model->params[item]) : passes_hash(model);
+    return item < model->num_params ? param_hash(&model->params[item], is_of_state)
+                                    : passes_hash(model);
+}
+
+uint64_t sherdi_model_item_hash(const sherdi_model *model, size_t item)
+{
+    return item_hash(model, item, 0);
+}
+
+uint64_t sherdi_model_item_state_hash(const sherdi_model *model, size_t item)
+{
+    return item_hash(model, item, 1);
 }
 
 static void param_text(const sherdi_model_param *param, char *text, size_t len_bytes)

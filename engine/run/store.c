@@ -123,7 +123,7 @@ static uint64_t layout_hash(const sherd_engine *engine)
     hash = optimizers_hash(hash, plan);
     /* without the groups: like the configuration's rates, theirs are no part of the state */
     for (size_t i = engine->model.num_groups; i < sherdi_model_num_items(&engine->model); i++) {
-        hash = sherdi_hash_u64(hash, sherdi_model_item_hash(&engine->model, i));
+        hash = sherdi_hash_u64(hash, sherdi_model_item_state_hash(&engine->model, i));
     }
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_block *block    = &plan->blocks[b];

@@ -21,12 +21,17 @@ typedef struct start {
     double      rate;        /* of the second group; its decay and betas go with it */
     int         accumulation;
     int         micro_batch;
-    int         is_resumed; /* out, as the rest */
+    int         backward_uses, retain_grads, is_bound;
+    int         is_resumed;  /* out, as the rest */
+    uint64_t    fingerprint; /* at the end */
     int64_t     step, samples;
     char        differs[1024];
 } start;
 
 static char warned[4096];
+
+#define ELEMS_W 3000
+#define ELEMS_B 700
 
 static void warning_keep(void *ctx, sherd_log_level level, const char *line)
 {
@@ -41,14 +46,18 @@ static void run(sherd_world *world, void *ctx)
 {
     start             *s = ctx;
     char               zero[1024];
-    rig_options        options = {.stage        = 2,
-                                  .accumulation = s->accumulation,
-                                  .micro_batch  = s->micro_batch,
-                                  .dtype        = SHERD_BF16,
-                                  .zero         = zero};
+    rig_options        options = {.stage         = 2,
+                                  .accumulation  = s->accumulation,
+                                  .micro_batch   = s->micro_batch,
+                                  .dtype         = SHERD_BF16,
+                                  .zero          = zero,
+                                  .backward_uses = s->backward_uses,
+                                  .retain_grads  = s->retain_grads};
+    uint16_t           data[ELEMS_W + ELEMS_B], grad[ELEMS_W + ELEMS_B]; /* of bound parameters */
     sherd_group_params group;
     sherd_param_params params;
     sherd_engine_info  info;
+    uint64_t           fingerprint;
     rig                r;
 
     (void)snprintf(zero, sizeof(zero),
@@ -63,8 +72,13 @@ static void run(sherd_world *world, void *ctx)
     sherd_param_params_init(&params);
     CHECK_OK(sherd_group_add(r.engine, &group, &params.group));
     (void)rig_unit(&r, "a");
-    (void)rig_param(&r, 0, "a.w", 3000);
-    (void)rig_param_as(&r, 0, "a.b", 700, &params);
+    (void)rig_param(&r, 0, "a.w", ELEMS_W);
+    (void)rig_param_as(&r, 0, "a.b", ELEMS_B, &params);
+    for (int p = 0; p < 2 && s->is_bound; p++) {
+        size_t first = p == 0 ? 0 : ELEMS_W;
+
+        CHECK_OK(sherd_param_bind(r.engine, r.params[p].handle, data + first, grad + first));
+    }
     if (s->description != NULL) {
         CHECK_OK(sherd_engine_describe_run(r.engine, s->description));
     }
@@ -73,10 +87,12 @@ static void run(sherd_world *world, void *ctx)
     CHECK_OK(sherd_engine_query(r.engine, &info));
     (void)rig_train(&r, STEPS * s->accumulation);
     CHECK_STATUS(SHERD_E_STATE, sherd_engine_describe_run(r.engine, "too late"));
+    fingerprint = rig_fingerprint(&r);
     if (sherd_world_rank(world) == 0) {
-        s->is_resumed = info.is_resumed;
-        s->step       = info.step;
-        s->samples    = info.samples;
+        s->is_resumed  = info.is_resumed;
+        s->fingerprint = fingerprint;
+        s->step        = info.step;
+        s->samples     = info.samples;
         (void)snprintf(s->differs, sizeof(s->differs), "%s", info.resume_differs);
     }
     rig_close(&r);
@@ -128,6 +144,29 @@ static void rates_may_change(void)
     CHECK_INT(1, again.is_resumed);
     CHECK_INT(STEPS, again.step);
     CHECK(again.differs[0] == '\0' && warned[0] == '\0');
+}
+
+/* They say how the trainer works with gradients and parameters, and nothing of the state. */
+static void uses_and_memory_may_change(void)
+{
+    start plain = {.fingerprint = 0};
+
+    for (int kind = 0; kind < 4; kind++) {
+        start kept = BASE;
+        start again;
+
+        case_begin();
+        test_world(2, run, &kept);
+        again               = resumed_from(&kept);
+        again.backward_uses = kind == 1 ? SHERD_USES_ANY : 0;
+        again.retain_grads  = kind == 2;
+        again.is_bound      = kind == 3;
+        run_and_listen(2, &again);
+        CHECK_INT(1, again.is_resumed);
+        plain = kind == 0 ? again : plain;
+        CHECK_INT(plain.fingerprint, again.fingerprint);
+        CHECK(again.differs[0] == '\0' && warned[0] == '\0');
+    }
 }
 
 static void what_a_step_means_is_told(void)
@@ -227,11 +266,9 @@ static void an_older_format_is_named(void)
 }
 
 static const test_case CASES[] = {
-    CASE(rates_may_change),
-    CASE(what_a_step_means_is_told),
-    CASE(the_trainers_words_are_told),
-    CASE(a_description_has_a_length),
-    CASE(an_older_format_is_named),
+    CASE(rates_may_change),           CASE(uses_and_memory_may_change),
+    CASE(what_a_step_means_is_told),  CASE(the_trainers_words_are_told),
+    CASE(a_description_has_a_length), CASE(an_older_format_is_named),
 };
 
 RUN_MAIN(CASES)
