@@ -37,7 +37,7 @@ static sherd_status scaler_lower(sherdi_scaler *scaler)
         scaler->hysteresis_left--;
         return SHERD_OK;
     }
-    if (scaler->scale == floor) {
+    if (scaler->scale <= floor) { /* below: the run began under it */
         return sherdi_fail(
             SHERD_E_NUMERIC,
             "gradients overflow at the smallest loss scale %g (fp16.min_loss_scale): "

@@ -147,6 +147,14 @@ static void scaler_growth_ends_before_infinity(void)
     CHECK_CLOSE(0x1p126, scaler.scale, 0);
 }
 
+static void scaler_never_rises_with_an_overflow(void)
+{
+    sherdi_scaler scaler = make_scaler(1024, 4, 1, 1e9);
+
+    CHECK_STATUS(SHERD_E_NUMERIC, sherdi_scaler_update(&scaler, 1));
+    CHECK_CLOSE(1024, scaler.scale, 0);
+}
+
 static void scaler_fixed_scale_never_moves(void)
 {
     sherdi_scaler scaler = make_scaler(128, 1, 1, 1);
@@ -190,6 +198,7 @@ static const test_case CASES[] = {
     CASE(scaler_fraction_is_a_floor_too),
     CASE(scaler_without_a_floor_stays_a_normal_float),
     CASE(scaler_growth_ends_before_infinity),
+    CASE(scaler_never_rises_with_an_overflow),
     CASE(scaler_fixed_scale_never_moves),
     CASE(scaler_goes_on_where_both_are_dynamic),
 };
