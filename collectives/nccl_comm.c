@@ -146,8 +146,7 @@ static int async_error(struct sherdi_nccl *nccl, char *text, size_t text_bytes)
 {
     ncclResult_t result = ncclSuccess;
 
-    if (!is_usable(nccl) ||
-        sherdi_nccl_api.CommGetAsyncError(nccl->comm, &result) != ncclSuccess ||
+    if (!is_usable(nccl) || sherdi_nccl_api.CommGetAsyncError(nccl->comm, &result) != ncclSuccess ||
         result == ncclSuccess || result == ncclInProgress) {
         return 0;
     }

@@ -138,8 +138,8 @@ void guard_close_when_idle(emulator &e);
 /** What a handle means on this thread; nullptr: none such. */
 cudaStream_t stream_of(emulator &e, cudaStream_t handle);
 /** Waits for this place, whatever its stream is given meanwhile. */
-void         mark_wait(emulator &e, std::unique_lock<std::mutex> &held, mark_ref done);
-void         device_drain(emulator &e, std::unique_lock<std::mutex> &held, int device);
+void mark_wait(emulator &e, std::unique_lock<std::mutex> &held, mark_ref done);
+void device_drain(emulator &e, std::unique_lock<std::mutex> &held, int device);
 
 /** Without the lock: gives a stream an operation, of the current device's unless `any_device`. */
 cudaError_t stream_run(cudaStream_t stream, bool is_kernel, bool any_device,
