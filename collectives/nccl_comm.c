@@ -50,7 +50,7 @@ static void comm_lock(struct sherdi_nccl *nccl)
     (void)pthread_mutex_lock(&nccl->procs->world.use_lock);
 }
 
-static void comm_unlock(struct sherdi_nccl *nccl)
+void sherdi_nccl_leave(struct sherdi_nccl *nccl)
 {
     (void)pthread_mutex_unlock(&nccl->procs->world.use_lock);
 }
@@ -65,15 +65,10 @@ int sherdi_nccl_enter(struct sherdi_nccl *nccl)
 {
     comm_lock(nccl);
     if (!is_usable(nccl)) {
-        comm_unlock(nccl);
+        sherdi_nccl_leave(nccl);
         return 0;
     }
     return 1;
-}
-
-void sherdi_nccl_leave(struct sherdi_nccl *nccl)
-{
-    comm_unlock(nccl);
 }
 
 /* Waits one turn for NCCL, with the lock released. Fails with the world, or after the deadline. */
@@ -83,7 +78,7 @@ static sherd_status turn_wait(struct sherdi_nccl *nccl, int turn, int64_t deadli
     sherd_world *world = &nccl->procs->world;
     sherd_status status;
 
-    comm_unlock(nccl);
+    sherdi_nccl_leave(nccl);
     sherdi_nap(turn);
     status = sherdi_world_status(world);
     if (status == SHERD_OK && sherdi_now_ns() >= deadline_ns) {
@@ -110,7 +105,7 @@ sherd_status sherdi_nccl_settle(struct sherdi_nccl *nccl, ncclResult_t result, c
         return SHERD_OK;
     }
     (void)snprintf(text, sizeof(text), "%s: %s", what, sherdi_nccl_result_text(nccl, result));
-    comm_unlock(nccl);
+    sherdi_nccl_leave(nccl);
     status = nccl_fail(nccl, text);
     comm_lock(nccl);
     return status;
@@ -211,7 +206,7 @@ static void *watch_main(void *raw)
             since_ns = sherdi_now_ns();
         }
         has_error = async_error(nccl, text, sizeof(text));
-        comm_unlock(nccl);
+        sherdi_nccl_leave(nccl);
         if (has_error) {
             (void)nccl_fail(nccl, text);
         } else {
@@ -227,7 +222,7 @@ static void *watch_main(void *raw)
         until.tv_nsec %= 1000000000;
         (void)pthread_cond_timedwait(&nccl->has_news, &nccl->procs->world.use_lock, &until);
     }
-    comm_unlock(nccl);
+    sherdi_nccl_leave(nccl);
     return NULL;
 }
 
@@ -251,7 +246,7 @@ static void watch_stop(struct sherdi_nccl *nccl)
     comm_lock(nccl);
     nccl->is_stopping = 1;
     (void)pthread_cond_signal(&nccl->has_news);
-    comm_unlock(nccl);
+    sherdi_nccl_leave(nccl);
     (void)pthread_join(nccl->watch, NULL);
     nccl->is_watched = 0;
 }
@@ -364,7 +359,7 @@ static sherd_status comm_init(struct sherdi_nccl *nccl, const ncclUniqueId *id)
     result = sherdi_nccl_api.CommInitRankConfig(&nccl->comm, world->world_size, *id, world->rank,
                                                 &config);
     status = sherdi_nccl_settle(nccl, result, what);
-    comm_unlock(nccl);
+    sherdi_nccl_leave(nccl);
     if (before >= 0) {
         (void)cudaSetDevice(before);
     }
