@@ -41,10 +41,12 @@ typedef struct monitor_line {
 } monitor_line;
 
 struct sherdi_monitor {
-    monitor_params  params;
-    pthread_t       thread;
-    int             wake; /* eventfd: wakes the thread to check is_stopping */
-    atomic_int      is_stopping;
+    monitor_params params;
+    pthread_t      thread;
+    int            wake; /* eventfd: wakes the thread to check is_stopping */
+    atomic_int     is_stopping;
+    atomic_int
+        is_told; /* a failure of this world has gone over every line, in one direction or the other */
     int             num_lines; /* rank 0: one per other rank; other ranks: one */
     monitor_line   *lines;
     struct pollfd  *polls;     /* [num_lines + 1] */
@@ -77,10 +79,12 @@ static void line_close(sherdi_monitor *monitor, monitor_line *line)
     (void)pthread_mutex_unlock(&monitor->send_lock);
 }
 
-/* Handles a message from a rank. Rank 0 passes it on to the others; for another rank there is nobody to pass it to. */
+/* Handles a message from a rank. Rank 0 passes it on to the others; for another rank there is nobody to pass it to. Of the
+ * failures that ranks tell, only the first goes on: all have it then. */
 static void news_take(sherdi_monitor *monitor, monitor_line *line)
 {
-    monitor_news *news = &line->in.news;
+    monitor_news *news   = &line->in.news;
+    int           is_old = 0;
 
     news->text[sizeof(news->text) - 1] = '\0';
     if (news->kind == NEWS_LEFT) {
@@ -91,10 +95,13 @@ static void news_take(sherdi_monitor *monitor, monitor_line *line)
     } else if (news->kind == NEWS_ENDING) {
         sherdi_world_ending_note(monitor->params.world, news->key, news->is_agreed != 0);
     } else {
+        is_old = atomic_exchange(&monitor->is_told, 1) && news->kind == NEWS_FAILED;
         monitor->params.failed(monitor->params.world, (sherd_status)news->status, news->text,
                                news->kind == NEWS_DIED);
     }
-    news_send(monitor, news, line);
+    if (!is_old) {
+        news_send(monitor, news, line);
+    }
 }
 
 static void line_ended(sherdi_monitor *monitor, monitor_line *line)
@@ -114,6 +121,7 @@ static void line_ended(sherdi_monitor *monitor, monitor_line *line)
                    "rank %d is lost: its process (%d on %s) ended without sherd_world_destroy; its "
                    "own output says why",
                    line->rank, card->process, card->host_name);
+    atomic_store(&monitor->is_told, 1);
     monitor->params.failed(monitor->params.world, SHERD_E_PEER_LOST, news.text, 1);
     news_send(monitor, &news, line);
 }
@@ -159,12 +167,17 @@ static int lines_look(sherdi_monitor *monitor, int most_ms)
 }
 
 /* Says goodbye, then reads until the others have closed their ends. If this rank closed first, with messages of theirs unread,
- * the system would throw its own message away. */
+ * the system would throw its own message away. A rank that leaves a failed world says first why: it may have learned that over
+ * memory, before the ranks of other hosts are told. */
 static void farewell(sherdi_monitor *monitor)
 {
-    const monitor_news bye      = {.kind = NEWS_LEFT, .rank = monitor->params.world->rank};
+    sherd_world       *world    = monitor->params.world;
+    const monitor_news bye      = {.kind = NEWS_LEFT, .rank = world->rank};
     int64_t            until_ns = sherdi_now_ns() + FAREWELL_NS;
 
+    if (sherdi_world_status(world) != SHERD_OK && !atomic_load(&monitor->is_told)) {
+        sherdi_monitor_tell(monitor, world->failure_status, world->failure_text);
+    }
     news_send(monitor, &bye, NULL);
     for (int i = 0; i < monitor->num_lines; i++) {
         if (monitor->lines[i].fd >= 0) {
@@ -261,6 +274,7 @@ void sherdi_monitor_tell(sherdi_monitor *monitor, sherd_status status, const cha
     };
 
     (void)snprintf(news.text, sizeof(news.text), "%s", text);
+    atomic_store(&monitor->is_told, 1);
     news_send(monitor, &news, NULL);
 }
 

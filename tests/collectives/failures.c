@@ -1,11 +1,12 @@
 #include "tests/collectives/failures.h"
 
 #include "base/clock.h"
-#include "collectives/world.h"
+#include "collectives/peers.h"
 #include "tests/collectives/ranks.h"
 #include "tests/collectives/world_suite.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -264,6 +265,26 @@ void part_aborts(void)
     }
     barriers_fail_saying(world, "gave up: the data ran out");
     CHECK_ERROR_SAYS(says_rank(last_of(world)));
+    sherd_world_destroy(world);
+}
+
+void part_aborts_in_memory(void)
+{
+    const int    rank = ranks_variable("OMPI_COMM_WORLD_RANK");
+    sherd_world *world;
+
+    if (rank == 2) {
+        CHECK_INT(0, unshare(CLONE_NEWUTS));
+        CHECK_INT(0, sethostname("elsewhere", 9));
+        CHECK_INT(0, setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0", 1));
+    }
+    world = world_open(0);
+    CHECK_INT(rank == 2 ? 1 : 2, sherdi_world_local_size(world));
+    barrier_before_failure(world);
+    if (rank == 1) {
+        sherdi_peers_abort(world->peers, SHERD_E_PEER_LOST, "rank 1 gave up: in memory");
+    }
+    barriers_fail_saying(world, "gave up: in memory");
     sherd_world_destroy(world);
 }
 

@@ -6,8 +6,11 @@
 #include "tests/collectives/split_suite.h"
 #include "tests/collectives/world_suite.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define SUITE_AT(size)                                                                             \
     static void mpi_suite_holds_at_##size(void)                                                    \
@@ -61,6 +64,27 @@ static void mpi_rank_that_leaves_early_is_named(void)
 {
     ranks_need_mpirun();
     ranks_run_mpi(3, "part_first_leaves_early", -1);
+}
+
+/* A child of its own tries, since a program that has left its host's name stays outside. */
+static int may_rename_host(void)
+{
+    int   status = 1;
+    pid_t child  = fork();
+
+    if (child == 0) {
+        _exit(unshare(CLONE_NEWUTS) != 0);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+static void mpi_failure_is_told_before_the_goodbye(void)
+{
+    ranks_need_mpirun();
+    if (!may_rename_host()) {
+        test_skip("this process may not give itself another host's name (root may)");
+    }
+    ranks_run_mpi(3, "part_aborts_in_memory", -1);
 }
 
 static void mpi_world_can_be_made_again(void)
@@ -134,6 +158,7 @@ static const test_case CASES[] = {
     CASE(mpi_rank_killed_while_its_child_lives_is_named),
     CASE(mpi_rank_that_exits_without_destroy_is_named),
     CASE(mpi_rank_that_leaves_early_is_named),
+    CASE(mpi_failure_is_told_before_the_goodbye),
     CASE(mpi_world_can_be_made_again),
     CASE(mpi_library_that_is_not_there_is_named),
     CASE(mpi_library_of_another_kind_is_refused),
@@ -147,6 +172,7 @@ static const rank_part PARTS[] = {
     PART(part_first_killed_with_a_child),
     PART(part_exits_without_destroy),
     PART(part_first_leaves_early),
+    PART(part_aborts_in_memory),
     PART(part_created_twice),
 };
 
