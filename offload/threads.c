@@ -42,6 +42,12 @@ static void request_run(sherdi_ioq *queue, sherdi_request *request)
     } while (sherdi_ioq_complete(queue, request, result));
 }
 
+/* Wakes one thread; if it finds more than one request, it wakes the next. All of them at once would only wait for the lock. */
+static void threads_wake(sherdi_ioq *queue)
+{
+    (void)pthread_cond_signal(&((threads_queue *)queue)->has_work);
+}
+
 static void *worker_main(void *raw)
 {
     threads_queue *self  = raw;
@@ -51,6 +57,9 @@ static void *worker_main(void *raw)
     (void)pthread_mutex_lock(&queue->lock);
     for (;;) {
         if (sherdi_ioq_take(queue, &request)) {
+            if (queue->first != NULL) {
+                threads_wake(queue);
+            }
             request_run(queue, &request);
         } else if (queue->is_stopping) {
             break;
@@ -64,18 +73,13 @@ static void *worker_main(void *raw)
 
 /* ----------------------------------------------------------------- slots -- */
 
-static void threads_wake(sherdi_ioq *queue)
-{
-    (void)pthread_cond_broadcast(&((threads_queue *)queue)->has_work);
-}
-
 static void threads_destroy(sherdi_ioq *queue)
 {
     threads_queue *self = (threads_queue *)queue;
 
     (void)pthread_mutex_lock(&queue->lock);
     queue->is_stopping = 1;
-    threads_wake(queue);
+    (void)pthread_cond_broadcast(&self->has_work);
     (void)pthread_mutex_unlock(&queue->lock);
     for (int i = 0; i < self->num_started; i++) {
         (void)pthread_join(self->threads[i], NULL);
