@@ -340,7 +340,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd
 SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass,
                                                           sherd_unit unit, size_t held_acquires);
 /** Binds memory of the trainer to a parameter, at stages 0 to 2 and before seal. `data` and `grad` have the parameter's shape and
- *  type, row-major, unpadded; `grad` is NULL for a frozen parameter. Both stay the caller's and must outlive the engine.
+ *  type, row-major, unpadded; `grad` is NULL for a frozen parameter. Both stay the caller's and must outlive the engine. Bind all
+ *  trained parameters of a unit or none, and the same of its frozen ones; seal gives E_INVAL otherwise.
  *
  *  The engine writes new values to `data`. It reads `grad` when the gradient is complete (at release(BACKWARD); for a unit with
  *  SHERD_USES_ANY at the step) and zeroes it at the next acquire(BACKWARD). A bound parameter that is never filled starts from
