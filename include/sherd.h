@@ -926,7 +926,9 @@ typedef struct sherd_memory_report {
      * processes; 0 on the CPU */
     size_t device_outside_held;
 } sherd_memory_report;
-SHERD_API void                        sherd_memory_report_init(sherd_memory_report *report);
+SHERD_API void sherd_memory_report_init(sherd_memory_report *report);
+/** Fills the report: planned bytes before seal, too (what is held then is nothing). Not collective. It asks the GPU for its free
+ *  memory, which takes microseconds on most machines and milliseconds on some; what is planned stays the same after seal. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,
                                                           sherd_memory_report *out);
 

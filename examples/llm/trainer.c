@@ -381,6 +381,14 @@ static sherd_status validate(trainer *t, double *loss_out)
     return SHERD_OK;
 }
 
+static void memory_take(trainer *t)
+{
+    sherd_memory_report memory = memory_of(t->engine);
+
+    t->figures.memory_planned = memory.total_planned;
+    t->figures.memory_held    = memory.total_held;
+}
+
 /* Runs the micro-batches of one optimizer step; `sum_out` gets the sum of this rank's losses. On a GPU all of them are queued before
  * the host waits. */
 static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *sum_out)
@@ -395,6 +403,8 @@ static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *
         TRY(sherd_step(t->engine, step_out));
         t->sequences += (uint64_t)t->world_size * t->data.batch;
     }
+    /* while a GPU still computes: asking it for its free memory may take milliseconds */
+    memory_take(t);
     TRY(sherd_step_wait(t->engine, step_out));
     return losses_take(t, sum_out);
 }
@@ -463,12 +473,8 @@ static sherd_status step_measure(trainer *t, sherd_step_report *step, step_sums 
 
 static void figures_take(trainer *t, const sherd_step_report *step, const step_sums *sums)
 {
-    sherd_memory_report memory = memory_of(t->engine);
-
-    t->figures = (report_figures){.ranks_off_plan = (int)sums->off_plan,
-                                  .memory_planned = memory.total_planned,
-                                  .memory_held    = memory.total_held,
-                                  .engine         = *step};
+    t->figures.ranks_off_plan = (int)sums->off_plan;
+    t->figures.engine         = *step;
     for (int i = 0; i < REPORT_MEDIA; i++) {
         t->figures.counted[i] = (uint64_t)sums->counted[i];
         t->figures.planned[i] = (uint64_t)sums->planned[i];

@@ -20,10 +20,10 @@ PARTS="
 env 20 the device, as sherd sees it
 kernels 60 conformance of the backend, lanes and events
 adam 90 bench gpu: AdamW, its state in encodings, the other element-wise updates
-trainer 60 GPT-2 124M, bf16, 32 x 1024
+compute 90 the trainer's operations against the CPU's, and its losses
+trainer 90 GPT-2 124M, bf16, 32 x 1024; beside it with the attention of cuDNN
 exposed 45 the engine's exposed share of its step
 compiled 180 the same model by PyTorch alone, torch.compile
-compute 90 the trainer's operations against the CPU's, and its losses
 choices 150 the same with each choice of kernels, beside the default; graphs on a small step
 nccl 300 NCCL, a rank on each device or several on one, whose processes take turns there
 worlds 150 several ranks on one device: threads, processes
@@ -41,7 +41,7 @@ usage() {
     cat <<'TEXT'
 usage: tests/gpu/check.sh [OPTIONS]
 
-  --part LIST    parts, by commas, instead of all: env, kernels, adam, trainer, exposed, compiled, compute, choices,
+  --part LIST    parts, by commas, instead of all: env, kernels, adam, compute, trainer, exposed, compiled, choices,
                  nccl, worlds, proof, engine, offload, lamb, memory, torch, sanitizer, large
   --limit S      seconds for all, the build among them (default: 465); parts that get none are not run
   --out DIR      logs, check.json (a line for each part, as soon as it is known) and page.md (default: build-gpu/check);
@@ -306,9 +306,24 @@ part_torch() {
     figure "nanogpt.py: $(sed -n 's/^loss /loss /p' "$OUT/torch.said" | tail -n 1)"
 }
 
+# mfu NAME: %, of the median step of a run.
+mfu() { sed -n 's/^median step .*MFU \([0-9.]*\) %.*/\1/p' "$OUT/$1.said"; }
+
+# attention NAME ARGS: the same by it. Attention decides how far a step is above its products, so this tells where a rate that is
+# missed comes from.
+attention() {
+    local name=$1
+    shift
+    train "attention_$name" "$@" --attention "$name"
+    learned "attention_$name" trainer
+    figure "attention $name $(rate "attention_$name" "$(sized 5 2)") tokens/s, MFU $(mfu "attention_$name") %$(
+        sed -n 's/^attention by/, &/p' "$OUT/attention_$name.said")"
+    value "${name}_mfu_percent" "$(mfu "attention_$name")"
+}
+
 # Where cuBLASLt has no kernel for one of the default's products, the other ones give a figure nevertheless.
 part_trainer() {
-    local share shape status
+    local share shape status attempts_failed=0
     shape=$(sized "--preset 124m --batch 32 --length 1024 --steps 25" "$TINY --steps 4 --peak-tflops 1")
     set +e
     # shellcheck disable=SC2086
@@ -322,11 +337,14 @@ part_trainer() {
         figure "with fused kernels"
     fi
     learned trainer
-    share=$(sed -n 's/^median step .*MFU \([0-9.]*\) %.*/\1/p' "$OUT/trainer.said")
+    share=$(mfu trainer)
     figure "$(rate trainer "$(sized 5 2)") tokens/s, MFU $share % of the median step"
     value tokens_per_s "$(rate trainer "$(sized 5 2)")"
     value mfu_percent "$share"
     line "$share" least "$LEAST_MFU" " %"
+    # shellcheck disable=SC2086
+    attempt attention cudnn $shape
+    [ "$attempts_failed" = 0 ] || status=1
     return "$status"
 }
 
@@ -394,7 +412,7 @@ part_compiled() {
     [ -n "$PYTHON" ] || skip "there is no PyTorch with CUDA here"
     "$PYTHON" "$root/bench/trainer_torch.py" | tee "$OUT/compiled.said"
     share=$(sed -n 's/^step .*MFU \([0-9.]*\) %.*/\1/p' "$OUT/compiled.said")
-    ours=$(sed -n 's/^median step .*MFU \([0-9.]*\) %.*/\1/p' "$OUT/trainer.said" 2>/dev/null || true)
+    ours=$(mfu trainer 2>/dev/null || true)
     figure "MFU $share % by torch.compile, ${ours:-not measured} % ours"
     value mfu_percent "$share"
     [ -z "$ours" ] || line "$ours" least "${share:-0}" " % of the trainer"

@@ -7,7 +7,7 @@ check=$(dirname "$0")/check.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
-PARTS="env kernels adam trainer exposed compiled compute choices nccl worlds proof engine offload lamb memory torch sanitizer large"
+PARTS="env kernels adam compute trainer exposed compiled choices nccl worlds proof engine offload lamb memory torch sanitizer large"
 
 fail() {
     echo "not ok: $*"
@@ -58,7 +58,8 @@ for part in $PARTS; do
     esac
     told all "$part" '"result": "pass", "seconds": [0-9]+, "figure": "emulated: .*[0-9].*"emulated": true}'
 done
-told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+}'
+told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+,"cudnn_mfu_percent": [0-9.]+}'
+told all trainer 'attention cudnn [0-9]+ tokens/s, MFU [0-9.]+ %, attention by kernels of its own'
 told all choices '"default": [0-9]+,"fused": [0-9]+,"cudnn": [0-9]+,"tuned": [0-9]+'
 told all choices 'cudnn [0-9]+ tokens/s .*, attention by kernels of its own'
 told all choices '"graphs": [0-9]+,"small_default": [0-9.]+,"small_graphs": [0-9.]+'
