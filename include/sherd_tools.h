@@ -151,7 +151,8 @@ typedef sherd_status (*sherd_checkpoint_fn)(void *ctx, const sherd_checkpoint_in
 SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoints_find(const char         *dir,
                                                              sherd_checkpoint_fn fn, void *ctx);
 /** Removes DIR/TAG. If it was the newest, DIR/latest then names the one before, or is removed. If the process dies in between, the
- *  next save completes the removal. Errors: E_IO (does not exist, a symbolic link), E_INVAL (no tag). */
+ *  next save completes the removal. Errors: E_IO (does not exist, a symbolic link), E_STATE (a folder that is no checkpoint, or holds
+ *  folders; nothing is touched), E_INVAL (no tag). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_remove(const char *dir, const char *tag);
 
 /* A checkpoint that is open for reading. One thread at a time may use it. */

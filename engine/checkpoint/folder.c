@@ -73,7 +73,14 @@ sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag)
                                              path);
 }
 
-/* ------------------------------------------------------------------- clearing -- */
+/* ------------------------------------------------------------------- contents -- */
+
+/* What is in a folder. */
+typedef struct folder_holds {
+    sherdi_checkpoint_found found;         /* all but the tag */
+    int                     is_checkpoint; /* perhaps a damaged one */
+    int                     num_entries, num_folders;
+} folder_holds;
 
 /* Opens a folder of ours. A symbolic link in its place is not followed. */
 static DIR *folder_open(const char *path)
@@ -86,6 +93,76 @@ static DIR *folder_open(const char *path)
     }
     return folder;
 }
+
+/* Returns whether the file begins as a manifest of ours does. */
+static int has_manifest_key(int folder, const char *name)
+{
+    char    head[64] = "";
+    int     fd       = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    ssize_t len      = fd < 0 ? 0 : read(fd, head, sizeof(head) - 1);
+
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return len > 0 && strstr(head, "\"" SHERDI_MANIFEST_KEY "\"") != NULL;
+}
+
+/* Looks into a folder; others have a manifest.json, too. Returns 0 if it cannot be opened. */
+static int folder_look(const char *path, folder_holds *out)
+{
+    DIR           *folder       = folder_open(path);
+    int            has_manifest = 0;
+    int            has_data     = 0;
+    struct dirent *entry;
+    struct stat    at;
+
+    *out = (folder_holds){.num_entries = 0};
+    if (folder == NULL) {
+        return 0;
+    }
+    while ((entry = readdir(folder)) != NULL) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+            fstatat(dirfd(folder), entry->d_name, &at, AT_SYMLINK_NOFOLLOW) != 0) {
+            continue;
+        }
+        out->num_entries++;
+        out->num_folders += S_ISDIR(at.st_mode);
+        if (S_ISREG(at.st_mode)) {
+            out->found.held_bytes += (uint64_t)at.st_size;
+            out->found.shared_bytes += at.st_nlink > 1 ? (uint64_t)at.st_size : 0;
+            has_data |= sherdi_is_data_file_name(entry->d_name);
+            if (strcmp(entry->d_name, SHERDI_MANIFEST_NAME) == 0) {
+                has_manifest = 1;
+                out->found.changed_ns =
+                    (int64_t)at.st_mtim.tv_sec * 1000000000 + at.st_mtim.tv_nsec;
+            }
+        }
+    }
+    out->is_checkpoint =
+        has_manifest && (has_data || has_manifest_key(dirfd(folder), SHERDI_MANIFEST_NAME));
+    (void)closedir(folder);
+    return 1;
+}
+
+/* Fails if there is something else than a checkpoint, or an empty folder, where the checkpoint is to be. */
+static sherd_status place_check(const char *dir, const char *tag)
+{
+    char         path[SHERDI_CHECKPOINT_PATH_BYTES];
+    struct stat  at;
+    folder_holds holds;
+
+    SHERDI_TRY(sherdi_checkpoint_path(dir, tag, NULL, path));
+    if (lstat(path, &at) != 0 ||
+        (folder_look(path, &holds) && (holds.is_checkpoint || holds.num_entries == 0))) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(SHERD_E_STATE,
+                       "%s exists and is no checkpoint, so no checkpoint replaces it; give another "
+                       "tag or folder, or move it away",
+                       path);
+}
+
+/* ------------------------------------------------------------------- clearing -- */
 
 /* Removes what is in a folder's place but is not a folder: a file that was to be renamed, or a link. */
 static sherd_status other_clear(const char *path)
@@ -108,7 +185,11 @@ static sherd_status folder_clear(const char *path)
     while ((entry = readdir(folder)) != NULL) {
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
             unlinkat(dirfd(folder), entry->d_name, 0) != 0 && errno != ENOENT) {
-            status = io_fail("remove a file of", path);
+            status = errno == EISDIR ? sherdi_fail(SHERD_E_IO,
+                                                   "cannot remove %s: it holds a folder, %s, which "
+                                                   "no checkpoint has; move that away",
+                                                   path, entry->d_name)
+                                     : io_fail("remove a file of", path);
         }
     }
     (void)closedir(folder);
@@ -158,6 +239,7 @@ static sherd_status partial_make(const char *dir, const char *tag, sherdi_claim 
     char           who[128];
     sherdi_outcome made;
 
+    SHERDI_TRY(place_check(dir, tag));
     SHERDI_TRY(left_behind_clear(dir));
     SHERDI_TRY(sherdi_checkpoint_partial_path(dir, tag, NULL, path));
     if (sherdi_claim_is_held(path, who, sizeof(who))) {
@@ -456,32 +538,18 @@ static int found_order(const void *a, const void *b)
 
 int sherdi_checkpoint_look(const char *dir, const char *name, sherdi_checkpoint_found *out)
 {
-    char           path[SHERDI_CHECKPOINT_PATH_BYTES];
-    struct stat    at;
-    struct dirent *entry;
-    DIR           *folder;
+    char         path[SHERDI_CHECKPOINT_PATH_BYTES];
+    folder_holds holds;
 
     *out = (sherdi_checkpoint_found){.changed_ns = 0};
     if (sherdi_tag_check(name) != SHERD_OK ||
         sherdi_checkpoint_check_folder(dir, name) != SHERD_OK ||
-        path_make(dir, "", name, "", SHERDI_MANIFEST_NAME, path) != SHERD_OK ||
-        lstat(path, &at) != 0 || !S_ISREG(at.st_mode)) {
+        sherdi_checkpoint_path(dir, name, NULL, path) != SHERD_OK || !folder_look(path, &holds) ||
+        !holds.is_checkpoint) {
         return 0;
     }
+    *out = holds.found;
     (void)snprintf(out->tag, sizeof(out->tag), "%s", name);
-    out->changed_ns = (int64_t)at.st_mtim.tv_sec * 1000000000 + at.st_mtim.tv_nsec;
-    (void)path_make(dir, "", name, "", NULL, path);
-    folder = folder_open(path);
-    while (folder != NULL && (entry = readdir(folder)) != NULL) {
-        if (fstatat(dirfd(folder), entry->d_name, &at, AT_SYMLINK_NOFOLLOW) == 0 &&
-            S_ISREG(at.st_mode)) {
-            out->held_bytes += (uint64_t)at.st_size;
-            out->shared_bytes += at.st_nlink > 1 ? (uint64_t)at.st_size : 0;
-        }
-    }
-    if (folder != NULL) {
-        (void)closedir(folder);
-    }
     return 1;
 }
 
@@ -563,6 +631,42 @@ static sherd_status removed_rename(const char *dir, const char *tag, const char 
     return sherdi_folder_sync(dir);
 }
 
+/* Fails for a folder that is no checkpoint; one of checkpoints is named as such. */
+static sherd_status removal_check(const char *dir, const char *tag)
+{
+    char                     path[SHERDI_CHECKPOINT_PATH_BYTES];
+    sherdi_mem               mem;
+    sherdi_checkpoint_found *all   = NULL;
+    size_t                   count = 0;
+    folder_holds             holds;
+    sherd_status             status;
+
+    SHERDI_TRY(sherdi_checkpoint_check_folder(dir, tag));
+    SHERDI_TRY(sherdi_checkpoint_path(dir, tag, NULL, path));
+    if (!folder_look(path, &holds)) {
+        return io_fail("open the folder", path);
+    }
+    if (holds.is_checkpoint) {
+        return holds.num_folders == 0
+                   ? SHERD_OK
+                   : sherdi_fail(SHERD_E_STATE,
+                                 "%s is not removed: it holds a folder, which no checkpoint has; "
+                                 "move that away first",
+                                 path);
+    }
+    sherdi_mem_init(&mem);
+    if (sherdi_checkpoint_list(&mem, path, &all, &count) == SHERD_OK && count > 0) {
+        status = sherdi_fail(SHERD_E_STATE,
+                             "%s is not removed: it is a folder of checkpoints, the last of which "
+                             "is %s/%s; name the checkpoints that are to be removed",
+                             path, path, all[count - 1].tag);
+    } else {
+        status = sherdi_fail(SHERD_E_STATE, "%s is not removed: it is no checkpoint", path);
+    }
+    sherdi_free(all);
+    return status;
+}
+
 sherd_status sherdi_checkpoint_remove(const char *dir, const char *tag)
 {
     char         removed[SHERDI_CHECKPOINT_PATH_BYTES];
@@ -570,7 +674,7 @@ sherd_status sherdi_checkpoint_remove(const char *dir, const char *tag)
     sherd_status status;
 
     SHERDI_TRY(sherdi_tag_check(tag));
-    SHERDI_TRY(sherdi_checkpoint_check_folder(dir, tag));
+    SHERDI_TRY(removal_check(dir, tag));
     SHERDI_TRY(removed_path(dir, tag, removed));
     SHERDI_TRY(sherdi_claim_dir(dir, &names));
     status = removed_rename(dir, tag, removed);

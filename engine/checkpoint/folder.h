@@ -25,7 +25,8 @@ sherd_status sherdi_checkpoint_partial_path(const char *dir, const char *tag, co
 sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag);
 
 /** Makes DIR if it is missing, clears away what interrupted saves and removals left, of this tag and of others, and makes an
- *  empty partial folder, which is claimed from now on. E_STATE (another engine is saving this tag), E_IO. */
+ *  empty partial folder, which is claimed from now on. E_STATE (another engine is saving this tag, or something else than a
+ *  checkpoint is in its place), E_IO. */
 sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag, sherdi_claim *out);
 /** Returns E_IO if the file system of DIR has less than `need_bytes` free; the message says how many bytes are missing. */
 sherd_status sherdi_checkpoint_check_space(const char *dir, uint64_t need_bytes);
@@ -54,7 +55,8 @@ int sherdi_checkpoint_link(const char *from, const char *to, uint64_t bytes);
 
 /** Reads the newest tag from DIR/latest. E_IO (there is none), E_INVAL (the file is damaged). */
 sherd_status sherdi_checkpoint_latest(const char *dir, char tag_out[SHERDI_CHECKPOINT_NAME_BYTES]);
-/** Removes DIR/TAG. If it was the newest, DIR/latest then names the one before, or is removed too. E_IO. */
+/** Removes DIR/TAG. If it was the newest, DIR/latest then names the one before, or is removed too. E_STATE: it is no checkpoint, or
+ *  holds a folder, and nothing is touched. E_IO. */
 sherd_status sherdi_checkpoint_remove(const char *dir, const char *tag);
 
 /* A checkpoint in a folder. */
@@ -66,7 +68,7 @@ typedef struct sherdi_checkpoint_found {
 } sherdi_checkpoint_found;
 /** Describes DIR/TAG and returns 1; 0: it is no checkpoint. */
 int sherdi_checkpoint_look(const char *dir, const char *tag, sherdi_checkpoint_found *out);
-/** Lists all folders of DIR that have a manifest, oldest first, in memory of the account, which the caller frees. E_IO, E_NOMEM. */
+/** Lists all checkpoints of DIR, damaged ones included, oldest first, in memory of the account, which the caller frees. E_IO, E_NOMEM. */
 sherd_status sherdi_checkpoint_list(sherdi_mem *mem, const char *dir, sherdi_checkpoint_found **out,
                                     size_t *count_out);
 

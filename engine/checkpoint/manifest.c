@@ -41,13 +41,31 @@ void sherdi_manifest_fini(sherdi_manifest *manifest)
     sherdi_manifest_init(manifest, manifest->mem);
 }
 
+static const char *const DATA_FILE_NAMES[SHERDI_DATA_FILES] = {"rank", "frozen"};
+
 void sherdi_data_file_name(sherdi_data_file which, int rank, int world_size,
                            char out[SHERDI_CHECKPOINT_NAME_BYTES])
 {
-    static const char *const NAMES[SHERDI_DATA_FILES] = {"rank", "frozen"};
+    (void)snprintf(out, SHERDI_CHECKPOINT_NAME_BYTES, "%s-%05d-of-%05d.safetensors",
+                   DATA_FILE_NAMES[which], rank, world_size);
+}
 
-    (void)snprintf(out, SHERDI_CHECKPOINT_NAME_BYTES, "%s-%05d-of-%05d.safetensors", NAMES[which],
-                   rank, world_size);
+int sherdi_is_data_file_name(const char *name)
+{
+    char        again[SHERDI_CHECKPOINT_NAME_BYTES];
+    const char *numbers = strchr(name, '-');
+    int         rank, world_size;
+
+    if (numbers == NULL || sscanf(numbers, "-%d-of-%d", &rank, &world_size) != 2) {
+        return 0;
+    }
+    for (int which = 0; which < SHERDI_DATA_FILES; which++) {
+        sherdi_data_file_name((sherdi_data_file)which, rank, world_size, again);
+        if (strcmp(again, name) == 0) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 sherd_status sherdi_tag_check(const char *tag)
@@ -188,18 +206,18 @@ static json_t *manifest_json(const sherdi_manifest *m)
     return json_pack(
         "{s:i, s:s, s:s, s:I, s:i, s:i, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:i, s:i, s:s, s:o, "
         "s:o, s:o, s:o, s:o, s:i, s:o, s:o, s:o}",
-        "sherd_checkpoint", SHERDI_CHECKPOINT_FORMAT, "version", m->version, "tag", m->tag, "saved",
-        (json_int_t)m->saved_s, "world_size", m->world_size, "stage", m->stage, "compute_type",
-        sherd_dtype_name(m->compute_dtype), "optimizer", m->optimizers[0].name, "parts",
-        parts_json(m), "step", (json_int_t)m->step, "micro_step", (json_int_t)m->micro_step,
-        "skipped_steps", (json_int_t)m->skipped_steps, "samples", (json_int_t)m->samples,
-        "gradient_accumulation_steps", m->accumulation, "train_micro_batch_size_per_gpu",
-        m->micro_batch_size, "run", m->run_text, "loss_scaler", scaler_json(&m->scaler),
-        "fingerprint", hex_of(m->fingerprint), "frozen_fingerprint", hex_of(m->frozen_fingerprint),
-        "state_fingerprint", m->has_state_fingerprint ? hex_of(m->state_fingerprint) : json_null(),
-        "data_bytes", integer_of(m->data_bytes), "extent_bytes",
-        (int)SHERDI_CHECKPOINT_EXTENT_BYTES, "params", params_json(m), "segments", segments_json(m),
-        "files", files_json(m));
+        SHERDI_MANIFEST_KEY, SHERDI_CHECKPOINT_FORMAT, "version", m->version, "tag", m->tag,
+        "saved", (json_int_t)m->saved_s, "world_size", m->world_size, "stage", m->stage,
+        "compute_type", sherd_dtype_name(m->compute_dtype), "optimizer", m->optimizers[0].name,
+        "parts", parts_json(m), "step", (json_int_t)m->step, "micro_step",
+        (json_int_t)m->micro_step, "skipped_steps", (json_int_t)m->skipped_steps, "samples",
+        (json_int_t)m->samples, "gradient_accumulation_steps", m->accumulation,
+        "train_micro_batch_size_per_gpu", m->micro_batch_size, "run", m->run_text, "loss_scaler",
+        scaler_json(&m->scaler), "fingerprint", hex_of(m->fingerprint), "frozen_fingerprint",
+        hex_of(m->frozen_fingerprint), "state_fingerprint",
+        m->has_state_fingerprint ? hex_of(m->state_fingerprint) : json_null(), "data_bytes",
+        integer_of(m->data_bytes), "extent_bytes", (int)SHERDI_CHECKPOINT_EXTENT_BYTES, "params",
+        params_json(m), "segments", segments_json(m), "files", files_json(m));
 }
 
 sherd_status sherdi_manifest_text(const sherdi_manifest *manifest, char **text_out,
@@ -681,7 +699,7 @@ static sherd_status format_check(const reader *r, const sherdi_json_node *root)
     int64_t format = 0;
     int64_t extent = 0;
 
-    SHERDI_TRY(whole_read(r, root, "sherd_checkpoint", 1, INT32_MAX, &format));
+    SHERDI_TRY(whole_read(r, root, SHERDI_MANIFEST_KEY, 1, INT32_MAX, &format));
     if (format != SHERDI_CHECKPOINT_FORMAT) {
         return sherdi_fail(SHERD_E_INVAL,
                            "%s is of format %lld, and this version of sherd reads format %d; load "

@@ -133,9 +133,14 @@ void         sherdi_manifest_text_free(char *text);
 sherd_status sherdi_manifest_parse(sherdi_manifest *manifest, sherdi_mem *mem, const char *path,
                                    const char *text, size_t len_bytes);
 
+/* Its first key: the format. */
+#define SHERDI_MANIFEST_KEY "sherd_checkpoint"
+
 /** Writes the name of a rank's data file: "rank-00003-of-00008.safetensors", "frozen-...". */
 void sherdi_data_file_name(sherdi_data_file which, int rank, int world_size,
                            char out[SHERDI_CHECKPOINT_NAME_BYTES]);
+/** Returns whether it is such a name, of any rank. */
+int sherdi_is_data_file_name(const char *name);
 /** Checks that a tag can be the name of a folder. E_INVAL: it is empty or too long, begins with a dot, or has a slash or a control
  *  character. */
 sherd_status sherdi_tag_check(const char *tag);

@@ -697,6 +697,73 @@ static sherd_status count_one(void *ctx, const sherd_checkpoint_info *info)
     return SHERD_OK;
 }
 
+static void file_make(const char *path)
+{
+    int fd = open(path, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
+
+    CHECK(fd >= 0 && write(fd, "mine", 4) == 4 && close(fd) == 0);
+}
+
+static void replace_body(sherd_world *world, void *raw)
+{
+    rig r;
+
+    (void)raw;
+    saved_open(&r, world, &OPTIONS);
+    saved_fill(&r);
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_save(r.engine, test_scratch(), "data", NULL));
+    CHECK_ERROR_SAYS(sherd_world_rank(world) == 0 ? "data exists and is no checkpoint" : "rank 0");
+    saved_train(&r, 1);
+    rig_close(&r);
+}
+
+/* What is no checkpoint is not removed, not listed, and not replaced by one. */
+static void only_checkpoints_are_removed_and_replaced(void)
+{
+    job      j = saved("runs");
+    char     path[512];
+    char     data[256];
+    uint64_t before;
+    int      count = 0;
+
+    /* a folder of checkpoints: the tag was forgotten */
+    before = saved_bytes(j.dir);
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_remove(test_scratch(), "runs"));
+    CHECK_ERROR_SAYS("folder of checkpoints");
+    CHECK_ERROR_SAYS("runs/" TAG);
+    CHECK_INT(before, saved_bytes(j.dir));
+
+    /* files of somebody's, with a manifest.json of its own kind */
+    (void)snprintf(data, sizeof(data), "%s/data", test_scratch());
+    CHECK(mkdir(data, 0700) == 0);
+    (void)snprintf(path, sizeof(path), "%s/thesis.txt", data);
+    file_make(path);
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_remove(test_scratch(), "data"));
+    CHECK_ERROR_SAYS("no checkpoint");
+    (void)snprintf(path, sizeof(path), "%s/manifest.json", data);
+    file_make(path);
+    before = saved_bytes(data);
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_remove(test_scratch(), "data"));
+    CHECK_OK(sherd_checkpoints_find(test_scratch(), count_one, &count));
+    CHECK_INT(0, count);
+    test_world(2, replace_body, NULL);
+    CHECK_INT(before, saved_bytes(data));
+    CHECK_INT(0, saved_left_behind(test_scratch()));
+
+    /* a checkpoint that somebody's folder is in; without that it goes, damaged or not */
+    (void)snprintf(path, sizeof(path), "%s/" TAG "/notes", j.dir);
+    CHECK(mkdir(path, 0700) == 0);
+    before = saved_bytes(j.dir);
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_remove(j.dir, TAG));
+    CHECK_ERROR_SAYS("holds a folder");
+    CHECK_INT(before, saved_bytes(j.dir));
+    CHECK(rmdir(path) == 0);
+    (void)snprintf(path, sizeof(path), "%s/" TAG "/manifest.json", j.dir);
+    file_make(path);
+    CHECK_OK(sherd_checkpoint_remove(j.dir, TAG));
+    CHECK_INT(0, test_files(j.dir, ""));
+}
+
 static void links_are_not_followed_out_of_the_folder(void)
 {
     job               outside;
@@ -883,6 +950,7 @@ static const test_case CASES[] = {
     CASE(in_a_window_nothing_is_loaded_or_saved),
     CASE(ranks_that_differ_are_told),
     CASE(a_folder_that_a_rank_does_not_see_is_refused),
+    CASE(only_checkpoints_are_removed_and_replaced),
     CASE(links_are_not_followed_out_of_the_folder),
     CASE(a_file_that_one_rank_cannot_read_loses_nobody),
     CASE(pipes_in_the_place_of_files_are_refused),
