@@ -662,10 +662,11 @@ typedef struct sherd_blob_params {
 SHERD_API void sherd_blob_params_init(sherd_blob_params *params);
 
 /** Keeps a copy of data[0 .. len_bytes) under the key, in place of the one before; data NULL (and len_bytes 0) removes it. It is
- *  saved as it is when a checkpoint, or a commit of state on NVMe, is made; sherd_step_undo and a resume bring back what was
- *  committed, and leave large blobs as they are. Where a blob is not per rank, each rank keeps what it set itself, but rank 0's is
- *  saved, and all ranks find that one after a load. Local; at any time after create. Errors: E_INVAL (key, too many bytes of small
- *  blobs), E_NOMEM; the blob before then stays. */
+ *  saved as it is when a checkpoint, or a commit of state on NVMe, is made: by the first acquire of a run, which commits the values
+ *  that were filled, and by each boundary. So set what is true behind a step just before its sherd_step. sherd_step_undo and a
+ *  resume bring back what was committed, and leave large blobs as they are. Where a blob is not per rank, each rank keeps what it
+ *  set itself, but rank 0's is saved, and all ranks find that one after a load. Local; at any time after create. Errors: E_INVAL
+ *  (key, too many bytes of small blobs), E_NOMEM; the blob before then stays. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_blob_set(sherd_engine *engine, const char *key,
                                                      const void *data, size_t len_bytes,
                                                      const sherd_blob_params *params);

@@ -400,8 +400,12 @@ static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *
             return data_fail(t);
         }
         TRY(passes_train(t->passes, t->tokens, t->tokens + micro_tokens(t)));
-        TRY(sherd_step(t->engine, step_out));
         t->sequences += (uint64_t)t->world_size * t->data.batch;
+        /* not earlier: the first acquire of a run commits, too */
+        if (k == t->info.accumulation - 1) {
+            TRY(saves_mark(&t->saved, &(saves_position){t->step + 1, t->sequences}));
+        }
+        TRY(sherd_step(t->engine, step_out));
     }
     /* while a GPU still computes: asking it for its free memory may take milliseconds */
     memory_take(t);
@@ -457,13 +461,10 @@ static void traffic_sum(const sherd_traffic_report *before, const sherd_traffic_
 static sherd_status step_measure(trainer *t, sherd_step_report *step, step_sums *sums)
 {
     sherd_traffic_report before, after;
-    saves_position       behind = {.step      = t->step + 1,
-                                   .sequences = t->sequences + (uint64_t)t->info.train_batch_size};
 
     sherd_step_report_init(step);
     sherd_traffic_report_init(&before);
     sherd_traffic_report_init(&after);
-    TRY(saves_mark(&t->saved, &behind));
     TRY(sherd_engine_traffic(t->engine, &before));
     TRY(window_run(t, step, &sums->losses));
     TRY(sherd_engine_traffic(t->engine, &after));

@@ -235,6 +235,26 @@ killed_resume() {
     [ "$(wc -l <"$scratch/resumed")" = $((last - first + 1)) ] || fail "$name: steps are missing"
 }
 
+# Killed when the first values are committed and no step is: it begins with the first step, in a window of any length.
+killed_at_first() {
+    # shellcheck disable=SC2086
+    "$program" --data "$scratch/text" $tiny_flags $killed_flags $killed_ranks --steps 1 --accumulation 100000 >"$scratch/killed.out" 2>&1 &
+    pid=$!
+    until "$sherd" state list "$drive" 2>/dev/null | grep -qE "^ +1 +0 .*in use"; do
+        kill -0 "$pid" || break
+        sleep 0.02
+    done
+    kill -9 "$pid"
+    wait "$pid" 2>/dev/null || true
+    killed_settle "a kill in the first step"
+    rm -f "$scratch/resumed"
+    # shellcheck disable=SC2086
+    "$program" --data "$scratch/text" $tiny_flags $killed_flags $killed_ranks --resume --steps 2 --log "$scratch/resumed" \
+        >"$scratch/out" 2>&1 || fail "a kill in the first step: $(cat "$scratch/out")"
+    tiny --config "$scratch/config.json" --ranks 2 --steps 2
+    same "a kill in the first step" "$(steps "$scratch/log")" "$(steps "$scratch/resumed")"
+}
+
 # Ranks as threads of one process.
 killed() {
     drive_open
@@ -260,6 +280,7 @@ killed() {
     killed_settle "a run of another number of ranks"
     "$sherd" state remove "$drive" --all --yes >"$scratch/out" || fail "$(cat "$scratch/out")"
     drive_is_empty "sherd state remove"
+    killed_at_first
 }
 
 # Ranks as processes, of which one is killed.
