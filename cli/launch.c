@@ -1,7 +1,11 @@
 /* sherd launch: starts a program as the ranks of one world on this host, without mpirun, srun or torchrun. It waits for signals
- * instead of handling them, so the loop that waits for the ranks is plain code. */
+ * instead of handling them, so the loop that waits for the ranks is plain code.
+ *
+ * A rank may be a script that starts the trainer. When the script ends first, the trainer becomes a child of this process (a
+ * "subreaper"), and is told and ended as a rank is. A rank that lives passes signals on itself, or does not. */
 #include "cli/cli.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -27,8 +31,10 @@ static const char HELP[] =
     "usage: sherd launch -n N [OPTIONS] [--] PROGRAM [ARGUMENTS]\n\n"
     "Starts N processes of a program on this host and waits for them. In the program,\n"
     "sherd_world_from_env makes them the ranks of one world. If a process fails, the others\n"
-    "have some seconds to report it; then they are ended. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and\n"
-    "SIGUSR2 are passed on to the processes. Only rank 0 reads the standard input.\n\n"
+    "have some seconds to report it; then they are ended, and so is what they started. SIGINT,\n"
+    "SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to the processes; where one of them is a\n"
+    "script that ends by the signal, also to what it started. Only rank 0 reads the standard\n"
+    "input.\n\n"
     "  -n, --ranks N   number of processes, 1 to 1024 (required)\n"
     "  --grace S       seconds from the first failure until the other processes get SIGTERM\n"
     "                  (default 5); those that do not end get SIGKILL 10 seconds later\n\n"
@@ -46,6 +52,9 @@ typedef struct launch {
     pid_t   pids[MOST_RANKS];          /* 0: this rank has ended */
     int     running;
     int     status;     /* exit status of the first rank that failed; 0: none has */
+    int     told;       /* the last signal that the ranks got; 0: none */
+    int     is_passed;  /* from here; else the terminal sent it to all that run on it */
+    int     has_orphan; /* a rank ended by a signal that what it had started did not get */
     int     last_sent;  /* SIGTERM or SIGKILL; 0: neither was sent */
     int64_t deadline_s; /* when the next of them is sent; 0: never */
 } launch;
@@ -99,6 +108,54 @@ static void rank_become(const launch *job, int rank, int pipe_end, pid_t parent,
     _exit(STATUS_NO_PROGRAM);
 }
 
+static int rank_of(const launch *job, pid_t pid)
+{
+    for (int r = 0; r < job->ranks; r++) {
+        if (job->pids[r] == pid) {
+            return r;
+        }
+    }
+    return -1;
+}
+
+/* Returns the parent of a process, or -1. */
+static pid_t parent_of(const char *process)
+{
+    char  path[64];
+    char  text[512] = "";
+    char *behind_name;
+    FILE *file;
+    int   parent = -1;
+
+    (void)snprintf(path, sizeof(path), "/proc/%.20s/stat", process);
+    file = fopen(path, "re");
+    if (file == NULL) {
+        return -1;
+    }
+    behind_name = fgets(text, sizeof(text), file) == NULL ? NULL : strrchr(text, ')');
+    (void)fclose(file);
+    return behind_name != NULL && sscanf(behind_name, ") %*c %d", &parent) == 1 ? (pid_t)parent
+                                                                                : -1;
+}
+
+/* Sends a signal to what ranks that have ended had started. */
+static void orphans_signal(const launch *job, int number)
+{
+    DIR           *processes = opendir("/proc");
+    struct dirent *entry;
+
+    while (processes != NULL && (entry = readdir(processes)) != NULL) {
+        pid_t pid = (pid_t)atoi(entry->d_name);
+
+        if (pid > 0 && rank_of(job, pid) < 0 && parent_of(entry->d_name) == getpid()) {
+            (void)kill(pid, number);
+        }
+    }
+    if (processes != NULL) {
+        (void)closedir(processes);
+    }
+}
+
 static void ranks_signal(const launch *job, int number)
 {
     for (int r = 0; r < job->ranks; r++) {
@@ -106,6 +163,7 @@ static void ranks_signal(const launch *job, int number)
             (void)kill(job->pids[r], number);
         }
     }
+    orphans_signal(job, number);
 }
 
 /* Starts the ranks. Returns 0, or -1 after it has printed why; the caller then ends those that have started. */
@@ -141,28 +199,23 @@ static int ranks_start(launch *job, const sigset_t *before)
 
 /* ---- waiting for them ---- */
 
-static int rank_of(const launch *job, pid_t pid)
-{
-    for (int r = 0; r < job->ranks; r++) {
-        if (job->pids[r] == pid) {
-            return r;
-        }
-    }
-    return -1;
-}
-
 static void rank_ended(launch *job, int rank, int ended)
 {
     int status = WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
 
+    int is_told = WIFSIGNALED(ended) && WTERMSIG(ended) == job->told;
+
     job->pids[rank] = 0;
     job->running--;
+    job->has_orphan |= is_told && job->is_passed;
     if (status == 0 ||
         job->status != 0) { /* ranks that fail after the first one fail because of it */
         return;
     }
-    job->status     = status;
-    job->deadline_s = now_s() + job->grace_s;
+    job->status = status;
+    if (!is_told) { /* else all have been told to end, and may take their time */
+        job->deadline_s = now_s() + job->grace_s;
+    }
     if (WIFSIGNALED(ended)) {
         (void)fprintf(stderr, "sherd: rank %d was ended by signal %d (%s)\n", rank, WTERMSIG(ended),
                       strsignal(WTERMSIG(ended)));
@@ -171,7 +224,8 @@ static void rank_ended(launch *job, int rank, int ended)
     }
 }
 
-static void ranks_collect(launch *job)
+/* Returns whether there is a child left: a rank, or what one that has ended had started. */
+static int ranks_collect(launch *job)
 {
     pid_t pid;
     int   ended;
@@ -183,6 +237,11 @@ static void ranks_collect(launch *job)
             rank_ended(job, rank, ended);
         }
     }
+    if (job->has_orphan) {
+        orphans_signal(job, job->told);
+        job->has_orphan = 0;
+    }
+    return pid == 0;
 }
 
 /* Ends the ranks that are still running when their time is over. */
@@ -198,17 +257,23 @@ static void ranks_press(launch *job)
 
 static void ranks_wait(launch *job, const sigset_t *signals)
 {
-    while (job->running > 0) {
+    int has_child = job->running > 0;
+
+    /* What a rank leaves behind goes on behind a good end, and not behind a bad one. */
+    while (job->running > 0 || (has_child && job->status != 0)) {
         struct timespec second = {.tv_sec = 1};
         siginfo_t       got;
         int             number = job->deadline_s == 0 ? sigwaitinfo(signals, &got)
                                                       : sigtimedwait(signals, &got, &second);
 
-        /* A signal of the terminal reaches the ranks directly, because they are in the same process group. */
-        if (number > 0 && number != SIGCHLD && got.si_code != SI_KERNEL) {
-            ranks_signal(job, number);
+        if (number > 0 && number != SIGCHLD) {
+            job->told      = number;
+            job->is_passed = got.si_code != SI_KERNEL;
+            if (job->is_passed) {
+                ranks_signal(job, number);
+            }
         }
-        ranks_collect(job);
+        has_child = ranks_collect(job);
         ranks_press(job);
     }
 }
@@ -260,6 +325,7 @@ static int launch_run(launch *job)
         (void)sigaddset(&signals, PASSED_ON[i]);
     }
     (void)sigprocmask(SIG_BLOCK, &signals, &before);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (ranks_start(job, &before) != 0) {
         ranks_signal(job, SIGKILL);
         job->status = STATUS_NO_PROGRAM;

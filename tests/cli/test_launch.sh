@@ -48,6 +48,29 @@ if [ "$status" != 9 ]; then
     failed=1
 fi
 
+# Ranks that are scripts, which end by the signal: what they started is told, may take its time, and is waited for.
+cat >"$scratch/trainer" <<'SH'
+trap 'sleep 0.3; echo saved >"$0.saved.$SHERD_RANK"; exit 0' TERM
+echo $$ >"$0.pid.$SHERD_RANK"
+while :; do sleep 0.05; done
+SH
+"$sherd" launch -n 2 --grace 0 sh -c 'sh "$0"; echo over' "$scratch/trainer" 2>"$scratch/err" &
+launcher=$!
+until [ -s "$scratch/trainer.pid.0" ] && [ -s "$scratch/trainer.pid.1" ]; do sleep 0.02; done
+kill -TERM $launcher
+status=0
+wait $launcher || status=$?
+if [ "$status" != 143 ] || [ ! -e "$scratch/trainer.saved.0" ] || [ ! -e "$scratch/trainer.saved.1" ]; then
+    echo "not ok: status $status, or a trainer behind a script was not told, or not waited for: $(ls "$scratch")"
+    failed=1
+fi
+# Behind a rank that fails, nothing goes on that it had started.
+run 3 -n 1 --grace 0 sh -c 'sleep 1000 & echo $! >"$0"; exit 3' "$scratch/left"
+if kill -0 "$(cat "$scratch/left")" 2>/dev/null; then
+    echo "not ok: what a failed rank had started goes on"
+    failed=1
+fi
+
 run 127 -n 2 "$scratch/no-program"
 says err "no-program cannot be run: No such file or directory"
 run 2 -n 0 "$minimal"
