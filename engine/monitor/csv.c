@@ -55,6 +55,21 @@ static size_t row_make(const sherdi_monitor_event *event, int is_first, int64_t 
     return (size_t)len;
 }
 
+/* Returns how many bytes of a file of `len_bytes` are whole rows: a run that was killed, or a machine that stopped, may have cut the
+ * last one short. A file whose end has no row is nobody's of ours, and stays as it is. */
+static uint64_t rows_bytes(int fd, uint64_t len_bytes)
+{
+    char     tail[ROW_BYTES];
+    uint64_t start = len_bytes > sizeof(tail) ? len_bytes - sizeof(tail) : 0;
+    ssize_t  got   = pread(fd, tail, (size_t)(len_bytes - start), (off_t)start);
+    ssize_t  end   = got;
+
+    while (end > 0 && tail[end - 1] != '\n') {
+        end--;
+    }
+    return end > 0 || start == 0 ? start + (uint64_t)(end > 0 ? end : 0) : len_bytes;
+}
+
 static sherd_status event_write(const sherdi_monitor *state, const sherdi_monitor_event *event,
                                 int64_t at)
 {
@@ -62,15 +77,20 @@ static sherd_status event_write(const sherdi_monitor *state, const sherdi_monito
     char         row[ROW_BYTES];
     struct stat  file;
     sherd_status status;
+    uint64_t     whole_bytes;
     int          fd;
 
     path_make(state, event->tag, path);
-    fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0 || fstat(fd, &file) != 0) {
         status = sherdi_fail(SHERD_E_IO, "cannot open %s: %s", path, strerror(errno));
     } else {
-        status = sherdi_monitor_append(fd, path, (uint64_t)file.st_size, row,
-                                       row_make(event, file.st_size == 0, at, row));
+        whole_bytes = rows_bytes(fd, (uint64_t)file.st_size);
+        if (whole_bytes < (uint64_t)file.st_size && ftruncate(fd, (off_t)whole_bytes) != 0) {
+            whole_bytes = (uint64_t)file.st_size;
+        }
+        status = sherdi_monitor_append(fd, path, whole_bytes, row,
+                                       row_make(event, whole_bytes == 0, at, row));
     }
     if (fd >= 0) {
         (void)close(fd);

@@ -289,6 +289,39 @@ static void full_drive_is_told_and_training_goes_on(void)
     CHECK_INT(40 + 2 * (54 + 61), bytes);
 }
 
+static void train_once(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 1, .top = ctx};
+    rig         r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 100);
+    rig_seal(&r);
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    rig_close(&r);
+}
+
+/* What a run that ended in the middle of a row has left; the last one is whole, and a title alone may be cut, too. */
+static void row_that_was_cut_is_taken_out(void)
+{
+    static const char *const before[] = {"step,lr\n1,0.5\n2,0.0", "step,lr\n1,0.5\n", "step,l"};
+    static const char *const after[]  = {"step,lr\n1,0.5\n1,0.01\n", "step,lr\n1,0.5\n1,0.01\n",
+                                         "step,lr\n1,0.01\n"};
+    const char              *folder   = folder_of("cut");
+    char                     csv[600], path[700];
+
+    (void)snprintf(csv, sizeof(csv), "%s/a/b", folder);
+    (void)snprintf(path, sizeof(path), "%s/Train_Samples_lr.csv", csv);
+    test_world(1, train_once, (void *)(uintptr_t)monitors_in(folder, ""));
+    for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++) {
+        FILE *file = fopen(path, "w");
+
+        CHECK(file != NULL && fputs(before[i], file) >= 0 && fclose(file) == 0);
+        test_world(1, train_once, (void *)(uintptr_t)monitors_in(folder, ""));
+        check_text(after[i], text_of(csv, "Train_Samples_lr.csv"));
+    }
+}
+
 static sherd_status sealed_with(sherd_world *world, const char *top)
 {
     rig_options  options = {.top = top};
@@ -367,13 +400,10 @@ static void tags_are_checked(void)
 }
 
 static const test_case CASES[] = {
-    CASE(monitors_write_what_deepspeed_writes),
-    CASE(the_axis_goes_on_in_another_layout),
-    CASE(lines_come_as_often_as_they_are_wanted),
-    CASE(full_drive_is_told_and_training_goes_on),
-    CASE(folder_that_cannot_be_is_an_error_at_seal),
-    CASE(seal_takes_every_failure_of_memory),
-    CASE(tags_are_checked),
+    CASE(monitors_write_what_deepspeed_writes),   CASE(the_axis_goes_on_in_another_layout),
+    CASE(lines_come_as_often_as_they_are_wanted), CASE(full_drive_is_told_and_training_goes_on),
+    CASE(row_that_was_cut_is_taken_out),          CASE(folder_that_cannot_be_is_an_error_at_seal),
+    CASE(seal_takes_every_failure_of_memory),     CASE(tags_are_checked),
 };
 
 RUN_MAIN(CASES)
