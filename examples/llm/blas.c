@@ -275,15 +275,34 @@ static int buffers_make(int count)
     return num == count ? 0 : -1;
 }
 
+/* Returns how many buffers the library has a place for, two for each of its own threads; it goes beyond its table when it is asked
+ * for more. 0: it does not say. */
+static int most_buffers(void)
+{
+    const char *text    = strstr(library.config_get(), "MAX_THREADS=");
+    int         threads = 0;
+
+    return text != NULL && sscanf(text, "MAX_THREADS=%d", &threads) == 1 ? 2 * threads : 0;
+}
+
 int blas_reserve(int threads, char *why, size_t why_bytes)
 {
     int result = 0;
+    int most;
 
     if (!blas_open()->is_open || library.buffer_take == NULL || library.buffer_give == NULL) {
         return 0;
     }
+    most = most_buffers();
     (void)pthread_mutex_lock(&reserve_lock);
-    if (buffers_make(reserved + threads) == 0) {
+    if (most > 0 && reserved + threads > most) {
+        result = -1;
+        (void)snprintf(why, why_bytes,
+                       "OpenBLAS serves at most %d threads of a process, and there would be %d: "
+                       "start the ranks as processes (sherd launch, mpirun), or give fewer "
+                       "--threads",
+                       most, reserved + threads);
+    } else if (buffers_make(reserved + threads) == 0) {
         reserved += threads;
     } else {
         result = -1;

@@ -197,10 +197,27 @@ static void buffers_that_cannot_be_had_are_told(void)
     CHECK_INT(0, WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status));
 }
 
+/* More than its tables hold, which it would write behind. */
+static void threads_beyond_the_librarys_own_limit_are_refused(void)
+{
+    char why[256] = "";
+
+    blas_needed();
+    CHECK_INT(-1, blas_reserve(1000000, why, sizeof(why)));
+    if (strstr(why, "address space") != NULL) {
+        test_skip("this OpenBLAS does not say how many threads it serves");
+    }
+    CHECK(strstr(why, "at most") != NULL && strstr(why, "as processes") != NULL);
+    CHECK_INT(0, blas_reserve(1, why, sizeof(why)));
+}
+
 static const test_case cases[] = {
-    CASE(wrong_choice_of_the_library_is_found), CASE(choice_of_the_user_stays),
-    CASE(better_core_is_as_wide_as_the_cpu),    CASE(ranks_settle_on_one_core),
+    CASE(wrong_choice_of_the_library_is_found),
+    CASE(choice_of_the_user_stays),
+    CASE(better_core_is_as_wide_as_the_cpu),
+    CASE(ranks_settle_on_one_core),
     CASE(buffers_that_cannot_be_had_are_told),
+    CASE(threads_beyond_the_librarys_own_limit_are_refused),
 };
 
 RUN_MAIN(cases)
