@@ -517,7 +517,7 @@ static sherd_status step_run(trainer *t, int *stop_out)
     return SHERD_OK;
 }
 
-/* Returns whether a resumed run makes no step; then it must leave the state as it found it. */
+/* Returns whether a resumed run makes no step. */
 static int has_nothing_to_do(const trainer *t)
 {
     return t->is_resumed && t->first_step >= t->o.steps;
@@ -548,10 +548,12 @@ static int is_unsaved(const trainer *t)
     return t->o.save_dir != NULL && t->step > t->first_step && !saves_has(&t->saved, t->step);
 }
 
-/* Returns whether state on NVMe must stay. It may be deleted if the run is over or if a checkpoint has its last step. */
+/* Returns whether state on NVMe must stay: a run that makes no step leaves what it found there, but not what it has just made of a
+ * checkpoint. It may be deleted if the run is over or if a checkpoint has its last step. */
 static int must_keep_state(const trainer *t, int stop)
 {
-    return has_nothing_to_do(t) || is_unsaved(t) || (stop && !saves_has(&t->saved, t->step));
+    return (has_nothing_to_do(t) && t->info.is_resumed) || is_unsaved(t) ||
+           (stop && !saves_has(&t->saved, t->step));
 }
 
 static sherd_status loop_run(trainer *t)
@@ -574,8 +576,8 @@ static sherd_status loop_run(trainer *t)
         stop_say(t);
     }
     if (has_nothing_to_do(t) && t->r != NULL) {
-        report_say(t->r, "nothing to do: %ld steps are done and --steps is %ld; the state stays",
-                   t->step, t->o.steps);
+        report_say(t->r, "nothing to do: %ld steps are done and --steps is %ld%s", t->step,
+                   t->o.steps, t->info.is_resumed ? "; the state stays" : "");
     }
     return must_keep_state(t, stop) ? sherd_engine_keep_state(t->engine, 1) : SHERD_OK;
 }

@@ -373,7 +373,8 @@ saved() {
         fail "another batch: $(cat "$scratch/out")"
     same "tokens of 336 and 42 sequences" $((378 * 24)) "$(sed -n '/"step": 5,/s/.*"tokens": \([0-9]*\),.*/\1/p' "$scratch/log")"
     # The latest one: nothing is left to do, and nothing is saved again.
-    saved_run 2 3 --steps 6 --save "$checkpoints" --resume
+    saved_run 2 3 --steps 6 --save "$checkpoints" --resume --offload nvme --nvme-path "$drive"
+    drive_is_empty "a run with nothing to do"
     grep -q "goes on from step 6 of $checkpoints/step-000006" "$scratch/out" || fail "the latest: $(cat "$scratch/out")"
     grep -q "nothing to do: 6 steps are done" "$scratch/out" || fail "nothing to do: $(cat "$scratch/out")"
     saved_run 2 3 --steps 1 --save "$scratch/other" --resume
