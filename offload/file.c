@@ -595,10 +595,12 @@ int sherdi_file_is_shared(const sherdi_file *file)
 
 /* ------------------------------------------------------------------ links -- */
 
+/* A file whose own name is gone, because somebody removed its folder, can still be copied. */
 static sherd_status link_fail(const sherdi_stripe *stripe, const char *path, int error)
 {
     char buffer[128];
-    int  is_never = error == EXDEV || error == EPERM || error == EOPNOTSUPP || error == EMLINK;
+    int  is_never = error == EXDEV || error == EPERM || error == EOPNOTSUPP || error == EMLINK ||
+                   (error == ENOENT && access(stripe->path, F_OK) != 0);
 
     return sherdi_fail(is_never ? SHERD_E_NOTSUP : SHERD_E_IO, "cannot link %s as %s: %s",
                        stripe->path, path, strerror_r(error, buffer, sizeof(buffer)));

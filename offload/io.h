@@ -102,8 +102,8 @@ int sherdi_file_is_linked(const sherdi_file *file);
 /** Returns whether one of its stripes has another name beside its own: then its contents are not this file's alone. */
 int sherdi_file_is_shared(const sherdi_file *file);
 /** Makes other names for the same stripes, by hard links: folders [stripes], "name" in the first, "name.1" in the second, and so on.
- *  Syncs the folders. A failure leaves none of them: E_NOTSUP where links cannot be made (another file system, one without links),
- *  E_IO. */
+ *  Syncs the folders. A failure leaves none of them: E_NOTSUP where links cannot be made (another file system, one without links, a
+ *  file that has lost its own name), E_IO. */
 sherd_status sherdi_file_link(const sherdi_file *file, const char *const *folders,
                               const char *name);
 /** Removes these names again. */

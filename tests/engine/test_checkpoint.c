@@ -359,6 +359,30 @@ static void kept_body(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
+/* The folder of the state is gone, and the files are open: they are copied. */
+static void removed_body(sherd_world *world, void *raw)
+{
+    job *j = raw;
+    char keys[1024];
+    rig  r;
+
+    open_as(&r, world, j, keys);
+    model_fill(&r);
+    train(&r, 2);
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == 0) {
+        CHECK(test_files(test_scratch(), "sherd-") > 0);
+        test_files_remove(test_scratch(), "sherd-");
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "copied", NULL));
+    train(&r, 1);
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, "copied", NULL));
+    train(&r, 3);
+    j->fingerprint = rig_fingerprint(&r);
+    rig_close(&r);
+}
+
 static void straight_body(sherd_world *world, void *raw)
 {
     job *j = raw;
@@ -388,6 +412,11 @@ static void state_on_a_drive_is_kept_by_a_link(void)
         test_world(2, kept_body, &kept);
         test_world(2, straight_body, &straight);
         CHECK_INT(straight.fingerprint, kept.fingerprint);
+        if (i == 0) {
+            dir_make(&kept, "removed");
+            test_world(2, removed_body, &kept);
+            CHECK_INT(straight.fingerprint, kept.fingerprint);
+        }
     }
 }
 
