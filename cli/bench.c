@@ -100,9 +100,9 @@ static void machine_write(char *out, size_t out_bytes)
 
 static json_t *command_text(const bench_command *command)
 {
-    json_t *text = json_string("sherd");
+    json_t *text = json_string(command->argv[0]); /* "sherd bench" */
 
-    for (int i = 0; i < command->argc; i++) {
+    for (int i = 1; i < command->argc; i++) {
         json_t *longer = json_sprintf("%s %s", json_string_value(text), command->argv[i]);
 
         json_decref(text);

@@ -102,9 +102,12 @@ sherd_status cli_print(void *ctx, const char *text, size_t len_bytes)
     return fwrite(text, 1, len_bytes, ctx) == len_bytes ? SHERD_OK : SHERD_E_IO;
 }
 
+/* Where the output itself cannot be written there is no message yet: main says why. */
 int cli_fail(void)
 {
-    (void)fprintf(stderr, "sherd: %s\n", sherd_last_error());
+    if (sherd_last_error()[0] != '\0') {
+        (void)fprintf(stderr, "sherd: %s\n", sherd_last_error());
+    }
     return 1;
 }
 

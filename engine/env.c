@@ -1,6 +1,7 @@
 /* Reports what this build and this machine have: the text of `sherd env`. */
 #include "collectives/transport.h"
 #include "collectives/world.h"
+#include "engine/machine.h"
 #include "kernels/backend.h"
 #include "offload/io.h"
 #include "sherd_build.h"
@@ -50,6 +51,7 @@ static void put_machine(json_t *list)
     struct utsname kernel;
     struct rlimit  memlock;
     char           text[300];
+    size_t         left_bytes;
     double         pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 
     if (uname(&kernel) == 0) {
@@ -61,7 +63,12 @@ static void put_machine(json_t *list)
     put(list, "cpu", text);
     (void)snprintf(text, sizeof(text), "%ld", sysconf(_SC_NPROCESSORS_ONLN));
     put(list, "cores", text);
-    (void)snprintf(text, sizeof(text), "%.1f GiB", pages / 0x1p30);
+    if (sherdi_machine_free_memory(&left_bytes) == SHERD_OK && left_bytes > 0) {
+        (void)snprintf(text, sizeof(text), "%.1f GiB, of which this process can take %.1f GiB",
+                       pages / 0x1p30, (double)left_bytes / 0x1p30);
+    } else {
+        (void)snprintf(text, sizeof(text), "%.1f GiB", pages / 0x1p30);
+    }
     put(list, "memory", text);
     if (getrlimit(RLIMIT_MEMLOCK, &memlock) == 0) {
         if (memlock.rlim_cur == RLIM_INFINITY) {

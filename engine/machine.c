@@ -132,8 +132,7 @@ static size_t own_limit_left(void)
     return used * 1024 < most ? most - used * 1024 : 1;
 }
 
-/* Gives the free bytes, at least 1; 0: unknown. */
-static sherd_status free_memory(size_t *out)
+sherd_status sherdi_machine_free_memory(size_t *out)
 {
     size_t kib   = file_number("/proc/meminfo", "MemAvailable:");
     size_t bytes = kib > SIZE_MAX / 1024 ? SIZE_MAX : kib * 1024;
@@ -197,7 +196,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
                                 .is_on_lane     = simulated->is_on_lane};
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_agree_status(world, free_memory(&mine.memory_bytes)));
+    SHERDI_TRY(sherdi_agree_status(world, sherdi_machine_free_memory(&mine.memory_bytes)));
     SHERDI_TRY(device_sharers(world, backend, &sharers));
     mine.device_bytes /= (size_t)sharers; /* each is promised only its part of what is free */
     for (int r = 0; r < world_size; r++) {
