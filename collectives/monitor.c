@@ -104,7 +104,9 @@ static void news_take(sherdi_monitor *monitor, monitor_line *line)
     }
 }
 
-static void line_ended(sherdi_monitor *monitor, monitor_line *line)
+/* `error`: 0 where the connection was closed, else why it broke. A closed one was closed by its process's end; one that timed out
+ * says nothing of the process. */
+static void line_ended(sherdi_monitor *monitor, monitor_line *line, int error)
 {
     const rendezvous_card *card = &monitor->params.meeting->cards[line->rank];
     monitor_news           news = {
@@ -117,10 +119,17 @@ static void line_ended(sherdi_monitor *monitor, monitor_line *line)
     if (line->is_leaving || atomic_load(&monitor->is_stopping)) {
         return;
     }
-    (void)snprintf(news.text, sizeof(news.text),
-                   "rank %d is lost: its process (%d on %s) ended without sherd_world_destroy; its "
-                   "own output says why",
-                   line->rank, card->process, card->host_name);
+    if (error == 0 || error == ECONNRESET || error == EPIPE) {
+        (void)snprintf(news.text, sizeof(news.text),
+                       "rank %d is lost: its process (%d on %s) ended without sherd_world_destroy; "
+                       "its own output says why",
+                       line->rank, card->process, card->host_name);
+    } else {
+        (void)snprintf(news.text, sizeof(news.text),
+                       "rank %d is lost: %s, where its process is (%d), does not answer: %s; look "
+                       "at that host and at the network",
+                       line->rank, card->host_name, card->process, strerror(error));
+    }
     atomic_store(&monitor->is_told, 1);
     monitor->params.failed(monitor->params.world, SHERD_E_PEER_LOST, news.text, 1);
     news_send(monitor, &news, line);
@@ -136,7 +145,7 @@ static void line_read(sherdi_monitor *monitor, monitor_line *line)
             return;
         }
         if (got <= 0) {
-            line_ended(monitor, line);
+            line_ended(monitor, line, got < 0 ? errno : 0);
             return;
         }
         line->got_bytes += (size_t)got;

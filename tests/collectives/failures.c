@@ -268,6 +268,23 @@ void part_aborts(void)
     sherd_world_destroy(world);
 }
 
+void part_link_goes_down(void)
+{
+    const char  *ready = getenv("SHERD_TEST_READY");
+    sherd_world *world = world_open(0);
+
+    CHECK(ready != NULL);
+    barrier_before_failure(world);
+    if (sherd_world_rank(world) == 0) {
+        FILE *file = fopen(ready, "w");
+
+        CHECK(file != NULL && fclose(file) == 0);
+    }
+    barriers_fail_saying(world, "does not answer");
+    CHECK_ERROR_SAYS(says_rank(1 - sherd_world_rank(world)));
+    sherd_world_destroy(world);
+}
+
 void part_aborts_in_memory(void)
 {
     const int    rank = ranks_variable("OMPI_COMM_WORLD_RANK");

@@ -173,6 +173,7 @@ static const rank_part PARTS[] = {
     PART(part_exits_without_destroy),
     PART(part_first_leaves_early),
     PART(part_aborts_in_memory),
+    PART(part_link_goes_down),
     PART(part_created_twice),
 };
 
