@@ -705,8 +705,8 @@ SHERD_API void sherd_save_params_init(sherd_save_params *params);
  *  is_async says; it first waits for an asynchronous save that still runs. Call it between steps: no unit is acquired, and the
  *  window has had no backward pass and no sherd_step. A failure leaves earlier checkpoints as they are, and training may
  *  continue. Errors: E_STATE (a window is open; another engine is saving this tag), E_INVAL (tag, ranks that differ), E_IO (too
- *  little space, with what is missing; a folder that a rank does not see; the drive), E_NOTSUP (asynchronous without
- *  checkpoint.async, a build without libxxhash), E_NOMEM. */
+ *  little space, with what is missing; a folder that a rank does not see; something else than a checkpoint in its place; the
+ *  drive), E_NOTSUP (asynchronous without checkpoint.async, a build without libxxhash), E_NOMEM. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir,
                                                             const char              *tag,
                                                             const sherd_save_params *params);

@@ -156,7 +156,7 @@ static sherd_status place_check(const char *dir, const char *tag)
         (folder_look(path, &holds) && (holds.is_checkpoint || holds.num_entries == 0))) {
         return SHERD_OK;
     }
-    return sherdi_fail(SHERD_E_STATE,
+    return sherdi_fail(SHERD_E_IO,
                        "%s exists and is no checkpoint, so no checkpoint replaces it; give another "
                        "tag or folder, or move it away",
                        path);

@@ -25,8 +25,8 @@ sherd_status sherdi_checkpoint_partial_path(const char *dir, const char *tag, co
 sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag);
 
 /** Makes DIR if it is missing, clears away what interrupted saves and removals left, of this tag and of others, and makes an
- *  empty partial folder, which is claimed from now on. E_STATE (another engine is saving this tag, or something else than a
- *  checkpoint is in its place), E_IO. */
+ *  empty partial folder, which is claimed from now on. E_STATE (another engine is saving this tag), E_IO (also: something
+ *  else than a checkpoint is in its place). */
 sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag, sherdi_claim *out);
 /** Returns E_IO if the file system of DIR has less than `need_bytes` free; the message says how many bytes are missing. */
 sherd_status sherdi_checkpoint_check_space(const char *dir, uint64_t need_bytes);

@@ -290,6 +290,9 @@ sherd_status saves_mark(saves *s, const saves_position *position)
     int  len = snprintf(text, sizeof(text), MARK_TEXT("%ld", "%llu", "%.255s"), position->step,
                         (unsigned long long)position->sequences, s->run);
 
+    if (s->engine == NULL) {
+        return SHERD_OK;
+    }
     return sherd_blob_set(s->engine, MARK_KEY, text, (size_t)len, NULL);
 }
 

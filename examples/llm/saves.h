@@ -45,7 +45,8 @@ SHERD_MUST_USE sherd_status saves_open(saves *s);
  *  what it does. Errors: as sherd_checkpoint_load. */
 SHERD_MUST_USE sherd_status saves_resume(saves *s, saves_position *position, int *is_loaded_out);
 
-/** Call it before each step with the position after that step: every checkpoint and every commit on NVMe carries it. Local. */
+/** Call it just before each sherd_step that ends a window, with the position after that step: every checkpoint and every commit on
+ *  NVMe carries it. Does nothing before saves_open, as in a trial. Local. */
 SHERD_MUST_USE sherd_status saves_mark(saves *s, const saves_position *position);
 
 /** Call it after each step: saves if it is time for a save, or if this step is the last. The user is told of a save that fails; the

@@ -711,7 +711,7 @@ static void replace_body(sherd_world *world, void *raw)
     (void)raw;
     saved_open(&r, world, &OPTIONS);
     saved_fill(&r);
-    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_save(r.engine, test_scratch(), "data", NULL));
+    CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_save(r.engine, test_scratch(), "data", NULL));
     CHECK_ERROR_SAYS(sherd_world_rank(world) == 0 ? "data exists and is no checkpoint" : "rank 0");
     saved_train(&r, 1);
     rig_close(&r);
