@@ -8,6 +8,8 @@ import contextlib
 import ctypes
 import json
 import os
+import sys
+import warnings
 import weakref
 from types import SimpleNamespace
 from typing import Any, Callable, Iterator, Mapping, Sequence
@@ -55,7 +57,9 @@ class Engine:
                 own.destroy()
         self._handle: int | None = out.value
         self._lib.interrupts.share(out.value, world.handle)
-        self._end = weakref.finalize(self, _destroy, self._lib, out.value, os.getpid())  # it runs at the end of the program too
+        self._process = os.getpid()
+        # It runs at the end of the program too.
+        self._end = weakref.finalize(self, _destroy, self._lib, out.value, self._process, warns=world.rank == 0)
         self._shapes: list[tuple[int, ...]] = []
         self._dtypes: list[str | None] = []
         self.is_sealed = False
@@ -583,11 +587,20 @@ class Engine:
     def destroy(self) -> None:
         """Waits for work in flight and frees all memory: nobody may touch again what `data` and `address` returned.
 
-        Not collective, but with state on NVMe a rank waits for the others, for 10 seconds at most. May be called twice. Without
-        this call the engine ends when nothing refers to it or to a Memory of it any more, or at the end of the program.
+        It first completes an asynchronous save, as wait_saved does, which is collective while the save runs. The failure of such
+        a save is raised after all memory is freed. While an exception is handled (`except`, `finally`, the end of a `with` block),
+        it does not wait, since other ranks may never come: a save that runs is then dropped, with a warning.
+
+        Otherwise not collective, but with state on NVMe a rank waits for the others, for 10 seconds at most. May be called twice.
+        Without this call the engine ends when nothing refers to it or to a Memory of it any more, or at the end of the program.
+        That end waits for no save either, and warns.
         """
-        self._end()
-        self._handle = None
+        try:
+            if self._end.alive and self._process == os.getpid() and sys.exc_info()[0] is None:
+                self.wait_saved()
+        finally:
+            self._end()
+            self._handle = None
 
     def __enter__(self) -> "Engine":
         return self
@@ -596,11 +609,21 @@ class Engine:
         self.destroy()
 
 
-def _destroy(lib: Any, handle: int, process: int) -> None:
-    """Destroys an engine in the process that made it, and does nothing in a child that this process has forked."""
+def _destroy(lib: Any, handle: int, process: int, warns: bool) -> None:
+    """Destroys an engine in the process that made it, and does nothing in a child that this process has forked.
+
+    With `warns` it warns of an asynchronous save that is dropped. It does not wait for the save, since this may be the end of a
+    program that has failed on this rank alone.
+    """
     lib.interrupts.forget(handle)
-    if os.getpid() == process:
-        lib.engine_destroy(handle)
+    if os.getpid() != process:
+        return
+    report = lib.new("checkpoint_report")
+    lib.checkpoint_query(handle, ctypes.byref(report))
+    lib.engine_destroy(handle)
+    if report.is_running and warns:
+        warnings.warn("sherd: the engine ended before its last asynchronous save was complete, and this checkpoint is lost: at the end "
+                      "of a program, call engine.wait_saved() or engine.destroy() on all ranks", stacklevel=3)
 
 
 def _floats(address: Any, count: int) -> memoryview:

@@ -7,6 +7,7 @@ import math
 import sys
 import tempfile
 import unittest
+import warnings
 from pathlib import Path
 from unittest import mock
 
@@ -245,6 +246,36 @@ class TestEngine(unittest.TestCase):
             engine.import_safetensors(Path(folder) / "w.safetensors")
             self.assertEqual(engine.fingerprint(), after)
             engine.destroy()
+
+    def test_the_end_of_an_engine_completes_an_asynchronous_save_or_warns(self) -> None:
+        """A save in a thread is complete after destroy and at the end of `with`. Other ends do not wait for it."""
+        with tempfile.TemporaryDirectory() as folder:
+            def saving(tag: str) -> sherd.Engine:
+                engine, _, _ = line(self.world, checkpoint={"async": True})
+                engine.save(folder, tag)
+                return engine
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                saving("destroyed").destroy()
+                with saving("left"):
+                    pass
+                for tag in ("destroyed", "left"):
+                    sherd.Checkpoint(folder, tag).close()
+            with self.assertWarnsRegex(UserWarning, "engine.wait_saved()"), self.assertRaises(ZeroDivisionError), saving("failed"):
+                1 / 0
+            with self.assertWarnsRegex(UserWarning, "engine.wait_saved()"):
+                saving("forgotten")
+                gc.collect()
+            engine = saving("refused")
+            with mock.patch.object(engine, "wait_saved", side_effect=sherd.InputOutputError("full")), \
+                    self.assertWarns(UserWarning), self.assertRaisesRegex(sherd.InputOutputError, "full"):
+                engine.destroy()
+            with self.assertRaisesRegex(ValueError, "destroyed"):
+                engine.plan()
+            for tag in ("failed", "forgotten", "refused"):
+                with self.assertRaises(sherd.InputOutputError):
+                    sherd.Checkpoint(folder, tag)
 
     def test_blobs_of_files_are_compared_with_their_checksums(self) -> None:
         """The blob ends at any place in an extent, lies in several ones, and each byte of it counts."""

@@ -21,7 +21,7 @@ except ImportError:
     transformers = None
 
 import sherd.torch
-from sherd.errors import InputOutputError, InvalidError, SherdError, StateError
+from sherd.errors import InputOutputError, InvalidError, PeerLostError, SherdError, StateError
 from sherd.torch import generate
 from torch import nn
 
@@ -258,9 +258,23 @@ def others_bytes(stage: int, folder: str) -> None:
     engine.destroy()
 
 
+def lost_while_saving(stage: int, folder: str) -> None:
+    """Rank 1 ends without a word while its part of an asynchronous save is not complete, and rank 0's destroy says so."""
+    engine = engine_of(stage, keys={"checkpoint": {"async": True}})
+    train(engine, 1)
+    engine.save_checkpoint(folder, tag="whole")
+    assert engine.wait_saved().step == 1 and os.path.isdir(os.path.join(folder, "whole"))
+    engine.save_checkpoint(folder, tag="lost")
+    if engine.rank == 1:
+        os._exit(0)
+    refused(engine.destroy, "rank 0 was in engine.destroy()", PeerLostError)
+    refused(lambda: engine(torch.zeros(2, dtype=torch.long)), "destroyed")
+    assert not os.path.exists(os.path.join(folder, "lost"))
+
+
 CASES = {"state_dict": lambda stage, folder: state_dict_has_what_torch_has(stage), "checkpoint": checkpoint_goes_on,
          "whole": lambda stage, folder: whole_weights(stage), "pretrained": pretrained, "text": text}
-ON_RANKS = {**CASES, "text_at_1": lambda _stage, folder: text(1, folder), "others_bytes": others_bytes}
+ON_RANKS = {**CASES, "text_at_1": lambda _stage, folder: text(1, folder), "others_bytes": others_bytes, "lost": lost_while_saving}
 
 
 class TestWeights(unittest.TestCase):
@@ -276,7 +290,7 @@ class TestWeights(unittest.TestCase):
     def test_two_ranks(self) -> None:
         names = [name for name in (*CASES, "text_at_1") if not name.startswith("text") or transformers is not None]
         with tempfile.TemporaryDirectory() as folder:
-            ranks.run(2, folder, *names, SHERD_DEBUG="1")
+            ranks.run(2, folder, *names, "lost", SHERD_DEBUG="1")
 
     def test_a_load_that_waits(self) -> None:
         """Calls that need values make a waiting load first. If it fails, the next call makes it again before anything trains."""
@@ -296,8 +310,10 @@ class TestWeights(unittest.TestCase):
             saved.load_checkpoint(folder)
             fails.load_checkpoint(folder, tag="again")
             train(fails, 1)
+            saved.save_checkpoint(folder, tag="last", is_async=1)
             for engine in (saved, shown, fails):
                 engine.destroy()
+            self.assertTrue(os.path.isdir(os.path.join(folder, "last")))
 
     def test_nothing_trains_until_the_load_is_done(self) -> None:
         """After a seal or a load that failed, the module stays guarded, and the engine neither steps nor runs backward."""

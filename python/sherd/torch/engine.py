@@ -596,6 +596,14 @@ class Engine:
         save.save_checkpoint(self, save_dir, None if tag is None else str(tag), client_state, **options)
         return True
 
+    @collective("engine.wait_saved()")
+    def wait_saved(self) -> Report:
+        """Waits until an asynchronous save is complete. Returns the report of the last save or load (sherd_checkpoint_report).
+
+        Collective and blocking while a save runs. Raises the failure of the save, such as InputOutputError.
+        """
+        return self.core.wait_saved()
+
     @collective("engine.load_checkpoint()")
     def load_checkpoint(self, load_dir: str | os.PathLike[str], tag: str | None = None, load_module_only: bool = False,
                         **options: Any) -> tuple[str | None, dict[str, Any]]:
@@ -647,11 +655,14 @@ class Engine:
 
     # ----------------------------------------------------------------- end --
 
+    @collective("engine.destroy()")
     def destroy(self) -> None:
         """Frees all memory of the engine, and takes the hooks off the model, whose parameters show NaN from then on.
 
-        Not collective, but with state on NVMe a rank waits for the others, for 10 seconds at most. May be called twice. Without
-        this call the engine ends with the program.
+        It first waits for an asynchronous save, except while an exception is handled, as sherd.Engine.destroy does. Its failure is
+        raised after all memory is freed. Collective and blocking while a save runs; otherwise not, but with state on NVMe a rank
+        waits for the others, for 10 seconds at most. May be called twice. Without this call the engine ends with the program, which
+        drops an asynchronous save that runs, with a warning.
         """
         if self.waiting is not None:
             gathered.unmark(self)
