@@ -399,6 +399,66 @@ class TestWeights(unittest.TestCase):
             for one in (engine, other, large):
                 one.destroy()
 
+    def test_files_may_miss_tensors_and_have_more(self) -> None:
+        ids = torch.zeros(2, dtype=torch.long)
+        with tempfile.TemporaryDirectory() as folder:
+            saved = engine_of(3, example=ids)
+            want = dict(saved.state_dict())
+            saved.save_pretrained(folder)
+            saved.destroy()
+            def other(is_meta: bool) -> nn.Module:
+                with torch.device("meta" if is_meta else "cpu"):
+                    model = made(7)
+                    model.blocks[1][0] = nn.Linear(8, 8, bias=False)
+                    model.new = nn.BatchNorm1d(8)
+                if not is_meta:
+                    model.new.running_mean.fill_(4)
+                return model
+
+            refused(lambda: engine_of(3, other(True), example=ids, weights=folder, may_miss=["new.*"]), "blocks.1.0.bias", InvalidError)
+            for is_meta in (False, True):
+                engine = engine_of(3, other(is_meta), example=ids, weights=folder, may_miss=["new.*"], may_be_extra=["*.1.0.bias"])
+                got = dict(engine.state_dict())
+                self.assertEqual((float(got["new.weight"].sum()), float(got["new.running_mean"].sum())), (8, 0 if is_meta else 32))
+                same({name: got[name] for name in want if name in got}, {name: want[name] for name in want if name in got})
+                engine.destroy()
+            refused(lambda: engine_of(3, may_miss=["new.*"]), "may_miss is a list of patterns of names for weights=", TypeError)
+            refused(lambda: engine_of(3, weights=folder, may_be_extra="*"), "may_be_extra is a list", TypeError)
+
+    @unittest.skipIf(transformers is None, "transformers is not installed")
+    def test_folders_of_transformers_have_other_names(self) -> None:
+        """Renamed, tied and computed tensors are found or passed over as from_pretrained() does; joined ones are refused."""
+        from safetensors import torch as files
+
+        small = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        neox = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**small))  # embed_out in the file, lm_head in memory
+        gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2))
+        llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**small, tie_word_embeddings=True))
+        mixtral = transformers.MixtralForCausalLM(transformers.MixtralConfig(**small, num_local_experts=2, num_key_value_heads=2))
+
+        def changed(model: nn.Module, strip: str, without: str, **more: torch.Tensor) -> dict[str, torch.Tensor]:
+            kept = {name: value for name, value in model.state_dict().items() if name != without}
+            return {**{name.removeprefix(strip): value.clone() for name, value in kept.items()}, **more}
+
+        mask = {"h.0.attn.bias": torch.ones(1, 1, 8, 8), "h.0.attn.masked_bias": torch.ones(())}
+        frequencies = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+        with tempfile.TemporaryDirectory() as folder:
+            def read(model: nn.Module, tensors: dict[str, torch.Tensor] | None = None) -> None:
+                model.save_pretrained(folder)
+                if tensors is not None:
+                    files.save_file(tensors, os.path.join(folder, "model.safetensors"), {"format": "pt"})
+                with torch.device("meta"):
+                    empty = type(model)(model.config)
+                engine = engine_of(3, empty, example=torch.zeros(1, 2, dtype=torch.long), weights=folder)
+                same(engine.state_dict(), model.state_dict())
+                engine.destroy()
+
+            read(neox)
+            read(gpt2, changed(gpt2, "transformer.", "lm_head.weight", **mask))
+            read(llama, changed(llama, "", "model.embed_tokens.weight", **frequencies))
+            refused(lambda: read(llama, changed(llama, "", "", **{"model.layers.0.mlp.up_proj.bias": torch.ones(16)})), "may_be_extra", InvalidError)
+            refused(lambda: read(mixtral), f"MixtralForCausalLM.from_pretrained({folder!r})", InvalidError)
+
     def test_weights_alone_come_with_buffers_that_match_their_checksum(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             engine = engine_of(3)

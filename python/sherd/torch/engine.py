@@ -5,7 +5,7 @@ import contextlib
 import difflib
 import inspect
 import os
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -64,7 +64,7 @@ def options_check(given: Mapping[str, Any]) -> None:
                             f"has {', '.join(of_engine)}")
 
 
-def arguments_check(model: Any, weights: Any) -> None:
+def arguments_check(model: Any, weights: Any, **patterns: Any) -> None:
     """Raises TypeError, StateError or FileNotFoundError for arguments that would fail later, far from their cause.
 
     Weights, for example, are read at the first batch.
@@ -74,6 +74,9 @@ def arguments_check(model: Any, weights: Any) -> None:
     unowned_check(model)
     if weights is not None and not os.path.exists(weights):
         raise FileNotFoundError(f"weights={os.fspath(weights)!r} is not there: a safetensors file, a folder of them or their index")
+    for name, given in patterns.items():
+        if isinstance(given, str) or given and weights is None:
+            raise TypeError(f"{name} is a list of patterns of names for weights=, not {given!r}" + (" alone" if weights is None else ""))
 
 
 def unowned_check(model: nn.Module, engine: "Engine | None" = None) -> None:
@@ -125,6 +128,9 @@ class Engine:
         retain_grads: gradients stay in `.grad` until the step: this rank's, of this micro-batch, scaled.
         fp32: modules, in the forms of `units`, whose parameters are fp32 where the engine computes in bf16 or fp16.
         weights: a safetensors file, a folder or an index with the weights under the model's names; each rank reads its part.
+        may_miss: patterns of names (fnmatch) of parameters and buffers that the file of `weights` may lack. These have the values of
+            the model, or those of `init`.
+        may_be_extra: patterns of the file's names that the model may lack.
 
     Attributes: `module` (the model), `world`, `core` (the sherd.Engine below), `division` (units and scopes), `device`, `order`
     (that was found), `report` (of the last step) and `boundary` (the report of the last boundary); the last three are None
@@ -135,8 +141,9 @@ class Engine:
                  world: World, *, example: Any = None, units: Policy = None, init: fill.Init | None = None,
                  same_on_all: bool = False,
                  backward_uses: str | None = None, retain_grads: bool = False, fp32: Policy = None,
-                 weights: str | os.PathLike[str] | None = None) -> None:
-        arguments_check(model, weights)
+                 weights: str | os.PathLike[str] | None = None, may_miss: Sequence[str] = (),
+                 may_be_extra: Sequence[str] = ()) -> None:
+        arguments_check(model, weights, may_miss=may_miss, may_be_extra=may_be_extra)
         self.module, self.world = getattr(model, "_orig_mod", model), world  # torch.compile wraps the module
         self._called = model
         model = self.module
@@ -154,6 +161,7 @@ class Engine:
                 warn_of_types(self.division, settings, tensors.compute_dtype(self.core))
         self.device = tensors.device_of(self.core.device)
         self._init, self._same_on_all, self._weights = init, same_on_all, weights
+        self._may_miss, self._may_be_extra = list(may_miss), list(may_be_extra)
         self._uses, self._retains = backward_uses, retain_grads
         self.order: Order | None = None
         self.waiting: resume.Waiting | None = None
@@ -219,10 +227,12 @@ class Engine:
         self.core.seal()
         self._ended = "the engine could not take the weights of the model over, which are lost: make the model and the engine anew"
         if self._weights is not None:
-            weights.import_weights(self.core, self.module, self.division, self._weights)
+            kept = [param for param in self.division.params if weights.matches(param.name, self._may_miss)]
+            fill.fill(self.core, self.module, kept, self._init, self._same_on_all)
+            weights.import_weights(self.core, self.module, self.division, self._weights, self._may_miss, self._may_be_extra)
             fill.release_all(self.division)
         else:
-            fill.fill(self.core, self.module, self.division, self._init, self._same_on_all)
+            fill.fill(self.core, self.module, self.division.params, self._init, self._same_on_all)
         fill.make_buffers(self.module, self._init)
         if not self._same_on_all:
             fill.share_buffers(self.world, self.module)

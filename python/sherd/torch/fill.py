@@ -20,19 +20,19 @@ from sherd.world import World
 Init = Callable[[nn.Module], None]  # gives a module's own parameters and buffers values, in place
 
 
-def fill(engine: Engine, model: nn.Module, division: Division, init: Init | None, same_on_all: bool) -> None:
-    """Fills every parameter and frees the storage that it had, one parameter after the other. Collective, blocking.
+def fill(engine: Engine, model: nn.Module, params: list[Param], init: Init | None, same_on_all: bool) -> None:
+    """Fills parameters of the model and frees the storage that it had, one parameter after the other. Collective, blocking.
 
     With `same_on_all` every rank fills from its own tensors, and the ranks compare them. Otherwise rank 0's values go to all
     ranks, as in DistributedDataParallel. Where parameters are on meta, rank 0 makes the values of one module at a time with `init`
     (None: what initializer() finds), and sends them to all ranks. Raises what sherd.Engine.fill_from raises, and what `init`
     raises.
     """
-    for param in division.params:
+    for param in params:
         if not param.tensor.is_meta:
             fill_from_tensor(engine, param, param.tensor, same_on_all)
             release(param.tensor)
-    unfilled = {id(param.tensor): param for param in division.params if param.tensor.is_meta}
+    unfilled = {id(param.tensor): param for param in params if param.tensor.is_meta}
     for module in model.modules() if unfilled else ():
         own = [unfilled.pop(id(t)) for t in module._parameters.values() if id(t) in unfilled]
         if own:

@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 import ctypes
+import fnmatch
 import os
 from collections import OrderedDict
 from collections.abc import Mapping as AbstractMapping
-from typing import TYPE_CHECKING, Any, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from sherd.engine import Engine as Core
-from sherd.errors import StateError
+from sherd.errors import InvalidError, StateError
+from sherd.torch import fill, pretrained
 from sherd.torch.say import collective
 from sherd.torch.units import Division, Param, is_managed, some
 
@@ -73,8 +75,7 @@ def names_of(model: nn.Module, division: Division) -> dict[str, Param]:
 
 def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """Returns the buffers that a state_dict has, by name: all but those that are registered with persistent=False."""
-    transient = {f"{prefix}.{name}" if prefix else name for prefix, module in model.named_modules()
-                 for name in module._non_persistent_buffers_set}
+    transient = pretrained.transient_of(model)
     return {name: buffer for name, buffer in model.named_buffers(remove_duplicate=False) if name not in transient}
 
 
@@ -173,32 +174,97 @@ def save_pretrained(engine: "Engine", folder: Path, dtype: torch.dtype, max_file
     engine.world.barrier()
 
 
-def import_weights(core: Core, model: nn.Module, division: Division, path: Path) -> None:
+def import_weights(core: Core, model: nn.Module, division: Division, path: Path, may_miss: Sequence[str] = (),
+                   may_be_extra: Sequence[str] = ()) -> None:
     """Fills every parameter, and what a state_dict has beside them (unmanaged_of), from safetensors under the model's names.
 
-    `path` is a file, a folder or an index. Each rank reads what it holds, and all of what is beside. The file's names may all lack
-    the base model's prefix (of transformers), and the file may have further names of tied weights and further buffers. Collective,
+    `path` is a file, a folder or an index. Each rank reads what it holds, and all of what is beside. The file may have names that
+    transformers changes when it loads, any of the names of tied weights, and tensors that the model computes itself.
+    `may_miss` and `may_be_extra` are patterns (fnmatch): of the model's names that the file may lack, which keep the values that
+    they have, and of the file's names that the model may lack. A buffer on meta that the file lacks stays on meta. Collective,
     blocking, after seal and before the first acquire. Raises what sherd.Engine.import_safetensors raises.
     """
     buffers = distinct(unmanaged_of(model))
-    values = {name: torch.empty(buffer.shape, dtype=buffer.dtype, device="cpu") for name, buffer in buffers.items()}
-    asked = {param.name for param in division.params} | buffers.keys()
-    prefix = getattr(model, "base_model_prefix", "")
-    extra = [name for name in names_of(model, division) if name not in asked]
-    extra += [name for name, _ in model.named_buffers(remove_duplicate=False) if name not in asked]
-    core.import_safetensors(path, maps_of(division, values), may_be_extra=[escaped(name) for name in extra],
-                            optional_prefix=prefix + "." if prefix and hasattr(model, prefix) else None)
+    values = {name: start_of(buffer, matches(name, may_miss)) for name, buffer in buffers.items()}
+    maps = maps_of(division, values)
+    names = Names(model, division, path, [one["name"] for one in maps])
+    try:
+        core.import_safetensors(path, [{**one, "name": names.of(one["name"])} for one in maps], may_miss,
+                                [*may_be_extra, *map(escaped, names.passed_over())], f"{names.prefix}." if names.prefix else None)
+    except InvalidError:
+        names.check(may_miss, may_be_extra)
+        raise
     made: dict[int, torch.Tensor] = {}  # what takes the place of a tensor on meta, by its id
     with torch.no_grad():
         for name, buffer in buffers.items():
             if not buffer.is_meta:
                 buffer.copy_(values[name])
-            else:
+            elif not matches(name, may_miss) or not fill.is_unset(values[name]):
                 is_param = isinstance(buffer, nn.Parameter)
                 made[id(buffer)] = nn.Parameter(values[name], requires_grad=False) if is_param else values[name]
     for module in model.modules():
         for own in (module._parameters, module._buffers):
             own.update({name: made[id(tensor)] for name, tensor in own.items() if id(tensor) in made})
+
+
+def start_of(buffer: torch.Tensor, is_kept: bool) -> torch.Tensor:
+    """Returns memory on the CPU to which a file's tensor is read; with `is_kept` it has the buffer's values before."""
+    if not is_kept:
+        return torch.empty(buffer.shape, dtype=buffer.dtype, device="cpu")
+    return fill.unset_like(buffer) if buffer.is_meta else buffer.detach().to("cpu", copy=True).contiguous()
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, one) for one in patterns)
+
+
+class Names:
+    """The names of a file's tensors beside those of a model, of which the engine asks for `asked`. Local."""
+
+    def __init__(self, model: nn.Module, division: Division, path: Path, asked: Sequence[str]) -> None:
+        self._model, self._path, self._asked = model, path, dict.fromkeys(asked)
+        self._file = dict.fromkeys(pretrained.names_in(path))
+        params = names_of(model, division)
+        self._all = [*params, *(name for name, _ in model.named_buffers(remove_duplicate=False))]
+        prefix = getattr(model, "base_model_prefix", "")
+        self.prefix = prefix if prefix and hasattr(model, prefix) else ""  # the file's names may all lack it
+        self._renamed: dict[str, str] = {}
+        if self._missing():
+            tied = {param.name: name for name, param in params.items() if name in self._file and param.name not in self._file}
+            self._renamed = {**pretrained.renamed(model, self._file, self._all), **tied}
+
+    def of(self, name: str) -> str:
+        """Returns the file's name of one of the model's tensors."""
+        return self._renamed.get(name, name)
+
+    def _missing(self) -> list[str]:
+        """Returns which of `asked` the file lacks."""
+        return [name for name in self._asked if self.of(name) not in self._file and name.removeprefix(f"{self.prefix}.") not in self._file]
+
+    def _unused(self) -> list[str]:
+        """Returns which of the file's tensors are for none of `asked`."""
+        used = {self.of(name) for name in self._asked} | {name.removeprefix(f"{self.prefix}.") for name in self._asked}
+        return [name for name in self._file if name not in used]
+
+    def passed_over(self) -> list[str]:
+        """Returns the names of tensors that the engine does not ask for and that the model computes or ties itself."""
+        ours = [name for name in self._all if name not in self._asked]
+        ours += [name.removeprefix(f"{self.prefix}.") for name in ours]
+        return ours + [name for name in self._unused() if pretrained.is_computed(self._model, name)]
+
+    def check(self, may_miss: Iterable[str], may_be_extra: Iterable[str]) -> None:
+        """Raises InvalidError where the file does not fit and transformers may have written it in another form than the model's.
+
+        It has then other tensors in place of some of the model's.
+        """
+        missing = [name for name in self._missing() if not matches(name, may_miss)]
+        others = [name for name in self._unused() if not matches(name, [*may_be_extra, *map(escaped, self.passed_over())])]
+        if missing and others and hasattr(self._model, "from_pretrained"):
+            kind, path = type(self._model).__name__, os.fspath(self._path)
+            raise InvalidError(f"the names in {path} are not those of {kind} in memory: the file lacks {some(missing)}, and has "
+                               f"{some(others)}. Where from_pretrained() converts such a file, make the model by "
+                               f"{kind}.from_pretrained({path!r}), and call initialize() without weights=. What may be missing or extra "
+                               f"is named in may_miss= and may_be_extra=") from None
 
 
 def distinct(buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
