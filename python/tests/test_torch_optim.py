@@ -196,6 +196,45 @@ class TestRead(unittest.TestCase):
         self.assertEqual(engine.get_lr(), [1e-2, 3e-2])
         engine.destroy()
 
+    def test_groups_show_the_rates_of_a_schedule_of_the_configuration(self) -> None:
+        """They show the next update's. A rate that the script sets is that of one update, also of one after a load."""
+        config = {**SILENT, "scheduler": {"type": "constant_with_warmup", "params": {"warmup_num_steps": 10}}}
+
+        def engine_of() -> sherd.torch.Engine:
+            model = model_of()
+            matrices, rest = decayed(model)
+            optimizers = [torch.optim.AdamW([matrices], lr=1e-2), torch.optim.SGD([rest], lr=3e-2)]
+            return sherd.torch.initialize(model, config, optimizer=optimizers, example=batches()[0])
+
+        def shown(engine: sherd.torch.Engine) -> list[float]:
+            return [one.param_groups[0]["lr"] for one in engine.optimizer]
+
+        def wanted(step: int) -> list[float]:
+            return [engine.core.group_lr(number, step) for number in (1, 2)]
+
+        with tempfile.TemporaryDirectory() as folder:
+            engine = engine_of()
+            for step in range(1, 5):
+                self.assertEqual(shown(engine), wanted(step))
+                self.assertLess(shown(engine)[0], 1e-2)
+                if step == 3:
+                    engine.optimizer[0].param_groups[0]["lr"] = 0.5
+                train(engine, batches()[:1])
+                self.assertEqual(engine.get_lr(), [0.5 if step == 3 else wanted(step)[0], wanted(step)[1]])
+            engine.optimizer[1].param_groups[0]["lr"] = 0.25
+            engine.save_checkpoint(folder)
+            other = engine_of()
+            other.load_checkpoint(folder)
+            for one in (engine, other):
+                self.assertEqual(shown(one), [wanted(5)[0], 0.25])
+                train(one, batches()[1:2])
+                self.assertEqual(shown(one), wanted(6))
+            self.assertEqual(engine.fingerprint(), other.fingerprint())
+            engine.load_checkpoint(folder)
+            self.assertEqual((shown(engine), engine.get_lr()), ([wanted(5)[0], 0.25], [wanted(4)[0], 0.25]))
+            for one in (engine, other):
+                one.destroy()
+
     def configured(self, config, groups=None, schedule=None) -> sherd.torch.Engine:
         model = model_of()
         return sherd.torch.initialize(model, config, model_parameters=groups(model) if groups else None, lr_scheduler=schedule)

@@ -239,6 +239,7 @@ class Engine:
         tensors.cast_buffers(self.module, buffers_dtype, self.device)
         self._take_over()
         self._ended = ""
+        self.show_rates(keeps=True)
 
     def _agreed_order(self, example: Example | None) -> Order:
         """Returns the order that rank 0 finds, on all ranks, and notes in the division what the trace found. Collective."""
@@ -374,10 +375,16 @@ class Engine:
             self.watch.after_update()
             if report.was_updated:
                 self._warn_of_schedulers()
-                self.rates.after_update()
+                self.rates.after_update(rates)
+                self.show_rates(keeps=False)
             elif report.has_overflow:
                 self._warn_of_overflow()
         return report
+
+    def show_rates(self, keeps: bool) -> None:
+        """Makes `optimizer` show the rates of the configuration's schedule for the next update (optim.Rates.show). Local."""
+        step = self.global_steps + 1
+        self.rates.show(lambda group: self.core.group_lr(group, step), self.is_sealed, keeps)
 
     def _end_micro_batch(self) -> None:
         """Checks the gradients and ends the micro-batch. Raises StateError, and the window is lost, where they are not to be used."""

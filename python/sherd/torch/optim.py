@@ -326,13 +326,15 @@ class Rates:
         self._is_list = isinstance(optimizer, (list, tuple))
         self.optimizers = as_list(optimizer) if optimizer is not None else [EngineOptimizer(groups)]
         self._given = [dict(group.values) for group in groups.all]
+        self._shown = [float(given.get("lr") or 0.0) for given in self._given]  # the rates that nobody has set, as the groups show them
+        self._used: list[float] | None = None  # what now() returned for the last update
         self.schedulers = made_schedulers(scheduler, self.optimizers)
         if optimizer is not None:
             for one in self.optimizers:
                 take_over(one)
         self._epochs: list[Any] | None = None  # last_epoch of each scheduler when the engine last stepped them
         self._is_one_scheduler = len(self.schedulers) != len(self.optimizers)  # one object drives several optimizers
-        self._has_lists = False  # the configuration's schedule has a number for each group
+        self._has_schedule = self._has_lists = False  # the configuration has a schedule; it has a number for each group
 
     @property
     def optimizer(self) -> Any:
@@ -347,17 +349,18 @@ class Rates:
         return self.schedulers if self._is_list and not self._is_one_scheduler else self.schedulers[0]
 
     def check_config(self, config: Config) -> None:
-        """Notes whether the configuration's schedule has lists. Raises ValueError where the script has a scheduler too."""
+        """Notes the configuration's schedule. Raises ValueError where the script has a scheduler too."""
+        self._has_schedule = bool(config.resolved().get("scheduler.type", {}).get("value"))
         self._has_lists = any(key.startswith("scheduler.params.") and isinstance(one["value"], list)
                               for key, one in config.resolved().items())
-        if self.scheduler is not None and config.resolved().get("scheduler.type", {}).get("value"):
+        if self.scheduler is not None and self._has_schedule:
             raise ValueError("the configuration has a scheduler and initialize() was given an lr_scheduler: leave one out")
 
     def now(self) -> list[float] | None:
         """Returns a rate for each of the engine's groups; None where nobody has set any.
 
-        NaN stands for the configuration's schedule: it is given for a group whose optimizer has no scheduler and whose rate is
-        unchanged. Raises StateError where a number other than the rate was changed.
+        NaN stands for the configuration's: it is given for a group whose optimizer has no scheduler and whose rate is what it showed
+        (`show`). Raises StateError where a number other than the rate was changed.
         """
         rates = [] if self.groups.has_default else [math.nan]  # for the engine's group 0, which then has no parameters
         is_set = False
@@ -367,7 +370,7 @@ class Rates:
             for group in optimizer.param_groups[:len(self._given) - index]:
                 self._check_rest(self.groups.all[index].label, group, self._given[index])
                 rate = float(group["lr"])
-                is_own = is_scheduled or rate != float(self._given[index]["lr"])
+                is_own = is_scheduled or rate != self._shown[index]
                 is_set = is_set or is_own
                 rates.append(rate if is_own else math.nan)
                 index += 1
@@ -392,18 +395,33 @@ class Rates:
                 index += 1
 
     def by_hand(self) -> list[float | None]:
-        """Returns the rates that the script has set, which differ from those at initialize(); None for a group without such a rate."""
+        """Returns the rates that the script has set for the next update; None for a group without such a rate."""
         rates: list[float | None] = [None] * len(self._given)
         for index, group in self._free():
-            if float(group["lr"]) != float(self._given[index]["lr"]):
+            if float(group["lr"]) != self._shown[index]:
                 rates[index] = float(group["lr"])
         return rates
+
+    def show(self, of_config: Callable[[int], float], is_sealed: bool, keeps: bool) -> None:
+        """Makes the groups show the rates that the configuration's schedule gives the next update. `of_config` is that of lr().
+
+        Does nothing without such a schedule. As a schedule of torch does, it replaces rates that the script has set; with `keeps`,
+        before they were used, they stay.
+        """
+        first = 0 if self.groups.has_default else 1
+        if not self._has_schedule or first and self._has_lists and not is_sealed:
+            return
+        for index, group in self._free():
+            rate = of_config(first + index)
+            if not math.isnan(rate) and not (keeps and float(group["lr"]) != self._shown[index]):
+                group["lr"] = self._shown[index] = rate
 
     def take(self, kept: Sequence[float | None]) -> None:
         """Sets the rates that by_hand() returned in another run. A scheduler of torch has its own.
 
         Warns and sets none where that run had another number of groups.
         """
+        self._used = None
         if len(kept) == len(self._given):
             for index, group in self._free():
                 group["lr"] = group["lr"] if kept[index] is None else kept[index]
@@ -424,8 +442,12 @@ class Rates:
         """Forgets the counters of the schedulers after these were loaded, because a load is no step."""
         self._epochs = None
 
-    def after_update(self) -> None:
-        """Steps the schedulers that initialize() was given by one, as DeepSpeed does. The script must not step them too."""
+    def after_update(self, used: list[float] | None) -> None:
+        """Steps the schedulers that initialize() was given by one, as DeepSpeed does. The script must not step them too.
+
+        `used` is what now() returned for this update.
+        """
+        self._used = used if self._has_schedule else None
         for optimizer in self.optimizers:
             optimizer._opt_called = True  # torch's schedulers warn of a wrong order of calls where this is not set
         for scheduler in self.schedulers:
@@ -436,11 +458,14 @@ class Rates:
     def lr(self, of_config: Callable[[int], float], is_sealed: bool) -> list[float]:
         """Returns the rates of the groups. `of_config` gives the configuration's rate for a group of the engine that has no other.
 
+        A rate that the script has set for the next update counts first, and then one that it had set for the last update.
+
         Until it is sealed, the engine does not know whether its group 0 counts in a schedule's lists. Where that matters, the rates
         are then those of the groups, without the schedule.
         """
         first = 0 if self.groups.has_default else 1
         rates = self.now() or [math.nan] * (first + len(self._given))
+        rates = [used if math.isnan(rate) else rate for rate, used in zip(rates, self._used or rates)]
         if first and self._has_lists and not is_sealed:
             return [float(given["lr"]) if math.isnan(rate) else rate for rate, given in zip(rates[first:], self._given)]
         return [of_config(number) if math.isnan(rates[number]) else rates[number] for number in range(first, len(rates))]

@@ -83,6 +83,7 @@ def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_onl
         engine.waiting = engine.waiting or Waiting(engine)
         engine.waiting.loads.append(load)
     if not weights_only:
+        engine.show_rates(keeps=True)
         engine.rates.take(kept["rates"])
         if kept["schedule"] is not None:
             save.schedule_load(engine, kept["schedule"])
