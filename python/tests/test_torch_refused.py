@@ -72,22 +72,38 @@ class Refused(unittest.TestCase):
         engine.destroy()
 
     def test_unfrozen_later(self) -> None:
-        engine = engine_of(3, made("frozen"), options={"example": batch(0)})
-        engine.module.norm.requires_grad_(True)
-        with self.assertRaisesRegex(sherd.StateError, "norm.weight was frozen"):
-            engine(batch(0))
-        engine.destroy()
+        for options in ({"example": batch(0)}, {}):
+            engine = engine_of(3, made("frozen"), options=options)
+            engine.module.norm.requires_grad_(True)
+            with self.assertRaisesRegex(sherd.StateError, "norm.weight was frozen"):
+                engine(batch(0))
+            engine.destroy()
 
     def test_frozen_later(self) -> None:
-        for which in ("before the forward", "before the step"):
-            engine = engine_of(3, options={"example": batch(0)})
-            if which == "before the forward":
+        for which in ("before the first batch", "before the forward", "before the step"):
+            engine = engine_of(3, options={} if which == "before the first batch" else {"example": batch(0)})
+            if which != "before the step":
                 engine.module.norm.requires_grad_(False)
             engine.backward(engine(batch(0)))
             engine.module.norm.requires_grad_(False)
             with self.assertRaisesRegex(sherd.StateError, "norm.weight was frozen .* after the engine was made"):
                 engine.step()
             engine.destroy()
+
+    def test_frozen_for_the_first_batch_alone(self) -> None:
+        """What is trained is as at initialize(), also where the first batch, which makes the plan, is one without some gradients."""
+        marks = []
+        for options in ({"example": batch(0)}, {}):
+            engine = engine_of(3, options={**options, "backward_uses": "any"})
+            engine.module.norm.requires_grad_(False)
+            engine.backward(engine(batch(0)))
+            self.assertFalse(engine.module.norm.weight.requires_grad)
+            engine.module.norm.requires_grad_(True)
+            engine.backward(engine(batch(1)))
+            self.assertTrue(engine.step().was_updated)
+            marks.append(engine.fingerprint())
+            engine.destroy()
+        self.assertEqual(*marks)
 
     def test_memory_set_in_a_forward(self) -> None:
         class Sets(nn.Linear):

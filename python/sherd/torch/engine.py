@@ -89,7 +89,21 @@ def unowned_check(model: nn.Module, engine: "Engine | None" = None) -> None:
 def freeze(division: Division) -> None:
     """Freezes all parameters, as an engine for inference has them: there is no memory for gradients, and autograd makes no graph."""
     for param in division.params:
+        param.is_frozen = True
         param.tensor.requires_grad_(False)
+
+
+@contextlib.contextmanager
+def as_divided(division: Division) -> Iterator[None]:
+    """A context in which parameters require a gradient as they did at initialize(), whatever the script has for its first batch."""
+    kept = [(param, param.tensor.requires_grad) for param in division.params]
+    try:
+        for param in division.params:
+            param.tensor.requires_grad_(not param.is_frozen)
+        yield
+    finally:
+        for param, requires_grad in kept:
+            param.tensor.requires_grad_(requires_grad)
 
 
 def warn_of_types(division: Division, settings: Config, dtype: torch.dtype) -> None:
@@ -210,7 +224,7 @@ class Engine:
         with torch.inference_mode(False):
             if not self.is_sealed:
                 unowned_check(self.module, self)
-                with contextlib.nullcontext() if self.waiting is None else self.waiting.suspended(self):
+                with as_divided(self.division), contextlib.nullcontext() if self.waiting is None else self.waiting.suspended(self):
                     self._seal(example)
             if self.waiting is not None:
                 self.waiting.run(self)

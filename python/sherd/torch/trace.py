@@ -267,7 +267,7 @@ def shadowed(model: nn.Module, division: Division, dtype: torch.dtype,
     """
     of_buffers = buffers_dtype(division, dtype)
     made = {id(p.tensor): nn.Parameter(like(p.tensor, device, torch.float32 if p.is_fp32 else dtype).detach(),
-                                       requires_grad=p.tensor.requires_grad) for p in division.params}
+                                       requires_grad=not p.is_frozen) for p in division.params}
     for module in model.modules():
         for name, tensor in module._parameters.items():
             if tensor is not None:

@@ -24,11 +24,7 @@ class Param:
     unit: int  # index of its unit in Division.units, which is also the engine's number of the unit
     number: int = -1  # the engine's number of the parameter; -1 until it is declared
     is_fp32: bool = False  # it stays fp32 in an engine that computes in bf16 or fp16
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether the parameter has no gradient and is not trained."""
-        return not self.tensor.requires_grad
+    is_frozen: bool = False  # it has no gradient and is not trained, as at initialize(): requires_grad may be another at the first batch
 
 
 @dataclass
@@ -228,7 +224,7 @@ def number(model: nn.Module, uses: dict[nn.Module, tuple[str, list[nn.Parameter]
         own = list({id(t): t for t in tensors if id(t) not in unit_of}.values())
         if own:
             unit_of.update((id(t), len(units)) for t in own)
-            params = [Param(names[id(t)], t, len(units)) for t in own]
+            params = [Param(names[id(t)], t, len(units), is_frozen=not t.requires_grad) for t in own]
             units.append(Unit(name or type(model).__name__, params))
         used = list(dict.fromkeys(unit_of[id(t)] for t in tensors))
         if used:
