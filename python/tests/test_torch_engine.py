@@ -5,6 +5,7 @@ import ctypes
 import math
 import os
 import sys
+import tempfile
 import unittest
 import warnings
 from typing import Any, Callable
@@ -101,6 +102,28 @@ class Loop(unittest.TestCase):
             self.assertIn("stage", engine.plan())
             self.assertEqual(engine.fingerprint(), engine.report.fingerprint)
             engine.destroy()
+
+    def test_a_short_window_is_closed(self) -> None:
+        """It is closed before its last step or behind it, and its mean is over what it has."""
+        once = engine_of(accumulation=1)
+        train(once, 1)
+        for is_behind in (False, True):
+            engine = engine_of(accumulation=3)
+            engine.backward(engine(batch(0)))
+            with tempfile.TemporaryDirectory() as folder:
+                if is_behind:
+                    self.assertFalse(engine.step().is_boundary)
+                    with self.assertRaisesRegex(sherd.StateError, r"1 micro-batches so far.*engine.close_window\(\)"):
+                        engine.save_checkpoint(folder)
+                self.assertFalse(engine.is_gradient_accumulation_boundary())
+                engine.close_window()
+                self.assertTrue(engine.is_gradient_accumulation_boundary())
+                self.assertTrue(engine.step().was_updated)
+                self.assertEqual((engine.fingerprint(), engine.micro_steps), (once.fingerprint(), 1))
+                self.assertFalse(engine.is_gradient_accumulation_boundary())
+                engine.save_checkpoint(folder)
+            engine.destroy()
+        once.destroy()
 
     def test_habits_that_change_nothing(self) -> None:
         """Calls what scripts call around a step, between steps and inside of one, and what must have no effect."""

@@ -182,6 +182,7 @@ class Engine:
         self._ended = ""  # why there is no forward any more; "" while there is
         self._is_failed = self._in_backward = self._has_warned = self._has_warned_of_schedulers = False
         self._micro = 0
+        self._is_closing = False  # the next step ends the window
         self.report: Report | None = None  # of the last step
         self.boundary: Report | None = None  # of the last boundary
         if example is not None:
@@ -381,6 +382,7 @@ class Engine:
             raise StateError("engine.step() comes behind the forward and the backward of a micro-batch, and there was none yet: call "
                              "engine(batch) and engine.backward(loss) first")
         self._end_micro_batch()
+        self._is_closing = False
         report = self.core.step() if rates is None else self._step_at(rates)
         self._micro = 0 if report.is_boundary else self._micro + 1
         self.report = report
@@ -444,6 +446,15 @@ class Engine:
             report = self.core.wait()
         return report
 
+    def close_window(self) -> None:
+        """Makes the next step() a boundary, even if the window is short; the mean is then over the micro-batches that it has.
+
+        That step may be the one of a micro-batch, or come behind it, without another forward. Local; call it on all ranks alike.
+        Raises StateError before the engine has computed. A window without a micro-batch cannot be closed: the step raises StateError.
+        """
+        self.core.close_window()
+        self._is_closing = True
+
     @collective("engine.discard()")
     def discard(self) -> None:
         """Drops the window: its gradients are lost, and all units are released. Call it after an exception. Collective, blocking.
@@ -453,7 +464,7 @@ class Engine:
         self.core.discard()
         self.hooks.forget()
         self.driver.forget()
-        self._is_failed = False
+        self._is_failed = self._is_closing = False
         self._micro = 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -479,7 +490,7 @@ class Engine:
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the step() of the present micro-batch is the last one of its window, which updates. Local."""
-        return self._micro + 1 >= self.core.info.accumulation
+        return self._is_closing or self._micro + 1 >= self.core.info.accumulation
 
     def get_global_grad_norm(self) -> float | None:
         """Returns the L2 norm of the mean gradient at the last boundary, before clipping; None before the first. Local."""
@@ -624,7 +635,13 @@ class Engine:
         Raises TypeError (something else is in `client_state`), and what sherd.Engine.save raises.
         """
         self.seal()
-        save.save_checkpoint(self, save_dir, None if tag is None else str(tag), client_state, **options)
+        try:
+            save.save_checkpoint(self, save_dir, None if tag is None else str(tag), client_state, **options)
+        except StateError as error:
+            if self._micro:
+                raise StateError(f"{error}. In Python, engine.close_window() and engine.step() end a window early, and engine.discard() "
+                                 f"drops it") from None
+            raise
         return True
 
     @collective("engine.wait_saved()")
