@@ -436,6 +436,10 @@ class TestWeights(unittest.TestCase):
         llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**small, tie_word_embeddings=True))
         mixtral = transformers.MixtralForCausalLM(transformers.MixtralConfig(**small, num_local_experts=2, num_key_value_heads=2))
 
+        sight = transformers.CLIPVisionConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=16,
+                                              patch_size=8)  # the places of its patches are a buffer that only its own init function knows
+        llava = transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(vision_config=sight, text_config=llama.config, image_token_id=5))
+
         def changed(model: nn.Module, strip: str, without: str, **more: torch.Tensor) -> dict[str, torch.Tensor]:
             kept = {name: value for name, value in model.state_dict().items() if name != without}
             return {**{name.removeprefix(strip): value.clone() for name, value in kept.items()}, **more}
@@ -454,6 +458,7 @@ class TestWeights(unittest.TestCase):
                 engine.destroy()
 
             read(neox)
+            read(llava)
             read(gpt2, changed(gpt2, "transformer.", "lm_head.weight", **mask))
             read(llama, changed(llama, "", "model.embed_tokens.weight", **frequencies))
             refused(lambda: read(llama, changed(llama, "", "", **{"model.layers.0.mlp.up_proj.bias": torch.ones(16)})), "may_be_extra", InvalidError)

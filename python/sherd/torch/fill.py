@@ -32,11 +32,12 @@ def fill(engine: Engine, model: nn.Module, params: list[Param], init: Init | Non
         if not param.tensor.is_meta:
             fill_from_tensor(engine, param, param.tensor, same_on_all)
             release(param.tensor)
+    init = init or initializer(model)
     unfilled = {id(param.tensor): param for param in params if param.tensor.is_meta}
     for module in model.modules() if unfilled else ():
         own = [unfilled.pop(id(t)) for t in module._parameters.values() if id(t) in unfilled]
         if own:
-            fill_by_init(engine, module, own, init or initializer(model))
+            fill_by_init(engine, module, own, init)
 
 
 def fill_from_tensor(engine: Engine, param: Param, tensor: torch.Tensor, same_on_all: bool) -> None:
@@ -88,6 +89,7 @@ def make_buffers(model: nn.Module, init: Init | None) -> None:
         if tensor.is_meta and not is_managed(tensor):
             raise ValueError(f"parameter {name} is of {tensor.dtype} and on the meta device, where only weights= gives it values: make it "
                              f"outside of torch.device('meta'), or give initialize the weights")
+    init = init or initializer(model)
     for prefix, module in model.named_modules():
         names = [name for name, buffer in module._buffers.items() if buffer is not None and buffer.is_meta]
         if not names:
@@ -95,7 +97,7 @@ def make_buffers(model: nn.Module, init: Init | None) -> None:
         for name in names:
             module._buffers[name] = unset_like(module._buffers[name])
         with shadow_params(module), torch.no_grad():
-            (init or initializer(model))(module)
+            init(module)
         for name in names:
             if is_unset(module._buffers[name]):
                 raise ValueError(f"buffer {prefix}.{name} is on the meta device and nothing gives it values: give initialize an "
@@ -153,10 +155,15 @@ def shadow_params(module: nn.Module) -> Iterator[None]:
 def initializer(model: nn.Module) -> Init:
     """Returns the model's own init function: _init_weights of a transformers model, else each module's reset_parameters.
 
-    The function raises ValueError for a module that has no reset_parameters.
+    A model inside of another, such as a vision tower, has an _init_weights of its own for its modules, as in transformers. The
+    function raises ValueError for a module that has no reset_parameters.
     """
     if hasattr(model, "_init_weights"):
-        return model._init_weights
+        inner = {}
+        for owner in model.modules():  # outer before inner
+            if hasattr(owner, "_init_weights"):
+                inner.update(dict.fromkeys(owner.modules(), owner._init_weights))
+        return lambda module: inner[module](module)
 
     def reset(module: nn.Module) -> None:
         if not hasattr(module, "reset_parameters"):
