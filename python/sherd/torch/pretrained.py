@@ -49,16 +49,17 @@ def renamed(model: nn.Module, names: Collection[str], known: Collection[str]) ->
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightRenaming, dot_natural_key, rename_source_key
-    except ImportError:
+
+        listed = get_model_conversion_mapping(model)
+        renamings = [one for one in listed if isinstance(one, WeightRenaming)]
+        others = [one for one in listed if not isinstance(one, WeightRenaming)]
+        found = {}
+        for name in sorted(names, key=dot_natural_key):  # in the order of transformers, on which some renamings depend
+            own, changes = rename_source_key(name, renamings, others, model.base_model_prefix, dict.fromkeys(known, True))
+            if changes is None and own != name and own in known and name not in known:
+                found[own] = name
+    except (ImportError, AttributeError, TypeError, ValueError):  # another version, which has other functions: no name is known
         return {}
-    listed = get_model_conversion_mapping(model)
-    renamings = [one for one in listed if isinstance(one, WeightRenaming)]
-    others = [one for one in listed if not isinstance(one, WeightRenaming)]
-    found = {}
-    for name in sorted(names, key=dot_natural_key):  # in the order of transformers, on which some renamings depend
-        own, changes = rename_source_key(name, renamings, others, model.base_model_prefix, dict.fromkeys(known, True))
-        if changes is None and own != name and own in known and name not in known:
-            found[own] = name
     return found
 
 
