@@ -56,7 +56,7 @@ static size_t row_make(const sherdi_monitor_event *event, int is_first, int64_t 
 }
 
 /* Returns how many bytes of a file of `len_bytes` are whole rows: a run that was killed, or a machine that stopped, may have cut the
- * last one short. A file whose end has no row is nobody's of ours, and stays as it is. */
+ * last one short. A file that cannot be read, or whose end has no row, stays as it is. */
 static uint64_t rows_bytes(int fd, uint64_t len_bytes)
 {
     char     tail[ROW_BYTES];
@@ -67,7 +67,10 @@ static uint64_t rows_bytes(int fd, uint64_t len_bytes)
     while (end > 0 && tail[end - 1] != '\n') {
         end--;
     }
-    return end > 0 || start == 0 ? start + (uint64_t)(end > 0 ? end : 0) : len_bytes;
+    if (got < 0 || (end == 0 && start > 0)) {
+        return len_bytes;
+    }
+    return start + (uint64_t)end;
 }
 
 static sherd_status event_write(const sherdi_monitor *state, const sherdi_monitor_event *event,
