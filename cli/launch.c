@@ -201,8 +201,7 @@ static int ranks_start(launch *job, const sigset_t *before)
 
 static void rank_ended(launch *job, int rank, int ended)
 {
-    int status = WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
-
+    int status  = WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
     int is_told = WIFSIGNALED(ended) && WTERMSIG(ended) == job->told;
 
     job->pids[rank] = 0;

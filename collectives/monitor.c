@@ -41,12 +41,11 @@ typedef struct monitor_line {
 } monitor_line;
 
 struct sherdi_monitor {
-    monitor_params params;
-    pthread_t      thread;
-    int            wake; /* eventfd: wakes the thread to check is_stopping */
-    atomic_int     is_stopping;
-    atomic_int
-        is_told; /* a failure of this world has gone over every line, in one direction or the other */
+    monitor_params  params;
+    pthread_t       thread;
+    int             wake; /* eventfd: wakes the thread to check is_stopping */
+    atomic_int      is_stopping;
+    atomic_int      is_told;   /* a failure has gone over the lines, out or in */
     int             num_lines; /* rank 0: one per other rank; other ranks: one */
     monitor_line   *lines;
     struct pollfd  *polls;     /* [num_lines + 1] */

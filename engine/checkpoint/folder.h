@@ -68,7 +68,8 @@ typedef struct sherdi_checkpoint_found {
 } sherdi_checkpoint_found;
 /** Describes DIR/TAG and returns 1; 0: it is no checkpoint. */
 int sherdi_checkpoint_look(const char *dir, const char *tag, sherdi_checkpoint_found *out);
-/** Lists all checkpoints of DIR, damaged ones included, oldest first, in memory of the account, which the caller frees. E_IO, E_NOMEM. */
+/** Lists all checkpoints of DIR, damaged ones included, oldest first, in memory of the account, which the caller frees. E_IO,
+ *  E_NOMEM. */
 sherd_status sherdi_checkpoint_list(sherdi_mem *mem, const char *dir, sherdi_checkpoint_found **out,
                                     size_t *count_out);
 
