@@ -12,7 +12,8 @@
  *             call says otherwise.
  * Types       Sizes are size_t, ranks are int.
  * Collective  Every rank of the world makes the same call in the same order. A local call concerns its own rank alone.
- * Threads     One thread drives an engine. All engines of one world are driven by one thread, in one order. */
+ * Threads     One thread at a time drives an engine, and all engines of one world, in one order. It may be another thread each
+ *             time (docs/bindings.md). */
 #ifndef SHERD_H
 #define SHERD_H
 

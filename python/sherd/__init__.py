@@ -8,7 +8,7 @@ Four terms recur in the docstrings:
 
 * A collective call is one that every rank of the world makes, in the same order. A local call concerns its own rank alone.
 * A blocking call waits for other ranks or for a drive before it returns. Calls release the GIL while they run.
-* One thread at a time drives an engine, and all engines of one world are driven by the same thread.
+* One thread at a time drives an engine, and all engines of one world. It may be another thread each time.
 * Where the library fails, a call raises the subclass of SherdError that belongs to the status (sherd/errors.py).
 """
 from __future__ import annotations
