@@ -399,7 +399,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine
  *          its place overlaps a held unit's, or its gradient's place overlaps an open gradient's. The gradient of a unit that
  *          backward uses more than once, or whose parameters others read, is open from its first use to its last even while
  *          nothing is held; with SHERD_USES_ANY to the step. Acquires of different units may nest where the passes say so
- *          (sherd_pass_add_held) or where their places do not overlap.
+ *          (sherd_pass_add_held) or where their places do not overlap. A unit may be acquired again while it is acquired, and is
+ *          then released as often; for BACKWARD twice at a time only with SHERD_USES_ANY.
  *  Errors  A call that fails changes nothing. E_STATE; E_PEER_LOST; E_NOMEM (the place is taken; the message names the unit);
  *          E_IO (this rank's drive: acquire again, or call sherd_step_discard; with nccl, and with mpi over several hosts, the
  *          world is lost for the other ranks). */
