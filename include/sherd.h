@@ -503,7 +503,13 @@ typedef struct sherd_step_params {
 SHERD_API void sherd_step_params_init(sherd_step_params *params);
 
 /** Ends a micro-batch: call it once for each, after its backward. At the boundary it reduces what is left, takes the norm, clips,
- *  updates and publishes. `out` may be NULL. Collective. */
+ *  updates and publishes. `out` may be NULL. Collective.
+ *
+ *  Errors: E_STATE where the call is not allowed (a unit is acquired, a step is prepared, an evaluation has not ended); nothing
+ *  changes. The window is dropped, and nothing is updated, where a micro-batch had no backward or the ranks used different units
+ *  (E_STATE), where a gradient could not be reduced or read (E_IO, E_NOMEM), and where the deterministic mode cannot add it
+ *  (E_NUMERIC). E_NUMERIC also for an overflow at fp16.min_loss_scale: that step is skipped as others are. After a failure in
+ *  the update itself sherd_step_undo or sherd_checkpoint_load goes on where it can, or the engine is destroyed. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out);
 /** The same in two parts. Off the boundary prepare only counts (report: is_boundary 0), and nothing else follows. At the
  *  boundary the trainer chooses: either apply or discard must follow. */
