@@ -577,7 +577,8 @@ SHERD_API void sherd_eval_params_init(sherd_eval_params *params);
 
 /**
  * Begins an evaluation in many passes over parameters that do not change, such as the generation of text. Until sherd_eval_end,
- * a step, sherd_param_write, sherd_engine_set_step, sherd_step_undo and sherd_checkpoint_load are refused (E_STATE).
+ * a step, sherd_param_write, sherd_import_safetensors, sherd_import_raw, sherd_engine_set_step, sherd_step_undo and
+ * sherd_checkpoint_load are refused (E_STATE).
  *
  * At stage 3, the first `keep_units` units that the order of EVAL gathers stay gathered when they are released, so their next
  * acquire moves nothing; sherd.eval_keep_units makes the plan give them places that no other unit of EVAL has. An acquire for
