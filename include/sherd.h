@@ -49,7 +49,7 @@ extern "C" {
  *   retry the call    E_AGAIN
  *   fix the call      E_INVAL, E_STATE, E_NOTSUP
  *   drop this step    E_NOMEM, E_IO, E_NUMERIC   (the old state is still whole)
- *   rebuild the group E_PEER_LOST, E_DEVICE      (destroy the world) */
+ *   rebuild the world E_PEER_LOST, E_DEVICE      (destroy it with its engines, and make both anew) */
 #define SHERD_STATUS_LIST(X)                                                                       \
     X(SHERD_OK, 0, "success")                                                                      \
     X(SHERD_E_AGAIN, 1, "busy, try again")                                                         \
@@ -616,7 +616,7 @@ typedef const char *sherd_value;
 
 /** Reads elements [first_elem, first_elem + count_elems) of a parameter, row-major, into out[0 .. count_elems), as exact fp32,
  *  wherever they are stored. Collective, blocking: every rank gives the same arguments, except that `out` may be NULL on a rank
- *  that does not want the values. What one rank alone has is sent in pieces of 256 KiB.
+ *  that does not want the values. What one rank alone has is sent in portions of 256 KiB.
  *
  *  No unit may be acquired; otherwise the call may come between any two others after seal, in a window too, once all parameters are
  *  filled. As the first acquire does, it ends the filling. SHERD_GRAD: between sherd_step_prepare at a boundary and
