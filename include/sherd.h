@@ -300,7 +300,8 @@ typedef struct sherd_param_params {
     size_t      shape[SHERD_MAX_NDIM]; /* a 0 among them: no elements */
     sherd_group group;                 /* default SHERD_GROUP_DEFAULT */
     int         frozen;                /* 1: no gradient, no state */
-    size_t      atom_elems; /* the ranks cut it only at multiples of this; 0 or 1: anywhere */
+    /* Slices of ranks begin only at multiples of so many elements; 0 or 1: anywhere */
+    size_t atom_elems;
     /* Default -1: the engine's compute type. SHERD_F32: parameter and gradient are fp32 even in a bf16 or fp16 engine, and are
      * sent as fp32 (docs/numerics.md). Seal refuses any other type that is not the engine's (E_NOTSUP). */
     int dtype;
@@ -466,7 +467,7 @@ typedef struct sherd_step_report {
     int64_t  step;          /* updates done (skipped ones not counted) */
     int64_t  skipped_steps; /* boundaries skipped for overflow; discarded ones are not counted */
     double   grad_norm;     /* L2 norm of the mean gradient before clipping; at a boundary only */
-    double   grad_sumsq;    /* its square: what this world holds, for other parallelisms */
+    double   grad_sumsq;    /* its square, to be summed over the parts of a model */
     double   clip_coefficient; /* what gradients were multiplied by; 1: not clipped */
     double   lr; /* rate of the first group with a trainable parameter, used in this update */
     double   loss_scale;  /* in force during this window */
