@@ -90,13 +90,14 @@ static sherd_status kind_check(const sherd_tensor_map *map, int is_raw)
 }
 
 /* Checks what a rank can check by itself, before the ranks agree. If it returns OK, the maps are open. */
-static sherd_status export_begin(sherd_engine *engine, const char *path, int is_raw,
-                                 const sherd_export_params *given, sherd_export_params *params,
-                                 sherdi_weights_maps *maps)
+static sherd_status export_begin(sherd_engine *engine, const char *call, const char *path,
+                                 int is_raw, const sherd_export_params *given,
+                                 sherd_export_params *params, sherdi_weights_maps *maps)
 {
     const sherdi_weights_model model  = sherdi_weights_model_of(engine);
     sherd_status               status = SHERD_OK;
 
+    SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_RELEASED));
     SHERDI_TRY(sherdi_api_need(path != NULL, "an export", "path"));
     SHERDI_TRY(params_read(given, params));
     SHERDI_TRY(
@@ -110,8 +111,9 @@ static sherd_status export_begin(sherd_engine *engine, const char *path, int is_
     return status;
 }
 
-static sherd_status export_run(sherd_engine *engine, const char *path, const void *header,
-                               size_t header_bytes, const sherd_export_params *given)
+static sherd_status export_run(sherd_engine *engine, const char *call, const char *path,
+                               const void *header, size_t header_bytes,
+                               const sherd_export_params *given)
 {
     const sherdi_weights_source source = {.ctx       = engine,
                                           .is_writer = engine->rank == 0,
@@ -121,7 +123,7 @@ static sherd_status export_run(sherd_engine *engine, const char *path, const voi
     sherd_export_params         params;
     sherdi_weights_writing      writing;
     sherd_status                status = sherdi_agree_status(
-                       engine->world, export_begin(engine, path, header != NULL, given, &params, &maps));
+                       engine->world, export_begin(engine, call, path, header != NULL, given, &params, &maps));
 
     if (status == SHERD_OK) {
         writing = (sherdi_weights_writing){.mem              = &engine->mem,
@@ -143,14 +145,18 @@ static sherd_status export_run(sherd_engine *engine, const char *path, const voi
 sherd_status sherd_export_safetensors(sherd_engine *engine, const char *path,
                                       const sherd_export_params *params)
 {
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_export_safetensors", SHERDI_NEED_SEALED));
-    return export_run(engine, path, NULL, 0, params);
+    static const char CALL[] = "sherd_export_safetensors";
+
+    SHERDI_TRY(sherdi_engine_need(engine, CALL, SHERDI_NEED_SEALED));
+    return export_run(engine, CALL, path, NULL, 0, params);
 }
 
 sherd_status sherd_export_raw(sherd_engine *engine, const char *path, const void *header,
                               size_t header_bytes, const sherd_export_params *params)
 {
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_export_raw", SHERDI_NEED_SEALED));
-    SHERDI_TRY(sherdi_api_need(header != NULL, "sherd_export_raw", "header"));
-    return export_run(engine, path, header, header_bytes, params);
+    static const char CALL[] = "sherd_export_raw";
+
+    SHERDI_TRY(sherdi_engine_need(engine, CALL, SHERDI_NEED_SEALED));
+    SHERDI_TRY(sherdi_api_need(header != NULL, CALL, "header"));
+    return export_run(engine, CALL, path, header, header_bytes, params);
 }

@@ -96,6 +96,7 @@ static sherd_status params_write(import *m)
 
 /* The file, as the caller describes it. */
 typedef struct import_file {
+    const char *call;
     const char *path;
     int         is_raw;
     size_t      header_bytes;
@@ -109,6 +110,9 @@ static sherd_status import_begin(import *m, const import_file *from,
     sherdi_mem                *mem   = &m->engine->mem;
 
     SHERDI_TRY(sherdi_api_need(from->path != NULL, "an import", "path"));
+    if (m->engine->phase != SHERDI_PHASE_SEALED) { /* then it writes, and does not fill */
+        SHERDI_TRY(sherdi_engine_need(m->engine, from->call, SHERDI_NEEDS_TO_WRITE));
+    }
     sherd_import_params_init(&m->params);
     SHERDI_TRY(sherdi_api_read(given, SHERDI_API_IMPORT_PARAMS, &m->params));
     SHERDI_TRY(
@@ -141,22 +145,25 @@ import m = {.engine = engine };
 sherd_status sherd_import_safetensors(sherd_engine *engine, const char *path,
                                       const sherd_import_params *params)
 {
-    const import_file from = {.path = path};
+    const import_file from = {.call = "sherd_import_safetensors", .path = path};
 
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_import_safetensors", SHERDI_NEED_SEALED));
+    SHERDI_TRY(sherdi_engine_need(engine, from.call, SHERDI_NEED_SEALED));
     return import_run(engine, &from, params);
 }
 
 sherd_status sherd_import_raw(sherd_engine *engine, const char *path, size_t header_bytes,
                               sherd_dtype dtype, const sherd_import_params *params)
 {
-    const import_file from = {
-        .path = path, .is_raw = 1, .header_bytes = header_bytes, .dtype = dtype};
+    const import_file from = {.call         = "sherd_import_raw",
+                              .path         = path,
+                              .is_raw       = 1,
+                              .header_bytes = header_bytes,
+                              .dtype        = dtype};
 
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_import_raw", SHERDI_NEED_SEALED));
-    SHERDI_TRY(sherdi_api_need(params != NULL, "sherd_import_raw", "params"));
+    SHERDI_TRY(sherdi_engine_need(engine, from.call, SHERDI_NEED_SEALED));
+    SHERDI_TRY(sherdi_api_need(params != NULL, from.call, "params"));
     if (sherd_dtype_bytes(dtype) == 0) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_import_raw: %d is no dtype", (int)dtype);
+        return sherdi_fail(SHERD_E_INVAL, "%s: %d is no dtype", from.call, (int)dtype);
     }
     return import_run(engine, &from, params);
 }

@@ -18,6 +18,10 @@ typedef enum sherdi_need {
     SHERDI_NEED_NO_WINDOW    = 1 << 9, /* nor a forward pass, if there are windows at all */
 } sherdi_need;
 
+/* What a call needs that changes values or counters. */
+#define SHERDI_NEEDS_TO_WRITE                                                                      \
+    (SHERDI_NEED_UNPREPARED | SHERDI_NEED_NO_EVAL | SHERDI_NEED_RELEASED | SHERDI_NEED_NO_WINDOW)
+
 /** Does what sherdi_engine_check_alive does; then returns E_STATE for the first of `needs` (an OR of sherdi_need) that does not hold; the message begins with `call`. A need behind
  *  SHERDI_NEED_STEPS requires SHERDI_NEED_SEALED. */
 sherd_status sherdi_engine_need(const sherd_engine *engine, const char *call, unsigned needs);

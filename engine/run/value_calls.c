@@ -108,10 +108,6 @@ static sherd_status read_check(const sherd_engine *engine, value_call *call)
     return sherdi_engine_need(engine, call->name, SHERDI_NEED_RELEASED);
 }
 
-/* What a call needs that changes values or counters. */
-#define NEEDS_TO_WRITE                                                                             \
-    (SHERDI_NEED_UNPREPARED | SHERDI_NEED_NO_EVAL | SHERDI_NEED_RELEASED | SHERDI_NEED_NO_WINDOW)
-
 static sherd_status write_check(const sherd_engine *engine, value_call *call, const float *in)
 {
     SHERDI_TRY(range_check(engine, call));
@@ -122,7 +118,7 @@ static sherd_status write_check(const sherd_engine *engine, value_call *call, co
                            "backward pass instead",
                            call->name);
     }
-    return sherdi_engine_need(engine, call->name, NEEDS_TO_WRITE);
+    return sherdi_engine_need(engine, call->name, SHERDI_NEEDS_TO_WRITE);
 }
 
 /* Compares the call over the ranks; `values` is a hash of the values that are written. Starts the engine if it has not
@@ -532,7 +528,7 @@ static sherd_status step_check(const sherd_engine *engine, int64_t step, int64_t
                            "below 0 or above 2^53",
                            (long long)step, (long long)micro_step);
     }
-    return sherdi_engine_need(engine, "sherd_engine_set_step", NEEDS_TO_WRITE);
+    return sherdi_engine_need(engine, "sherd_engine_set_step", SHERDI_NEEDS_TO_WRITE);
 }
 
 sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t micro_step)

@@ -239,8 +239,8 @@ static const struct {
     {"sherd_param_fingerprint", try_param_fingerprint, IN_OPEN},
     {"sherd_checkpoint_save", try_save, IN_OPEN | IN_UNIT | IN_GRADIENTS | IN_PREPARED},
     {"sherd_checkpoint_load", try_load, IN_OPEN | IN_EVAL | IN_UNIT | IN_GRADIENTS | IN_PREPARED},
-    {"sherd_export_safetensors", try_export, IN_OPEN},
-    {"sherd_import_safetensors", try_import, IN_OPEN},
+    {"sherd_export_safetensors", try_export, IN_OPEN | IN_UNIT},
+    {"sherd_import_safetensors", try_import, IN_OPEN | IN_EVAL | IN_WINDOW},
 };
 
 /* Makes every call that is refused in the state. */
