@@ -12,6 +12,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -119,15 +120,20 @@ static double rate_take(sherd_engine *engine)
 
 static void step_log(sherd_engine *engine)
 {
-    const sherd_step_report *report = &engine->boundary;
+    const sherd_step_report *report   = &engine->boundary;
+    double                   rate     = rate_take(engine);
+    char                     text[48] = "";
 
+    if (rate > 0) {
+        (void)snprintf(text, sizeof(text), ", %.1f samples/s", rate);
+    }
     sherdi_log(
         SHERD_LOG_INFO, engine->rank,
         "step %lld: skipped %lld, lr %g, gradient norm %g, loss scale %g, fingerprint 0x%016llx, "
-        "%lld samples, %.1f samples/s",
+        "%lld samples%s",
         (long long)engine->step, (long long)engine->skipped_steps, report->lr, report->grad_norm,
         report->loss_scale, (unsigned long long)report->fingerprint,
-        (long long)sherdi_samples_seen(engine), rate_take(engine));
+        (long long)sherdi_samples_seen(engine), text);
 }
 
 /* Logs the lines that are due. Skipped steps count, as in DeepSpeed. */
