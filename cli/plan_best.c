@@ -54,19 +54,35 @@ static const plan_entry *simplest_find(const plan_entry *entries, int count,
     return best;
 }
 
-/* Returns the need as a multiple of what there is: of the device, the host or its drives, whichever is worst. */
-static double excess_of(const plan_entry *entry)
+/* The needs of a layout as multiples of what there is, of the device, the host and its drives: what is short comes first. */
+typedef struct excess {
+    double worst, sum; /* sum: of what is over 1 */
+} excess;
+
+static void excess_add(excess *all, double need, double there)
+{
+    double ratio = there > 0 ? need / there : 0;
+
+    all->worst = ratio > all->worst ? ratio : all->worst;
+    all->sum += ratio > 1 ? ratio : 0;
+}
+
+static excess excess_of(const plan_entry *entry)
 {
     const planning_request *request = &entry->request;
-    double                  device =
-        request->device_bytes > 0 ? plan_device_need(entry) / (double)request->device_bytes : 0;
-    double host = request->host_bytes > 0 ? plan_host_need(entry) / (double)request->host_bytes : 0;
-    double nvme = request->nvme_bytes > 0
-                      ? planning_nvme_need(request, &entry->row) / (double)request->nvme_bytes
-                      : 0;
+    excess                  all     = {0};
 
-    device = device > host ? device : host;
-    return device > nvme ? device : nvme;
+    excess_add(&all, plan_device_need(entry), (double)request->device_bytes);
+    excess_add(&all, plan_host_need(entry), (double)request->host_bytes);
+    excess_add(&all, planning_nvme_need(request, &entry->row), (double)request->nvme_bytes);
+    return all;
+}
+
+static int is_less(const plan_entry *a, const plan_entry *b)
+{
+    excess of_a = excess_of(a), of_b = excess_of(b);
+
+    return of_a.worst != of_b.worst ? of_a.worst < of_b.worst : of_a.sum < of_b.sum;
 }
 
 /* ------------------------------------------------------------- without a loss -- */
@@ -313,7 +329,7 @@ static void nothing_print(const plan_entry *entries, int count)
 
     for (int i = 1; i < count; i++) {
         if (entries[i].refused[0] == '\0' &&
-            (least->refused[0] != '\0' || excess_of(&entries[i]) < excess_of(least))) {
+            (least->refused[0] != '\0' || is_less(&entries[i], least))) {
             least = &entries[i];
         }
     }

@@ -279,6 +279,8 @@ run 0 --params 1B --best --out there.json --force
 "$sherd" config there.json >/dev/null 2>&1 || fail "--force"
 run 1 --params 70B --world 8 --device-memory 1G --host-memory 100G --best --out none.json
 says err "nothing fits. The least is stage 3, offload params-nvme, which needs"
+run 1 --params 70B --world 64 --device-memory 1G --host-memory 100G --best --out none.json # others need as much of the device
+says err "nothing fits. The least is stage 3, offload params-nvme, which needs"
 
 # A drive that is too small is not chosen, nor where memory is left open.
 few="--params 1B --world 8 --device-memory 1G --host-memory 4G --best --force --out drives.json"
