@@ -996,7 +996,7 @@ typedef struct sherd_engine_info {
     /* How this run differs from the one that wrote the resumed state, in one sentence: accumulation, micro-batch size,
      * sherd_engine_describe_run. "": in nothing, or not resumed. Valid until destroy */
     const char *resume_differs;
-    /* That all ranks have seen, in earlier runs too, whatever their batches and worlds were; 0 if the configuration has no batch */
+    /* That all ranks have seen, in earlier runs too, whatever their batches and worlds were */
     int64_t samples;
 } sherd_engine_info;
 SHERD_API void sherd_engine_info_init(sherd_engine_info *info);

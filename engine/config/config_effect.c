@@ -56,6 +56,14 @@ static sherd_status batch_check(const sherd_config *config, int world_size,
     return SHERD_OK;
 }
 
+/* An engine for inference counts no samples. */
+static int is_inference(const sherd_config *config)
+{
+    return sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE) &&
+           sherdi_optimizer_at((size_t)sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE))
+               ->is_inference;
+}
+
 sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_size,
                                        sherdi_config_batch *out)
 {
@@ -67,6 +75,9 @@ sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_siz
     };
 
     assert(world_size >= 1);
+    if (batch.train == 0 && batch.micro == 0 && is_inference(config)) {
+        batch.micro = 1;
+    }
     if (batch.train == 0 && batch.micro == 0) {
         return sherdi_fail(SHERD_E_INVAL,
                            "%s: no batch size is given: set train_micro_batch_size_per_gpu or "

@@ -22,7 +22,7 @@
       "samples per optimizer step, over all ranks") \
     X(MICRO_BATCH, "train_micro_batch_size_per_gpu", INT, (SETS(micro_batch_size), RULE("derived from train_batch_size"), \
       RANGE(1, INT_MAX), AUTO("derived; needs train_batch_size or a value from the program")), \
-      "samples per micro-batch on each rank. This key or `train_batch_size` has to be given, in the file or by the program") \
+      "samples per micro-batch on each rank. This key or `train_batch_size` has to be given, in the file or by the program; an engine for inference has 1 without") \
     X(ACCUMULATION, "gradient_accumulation_steps", INT, (SETS(accumulation), \
       RULE("1; derived if both batch sizes are given"), RANGE(1, INT_MAX), AUTO("derived")), \
       "micro-batches per optimizer step") \

@@ -257,6 +257,16 @@ static void config_batch_sizes_are_derived(void)
     }
 }
 
+static void config_inference_needs_no_batch_size(void)
+{
+    sherd_config   *config = parsed("{\"optimizer\": {\"type\": \"none\"}}");
+    sherdi_settings got    = resolved(config, 3);
+
+    CHECK_INT(1, got.micro_batch_size);
+    CHECK_INT(3, got.train_batch_size);
+    sherd_config_destroy(config);
+}
+
 static void config_batch_sizes_that_do_not_multiply_out_are_refused(void)
 {
     static const struct {
@@ -924,6 +934,7 @@ static const test_case CASES[] = {
     CASE(config_key_that_no_optimizer_reads_is_remarked_on),
     CASE(config_muon_has_numbers_of_its_own),
     CASE(config_batch_sizes_are_derived),
+    CASE(config_inference_needs_no_batch_size),
     CASE(config_batch_sizes_that_do_not_multiply_out_are_refused),
     CASE(config_head_stage_is_read_generously),
     CASE(config_stage_auto_needs_the_program),
