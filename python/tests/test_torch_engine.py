@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import os
 import sys
@@ -135,9 +136,8 @@ class Loop(unittest.TestCase):
                     with engine.no_sync():
                         loss = engine.train()(batch(2 * step + half))
                     engine.module.zero_grad(set_to_none=half == 0)
-                    engine.backward(loss)
                     engine.zero_grad()
-                    engine.module.zero_grad(set_to_none=False)
+                    engine.backward(loss)
                     engine.step()
                     self.assertEqual(engine.was_step_applied(), half == 1)
                     engine.optimizer.step()
@@ -229,8 +229,10 @@ class Loop(unittest.TestCase):
                 train(engine, 1, first=step)
             self.assertEqual(["counts twice" in str(one.message) for one in met], [True] if step == 2 else [])
         engine.destroy()
-        engine = engine_of(3, options={"example": batch(0)})
+        engine = engine_of(3)  # not sealed yet
         forgotten = torch.optim.SGD(engine.module.parameters(), lr=1)
+        for param in engine.module.parameters():
+            param.grad = torch.ones_like(param)
         with self.assertRaisesRegex(sherd.StateError, "not given this SGD.*cannot update them"):
             forgotten.step()
         for one in (other, engine.optimizer):
@@ -253,25 +255,73 @@ class Loop(unittest.TestCase):
                     with self.assertRaisesRegex(sherd.StateError, "gradient of .* is not in .grad.*gradient_clipping"):
                         use(params)
                 self.assertIn("Taken(", repr(params[0].grad))
-                engine.module.zero_grad(set_to_none=bool(step))  # the engine's gradients stay
                 for one in (engine, twin):
                     one.step()
             self.assertEqual(engine.fingerprint(), twin.fingerprint())
             for one in (engine, twin):
                 one.destroy()
 
-    def test_clearing_gradients_passes_over_those_that_the_engine_has_taken(self) -> None:
-        """The optimizer's list also has parameters of its own, whose gradients are cleared."""
-        engine = engine_of(3, options={"example": batch(0)})
-        engine.backward(engine(batch(0)))
-        params, own = list(engine.module.parameters()), nn.Parameter(torch.ones(2))
-        for foreach in (True, False):
-            for order in ([own, *params], [*params, own], params):
+    def test_gradients_that_are_cleared_are_not_in_the_step(self) -> None:
+        """As in torch: a loop looks at gradients, clears them, and goes through the model again."""
+        clears: tuple[Callable[[sherd.torch.Engine], Any], ...] = (
+            lambda engine: engine.zero_grad(), lambda engine: engine.optimizer.zero_grad(set_to_none=False))
+        for stage in (0, 1, 2, 3):
+            for retains in (False, True):
+                engine = engine_of(stage, options={"example": batch(0), "retain_grads": retains})
+                for step in range(2):
+                    for clear in clears:
+                        engine.backward(engine(batch(step + 7)))
+                        clear(engine)
+                    loss = engine(batch(step))
+                    clears[0](engine)  # between a forward and its backward there is nothing to clear
+                    engine.backward(loss)
+                    engine.step()
+                self.assert_weights(engine, trained(2))
+                engine.destroy()
+
+    def test_gradients_that_are_cleared_beside_the_engine_are_refused(self) -> None:
+        """The list of another optimizer also has parameters of its own, whose gradients are cleared."""
+        for again in (True, False):  # another backward finds it, or the step
+            engine = engine_of(3, options={"example": batch(0), "backward_uses": "any"})
+            params, own = list(engine.module.parameters()), nn.Parameter(torch.ones(2))
+            for clears in [functools.partial(torch.optim.SGD(order, lr=1, foreach=foreach).zero_grad, set_to_none=False)
+                           for foreach in (True, False) for order in ([own, *params], [*params, own])] + [engine.module.zero_grad]:
+                engine.backward(engine(batch(3)))
                 own.grad = torch.ones(2)
-                torch.optim.SGD(order, lr=1, foreach=foreach).zero_grad(set_to_none=False)
-                self.assertEqual(own.grad.tolist(), [1, 1] if order is params else [0, 0])
+                clears()
+                if clears != engine.module.zero_grad:
+                    self.assertEqual(own.grad.tolist(), [0, 0])
+                with self.assertRaisesRegex(sherd.StateError, "cleared behind its backward.*engine.zero_grad"):
+                    engine.backward(engine(batch(3))) if again else engine.step()
+                engine.discard()
+            train(engine, 1)
+            self.assert_weights(engine, trained(1))
+            engine.destroy()
+
+    def test_clearing_does_not_drop_other_micro_batches(self) -> None:
+        engine = engine_of(1, accumulation=2, options={"example": batch(0)})
+        engine.backward(engine(batch(0)))
         engine.step()
-        self.assert_weights(engine, trained(1))
+        engine.zero_grad()
+        engine.backward(engine(batch(1)))
+        with self.assertRaisesRegex(sherd.StateError, "would drop the 1 earlier micro-batch.*engine.discard"):
+            engine.zero_grad()
+        engine.step()
+        model = made("plain")
+        plain_steps(model, 1, 2)
+        self.assert_weights(engine, dict(model.named_parameters()))
+        engine.destroy()
+
+    def test_a_window_in_one_micro_batch_is_told(self) -> None:
+        """Loops of plain torch go through all micro-batches before their step."""
+        engine = engine_of(1, accumulation=2, options={"example": batch(0)})
+        with self.assertWarnsRegex(UserWarning, "2 backward passes before this engine.step.*behind each"):
+            for _ in range(2):
+                engine.backward(engine(batch(0)))
+            engine.step()
+        for _ in range(2):  # it warns once, and a warning is an error in this file
+            engine.backward(engine(batch(0)))
+        engine.step()
         engine.destroy()
 
     def test_a_taken_gradient_is_refused_in_a_backward_too(self) -> None:
@@ -314,7 +364,6 @@ class Loop(unittest.TestCase):
                     with self.assertWarnsRegex(UserWarning, "dropped"):
                         engine(batch(5))
                 engine.backward(engine(batch(1)))
-                engine.module.zero_grad()  # clears what it shows, and the engine's gradients stay
                 engine.step()
                 self.assert_weights(engine, trained(2))
                 engine.destroy()

@@ -638,6 +638,7 @@ class TestRefused(unittest.TestCase):
         engine = sherd.torch.initialize(model, SILENT, optimizer=optimizer)
         with self.assertRaisesRegex(StateError, "engine.step"):
             optimizer.step()
+        self.refused_calls(optimizer)
         optimizer.zero_grad()
         for group in optimizer.param_groups:
             group["betas"] = (0.5, 0.5)
@@ -646,6 +647,15 @@ class TestRefused(unittest.TestCase):
             engine.step()
         engine.destroy()
 
+    def refused_calls(self, optimizer: torch.optim.Optimizer) -> None:
+        """Asserts that calls are refused that would have no effect on the engine."""
+        with self.assertRaisesRegex(StateError, "save_checkpoint"):
+            copy.copy(optimizer.state_dict())
+        with self.assertRaisesRegex(StateError, "load_checkpoint"):
+            optimizer.load_state_dict({"state": {}, "param_groups": []})
+        with self.assertRaisesRegex(StateError, "before sherd.torch.initialize"):
+            optimizer.add_param_group({"params": nn.Parameter(torch.ones(1))})
+
     def test_a_scaler(self) -> None:
         config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}}
         engine = sherd.torch.initialize(model_of(), config)
@@ -653,8 +663,7 @@ class TestRefused(unittest.TestCase):
             scaler = torch.amp.GradScaler("cpu")
             scaler.scale(torch.ones(()))
             scaler.step(engine.optimizer)
-        with self.assertRaisesRegex(StateError, "save_checkpoint"):
-            copy.copy(engine.optimizer.state_dict())
+        self.refused_calls(engine.optimizer)
         engine.destroy()
 
 

@@ -181,8 +181,13 @@ class Engine:
         self.waiting: resume.Waiting | None = None
         self._ended = ""  # why there is no forward any more; "" while there is
         self._is_failed = self._in_backward = self._has_warned = self._has_warned_of_schedulers = False
+        self._has_warned_of_backwards = False
         self._micro = 0
+        self._backwards = 0  # since the last step
         self._is_closing = False  # the next step ends the window
+        self._params = {id(param.tensor) for param in self.division.params}
+        optim.clear_by(self, self.rates.optimizers)
+        self.watch = optim.Watch(self)
         self.report: Report | None = None  # of the last step
         self.boundary: Report | None = None  # of the last boundary
         if example is not None:
@@ -296,8 +301,6 @@ class Engine:
         self.refusals = Refusals(self.module, self.division, self.driver)
         self.refusals.attach()
         self.buffers = save.Buffers(self.module)
-        self._params = {id(param.tensor) for param in self.division.params}
-        self.watch = optim.Watch(self)
         gathered.mark(self)
 
     def loaded(self) -> None:
@@ -321,7 +324,7 @@ class Engine:
             raise StateError(resume.WAITS)
 
     def has_param(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor is one of the parameters that the engine trains. Local, after seal."""
+        """Whether the tensor is one of the parameters that the engine has. Local."""
         return id(tensor) in self._params
 
     # ------------------------------------------------------------- training --
@@ -381,7 +384,9 @@ class Engine:
         if not self.is_sealed:
             raise StateError("engine.step() comes behind the forward and the backward of a micro-batch, and there was none yet: call "
                              "engine(batch) and engine.backward(loss) first")
+        self._warn_of_backwards()
         self._end_micro_batch()
+        self._backwards = 0
         self._is_closing = False
         report = self.core.step() if rates is None else self._step_at(rates)
         self._micro = 0 if report.is_boundary else self._micro + 1
@@ -426,6 +431,15 @@ class Engine:
             warn("the lr_scheduler that initialize() was given is stepped by engine.step() with each update and by the script too, so "
                  "it counts twice: leave out scheduler.step(), or do not give the scheduler to initialize()")
 
+    def _warn_of_backwards(self) -> None:
+        """Warns once of a loop that goes through all micro-batches of a window before it calls step(), as loops of plain torch do."""
+        accumulation = self.core.info.accumulation
+        if self.rank == 0 and not self._has_warned_of_backwards and self._backwards == accumulation > 1:
+            self._has_warned_of_backwards = True
+            warn(f"there were {self._backwards} backward passes before this engine.step(), and gradient_accumulation_steps is {accumulation}: "
+                 f"step() ends one micro-batch, so these are one of {accumulation}, and their gradients are added. If each was a micro-batch, "
+                 f"call engine.step() behind each of them")
+
     def _warn_of_overflow(self) -> None:
         """Warns once of a skipped update, except with fp16, where the loss scale is lowered.
 
@@ -465,10 +479,21 @@ class Engine:
         self.hooks.forget()
         self.driver.forget()
         self._is_failed = self._is_closing = False
-        self._micro = 0
+        self._micro = self._backwards = 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: the engine begins each window with gradients of zero. It exists for scripts that call it."""
+        """Drops the gradients of backward passes since the last step(), as discard() does, which is collective and blocking.
+
+        Does nothing, locally, where there was none: the engine begins each window with gradients of zero. `optimizer.zero_grad()` is
+        the same. Raises StateError where the window has other micro-batches, whose gradients would be lost too.
+        """
+        if not self._backwards:
+            return
+        if self._micro:
+            raise StateError(f"zero_grad() behind a backward would drop the {self._micro} earlier micro-batches of this window too, because "
+                             f"their gradients are in one sum: call it at the beginning of a window, leave it out, or drop the window "
+                             f"with engine.discard()")
+        self.discard()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -485,6 +510,7 @@ class Engine:
         """Raises StateError for loss.backward() with fp16, where only engine.backward() scales the loss."""
         if not self._in_backward and self.core.loss_scale != 1:
             raise StateError("with fp16 the loss has to be scaled: call engine.backward(loss) in place of loss.backward()")
+        self._backwards += not self.hooks.is_in_backward  # else it is a part of another one (checkpointing)
 
     # -------------------------------------------------------------- looking --
 
@@ -712,12 +738,12 @@ class Engine:
         waits for the others, for 10 seconds at most. May be called twice. Without this call the engine ends with the program, which
         drops an asynchronous save that runs, with a warning.
         """
+        self.watch.end()
         if self.waiting is not None:
             gathered.unmark(self)
             self.loaded()
         if self.is_sealed and "hooks" in vars(self):
             gathered.unmark(self)
-            self.watch.end()
             self.hooks.detach()
             self.refusals.detach()
             for unit in self.driver.bound:

@@ -126,7 +126,7 @@ class Hooks:
         self._handles: list[Any] = []
         self.which = FORWARD  # the pass of the outermost forward: FORWARD or EVAL
         self.before_forward: Any = None  # called when an outermost forward begins
-        self.before_backward: Any = None  # called when a backward reaches its first scope
+        self.before_backward: Any = None  # called when a backward, or one inside of it, reaches its first scope
 
     # ------------------------------------------------------------ attaching --
 
@@ -325,6 +325,11 @@ class Hooks:
     def is_idle(self) -> bool:
         """Whether nothing is acquired and neither a forward nor a backward is under way."""
         return not self._stack and not self._open and not any(self._grads) and not any(self._reads)
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether a backward has begun and not ended."""
+        return bool(self._open)
 
     def forget(self) -> None:
         """Forgets all open uses after the window was dropped, which releases all units."""

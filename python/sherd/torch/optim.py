@@ -10,7 +10,7 @@ import inspect
 import math
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, NoReturn, Sequence
 
 import torch
 from torch import nn
@@ -289,8 +289,7 @@ class NoScaler:
 class EngineOptimizer(torch.optim.Optimizer):
     """A torch optimizer that stands for the engine's, so that schedulers have groups to work on.
 
-    engine.step() makes the updates. `step` and `zero_grad` do nothing, for loops that call them beside engine.step(), as loops with
-    DeepSpeed do. state_dict and load_state_dict raise StateError.
+    engine.step() makes the updates. `step` does nothing, for loops that call it beside engine.step(), as loops with DeepSpeed do.
     """
 
     _step_supports_amp_scaling = NoScaler()
@@ -301,17 +300,6 @@ class EngineOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Does nothing but call `closure`, whose result it returns."""
         return closure() if closure is not None else None
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: the engine clears gradients itself."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Raises StateError: the state is saved with a checkpoint of the engine."""
-        raise StateError("the optimizer's state is in the engine: save it with engine.save_checkpoint()")
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises StateError: the state is loaded with a checkpoint of the engine."""
-        raise StateError("the optimizer's state is in the engine: load it with engine.load_checkpoint()")
 
 
 class Rates:
@@ -329,9 +317,8 @@ class Rates:
         self._shown = [float(given.get("lr") or 0.0) for given in self._given]  # the rates that nobody has set, as the groups show them
         self._used: list[float] | None = None  # what now() returned for the last update
         self.schedulers = made_schedulers(scheduler, self.optimizers)
-        if optimizer is not None:
-            for one in self.optimizers:
-                take_over(one)
+        for one in self.optimizers:
+            take_over(one)
         self._epochs: list[Any] | None = None  # last_epoch of each scheduler when the engine last stepped them
         self._is_one_scheduler = len(self.schedulers) != len(self.optimizers)  # one object drives several optimizers
         self._has_schedule = self._has_lists = False  # the configuration has a schedule; it has a number for each group
@@ -528,14 +515,37 @@ def steppable(scheduler: Any) -> Any:
 
 
 def take_over(optimizer: torch.optim.Optimizer) -> None:
-    """Takes a torch optimizer over: its groups still give the rates, and its step() raises StateError from now on."""
-    def refused(*_: Any, **__: Any) -> None:
-        raise StateError(STEP)
+    """Takes a torch optimizer over: its groups still give the rates, and calls that would act beside the engine raise StateError."""
+    def refused(text: str) -> Callable[..., NoReturn]:
+        def call(*_: Any, **__: Any) -> NoReturn:
+            raise StateError(text)
+        return call
 
-    refused._wrapped_by_lr_sched = True  # type: ignore[attr-defined] # otherwise schedulers warn of a replaced step()
-    optimizer.step = refused  # type: ignore[method-assign]
-    optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+    if not isinstance(optimizer, EngineOptimizer):
+        step = refused(STEP)
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined] # otherwise schedulers warn of a replaced step()
+        optimizer.step = step  # type: ignore[method-assign]
+    optimizer.state_dict = refused(  # type: ignore[method-assign]
+        "the optimizer's state is in the engine: save it with engine.save_checkpoint()")
+    optimizer.load_state_dict = refused(  # type: ignore[method-assign]
+        "the optimizer's state is in the engine: load it with engine.load_checkpoint()")
+    optimizer.add_param_group = refused(  # type: ignore[method-assign]
+        "the engine has the groups that initialize() was given, and would not train the parameters of another one: make all groups, and "
+        "put all parameters into the model, before sherd.torch.initialize")
     optimizer._step_supports_amp_scaling = NoScaler()  # type: ignore[attr-defined]
+
+
+def clear_by(engine: "Engine", optimizers: list[torch.optim.Optimizer]) -> None:
+    """Makes zero_grad() of the optimizers the engine's (Engine.zero_grad)."""
+    reference = weakref.ref(engine)
+
+    def zero_grad(set_to_none: bool = True) -> None:
+        of = reference()
+        if of is not None:
+            of.zero_grad(set_to_none)
+
+    for optimizer in optimizers:
+        optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
 
 
 class Watch:

@@ -50,6 +50,7 @@ class Taken(torch.Tensor):
     """
 
     param_name: str
+    is_cleared = False  # zero_() was called
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
@@ -65,8 +66,13 @@ class Taken(torch.Tensor):
             others = [one for one in args[0] if not isinstance(one, Taken)]
             if others:
                 torch._foreach_zero_(others)
+            for one in args[0]:
+                if isinstance(one, Taken):
+                    one.is_cleared = True
             return None
         adds = op in (aten.add_.Tensor, aten.add.Tensor) and torch._C._current_graph_task_id() >= 0
+        if op is aten.zero_.default:
+            args[0].is_cleared = True
         if adds or op in (aten.zero_.default, aten.detach_.default):
             return args[0]
         name = next(one.param_name for one in tree_leaves((args, kwargs)) if isinstance(one, Taken))
@@ -107,6 +113,19 @@ class Bound:
         self.tensor.data = self.asleep
         self.version = self.tensor._version
 
+    def show_taken(self, window: int) -> None:
+        """Shows in .grad that the engine has taken the gradient of micro-batch `window`, or None where there was none in it."""
+        if self.taken is not None:
+            self.taken.is_cleared = False
+        self.tensor.grad = self.taken if self.window == window else None
+
+    def check_not_cleared(self, window: int) -> None:
+        """Raises StateError where somebody has cleared .grad after a backward of micro-batch `window`: the engine has its gradient."""
+        shown = self.tensor.grad
+        if self.window == window and (shown is None or shown is self.taken and shown.is_cleared):
+            raise StateError(f"the gradient of {self.param.name} was cleared behind its backward, as module.zero_grad() does, and the "
+                             f"engine has added it already: engine.zero_grad() drops it, and so does zero_grad() of the optimizer")
+
     def check_grad(self, is_kept: bool) -> None:
         """Checks that .grad shows no other tensor, that nobody has written to a gradient that `is_kept` until the step, and that the
         parameter was not frozen meanwhile.
@@ -135,7 +154,7 @@ class Bound:
             self.refuse_move()
         if tensor._version != self.version:
             raise StateError(f"parameter {self.param.name} was written in place outside the engine, which would not last; "
-                             f"write values with engine.write or gathered_parameters")
+                             f"write values inside sherd.torch.gathered_parameters(modify=True), or load them with engine.load_state_dict()")
         if self.grad is None and tensor.requires_grad:
             raise StateError(f"parameter {self.param.name} was frozen when the engine was made and requires a gradient now; "
                              f"unfreeze it before sherd.torch.initialize")
@@ -143,7 +162,8 @@ class Bound:
     def refuse_move(self) -> NoReturn:
         """Raises the StateError of a parameter that shows other memory than the engine's."""
         raise StateError(f"parameter {self.param.name} was given other memory (its .data was set, or the model was "
-                         f"moved); it is the engine's: write values with engine.write or gathered_parameters")
+                         f"moved); it is the engine's: write values inside sherd.torch.gathered_parameters(modify=True), or load "
+                         f"them with engine.load_state_dict()")
 
 
 def for_modules(text: str) -> str:
@@ -151,7 +171,8 @@ def for_modules(text: str) -> str:
     what, found, _ = text.partition("; list every use with sherd_pass_add")
     return what + ("; the plan comes from the example, or else from the first batch, also of an evaluation: give "
                    "sherd.torch.initialize(..., example=) a batch of the training, and backward_uses=\"any\" where a step goes through "
-                   "the model more than once (several forwards or losses)" if found else "")
+                   "the model more than once (several forwards or losses). Each micro-batch needs an engine.step(), with "
+                   "gradient_accumulation_steps too; engine.zero_grad() drops a backward that no step is to use" if found else "")
 
 
 class Driver:
@@ -182,6 +203,8 @@ class Driver:
         if not self._held[unit]:
             for one in bound:
                 one.check()
+                if which == BACKWARD:
+                    one.check_not_cleared(self.window)
         try:
             self.engine.acquire(unit, which)
         except StateError as error:
@@ -206,7 +229,7 @@ class Driver:
         self._held[unit] -= 1
         if which == BACKWARD and not self.retains_grads:
             for one in bound:
-                one.tensor.grad = one.taken if one.window == self.window else None
+                one.show_taken(self.window)
         if self.sleeps and not self._held[unit]:
             for one in bound:
                 one.tensor.data = one.asleep
@@ -254,6 +277,7 @@ class Driver:
         """
         every = [one for unit in self.bound for one in unit]
         for one in every:
+            one.check_not_cleared(self.window)
             one.check_grad(self.retains_grads and one.window == self.window)
         if self.retains_grads:
             for one in every:
