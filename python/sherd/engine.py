@@ -63,6 +63,7 @@ class Engine:
         self._shapes: list[tuple[int, ...]] = []
         self._dtypes: list[str | None] = []
         self.is_sealed = False
+        self.is_evaluating = False  # inside evaluating()
         info = self.info
         self._compute = DTYPES[info.compute_dtype]
         self.device = (CPU, 0) if info.backend == "cpu" else (CUDA, world.device)  # of the parameters; DLPack's kind and number
@@ -272,9 +273,11 @@ class Engine:
         """
         struct = self._lib.new("eval_params", **({} if keep_units is None else {"keep_units": keep_units}))
         self._lib.eval_begin(self.handle, ctypes.byref(struct))
+        self.is_evaluating = True
         try:
             yield
         finally:
+            self.is_evaluating = False
             self._lib.eval_end(self.handle)
 
     # ---------------------------------------------------------------- step --

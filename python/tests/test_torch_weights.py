@@ -179,7 +179,17 @@ def whole_weights(stage: int) -> None:
         assert "blocks.0" in str(error), error
     engine.discard()
     train(engine, 1, start=1)
+    if stage < 3:  # at stage 3 torch refuses the write
+        with torch.no_grad():
+            engine.module.embed.weight.mul_(2)
+        for modify in (False, True):  # it would be forgotten, or the masters would be twice as large
+            refused(lambda: gathered_parameters_once(engine, modify), "embed.weight was written in place outside")
     engine.destroy()
+
+
+def gathered_parameters_once(engine: sherd.torch.Engine, modify: bool) -> None:
+    with sherd.torch.gathered_parameters(engine, modify=modify):
+        pass
 
 
 def exact_masters_below_bf16() -> None:
@@ -230,6 +240,10 @@ def text(stage: int, folder: str) -> None:
         "stage": stage, "stage3_param_persistence_threshold": 0}}, example={"input_ids": ids})
     got = engine.generate(ids, max_new_tokens=9 - 3 * engine.rank, **rest)
     assert torch.equal(got[:, :12], want[:, :got.shape[1]][:, :12]), (got, want)
+    with engine.evaluating():  # several prompts share an evaluation
+        for _ in range(2):
+            assert torch.equal(engine.generate(ids, max_new_tokens=6, **rest), want[:, :12])
+        refused(lambda: engine.evaluating().__enter__(), "sherd_eval_begin")
     if engine.world.size > 1:  # versions of transformers ask with different arguments whether a rank goes on
         with generate.together(engine, {}):
             unfinished = getattr(model, generate.UNFINISHED)

@@ -59,7 +59,8 @@ def gathered_parameters(of: "Engine | nn.Module | torch.Tensor | Iterable[torch.
 
     Nothing is written where the code inside raises. It takes the memory of the parameters once in the compute type, and with
     `modify` once more in fp32. Collective, blocking, between steps, with the same parameters in the same order on every rank; no
-    forward of the engine inside. Raises StateError (a forward or backward is under way, or a shape was changed).
+    forward of the engine inside. Raises StateError (a forward or backward is under way, a parameter was written in place before,
+    or a shape was changed).
     """
     of = of.module if is_engine(of) else of
     chosen = list(of.parameters()) if isinstance(of, nn.Module) else [of] if isinstance(of, torch.Tensor) else list(of)
@@ -93,7 +94,10 @@ def owned(tensors: list[torch.Tensor]) -> list[tuple["Engine", Param]]:
             engine.seal()  # a load of a checkpoint may wait for the first batch
             if not engine.hooks.is_idle:
                 raise StateError("gathered_parameters() is for between steps: a forward or backward of the engine is under way")
-            found[id(tensor)] = (engine, next(p for p in engine.division.params if p.tensor is tensor))
+            param = next(p for p in engine.division.params if p.tensor is tensor)
+            if id(tensor) not in engine.refusals.shown:
+                engine.driver.by_number[param.number].check()  # after this context nobody could tell that it was written
+            found[id(tensor)] = (engine, param)
     return list(found.values())
 
 

@@ -27,8 +27,8 @@ def evaluating(engine: "Engine", keep_units: int | None = None) -> Iterator[None
 def generate(engine: "Engine", *args: Any, **kwargs: Any) -> Any:
     """Calls the model's own generate() in evaluation mode, and returns its result. Collective, blocking.
 
-    Ranks whose text has ended make empty passes until the text of all ranks has ended. Raises AttributeError where the
-    model has no generate().
+    It is an evaluation of its own, or a part of the one that is open. Ranks whose text has ended make empty passes until the text of
+    all ranks has ended. Raises AttributeError where the model has no generate().
     """
     model = engine.module
     if not hasattr(model, "generate"):
@@ -36,7 +36,7 @@ def generate(engine: "Engine", *args: Any, **kwargs: Any) -> Any:
     was_training = model.training
     model.eval()
     try:
-        with evaluating(engine), together(engine, kwargs):
+        with contextlib.nullcontext() if engine.core.is_evaluating else evaluating(engine), torch.no_grad(), together(engine, kwargs):
             return model.generate(*args, **kwargs)
     finally:
         model.train(was_training)
