@@ -31,7 +31,10 @@ class ShardedTrainer(transformers.Trainer):
         loss = self.engine(**self._prepare_inputs(inputs)).loss
         self.engine.backward(loss)
         self.engine.step()
-        return loss.detach()
+        return loss.detach() / self.args.gradient_accumulation_steps  # the Trainer logs their sum
+
+    def _get_grad_norm(self, *_, **__):
+        return self.engine.get_global_grad_norm()
 
 
 class Rows(torch.utils.data.Dataset):
