@@ -137,8 +137,8 @@ class Engine:
         init: a function of a module that gives the module's own parameters values, for models on the meta device.
         same_on_all: True: every rank's model has the same values already. False: the values of rank 0 go to all ranks.
         backward_uses: "any": a step may go through the model as often as it likes (several losses, several forwards before a
-            step), and gradients are then whole until the step. None: how often backward comes is known from the trace, where
-            there is one.
+            step), and ranks may leave out different modules where gathers do not wait for all ranks. Gradients are then whole until
+            the step. None: how often backward comes is known from the trace, where there is one.
         retain_grads: gradients stay in `.grad` until the step: this rank's, of this micro-batch, scaled.
         fp32: modules, in the forms of `units`, whose parameters are fp32 where the engine computes in bf16 or fp16.
         weights: a safetensors file, a folder or an index with the weights under the model's names; each rank reads its part.
