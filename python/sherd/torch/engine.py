@@ -724,7 +724,7 @@ class Engine:
     def __getattr__(self, name: str) -> Any:
         """Returns the module's attribute where the engine has none of that name, such as parameters() or config."""
         if name.startswith("_") or "module" not in vars(self):
-            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}; the model itself is engine.module")
         return getattr(self.module, name)
 
     # ----------------------------------------------------------------- end --
