@@ -270,7 +270,8 @@ class Loop(unittest.TestCase):
                 engine = engine_of(stage, options={"example": batch(0), "retain_grads": retains})
                 for step in range(2):
                     for clear in clears:
-                        engine.backward(engine(batch(step + 7)))
+                        loss = engine(batch(step + 7))
+                        engine.backward(loss) if retains else loss.backward()
                         clear(engine)
                     loss = engine(batch(step))
                     clears[0](engine)  # between a forward and its backward there is nothing to clear

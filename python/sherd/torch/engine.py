@@ -357,6 +357,7 @@ class Engine:
         self._loaded_check()
         scale = self.core.loss_scale
         self._in_backward = True
+        self._backwards += 1
         try:
             (loss if scale == 1 else loss * scale).backward(retain_graph=retain_graph)
         except BaseException:
@@ -507,8 +508,10 @@ class Engine:
             self.discard()
 
     def _before_backward(self) -> None:
-        """Raises StateError for loss.backward() with fp16, where only engine.backward() scales the loss."""
-        if not self._in_backward and self.core.loss_scale != 1:
+        """Counts a loss.backward() of the script. Raises StateError with fp16, where only engine.backward() scales the loss."""
+        if self._in_backward:
+            return
+        if self.core.loss_scale != 1:
             raise StateError("with fp16 the loss has to be scaled: call engine.backward(loss) in place of loss.backward()")
         self._backwards += not self.hooks.is_in_backward  # else it is a part of another one (checkpointing)
 
