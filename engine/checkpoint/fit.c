@@ -4,6 +4,25 @@
 #include <fnmatch.h>
 #include <stdio.h>
 
+static sherd_status patterns_check(const char *call, const char *what, const char *const *patterns,
+                                   size_t count)
+{
+    SHERDI_TRY(sherdi_api_need(patterns != NULL || count == 0, call, what));
+    for (size_t i = 0; i < count; i++) {
+        if (patterns[i] == NULL) {
+            return sherdi_fail(SHERD_E_INVAL, "%s: %s[%zu] is NULL", call, what, i);
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_fit_check(const char *call, const char *const *may_miss, size_t num_may_miss,
+                              const char *const *may_be_extra, size_t num_may_be_extra)
+{
+    SHERDI_TRY(patterns_check(call, "may_miss", may_miss, num_may_miss));
+    return patterns_check(call, "may_be_extra", may_be_extra, num_may_be_extra);
+}
+
 int sherdi_fit_is_allowed(const char *const *patterns, size_t count, const char *name)
 {
     for (size_t i = 0; i < count; i++) {

@@ -4,6 +4,7 @@
 #include "engine/checkpoint/export.h"
 
 #include "base/checked.h"
+#include "engine/checkpoint/fit.h"
 #include "engine/checkpoint/weights_match.h"
 #include "engine/run/agree.h"
 #include "engine/run/needs.h"
@@ -115,6 +116,8 @@ static sherd_status import_begin(import *m, const import_file *from,
     }
     sherd_import_params_init(&m->params);
     SHERDI_TRY(sherdi_api_read(given, SHERDI_API_IMPORT_PARAMS, &m->params));
+    SHERDI_TRY(sherdi_fit_check(from->call, m->params.may_miss, m->params.num_may_miss,
+                                m->params.may_be_extra, m->params.num_may_be_extra));
     SHERDI_TRY(
         sherdi_weights_maps_open(mem, &model, m->params.tensors, m->params.num_tensors, &m->maps));
     SHERDI_TRY(from->is_raw ? sherdi_weights_open_raw(mem, from->path, from->header_bytes,

@@ -440,6 +440,8 @@ sherd_status sherd_checkpoint_import(const char *path, const char *dir, const ch
     SHERDI_TRY(sherdi_checksum_check_built());
     sherd_import_params_init(&m.params);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_IMPORT_PARAMS, &m.params));
+    SHERDI_TRY(sherdi_fit_check("sherd_checkpoint_import", m.params.may_miss, m.params.num_may_miss,
+                                m.params.may_be_extra, m.params.num_may_be_extra));
     sherdi_mem_init(&mem);
     sherdi_manifest_init(&m.manifest, &mem);
     status = import_check(&m, path, model, num_params);

@@ -514,6 +514,43 @@ static void head_body(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
+/* A count without a list, and a list without a pattern. */
+static void lists_body(sherd_world *world, void *raw)
+{
+    static const char *const NONE[] = {NULL};
+    const job               *j      = raw;
+    rig                      r;
+
+    saved_open(&r, world, &OPTIONS);
+    for (int which = 0; which < 4; which++) {
+        const char *const  *list = which < 2 ? NULL : NONE;
+        size_t              miss = which % 2 == 0, extra = which % 2;
+        sherd_load_params   load;
+        sherd_import_params import;
+
+        sherd_load_params_init(&load);
+        sherd_import_params_init(&import);
+        load.may_miss = load.may_be_extra = import.may_miss = import.may_be_extra = list;
+        load.num_may_miss = import.num_may_miss = miss;
+        load.num_may_be_extra = import.num_may_be_extra = extra;
+        CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r.engine, j->dir, TAG, &load));
+        test_check_contains(__FILE__, __LINE__, sherd_last_error(),
+                            miss ? "may_miss" : "may_be_extra");
+        CHECK_STATUS(SHERD_E_INVAL, sherd_import_safetensors(r.engine, "/nowhere", &import));
+        test_check_contains(__FILE__, __LINE__, sherd_last_error(),
+                            miss ? "may_miss" : "may_be_extra");
+    }
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, TAG, NULL));
+    rig_close(&r);
+}
+
+static void a_list_that_is_not_there_is_refused(void)
+{
+    job j = saved("lists");
+
+    test_world(2, lists_body, &j);
+}
+
 static void a_new_head_is_filled_behind_the_load(void)
 {
     job j = saved("head");
@@ -945,6 +982,7 @@ static const test_case CASES[] = {
     CASE(verification_goes_on_behind_the_first_damage),
     CASE(a_manifest_that_is_gone_or_cut_is_told_of_in_the_list),
     CASE(another_model_is_refused_and_may_be_allowed_by_name),
+    CASE(a_list_that_is_not_there_is_refused),
     CASE(a_new_head_is_filled_behind_the_load),
     CASE(weights_alone_begin_a_run_anew),
     CASE(in_a_window_nothing_is_loaded_or_saved),
