@@ -15,34 +15,36 @@ LEAST_LAMB_OF_COPY=0.90
 LEAST_OFFLOADED=0.85  # tokens/s of GPT-2 774M with offload over those without
 LEAST_MFU=45             # %, GPT-2 124M
 
-# NAME LIMIT_S WHAT, in the order in which they run: what gives figures first.
+# NAME LIMIT_S HOW WHAT, in the order in which they run: whether it is right at all, then figures, then the long suites. What
+# gives a figure runs alone; those with "beside" that follow each other run at the same time.
 PARTS="
-env 20 the device, as sherd sees it
-kernels 60 conformance of the backend, lanes and events
-adam 90 bench gpu: AdamW, its state in encodings, the other element-wise updates
-compute 90 the trainer's operations against the CPU's, and its losses
-trainer 90 GPT-2 124M, bf16, 32 x 1024; beside it with the attention of cuDNN
-exposed 45 the engine's exposed share of its step
-compiled 180 the same model by PyTorch alone, torch.compile
-choices 150 the same with each choice of kernels, beside the default; graphs on a small step
-nccl 300 NCCL, a rank on each device or several on one, whose processes take turns there
-worlds 150 several ranks on one device: threads, processes
-proof 150 sherd test, fingerprints of CPU and GPU
-engine 220 the engine's tests, its memory on the device
-offload 120 bench gpu-offload
-lamb 50 bench gpu, LAMB; bench gpu-product, the matrix products of Muon
-memory 100 bench memory: planned, held, and what the device reports
-torch 90 PyTorch's tensors on the device
-sanitizer 240 memcheck over the kernels and the trainer, racecheck
-large 150 GPT-2 774M, half a million tokens a step, with and without offload
+env 20 alone the device, as sherd sees it
+kernels 60 beside conformance of the backend, lanes and events
+compute 90 beside the trainer's operations against the CPU's, and its losses
+adam 90 alone bench gpu: AdamW, its state in encodings, the other element-wise updates
+trainer 90 alone GPT-2 124M, bf16, 32 x 1024; beside it with the attention of cuDNN
+exposed 45 alone the engine's exposed share of its step
+compiled 180 alone the same model by PyTorch alone, torch.compile
+choices 150 alone the same with each choice of kernels, beside the default; graphs on a small step
+profile 120 alone the time of a step by kernel, by the default and by the fused kernels with cuDNN's attention
+large 150 alone GPT-2 774M, half a million tokens a step, with and without offload
+nccl 300 beside NCCL, a rank on each device or several on one, whose processes take turns there
+proof 150 beside sherd test, fingerprints of CPU and GPU
+engine 220 beside the engine's tests, its memory on the device
+worlds 150 beside several ranks on one device: threads, processes
+torch 90 beside PyTorch's tensors on the device
+sanitizer 240 beside memcheck over the kernels and the trainer, racecheck
+offload 120 alone bench gpu-offload
+lamb 50 alone bench gpu, LAMB; bench gpu-product, the matrix products of Muon
+memory 100 alone bench memory: planned, held, and what the device reports
 "
 
 usage() {
     cat <<'TEXT'
 usage: tests/gpu/check.sh [OPTIONS]
 
-  --part LIST    parts, by commas, instead of all: env, kernels, adam, compute, trainer, exposed, compiled, choices,
-                 nccl, worlds, proof, engine, offload, lamb, memory, torch, sanitizer, large
+  --part LIST    parts, by commas, instead of all: env, kernels, compute, adam, trainer, exposed, compiled, choices,
+                 profile, large, nccl, proof, engine, worlds, torch, sanitizer, offload, lamb, memory
   --limit S      seconds for all, the build among them (default: 465); parts that get none are not run
   --out DIR      logs, check.json (a line for each part, as soon as it is known) and page.md (default: build-gpu/check);
                  with --part beside what earlier calls left of other parts
@@ -431,6 +433,29 @@ part_exposed() {
     line "$percent" most "$MOST_EXPOSED" " %"
 }
 
+# profiled NAME STEPS ARGS: the kernels of the trainer's later steps under Nsight Compute, which runs them one at a time.
+profiled() {
+    local name=$1 trainer ncu
+    shift
+    trainer=$(program trainer)
+    ncu=$(command -v ncu || command -v /usr/local/cuda/bin/ncu || true)
+    [ -n "$ncu" ] || skip "ncu is not installed"
+    # As the program meets them: warm caches, and the clocks that the device has.
+    # shellcheck disable=SC2046
+    "$ncu" --metrics gpu__time_duration.sum --clock-control none --cache-control none --csv --page raw --log-file "$OUT/profile.$name.csv" \
+        --launch-skip "$(sized 1400 0)" --launch-count "$(sized 900 100)" "$trainer" --backend cuda --data "$OUT/text" --arch gpt2 \
+        --precision bf16 --ranks 1 --sample 0 --eval-every 0 $(sized "--preset 124m --batch 32 --length 1024 --steps 6" "$TINY --steps 2") "$@"
+    python3 "$root/tests/gpu/step_profile.py" "$OUT/profile.$name.csv" | tee "$OUT/profile.$name.said"
+    figure "$name: $(tail -n 1 "$OUT/profile.$name.said")"
+}
+
+part_profile() {
+    local attempts_failed=0
+    attempt profiled default
+    attempt profiled fused_cudnn --kernels fused --attention cudnn
+    return "$attempts_failed"
+}
+
 part_large() {
     local shape inside offloaded share
     shape=$(sized "--preset 774m --batch 8 --length 1024 --accumulation 64 --steps 3" "$TINY --accumulation 2 --steps 3")
@@ -535,6 +560,7 @@ mkdir -p "$OUT" "$BUILD"
 # What an earlier call has left of other parts stays: together they are one check.
 kept=$OUT/check.json
 [ -n "$only" ] || rm -f "$kept" "$OUT/page.md"
+rm -f "$OUT/rows" "$OUT/failed"
 todo=${only:-$(awk '{ print $1 }' <<<"$PARTS")}
 for part in ${todo//,/ } $([ $has_build = 1 ] || say build); do
     rm -f "$OUT/$part".*
@@ -633,18 +659,16 @@ heading() {
 # Characters of a text that JSON wants told otherwise.
 quoted() { printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g' | tr '\000-\037' ' ')"; }
 
-result_rows=""
-failed=0
-# row PART RESULT SECONDS FIGURE LINE
+# row PART RESULT SECONDS FIGURE LINE; in files, since parts that run at the same time are processes.
 row() {
     local values=""
     [ ! -s "$OUT/$1.values" ] || values=$(paste -sd, "$OUT/$1.values")
-    result_rows+="| $1 | $2 | $3 | ${4:-} | ${5:-} |"$'\n'
+    say "| $1 | $2 | $3 | ${4:-} | ${5:-} |" >>"$OUT/rows"
     say "$1: $2 (${3} s)${4:+: $4}${5:+; line: $5}"
     printf '{"part": "%s", "result": %s, "seconds": %s, "figure": %s, "line": %s, "values": {%s}, "emulated": %s}\n' "$1" \
         "$(quoted "$2")" "$3" "$(quoted "${4:-}")" "$(quoted "${5:-}")" "$values" "$([ "$EMULATED" = 1 ] && echo true || echo false)" \
         >>"$OUT/check.json"
-    case $2 in FAIL* | MISSED | "not finished"*) failed=1 ;; esac
+    case $2 in FAIL* | MISSED | "not finished"*) touch "$OUT/failed" ;; esac
 }
 
 # Ends the build, and all that it has started, when so little time is left that no part would run.
@@ -724,15 +748,32 @@ part_run() {
     esac
 }
 
+# Whatever goes wrong in one, the next has its turn.
+part_surely() { part_run "$@" </dev/null || row "$1" "FAIL: check.sh" 0 "see $OUT/$1.log" ""; }
+
+# group_run NAME..: waits for parts that run at the same time, and tells what each said.
+group_run() {
+    local name
+    wait
+    for name; do cat "$OUT/$name.told"; done
+}
+
 parts_run() {
-    local name seconds what
-    while read -r name seconds what; do
+    local name seconds how what group=()
+    while read -r name seconds how what; do
         if [ -z "$name" ] || { [ -n "$only" ] && [[ ",$only," != *",$name,"* ]]; }; then
             continue
         fi
-        # Whatever goes wrong in one, the next has its turn.
-        part_run "$name" "$seconds" "$what" </dev/null || row "$name" "FAIL: check.sh" 0 "see $OUT/$name.log" ""
+        if [ "$how" = beside ]; then
+            part_surely "$name" "$seconds" "$what" >"$OUT/$name.told" 2>&1 &
+            group+=("$name")
+            continue
+        fi
+        group_run "${group[@]}"
+        group=()
+        part_surely "$name" "$seconds" "$what"
     done <<<"$PARTS"
+    group_run "${group[@]}"
 }
 
 all() {
@@ -754,10 +795,13 @@ all() {
     say ""
     say "| part | result | seconds | figure | line |"
     say "|---|---|---|---|---|"
-    printf '%s' "$result_rows"
+    cat "$OUT/rows"
     say ""
-    say "$((SECONDS - started)) seconds; $([ $failed = 0 ] && echo "all that ran passed" || echo "something failed or missed its line")"
-    return $failed
+    if [ -e "$OUT/failed" ]; then
+        say "$((SECONDS - started)) seconds; something failed or missed its line"
+        return 1
+    fi
+    say "$((SECONDS - started)) seconds; all that ran passed"
 }
 
 python_find

@@ -7,14 +7,14 @@ check=$(dirname "$0")/check.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
-PARTS="env kernels adam compute trainer exposed compiled choices nccl worlds proof engine offload lamb memory torch sanitizer large"
+PARTS="env kernels compute adam trainer exposed compiled choices profile large nccl proof engine worlds torch sanitizer offload lamb memory"
 
 fail() {
     echo "not ok: $*"
     failed=1
 }
 
-# Stand-ins for what no machine without a GPU has: PyTorch with CUDA, and the sanitizer.
+# Stand-ins for what no machine without a GPU has: PyTorch with CUDA, the sanitizer and the profiler.
 mkdir "$scratch/bin"
 cat >"$scratch/bin/torch" <<'SH'
 #!/bin/sh
@@ -30,7 +30,28 @@ while [ "${1#--}" != "$1" ]; do
 done
 "$@" && echo "========= ERROR SUMMARY: 0 errors"
 SH
-chmod +x "$scratch/bin/torch" "$scratch/bin/compute-sanitizer"
+cat >"$scratch/bin/ncu" <<'SH'
+#!/bin/sh
+while [ "${1#--}" != "$1" ]; do
+    case $1 in
+    --csv) shift ;;
+    --log-file) log=$2 && shift 2 ;;
+    *) shift 2 ;;
+    esac
+done
+"$@" || exit
+cat >"$log" <<'CSV'
+==PROF== Connected to process 7
+"ID","Kernel Name","gpu__time_duration.sum"
+"","","ns"
+"0","void rows(int)","9,000"
+"1","embed_forward(int)","1,000"
+"2","void product<float>(T1)","50,000"
+"3","void product<float>(T1)","49,000"
+"4","embed_forward(int)","1,000"
+CSV
+SH
+chmod +x "$scratch/bin/torch" "$scratch/bin/compute-sanitizer" "$scratch/bin/ncu"
 PATH=$scratch/bin:$PATH
 
 # rehearse NAME ARGS
@@ -49,7 +70,8 @@ told() {
 
 rehearse all --build "$build" --python "$scratch/bin/torch"
 [ "$status" = 0 ] || fail "status $status: $(cat "$scratch/all.page")"
-ran=$(sed 's/{"part": "\([a-z]*\)".*/\1/' "$scratch/all/check.json" | tr '\n' ' ')
+# The page has them in order; check.json as they end, since some run at the same time.
+ran=$(sed -n 's/^## \([a-z]*\): .*/\1/p' "$scratch/all.page" | tr '\n' ' ')
 [ "$ran" = "$PARTS " ] || fail "parts in another order: $ran"
 for part in $PARTS; do
     # A figure with a number in it, marked as what it is.
@@ -67,6 +89,7 @@ told all choices '3 passes of units as graphs'
 told all choices ' 1 fingerprint of the last two'
 told all compiled 'MFU 36.5 % by torch.compile, [0-9.]+ % ours'
 told all adam '"of_copy": [0-9.]+'
+told all profile 'default: 0.10 ms of kernels a step, 3 launches, of 1 steps; fused_cudnn: 0.10 ms'
 told all exposed '"exposed_percent": [0-9.]+'
 told all large '"offloaded_share": [0-9.]+'
 python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$scratch/all/check.json" || fail "check.json is no JSON"
