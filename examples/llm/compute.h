@@ -133,8 +133,12 @@ struct compute_ops {
     /* Required. Sets the tokens and targets [rows] of the next micro-batch. They stay the caller's and must
      * last until its backward is queued. */
     void (*batch_set)(compute *c, const int32_t *inputs, const int32_t *targets);
-    /* Required. Gives the sum of the mean losses of the micro-batches since the last call. Each mean is rounded to
-     * fp32 first, so that the sum is exact. Waits for these micro-batches. Returns E_DEVICE with c->why. */
+    /* Required. The micro-batches so far are those of the next losses_take, which waits for no later ones. Queued, as operations are.
+     * Not a second time before losses_take. */
+    void (*losses_close)(compute *c);
+    /* Required. Gives the sum of the mean losses of the micro-batches between the last two calls of losses_close; without one since
+     * the last losses_take, it closes them itself. Each mean is rounded to fp32 first, so that the sum is exact. Waits for these
+     * micro-batches. Returns E_DEVICE with c->why. */
     sherd_status (*losses_take)(compute *c, double *sum_out);
     /* Required. Gives the logits [vocab] of one row of the last `head` with grad_scale 0. Waits. */
     void (*logits_get)(compute *c, size_t row, float *out);

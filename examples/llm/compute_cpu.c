@@ -86,14 +86,26 @@ static void cpu_batch_set(compute *c, const int32_t *inputs, const int32_t *targ
     cpu_of(c)->targets = targets;
 }
 
+static void cpu_losses_close(compute *c)
+{
+    cpu *m = cpu_of(c);
+
+    m->closed     = m->losses;
+    m->losses     = 0.0;
+    m->has_closed = 1;
+}
+
 static sherd_status cpu_losses_take(compute *c, double *sum_out)
 {
+    if (!cpu_of(c)->has_closed) {
+        cpu_losses_close(c);
+    }
     if (atomic_load(&cpu_of(c)->has_failed)) {
         (void)snprintf(c->why, sizeof(c->why), "oneDNN has no memory for a product");
         return SHERD_E_DEVICE;
     }
-    *sum_out          = cpu_of(c)->losses;
-    cpu_of(c)->losses = 0.0;
+    *sum_out              = cpu_of(c)->closed;
+    cpu_of(c)->has_closed = 0;
     return SHERD_OK;
 }
 
@@ -806,6 +818,7 @@ static const compute_ops cpu_ops = {
     .free           = cpu_free,
     .upload         = cpu_upload,
     .batch_set      = cpu_batch_set,
+    .losses_close   = cpu_losses_close,
     .losses_take    = cpu_losses_take,
     .logits_get     = cpu_logits_get,
     .embed          = cpu_embed,

@@ -136,6 +136,11 @@ void model_batch_set(model *m, const int32_t *inputs, const int32_t *targets)
     m->c->ops->batch_set(m->c, inputs, targets);
 }
 
+void model_losses_close(model *m)
+{
+    m->c->ops->losses_close(m->c);
+}
+
 sherd_status model_losses_take(model *m, double *sum_out)
 {
     return m->c->ops->losses_take(m->c, sum_out);

@@ -76,6 +76,11 @@ void passes_logits_get(passes *passes, size_t row, float *out)
     model_logits_get(passes->m, row, out);
 }
 
+void passes_losses_close(passes *passes)
+{
+    model_losses_close(passes->m);
+}
+
 sherd_status passes_losses_take(passes *passes, double *sum_out)
 {
     return model_losses_take(passes->m, sum_out);

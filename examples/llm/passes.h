@@ -27,7 +27,8 @@ SHERD_MUST_USE sherd_status passes_train(passes *passes, const int32_t *inputs,
 /** Runs forward only, as an EVAL pass. Collective. */
 SHERD_MUST_USE sherd_status passes_eval(passes *passes, const int32_t *inputs,
                                         const int32_t *targets);
-/** As model_losses_take: waits for the micro-batches so far. */
+/** As model_losses_close, and as model_losses_take, which waits for these micro-batches. */
+void                        passes_losses_close(passes *passes);
 SHERD_MUST_USE sherd_status passes_losses_take(passes *passes, double *sum_out);
 /** Returns the sentence of a failure of passes_losses_take. */
 const char *passes_why(const passes *passes);

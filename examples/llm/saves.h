@@ -49,8 +49,11 @@ SHERD_MUST_USE sherd_status saves_resume(saves *s, saves_position *position, int
  *  NVMe carries it. Does nothing before saves_open, as in a trial. Local. */
 SHERD_MUST_USE sherd_status saves_mark(saves *s, const saves_position *position);
 
-/** Call it after each step: saves if it is time for a save, or if this step is the last. The user is told of a save that fails; the
- *  training goes on. Errors: only those that end the training. */
+/** Returns whether saves_step has something to do after this step: it saves then, or a save is under way. The same on all ranks. */
+int saves_is_due(const saves *s, long step);
+
+/** Call it after each step for which saves_is_due, and after the last one: saves if it is time for a save, or if this step is the
+ *  last. The user is told of a save that fails; the training goes on. Errors: only those that end the training. */
 SHERD_MUST_USE sherd_status saves_step(saves *s, const saves_position *position, int is_last);
 
 /** Returns whether the last save is complete and is of `step`. Local. */

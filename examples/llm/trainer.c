@@ -28,6 +28,22 @@
 #define PROMPT_TOKENS      32
 #define TRIAL_STEPS        3
 
+/* What the ranks sum over all of them after a step. */
+typedef struct step_sums {
+    double losses, stopping, off_plan;
+    double counted[REPORT_MEDIA], planned[REPORT_MEDIA];
+} step_sums;
+
+/* A step whose last micro-batch and update are queued. On a GPU it is told while the first micro-batch of the next step computes, so
+ * that the GPU never waits for what the host does between two steps. */
+typedef struct queued_step {
+    int               is_untold;
+    long              step;
+    uint64_t          sequences;
+    sherd_step_report report;
+    step_sums         sums; /* this rank's terms; the losses are still on their way */
+} queued_step;
+
 typedef struct trainer {
     const trainer_job *job;
     options            o;             /* the job's; with --minutes, `steps` are those that fit */
@@ -51,12 +67,16 @@ typedef struct trainer {
     long     step;
     uint64_t sequences; /* on which all ranks together have trained in this run */
     /* The same two when this program began; not 0 if it resumed. */
-    long           first_step;
-    uint64_t       first_sequences;
-    double         first_loss, last_loss, first_validation, last_validation;
-    double         seconds; /* of the steps */
-    speed_times    times;
-    uint64_t       fingerprint;
+    long        first_step;
+    uint64_t    first_sequences;
+    double      first_loss, last_loss, first_validation, last_validation;
+    queued_step queued;
+    uint64_t    told_bytes; /* that this rank sent in a window for the sums of the step before it */
+    int         is_stopping; /* some rank was asked to stop */
+    double      since_s;     /* when the step that is told next began */
+    double      seconds;     /* of the steps */
+    speed_times times;
+    uint64_t    fingerprint;
     report_figures figures; /* of the last step */
 } trainer;
 
@@ -389,36 +409,6 @@ static void memory_take(trainer *t)
     t->figures.memory_held    = memory.total_held;
 }
 
-/* Runs the micro-batches of one optimizer step; `sum_out` gets the sum of this rank's losses. On a GPU all of them are queued before
- * the host waits. */
-static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *sum_out)
-{
-    for (int k = 0; k < t->info.accumulation; k++) {
-        uint64_t first = t->sequences + (uint64_t)t->rank * t->data.batch;
-
-        if (order_train(&t->data, first, t->tokens, t->tokens + micro_tokens(t)) != 0) {
-            return data_fail(t);
-        }
-        TRY(passes_train(t->passes, t->tokens, t->tokens + micro_tokens(t)));
-        t->sequences += (uint64_t)t->world_size * t->data.batch;
-        /* not earlier: the first acquire of a run commits, too */
-        if (k == t->info.accumulation - 1) {
-            TRY(saves_mark(&t->saved, &(saves_position){t->step + 1, t->sequences}));
-        }
-        TRY(sherd_step(t->engine, step_out));
-    }
-    /* while a GPU still computes: asking it for its free memory may take milliseconds */
-    memory_take(t);
-    TRY(sherd_step_wait(t->engine, step_out));
-    return losses_take(t, sum_out);
-}
-
-/* What the ranks sum over all of them after a step. */
-typedef struct step_sums {
-    double losses, stopping, off_plan;
-    double counted[REPORT_MEDIA], planned[REPORT_MEDIA];
-} step_sums;
-
 static void traffic_counted(const sherd_traffic_report *r, uint64_t out[REPORT_MEDIA])
 {
     out[REPORT_WIRE]    = r->wire_counted;
@@ -457,55 +447,60 @@ static void traffic_sum(const sherd_traffic_report *before, const sherd_traffic_
     }
 }
 
-/* Runs one window, counts only the traffic of the engine in it, and then sums over the ranks. */
-static sherd_status step_measure(trainer *t, sherd_step_report *step, step_sums *sums)
+static void figures_take(trainer *t, const queued_step *q)
 {
-    sherd_traffic_report before, after;
-
-    sherd_step_report_init(step);
-    sherd_traffic_report_init(&before);
-    sherd_traffic_report_init(&after);
-    TRY(sherd_engine_traffic(t->engine, &before));
-    TRY(window_run(t, step, &sums->losses));
-    TRY(sherd_engine_traffic(t->engine, &after));
-    traffic_sum(&before, &after, sums);
-    return sherd_world_sum_f64(t->world, (double *)sums, sizeof(*sums) / sizeof(double));
-}
-
-static void figures_take(trainer *t, const sherd_step_report *step, const step_sums *sums)
-{
-    t->figures.ranks_off_plan = (int)sums->off_plan;
-    t->figures.engine         = *step;
+    t->figures.ranks_off_plan = (int)q->sums.off_plan;
+    t->figures.engine         = q->report;
     for (int i = 0; i < REPORT_MEDIA; i++) {
-        t->figures.counted[i] = (uint64_t)sums->counted[i];
-        t->figures.planned[i] = (uint64_t)sums->planned[i];
+        t->figures.counted[i] = (uint64_t)q->sums.counted[i];
+        t->figures.planned[i] = (uint64_t)q->sums.planned[i];
     }
 }
 
-/* Runs one step and reports it. `stop_out`: some rank was asked to stop. */
-static sherd_status step_run(trainer *t, int *stop_out)
+static int is_validated(const trainer *t, long step)
 {
-    const options    *o     = &t->o;
-    double            start = clock_seconds();
-    step_sums         sums  = {.stopping = *t->job->is_stopping ? 1.0 : 0.0};
-    sherd_step_report step;
-    report_step       told = {.validation_loss = (double)NAN};
+    return t->is_stopping || step == t->o.steps ||
+           (t->o.eval_every > 0 && step % t->o.eval_every == 0);
+}
 
-    TRY(step_measure(t, &step, &sums));
-    t->step++;
-    *stop_out      = sums.stopping > 0.0;
-    t->last_loss   = sums.losses / ((double)t->info.accumulation * (double)t->world_size);
-    t->first_loss  = t->step == t->first_step + 1 ? t->last_loss : t->first_loss;
-    t->fingerprint = step.fingerprint;
-    figures_take(t, &step, &sums);
+/* Waits for the losses of the queued step, sums over the ranks and reports the step. `is_last`: nothing is queued behind it, so the
+ * model can be validated. Does nothing if there is no such step. */
+static sherd_status step_tell(trainer *t, int is_last)
+{
+    queued_step *q    = &t->queued;
+    report_step  told = {.validation_loss = (double)NAN};
+    uint64_t     sent[2];
+    double       now;
+
+    if (!q->is_untold) {
+        return SHERD_OK;
+    }
+    q->is_untold = 0;
+    /* while a GPU still computes: asking it for its free memory may take milliseconds */
+    memory_take(t);
+    if (is_last) {
+        TRY(sherd_step_wait(t->engine, &q->report));
+    }
+    TRY(losses_take(t, &q->sums.losses));
+    sherd_world_traffic(t->world, &sent[0], NULL);
+    TRY(sherd_world_sum_f64(t->world, (double *)&q->sums, sizeof(q->sums) / sizeof(double)));
+    sherd_world_traffic(t->world, &sent[1], NULL);
+    t->told_bytes += sent[1] - sent[0];
+    t->is_stopping |= q->sums.stopping > 0.0;
+    t->last_loss   = q->sums.losses / ((double)t->info.accumulation * (double)t->world_size);
+    t->first_loss  = q->step == t->first_step + 1 ? t->last_loss : t->first_loss;
+    t->fingerprint = q->report.fingerprint;
+    figures_take(t, q);
+    now          = clock_seconds();
     told.figures = t->figures;
-    told.step    = t->step;
+    told.step    = q->step;
     told.loss    = t->last_loss;
-    told.tokens  = t->sequences * o->length;
-    told.seconds = clock_seconds() - start;
+    told.tokens  = q->sequences * t->o.length;
+    told.seconds = now - t->since_s;
+    t->since_s   = now;
     t->seconds += told.seconds;
     speed_add(&t->times, told.seconds);
-    if (*stop_out || t->step == o->steps || (o->eval_every > 0 && t->step % o->eval_every == 0)) {
+    if (is_last && is_validated(t, q->step)) {
         TRY(validate(t, &told.validation_loss));
         t->last_validation = told.validation_loss;
         TRY(sherd_monitor_write(t->engine, "Train/Samples/validation_loss", told.validation_loss));
@@ -515,6 +510,60 @@ static sherd_status step_run(trainer *t, int *stop_out)
         return fail(SHERD_E_IO, "the log cannot be written");
     }
     return SHERD_OK;
+}
+
+/* Runs the micro-batches of one optimizer step, on a GPU without waiting for its update. The step before it is told behind the first
+ * micro-batch, and before the call of sherd_step that changes what the engine reports. */
+static sherd_status window_run(trainer *t, sherd_step_report *step_out)
+{
+    for (int k = 0; k < t->info.accumulation; k++) {
+        uint64_t first = t->sequences + (uint64_t)t->rank * t->data.batch;
+
+        if (order_train(&t->data, first, t->tokens, t->tokens + micro_tokens(t)) != 0) {
+            return data_fail(t);
+        }
+        TRY(passes_train(t->passes, t->tokens, t->tokens + micro_tokens(t)));
+        TRY(step_tell(t, 0));
+        t->sequences += (uint64_t)t->world_size * t->data.batch;
+        /* not earlier: the first acquire of a run commits, too */
+        if (k == t->info.accumulation - 1) {
+            TRY(saves_mark(&t->saved, &(saves_position){t->step + 1, t->sequences}));
+        }
+        TRY(sherd_step(t->engine, step_out));
+    }
+    passes_losses_close(t->passes);
+    return SHERD_OK;
+}
+
+/* Queues one step, and counts only the traffic of the engine in it. */
+static sherd_status step_queue(trainer *t)
+{
+    queued_step q = {
+        .is_untold = 1, .step = t->step + 1, .sums.stopping = *t->job->is_stopping ? 1.0 : 0.0};
+    sherd_traffic_report before, after;
+
+    t->since_s = t->queued.is_untold ? t->since_s : clock_seconds();
+    sherd_step_report_init(&q.report);
+    sherd_traffic_report_init(&before);
+    sherd_traffic_report_init(&after);
+    TRY(sherd_engine_traffic(t->engine, &before));
+    t->told_bytes = 0;
+    TRY(window_run(t, &q.report));
+    TRY(sherd_engine_traffic(t->engine, &after));
+    after.wire_counted -= t->told_bytes;
+    traffic_sum(&before, &after, &q.sums);
+    t->step++;
+    q.sequences = t->sequences;
+    t->queued   = q;
+    return SHERD_OK;
+}
+
+/* Returns whether the step just queued is told before the next one begins: where the host computes itself, and where it validates or
+ * saves now. */
+static int is_told_at_once(const trainer *t)
+{
+    return passes_device(t->passes)[0] == '\0' || is_validated(t, t->step) ||
+           saves_is_due(&t->saved, t->step);
 }
 
 /* Returns whether a resumed run makes no step. */
@@ -566,8 +615,12 @@ static sherd_status loop_run(trainer *t)
         t->last_validation = t->first_validation;
     }
     while (t->step < t->o.steps && !stop) {
-        TRY(step_run(t, &stop));
-        TRY(step_save(t, stop));
+        TRY(step_queue(t));
+        if (is_told_at_once(t)) {
+            TRY(step_tell(t, 1));
+            stop = t->is_stopping;
+            TRY(step_save(t, stop));
+        }
     }
     if (t->step == t->first_step) {
         TRY(sherd_engine_fingerprint(t->engine, &t->fingerprint));
@@ -781,7 +834,10 @@ static sherd_status trial_run(trainer *t)
     }
     for (int i = 0; status == SHERD_OK && i <= TRIAL_STEPS; i++) {
         start  = i == 1 ? clock_seconds() : start; /* the first step warms up */
-        status = window_run(t, &step, &losses);
+        status = window_run(t, &step);
+        if (status == SHERD_OK) {
+            status = losses_take(t, &losses);
+        }
     }
     sums[0] = (clock_seconds() - start) / TRIAL_STEPS;
     sums[1] = clock_seconds() - t->start_s;

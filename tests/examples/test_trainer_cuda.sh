@@ -77,6 +77,15 @@ follows() {
     fi
 }
 
+# A step is told while the next one computes: what the ranks send for that is not the engine's, and each step is told once, in order.
+queued() {
+    tiny --kv-heads 2 --precision bf16 --backend cuda --ranks 2 --accumulation 2 --steps 7 --eval-every 3 --save "$scratch/saved" --save-every 5
+    sed -n 's/.*"step": \([0-9]*\), "loss".*"ranks_off_plan": \([0-9]*\),.*/\1 \2/p' "$scratch/log" | tail -n +2 | tr '\n' ' ' >"$scratch/told"
+    [ "$(cat "$scratch/told")" = "2 0 3 0 4 0 5 0 6 0 7 0 " ] || fail "steps and ranks off plan: $(cat "$scratch/told")"
+    [ "$(grep -c validation "$scratch/log")" = 3 ] || fail "validations: $(cat "$scratch/log")"
+    [ "$(ls "$scratch/saved" | tr '\n' ' ')" = "latest step-000005 step-000007 " ] || fail "saves: $(ls "$scratch/saved")"
+}
+
 # All in bf16; in fp32 the sample has the two ends.
 layouts() {
     for precision in fp32 bf16; do
@@ -96,4 +105,5 @@ layouts() {
 }
 
 "$group"
+[ "$group" = layouts ] && queued
 exit $failed

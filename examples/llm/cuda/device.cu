@@ -44,7 +44,10 @@ typedef struct cuda {
     size_t     num_batches;
     size_t     num_ranges, num_repeated, repeated_at; /* of the micro-batch; repeated_at is an offset in `batch` */
     int32_t   *token_counts;                          /* [vocab + 1] */
-    void      *host;                                  /* pinned; a double or a row of logits */
+    float     *host;                                  /* pinned; a row of logits */
+    double    *losses;                                /* pinned; what losses_take gives, once `closed` */
+    cudaEvent_t closed;
+    int        has_closed; /* losses_take has not given it yet */
     float      grad_scale;
 } cuda;
 
@@ -96,6 +99,10 @@ static void cuda_destroy(compute *c)
         }
     }
     (void)cudaFreeHost(m->host);
+    (void)cudaFreeHost(m->losses);
+    if (m->closed != NULL) {
+        (void)cudaEventDestroy(m->closed);
+    }
     (void)cudaFree(m->scratch);
     free(m->token_counts);
     free(m);
@@ -209,18 +216,29 @@ static void cuda_batch_set(compute *c, const int32_t *inputs, const int32_t *tar
     check(m, cudaEventRecord(slot->copied, m->stream));
 }
 
+static void cuda_losses_close(compute *c)
+{
+    cuda *m = cuda_of(c);
+
+    check(m, cudaMemcpyAsync(m->losses, m->at.loss_sum, sizeof(double), cudaMemcpyDeviceToHost, m->stream));
+    check(m, cudaMemsetAsync(m->at.loss_sum, 0, sizeof(double), m->stream));
+    check(m, cudaEventRecord(m->closed, m->stream));
+    m->has_closed = 1;
+}
+
 static sherd_status cuda_losses_take(compute *c, double *sum_out)
 {
     cuda *m = cuda_of(c);
 
-    check(m, cudaMemcpyAsync(m->host, m->at.loss_sum, sizeof(double), cudaMemcpyDeviceToHost,
-                             m->stream));
-    check(m, cudaMemsetAsync(m->at.loss_sum, 0, sizeof(double), m->stream));
-    check(m, cudaStreamSynchronize(m->stream));
+    if (!m->has_closed) {
+        cuda_losses_close(c);
+    }
+    m->has_closed = 0;
+    check(m, cudaEventSynchronize(m->closed));
     if (m->has_failed) {
         return SHERD_E_DEVICE;
     }
-    memcpy(sum_out, m->host, sizeof(*sum_out));
+    *sum_out = *m->losses;
     return SHERD_OK;
 }
 
@@ -787,7 +805,8 @@ static void cuda_head_back(compute *c, const void *x, tensor weight, void *dx)
 
 static const compute_ops cuda_ops = {
     sizeof(compute_ops), "cuda",          cuda_destroy,   cuda_scratch_bytes,  cuda_alloc,
-    cuda_free,           cuda_upload,     cuda_batch_set, cuda_losses_take,    cuda_logits_get,
+    cuda_free,           cuda_upload,     cuda_batch_set, cuda_losses_close,   cuda_losses_take,
+    cuda_logits_get,
     cuda_pass_begin,     cuda_pass_end,
     cuda_embed,          cuda_embed_back, cuda_linear,    cuda_linear_back,    cuda_norm,
     cuda_norm_back,      cuda_rotate,     cuda_attention, cuda_attention_back, cuda_swiglu,
@@ -805,8 +824,13 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
     m->scratch_bytes = r.used_bytes;
     error            = cudaMalloc((void **)&m->scratch, m->scratch_bytes);
     if (error == cudaSuccess) {
-        error = cudaHostAlloc(&m->host, size_max(l->vocab * sizeof(float), sizeof(double)),
-                              cudaHostAllocDefault);
+        error = cudaHostAlloc((void **)&m->host, l->vocab * sizeof(float), cudaHostAllocDefault);
+    }
+    if (error == cudaSuccess) {
+        error = cudaHostAlloc((void **)&m->losses, sizeof(*m->losses), cudaHostAllocDefault);
+    }
+    if (error == cudaSuccess) {
+        error = cudaEventCreateWithFlags(&m->closed, cudaEventDisableTiming);
     }
     for (int i = 0; error == cudaSuccess && i < 2; i++) {
         error = cudaHostAlloc((void **)&m->slots[i].memory, m->at.layout.most_bytes,
