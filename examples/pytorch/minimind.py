@@ -25,7 +25,7 @@ class Attention(nn.Module):
 
     def rotate(self, x):
         half = self.size // 2
-        angles = torch.arange(x.shape[2])[:, None] * 1e6 ** (-torch.arange(half) / half)
+        angles = torch.arange(x.shape[2], device=x.device)[:, None] * 1e6 ** (-torch.arange(half, device=x.device) / half)
         a, b = x[..., :half], x[..., half:]
         return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
 
