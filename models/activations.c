@@ -8,7 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Most logits of a GPU at a time. With fewer rows, products of the head do not fill the device. */
+/* Most logits of a GPU at a time, or as many elements as the layers keep of their two inner arrays, if these are more. With fewer rows,
+ * products of the head do not fill the device, and every part adds to the gradient of the head's weight. */
 #define LOGITS_ELEMS ((size_t)400 << 20)
 #define LOGITS_ROWS  128 /* rows of a part are a multiple of this */
 /* Elements of which the start of a row of logits is a multiple; otherwise 16-byte accesses are not aligned. */
@@ -212,7 +213,8 @@ static batch_layout batch_layout_of(size_t rows)
 
 static size_t logits_rows_of(const compute_limits *l, size_t rows, size_t stride)
 {
-    size_t portion_rows = LOGITS_ELEMS / stride / LOGITS_ROWS * LOGITS_ROWS;
+    size_t portion_rows = size_max(LOGITS_ELEMS, 2 * l->layers * rows * l->inner) / stride /
+                          LOGITS_ROWS * LOGITS_ROWS;
 
     if (l->logits_rows > 0) {
         return size_min(rows, l->logits_rows);
@@ -270,6 +272,7 @@ static size_t bytes_count(const arch *sizes, const activations_params *params)
     room           r       = {0};
     model_memory   memory  = {0};
 
+    limits.layers = model_memory_layers(sizes, &shape);
     model_memory_lay_out(sizes, &shape, &r, &memory);
     return r.used_bytes +
            (is_cuda ? cuda_bytes(&limits)

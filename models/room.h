@@ -60,6 +60,7 @@ typedef struct compute_limits {
     size_t      hidden, inner, heads, vocab;
     sherd_dtype dtype;        /* of the parameters */
     int         keeps_logits; /* logits_get will be called: room for all rows of logits */
+    size_t      layers;       /* whose activations exist at the same time */
     size_t      logits_rows;  /* rows of logits that a GPU holds at a time; 0: a good number */
     int         is_fused;     /* a GPU's fused kernels run, which have their own scratch */
 } compute_limits;

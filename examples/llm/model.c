@@ -66,7 +66,7 @@ static int memory_make(model *m, char *why, size_t why_bytes)
     return 0;
 }
 
-static compute *compute_of(const model_params *params, char *why, size_t why_bytes)
+static compute *compute_of(const model_params *params, size_t layers, char *why, size_t why_bytes)
 {
     compute_params made = {
         .limits  = model_limits(&params->sizes, params->batch, params->length, params->dtype),
@@ -75,6 +75,7 @@ static compute *compute_of(const model_params *params, char *why, size_t why_byt
         .stream  = params->stream,
         .choices = params->choices};
 
+    made.limits.layers       = layers;
     made.limits.keeps_logits = params->keeps_logits;
     made.limits.logits_rows  = params->keeps_logits ? 0 : (size_t)params->choices.logits_rows;
     return compute_create(&made, why, why_bytes);
@@ -83,6 +84,7 @@ static compute *compute_of(const model_params *params, char *why, size_t why_byt
 model *model_create(const model_params *params, char *why, size_t why_bytes)
 {
     model *m = calloc(1, sizeof(*m));
+    size_t layers;
 
     if (m == NULL || params->length > MAX_ROWS / params->batch) {
         (void)snprintf(why, why_bytes,
@@ -96,11 +98,12 @@ model *model_create(const model_params *params, char *why, size_t why_bytes)
     m->kv    = m->head * params->sizes.kv_heads;
     m->shape = (model_shape){
         .batch = params->batch, .length = params->length, .is_recomputed = params->is_recomputed};
-    m->at.layers = calloc(model_memory_layers(&params->sizes, &m->shape), sizeof(*m->at.layers));
+    layers       = model_memory_layers(&params->sizes, &m->shape);
+    m->at.layers = calloc(layers, sizeof(*m->at.layers));
     if (m->at.layers == NULL) {
         (void)snprintf(why, why_bytes, "out of memory");
     } else {
-        m->c = compute_of(params, why, why_bytes);
+        m->c = compute_of(params, layers, why, why_bytes);
     }
     if (m->c != NULL) {
         m->shape.elem_bytes  = m->c->elem_bytes;
