@@ -350,7 +350,7 @@ static void options_read(int argc, char **argv, bench_options *o)
     const char        *preset    = "124m";
     const char        *backend   = "cpu";
     const char        *kernels   = "plain";
-    const char        *attention = "own";
+    const char        *attention = "auto";
     const char        *wanted;
     const bench_option rows[] = {
         {"backend", "NAME", "cpu (default) or cuda", BENCH_TEXT, .value = &backend,
@@ -374,8 +374,8 @@ static void options_read(int argc, char **argv, bench_options *o)
          .value = &o->is_recomputed},
         {"kernels", "NAME", "cuda: plain (default) or fused", BENCH_TEXT, .value = &kernels,
          .choices = "plain|fused"},
-        {"attention", "NAME", "cuda: own (default) or cudnn", BENCH_TEXT, .value = &attention,
-         .choices = "own|cudnn"},
+        {"attention", "NAME", "cuda: auto (default), own or cudnn", BENCH_TEXT, .value = &attention,
+         .choices = "auto|own|cudnn"},
         {"logits-rows", "N", "cuda: tokens whose logits exist at a time (default: by their memory)",
          BENCH_INT, .value = &o->choices.logits_rows, .most = 1 << 30},
         {"tune", "N", "cuda: kernels that are timed for each product (default: 0)", BENCH_INT,

@@ -21,14 +21,17 @@ void compute_destroy(compute *c)
 
 typedef struct choice {
     const char *name;
-    const char *words[2]; /* for the values 0 and 1 */
+    const char *words[3]; /* for the values 0, 1, ... */
     const char *wanted;
     size_t      offset; /* of the int in compute_choices */
 } choice;
 
 static const choice CHOICES[] = {
     {"kernels", {"plain", "fused"}, "plain or fused", offsetof(compute_choices, is_fused)},
-    {"attention", {"own", "cudnn"}, "own or cudnn", offsetof(compute_choices, has_cudnn)},
+    {"attention",
+     {"auto", "own", "cudnn"},
+     "auto, own or cudnn",
+     offsetof(compute_choices, attention)},
 };
 
 int compute_choice_set(compute_choices *choices, const char *name, const char *word,
@@ -41,7 +44,7 @@ int compute_choice_set(compute_choices *choices, const char *name, const char *w
             continue;
         }
         *wanted = c->wanted;
-        for (int value = 0; value < 2; value++) {
+        for (int value = 0; value < 3 && c->words[value] != NULL; value++) {
             if (strcmp(c->words[value], word) == 0) {
                 memcpy((char *)choices + c->offset, &value, sizeof(value));
                 return 0;

@@ -24,13 +24,20 @@ typedef struct tensor {
     sherd_dtype dtype;
 } tensor;
 
+/* Whose kernels compute attention on a GPU. */
+typedef enum compute_attention {
+    ATTENTION_AUTO, /* cuDNN's where it has some that give the same bits every time, else own */
+    ATTENTION_OWN,
+    ATTENTION_CUDNN, /* cuDNN's where it has some */
+} compute_attention;
+
 /* Choices between ways in which a GPU computes, where only a measurement can tell which is faster. All zero: the default ways. Each
  * choice is an option of the trainer and of its benchmark. */
 typedef struct compute_choices {
     /* Option "kernels", "plain" or "fused". Fused: the products' epilogues sum the gradients of biases, the vocabulary is padded to
      * whole tiles, and norms keep their means. */
-    int is_fused;
-    int has_cudnn;   /* option "attention": "own", or "cudnn" where cuDNN has kernels */
+    int               is_fused;
+    compute_attention attention; /* option "attention" */
     int logits_rows; /* rows of logits that are made at a time; 0: a good number is chosen */
     /* Kernels of the library that are timed for each shape of product. 0 or 1: none is timed, the first that the library names is
      * taken. */

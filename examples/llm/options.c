@@ -131,9 +131,13 @@ static const option_row rows[] = {
     {"kernels", "NAME", OPTION_CHOICE, FIELD(choices), 0, 0,
      "GPU: plain or fused; docs/training-on-gpus.md says how they differ (default: plain)", NULL},
     {"attention", "NAME", OPTION_CHOICE, FIELD(choices), 0, 0,
-     "GPU: own or cudnn, if its library is there and has kernels (default: own)", NULL},
+     "GPU: own, cudnn (if its library is there and has kernels), or auto: cudnn if it gives the "
+     "same bits every time (default: auto)",
+     NULL},
     {"logits-rows", "N", OPTION_NUMBER, FIELD(choices.logits_rows), 0, INT_MAX,
-     "GPU: tokens whose logits exist at a time (default: 0, as many as 800 MB hold in bf16)", NULL},
+     "GPU: tokens whose logits exist at a time (default: 0, as many as 800 MB or the layers' inner "
+     "activations hold)",
+     NULL},
     {"tune", "N", OPTION_NUMBER, FIELD(choices.tune), 0, 16,
      "GPU: time up to N kernels for each shape of product, once, and keep the fastest (default: 0)",
      NULL},

@@ -672,23 +672,24 @@ static void attention_by_cudnn_falls_back_with_the_reason(void)
     static const char *const LIBRARIES[] = {"/nowhere/libcudnn.so", NULL};
 
     for (int i = 0; i < 2; i++) {
-        whole own = whole_open(&models[1], 1, 0, SHERD_BF16);
-        whole chosen;
+        whole own, chosen;
 
+        choices.attention = ATTENTION_OWN;
+        own               = whole_open(&models[1], 1, 0, SHERD_BF16);
         if (LIBRARIES[i] != NULL) {
             CHECK_INT(0, setenv("SHERD_CUDNN_LIBRARY", LIBRARIES[i], 1));
         } else {
             CHECK_INT(0, unsetenv("SHERD_CUDNN_LIBRARY"));
         }
-        choices.has_cudnn = 1;
+        choices.attention = i == 0 ? ATTENTION_CUDNN : ATTENTION_AUTO;
         chosen            = whole_open(&models[1], 1, 0, SHERD_BF16);
-        choices.has_cudnn = 0;
         wholes_compare(&own, &chosen);
         CHECK(model_note(own.m)[0] == '\0');
         CHECK(strstr(model_note(chosen.m), "attention by kernels of its own: ") != NULL);
         whole_close(&own);
         whole_close(&chosen);
     }
+    choices.attention = ATTENTION_AUTO;
 }
 
 static const test_case cases[] = {

@@ -562,14 +562,14 @@ static attention_launch attention_of(const cuda *m, const heads_args *args)
     return a;
 }
 
-/* Chooses cuDNN's attention if the user did and cuDNN has kernels for this shape, which is known when the first call comes; notes
+/* Chooses cuDNN's attention if it may be cuDNN's and cuDNN has kernels for this shape, which is known when the first call comes; notes
  * the outcome. Forward and backward use the same one, since each has its own form of what forward keeps for backward. */
 static sdpa *attention_choose(cuda *m, const heads_args *args)
 {
     sdpa_shape shape;
     char       why[200] = "";
 
-    if (!m->choices.has_cudnn) {
+    if (m->choices.attention == ATTENTION_OWN) {
         return NULL;
     }
     memset(&shape, 0, sizeof(shape));
@@ -584,6 +584,11 @@ static sdpa *attention_choose(cuda *m, const heads_args *args)
     if (!m->is_attention_chosen) {
         m->is_attention_chosen = 1;
         m->library_attention   = sdpa_create(&shape, why, sizeof(why));
+        if (m->library_attention != NULL && m->choices.attention == ATTENTION_AUTO && !sdpa_describe(m->library_attention).is_deterministic) {
+            sdpa_destroy(m->library_attention);
+            m->library_attention = NULL;
+            (void)snprintf(why, sizeof(why), "cuDNN's backward gives other bits every time");
+        }
         if (m->library_attention == NULL) {
             (void)snprintf(m->base.note, sizeof(m->base.note), "attention by kernels of its own: %s", why);
         } else {
