@@ -22,11 +22,11 @@ env 20 alone the device, as sherd sees it
 kernels 60 beside conformance of the backend, lanes and events
 compute 90 beside the trainer's operations against the CPU's, and its losses
 adam 90 alone bench gpu: AdamW, its state in encodings, the other element-wise updates
-trainer 90 alone GPT-2 124M, bf16, 32 x 1024; beside it with the attention of cuDNN
+trainer 90 alone GPT-2 124M, bf16, 32 x 1024; beside it with the trainer's own attention
 exposed 45 alone the engine's exposed share of its step
 compiled 180 alone the same model by PyTorch alone, torch.compile
 choices 150 alone the same with each choice of kernels, beside the default; graphs on a small step
-profile 120 alone the time of a step by kernel, by the default and by the fused kernels with cuDNN's attention
+profile 120 alone the time of a step by kernel, by the default and with the trainer's own attention
 large 150 alone GPT-2 774M, half a million tokens a step, with and without offload
 nccl 300 beside NCCL, a rank on each device or several on one, whose processes take turns there
 proof 150 beside sherd test, fingerprints of CPU and GPU
@@ -345,7 +345,7 @@ part_trainer() {
     value mfu_percent "$share"
     line "$share" least "$LEAST_MFU" " %"
     # shellcheck disable=SC2086
-    attempt attention cudnn $shape
+    attempt attention own $shape
     [ "$attempts_failed" = 0 ] || status=1
     return "$status"
 }
@@ -395,14 +395,14 @@ part_choices() {
     rm -f "$OUT"/choice_* "$OUT"/small_*
     attempt chosen default
     attempt chosen fused --kernels fused
-    attempt chosen cudnn --attention cudnn
+    attempt chosen own --attention own
     attempt chosen tuned --tune 8 --tuned "$OUT/products.tsv"
-    attempt chosen whole_logits --logits-rows 32768
+    attempt chosen parts_of_logits --logits-rows 8192
     attempt chosen graphs --graphs
     attempt small default
     attempt small graphs --graphs
-    attempt chosen all --kernels fused --attention cudnn --tune 8 --tuned "$OUT/products.tsv"
-    attempt chosen again --kernels fused --attention cudnn --tune 8 --tuned "$OUT/products.tsv"
+    attempt chosen all --graphs --tune 8 --tuned "$OUT/products.tsv"
+    attempt chosen again --graphs --tune 8 --tuned "$OUT/products.tsv"
     cat "$OUT/choice_all.said" "$OUT/choice_again.said" 2>/dev/null | grep -h '^fingerprint' | sort -u >"$OUT/choices.bits" || true
     figure "$(wc -l <"$OUT/choices.bits") fingerprint of the last two"
     return "$attempts_failed"
@@ -452,7 +452,7 @@ profiled() {
 part_profile() {
     local attempts_failed=0
     attempt profiled default
-    attempt profiled fused_cudnn --kernels fused --attention cudnn
+    attempt profiled own --attention own
     return "$attempts_failed"
 }
 

@@ -80,16 +80,16 @@ for part in $PARTS; do
     esac
     told all "$part" '"result": "pass", "seconds": [0-9]+, "figure": "emulated: .*[0-9].*"emulated": true}'
 done
-told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+,"cudnn_mfu_percent": [0-9.]+}'
-told all trainer 'attention cudnn [0-9]+ tokens/s, MFU [0-9.]+ %, attention by kernels of its own'
-told all choices '"default": [0-9]+,"fused": [0-9]+,"cudnn": [0-9]+,"tuned": [0-9]+'
-told all choices 'cudnn [0-9]+ tokens/s .*, attention by kernels of its own'
+told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+,"own_mfu_percent": [0-9.]+}'
+told all trainer 'attention own [0-9]+ tokens/s, MFU [0-9.]+ %'
+told all choices '"default": [0-9]+,"fused": [0-9]+,"own": [0-9]+,"tuned": [0-9]+'
+told all choices 'default [0-9]+ tokens/s .*, attention by kernels of its own'
 told all choices '"graphs": [0-9]+,"small_default": [0-9.]+,"small_graphs": [0-9.]+'
 told all choices '3 passes of units as graphs'
 told all choices ' 1 fingerprint of the last two'
 told all compiled 'MFU 36.5 % by torch.compile, [0-9.]+ % ours'
 told all adam '"of_copy": [0-9.]+'
-told all profile 'default: 0.10 ms of kernels a step, 3 launches, of 1 steps; fused_cudnn: 0.10 ms'
+told all profile 'default: 0.10 ms of kernels a step, 3 launches, of 1 steps; own: 0.10 ms'
 told all exposed '"exposed_percent": [0-9.]+'
 told all large '"offloaded_share": [0-9.]+'
 python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$scratch/all/check.json" || fail "check.json is no JSON"
@@ -127,7 +127,7 @@ told less proof '"result": "pass"'
 mkdir -p "$scratch/odd/tests/examples"
 cat >"$scratch/odd/tests/examples/sherd-llm-emulated" <<'SH'
 #!/bin/sh
-case "$*" in *"--attention cudnn"*) echo "sherd-llm: no such attention" >&2 && exit 1 ;; esac
+case "$*" in *"--attention own"*) echo "sherd-llm: no such attention" >&2 && exit 1 ;; esac
 last=4.0
 case "$*" in *--graphs*) last=4.2 ;; esac
 while [ "$1" != --log ]; do shift; done
@@ -137,7 +137,7 @@ SH
 chmod +x "$scratch/odd/tests/examples/sherd-llm-emulated"
 rehearse odd --build "$scratch/odd" --part choices
 told odd choices '"result": "FAIL: status 1"'
-told odd choices 'fused 200 tokens/s .*chosen cudnn FAILED; tuned 200 tokens/s .*chosen graphs FAILED; small default'
+told odd choices 'fused 200 tokens/s .*chosen own FAILED; tuned 200 tokens/s .*chosen graphs FAILED; small default'
 told odd choices 'chosen again FAILED; 0 fingerprint'
 grep -q "the loss of choice_graphs is wrong: loss 5.0 -> 4.2, choice_default 4.0" "$scratch/odd.page" ||
     fail "a wrong loss is not told: $(cat "$scratch/odd.page")"
