@@ -1,6 +1,7 @@
 /* Kernels of the trainer by themselves, on the emulated device: one against another that has to give the same bits. */
 #include "examples/llm/cuda/kernels.h"
 
+#include <emulator.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,8 +61,98 @@ static void sum_in_fp32_is_added_as_one_partial_is(void)
     }
 }
 
+/* Numbers of 1/8 to 32 with both signs. */
+static void *logits_alloc(sherd_dtype dtype, size_t count, uint64_t seed, size_t *bytes_out)
+{
+    size_t         each = sherd_dtype_bytes(dtype);
+    unsigned char *host = (unsigned char *)malloc(count * each + 16), *made = nullptr;
+
+    memset(host, 0x5a, count * each + 16);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t random = (uint32_t)test_random(&seed);
+        uint32_t high   = (random & 0x80000000u) | (0x3e000000u + random % 0x04000000u);
+        uint16_t half   = (uint16_t)(dtype == SHERD_BF16
+                                         ? high >> 16
+                                         : (random >> 16 & 0x8000u) | (0x3000u + random % 0x2000u));
+
+        memcpy(host + i * each, each == 4 ? (const void *)&high : (const void *)&half, each);
+    }
+    *bytes_out = count * each + 16;
+    CHECK(cudaMalloc(&made, *bytes_out) == cudaSuccess);
+    CHECK(cudaMemcpy(made, host, *bytes_out, cudaMemcpyHostToDevice) == cudaSuccess);
+    free(host);
+    return made;
+}
+
+#define ENTROPY_ROWS 3
+
+/* Gradients and losses, in host memory. */
+static unsigned char *entropy_bits(entropy_launch e, size_t *bytes_out)
+{
+    const int32_t  ends[ENTROPY_ROWS] = {0, (int32_t)e.vocab / 2, (int32_t)e.vocab - 1};
+    const size_t   losses             = ENTROPY_ROWS * sizeof(float);
+    size_t         bytes;
+    unsigned char *host;
+    void          *targets = nullptr;
+
+    e.logits = logits_alloc(e.dtype, ENTROPY_ROWS * e.stride, e.vocab, &bytes);
+    CHECK(cudaMalloc(&targets, sizeof(ends)) == cudaSuccess);
+    CHECK(cudaMalloc((void **)&e.losses, losses) == cudaSuccess);
+    CHECK(cudaMemcpy(targets, ends, sizeof(ends), cudaMemcpyHostToDevice) == cudaSuccess);
+    e.rows    = ENTROPY_ROWS;
+    e.targets = (const int32_t *)targets;
+    entropy_launch_rows(&e, nullptr);
+    CHECK(cudaGetLastError() == cudaSuccess);
+    host = (unsigned char *)malloc(bytes + losses);
+    CHECK(cudaMemcpy(host, e.logits, bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+    CHECK(cudaMemcpy(host + bytes, e.losses, losses, cudaMemcpyDeviceToHost) == cudaSuccess);
+    cudaFree(e.logits);
+    cudaFree(e.losses);
+    cudaFree(targets);
+    *bytes_out = bytes + losses;
+    return host;
+}
+
+/* A device of 228 KiB, where two rows of 57,792 16-bit logits have room and longer ones have not, against one with room for none. Other
+ * tests compare its numbers with the CPU's. */
+static void entropy_of_held_rows_gives_the_same_bits(void)
+{
+    const size_t        most     = ((size_t)114 << 10) - 1024 - 128;
+    const shared_memory memory   = {(size_t)227 << 10, (size_t)228 << 10};
+    static const size_t vocabs[] = {1, 7, 8, 300, 4096, 4105, 50257, 57792, 57800};
+
+    CHECK(entropy_prepare(memory) == cudaSuccess);
+    for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
+        size_t each = sherd_dtype_bytes((sherd_dtype)dtype), vector = 16 / each;
+
+        for (size_t vocab : vocabs) {
+            for (int form = 0; form < 3;
+                 form++) { /* whole vectors; losses alone; rows that do not begin at one */
+                size_t         bytes, held = vocab / vector * vector * each;
+                entropy_launch e = {};
+                unsigned char *want, *got;
+
+                e.dtype      = (sherd_dtype)dtype;
+                e.vocab      = vocab;
+                e.stride     = form == 2 ? vocab | 1 : (vocab + 24) / 8 * 8;
+                e.zeroed     = form == 2 ? vocab : e.stride - 8;
+                e.grad_scale = form == 1 ? 0.0f : 0.125f;
+                want         = entropy_bits(e, &bytes);
+                (void)emulator_most_shared();
+                e.memory = memory;
+                got      = entropy_bits(e, &bytes);
+                CHECK_INT(form == 2 || held > most ? 0 : held, emulator_most_shared());
+                CHECK_BYTES_EQUAL(want, got, bytes);
+                free(want);
+                free(got);
+            }
+        }
+    }
+}
+
 static const test_case CASES[] = {
     CASE(sum_in_fp32_is_added_as_one_partial_is),
+    CASE(entropy_of_held_rows_gives_the_same_bits),
 };
 
 RUN_MAIN(CASES)

@@ -644,11 +644,7 @@ template <typename T, int D, typename TILES> static flash_kernels<T> kernels_of(
              back_kv_bytes<T, D>(TILES::back_kv, TILES::stages)}};
 }
 
-/* Shared memory that the system takes from a multiprocessor for each block (CUDA C++ Programming Guide, compute capabilities 8.x to
- * 12.x). */
-#define RESERVED_BYTES ((size_t)1 << 10)
-
-template <typename T> static bool is_twice_there(const flash_kernel<T> &kernel, const attention_memory &memory)
+template <typename T> static bool is_twice_there(const flash_kernel<T> &kernel, const shared_memory &memory)
 {
     return kernel.shared_bytes <= memory.block_bytes &&
            2 * (kernel.shared_bytes + RESERVED_BYTES) <= memory.processor_bytes;
@@ -656,7 +652,7 @@ template <typename T> static bool is_twice_there(const flash_kernel<T> &kernel, 
 
 /* Chooses the large kernel, unless only the small one fits, or the small one fits twice and the large one does not. */
 template <typename T>
-static flash_kernel<T> by_memory(const flash_kernel<T> &large, const flash_kernel<T> &small, const attention_memory &memory)
+static flash_kernel<T> by_memory(const flash_kernel<T> &large, const flash_kernel<T> &small, const shared_memory &memory)
 {
     bool is_better = is_twice_there(small, memory) && !is_twice_there(large, memory);
 
@@ -664,7 +660,7 @@ static flash_kernel<T> by_memory(const flash_kernel<T> &large, const flash_kerne
 }
 
 /* Chooses the kernels for heads of up to D columns on a device with this memory. */
-template <typename T, int D> static flash_kernels<T> kernels_for(const attention_memory &memory)
+template <typename T, int D> static flash_kernels<T> kernels_for(const shared_memory &memory)
 {
     flash_kernels<T> large = kernels_of<T, D, tiles_of<D>>();
 
@@ -679,7 +675,7 @@ template <typename T, int D> static flash_kernels<T> kernels_for(const attention
 }
 
 /* Chooses the kernels for heads of this width. */
-template <typename T> static flash_kernels<T> by_width(size_t width, const attention_memory &memory)
+template <typename T> static flash_kernels<T> by_width(size_t width, const shared_memory &memory)
 {
     switch ((width + 31) / 32) {
     case 1:
@@ -742,7 +738,7 @@ template <typename T> static void flash_allow(const flash_kernel<T> &kernel, cud
     }
 }
 
-template <typename T> static void typed_allow(const attention_memory &memory, cudaError_t *error)
+template <typename T> static void typed_allow(const shared_memory &memory, cudaError_t *error)
 {
     for (size_t width = 32; width <= 128; width += 32) {
         const flash_kernels<T> kernels = by_width<T>(width, memory);
@@ -753,7 +749,7 @@ template <typename T> static void typed_allow(const attention_memory &memory, cu
     }
 }
 
-cudaError_t attention_prepare(attention_memory memory)
+cudaError_t attention_prepare(shared_memory memory)
 {
     cudaError_t error = attention_plain_prepare();
 

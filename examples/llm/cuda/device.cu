@@ -32,7 +32,7 @@ typedef struct cuda {
     tuned         *measured; /* NULL: kernels are not measured */
     graphs        *passes;   /* NULL: every pass is queued without a graph */
     size_t         attention_note_len; /* bytes of base.note that attention wrote */
-    attention_memory shared; /* memory of the device's multiprocessors */
+    shared_memory  shared; /* memory of the device's multiprocessors */
     cudaError_t    error;
     int            has_failed; /* base.why says why */
 
@@ -774,6 +774,7 @@ static void head_run(cuda *m, const void *x, tensor given, void *dx)
         e.targets    = (const int32_t *)(m->at.batch + m->at.layout.targets) + row;
         e.losses     = m->at.losses + row;
         e.grad_scale = dx == NULL ? 0.0f : m->grad_scale / (float)m->rows;
+        e.memory     = m->shared;
         entropy_launch_rows(&e, m->stream);
         if (dx != NULL && whole > 0) {
             logits_back(m, portion, weight, rows, 0, whole, elem_of(m, dx, row * hidden), 0, row == 0);
@@ -915,6 +916,11 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
         (void)snprintf(why, why_bytes,
                        "GPU %d gives a block %d bytes of shared memory, too little for attention (%s)",
                        device, block_bytes, cudaGetErrorString(error));
+        return -1;
+    }
+    error = entropy_prepare(m->shared);
+    if (error != cudaSuccess) {
+        (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
         return -1;
     }
     (void)snprintf(m->base.device, sizeof(m->base.device), "%s", properties.name);

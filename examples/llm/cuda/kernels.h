@@ -14,6 +14,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Shared memory of a device: the most that a block may have, and what all blocks on one multiprocessor have together. */
+typedef struct shared_memory {
+    size_t block_bytes, processor_bytes;
+} shared_memory;
+
 /* ---- norm.cu */
 
 typedef struct norm_launch {
@@ -94,8 +99,11 @@ typedef struct entropy_launch {
     const int32_t *targets; /* [rows] */
     float         *losses;  /* [rows] */
     float          grad_scale; /* multiplies the gradient of each row's loss */
+    shared_memory  memory;     /* of this device */
 } entropy_launch;
 
+/* Allows the kernels to use the shared memory that they need on the current device; `memory` is what the device has. */
+cudaError_t entropy_prepare(shared_memory memory);
 void entropy_launch_rows(const entropy_launch *args, cudaStream_t stream);
 /* *sum += the mean of losses[rows]; the mean is rounded to fp32. */
 void loss_finish_launch(const float *losses, size_t rows, double *sum, cudaStream_t stream);
@@ -104,11 +112,6 @@ void widen_launch(sherd_dtype dtype, const void *src, float *dst, size_t elems,
                   cudaStream_t stream);
 
 /* ---- attention.cu, attention_plain.cu */
-
-/* Shared memory of a device: the most that a block may have, and what all blocks on one multiprocessor have together. */
-typedef struct attention_memory {
-    size_t block_bytes, processor_bytes;
-} attention_memory;
 
 typedef struct attention_launch {
     sherd_dtype dtype;
@@ -119,7 +122,7 @@ typedef struct attention_launch {
           *dout; /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
     void  *dq, *dk, *dv;
     float *deltas;           /* [batch, heads, length]: scratch */
-    attention_memory memory; /* of this device */
+    shared_memory memory; /* of this device */
 } attention_launch;
 
 /* Uses tensor cores if type, width and strides allow it, else the plain kernels. */
@@ -131,6 +134,6 @@ cudaError_t attention_plain_prepare(void);
 #define ATTENTION_MOST_BATCH 65535
 
 /* Allows the kernels to use the shared memory that they need on the current device; `memory` is what the device has. */
-cudaError_t attention_prepare(attention_memory memory);
+cudaError_t attention_prepare(shared_memory memory);
 
 #endif

@@ -26,6 +26,10 @@
 
 #endif
 
+/* Shared memory that the system takes from a multiprocessor for each block (CUDA C++ Programming Guide, compute capabilities 8.x to
+ * 12.x). */
+#define RESERVED_BYTES ((size_t)1 << 10)
+
 /* An argument for generic lambdas: the type of elements, and how many of them a thread takes at once. */
 template <typename T, int N = 1> struct vector_type {
     typedef T        type;
