@@ -17,9 +17,11 @@
  * (cudaFuncSetAttribute). */
 #define NORM_SHARED_BYTES ((size_t)48 << 10)
 
-#define FINISH_COLUMNS 32
-#define FINISH_ROWS    8
-#define FINISH_MORE    32 /* thread rows of a block that finishes weight and bias together */
+/* Threads of a block of columns_finish, and how many partials a thread has on their way at once. Another number of rows gives other
+ * bits. */
+#define FINISH_COLUMNS 8 /* the partials of a row that it reads are 32 bytes, what memory gives at least */
+#define FINISH_ROWS    64
+#define FINISH_LOADS   8
 
 template <typename T, int N, bool IS_LAYER>
 __device__ __forceinline__ void row_stats(const T *x, int width, int lane, float *mean_out,
@@ -293,32 +295,50 @@ __global__ void norm_backward_held(size_t rows, int width, int padded, const T *
     block_sums_put<N>((const float *)shared, width, padded, warps, sets, partials + (size_t)blockIdx.x * 2 * width);
 }
 
-/* Adds up partials; each block takes FINISH_COLUMNS columns. Row r of its threads sums every ROWS-th partial from r on, then the
- * first row of threads adds the sums of the rows. Blocks of row 1 of the grid do the same for `second`, whose partials follow the
- * columns. */
-template <typename T, int ROWS>
+/* Adds up partials; each block takes FINISH_COLUMNS columns. Row r of its threads sums every FINISH_ROWS-th partial from r on. Then
+ * lane l of a warp adds the sums of rows l, l + 32 and so on of one column, and the lanes are added. Blocks of row 1 of the grid do the
+ * same for `second`, whose partials follow the columns. There is little to do, so the time is that of what waits for something else:
+ * loads are independent of each other, and the gradient is read at the beginning. */
+template <typename T>
 __global__ void columns_finish(const float *partials, size_t stride, size_t count, size_t columns,
                                T *grad, T *second)
 {
-    __shared__ float sums[ROWS][FINISH_COLUMNS];
-    size_t           c   = (size_t)blockIdx.x * FINISH_COLUMNS + threadIdx.x;
-    const float     *at  = partials + (blockIdx.y == 0 ? 0 : columns);
-    T               *to  = blockIdx.y == 0 ? grad : second;
-    float            sum = 0.0f;
+    __shared__ float sums[FINISH_ROWS][FINISH_COLUMNS + 1];
+    const float     *at   = partials + (blockIdx.y == 0 ? 0 : columns);
+    int              lane = (int)threadIdx.x % 32, own = (int)threadIdx.x / 32; /* the column that this warp finishes */
+    int              column = (int)threadIdx.x % FINISH_COLUMNS, row = (int)threadIdx.x / FINISH_COLUMNS;
+    size_t           first = (size_t)blockIdx.x * FINISH_COLUMNS;
+    T               *to    = (blockIdx.y == 0 ? grad : second) + first + own;
+    bool             is_writer = lane == 0 && own < FINISH_COLUMNS && first + own < columns;
+    float            sum = 0.0f, old = is_writer ? float_get(*to) : 0.0f;
 
-    if (c < columns) {
-#pragma unroll 4
-        for (size_t i = threadIdx.y; i < count; i += ROWS) {
-            sum += at[i * stride + c];
+    static_assert(FINISH_ROWS % 32 == 0, "a warp, or more, for each column");
+    at += row * stride + first + column;
+    for (size_t i = row; i < count && first + column < columns; i += FINISH_ROWS * FINISH_LOADS) {
+        float x[FINISH_LOADS];
+
+#pragma unroll
+        for (int k = 0; k < FINISH_LOADS; k++, at += FINISH_ROWS * stride) {
+            x[k] = i + k * FINISH_ROWS < count ? *at : 0.0f;
+        }
+#pragma unroll
+        for (int k = 0; k < FINISH_LOADS; k++) {
+            sum += x[k];
         }
     }
-    sums[threadIdx.y][threadIdx.x] = sum;
+    sums[row][column] = sum;
     __syncthreads();
-    if (threadIdx.y == 0 && c < columns) {
-        for (int r = 1; r < ROWS; r++) {
-            sum += sums[r][threadIdx.x];
-        }
-        float_put(&to[c], float_get(to[c]) + sum);
+    if (own >= FINISH_COLUMNS) {
+        return;
+    }
+    sum = 0.0f;
+#pragma unroll
+    for (int r = 0; r < FINISH_ROWS; r += 32) {
+        sum += sums[r + lane][own];
+    }
+    sum = warp_sum(sum);
+    if (is_writer) {
+        float_put(to, old + sum);
     }
 }
 
@@ -435,46 +455,29 @@ static void rows_queue(const norm_launch *a, cudaStream_t stream)
     });
 }
 
-/* Finishes the gradients of weight and bias in one launch. */
-static void both_finish(const norm_launch *a, size_t stride, size_t chunks, cudaStream_t stream)
+/* Finishes one gradient or, if `second` is not NULL, two. */
+static void finish_queue(sherd_dtype dtype, const float *partials, size_t stride, size_t count, size_t columns, void *grad,
+                         void *second, cudaStream_t stream)
 {
-    by_type(a->dtype, [&](auto one) {
+    by_type(dtype, [&](auto one) {
         typedef typename decltype(one)::type T;
 
-        LLM_LAUNCH((columns_finish<T, FINISH_MORE>), dim3(blocks_of(a->width, FINISH_COLUMNS), 2),
-                   dim3(FINISH_COLUMNS, FINISH_MORE), 0, stream, (const float *)a->partials, stride, chunks, a->width,
-                   (T *)a->dweight, (T *)a->dbias);
+        LLM_LAUNCH(columns_finish<T>, dim3(blocks_of(columns, FINISH_COLUMNS), second == NULL ? 1 : 2),
+                   dim3(FINISH_COLUMNS * FINISH_ROWS), 0, stream, partials, stride, count, columns, (T *)grad, (T *)second);
     });
 }
 
 void norm_queue(const norm_launch *args, cudaStream_t stream)
 {
-    size_t chunks = blocks_of(args->rows, NORM_CHUNK), stride = 2 * args->width;
-
     rows_queue(args, stream);
-    if (args->dy == NULL) {
-        return;
-    }
-    if (args->stats != NULL && args->bias != NULL) {
-        both_finish(args, stride, chunks, stream);
-        return;
-    }
-    columns_finish_launch(args->dtype, args->partials, stride, chunks, args->width, args->dweight,
-                          stream);
-    if (args->bias != NULL) {
-        columns_finish_launch(args->dtype, args->partials + args->width, stride, chunks, args->width,
-                              args->dbias, stream);
+    if (args->dy != NULL) {
+        finish_queue(args->dtype, args->partials, 2 * args->width, blocks_of(args->rows, NORM_CHUNK), args->width, args->dweight,
+                     args->bias == NULL ? NULL : args->dbias, stream);
     }
 }
 
 void columns_finish_launch(sherd_dtype dtype, const float *partials, size_t stride, size_t count,
                            size_t columns, void *grad, cudaStream_t stream)
 {
-    by_type(dtype, [&](auto one) {
-        typedef typename decltype(one)::type T;
-
-        LLM_LAUNCH((columns_finish<T, FINISH_ROWS>), dim3(blocks_of(columns, FINISH_COLUMNS)),
-                   dim3(FINISH_COLUMNS, FINISH_ROWS), 0, stream, partials, stride, count, columns,
-                   (T *)grad, (T *)NULL);
-    });
+    finish_queue(dtype, partials, stride, count, columns, grad, NULL, stream);
 }
