@@ -10,6 +10,9 @@
 
 #define THREADS   256
 #define SUM_WARPS 8
+/* Rows of which a warp of column_sums reads a vector before it adds them. With fewer blocks on a multiprocessor than SUM_BLOCKS there
+ * would be too few warps, with more of them too few registers for the loads. Not macros, as a pragma does not expand those. */
+static const int SUM_LOADS = 8, SUM_BLOCKS = 4;
 
 /* ----------------------------------------------------------- formulas -- */
 
@@ -131,27 +134,51 @@ __global__ void bias_add(size_t rows, int columns, const T *bias, T *y)
     }
 }
 
+/* Adds `count` vectors, each `step` elements behind the one before. */
 template <typename T, int N>
-__global__ void column_sums(const T *dy, size_t rows, int columns, float *partials)
+__device__ __forceinline__ void vectors_add(const T *at, size_t count, size_t step, float *sum)
+{
+    for (; count >= SUM_LOADS; count -= SUM_LOADS) {
+        float x[SUM_LOADS][N];
+
+#pragma unroll
+        for (int l = 0; l < SUM_LOADS; l++, at += step) {
+            vector_of<T, N>::load(at, x[l]);
+        }
+#pragma unroll
+        for (int l = 0; l < SUM_LOADS; l++) {
+            for (int k = 0; k < N; k++) {
+                sum[k] += x[l][k];
+            }
+        }
+    }
+#pragma unroll 1
+    for (; count > 0; count--, at += step) {
+        float x[N];
+
+        vector_of<T, N>::load(at, x);
+        for (int k = 0; k < N; k++) {
+            sum[k] += x[k];
+        }
+    }
+}
+
+template <typename T, int N>
+__global__ void __launch_bounds__(SUM_WARPS * 32, SUM_BLOCKS)
+    column_sums(const T *dy, size_t rows, int columns, float *partials)
 {
     __shared__ float sums[SUM_WARPS][32 * N];
-    int    lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int    first = (int)blockIdx.y * 32 * N, c = first + lane * N;
-    size_t end = ((size_t)blockIdx.x + 1) * SUM_ROWS;
-    float  sum[N], x[N];
+    int              lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int              first = (int)blockIdx.y * 32 * N, c = first + lane * N;
+    size_t           row = (size_t)blockIdx.x * SUM_ROWS + warp, end = ((size_t)blockIdx.x + 1) * SUM_ROWS;
+    float            sum[N];
 
     end = end < rows ? end : rows;
     for (int k = 0; k < N; k++) {
         sum[k] = 0.0f;
     }
-    if (c < columns) {
-#pragma unroll 4
-        for (size_t row = (size_t)blockIdx.x * SUM_ROWS + warp; row < end; row += SUM_WARPS) {
-            vector_of<T, N>::load(dy + row * (size_t)columns + c, x);
-            for (int k = 0; k < N; k++) {
-                sum[k] += x[k];
-            }
-        }
+    if (c < columns && row < end) {
+        vectors_add<T, N>(dy + row * (size_t)columns + c, (end - row + SUM_WARPS - 1) / SUM_WARPS, SUM_WARPS * (size_t)columns, sum);
     }
     for (int k = 0; k < N; k++) {
         sums[warp][k * 32 + lane] = sum[k]; /* all lanes use different banks */
