@@ -165,7 +165,7 @@ part_kernels() { suite kernels 2; }
 part_compute() { suite compute 3; }
 part_worlds() { SHERD_NCCL_LIBRARY=/nonexistent suite worlds 4; }
 part_nccl() { NCCL_RAS_ENABLE=0 suite nccl 1; }
-part_engine() { suite engine 3; }
+part_engine() { suite engine "$(sized 8 3)"; }
 
 # An optimizer after the other: each has its verdict as soon as it is known.
 part_proof() {
