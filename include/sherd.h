@@ -471,7 +471,8 @@ typedef struct sherd_step_report {
     double   clip_coefficient; /* what gradients were multiplied by; 1: not clipped */
     double   lr; /* rate of the first group with a trainable parameter, used in this update */
     double   loss_scale;  /* in force during this window */
-    uint64_t fingerprint; /* of all master weights after an update or a skip; 0 from prepare */
+    uint64_t fingerprint; /* of all master weights after an update or a skip; 0 from prepare,
+                             and after sherd_step_queue until sherd_step_wait */
     /* Of this rank since the last boundary; filled at a boundary. A wait is the time for which the trainer's thread stood
      * still: 0 where all of it was hidden behind other work. */
     double   wait_read_s;  /* for state (and spilled gradients) from NVMe */
@@ -513,6 +514,11 @@ SHERD_API void sherd_step_params_init(sherd_step_params *params);
  *  (E_NUMERIC). E_NUMERIC also for an overflow at fp16.min_loss_scale: that step is skipped as others are. After a failure in
  *  the update itself sherd_step_undo or sherd_checkpoint_load goes on where it can, or the engine is destroyed. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out);
+/** The same, but on a device it returns when the update is queued, so that the next micro-batch can be queued beside it; sherd_step_wait
+ *  gives the report. At stage 3 the forward of a unit waits for the update of that unit alone. Where a drive holds state, and on the
+ *  CPU, it waits as sherd_step does. All ranks make the same of the two calls. Collective. Errors: as sherd_step; a failure of the
+ *  device in the update is returned by a later call that waits. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_step_queue(sherd_engine *engine);
 /** The same in two parts. Off the boundary prepare only counts (report: is_boundary 0), and nothing else follows. At the
  *  boundary the trainer chooses: either apply or discard must follow. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_prepare(sherd_engine      *engine,
@@ -546,7 +552,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_grad_norms(sherd_engine *engine, dou
                                                        size_t count);
 /** Gives the complete report of the last boundary. The report of a step lacks one thing: the times of work that a device has not
  *  finished yet ("wall_clock_breakdown", SHERD_TRACE). They count for the next report, unless this call, which waits for them,
- *  comes before the next micro-batch. Available on every rank. Errors: E_STATE (before seal), E_INVAL, E_PEER_LOST, E_DEVICE. */
+ *  comes before the next micro-batch. Available on every rank. After a sherd_step_queue, and before the boundary that follows, it
+ *  also waits for the update, whose fingerprint the report lacks until then: collective in that case, at the first call; else
+ *  local. Errors: E_STATE (before seal), E_INVAL, E_PEER_LOST, E_DEVICE. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out);
 /** Makes the next sherd_step or _prepare a boundary even if the window is short; the mean is taken over the micro-batches that
  *  the window has seen. That step may be the one of a micro-batch, or, where the data turned out to be over, come behind it

@@ -10,6 +10,7 @@
 #include "engine/run/failure.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/scalars.h"
 #include "engine/run/update.h"
 
 #include <stdio.h>
@@ -170,7 +171,7 @@ sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fil
         return SHERD_OK;
     }
     engine->fill.is_changed      = 1;
-    engine->fingerprints.has_own = 0;
+    engine->fingerprints.has_own = engine->fingerprints.is_sent = 0;
     return param_fill(engine, (size_t)param, fill, ctx);
 }
 
@@ -258,11 +259,11 @@ static sherd_status root_run(root_fill *fill)
     uint64_t     *share  = sherdi_values_share(engine);
     sherd_status  status;
 
-    engine->fill.is_changed       = 1;
-    engine->fingerprints.has_own  = 0;
-    engine->fill.is_filled[param] = 0;
-    *share                        = 0;
-    status                        = portions_fill(fill);
+    engine->fill.is_changed      = 1;
+    engine->fingerprints.has_own = engine->fingerprints.is_sent = 0;
+    engine->fill.is_filled[param]                               = 0;
+    *share                                                      = 0;
+    status                                                      = portions_fill(fill);
     if (status == SHERD_E_PEER_LOST) {
         return status;
     }
@@ -453,6 +454,9 @@ sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out)
 {
     sherdi_scalars_head head = {0};
 
+    if (engine->fingerprints.is_sent) {
+        return sherdi_scalars_sent(engine, out);
+    }
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
     SHERDI_TRY(sherdi_update_fingerprint(engine, &head));
     *out = head.fingerprint;
@@ -465,6 +469,7 @@ sherd_status sherdi_fill_range_fingerprint(sherd_engine *engine, const sherdi_va
     sherd_status status = sherdi_values_begin(engine);
     sherd_status own;
 
+    engine->fingerprints.is_sent = 0; /* its place is taken */
     if (status == SHERD_OK) {
         status = sherdi_program_fingerprint(&engine->run.program, values);
     }

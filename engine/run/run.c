@@ -788,7 +788,9 @@ static sherd_status events_open(sherd_engine *engine)
                                                              &engine->run.events[LANES[l]][i]));
         }
     }
-    return SHERD_OK;
+    return sherdi_has_device(engine)
+               ? engine->backend->device->event_create(engine->backend, 0, &engine->run.sent)
+               : SHERD_OK;
 }
 
 sherd_status sherdi_run_open(sherd_engine *engine)
@@ -824,6 +826,8 @@ void sherdi_run_close(sherd_engine *engine)
             run->events[lane][i] = NULL;
         }
     }
+    engine->backend->device->event_destroy(run->sent);
+    run->sent = NULL;
 }
 
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)

@@ -23,6 +23,7 @@ typedef struct sherdi_run {
     uint64_t        given[SHERDI_LANES]; /* number of the lane's latest operation */
     /* by number modulo SHERDI_RUN_EVENTS; NULL: the lane is the host's */
     sherdi_event       *events[SHERDI_LANES][SHERDI_RUN_EVENTS];
+    sherdi_event       *sent;       /* sherdi_scalars_send; NULL without a device */
     const void         *given_mine; /* of an exchange: this rank's data, and room for all ranks' */
     void               *given_all;
     const char         *given_what;

@@ -131,3 +131,26 @@ sherd_status sherdi_scalars_read(sherd_engine *engine, sherdi_scalars_head *out)
     sherdi_norm_normalise(&out->norm);
     return SHERD_OK;
 }
+
+void sherdi_scalars_send(sherd_engine *engine)
+{
+    size_t offset = offsetof(sherdi_scalars_head, fingerprint);
+
+    engine->fingerprints.own     = engine->on_host.head->fingerprint;
+    engine->fingerprints.has_own = 0;
+    engine->fingerprints.is_sent = 1;
+    engine->lanes.update->kernels->copy(engine->lanes.update, down_area(engine) + offset,
+                                        (const unsigned char *)engine->device.head + offset,
+                                        sizeof(uint64_t));
+    engine->backend->device->event_record(engine->run.sent, engine->lanes.update);
+}
+
+sherd_status sherdi_scalars_sent(sherd_engine *engine, uint64_t *out)
+{
+    const sherdi_scalars down = scalars_at(engine->plan, down_area(engine));
+
+    engine->fingerprints.is_sent = 0;
+    SHERDI_TRY(engine->backend->device->event_wait(engine->run.sent));
+    *out = engine->fingerprints.own + down.head->fingerprint;
+    return SHERD_OK;
+}

@@ -13,5 +13,9 @@ void sherdi_scalars_tell(sherd_engine *engine);
 /** Gives the results of both sides together, with the norm normalised; adds the device's norms of tensors to the host's. Waits
  *  for the update lane, which must already follow the lanes that add to them. */
 sherd_status sherdi_scalars_read(sherd_engine *engine, sherdi_scalars_head *out);
+/** Sends the fingerprint of the update that was queued on the update lane, and does not wait for it. sherdi_scalars_sent waits and
+ *  gives it, until the next walk or sherdi_scalars_read. Only with a device. */
+void         sherdi_scalars_send(sherd_engine *engine);
+sherd_status sherdi_scalars_sent(sherd_engine *engine, uint64_t *out);
 
 #endif

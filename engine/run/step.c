@@ -134,6 +134,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     sherd_status        status = sherdi_agree_uses(engine);
     sherdi_norm_message seen;
 
+    engine->fingerprints.is_untold = 0; /* of the boundary before */
     if (status != SHERD_OK) {
         return window_drop(engine, status); /* the window's gradients are of no use */
     }
@@ -348,8 +349,9 @@ static sherd_status choice_compare(sherd_engine *engine, uint64_t choice)
                                   odd);
 }
 
-/* is_chosen: by sherd_step_apply, whose arguments the ranks compare. */
-static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *params, int is_chosen)
+/* is_chosen: by sherd_step_apply, whose arguments the ranks compare. is_awaited: as in sherdi_update_range. */
+static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *params, int is_chosen,
+                               int is_awaited)
 {
     sherd_step_report *report    = &engine->report;
     int                overflows = (params != NULL && params->overflow) ||
@@ -375,7 +377,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
         engine->phase = SHERDI_PHASE_RUNNING;
         return window_drop(engine, status);
     }
-    status = sherdi_update_range(engine);
+    status = sherdi_update_range(engine, is_awaited);
     if (status != SHERD_OK) {
         sherdi_engine_poison(engine, status);
         return status;
@@ -419,12 +421,12 @@ static sherd_status prepare_guarded(sherd_engine *engine)
 }
 
 static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params *params,
-                                  int is_chosen)
+                                  int is_chosen, int is_awaited)
 {
     sherd_status status;
 
     sherdi_mem_forbid_begin();
-    status = step_apply(engine, params, is_chosen);
+    status = step_apply(engine, params, is_chosen, is_awaited);
     step_mark_end(engine);
     sherdi_mem_forbid_end();
     if (status == SHERD_OK && engine->at_boundary != NULL) {
@@ -433,16 +435,26 @@ static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params 
     return sherdi_engine_outcome(engine, status);
 }
 
+static sherd_status step_whole(sherd_engine *engine, int is_awaited)
+{
+    SHERDI_TRY(prepare_guarded(engine));
+    return engine->phase == SHERDI_PHASE_PREPARED ? apply_guarded(engine, NULL, 0, is_awaited)
+                                                  : SHERD_OK;
+}
+
 sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
 {
     SHERDI_TRY(step_check(engine, "sherd_step"));
     SHERDI_TRY(report_check(out));
-    SHERDI_TRY(prepare_guarded(engine));
-    if (engine->phase == SHERDI_PHASE_PREPARED) {
-        SHERDI_TRY(apply_guarded(engine, NULL, 0));
-    }
+    SHERDI_TRY(step_whole(engine, 1));
     report_fill(&engine->report, out);
     return SHERD_OK;
+}
+
+sherd_status sherd_step_queue(sherd_engine *engine)
+{
+    SHERDI_TRY(step_check(engine, "sherd_step_queue"));
+    return step_whole(engine, 0);
 }
 
 sherd_status sherd_step_prepare(sherd_engine *engine, sherd_step_report *out)
@@ -491,12 +503,12 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_apply",
                                   SHERDI_NEED_SEALED | SHERDI_NEED_STEPS | SHERDI_NEED_PREPARED));
     if (params == NULL) {
-        return apply_guarded(engine, NULL, 1);
+        return apply_guarded(engine, NULL, 1, 1);
     }
     sherd_step_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_STEP_PARAMS, &given));
     SHERDI_TRY(step_params_check(engine, &given));
-    return apply_guarded(engine, &given, 1);
+    return apply_guarded(engine, &given, 1, 1);
 }
 
 /* The ranks come together first. Some may wait in a gather: its result is not needed any more, nor is anything that was gathered
@@ -548,12 +560,29 @@ static sherd_status times_wait(sherd_engine *engine)
     return SHERD_OK;
 }
 
+/* Completes the report of a boundary whose update was queued. */
+static sherd_status fingerprint_tell(sherd_engine *engine)
+{
+    sherd_status status;
+
+    if (!engine->fingerprints.is_untold) {
+        return SHERD_OK;
+    }
+    engine->fingerprints.is_untold = 0;
+    status                         = own_fingerprint(engine);
+    SHERDI_TRY(sherdi_update_agree(engine, status, engine->fingerprints.own, "in the update",
+                                   &engine->boundary.fingerprint));
+    engine->report.fingerprint = engine->boundary.fingerprint;
+    return SHERD_OK;
+}
+
 sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
 {
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_wait", SHERDI_NEED_SEALED));
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(sherdi_world_status(engine->world));
     SHERDI_TRY(sherdi_engine_outcome(engine, times_wait(engine)));
+    SHERDI_TRY(sherdi_engine_outcome(engine, fingerprint_tell(engine)));
     report_fill(&engine->boundary, out);
     return SHERD_OK;
 }

@@ -17,13 +17,15 @@ static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *a
     }
 }
 
-/* Runs a walk. When it returns, with or without a failure, every transfer of the walk is over, and `head` has the results. */
+/* Runs a walk. When it returns, with or without a failure, every transfer of the walk is over, and `head` has the results; with NULL
+ * nothing waits for the device. */
 static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scalars_head *head)
 {
     sherdi_outcome all        = {.status = SHERD_OK};
     int            is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
     int            is_left;
 
+    engine->fingerprints.is_sent = 0;
     if (is_written) { /* the parameters are about to change */
         sherdi_outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
     }
@@ -38,10 +40,10 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scal
     }
     sherdi_lane_follow(engine->lanes.update, engine->lanes.down);
     sherdi_lane_follow(engine->lanes.update, engine->lanes.up);
-    if (all.status == SHERD_OK) {
+    if (all.status == SHERD_OK && head != NULL) {
         sherdi_outcome_add(&all, sherdi_program_collect(&engine->run.program));
+        *head = engine->results;
     }
-    *head = engine->results;
     return sherdi_outcome_end(&all);
 }
 
@@ -146,7 +148,7 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
     return SHERD_OK;
 }
 
-sherd_status sherdi_update_range(sherd_engine *engine)
+static sherd_status range_run(sherd_engine *engine)
 {
     sherdi_scalars_head head   = {0};
     sherdi_scaler       scaler = engine->scaler; /* as a step without overflow leaves it */
@@ -165,6 +167,26 @@ sherd_status sherdi_update_range(sherd_engine *engine)
     engine->fingerprints.own     = head.fingerprint;
     engine->fingerprints.has_own = 1;
     return publish_run(engine);
+}
+
+/* Of what is on no drive nothing fails but the device, for good. So the ranks need not tell each other how it went. */
+static int can_be_queued(const sherd_engine *engine)
+{
+    return sherdi_has_device(engine) && engine->store.queue == NULL;
+}
+
+static sherd_status range_queue(sherd_engine *engine)
+{
+    SHERDI_TRY(walk_run(engine, SHERDI_WALK_UPDATE, NULL));
+    sherdi_scalars_send(engine);
+    engine->fingerprints.is_untold = 1;
+    engine->report.fingerprint     = 0;
+    return publish_run(engine);
+}
+
+sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited)
+{
+    return is_awaited || !can_be_queued(engine) ? range_run(engine) : range_queue(engine);
 }
 
 /* Makes the parameters from the master weights on all ranks; if one rank fails, all fail. */
@@ -203,9 +225,10 @@ sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_b
     uint64_t     none;
     sherd_status status;
 
-    engine->run.block_fn         = fn;
-    engine->run.block_ctx        = ctx;
-    status                       = masters_publish(engine, walk, &none);
-    engine->fingerprints.has_own = 0;
+    engine->run.block_fn           = fn;
+    engine->run.block_ctx          = ctx;
+    status                         = masters_publish(engine, walk, &none);
+    engine->fingerprints.has_own   = 0;
+    engine->fingerprints.is_untold = 0;
     return status;
 }

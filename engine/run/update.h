@@ -7,8 +7,9 @@
 /** Runs the first of two sweeps: the norms, and the ratios of all parameters. It writes no state, so if it fails on one rank, all
  *  ranks fail and the old state is whole. Does nothing if no optimizer measures first. Collective. */
 sherd_status sherdi_update_measure(sherd_engine *engine);
-/** Updates every block and publishes. E_IO on any rank is returned on every rank. Collective. */
-sherd_status sherdi_update_range(sherd_engine *engine);
+/** Updates every block and publishes. E_IO on any rank is returned on every rank. Without is_awaited an update that only a device can
+ *  fail is queued: the report then lacks the fingerprint (fingerprints.is_untold). Collective. */
+sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited);
 /** Sums the fingerprint of this rank's state, by a walk over it. E_IO. */
 sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out);
 /** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn` returns. */

@@ -448,7 +448,8 @@ static sherd_status write_here(sherd_engine *engine, const value_call *call, con
         return SHERD_OK;
     }
     if (!sherdi_plan_has_generations(engine->plan)) {
-        engine->fingerprints.has_own = 0; /* computed anew when it is asked for */
+        engine->fingerprints.has_own = engine->fingerprints.is_sent =
+            0; /* computed anew when it is asked for */
         return SHERD_OK;
     }
     engine->fingerprints.own += *change_out;

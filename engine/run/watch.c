@@ -122,18 +122,21 @@ static void step_log(sherd_engine *engine)
 {
     const sherd_step_report *report   = &engine->boundary;
     double                   rate     = rate_take(engine);
-    char                     text[48] = "";
+    char                     text[48] = "", fingerprint[48] = "";
 
+    if (!engine->fingerprints.is_untold) {
+        (void)snprintf(fingerprint, sizeof(fingerprint), " fingerprint 0x%016llx,",
+                       (unsigned long long)report->fingerprint);
+    }
     if (rate > 0) {
         (void)snprintf(text, sizeof(text), ", %.1f samples/s", rate);
     }
-    sherdi_log(
-        SHERD_LOG_INFO, engine->rank,
-        "step %lld: skipped %lld, lr %g, gradient norm %g, loss scale %g, fingerprint 0x%016llx, "
-        "%lld samples%s",
-        (long long)engine->step, (long long)engine->skipped_steps, report->lr, report->grad_norm,
-        report->loss_scale, (unsigned long long)report->fingerprint,
-        (long long)sherdi_samples_seen(engine), text);
+    sherdi_log(SHERD_LOG_INFO, engine->rank,
+               "step %lld: skipped %lld, lr %g, gradient norm %g, loss scale %g,%s "
+               "%lld samples%s",
+               (long long)engine->step, (long long)engine->skipped_steps, report->lr,
+               report->grad_norm, report->loss_scale, fingerprint,
+               (long long)sherdi_samples_seen(engine), text);
 }
 
 /* Logs the lines that are due. Skipped steps count, as in DeepSpeed. */

@@ -186,6 +186,47 @@ static void prepare_and_apply_equal_step(void)
     ways_expect_same(ways_train_as_planned, train_in_two_calls, 3);
 }
 
+/* What was queued is told before the next update, at any time and once or twice, or never. */
+static void queued_tell(rig *r, int64_t step)
+{
+    sherd_step_report report;
+
+    sherd_step_report_init(&report);
+    CHECK_OK(sherd_step_wait(r->engine, &report));
+    CHECK_INT(step, report.step);
+    CHECK_INT(rig_fingerprint(r), report.fingerprint);
+    CHECK_OK(sherd_step_wait(r->engine, &report));
+    CHECK_INT(rig_fingerprint(r), report.fingerprint);
+}
+
+static uint64_t train_queued(sherd_world *world, const rig_options *options)
+{
+    uint64_t fingerprint;
+    rig      r;
+
+    ways_declare_layers(&r, world, options);
+    rig_seal(&r);
+    for (int k = 0; k < 4; k++, r.micro++) {
+        rig_micro_batch(&r);
+        if (k == 2 * options->accumulation) { /* behind the backward of the next micro-batch */
+            queued_tell(&r, k / options->accumulation);
+        }
+        CHECK_OK(sherd_step_queue(r.engine));
+        if (k == 0) { /* overwrites what is on its way */
+            CHECK_OK(sherd_param_fingerprint(r.engine, r.params[0].handle, &fingerprint));
+        }
+        if (k == 3) {
+            queued_tell(&r, 4 / options->accumulation);
+        }
+    }
+    return ways_close(&r, 4 / options->accumulation);
+}
+
+static void queued_steps_equal_those_that_wait(void)
+{
+    ways_expect_same(ways_train_as_planned, train_queued, 3);
+}
+
 /* Discards a window and then does it again, for every window. */
 static uint64_t train_with_discards(sherd_world *world, const rig_options *options)
 {
@@ -754,6 +795,7 @@ static const test_case CASES[] = {
     CASE(a_forward_alone_does_not_end_a_window),
     CASE(windows_are_counted),
     CASE(prepare_and_apply_equal_step),
+    CASE(queued_steps_equal_those_that_wait),
     CASE(discarded_windows_leave_nothing),
     CASE(apply_takes_norm_coefficient_and_rates),
     CASE(overflow_flag_skips_the_update),

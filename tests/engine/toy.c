@@ -365,6 +365,16 @@ static void toy_close(toy *t)
     }
 }
 
+static void toy_step(toy *t, int is_queued, sherd_step_report *report)
+{
+    if (!is_queued) {
+        CHECK_OK(sherd_step(t->engine, report));
+        return;
+    }
+    CHECK_OK(sherd_step_queue(t->engine));
+    CHECK_OK(sherd_step_wait(t->engine, report));
+}
+
 void toy_train(sherd_world *world, const toy_options *options, toy_result *out)
 {
     int64_t  micro = 0;
@@ -388,7 +398,7 @@ void toy_train(sherd_world *world, const toy_options *options, toy_result *out)
             if (k == window - 1 && window < options->accumulation) {
                 CHECK_OK(sherd_step_close_window(t.engine));
             }
-            CHECK_OK(sherd_step(t.engine, &report));
+            toy_step(&t, step % 2 == 1 && k == window - 1, &report);
             CHECK_INT(k == window - 1, report.is_boundary);
         }
         CHECK_INT(1, report.was_updated);
