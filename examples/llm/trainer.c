@@ -37,11 +37,12 @@ typedef struct step_sums {
 /* A step whose last micro-batch and update are queued. On a GPU it is told while the first micro-batch of the next step computes, so
  * that the GPU never waits for what the host does between two steps. */
 typedef struct queued_step {
-    int               is_untold;
-    long              step;
-    uint64_t          sequences;
-    sherd_step_report report;
-    step_sums         sums; /* this rank's terms; the losses are still on their way */
+    int                  is_untold;
+    long                 step;
+    uint64_t             sequences;
+    sherd_traffic_report before, after; /* the window; after sherd_step_wait it is complete */
+    sherd_step_report    report;
+    step_sums            sums; /* this rank's terms */
 } queued_step;
 
 typedef struct trainer {
@@ -67,16 +68,16 @@ typedef struct trainer {
     long     step;
     uint64_t sequences; /* on which all ranks together have trained in this run */
     /* The same two when this program began; not 0 if it resumed. */
-    long        first_step;
-    uint64_t    first_sequences;
-    double      first_loss, last_loss, first_validation, last_validation;
-    queued_step queued;
-    uint64_t    told_bytes; /* that this rank sent in a window for the sums of the step before it */
-    int         is_stopping; /* some rank was asked to stop */
-    double      since_s;     /* when the step that is told next began */
-    double      seconds;     /* of the steps */
-    speed_times times;
-    uint64_t    fingerprint;
+    long           first_step;
+    uint64_t       first_sequences;
+    double         first_loss, last_loss, first_validation, last_validation;
+    queued_step    queued;
+    uint64_t       told_bytes;  /* that this rank sent in a window to tell the step before it */
+    int            is_stopping; /* some rank was asked to stop */
+    double         since_s;     /* when the step that is told next began */
+    double         seconds;     /* of the steps */
+    speed_times    times;
+    uint64_t       fingerprint;
     report_figures figures; /* of the last step */
 } trainer;
 
@@ -429,15 +430,14 @@ static void traffic_planned(const sherd_traffic_report *r, uint64_t out[REPORT_M
     out[REPORT_WRITTEN] = n * r->written_micro_planned + r->written_step_planned;
 }
 
-/* Sets this rank's terms of the sums: its traffic between two reports. */
-static void traffic_sum(const sherd_traffic_report *before, const sherd_traffic_report *after,
-                        step_sums *sums)
+/* Sets this rank's terms of the sums: its traffic between the two reports. */
+static void traffic_sum(const queued_step *q, step_sums *sums)
 {
     uint64_t first[REPORT_MEDIA], last[REPORT_MEDIA], planned[REPORT_MEDIA];
 
-    traffic_counted(before, first);
-    traffic_counted(after, last);
-    traffic_planned(after, planned);
+    traffic_counted(&q->before, first);
+    traffic_counted(&q->after, last);
+    traffic_planned(&q->after, planned);
     for (int i = 0; i < REPORT_MEDIA; i++) {
         sums->counted[i] = (double)(last[i] - first[i]);
         sums->planned[i] = (double)planned[i];
@@ -478,11 +478,12 @@ static sherd_status step_tell(trainer *t, int is_last)
     q->is_untold = 0;
     /* while a GPU still computes: asking it for its free memory may take milliseconds */
     memory_take(t);
-    if (is_last) {
-        TRY(sherd_step_wait(t->engine, &q->report));
-    }
-    TRY(losses_take(t, &q->sums.losses));
     sherd_world_traffic(t->world, &sent[0], NULL);
+    TRY(sherd_step_wait(t->engine, &q->report));
+    sherd_world_traffic(t->world, &sent[1], NULL);
+    q->after.wire_counted += sent[1] - sent[0];
+    traffic_sum(q, &q->sums);
+    TRY(losses_take(t, &q->sums.losses));
     TRY(sherd_world_sum_f64(t->world, (double *)&q->sums, sizeof(q->sums) / sizeof(double)));
     sherd_world_traffic(t->world, &sent[1], NULL);
     t->told_bytes += sent[1] - sent[0];
@@ -513,8 +514,8 @@ static sherd_status step_tell(trainer *t, int is_last)
 }
 
 /* Runs the micro-batches of one optimizer step, on a GPU without waiting for its update. The step before it is told behind the first
- * micro-batch, and before the call of sherd_step that changes what the engine reports. */
-static sherd_status window_run(trainer *t, sherd_step_report *step_out)
+ * micro-batch, and before the call that changes what the engine reports. */
+static sherd_status window_run(trainer *t)
 {
     for (int k = 0; k < t->info.accumulation; k++) {
         uint64_t first = t->sequences + (uint64_t)t->rank * t->data.batch;
@@ -529,7 +530,7 @@ static sherd_status window_run(trainer *t, sherd_step_report *step_out)
         if (k == t->info.accumulation - 1) {
             TRY(saves_mark(&t->saved, &(saves_position){t->step + 1, t->sequences}));
         }
-        TRY(sherd_step(t->engine, step_out));
+        TRY(sherd_step_queue(t->engine));
     }
     passes_losses_close(t->passes);
     return SHERD_OK;
@@ -540,18 +541,16 @@ static sherd_status step_queue(trainer *t)
 {
     queued_step q = {
         .is_untold = 1, .step = t->step + 1, .sums.stopping = *t->job->is_stopping ? 1.0 : 0.0};
-    sherd_traffic_report before, after;
 
     t->since_s = t->queued.is_untold ? t->since_s : clock_seconds();
     sherd_step_report_init(&q.report);
-    sherd_traffic_report_init(&before);
-    sherd_traffic_report_init(&after);
-    TRY(sherd_engine_traffic(t->engine, &before));
+    sherd_traffic_report_init(&q.before);
+    sherd_traffic_report_init(&q.after);
+    TRY(sherd_engine_traffic(t->engine, &q.before));
     t->told_bytes = 0;
-    TRY(window_run(t, &q.report));
-    TRY(sherd_engine_traffic(t->engine, &after));
-    after.wire_counted -= t->told_bytes;
-    traffic_sum(&before, &after, &q.sums);
+    TRY(window_run(t));
+    TRY(sherd_engine_traffic(t->engine, &q.after));
+    q.after.wire_counted -= t->told_bytes;
     t->step++;
     q.sequences = t->sequences;
     t->queued   = q;
@@ -824,17 +823,15 @@ static long steps_fitting(const trainer *t, double elapsed_s)
 /* Times a few steps on a separate engine, to find how many fit: the schedule has to know the number of steps before seal. */
 static sherd_status trial_run(trainer *t)
 {
-    sherd_step_report step;
-    double            sums[2] = {0.0}, start = 0.0, losses;
-    sherd_status      status = rank_open(t);
+    double       sums[2] = {0.0}, start = 0.0, losses;
+    sherd_status status = rank_open(t);
 
-    sherd_step_report_init(&step);
     if (status == SHERD_OK) {
         status = first_weights(t);
     }
     for (int i = 0; status == SHERD_OK && i <= TRIAL_STEPS; i++) {
         start  = i == 1 ? clock_seconds() : start; /* the first step warms up */
-        status = window_run(t, &step);
+        status = window_run(t);
         if (status == SHERD_OK) {
             status = losses_take(t, &losses);
         }
