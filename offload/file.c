@@ -287,7 +287,7 @@ static int stripe_open_fd(const sherdi_file *file, sherdi_stripe *stripe, int is
 
 static void stripe_let_go(sherdi_stripe *stripe)
 {
-    /* Unlocks before closing, because the ring may hold the same open file a little longer. */
+    /* Unlocks before closing, because a request of the ring may hold the same open file a little longer. */
     (void)flock(stripe->fd, LOCK_UN);
     sherdi_fork_close(stripe->fd);
     stripe->fd = -1;
@@ -351,9 +351,6 @@ static sherd_status stripe_open(sherdi_file *file, const sherdi_file_params *par
             stripe,
             stripe_size(file, index, sherdi_round_up(params->capacity_bytes, SHERD_ALIGN_BYTES))));
     }
-    if (queue->ops->attach != NULL) {
-        queue->ops->attach(queue, stripe);
-    }
     return SHERD_OK;
 }
 
@@ -376,9 +373,6 @@ static void stripe_close(sherdi_file *file, sherdi_stripe *stripe, int is_remove
     if (is_removed && !file->is_scratch && unlink(stripe->path) != 0 && errno != ENOENT) {
         sherdi_log(SHERD_LOG_WARN, file->queue->rank, "cannot remove %s: %s", stripe->path,
                    strerror_r(errno, buffer, sizeof(buffer)));
-    }
-    if (file->queue->ops->detach != NULL) {
-        file->queue->ops->detach(file->queue, stripe);
     }
     stripe_let_go(stripe);
 }
@@ -414,8 +408,7 @@ static sherdi_file *file_alloc(sherdi_ioq *queue, const sherdi_file_params *para
     }
     file->num_stripes = params->num_folders;
     for (int i = 0; i < file->num_stripes; i++) {
-        file->stripes[i].fd   = -1;
-        file->stripes[i].slot = -1;
+        file->stripes[i].fd = -1;
     }
     return file;
 }

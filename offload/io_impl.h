@@ -13,7 +13,6 @@
 typedef struct sherdi_stripe {
     char  *path;
     int    fd;         /* -1: not open */
-    int    slot;       /* in the ring's table of registered files; -1: not in it */
     int    is_direct;  /* O_DIRECT: transfers keep to the granularity */
     int    is_made;    /* by this open: removed again if opening fails midway */
     int    is_entered; /* its directory entry is known to be on the medium */
@@ -52,9 +51,6 @@ typedef struct sherdi_ioq_ops {
     void (*wake)(sherdi_ioq *queue);
     /* Optional. Registers memory. Returns the bytes, or 0 with errno set when that is not possible. */
     size_t (*pin)(sherdi_ioq *queue, const struct iovec *memory, int count);
-    /* Optional. attach announces a file that transfers will use; detach ends that, when its transfers are over. */
-    void (*attach)(sherdi_ioq *queue, sherdi_stripe *stripe);
-    void (*detach)(sherdi_ioq *queue, sherdi_stripe *stripe);
 } sherdi_ioq_ops;
 
 /* The common part; an engine's own struct starts with it. */

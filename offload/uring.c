@@ -1,6 +1,10 @@
 /* Transfers by io_uring. One thread owns the ring, keeps up to `depth` requests in it, and is woken for new transfers by an
- * eventfd that the ring itself reads. For registered memory and files the kernel saves the pinning and looking up for each
- * request. This is the only file that knows liburing.
+ * eventfd that the ring itself reads. For registered memory the kernel saves the pinning for each request. This is the only file
+ * that knows liburing.
+ *
+ * Files are not registered: the ring would keep them open, and locked, as long as it exists. It exists as long as the memory of
+ * its process, in which it is mapped, and NVIDIA's driver keeps that memory until every forked child of the process has ended. A
+ * request keeps its file open until it has ended, which is what the lock is for.
  *
  * Only the ring's thread uses the ring. Registering is the exception; the kernel serialises it. */
 #include "offload/io_impl.h"
@@ -18,8 +22,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Files that may be registered at a time; further files work unregistered. */
-#define FILE_SLOTS 64
 /* Most bytes that the kernel allows in one registered buffer. */
 #define BUFFER_BYTES ((size_t)1 << 30)
 /* Most entries that the kernel allows in a ring. */
@@ -33,8 +35,6 @@ typedef struct uring_queue {
     int             has_thread;
     int             wake; /* eventfd; -1: not open */
 
-    int           has_files;
-    unsigned char slot_is_used[FILE_SLOTS];
     struct iovec *buffers; /* registered before the first transfer, then constant */
     unsigned      num_buffers;
 
@@ -92,7 +92,7 @@ static void request_queue(uring_queue *self, sherdi_request *request)
     struct io_uring_sqe *sqe    = entry_next(self, &request->ticket);
     unsigned char       *memory = request->memory;
     unsigned             len    = (unsigned)request->len_bytes;
-    int                  fd     = stripe->slot >= 0 ? stripe->slot : stripe->fd;
+    int                  fd     = stripe->fd;
     int                  buffer = buffer_find(self, memory, request->len_bytes);
 
     if (buffer >= 0 && io->is_write) {
@@ -103,9 +103,6 @@ static void request_queue(uring_queue *self, sherdi_request *request)
         io_uring_prep_write(sqe, fd, memory, len, request->offset_bytes);
     } else {
         io_uring_prep_read(sqe, fd, memory, len, request->offset_bytes);
-    }
-    if (stripe->slot >= 0) {
-        io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
     }
     io_uring_sqe_set_data(sqe, request);
     request->is_queued = 1;
@@ -366,40 +363,11 @@ static size_t uring_pin(sherdi_ioq *queue, const struct iovec *memory, int count
     return pinned_bytes;
 }
 
-static void uring_attach(sherdi_ioq *queue, sherdi_stripe *stripe)
-{
-    uring_queue *self = (uring_queue *)queue;
-    int          slot = 0;
-
-    while (slot < FILE_SLOTS && self->slot_is_used[slot]) {
-        slot++;
-    }
-    if (self->has_files && slot < FILE_SLOTS &&
-        io_uring_register_files_update(&self->ring, (unsigned)slot, &stripe->fd, 1) == 1) {
-        self->slot_is_used[slot] = 1;
-        stripe->slot             = slot;
-    }
-}
-
-static void uring_detach(sherdi_ioq *queue, sherdi_stripe *stripe)
-{
-    uring_queue *self = (uring_queue *)queue;
-    int          none = -1;
-
-    if (stripe->slot >= 0) {
-        (void)io_uring_register_files_update(&self->ring, (unsigned)stripe->slot, &none, 1);
-        self->slot_is_used[stripe->slot] = 0;
-        stripe->slot                     = -1;
-    }
-}
-
 static const sherdi_ioq_ops URING_OPS = {
     .name    = "io_uring",
     .destroy = uring_destroy,
     .wake    = uring_wake,
     .pin     = uring_pin,
-    .attach  = uring_attach,
-    .detach  = uring_detach,
 };
 
 /* ---------------------------------------------------------------- set-up -- */
@@ -422,7 +390,7 @@ static int ring_setup(uring_queue *self)
         (void)sherdi_fork_exclude(-1);
         return -result;
     }
-    /* A child would keep the registered files open, by the ring's descriptor and by its memory. */
+    /* A child would keep the ring, and the memory that is registered with it, by the ring's descriptor and by its mapping. */
     (void)io_uring_ring_dontfork(&self->ring);
     self->ring.ring_fd = sherdi_fork_exclude(self->ring.ring_fd);
     return self->ring.ring_fd < 0 ? ENOMEM : 0;
@@ -430,7 +398,6 @@ static int ring_setup(uring_queue *self)
 
 static sherd_status ring_open(uring_queue *self)
 {
-    int  none[FILE_SLOTS];
     char buffer[128];
     int  error = ring_setup(self);
 
@@ -446,9 +413,7 @@ static sherd_status ring_open(uring_queue *self)
                                             "container's seccomp profile)"
                                           : "");
     }
-    memset(none, -1, sizeof(none));
-    self->has_files = io_uring_register_files(&self->ring, none, FILE_SLOTS) == 0;
-    self->wake      = eventfd(0, EFD_CLOEXEC);
+    self->wake = eventfd(0, EFD_CLOEXEC);
     if (self->wake < 0) {
         return sherdi_fail(SHERD_E_IO,
                            "cannot create the descriptor that wakes the transfer thread: %s",

@@ -9,11 +9,13 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -895,7 +897,43 @@ static void part_has_a_child(void)
     }
 }
 
-static void expect_resumed_beside_a_child(const char *io)
+/* Stays in the memory of its parent, with no descriptor of it. It calls the kernel by number, because it also shares the parent's
+ * thread-local storage. */
+static int memory_hold(void *raw)
+{
+    const int    *pipes = raw;
+    unsigned char held  = 0;
+
+    (void)syscall(SYS_dup3, pipes[0], STDIN_FILENO, 0);
+    (void)syscall(SYS_dup3, pipes[1], STDOUT_FILENO, 0);
+    (void)syscall(SYS_close_range, 3, ~0u, 0);
+    (void)syscall(SYS_write, STDOUT_FILENO, &held, 1);
+    (void)syscall(SYS_read, STDIN_FILENO, &held, 1);
+    (void)syscall(SYS_exit_group, 0);
+    return 0;
+}
+
+/* A run whose memory outlives it, mappings of rings included. NVIDIA's driver keeps the memory of a process as long as anybody has
+ * the descriptor that UVM_MM_INITIALIZE was called on, and each forked child has it. */
+static void part_has_held_memory(void)
+{
+    static _Alignas(16) unsigned char stack[65536];
+    int          pipes[2] = {ranks_variable(HOLD_VARIABLE), ranks_variable(REPORT_VARIABLE)};
+    session      own      = session_of(3, "");
+    sherd_world *world;
+    rig          r;
+
+    (void)alarm(GUARD_SECONDS);
+    CHECK_OK(sherd_world_self(&world));
+    session_begin(&own, world, &r);
+    session_train(&own, &r, 1);
+    CHECK(clone(memory_hold, stack + sizeof(stack), CLONE_VM | SIGCHLD, pipes) > 0);
+    for (;;) {
+        (void)rig_train(&r, 1);
+    }
+}
+
+static void expect_resumed_beside_a_child(const char *part, const char *io)
 {
     session       again = session_of(3, ", \"resume\": true");
     unsigned char held  = 255;
@@ -908,41 +946,52 @@ static void expect_resumed_beside_a_child(const char *io)
     CHECK(setenv("SHERD_IO", io, 1) == 0);
     CHECK(pipe(hold) == 0 && pipe(report) == 0);
     CHECK(fcntl(hold[1], F_SETFD, FD_CLOEXEC) == 0);
-    child = part_start("part_has_a_child", io, hold, report);
+    child = part_start(part, io, hold, report);
     CHECK(child > 0);
     (void)close(report[1]);
     CHECK(read(report[0], &held, 1) == 1);
+    CHECK_INT(0, held);
     CHECK(kill(child, SIGKILL) == 0);
     CHECK(waitpid(child, &status, 0) == child);
     test_world(1, session_run, &again);
     CHECK_INT(1, again.is_resumed);
     CHECK(again.first >= 1);
-    CHECK_INT(0, held);
     (void)close(hold[0]);
     (void)close(hold[1]);
     (void)close(report[0]);
     (void)unsetenv("SHERD_IO");
 }
 
+static int uring_is_here(void)
+{
+    session      probe = session_of(3, "");
+    sherd_world *world;
+    sherd_status status;
+    rig          r;
+
+    CHECK(setenv("SHERD_IO", "io_uring", 1) == 0);
+    CHECK_OK(sherd_world_self(&world));
+    session_open(&probe, world, &r);
+    status = sherd_engine_seal(r.engine);
+    rig_close(&r);
+    sherd_world_destroy(world);
+    (void)unsetenv("SHERD_IO");
+    return status == SHERD_OK;
+}
+
 static void a_child_of_a_killed_run_holds_nothing(void)
 {
-    sherd_world *world;
-    rig          r;
-    session      probe = session_of(3, "");
+    expect_resumed_beside_a_child("part_has_a_child", "threads");
+    if (uring_is_here()) {
+        expect_resumed_beside_a_child("part_has_a_child", "io_uring");
+    }
+}
 
-    expect_resumed_beside_a_child("threads");
-    if (setenv("SHERD_IO", "io_uring", 1) == 0) {
-        sherd_status status;
-
-        CHECK_OK(sherd_world_self(&world));
-        session_open(&probe, world, &r);
-        status = sherd_engine_seal(r.engine);
-        rig_close(&r);
-        sherd_world_destroy(world);
-        if (status == SHERD_OK) {
-            expect_resumed_beside_a_child("io_uring");
-        }
-        (void)unsetenv("SHERD_IO");
+static void memory_of_a_killed_run_holds_nothing(void)
+{
+    expect_resumed_beside_a_child("part_has_held_memory", "threads");
+    if (uring_is_here()) {
+        expect_resumed_beside_a_child("part_has_held_memory", "io_uring");
     }
 }
 
@@ -962,11 +1011,13 @@ static const test_case CASES[] = {
     CASE(a_run_that_goes_on_is_not_taken),
     CASE(a_killed_run_is_gone_on_from_at_once),
     CASE(a_child_of_a_killed_run_holds_nothing),
+    CASE(memory_of_a_killed_run_holds_nothing),
 };
 
 static const rank_part PARTS[] = {
     PART(part_trains),
     PART(part_has_a_child),
+    PART(part_has_held_memory),
 };
 
 RANKS_MAIN(CASES, PARTS)
