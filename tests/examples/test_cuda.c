@@ -456,59 +456,60 @@ static void head_matches_the_cpu(void)
     shapes_run(head_body);
 }
 
-/* The gradient of the head's weight, with logits of so many rows at a time. */
-static float *head_grad(sherd_dtype dtype, size_t logits_rows, size_t *count_out)
+/* How far the gradient of the head's weight is from the CPU's, which is not rounded: root of the mean square, in roundings of the
+ * type. The logits come in parts of so many rows; 0: in one. */
+static double head_grad_gap(sherd_dtype dtype, size_t logits_rows)
 {
     compute_limits limits = shapes[0];
     rig            r;
     pair           x, weight, dx, dweight;
     void          *bits;
-    float         *wide;
+    float         *got;
+    double         gap = 0.0, size = 0.0;
 
     limits.logits_rows = logits_rows;
     r                  = rig_open(limits, dtype, choices);
     rig_set(&r);
-    x          = pair_make(&r, r.rows * limits.hidden, 1, 1.0f);
-    weight     = pair_make(&r, limits.vocab * limits.hidden, 2, 0.2f);
-    dx         = pair_make(&r, x.count, 3, 1.0f);
-    dweight    = pair_make(&r, weight.count, 4, 0.01f);
-    *count_out = dweight.count;
-    bits       = malloc(dweight.count * sherd_dtype_bytes(dtype));
-    wide       = malloc(dweight.count * sizeof(*wide));
-    CHECK(bits != NULL && wide != NULL);
+    x       = pair_make(&r, r.rows * limits.hidden, 1, 1.0f);
+    weight  = pair_make(&r, limits.vocab * limits.hidden, 2, 0.2f);
+    dx      = pair_make(&r, x.count, 3, 1.0f);
+    dweight = pair_make(&r, weight.count, 4, 0.01f);
+    bits    = keep(&r, malloc(dweight.count * sherd_dtype_bytes(dtype)));
+    got     = keep(&r, malloc(dweight.count * sizeof(*got)));
+    r.cpu->ops->head(r.cpu, x.cpu, cpu_tensor(weight, dweight), 2.0f);
     r.gpu->ops->head(r.gpu, x.gpu, gpu_tensor(&r, weight, dweight), 2.0f);
+    r.cpu->ops->head_back(r.cpu, x.cpu, cpu_tensor(weight, dweight), dx.cpu);
     r.gpu->ops->head_back(r.gpu, x.gpu, gpu_tensor(&r, weight, dweight), dx.gpu);
     device_get(&r, dweight.gpu, bits, dweight.count * sherd_dtype_bytes(dtype));
-    widen(dtype, bits, wide, dweight.count);
-    free(bits);
+    widen(dtype, bits, got, dweight.count);
+    for (size_t i = 0; i < dweight.count; i++) {
+        double want = (double)dweight.cpu[i];
+
+        gap += (want - (double)got[i]) * (want - (double)got[i]);
+        size += want * want;
+    }
     pair_free(&r, x);
     pair_free(&r, weight);
     pair_free(&r, dx);
     pair_free(&r, dweight);
     rig_close(&r);
-    return wide;
+    return sqrt(gap / size) / (dtype == SHERD_BF16 ? 0x1p-9 : 0x1p-12);
 }
 
-/* It is rounded once, however many parts the logits come in. A device may compute logits by other kernels where there are fewer rows,
- * and round some of them to their neighbour. The distance is held against one rounding; nine of them in a row give 2.3 times as much. */
+/* It is rounded once, however many parts the logits come in. The two gradients are not compared with each other: a device may
+ * compute logits by other kernels where there are fewer rows, and round some of them to their neighbour. Either is as far from the
+ * CPU's then, by about one rounding, while nine roundings in a row take it 2.2 away. */
 static void parts_of_the_logits_round_the_gradient_once(void)
 {
     for (int dtype = SHERD_BF16; dtype <= SHERD_F16; dtype++) {
-        double rounding = dtype == SHERD_BF16 ? 0x1p-9 : 0x1p-12, gap = 0.0, size = 0.0;
-        size_t count;
-        float *whole = head_grad((sherd_dtype)dtype, 0, &count);
-        float *parts = head_grad((sherd_dtype)dtype, 8, &count);
+        double whole = head_grad_gap((sherd_dtype)dtype, 0);
+        double parts = head_grad_gap((sherd_dtype)dtype, 8);
 
-        for (size_t i = 0; i < count; i++) {
-            gap += ((double)whole[i] - (double)parts[i]) * ((double)whole[i] - (double)parts[i]);
-            size += (double)whole[i] * (double)whole[i];
+        if (!(parts < 1.5 * whole)) {
+            test_fail(__FILE__, __LINE__,
+                      "in %s the gradient is %.3g roundings off in one part, %.3g in nine",
+                      sherd_dtype_name((sherd_dtype)dtype), whole, parts);
         }
-        if (!(sqrt(gap / size) < rounding)) {
-            test_fail(__FILE__, __LINE__, "they are %.3g of a rounding apart in %s",
-                      sqrt(gap / size) / rounding, sherd_dtype_name((sherd_dtype)dtype));
-        }
-        free(whole);
-        free(parts);
     }
 }
 
