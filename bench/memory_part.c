@@ -2,6 +2,7 @@
  * parent has looked at it. See memory.h. */
 #include "bench/memory.h"
 
+#include "base/clock.h"
 #include "engine/run/engine_impl.h"
 
 #include <signal.h>
@@ -9,11 +10,16 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define STEPS 2
 /* Of gradients that are copied to a GPU. */
 #define PORTION_BYTES ((size_t)1 << 20)
+/* A GPU's memory is free some time after the process that had it has ended. */
+#define STILL_NS       ((int64_t)500 * 1000 * 1000)
+#define STILL_WAIT_NS  ((int64_t)15 * 1000 * 1000 * 1000)
+#define STILL_PAUSE_NS 10000000
 
 typedef struct part {
     int             rank, world_size, device;
@@ -51,6 +57,31 @@ static void must(sherd_status status, const char *what)
     }
 }
 
+/* Waits until the free memory of this rank's GPU has not changed for a while: a figure counts what all processes have there, and is
+ * taken from the one of MEMORY_PLATFORM. */
+static void device_wait_still(const part *p)
+{
+    static const struct timespec PAUSE = {.tv_nsec = STILL_PAUSE_NS};
+    const sherdi_backend        *lane  = p->engine->backend;
+    size_t                       last  = lane->device->free_bytes(lane, NULL);
+    int64_t                      begin = sherdi_now_ns();
+    int64_t                      since = begin;
+    int64_t                      now   = begin;
+
+    while (now - since < STILL_NS) {
+        size_t left;
+
+        if (now - begin > STILL_WAIT_NS) {
+            part_fail("device", "its free memory goes on changing; let no other process use it");
+        }
+        (void)nanosleep(&PAUSE, NULL);
+        left  = lane->device->free_bytes(lane, NULL);
+        now   = sherdi_now_ns();
+        since = left == last ? since : now;
+        last  = left;
+    }
+}
+
 static void mark_reach(const part *p, memory_mark mark)
 {
     const sherdi_backend *lane    = p->engine->backend;
@@ -64,6 +95,9 @@ static void mark_reach(const part *p, memory_mark mark)
     must(lane->device->lane_wait(lane), "device");
     must(sherd_world_barrier(p->world),
          "all ranks"); /* those that share a device count each other */
+    if (mark == MEMORY_PLATFORM && p->device >= 0) {
+        device_wait_still(p);
+    }
     message.device_free_bytes = lane->device->free_bytes(lane, NULL);
     message_send(&message);
     if (recv(STDOUT_FILENO, &answer, 1, 0) != 1) {
