@@ -441,9 +441,10 @@ profiled() {
     ncu=$(command -v ncu || command -v /usr/local/cuda/bin/ncu || true)
     [ -n "$ncu" ] || skip "ncu is not installed"
     # As the program meets them: warm caches, and the clocks that the device has.
+    # A step has 465 to 515 launches, and a window of two steps holds a whole one wherever it begins.
     # shellcheck disable=SC2046
     "$ncu" --metrics gpu__time_duration.sum --clock-control none --cache-control none --csv --page raw --log-file "$OUT/profile.$name.csv" \
-        --launch-skip "$(sized 1400 0)" --launch-count "$(sized 900 100)" "$trainer" --backend cuda --data "$OUT/text" --arch gpt2 \
+        --launch-skip "$(sized 1400 0)" --launch-count "$(sized 1100 100)" "$trainer" --backend cuda --data "$OUT/text" --arch gpt2 \
         --precision bf16 --ranks 1 --sample 0 --eval-every 0 $(sized "--preset 124m --batch 32 --length 1024 --steps 6" "$TINY --steps 2") "$@"
     python3 "$root/tests/gpu/step_profile.py" "$OUT/profile.$name.csv" | tee "$OUT/profile.$name.said"
     figure "$name: $(tail -n 1 "$OUT/profile.$name.said")"

@@ -90,6 +90,16 @@ told all choices ' 1 fingerprint of the last two'
 told all compiled 'MFU 36.5 % by torch.compile, [0-9.]+ % ours'
 told all adam '"of_copy": [0-9.]+'
 told all profile 'default: 0.10 ms of kernels a step, 3 launches, of 1 steps; own: 0.10 ms'
+# Of parts of steps none is shown as a step.
+for marks in '' '"1","embed_forward(int)","1,000"'; do
+    printf '"ID","Kernel Name","gpu__time_duration.sum"\n"","","ns"\n"0","void rows(int)","9,000"\n%s\n"2","loss_finish(int)","1,000"\n' "$marks" >"$scratch/parts.csv"
+    said=$(python3 "$(dirname "$0")/step_profile.py" "$scratch/parts.csv") && fail "a profile without a whole step passes"
+    case $said in 'no whole step in '[23]' launches: '*) ;; *) fail "of a profile without a whole step: $said" ;; esac
+done
+# Any kernel that a step launches once shows a step: the window may begin after one and end before the other's second.
+printf '"4","loss_finish(int)","1,000"\n' >>"$scratch/parts.csv"
+said=$(python3 "$(dirname "$0")/step_profile.py" "$scratch/parts.csv" | tail -n 1)
+[ "$said" = "0.00 ms of kernels a step, 1 launches, of 1 steps" ] || fail "of a profile with one step: $said"
 told all exposed '"exposed_percent": [0-9.]+'
 told all large '"offloaded_share": [0-9.]+'
 python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$scratch/all/check.json" || fail "check.json is no JSON"
