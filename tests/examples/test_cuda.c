@@ -123,11 +123,14 @@ static void norms_match_the_cpu(void)
     shapes_run(norm_body);
 }
 
-/* Rows of 2, 4 and 8 vectors in registers, and one that is too wide for them. */
+/* Rows of 2, 3, 4 and 8 vectors in registers, and one that is too wide for them. */
 static void norm_widths_body(rig *r)
 {
     norm_run(r, 70, 8 * 32 * 2, 1);
     norm_run(r, 70, 768, 1);
+    norm_run(r, 70, 32 * 3 * 4, 0);
+    norm_run(r, 70, 8 * 32 * 3 - 8, 0);
+    norm_run(r, 70, 8 * 32 * 3 + 8, 1);
     norm_run(r, 9, 8 * 32 * 9 + 8, 1);
     norm_run(r, 9, 8 * 32 * 5 + 24, 0);
 }

@@ -62,7 +62,7 @@ static void sum_in_fp32_is_added_as_one_partial_is(void)
 }
 
 /* Numbers of 1/8 to 32 with both signs. */
-static void *logits_alloc(sherd_dtype dtype, size_t count, uint64_t seed, size_t *bytes_out)
+static void *numbers_alloc(sherd_dtype dtype, size_t count, uint64_t seed, size_t *bytes_out)
 {
     size_t         each = sherd_dtype_bytes(dtype);
     unsigned char *host = (unsigned char *)malloc(count * each + 16), *made = nullptr;
@@ -95,7 +95,7 @@ static unsigned char *entropy_bits(entropy_launch e, size_t *bytes_out)
     unsigned char *host;
     void          *targets = nullptr;
 
-    e.logits = logits_alloc(e.dtype, ENTROPY_ROWS * e.stride, e.vocab, &bytes);
+    e.logits = numbers_alloc(e.dtype, ENTROPY_ROWS * e.stride, e.vocab, &bytes);
     CHECK(cudaMalloc(&targets, sizeof(ends)) == cudaSuccess);
     CHECK(cudaMalloc((void **)&e.losses, losses) == cudaSuccess);
     CHECK(cudaMemcpy(targets, ends, sizeof(ends), cudaMemcpyHostToDevice) == cudaSuccess);
@@ -150,9 +150,88 @@ static void entropy_of_held_rows_gives_the_same_bits(void)
     }
 }
 
+/* ---- norms */
+
+#define NORM_ROWS 131 /* two whole chunks and three rows */
+
+/* The arrays of a norm and its gradients, one behind the other in host memory. */
+static unsigned char *norm_bits(norm_launch n, bool is_layer, size_t *bytes_out)
+{
+    size_t         wide, narrow, at = 0;
+    void          *x       = numbers_alloc(n.dtype, NORM_ROWS * n.width, 1, &wide);
+    void          *dy      = numbers_alloc(n.dtype, NORM_ROWS * n.width, 2, &wide);
+    void          *y       = numbers_alloc(n.dtype, NORM_ROWS * n.width, 3, &wide);
+    void          *dx      = numbers_alloc(n.dtype, NORM_ROWS * n.width, 4, &wide);
+    void          *weight  = numbers_alloc(n.dtype, n.width, 5, &narrow);
+    void          *bias    = numbers_alloc(n.dtype, n.width, 6, &narrow);
+    void          *dweight = numbers_alloc(n.dtype, n.width, 7, &narrow);
+    void          *dbias   = numbers_alloc(n.dtype, n.width, 8, &narrow);
+    unsigned char *host    = (unsigned char *)malloc(2 * wide + 2 * narrow);
+    struct {
+        void  *from;
+        size_t bytes;
+    } parts[] = {{y, wide}, {dx, wide}, {dweight, narrow}, {dbias, narrow}};
+
+    n.rows   = NORM_ROWS;
+    n.x      = x;
+    n.weight = weight;
+    n.bias   = is_layer ? bias : nullptr;
+    n.y      = y;
+    norm_queue(&n, nullptr);
+    n.dy      = dy;
+    n.dx      = dx;
+    n.dweight = dweight;
+    n.dbias   = dbias;
+    norm_queue(&n, nullptr);
+    CHECK(cudaGetLastError() == cudaSuccess);
+    for (auto &part : parts) {
+        CHECK(cudaMemcpy(host + at, part.from, part.bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+        at += part.bytes;
+    }
+    for (void *memory : {x, dy, y, dx, weight, bias, dweight, dbias}) {
+        cudaFree(memory);
+    }
+    *bytes_out = at;
+    return host;
+}
+
+/* Rows of up to 2, 3, 4 and 8 vectors for each lane of a warp, of whole numbers of them and not. */
+static void norms_of_held_rows_give_the_same_bits(void)
+{
+    static const size_t widths[] = {8, 256, 384, 388, 520, 760, 768, 776, 1024, 1032, 2048};
+    const size_t        sums     = 3 * 2 * 2048 * sizeof(float);
+    void               *stats = nullptr, *partials = nullptr;
+
+    CHECK(cudaMalloc(&stats, 2 * NORM_ROWS * sizeof(float)) == cudaSuccess);
+    CHECK(cudaMalloc(&partials, sums) == cudaSuccess);
+    for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
+        for (size_t width : widths) {
+            for (int form = 0; form < 4; form++) {
+                size_t         bytes;
+                norm_launch    n = {};
+                unsigned char *want, *got;
+
+                n.dtype    = (sherd_dtype)dtype;
+                n.width    = width;
+                n.is_added = form % 2;
+                n.partials = (float *)partials;
+                want       = norm_bits(n, form / 2 == 0, &bytes);
+                n.stats    = (float *)stats;
+                got        = norm_bits(n, form / 2 == 0, &bytes);
+                CHECK_BYTES_EQUAL(want, got, bytes);
+                free(want);
+                free(got);
+            }
+        }
+    }
+    cudaFree(stats);
+    cudaFree(partials);
+}
+
 static const test_case CASES[] = {
     CASE(sum_in_fp32_is_added_as_one_partial_is),
     CASE(entropy_of_held_rows_gives_the_same_bits),
+    CASE(norms_of_held_rows_give_the_same_bits),
 };
 
 RUN_MAIN(CASES)

@@ -109,7 +109,8 @@ template <> struct pair_of<f16_t> {
     }
 };
 
-/* N elements at `at`: one element, or sixteen bytes that begin at a multiple of sixteen. */
+/* N elements at `at`: one element, or sixteen bytes that begin at a multiple of sixteen. `split` converts sixteen bytes that were read
+ * before and take fewer registers than their elements as floats. */
 template <typename T, int N> struct vector_of;
 
 template <typename T> struct vector_of<T, 1> {
@@ -124,6 +125,13 @@ template <typename T> struct vector_of<T, 1> {
 };
 
 template <> struct vector_of<float, 4> {
+    static __device__ __forceinline__ void split(const uint4 &all, float *x)
+    {
+        x[0] = float_of_bits(all.x);
+        x[1] = float_of_bits(all.y);
+        x[2] = float_of_bits(all.z);
+        x[3] = float_of_bits(all.w);
+    }
     static __device__ __forceinline__ void load(const float *at, float *x)
     {
         float4 all = *(const float4 *)at;
@@ -140,14 +148,16 @@ template <> struct vector_of<float, 4> {
 };
 
 template <typename T> struct vector_of<T, 8> {
-    static __device__ __forceinline__ void load(const T *at, float *x)
+    static __device__ __forceinline__ void split(const uint4 &all, float *x)
     {
-        uint4 all = *(const uint4 *)at;
-
         pair_of<T>::split(all.x, &x[0], &x[1]);
         pair_of<T>::split(all.y, &x[2], &x[3]);
         pair_of<T>::split(all.z, &x[4], &x[5]);
         pair_of<T>::split(all.w, &x[6], &x[7]);
+    }
+    static __device__ __forceinline__ void load(const T *at, float *x)
+    {
+        split(*(const uint4 *)at, x);
     }
     static __device__ __forceinline__ void store(T *at, const float *x)
     {

@@ -1,8 +1,8 @@
 /* LayerNorm and RMSNorm of rows, forward and backward.
  *
  * A warp owns a row. It reads the row two or three times, and only the first time from memory. In backward a block owns NORM_CHUNK
- * rows and sums their shares of the weight's gradient in shared memory, with one sum for each warp and column; the sums of very wide
- * rows do not fit there, and are in device memory. A second kernel adds the sums of the blocks in the order of the chunks. How the
+ * rows and sums their shares of the weight's gradient in shared memory, with one sum for each warp and column; the sums of narrow rows
+ * may be in registers, and those of very wide rows fit in neither, and are in device memory. A second kernel adds the sums of the blocks in the order of the chunks. How the
  * work is divided depends on the shape alone, so the result does not depend on the launch or the device. Where N elements are read at
  * once, rows begin at multiples of 16 bytes, which the launchers check. */
 #include "kernels.h"
@@ -11,6 +11,9 @@
 #include "launch.h"
 
 #define NORM_WARPS     8  /* rows of a block in forward */
+#define BACK_WARPS     8  /* of a block in backward, at most; another value gives other bits */
+#define SUMMED_BLOCKS  2  /* of norm_backward_summed on a multiprocessor: 128 registers for a thread */
+#define SUMMED_VECTORS 3  /* of a row at most, which fit these registers */
 #define LAYER_NORM_EPS 1e-5f
 #define RMS_NORM_EPS   1e-6f
 /* Bytes of shared memory that the sums of a backward block may take: what a launch may have on every device without asking for more
@@ -295,6 +298,91 @@ __global__ void norm_backward_held(size_t rows, int width, int padded, const T *
     block_sums_put<N>((const float *)shared, width, padded, warps, sets, partials + (size_t)blockIdx.x * 2 * width);
 }
 
+/* The same with the sums of a warp in registers, too, and the row as it is in memory, in half of the registers that its elements take
+ * as floats. With few blocks on a multiprocessor, the vectors that a warp reads at once have to be many: those of dx are among them. */
+template <typename T, int N, int VECTORS, bool IS_LAYER>
+__global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
+    norm_backward_summed(size_t rows, int width, int padded, const T *x_all, const T *weight, const T *dy_all, T *dx_all,
+                         int is_added, const float *stats, float *partials)
+{
+    LLM_SHARED(shared);
+    const int   sets = IS_LAYER ? 2 : 1;
+    const uint4 none = make_uint4(0, 0, 0, 0);
+    int         lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
+    size_t      first = (size_t)blockIdx.x * NORM_CHUNK;
+    size_t      end   = first + NORM_CHUNK < rows ? first + NORM_CHUNK : rows;
+    float      *own   = (float *)shared + (size_t)warp * sets * padded + lane;
+    float       sums[VECTORS][N], sums_d[VECTORS][N]; /* sums_d only if IS_LAYER */
+
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        for (int k = 0; k < N; k++) {
+            sums[v][k] = sums_d[v][k] = 0.0f;
+        }
+    }
+#pragma unroll 1
+    for (size_t row = first + warp; row < end; row += warps) {
+        size_t at   = row * (size_t)width + lane * N;
+        float  mean = stats[2 * row], scale = stats[2 * row + 1], sum_d = 0.0f, sum_dx = 0.0f;
+        uint4  x[VECTORS], dy[VECTORS], dx[VECTORS];
+
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++) {
+            if ((v * 32 + lane) * N < width) {
+                x[v]  = *(const uint4 *)(x_all + at + v * 32 * N);
+                dy[v] = *(const uint4 *)(dy_all + at + v * 32 * N);
+                dx[v] = is_added ? *(const uint4 *)(dx_all + at + v * 32 * N) : none;
+            }
+        }
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++) {
+            float hat[N], d[N], w[N];
+
+            if ((v * 32 + lane) * N < width) {
+                vector_of<T, N>::split(x[v], hat);
+                vector_of<T, N>::split(dy[v], d);
+                vector_of<T, N>::load(weight + (v * 32 + lane) * N, w);
+                for (int k = 0; k < N; k++) {
+                    hat[k] = (hat[k] - mean) * scale;
+                    sum_d += d[k] * w[k];
+                    sum_dx += d[k] * w[k] * hat[k];
+                    sums[v][k] += d[k] * hat[k];
+                    sums_d[v][k] += d[k];
+                }
+            }
+        }
+        sum_d  = IS_LAYER ? warp_sum(sum_d) / (float)width : 0.0f;
+        sum_dx = warp_sum(sum_dx) / (float)width;
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++) {
+            float hat[N], d[N], w[N], old[N];
+
+            if ((v * 32 + lane) * N < width) {
+                vector_of<T, N>::split(x[v], hat);
+                vector_of<T, N>::split(dy[v], d);
+                vector_of<T, N>::split(dx[v], old);
+                vector_of<T, N>::load(weight + (v * 32 + lane) * N, w);
+                for (int k = 0; k < N; k++) {
+                    hat[k] = (hat[k] - mean) * scale;
+                    old[k] = (d[k] * w[k] - sum_d - hat[k] * sum_dx) * scale + old[k];
+                }
+                vector_of<T, N>::store(dx_all + at + v * 32 * N, old);
+            }
+        }
+    }
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        for (int k = 0; k < N && (v * 32 + lane) * N < width; k++) {
+            own[(v * N + k) * 32] = sums[v][k];
+            if (IS_LAYER) {
+                own[padded + (v * N + k) * 32] = sums_d[v][k];
+            }
+        }
+    }
+    __syncthreads();
+    block_sums_put<N>((const float *)shared, width, padded, warps, sets, partials + (size_t)blockIdx.x * 2 * width);
+}
+
 /* Adds up partials; each block takes FINISH_COLUMNS columns. Row r of its threads sums every FINISH_ROWS-th partial from r on. Then
  * lane l of a warp adds the sums of rows l, l + 32 and so on of one column, and the lanes are added. Blocks of row 1 of the grid do the
  * same for `second`, whose partials follow the columns. There is little to do, so the time is that of what waits for something else:
@@ -347,7 +435,7 @@ __global__ void columns_finish(const float *partials, size_t stride, size_t coun
 /* Returns how many warps have room for their sums: 8, 4, 2 or 1. It depends on the width alone. */
 static int backward_warps(size_t bytes_each)
 {
-    int warps = 8;
+    int warps = BACK_WARPS;
 
     while (warps > 1 && (size_t)warps * bytes_each > NORM_SHARED_BYTES) {
         warps /= 2;
@@ -381,6 +469,15 @@ static void backward_queue(const norm_launch *a, cudaStream_t stream)
                padded, (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx, a->is_added, a->partials);
 }
 
+template <typename T, int N, int VECTORS, bool IS_LAYER> static auto held_back_kernel(void)
+{
+    if constexpr (VECTORS <= SUMMED_VECTORS) {
+        return norm_backward_summed<T, N, VECTORS, IS_LAYER>;
+    } else {
+        return norm_backward_held<T, N, VECTORS, IS_LAYER>;
+    }
+}
+
 template <typename T, int N, int VECTORS, bool IS_LAYER>
 static void held_queue(const norm_launch *a, cudaStream_t stream)
 {
@@ -394,7 +491,7 @@ static void held_queue(const norm_launch *a, cudaStream_t stream)
                    a->stats);
         return;
     }
-    LLM_LAUNCH((norm_backward_held<T, N, VECTORS, IS_LAYER>), dim3(blocks_of(a->rows, NORM_CHUNK)), dim3((unsigned)warps * 32),
+    LLM_LAUNCH((held_back_kernel<T, N, VECTORS, IS_LAYER>()), dim3(blocks_of(a->rows, NORM_CHUNK)), dim3((unsigned)warps * 32),
                (size_t)warps * each, stream, a->rows, (int)a->width, padded, (const T *)a->x, (const T *)a->weight,
                (const T *)a->dy, (T *)a->dx, a->is_added, (const float *)a->stats, a->partials);
 }
@@ -420,6 +517,8 @@ template <typename T, int N> static bool held_try(const norm_launch *a, cudaStre
     if constexpr (N > 1) {
         if (vectors <= 2) {
             held_kind_queue<T, N, 2>(a, stream);
+        } else if (vectors == 3) { /* 768 elements of 16 bits */
+            held_kind_queue<T, N, 3>(a, stream);
         } else if (vectors <= 4) {
             held_kind_queue<T, N, 4>(a, stream);
         } else {
