@@ -186,23 +186,39 @@ __global__ void entropy(int vocab, int zeroed, size_t stride, T *logits, const i
     }
 }
 
-/* One block sums in double: thread t takes every LOSS_THREADS-th row from t on, then the threads' sums are added in their order. */
-#define LOSS_THREADS 256
+/* One block sums in double: thread t takes every LOSS_THREADS-th row from t on, LOSS_LOADS of them at once. Then the threads' sums are
+ * added in pairs. */
+#define LOSS_THREADS 1024
+#define LOSS_LOADS   8
 
 __global__ void loss_finish(const float *losses, size_t rows, double *sum)
 {
     __shared__ double shares[LOSS_THREADS];
     double            own = 0.0;
 
-    for (size_t row = threadIdx.x; row < rows; row += LOSS_THREADS) {
-        own += (double)losses[row];
+    for (size_t row = threadIdx.x; row < rows; row += LOSS_THREADS * LOSS_LOADS) {
+        float x[LOSS_LOADS];
+
+#pragma unroll
+        for (int k = 0; k < LOSS_LOADS; k++) {
+            size_t at = row + (size_t)k * LOSS_THREADS;
+
+            x[k] = at < rows ? losses[at] : 0.0f;
+        }
+#pragma unroll
+        for (int k = 0; k < LOSS_LOADS; k++) {
+            own += (double)x[k];
+        }
     }
     shares[threadIdx.x] = own;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int t = 1; t < LOSS_THREADS; t++) {
-            own += shares[t];
+    for (int half = LOSS_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half) {
+            own += shares[threadIdx.x + half];
+            shares[threadIdx.x] = own;
         }
+    }
+    if (threadIdx.x == 0) {
         *sum += (double)(float)(own / (double)rows);
     }
 }
