@@ -152,9 +152,16 @@ static sherd_status forward_run(passes *passes, sherd_pass pass)
     return SHERD_OK;
 }
 
-sherd_status passes_train(passes *passes, const int32_t *inputs, const int32_t *targets)
+void passes_batch_set(passes *passes, const int32_t *inputs, const int32_t *targets)
 {
     model_batch_set(passes->m, inputs, targets);
+}
+
+sherd_status passes_train(passes *passes, const int32_t *inputs, const int32_t *targets)
+{
+    if (inputs != NULL) {
+        passes_batch_set(passes, inputs, targets);
+    }
     TRY(forward_run(passes, SHERD_FORWARD));
     for (size_t unit = arch_unit_count(&passes->sizes); unit-- > 0;) {
         TRY(unit_run(passes, unit, SHERD_BACKWARD));

@@ -20,8 +20,11 @@ const char *passes_device(const passes *passes);
 /** See model_note. */
 const char *passes_note(const passes *passes);
 
-/** Runs forward and backward of one micro-batch. The gradient is multiplied by sherd_loss_scale(). Collective. On a GPU the work is
- *  queued. The caller may overwrite inputs and targets when the call returns. */
+/** Gives the next micro-batch's inputs and targets ahead, behind the passes_train of this one; on a GPU they are sorted and sent. They
+ *  stay the caller's and must last until that micro-batch's passes_train returns. */
+void passes_batch_set(passes *passes, const int32_t *inputs, const int32_t *targets);
+/** Runs forward and backward of one micro-batch. `inputs` NULL: with what passes_batch_set gave. The gradient is multiplied by
+ *  sherd_loss_scale(). Collective. On a GPU the work is queued. The caller may overwrite inputs and targets when the call returns. */
 SHERD_MUST_USE sherd_status passes_train(passes *passes, const int32_t *inputs,
                                          const int32_t *targets);
 /** Runs forward only, as an EVAL pass. Collective. */

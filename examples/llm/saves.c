@@ -269,7 +269,8 @@ static sherd_status save(saves *s, const saves_position *position)
 
 int saves_is_due(const saves *s, long step)
 {
-    return s->o->save_dir != NULL && (s->is_running || (s->o->save_every > 0 && step % s->o->save_every == 0));
+    return s->engine != NULL && s->o->save_dir != NULL &&
+           (s->is_running || (s->o->save_every > 0 && step % s->o->save_every == 0));
 }
 
 sherd_status saves_step(saves *s, const saves_position *position, int is_last)

@@ -75,6 +75,7 @@ typedef struct trainer {
     uint64_t       told_bytes;  /* that this rank sent in a window to tell the step before it */
     int            is_stopping; /* some rank was asked to stop */
     double         since_s;     /* when the step that is told next began */
+    int            has_batch;   /* the next micro-batch's tokens are set */
     double         seconds;     /* of the steps */
     speed_times    times;
     uint64_t       fingerprint;
@@ -361,10 +362,11 @@ static void trainer_close(trainer *t)
     sherd_engine_destroy(t->engine);
     pool_destroy(t->threads);
     free(t->tokens);
-    t->passes  = NULL;
-    t->engine  = NULL;
-    t->threads = NULL;
-    t->tokens  = NULL;
+    t->passes    = NULL;
+    t->engine    = NULL;
+    t->threads   = NULL;
+    t->tokens    = NULL;
+    t->has_batch = 0;
 }
 
 /* ----------------------------------------------------------------- loop -- */
@@ -513,22 +515,47 @@ static sherd_status step_tell(trainer *t, int is_last)
     return SHERD_OK;
 }
 
+/* Returns whether `step` is told before the next one begins: where the host computes itself, and where it validates or saves then. */
+static int is_told_at_once(const trainer *t, long step)
+{
+    return passes_device(t->passes)[0] == '\0' || is_validated(t, step) ||
+           saves_is_due(&t->saved, step);
+}
+
+/* Sets the tokens of the micro-batch that comes next in this rank's order. */
+static sherd_status batch_set(trainer *t)
+{
+    uint64_t first = t->sequences + (uint64_t)t->rank * t->data.batch;
+
+    if (order_train(&t->data, first, t->tokens, t->tokens + micro_tokens(t)) != 0) {
+        return data_fail(t);
+    }
+    passes_batch_set(t->passes, t->tokens, t->tokens + micro_tokens(t));
+    t->has_batch = 1;
+    return SHERD_OK;
+}
+
 /* Runs the micro-batches of one optimizer step, on a GPU without waiting for its update. The step before it is told behind the first
- * micro-batch, and before the call that changes what the engine reports. */
+ * micro-batch, and before the call that changes what the engine reports. The tokens of the micro-batch that follows are set while the
+ * GPU still computes this one. */
 static sherd_status window_run(trainer *t)
 {
     for (int k = 0; k < t->info.accumulation; k++) {
-        uint64_t first = t->sequences + (uint64_t)t->rank * t->data.batch;
+        int is_last = k == t->info.accumulation - 1;
 
-        if (order_train(&t->data, first, t->tokens, t->tokens + micro_tokens(t)) != 0) {
-            return data_fail(t);
+        if (!t->has_batch) {
+            TRY(batch_set(t));
         }
-        TRY(passes_train(t->passes, t->tokens, t->tokens + micro_tokens(t)));
+        t->has_batch = 0;
+        TRY(passes_train(t->passes, NULL, NULL));
         TRY(step_tell(t, 0));
         t->sequences += (uint64_t)t->world_size * t->data.batch;
         /* not earlier: the first acquire of a run commits, too */
-        if (k == t->info.accumulation - 1) {
+        if (is_last) {
             TRY(saves_mark(&t->saved, &(saves_position){t->step + 1, t->sequences}));
+        }
+        if (!is_last || !is_told_at_once(t, t->step + 1)) {
+            TRY(batch_set(t));
         }
         TRY(sherd_step_queue(t->engine));
     }
@@ -555,14 +582,6 @@ static sherd_status step_queue(trainer *t)
     q.sequences = t->sequences;
     t->queued   = q;
     return SHERD_OK;
-}
-
-/* Returns whether the step just queued is told before the next one begins: where the host computes itself, and where it validates or
- * saves now. */
-static int is_told_at_once(const trainer *t)
-{
-    return passes_device(t->passes)[0] == '\0' || is_validated(t, t->step) ||
-           saves_is_due(&t->saved, t->step);
 }
 
 /* Returns whether a resumed run makes no step. */
@@ -615,7 +634,7 @@ static sherd_status loop_run(trainer *t)
     }
     while (t->step < t->o.steps && !stop) {
         TRY(step_queue(t));
-        if (is_told_at_once(t)) {
+        if (is_told_at_once(t, t->step)) {
             TRY(step_tell(t, 1));
             stop = t->is_stopping;
             TRY(step_save(t, stop));

@@ -83,6 +83,7 @@ queued() {
     sed -n 's/.*"step": \([0-9]*\), "loss".*"ranks_off_plan": \([0-9]*\),.*/\1 \2/p' "$scratch/log" | tail -n +2 | tr '\n' ' ' >"$scratch/told"
     [ "$(cat "$scratch/told")" = "2 0 3 0 4 0 5 0 6 0 7 0 " ] || fail "steps and ranks off plan: $(cat "$scratch/told")"
     [ "$(grep -c validation "$scratch/log")" = 3 ] || fail "validations: $(cat "$scratch/log")"
+    tiny --kv-heads 2 --precision bf16 --backend cuda --minutes 0.03 # the trial queues steps too
     [ "$(ls "$scratch/saved" | tr '\n' ' ')" = "latest step-000005 step-000007 " ] || fail "saves: $(ls "$scratch/saved")"
 }
 
