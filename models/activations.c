@@ -268,7 +268,8 @@ static size_t bytes_count(const arch *sizes, const activations_params *params)
     model_shape    shape   = {.batch         = params->batch,
                               .length        = params->length,
                               .elem_bytes    = is_cuda ? dtype_bytes(params->dtype) : sizeof(float),
-                              .is_recomputed = params->is_recomputed};
+                              .is_recomputed = params->is_recomputed,
+                              .keeps_stats   = is_cuda};
     room           r       = {0};
     model_memory   memory  = {0};
 

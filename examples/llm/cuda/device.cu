@@ -958,7 +958,7 @@ extern "C" compute *compute_cuda_create(const compute_params *params, char *why,
     }
     m->base.ops        = &cuda_ops;
     m->base.elem_bytes = sherd_dtype_bytes(params->limits.dtype);
-    m->base.keeps_stats = params->choices.is_fused;
+    m->base.keeps_stats = 1;
     m->base.sums_x_bias = params->choices.is_fused;
     m->choices         = params->choices;
     m->limits          = params->limits;
