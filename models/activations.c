@@ -232,6 +232,7 @@ void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)
     out->logits_stride = padded(l->vocab, l->is_fused ? LOGITS_TILE : LOGITS_ALIGN);
     out->logits_rows   = logits_rows_of(l, rows, out->logits_stride);
     out->partials      = room_take(r, partials_needed(l, rows) * sizeof(float));
+    out->dx_partials   = room_take(r, norm_partials(rows, l->hidden) / 2 * sizeof(float));
     out->sums          = room_take(r, sums_needed(l) * dtype_bytes(l->dtype));
     out->deltas        = room_take(r, rows * l->heads * sizeof(float));
     out->losses        = room_take(r, rows * sizeof(float));

@@ -77,6 +77,44 @@ static void embedding_matches_the_cpu(void)
     shapes_run(embed_body);
 }
 
+/* A product whose output has the gradient dy, and whose bias has the sums of its columns. */
+static void bias_back(rig *r, size_t width, pair x, pair dy, pair weight, pair dx)
+{
+    pair dweight = pair_make(r, weight.count, 13, 1.0f), dbias = pair_make(r, width, 14, 1.0f);
+    linear_back_args on_cpu = {.shape  = {r->rows, width, width},
+                               .x      = x.cpu,
+                               .dy     = dy.cpu,
+                               .weight = cpu_tensor(weight, dweight),
+                               .bias   = cpu_tensor(dbias, dbias),
+                               .dx     = dx.cpu};
+    linear_back_args on_gpu = on_cpu;
+
+    on_gpu.x      = x.gpu;
+    on_gpu.dy     = dy.gpu;
+    on_gpu.weight = gpu_tensor(r, weight, dweight);
+    on_gpu.bias   = gpu_tensor(r, dbias, dbias);
+    on_gpu.dx     = dx.gpu;
+    r->cpu->ops->linear_back(r->cpu, &on_cpu);
+    r->gpu->ops->linear_back(r->gpu, &on_gpu);
+    pair_check(r, "gradient of a bias behind a norm", dbias);
+    pair_free(r, dweight);
+    pair_free(r, dbias);
+}
+
+/* The sums of the columns of `dx` may be known from the norm that wrote it, and must be taken anew when something else has. */
+static void biases_behind_a_norm(rig *r, size_t width, pair dx)
+{
+    pair x = pair_make(r, dx.count, 10, 0.1f), weight = pair_make(r, width * width, 11, 0.1f);
+    pair other = pair_make(r, dx.count, 12, 1.0f);
+
+    bias_back(r, width, x, dx, weight, other);
+    bias_back(r, width, x, other, weight, dx);
+    bias_back(r, width, x, dx, weight, other);
+    pair_free(r, x);
+    pair_free(r, weight);
+    pair_free(r, other);
+}
+
 static void norm_run(rig *r, size_t rows, size_t width, int is_layer)
 {
     pair x = pair_make(r, rows * width, 1, 2.0f), weight = pair_make(r, width, 2, 1.0f);
@@ -102,6 +140,9 @@ static void norm_run(rig *r, size_t rows, size_t width, int is_layer)
         pair_check(r, "gradient of a norm's weight", dweight);
         if (is_layer) {
             pair_check(r, "gradient of a norm's bias", dbias);
+        }
+        if (rows == r->rows && width == r->limits.hidden && width < 1000) {
+            biases_behind_a_norm(r, width, dx);
         }
     }
     r->gpu->ops->free(r->gpu, stats);

@@ -448,7 +448,7 @@ static void launches_check(const model_case *c, unsigned long want)
 
 static void fused_kernels_are_fewer_and_wait_for_nothing(void)
 {
-    launches_check(&models[1], 42);
+    launches_check(&models[1], 38);
     choices.is_fused = 1;
     /* Four a layer less; the head's gradient is finished by one more. */
     launches_check(&models[1], 35);

@@ -49,6 +49,9 @@ typedef struct cuda {
     cudaEvent_t closed;
     int        has_closed; /* losses_take has not given it yet */
     float      grad_scale;
+    /* What a norm's backward wrote last, if at.dx_partials has the sums of its columns: the gradient of the bias of a product that made
+     * its input. NULL: none. */
+    const void *summed;
 } cuda;
 
 static cuda *cuda_of(compute *c)
@@ -79,6 +82,14 @@ static void check(cuda *m, cudaError_t error)
 static void check_queued(cuda *m)
 {
     check(m, cudaGetLastError());
+}
+
+/* Is called before an operation writes the gradient `to`: its sums would be those of what it had. */
+static void written(cuda *m, const void *to)
+{
+    if (to == m->summed) {
+        m->summed = NULL;
+    }
 }
 
 /* -------------------------------------------------------------- memory -- */
@@ -131,6 +142,7 @@ static void *cuda_alloc(compute *c, size_t len_bytes)
 static void cuda_free(compute *c, void *memory)
 {
     (void)cudaStreamSynchronize(cuda_of(c)->stream);
+    written(cuda_of(c), memory);
     (void)cudaFree(memory);
 }
 
@@ -138,6 +150,7 @@ static void cuda_upload(compute *c, void *dst, const void *src, size_t len_bytes
 {
     cuda *m = cuda_of(c);
 
+    written(m, dst);
     if (len_bytes > 0) {
         check(m, cudaMemcpyAsync(dst, src, len_bytes, cudaMemcpyHostToDevice, m->stream));
         check(m, cudaStreamSynchronize(m->stream));
@@ -381,7 +394,11 @@ static void bias_grad_add(cuda *m, size_t columns, tensor bias)
 
 static void bias_grad_sum(cuda *m, const void *dy, size_t rows, size_t columns, tensor bias)
 {
-    column_sums_launch(m->limits.dtype, dy, rows, columns, m->at.partials, bias.grad, m->stream);
+    if (dy == m->summed) {
+        columns_finish_launch(m->limits.dtype, m->at.dx_partials, columns, count_of(rows, NORM_CHUNK), columns, bias.grad, m->stream);
+    } else {
+        column_sums_launch(m->limits.dtype, dy, rows, columns, m->at.partials, bias.grad, m->stream);
+    }
     check_queued(m);
 }
 
@@ -444,6 +461,7 @@ static void cuda_linear_back(compute *c, const linear_back_args *args)
     weight.c = args->weight.grad;
     weight.d = args->weight.grad;
     multiply_summed(m, weight, args->bias, args->dy, s.rows, s.out);
+    written(m, args->dx);
     input.a = matrix(args->dy, s.out, 0);
     input.b = matrix(args->weight.data, s.in, 0);
     input.c = args->is_added ? args->dx : NULL;
@@ -537,6 +555,11 @@ static void cuda_norm_back(compute *c, const norm_rows *args, const void *dy, vo
     n.is_added = is_added;
     n.dweight  = args->weight.grad;
     n.dbias    = args->bias.grad;
+    written(m, dx);
+    if (args->rows == m->rows && args->width == m->limits.hidden && norm_sums_dx(&n)) {
+        n.dx_partials = m->at.dx_partials;
+        m->summed     = dx;
+    }
     norm_queue(&n, m->stream);
     check_queued(m);
 }
@@ -545,6 +568,7 @@ static void cuda_rotate(compute *c, const rotate_args *args)
 {
     cuda *m = cuda_of(c);
 
+    written(m, args->x);
     rotate_launch(m->limits.dtype, m->rows, m->limits.length, args->heads, args->width, args->x,
                   args->cosines, args->sines, args->direction, m->stream);
     check_queued(m);
@@ -631,6 +655,9 @@ static void cuda_attention_back(compute *c, const heads_args *args, const void *
     sdpa_back_args   back    = {out, dout, log_sums, m->at.deltas, dq, dk, dv};
     char             why[200];
 
+    written(m, dq);
+    written(m, dk);
+    written(m, dv);
     if (library != NULL) {
         if (sdpa_backward(library, args, &back, m->stream, why, sizeof(why)) != 0) {
             failed(m, why);
@@ -660,6 +687,8 @@ static void cuda_swiglu_back(compute *c, size_t elems, const void *gate, const v
 {
     cuda *m = cuda_of(c);
 
+    written(m, d);
+    written(m, dgate);
     swiglu_back_launch(m->limits.dtype, elems, gate, up, d, dgate, m->stream);
     check_queued(m);
 }
@@ -804,6 +833,7 @@ static void cuda_head(compute *c, const void *x, tensor weight, float grad_scale
 
 static void cuda_head_back(compute *c, const void *x, tensor weight, void *dx)
 {
+    written(cuda_of(c), dx);
     head_run(cuda_of(c), x, weight, dx);
 }
 

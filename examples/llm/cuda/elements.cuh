@@ -110,7 +110,7 @@ template <> struct pair_of<f16_t> {
 };
 
 /* N elements at `at`: one element, or sixteen bytes that begin at a multiple of sixteen. `split` converts sixteen bytes that were read
- * before and take fewer registers than their elements as floats. */
+ * before and take fewer registers than their elements as floats. After `store_rounded` x has what was stored. */
 template <typename T, int N> struct vector_of;
 
 template <typename T> struct vector_of<T, 1> {
@@ -145,6 +145,10 @@ template <> struct vector_of<float, 4> {
     {
         *(float4 *)at = make_float4(x[0], x[1], x[2], x[3]);
     }
+    static __device__ __forceinline__ void store_rounded(float *at, float *x)
+    {
+        store(at, x);
+    }
 };
 
 template <typename T> struct vector_of<T, 8> {
@@ -163,6 +167,14 @@ template <typename T> struct vector_of<T, 8> {
     {
         *(uint4 *)at = make_uint4(pair_of<T>::join(x[0], x[1]), pair_of<T>::join(x[2], x[3]),
                                   pair_of<T>::join(x[4], x[5]), pair_of<T>::join(x[6], x[7]));
+    }
+    static __device__ __forceinline__ void store_rounded(T *at, float *x)
+    {
+        uint4 all = make_uint4(pair_of<T>::join(x[0], x[1]), pair_of<T>::join(x[2], x[3]),
+                               pair_of<T>::join(x[4], x[5]), pair_of<T>::join(x[6], x[7]));
+
+        *(uint4 *)at = all;
+        split(all, x);
     }
 };
 

@@ -33,8 +33,13 @@ typedef struct norm_launch {
     float      *partials;        /* [chunks of NORM_CHUNK rows, 2, width] */
     /* [rows, 2]: mean and 1 / std, which forward keeps for backward. NULL: backward computes them again. */
     float *stats;
+    /* [chunks of NORM_CHUNK rows, width]: the columns of dx are summed, too, for columns_finish_launch. NULL: they are not. Only where
+     * norm_sums_dx. */
+    float *dx_partials;
 } norm_launch;
 
+/* Whether backward can sum the columns of dx, for a norm with these shapes. */
+bool norm_sums_dx(const norm_launch *args);
 void norm_queue(const norm_launch *args, cudaStream_t stream);
 
 /* grad[c] += the sum of partials[i * stride + c] over i < count, for c < columns. */

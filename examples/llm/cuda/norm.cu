@@ -299,11 +299,14 @@ __global__ void norm_backward_held(size_t rows, int width, int padded, const T *
 }
 
 /* The same with the sums of a warp in registers, too, and the row as it is in memory, in half of the registers that its elements take
- * as floats. With few blocks on a multiprocessor, the vectors that a warp reads at once have to be many: those of dx are among them. */
-template <typename T, int N, int VECTORS, bool IS_LAYER>
+ * as floats. With few blocks on a multiprocessor, the vectors that a warp reads at once have to be many: those of dx are among them.
+ *
+ * If SUMS_DX, the columns of dx, as it is stored, are summed too. Their sums do not fit the registers; they are in shared memory, where
+ * the others come when all rows are done. */
+template <typename T, int N, int VECTORS, bool IS_LAYER, bool SUMS_DX>
 __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
     norm_backward_summed(size_t rows, int width, int padded, const T *x_all, const T *weight, const T *dy_all, T *dx_all,
-                         int is_added, const float *stats, float *partials)
+                         int is_added, const float *stats, float *partials, float *dx_partials)
 {
     LLM_SHARED(shared);
     const int   sets = IS_LAYER ? 2 : 1;
@@ -312,12 +315,16 @@ __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
     size_t      first = (size_t)blockIdx.x * NORM_CHUNK;
     size_t      end   = first + NORM_CHUNK < rows ? first + NORM_CHUNK : rows;
     float      *own   = (float *)shared + (size_t)warp * sets * padded + lane;
-    float       sums[VECTORS][N], sums_d[VECTORS][N]; /* sums_d only if IS_LAYER */
+    float      *of_dx = (float *)shared + (size_t)warp * padded + lane; /* only if SUMS_DX */
+    float       sums[VECTORS][N], sums_d[VECTORS][N];                   /* sums_d only if IS_LAYER */
 
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
         for (int k = 0; k < N; k++) {
             sums[v][k] = sums_d[v][k] = 0.0f;
+            if (SUMS_DX) {
+                of_dx[(v * N + k) * 32] = 0.0f;
+            }
         }
     }
 #pragma unroll 1
@@ -366,9 +373,17 @@ __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
                     hat[k] = (hat[k] - mean) * scale;
                     old[k] = (d[k] * w[k] - sum_d - hat[k] * sum_dx) * scale + old[k];
                 }
-                vector_of<T, N>::store(dx_all + at + v * 32 * N, old);
+                vector_of<T, N>::store_rounded(dx_all + at + v * 32 * N, old);
+                for (int k = 0; k < N && SUMS_DX; k++) {
+                    of_dx[(v * N + k) * 32] += old[k];
+                }
             }
         }
+    }
+    if (SUMS_DX) {
+        __syncthreads();
+        block_sums_put<N>((const float *)shared, width, padded, warps, 1, dx_partials + (size_t)blockIdx.x * width);
+        __syncthreads();
     }
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
@@ -469,13 +484,12 @@ static void backward_queue(const norm_launch *a, cudaStream_t stream)
                padded, (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx, a->is_added, a->partials);
 }
 
-template <typename T, int N, int VECTORS, bool IS_LAYER> static auto held_back_kernel(void)
+template <typename T, int N, int VECTORS, bool IS_LAYER, bool SUMS_DX>
+static void summed_queue(const norm_launch *a, int padded, dim3 threads, size_t shared_bytes, cudaStream_t stream)
 {
-    if constexpr (VECTORS <= SUMMED_VECTORS) {
-        return norm_backward_summed<T, N, VECTORS, IS_LAYER>;
-    } else {
-        return norm_backward_held<T, N, VECTORS, IS_LAYER>;
-    }
+    LLM_LAUNCH((norm_backward_summed<T, N, VECTORS, IS_LAYER, SUMS_DX>), dim3(blocks_of(a->rows, NORM_CHUNK)), threads, shared_bytes,
+               stream, a->rows, (int)a->width, padded, (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx,
+               a->is_added, (const float *)a->stats, a->partials, a->dx_partials);
 }
 
 template <typename T, int N, int VECTORS, bool IS_LAYER>
@@ -484,16 +498,21 @@ static void held_queue(const norm_launch *a, cudaStream_t stream)
     int    padded = (int)((a->width + 32 * N - 1) / (32 * N) * (32 * N));
     size_t each   = (size_t)padded * (IS_LAYER ? 2 : 1) * sizeof(float);
     int    warps  = backward_warps(each);
+    dim3   threads = dim3((unsigned)warps * 32);
 
     if (a->dy == NULL) {
         LLM_LAUNCH((norm_forward_held<T, N, VECTORS, IS_LAYER>), dim3(blocks_of(a->rows, NORM_WARPS)), dim3(NORM_WARPS * 32), 0,
                    stream, a->rows, (int)a->width, (const T *)a->x, (const T *)a->weight, (const T *)a->bias, (T *)a->y,
                    a->stats);
-        return;
+    } else if constexpr (VECTORS > SUMMED_VECTORS) {
+        LLM_LAUNCH((norm_backward_held<T, N, VECTORS, IS_LAYER>), dim3(blocks_of(a->rows, NORM_CHUNK)), threads, (size_t)warps * each,
+                   stream, a->rows, (int)a->width, padded, (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx,
+                   a->is_added, (const float *)a->stats, a->partials);
+    } else if (IS_LAYER && a->dx_partials != NULL) {
+        summed_queue<T, N, VECTORS, IS_LAYER, IS_LAYER>(a, padded, threads, (size_t)warps * each, stream);
+    } else {
+        summed_queue<T, N, VECTORS, IS_LAYER, false>(a, padded, threads, (size_t)warps * each, stream);
     }
-    LLM_LAUNCH((held_back_kernel<T, N, VECTORS, IS_LAYER>()), dim3(blocks_of(a->rows, NORM_CHUNK)), dim3((unsigned)warps * 32),
-               (size_t)warps * each, stream, a->rows, (int)a->width, padded, (const T *)a->x, (const T *)a->weight,
-               (const T *)a->dy, (T *)a->dx, a->is_added, (const float *)a->stats, a->partials);
 }
 
 template <typename T, int N, int VECTORS> static void held_kind_queue(const norm_launch *a, cudaStream_t stream)
@@ -564,6 +583,13 @@ static void finish_queue(sherd_dtype dtype, const float *partials, size_t stride
         LLM_LAUNCH(columns_finish<T>, dim3(blocks_of(columns, FINISH_COLUMNS), second == NULL ? 1 : 2),
                    dim3(FINISH_COLUMNS * FINISH_ROWS), 0, stream, partials, stride, count, columns, (T *)grad, (T *)second);
     });
+}
+
+bool norm_sums_dx(const norm_launch *args)
+{
+    size_t elems = 16 / sherd_dtype_bytes(args->dtype);
+
+    return args->bias != NULL && args->stats != NULL && args->width % elems == 0 && args->width <= SUMMED_VECTORS * 32 * elems;
 }
 
 void norm_queue(const norm_launch *args, cudaStream_t stream)
