@@ -33,9 +33,10 @@ typedef struct batch_layout {
 
 /* The parts of one allocation on the device. */
 typedef struct cuda_scratch {
-    float         *partials; /* partial sums over rows */
-    float         *dx_partials; /* the same of the columns of what a norm's backward wrote last: [chunks of NORM_CHUNK rows, hidden] */
-    void          *sums;     /* sums of columns, in the gradients' type, from fused products */
+    float *partials; /* partial sums over rows */
+    /* The same of the columns of what a norm's backward wrote last: [chunks of NORM_CHUNK rows, hidden]. */
+    float         *dx_partials;
+    void          *sums; /* sums of columns, in the gradients' type, from fused products */
     float         *deltas, *losses, *logits_row;
     double        *loss_sum;
     unsigned char *batch;

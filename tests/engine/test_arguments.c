@@ -421,6 +421,7 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_unit_acquire(NULL, 0, SHERD_FORWARD));
     REFUSED(sherd_unit_release(NULL, 0, SHERD_FORWARD));
     REFUSED(sherd_step(NULL, NULL));
+    REFUSED(sherd_step_queue(NULL));
     REFUSED(sherd_step_prepare(NULL, NULL));
     REFUSED(sherd_step_apply(NULL, NULL));
     REFUSED(sherd_step_discard(NULL));

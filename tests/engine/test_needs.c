@@ -78,6 +78,11 @@ static sherd_status try_step(rig *r)
     return sherd_step(r->engine, NULL);
 }
 
+static sherd_status try_queue(rig *r)
+{
+    return sherd_step_queue(r->engine);
+}
+
 static sherd_status try_prepare(rig *r)
 {
     return sherd_step_prepare(r->engine, NULL);
@@ -219,6 +224,7 @@ static const struct {
     {"sherd_unit_acquire", try_acquire, IN_OPEN | IN_PREPARED},
     {"sherd_unit_release", try_release, IN_OPEN | IN_PREPARED},
     {"sherd_step", try_step, IN_OPEN | IN_SEALED | IN_EVAL | IN_UNIT | IN_PREPARED},
+    {"sherd_step_queue", try_queue, IN_OPEN | IN_SEALED | IN_EVAL | IN_UNIT | IN_PREPARED},
     {"sherd_step_prepare", try_prepare, IN_OPEN | IN_SEALED | IN_EVAL | IN_UNIT | IN_PREPARED},
     {"sherd_step_apply", try_apply, IN_OPEN | UNPREPARED},
     {"sherd_step_discard", try_discard, IN_OPEN},
