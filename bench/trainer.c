@@ -349,43 +349,39 @@ static void options_read(int argc, char **argv, bench_options *o)
     const char        *arch_name = "gpt2";
     const char        *preset    = "124m";
     const char        *backend   = "cpu";
-    const char        *kernels   = "plain";
     const char        *attention = "auto";
-    const char        *wanted;
-    const bench_option rows[] = {
-        {"backend", "NAME", "cpu (default) or cuda", BENCH_TEXT, .value = &backend,
-         .choices = "cpu|cuda"},
-        {"arch", "NAME", "gpt2 (default) or minimind", BENCH_TEXT, .value = &arch_name},
-        {"preset", "NAME", "sizes of the model (default: 124m)", BENCH_TEXT, .value = &preset},
-        {"batch", "N", "sequences (default: 4; cuda: 32)", BENCH_SIZE, .value = &o->batch,
-         .least = 1},
-        {"length", "N", "tokens of a sequence (default: 64; cuda: 1024)", BENCH_SIZE,
-         .value = &o->length, .least = 1},
-        {"threads", "N", "threads of the step and of OpenBLAS (default: 2)", BENCH_INT,
-         .value = &o->threads, .least = 1, .most = POOL_MAX_THREADS},
-        {"stage", "N", "ZeRO stage (default: 0)", BENCH_INT, .value = &o->stage, .most = 3},
-        {"precision", "TYPE", "fp32 (default), bf16 (default of cuda) or fp16", BENCH_TEXT,
-         .value = &o->precision, .choices = "fp32|bf16|fp16"},
-        {"rounds", "N", "rounds (default: 7; cuda: 20 steps)", BENCH_SIZE, .value = &o->rounds,
-         .least = 1},
-        {"offload", "TIER", "cuda: where optimizer state rests, none (default) or cpu", BENCH_TEXT,
-         .value = &o->offload, .choices = "none|cpu"},
-        {"recompute", NULL, "cuda: compute activations again in backward", BENCH_SWITCH,
-         .value = &o->is_recomputed},
-        {"kernels", "NAME", "cuda: plain (default) or fused", BENCH_TEXT, .value = &kernels,
-         .choices = "plain|fused"},
-        {"attention", "NAME", "cuda: auto (default), own or cudnn", BENCH_TEXT, .value = &attention,
-         .choices = "auto|own|cudnn"},
-        {"logits-rows", "N", "cuda: tokens whose logits exist at a time (default: by their memory)",
-         BENCH_INT, .value = &o->choices.logits_rows, .most = 1 << 30},
-        {"tune", "N", "cuda: kernels that are timed for each product (default: 0)", BENCH_INT,
-         .value = &o->choices.tune, .most = 16},
-        {"tuned", "FILE", "cuda: file of what was timed (default: in the user's cache)", BENCH_TEXT,
-         .value = &o->choices.tuned},
-        {"graphs", NULL, "cuda: launch the pass of a unit as one graph", BENCH_SWITCH,
-         .value = &o->choices.is_graphed},
-        {"peak-tflops", "N", "cuda: peak of the device in TFLOPS (default: by its name)",
-         BENCH_REAL, .value = &o->peak_tflops}};
+    const bench_option rows[]    = {
+           {"backend", "NAME", "cpu (default) or cuda", BENCH_TEXT, .value = &backend,
+            .choices = "cpu|cuda"},
+           {"arch", "NAME", "gpt2 (default) or minimind", BENCH_TEXT, .value = &arch_name},
+           {"preset", "NAME", "sizes of the model (default: 124m)", BENCH_TEXT, .value = &preset},
+           {"batch", "N", "sequences (default: 4; cuda: 32)", BENCH_SIZE, .value = &o->batch,
+            .least = 1},
+           {"length", "N", "tokens of a sequence (default: 64; cuda: 1024)", BENCH_SIZE,
+            .value = &o->length, .least = 1},
+           {"threads", "N", "threads of the step and of OpenBLAS (default: 2)", BENCH_INT,
+            .value = &o->threads, .least = 1, .most = POOL_MAX_THREADS},
+           {"stage", "N", "ZeRO stage (default: 0)", BENCH_INT, .value = &o->stage, .most = 3},
+           {"precision", "TYPE", "fp32 (default), bf16 (default of cuda) or fp16", BENCH_TEXT,
+            .value = &o->precision, .choices = "fp32|bf16|fp16"},
+           {"rounds", "N", "rounds (default: 7; cuda: 20 steps)", BENCH_SIZE, .value = &o->rounds,
+            .least = 1},
+           {"offload", "TIER", "cuda: where optimizer state rests, none (default) or cpu", BENCH_TEXT,
+            .value = &o->offload, .choices = "none|cpu"},
+           {"recompute", NULL, "cuda: compute activations again in backward", BENCH_SWITCH,
+            .value = &o->is_recomputed},
+           {"attention", "NAME", "cuda: auto (default), own or cudnn", BENCH_TEXT, .value = &attention,
+            .choices = "auto|own|cudnn"},
+           {"logits-rows", "N", "cuda: tokens whose logits exist at a time (default: by their memory)",
+            BENCH_INT, .value = &o->choices.logits_rows, .most = 1 << 30},
+           {"tune", "N", "cuda: kernels that are timed for each product (default: 0)", BENCH_INT,
+            .value = &o->choices.tune, .most = 16},
+           {"tuned", "FILE", "cuda: file of what was timed (default: in the user's cache)", BENCH_TEXT,
+            .value = &o->choices.tuned},
+           {"graphs", NULL, "cuda: launch the pass of a unit as one graph", BENCH_SWITCH,
+            .value = &o->choices.is_graphed},
+           {"peak-tflops", "N", "cuda: peak of the device in TFLOPS (default: by its name)",
+            BENCH_REAL, .value = &o->peak_tflops}};
     const bench_command command =
         BENCH_COMMAND("trainer",
                       "Times a training step on one rank, and its matrix products in OpenBLAS "
@@ -397,8 +393,7 @@ static void options_read(int argc, char **argv, bench_options *o)
     *o = (bench_options){.threads = 2, .offload = "none"};
     (void)bench_options_read(&command, argc, argv);
     o->is_gpu = strcmp(backend, "cuda") == 0;
-    (void)compute_choice_set(&o->choices, "kernels", kernels, &wanted);
-    (void)compute_choice_set(&o->choices, "attention", attention, &wanted);
+    (void)compute_attention_find(attention, &o->choices.attention);
     o->batch  = o->batch > 0 ? o->batch : o->is_gpu ? 32 : 4;
     o->length = o->length > 0 ? o->length : o->is_gpu ? 1024 : 64;
     o->rounds = o->rounds > 0 ? o->rounds : o->is_gpu ? 20 : 7;

@@ -14,7 +14,6 @@
 #define LOGITS_ROWS  128 /* rows of a part are a multiple of this */
 /* Elements of which the start of a row of logits is a multiple; otherwise 16-byte accesses are not aligned. */
 #define LOGITS_ALIGN 64
-#define LOGITS_TILE  128 /* fused kernels pad the vocabulary to a multiple of this */
 
 static size_t padded(size_t elems, size_t each)
 {
@@ -195,11 +194,6 @@ static size_t partials_needed(const compute_limits *l, size_t rows)
     return size_max(size_max(norms, sums), slots);
 }
 
-static size_t sums_needed(const compute_limits *l)
-{
-    return l->is_fused ? size_max(3 * l->hidden, l->inner) : 0;
-}
-
 static batch_layout batch_layout_of(size_t rows)
 {
     batch_layout layout = {.inputs  = 0,
@@ -227,27 +221,19 @@ void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)
     size_t rows = l->batch * l->length;
 
     out->layout = batch_layout_of(rows);
-    size_t head_rows; /* rows of the head's weight in its product */
 
-    out->logits_stride = padded(l->vocab, l->is_fused ? LOGITS_TILE : LOGITS_ALIGN);
+    out->logits_stride = padded(l->vocab, LOGITS_ALIGN);
     out->logits_rows   = logits_rows_of(l, rows, out->logits_stride);
     out->partials      = room_take(r, partials_needed(l, rows) * sizeof(float));
     out->dx_partials   = room_take(r, norm_partials(rows, l->hidden) / 2 * sizeof(float));
-    out->sums          = room_take(r, sums_needed(l) * dtype_bytes(l->dtype));
     out->deltas        = room_take(r, rows * l->heads * sizeof(float));
     out->losses        = room_take(r, rows * sizeof(float));
     out->logits_row    = room_take(r, l->vocab * sizeof(float));
     out->loss_sum      = room_take(r, sizeof(double));
     out->batch         = room_take(r, out->layout.most_bytes);
     out->logits = room_take(r, out->logits_rows * out->logits_stride * dtype_bytes(l->dtype));
-    out->head_weight_elems =
-        l->is_fused && out->logits_stride != l->vocab ? out->logits_stride * l->hidden : 0;
-    out->head_weight = room_take(r, out->head_weight_elems * dtype_bytes(l->dtype));
-    head_rows        = out->head_weight_elems > 0 ? out->logits_stride : l->vocab;
     out->head_grad_elems =
-        out->head_weight_elems > 0 || (out->logits_rows < rows && l->dtype != SHERD_F32)
-            ? head_rows * l->hidden
-            : 0;
+        out->logits_rows < rows && l->dtype != SHERD_F32 ? l->vocab * l->hidden : 0;
     out->head_grad = room_take(r, out->head_grad_elems * sizeof(float));
 }
 

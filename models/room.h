@@ -62,7 +62,6 @@ typedef struct compute_limits {
     int         keeps_logits; /* logits_get will be called: room for all rows of logits */
     size_t      layers;       /* whose activations exist at the same time */
     size_t      logits_rows;  /* rows of logits that a GPU holds at a time; 0: a good number */
-    int         is_fused;     /* a GPU's fused kernels run, which have their own scratch */
 } compute_limits;
 
 /** Returns the limits of a model that trains: logits are not kept. */

@@ -36,18 +36,13 @@ typedef struct cuda_scratch {
     float *partials; /* partial sums over rows */
     /* The same of the columns of what a norm's backward wrote last: [chunks of NORM_CHUNK rows, hidden]. */
     float         *dx_partials;
-    void          *sums; /* sums of columns, in the gradients' type, from fused products */
     float         *deltas, *losses, *logits_row;
     double        *loss_sum;
     unsigned char *batch;
     void          *logits; /* [logits_rows, logits_stride] */
     size_t         logits_rows, logits_stride;
-    /* [logits_stride, hidden]: the head's weight with rows of zeros behind it, where fused kernels multiply the padded
-     * vocabulary; otherwise it has no elements */
-    void  *head_weight;
-    size_t head_weight_elems;
-    /* Gradient of the head's weight in fp32: [logits_stride, hidden] beside a head_weight; [vocab, hidden] where several parts of
-     * the logits add to it and the type of parameters would round after each part; otherwise it has no elements */
+    /* Gradient of the head's weight in fp32, [vocab, hidden], where several parts of the logits add to it and the type of parameters
+     * would round after each part; otherwise it has no elements. */
     float       *head_grad;
     size_t       head_grad_elems;
     batch_layout layout;

@@ -19,40 +19,17 @@ void compute_destroy(compute *c)
     }
 }
 
-typedef struct choice {
-    const char *name;
-    const char *words[3]; /* for the values 0, 1, ... */
-    const char *wanted;
-    size_t      offset; /* of the int in compute_choices */
-} choice;
-
-static const choice CHOICES[] = {
-    {"kernels", {"plain", "fused"}, "plain or fused", offsetof(compute_choices, is_fused)},
-    {"attention",
-     {"auto", "own", "cudnn"},
-     "auto, own or cudnn",
-     offsetof(compute_choices, attention)},
-};
-
-int compute_choice_set(compute_choices *choices, const char *name, const char *word,
-                       const char **wanted)
+int compute_attention_find(const char *word, compute_attention *out)
 {
-    for (size_t i = 0; i < sizeof(CHOICES) / sizeof(CHOICES[0]); i++) {
-        const choice *c = &CHOICES[i];
+    static const char *const WORDS[] = {
+        [ATTENTION_AUTO] = "auto", [ATTENTION_OWN] = "own", [ATTENTION_CUDNN] = "cudnn"};
 
-        if (strcmp(c->name, name) != 0) {
-            continue;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(WORDS[i], word) == 0) {
+            *out = (compute_attention)i;
+            return 0;
         }
-        *wanted = c->wanted;
-        for (int value = 0; value < 3 && c->words[value] != NULL; value++) {
-            if (strcmp(c->words[value], word) == 0) {
-                memcpy((char *)choices + c->offset, &value, sizeof(value));
-                return 0;
-            }
-        }
-        return -1;
     }
-    *wanted = "nothing: there is no such choice";
     return -1;
 }
 

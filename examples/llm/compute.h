@@ -34,9 +34,6 @@ typedef enum compute_attention {
 /* Choices between ways in which a GPU computes, where only a measurement can tell which is faster. All zero: the default ways. Each
  * choice is an option of the trainer and of its benchmark. */
 typedef struct compute_choices {
-    /* Option "kernels", "plain" or "fused". Fused: the products' epilogues sum the gradients of biases, the vocabulary is padded to
-     * whole tiles, and norms keep their means. */
-    int               is_fused;
     compute_attention attention; /* option "attention" */
     int logits_rows; /* rows of logits that are made at a time; 0: a good number is chosen */
     /* Kernels of the library that are timed for each shape of product. 0 or 1: none is timed, the first that the library names is
@@ -47,9 +44,8 @@ typedef struct compute_choices {
     const char *tuned;
 } compute_choices;
 
-/** Sets the choice `name`, "kernels" or "attention", to the value `word`. Returns 0; -1 with the allowed words in `wanted`. */
-int compute_choice_set(compute_choices *choices, const char *name, const char *word,
-                       const char **wanted);
+/** Finds it by its word, "auto", "own" or "cudnn". Returns 0, or -1. */
+int compute_attention_find(const char *word, compute_attention *out);
 
 typedef struct compute_params {
     compute_limits  limits;
@@ -65,7 +61,6 @@ typedef struct compute {
     const compute_ops *ops;
     size_t             elem_bytes;  /* of an activation */
     int                keeps_stats; /* norms take stats */
-    int                sums_x_bias; /* linear_back takes an x_bias */
     char               why[256];    /* the sentence of a failure */
     char               device[256]; /* the GPU's name; "" on the CPU */
     char               note[256];   /* see model_note */
@@ -92,9 +87,6 @@ typedef struct linear_back_args {
     void        *dx;
     int          is_added; /* dx += instead of dx =; not with gelu_x */
     const void  *gelu_x;   /* x = gelu(gelu_x): dx becomes the gradient of gelu_x; NULL: no gelu */
-    /* The bias of the product that made gelu_x: the sums of dx are added to its gradient. data NULL: not wanted. Only with gelu_x, and
-     * only if compute.sums_x_bias. */
-    tensor x_bias;
 } linear_back_args;
 
 /* Norms of rows of `width`; bias.data NULL: RMSNorm, else LayerNorm. */

@@ -337,10 +337,6 @@ static void feed_forward_back(model *m, const model_unit *unit, layer_memory *la
                              .bias   = unit->by_role[ARCH_UP_BIAS],
                              .dx     = m->at.dhidden};
 
-    if (is_gpt2 && m->c->sums_x_bias) {
-        down.x_bias = up.bias;
-        up.bias     = (tensor){0};
-    }
     m->c->ops->linear_back(m->c, &down);
     if (!is_gpt2) {
         m->c->ops->swiglu_back(m->c, m->rows * inner, layer->gate, layer->up, m->at.dinner,

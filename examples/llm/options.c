@@ -18,7 +18,7 @@ typedef enum option_kind {
     OPTION_NUMBER, /* a whole number from `least` to `most` */
     OPTION_RATE,   /* double, at least 0 */
     OPTION_SWITCH, /* int, set to 1 */
-    OPTION_CHOICE, /* of compute_choices, by its name */
+    OPTION_ATTENTION,
     OPTION_HELP,
 } option_kind;
 
@@ -128,9 +128,7 @@ static const option_row rows[] = {
      "ranks, as threads (default: 4, on GPUs 1, or what mpirun, torchrun or srun started)", NULL},
     {"threads", "N", OPTION_NUMBER, FIELD(threads), 1, 256,
      "threads of each rank (default: cores / ranks)", NULL},
-    {"kernels", "NAME", OPTION_CHOICE, FIELD(choices), 0, 0,
-     "GPU: plain or fused; docs/training-on-gpus.md says how they differ (default: plain)", NULL},
-    {"attention", "NAME", OPTION_CHOICE, FIELD(choices), 0, 0,
+    {"attention", "NAME", OPTION_ATTENTION, FIELD(choices.attention), 0, 0,
      "GPU: own, cudnn (if its library is there and has kernels), or auto: cudnn if it gives the "
      "same bits every time (default: auto)",
      NULL},
@@ -254,12 +252,9 @@ static int precision_apply(const option_row *row, const char *value, options_pre
     return wrong(row, value, "fp32, bf16 or fp16");
 }
 
-static int choice_apply(const option_row *row, const char *value, compute_choices *field)
+static int attention_apply(const option_row *row, const char *value, compute_attention *field)
 {
-    const char *wanted;
-
-    return compute_choice_set(field, row->name, value, &wanted) == 0 ? 0
-                                                                     : wrong(row, value, wanted);
+    return compute_attention_find(value, field) == 0 ? 0 : wrong(row, value, "auto, own or cudnn");
 }
 
 /* Applies one option. Architecture and preset are applied before single sizes, wherever they stand: see options_parse. */
@@ -279,8 +274,8 @@ static int row_apply(const option_row *row, const char *value, options *out)
         return 0;
     case OPTION_RATE:
         return rate_apply(row, value, field);
-    case OPTION_CHOICE:
-        return choice_apply(row, value, field);
+    case OPTION_ATTENTION:
+        return attention_apply(row, value, field);
     case OPTION_SWITCH:
         *(int *)field = 1;
         return 0;

@@ -24,8 +24,6 @@ typedef enum {
     CUBLASLT_EPILOGUE_GELU_AUX      = 32 | 128,
     CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
     CUBLASLT_EPILOGUE_DGELU         = 64 | 128,
-    CUBLASLT_EPILOGUE_DGELU_BGRAD   = 64 | 128 | 16,
-    CUBLASLT_EPILOGUE_BGRADB        = 512,
 } cublasLtEpilogue_t;
 
 typedef enum {
@@ -70,13 +68,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               void *workspace, size_t workspace_bytes, cudaStream_t stream);
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_layout,
-    cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout, cublasLtMatrixLayout_t d_layout,
-    cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t *found,
-    int *num_found);
+    cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout,
+    cublasLtMatrixLayout_t d_layout, cublasLtMatmulPreference_t preference, int wanted,
+    cublasLtMatmulHeuristicResult_t *found, int *num_found);
 size_t         cublasLtGetVersion(void);
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
-                                       cublasLtMatrixLayout_t a_layout, cublasLtMatrixLayout_t b_layout,
-                                       cublasLtMatrixLayout_t c_layout, cublasLtMatrixLayout_t d_layout,
+                                       cublasLtMatrixLayout_t           a_layout,
+                                       cublasLtMatrixLayout_t           b_layout,
+                                       cublasLtMatrixLayout_t           c_layout,
+                                       cublasLtMatrixLayout_t           d_layout,
                                        const cublasLtMatmulAlgo_t      *algo,
                                        cublasLtMatmulHeuristicResult_t *result);
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,

@@ -1,7 +1,7 @@
 /* A stand-in for cuBLASLt, in plain loops on the emulator's streams: it shows that the trainer says what it means
  * in cuBLASLt's terms (column-major, operands, epilogues), and nothing about speed or about what NVIDIA's
- * library supports. SHERD_EMULATOR_NO_EPILOGUES=1: it knows no bias, no gelu and no sums, so that the trainer's own
- * kernels have to; 2: no sums alone; 3: as 1, said by the state of a result. Of each product it has three kernels, which add in
+ * library supports. SHERD_EMULATOR_NO_EPILOGUES=1: it knows neither bias nor gelu, so that the trainer's own
+ * kernels have to; 2: the same, said by the state of a result. Of each product it has three kernels, which add in
  * orders of their own; which of them it names first depends on the alignment of the bias and of the auxiliary matrix. */
 #include "cublasLt.h"
 
@@ -103,25 +103,12 @@ static float epilogue_apply(const product *p, size_t row, size_t column, float x
         put(p->desc.aux, p->d_layout.type, at, x);
         x = x * gelu_gate(x);
     }
-    if (e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
+    if (e == CUBLASLT_EPILOGUE_DGELU) {
         float y = get(p->desc.aux, p->d_layout.type, at), gate = gelu_gate(y);
 
         x *= gate + y * 1.5957691216f * (1.0f + 0.134145f * y * y) * gate * (1.0f - gate);
     }
     return x;
-}
-
-/* Of op(b) over the depth, for each column of the result. */
-static void sums_of_b(const product *p, const float *b, size_t depth, size_t columns)
-{
-    for (size_t column = 0; column < columns; column++) {
-        float sum = 0.0f;
-
-        for (size_t k = 0; k < depth; k++) {
-            sum += b[k * columns + column];
-        }
-        put(p->desc.bias, p->d_layout.type, column, sum);
-    }
 }
 
 static void product_run(const void *args)
@@ -132,12 +119,7 @@ static void product_run(const void *args)
     float   *a = unpack(p->a, &p->a_layout, p->desc.op_a), *b = unpack(p->b, &p->b_layout, p->desc.op_b);
     float   *line = (float *)malloc(columns * sizeof(*line) + 1);
 
-    if (p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADB) {
-        sums_of_b(p, b, depth, columns);
-    }
     for (size_t row = 0; row < rows; row++) {
-        float sum = 0.0f;
-
         memset(line, 0, columns * sizeof(*line));
         for (size_t i = 0; i < depth; i++) {
             size_t k = p->kernel == 2 ? depth - 1 - i : (i + p->kernel - 1) % depth;
@@ -153,11 +135,7 @@ static void product_run(const void *args)
                 x += p->beta * get(p->c, p->c_layout.type, column * (size_t)p->c_layout.stride + row);
             }
             x = epilogue_apply(p, row, column, x);
-            sum += x;
             put(p->d, p->d_layout.type, column * (size_t)p->d_layout.stride + row, x);
-        }
-        if (p->desc.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
-            put(p->desc.bias, p->d_layout.type, row, sum);
         }
     }
     free(line);
@@ -185,17 +163,12 @@ static int is_fitting(cublasLtMatmulDesc_t desc, const cublasLtMatrixLayoutOpaqu
 static int is_supported(cublasLtMatmulDesc_t desc, const cublasLtMatrixLayoutOpaque_t *d)
 {
     const char *refused = getenv("SHERD_EMULATOR_NO_EPILOGUES");
-    int         has_aux  = (desc->epilogue & 128) != 0;
-    int         has_sums = desc->epilogue == CUBLASLT_EPILOGUE_BGRADB ||
-                   desc->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+    int         has_aux = (desc->epilogue & 128) != 0;
 
     if (desc->epilogue == CUBLASLT_EPILOGUE_DEFAULT) {
         return 1;
     }
-    if (refused != NULL && (refused[0] == '1' || refused[0] == '3')) {
-        return 0;
-    }
-    if (refused != NULL && refused[0] == '2' && has_sums) {
+    if (refused != NULL) {
         return 0;
     }
     return !has_aux || (d->type != CUDA_R_32F && desc->aux_stride % 8 == 0);
@@ -241,7 +214,7 @@ static cublasStatus_t unsupported_answer(cublasLtMatmulHeuristicResult_t *found,
 {
     const char *refused = getenv("SHERD_EMULATOR_NO_EPILOGUES");
 
-    if (refused == NULL || refused[0] != '3') {
+    if (refused == NULL || refused[0] != '2') {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     memset(found, 0, sizeof(*found));

@@ -178,8 +178,6 @@ static void norm_widths_body(rig *r)
 
 static void norms_of_rows_in_registers_match_the_cpu(void)
 {
-    choices.is_fused = 1;
-    shapes_run(norm_body);
     for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
         rig r = rig_open((compute_limits){.batch  = 7,
                                           .length = 10,
@@ -192,7 +190,6 @@ static void norms_of_rows_in_registers_match_the_cpu(void)
         norm_widths_body(&r);
         rig_close(&r);
     }
-    choices.is_fused = 0;
 }
 
 /* The sums of these rows are more than the 48 KiB of shared memory that each device gives a block, and of the widest LayerNorm
@@ -224,13 +221,6 @@ static void norms_of_very_wide_rows_match_the_cpu(void)
 #endif
 }
 
-static void columns_add(const float *x, size_t rows, size_t columns, float *sums)
-{
-    for (size_t i = 0; i < rows * columns; i++) {
-        sums[i % columns] += x[i];
-    }
-}
-
 static void linear_body(rig *r)
 {
     size_t rows = r->rows, in = r->limits.hidden, out = r->limits.inner;
@@ -238,9 +228,8 @@ static void linear_body(rig *r)
     pair   bias = pair_make(r, out, 3, 1.0f), y = pair_make(r, rows * out, 4, 1.0f);
     pair   dweight = pair_make(r, weight.count, 5, 1.0f), dbias = pair_make(r, out, 6, 1.0f);
     pair   dy = pair_make(r, y.count, 7, 1.0f), dx = pair_make(r, x.count, 8, 1.0f);
-    pair   gelu   = pair_make(r, y.count, 9, 1.0f);
-    pair   x_bias = pair_make(r, in, 10, 1.0f), dx_bias = pair_make(r, in, 11, 1.0f);
-    pair   all[] = {x, weight, bias, y, dweight, dbias, dy, dx, gelu, x_bias, dx_bias};
+    pair   gelu  = pair_make(r, y.count, 9, 1.0f);
+    pair   all[] = {x, weight, bias, y, dweight, dbias, dy, dx, gelu};
 
     for (int form = 0; form < 4; form++) { /* plain, bias, bias and residual, bias and gelu */
         pair        b      = form > 0 ? bias : pair_none();
@@ -264,7 +253,7 @@ static void linear_body(rig *r)
         pair_check(r, "product", y);
     }
     pair_check(r, "gelu of a product", gelu);
-    for (int form = 0; form < 4; form++) { /* plain, added, through gelu, and that with its bias */
+    for (int form = 0; form < 3; form++) { /* plain, added, through gelu */
         linear_back_args on_cpu = {.shape    = {rows, in, out},
                                    .x        = x.cpu,
                                    .dy       = dy.cpu,
@@ -272,27 +261,17 @@ static void linear_body(rig *r)
                                    .bias     = cpu_tensor(bias, dbias),
                                    .dx       = dx.cpu,
                                    .is_added = form == 1,
-                                   .gelu_x   = form >= 2 ? x.cpu : NULL};
+                                   .gelu_x   = form == 2 ? x.cpu : NULL};
         linear_back_args on_gpu = on_cpu;
 
-        if (form == 3 && !r->gpu->sums_x_bias) {
-            break;
-        }
         on_gpu.x      = x.gpu;
         on_gpu.dy     = dy.gpu;
         on_gpu.weight = gpu_tensor(r, weight, dweight);
         on_gpu.bias   = gpu_tensor(r, bias, dbias);
         on_gpu.dx     = dx.gpu;
-        on_gpu.gelu_x = form >= 2 ? x.gpu : NULL;
-        if (form == 3) {
-            on_gpu.x_bias = gpu_tensor(r, x_bias, dx_bias);
-        }
+        on_gpu.gelu_x = form == 2 ? x.gpu : NULL;
         r->cpu->ops->linear_back(r->cpu, &on_cpu);
         r->gpu->ops->linear_back(r->gpu, &on_gpu);
-        if (form == 3) {
-            columns_add(dx.cpu, rows, in, dx_bias.cpu);
-            pair_check(r, "gradient of the bias before gelu", dx_bias);
-        }
         pair_check(r, "gradient of a product's input", dx);
         pair_check(r, "gradient of a product's weight", dweight);
         pair_check(r, "gradient of a product's bias", dbias);
@@ -307,25 +286,16 @@ static void products_match_the_cpu(void)
     shapes_run(linear_body);
 }
 
+/* The library may say in two ways that it has none. */
 static void products_without_fused_kernels_match_the_cpu(void)
 {
-    (void)setenv("SHERD_EMULATOR_NO_EPILOGUES", "1", 1);
-    shapes_run(linear_body);
-    (void)unsetenv("SHERD_EMULATOR_NO_EPILOGUES");
-}
+    static const char *const REFUSED[] = {"1", "2"};
 
-/* Gradients of biases in epilogues, then without each kind of them, as the library may say in two ways. */
-static void fused_products_match_the_cpu(void)
-{
-    static const char *const REFUSED[] = {"0", "1", "2", "3"};
-
-    choices.is_fused = 1;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2; i++) {
         (void)setenv("SHERD_EMULATOR_NO_EPILOGUES", REFUSED[i], 1);
         shapes_run(linear_body);
     }
     (void)unsetenv("SHERD_EMULATOR_NO_EPILOGUES");
-    choices.is_fused = 0;
 }
 
 /* Memory of the pair's bytes `offset_bytes` behind a multiple of 256, with its numbers; *alloc is to be freed. */
@@ -487,14 +457,6 @@ static void head_body(rig *r)
     }
 }
 
-/* 300 tokens are 384 to the products then; what a part of the rows has left must not be read by the next. */
-static void head_of_whole_tiles_matches_the_cpu(void)
-{
-    choices.is_fused = 1;
-    shapes_run(head_body);
-    choices.is_fused = 0;
-}
-
 static void head_matches_the_cpu(void)
 {
     shapes_run(head_body);
@@ -595,12 +557,10 @@ static const test_case cases[] = {
     CASE(norms_of_very_wide_rows_match_the_cpu),
     CASE(products_match_the_cpu),
     CASE(products_without_fused_kernels_match_the_cpu),
-    CASE(fused_products_match_the_cpu),
     CASE(addresses_of_biases_and_gelus_do_not_choose_kernels),
     CASE(swiglu_matches_the_cpu),
     CASE(rotation_matches_the_cpu),
     CASE(head_matches_the_cpu),
-    CASE(head_of_whole_tiles_matches_the_cpu),
     CASE(head_in_parts_matches_the_cpu),
     CASE(parts_of_the_logits_round_the_gradient_once),
     CASE(logits_match_the_cpu),

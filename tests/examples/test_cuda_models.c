@@ -419,40 +419,19 @@ static void a_failed_kernel_is_told(void)
     }
 }
 
-static void fused_models_follow_the_cpu(void)
-{
-    choices.is_fused = 1;
-    for (size_t i = 1; i < NUM_MODELS; i += 2) { /* GPT-2 has biases and gelu */
-        follow(&models[i], 2);
-        be_near(&models[i], SHERD_BF16);
-    }
-    again(&models[0], SHERD_BF16, 1);
-    again(&models[1], SHERD_BF16, 1);
-    choices.is_fused = 0;
-}
-
 /* Kernels of ours, without the products, and waits of the host. */
-static void launches_check(const model_case *c, unsigned long want)
+static void a_step_has_so_many_launches_and_waits(void)
 {
-    whole         w = whole_open(c, 1, 0, SHERD_BF16);
+    whole         w = whole_open(&models[1], 1, 0, SHERD_BF16);
     unsigned long launches, waits;
 
     (void)whole_run(&w, 1); /* the first of a shape may take more */
     launches = emulator_launches();
     waits    = emulator_waits();
     (void)whole_run(&w, 1);
-    CHECK_INT(want, emulator_launches() - launches);
+    CHECK_INT(38, emulator_launches() - launches);
     CHECK_INT(2, emulator_waits() - waits); /* for the batch before the last, and for the losses */
     whole_close(&w);
-}
-
-static void fused_kernels_are_fewer_and_wait_for_nothing(void)
-{
-    launches_check(&models[1], 38);
-    choices.is_fused = 1;
-    /* Four a layer less; the head's gradient is finished by one more. */
-    launches_check(&models[1], 35);
-    choices.is_fused = 0;
 }
 
 /* --------------------------------------------------------------- graphs -- */
@@ -696,11 +675,10 @@ static const test_case cases[] = {
     CASE(models_follow_the_cpu),
     CASE(models_of_half_types_are_near_the_cpu),
     CASE(models_give_the_same_bits_again),
-    CASE(fused_models_follow_the_cpu),
     CASE(what_was_measured_is_kept_and_taken),
     CASE(a_file_that_cannot_be_written_is_told_at_once),
     CASE(attention_by_cudnn_falls_back_with_the_reason),
-    CASE(fused_kernels_are_fewer_and_wait_for_nothing),
+    CASE(a_step_has_so_many_launches_and_waits),
     CASE(replayed_passes_give_the_same_bits),
     CASE(replayed_passes_are_a_call_each),
     CASE(passes_of_other_memory_are_apart),

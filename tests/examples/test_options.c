@@ -52,12 +52,12 @@ static void inner_width_equal_to_the_presets_is_kept(void)
 
 static void choices_of_a_gpu_are_words(void)
 {
-    char   *wrong[] = {"sherd-llm", "--data", "text", "--kernels", "melted"};
+    char   *wrong[] = {"sherd-llm", "--data", "text", "--attention", "melted"};
     options o;
 
-    CHECK_INT(0, parsed(NULL).choices.is_fused);
-    CHECK_INT(0, parsed("--kernels", "plain", NULL).choices.is_fused);
-    CHECK_INT(1, parsed("--kernels", "fused", NULL).choices.is_fused);
+    CHECK_INT(ATTENTION_AUTO, parsed(NULL).choices.attention);
+    CHECK_INT(ATTENTION_OWN, parsed("--attention", "own", NULL).choices.attention);
+    CHECK_INT(ATTENTION_CUDNN, parsed("--attention", "cudnn", NULL).choices.attention);
     CHECK_INT(2, options_parse(5, wrong, &o));
 }
 

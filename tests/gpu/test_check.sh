@@ -82,7 +82,7 @@ for part in $PARTS; do
 done
 told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+,"own_mfu_percent": [0-9.]+}'
 told all trainer 'attention own [0-9]+ tokens/s, MFU [0-9.]+ %'
-told all choices '"default": [0-9]+,"fused": [0-9]+,"own": [0-9]+,"tuned": [0-9]+'
+told all choices '"default": [0-9]+,"own": [0-9]+,"tuned": [0-9]+'
 told all choices 'default [0-9]+ tokens/s .*, attention by kernels of its own'
 told all choices '"graphs": [0-9]+,"small_default": [0-9.]+,"small_graphs": [0-9.]+'
 told all choices '3 passes of units as graphs'
@@ -147,7 +147,7 @@ SH
 chmod +x "$scratch/odd/tests/examples/sherd-llm-emulated"
 rehearse odd --build "$scratch/odd" --part choices
 told odd choices '"result": "FAIL: status 1"'
-told odd choices 'fused 200 tokens/s .*chosen own FAILED; tuned 200 tokens/s .*chosen graphs FAILED; small default'
+told odd choices 'default 200 tokens/s .*chosen own FAILED; tuned 200 tokens/s .*chosen graphs FAILED; small default'
 told odd choices 'chosen again FAILED; 0 fingerprint'
 grep -q "the loss of choice_graphs is wrong: loss 5.0 -> 4.2, choice_default 4.0" "$scratch/odd.page" ||
     fail "a wrong loss is not told: $(cat "$scratch/odd.page")"

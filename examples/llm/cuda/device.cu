@@ -385,13 +385,7 @@ static void cuda_linear(compute *c, const linear_args *args)
     }
 }
 
-/* Adds what a product wrote to at.sums. */
-static void bias_grad_add(cuda *m, size_t columns, tensor bias)
-{
-    add_launch(m->limits.dtype, columns, m->at.sums, bias.grad, m->stream);
-    check_queued(m);
-}
-
+/* Adds the sums of the columns of dy to the gradient of the bias. */
 static void bias_grad_sum(cuda *m, const void *dy, size_t rows, size_t columns, tensor bias)
 {
     if (dy == m->summed) {
@@ -402,50 +396,15 @@ static void bias_grad_sum(cuda *m, const void *dy, size_t rows, size_t columns, 
     check_queued(m);
 }
 
-/* Queues a product, and the sums over `dy` for the gradient of the bias: in the same kernel if one can, else by a kernel of their
- * own. */
-static void multiply_summed(cuda *m, lt_product p, tensor bias, const void *dy, size_t rows,
-                            size_t columns)
-{
-    if (bias.data != NULL && m->choices.is_fused) {
-        lt_result result;
-
-        p.sums = m->at.sums;
-        result = lt_multiply(m->products, &p, m->stream);
-        if (result == LT_OK) {
-            bias_grad_add(m, columns, bias);
-            return;
-        }
-        p.sums = NULL;
-    }
-    multiply(m, p);
-    if (bias.data != NULL) {
-        bias_grad_sum(m, dy, rows, columns, bias);
-    }
-}
-
 /* Computes the gradient of gelu_x: the product times gelu', with as few kernels as possible. */
 static void input_grad_gelu(cuda *m, lt_product p, const linear_back_args *args)
 {
-    linear_shape s = args->shape;
-
     p.gelu_back = args->gelu_x;
-    if (args->x_bias.data != NULL) {
-        p.sums = m->at.sums;
-        if (lt_multiply(m->products, &p, m->stream) == LT_OK) {
-            bias_grad_add(m, s.in, args->x_bias);
-            return;
-        }
-        p.sums = NULL;
-    }
     if (lt_multiply(m->products, &p, m->stream) != LT_OK) {
         p.gelu_back = NULL;
         multiply(m, p);
-        gelu_back_launch(m->limits.dtype, s.rows * s.in, args->gelu_x, args->dx, m->stream);
+        gelu_back_launch(m->limits.dtype, args->shape.rows * args->shape.in, args->gelu_x, args->dx, m->stream);
         check_queued(m);
-    }
-    if (args->x_bias.data != NULL) {
-        bias_grad_sum(m, args->dx, s.rows, s.in, args->x_bias);
     }
 }
 
@@ -460,7 +419,10 @@ static void cuda_linear_back(compute *c, const linear_back_args *args)
     weight.b = matrix(args->x, s.in, 0);
     weight.c = args->weight.grad;
     weight.d = args->weight.grad;
-    multiply_summed(m, weight, args->bias, args->dy, s.rows, s.out);
+    multiply(m, weight);
+    if (args->bias.data != NULL) {
+        bias_grad_sum(m, args->dy, s.rows, s.out, args->bias);
+    }
     written(m, args->dx);
     input.a = matrix(args->dy, s.out, 0);
     input.b = matrix(args->weight.data, s.in, 0);
@@ -762,25 +724,10 @@ static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size
     multiply(m, input);
 }
 
-/* Returns the weight, with rows of zeros after it if the vocabulary is padded. Kernels are fast for such sizes. The logits of the
- * padding are 0 and have no gradient. The parameter itself does not change. */
-static tensor head_weight_of(cuda *m, tensor weight)
-{
-    if (m->at.head_weight_elems > 0) {
-        check(m, cudaMemcpyAsync(m->at.head_weight, weight.data,
-                                 m->limits.vocab * m->limits.hidden * m->base.elem_bytes, cudaMemcpyDeviceToDevice,
-                                 m->stream));
-        weight.data = m->at.head_weight;
-    }
-    return weight;
-}
-
 /* Computes the losses of all rows, a part of them at a time; if dx is not NULL, also the gradients. */
-static void head_run(cuda *m, const void *x, tensor given, void *dx)
+static void head_run(cuda *m, const void *x, tensor weight, void *dx)
 {
-    size_t hidden = m->limits.hidden, vocab = m->limits.vocab;
-    size_t whole  = m->at.head_weight_elems > 0 ? m->at.logits_stride : vocab_whole(m);
-    tensor weight = head_weight_of(m, given);
+    size_t hidden = m->limits.hidden, vocab = m->limits.vocab, whole = vocab_whole(m);
 
     for (size_t row = 0; row < m->rows; row += m->at.logits_rows) {
         const void    *portion = elem_at(m, x, row * hidden);
@@ -798,7 +745,6 @@ static void head_run(cuda *m, const void *x, tensor given, void *dx)
         e.rows       = rows;
         e.vocab      = vocab;
         e.stride     = m->at.logits_stride;
-        e.zeroed     = whole;
         e.logits     = m->at.logits;
         e.targets    = (const int32_t *)(m->at.batch + m->at.layout.targets) + row;
         e.losses     = m->at.losses + row;
@@ -887,9 +833,6 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
     r.used_bytes = 0;
     cuda_scratch_lay_out(l, &r, &m->at);
     error = cudaMemsetAsync(m->at.loss_sum, 0, sizeof(double), m->stream);
-    if (error == cudaSuccess && m->at.head_weight_elems > 0) { /* the rows of zeros are never written again */
-        error = cudaMemsetAsync(m->at.head_weight, 0, m->at.head_weight_elems * m->base.elem_bytes, m->stream);
-    }
     if (error != cudaSuccess) {
         (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
         return -1;
@@ -989,10 +932,8 @@ extern "C" compute *compute_cuda_create(const compute_params *params, char *why,
     m->base.ops        = &cuda_ops;
     m->base.elem_bytes = sherd_dtype_bytes(params->limits.dtype);
     m->base.keeps_stats = 1;
-    m->base.sums_x_bias = params->choices.is_fused;
     m->choices         = params->choices;
     m->limits          = params->limits;
-    m->limits.is_fused = params->choices.is_fused;
     m->rows            = params->limits.batch * params->limits.length;
     m->stream          = (cudaStream_t)params->stream;
     if (device_enter(m, why, why_bytes) != 0) {

@@ -141,7 +141,7 @@ __device__ __forceinline__ int softmax_fetch(softmax_sum *own, T *held, const T 
 
 /* If IS_HELD, the launch gives shared memory for the `whole` vectors of a row. What is left after them is in memory alone. */
 template <typename T, int N, bool IS_HELD>
-__global__ void entropy(int vocab, int zeroed, size_t stride, T *logits, const int32_t *targets, float *losses,
+__global__ void entropy(int vocab, size_t stride, T *logits, const int32_t *targets, float *losses,
                         float grad_scale)
 {
     LLM_SHARED(shared);
@@ -168,9 +168,6 @@ __global__ void entropy(int vocab, int zeroed, size_t stride, T *logits, const i
     }
     if (grad_scale == 0.0f) {
         return;
-    }
-    for (int c = vocab + (int)threadIdx.x; c < zeroed; c += THREADS) {
-        float_put(&x[c], 0.0f);
     }
     if (whole + (int)threadIdx.x < vocab) {
         int last = whole + (int)threadIdx.x;
@@ -235,7 +232,7 @@ static size_t held_most(const shared_memory &memory)
 
 template <typename T, int N, bool IS_HELD> static void entropy_queue(const entropy_launch *a, size_t held_bytes, cudaStream_t stream)
 {
-    LLM_LAUNCH((entropy<T, N, IS_HELD>), dim3((unsigned)a->rows), dim3(THREADS), held_bytes, stream, (int)a->vocab, (int)a->zeroed,
+    LLM_LAUNCH((entropy<T, N, IS_HELD>), dim3((unsigned)a->rows), dim3(THREADS), held_bytes, stream, (int)a->vocab,
                a->stride, (T *)a->logits, a->targets, a->losses, a->grad_scale);
 }
 

@@ -53,9 +53,7 @@ void column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t c
                         float *partials, void *dbias, cudaStream_t stream);
 
 void gelu_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream);
-/* y += x. */
-void add_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream);
-/* The same with x in fp32. It gives the same bits as columns_finish_launch with one partial. Both addresses are multiples of 16. */
+/* y += x, which is fp32. It gives the same bits as columns_finish_launch with one partial. Both addresses are multiples of 16. */
 void add_wide_launch(sherd_dtype dtype, size_t elems, const float *x, void *y, cudaStream_t stream);
 /* d *= gelu'(x). */
 void gelu_back_launch(sherd_dtype dtype, size_t elems, const void *x, void *d, cudaStream_t stream);
@@ -99,17 +97,16 @@ void embed_queue(const embed_launch *args, cudaStream_t stream);
 typedef struct entropy_launch {
     sherd_dtype    dtype;
     size_t         rows, vocab, stride; /* stride: elements from one row of logits to the next */
-    size_t         zeroed;  /* columns [vocab, zeroed) get gradients of 0; not above vocab: none */
-    void          *logits;  /* become their gradient, unless grad_scale is 0 */
-    const int32_t *targets; /* [rows] */
-    float         *losses;  /* [rows] */
-    float          grad_scale; /* multiplies the gradient of each row's loss */
-    shared_memory  memory;     /* of this device */
+    void          *logits;              /* become their gradient, unless grad_scale is 0 */
+    const int32_t *targets;             /* [rows] */
+    float         *losses;              /* [rows] */
+    float          grad_scale;          /* multiplies the gradient of each row's loss */
+    shared_memory  memory;              /* of this device */
 } entropy_launch;
 
 /* Allows the kernels to use the shared memory that they need on the current device; `memory` is what the device has. */
 cudaError_t entropy_prepare(shared_memory memory);
-void entropy_launch_rows(const entropy_launch *args, cudaStream_t stream);
+void        entropy_launch_rows(const entropy_launch *args, cudaStream_t stream);
 /* *sum += the mean of losses[rows]; the mean is rounded to fp32. */
 void loss_finish_launch(const float *losses, size_t rows, double *sum, cudaStream_t stream);
 /* Converts one row to fp32. */
@@ -126,7 +123,7 @@ typedef struct attention_launch {
     const void
           *dout; /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
     void  *dq, *dk, *dv;
-    float *deltas;           /* [batch, heads, length]: scratch */
+    float *deltas;        /* [batch, heads, length]: scratch */
     shared_memory memory; /* of this device */
 } attention_launch;
 

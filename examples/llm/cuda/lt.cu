@@ -46,7 +46,7 @@ typedef struct lt_functions {
 typedef struct plan_key {
     size_t   m, n, k, a_stride, b_stride, d_stride;
     int32_t  dtype, a_is_transposed, b_is_transposed, has_c, has_bias, gelu; /* gelu: 1 forward, 2 backward */
-    int32_t  is_wide, has_sums;
+    int32_t  is_wide;
     uint32_t align_a, align_b, align_c, align_d, align_bias, align_aux;
 } plan_key;
 
@@ -224,12 +224,7 @@ static uint32_t align_of(const void *data)
     return align;
 }
 
-/* The addresses in a product's description: of the bias or the sums, and below of gelu's operand. */
-static const void *bias_of(const lt_product *p)
-{
-    return p->sums != NULL ? p->sums : p->bias;
-}
-
+/* The address of gelu's operand. */
 static const void *aux_of(const lt_product *p)
 {
     return p->gelu_x != NULL ? p->gelu_x : p->gelu_back;
@@ -252,13 +247,12 @@ static plan_key key_of(const lt_product *p)
     key.has_c           = p->c != NULL;
     key.has_bias        = p->bias != NULL;
     key.is_wide         = p->is_wide;
-    key.has_sums        = p->sums != NULL;
     key.gelu            = p->gelu_x != NULL ? 1 : p->gelu_back != NULL ? 2 : 0;
     key.align_a         = align_of(p->a.data);
     key.align_b         = align_of(p->b.data);
     key.align_c         = align_of(p->c);
     key.align_d         = align_of(p->d);
-    key.align_bias      = align_of(bias_of(p));
+    key.align_bias      = align_of(p->bias);
     key.align_aux       = align_of(aux_of(p));
     return key;
 }
@@ -269,10 +263,7 @@ static cublasLtEpilogue_t epilogue_of(const plan_key *key)
         return key->has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     }
     if (key->gelu == 2) {
-        return key->has_sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
-    }
-    if (key->has_sums) { /* our a is operand B of the library */
-        return CUBLASLT_EPILOGUE_BGRADB;
+        return CUBLASLT_EPILOGUE_DGELU;
     }
     return key->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -306,7 +297,7 @@ static cublasStatus_t addresses_set(lt *l, const plan *p, const void *bias, cons
 /* Is called before each use of a plan. */
 static cublasStatus_t pointers_set(lt *l, const plan *p, const lt_product *product)
 {
-    return addresses_set(l, p, bias_of(product), aux_of(product));
+    return addresses_set(l, p, product->bias, aux_of(product));
 }
 
 /* Sets addresses for the choice of a kernel, which depends on their alignment too. They have the alignment of the key and no larger
@@ -315,7 +306,7 @@ static cublasStatus_t pointers_stand_in(lt *l, const plan *p, const lt_product *
 {
     const char *base = (const char *)l->workspace;
 
-    return addresses_set(l, p, bias_of(product) != NULL ? base + p->key.align_bias : NULL,
+    return addresses_set(l, p, product->bias != NULL ? base + p->key.align_bias : NULL,
                          aux_of(product) != NULL ? base + p->key.align_aux : NULL);
 }
 
@@ -391,11 +382,11 @@ static void key_write(const lt *l, const plan_key *k, char *out, size_t out_byte
 {
     (void)snprintf(out, out_bytes,
                    "%.120s, cuBLASLt %zu, %s%s: m %zu n %zu k %zu, strides %zu %zu %zu, %c%c, c %d, bias %d, gelu %d, "
-                   "sums %d, aligned %u %u %u %u %u %u",
+                   "aligned %u %u %u %u %u %u",
                    l->tuning.device, l->f.cublasLtGetVersion(), sherd_dtype_name((sherd_dtype)k->dtype),
                    k->is_wide ? " to fp32" : "", k->m, k->n, k->k, k->a_stride, k->b_stride, k->d_stride,
                    k->a_is_transposed ? 'T' : 'N', k->b_is_transposed ? 'T' : 'N', k->has_c, k->has_bias, k->gelu,
-                   k->has_sums, k->align_a, k->align_b, k->align_c, k->align_d, k->align_bias, k->align_aux);
+                   k->align_a, k->align_b, k->align_c, k->align_d, k->align_bias, k->align_aux);
 }
 
 static int hex_read(const char *text, cublasLtMatmulAlgo_t *out)
@@ -591,7 +582,7 @@ static cublasStatus_t layouts_make(lt *l, plan *p)
 
 static int is_fused(const plan_key *key)
 {
-    return key->has_bias || key->has_sums || key->gelu != 0;
+    return key->has_bias || key->gelu != 0;
 }
 
 /* Rows of gelu's operand must have a multiple of eight elements, and there are no such kernels for fp32. */

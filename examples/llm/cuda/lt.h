@@ -32,14 +32,11 @@ typedef struct lt_product {
     const void *bias;      /* [n]; NULL: none */
     void       *gelu_x;    /* not NULL: receives the sum, and d becomes its gelu */
     const void *gelu_back; /* not NULL: d becomes the sum times gelu'(gelu_back) */
-    /* Not NULL: receives sums, rounded to the type. With gelu_back they are the sums of d over its rows [n], else of a over its
-     * columns [m]. Not with bias, gelu_x or is_wide. */
-    void *sums;
 } lt_product;
 
 typedef enum lt_result {
     LT_OK = 0,
-    LT_UNFUSED, /* nothing was done: no kernel fuses bias, gelu or sums for these shapes */
+    LT_UNFUSED, /* nothing was done: no kernel fuses bias or gelu for these shapes */
     LT_FAILED,  /* lt_why says why */
 } lt_result;
 

@@ -35,14 +35,6 @@ struct gelu_forward {
     }
 };
 
-struct add_forward {
-    static const int inputs = 2, outputs = 1;
-    __device__ __forceinline__ void operator()(const float *in, float *out) const
-    {
-        out[0] = in[0] + in[1];
-    }
-};
-
 /* Inputs: x, d. Output: d. */
 struct gelu_backward {
     static const int inputs = 2, outputs = 1;
@@ -278,11 +270,6 @@ static void elementwise_queue(sherd_dtype dtype, size_t elems, const void *a, co
 void gelu_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream)
 {
     elementwise_queue<gelu_forward>(dtype, elems, x, NULL, NULL, y, NULL, stream);
-}
-
-void add_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream)
-{
-    elementwise_queue<add_forward>(dtype, elems, x, y, NULL, y, NULL, stream);
 }
 
 void add_wide_launch(sherd_dtype dtype, size_t elems, const float *x, void *y, cudaStream_t stream)
