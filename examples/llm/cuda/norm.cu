@@ -314,16 +314,15 @@ __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
     int         lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
     size_t      first = (size_t)blockIdx.x * NORM_CHUNK;
     size_t      end   = first + NORM_CHUNK < rows ? first + NORM_CHUNK : rows;
-    float      *own   = (float *)shared + (size_t)warp * sets * padded + lane;
-    float      *of_dx = (float *)shared + (size_t)warp * padded + lane; /* only if SUMS_DX */
-    float       sums[VECTORS][N], sums_d[VECTORS][N];                   /* sums_d only if IS_LAYER */
+    float      *own = (float *)shared + (size_t)warp * padded + lane; /* of dx; only if SUMS_DX */
+    float       sums[VECTORS][N], sums_d[VECTORS][N];                 /* sums_d only if IS_LAYER */
 
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
         for (int k = 0; k < N; k++) {
             sums[v][k] = sums_d[v][k] = 0.0f;
             if (SUMS_DX) {
-                of_dx[(v * N + k) * 32] = 0.0f;
+                own[(v * N + k) * 32] = 0.0f;
             }
         }
     }
@@ -375,7 +374,7 @@ __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
                 }
                 vector_of<T, N>::store_rounded(dx_all + at + v * 32 * N, old);
                 for (int k = 0; k < N && SUMS_DX; k++) {
-                    of_dx[(v * N + k) * 32] += old[k];
+                    own[(v * N + k) * 32] += old[k];
                 }
             }
         }
@@ -385,6 +384,7 @@ __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
         block_sums_put<N>((const float *)shared, width, padded, warps, 1, dx_partials + (size_t)blockIdx.x * width);
         __syncthreads();
     }
+    own = (float *)shared + (size_t)warp * sets * padded + lane;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
         for (int k = 0; k < N && (v * 32 + lane) * N < width; k++) {
