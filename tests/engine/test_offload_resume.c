@@ -872,20 +872,27 @@ static int descriptors_held(void)
     return count;
 }
 
+/* Begins a run that will be killed, and trains until its state is on the drive. */
+static void part_begin(rig *r)
+{
+    session      own = session_of(3, "");
+    sherd_world *world;
+
+    (void)alarm(GUARD_SECONDS);
+    CHECK_OK(sherd_world_self(&world));
+    session_begin(&own, world, r);
+    session_train(&own, r, 1);
+}
+
 /* A run forks a child, as data loaders do, and is killed. The child reports how many descriptors it has, and lives
  * until its `hold` ends. */
 static void part_has_a_child(void)
 {
-    int          hold   = ranks_variable(HOLD_VARIABLE);
-    int          report = ranks_variable(REPORT_VARIABLE);
-    session      own    = session_of(3, "");
-    sherd_world *world;
-    rig          r;
+    int hold   = ranks_variable(HOLD_VARIABLE);
+    int report = ranks_variable(REPORT_VARIABLE);
+    rig r;
 
-    (void)alarm(GUARD_SECONDS);
-    CHECK_OK(sherd_world_self(&world));
-    session_begin(&own, world, &r);
-    session_train(&own, &r, 1);
+    part_begin(&r);
     CHECK(descriptors_held() > 0);
     if (fork() == 0) {
         unsigned char held = (unsigned char)descriptors_held();
@@ -918,15 +925,10 @@ static int memory_hold(void *raw)
 static void part_has_held_memory(void)
 {
     static _Alignas(16) unsigned char stack[65536];
-    int          pipes[2] = {ranks_variable(HOLD_VARIABLE), ranks_variable(REPORT_VARIABLE)};
-    session      own      = session_of(3, "");
-    sherd_world *world;
-    rig          r;
+    int pipes[2] = {ranks_variable(HOLD_VARIABLE), ranks_variable(REPORT_VARIABLE)};
+    rig r;
 
-    (void)alarm(GUARD_SECONDS);
-    CHECK_OK(sherd_world_self(&world));
-    session_begin(&own, world, &r);
-    session_train(&own, &r, 1);
+    part_begin(&r);
     CHECK(clone(memory_hold, stack + sizeof(stack), CLONE_VM | SIGCHLD, pipes) > 0);
     for (;;) {
         (void)rig_train(&r, 1);
