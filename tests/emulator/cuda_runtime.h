@@ -126,11 +126,16 @@ unsigned          emulator_active(void); /* lanes of this warp that have not end
 void *emulator_shared(void);
 /** Ends the process unless `at` is a multiple of `len` and all of it is in the launch's shared memory. */
 void emulator_shared_at(const void *at, size_t len);
-/** Copies of sixteen bytes into shared memory, as cp.async's: what is there is NaN until the calling thread waits
+/** Copies of four or sixteen bytes into shared memory, as cp.async's: what is there is NaN until the calling thread waits
  *  until no more than `pending` groups are under way. */
-void emulator_copy_start(void *to, const void *from, bool is_there);
+void emulator_copy_start(void *to, const void *from, size_t len, bool is_there);
 void emulator_copies_commit(void);
 void emulator_copies_wait(unsigned pending);
+/** Barriers in the launch's shared memory, as mbarrier's; phases count from 0. To wait for a phase that is neither the current
+ *  one nor the one before ends the process: a device would take it for one of these. */
+void emulator_mbarrier_init(uint64_t *barrier, unsigned arrivals);
+void emulator_mbarrier_arrive(uint64_t *barrier);
+void emulator_mbarrier_wait(uint64_t *barrier, int phase);
 
 static inline unsigned emulator_lane(void)
 {

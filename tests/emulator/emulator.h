@@ -10,7 +10,7 @@
  *     emulator_launch(kernel, grid, block, shared, stream, args...), which returns a cudaError_t;
  *   - `extern __shared__` is written float *x = (float *)emulator_shared() (`__shared__ float x[64]` works);
  *   - there is no inline PTX, no cooperative groups, no texture. For cp.async there is emulator_copy_start: what it
- *     copies is NaN until it is waited for.
+ *     copies is NaN until it is waited for. For mbarrier there is emulator_mbarrier_init.
  *
  * Streams are threads with queues. Calls return at once; what does not wait for an event that it needs reads
  * wrong numbers, above all with SHERD_EMULATOR_SEED=n, which delays operations at random and runs threads of

@@ -48,9 +48,8 @@ __thread unsigned emulator_lane_number;
 #define SHARED_ALIGN ((size_t)128)
 #define PAGE_BYTES   4096
 /* Copies into shared memory that one thread may have under way, and groups of them. */
-#define MAX_COPIES 128
+#define MAX_COPIES 512
 #define MAX_GROUPS 8
-#define COPY_BYTES 16
 /* Stacks begin at different lines of a page, or a cache would hold few of them. */
 #define STACK_COLOURS     31
 #define STACK_COLOUR_STEP 128
@@ -141,6 +140,7 @@ struct pending_copies {
     struct {
         void       *to;
         const void *from; /* null: zeros */
+        size_t      len;
     } copies[MAX_COPIES];
     unsigned started;
     unsigned groups;
@@ -166,6 +166,7 @@ struct machine {
     unsigned barrier_arrived;
     unsigned barrier_generation;
     int      barrier_sums[2];
+    fiber   *mbarrier_waiting; /* by next: for any of those in shared memory */
 
     emulator_meeting *meetings; /* [MAX_WARPS][WARP_MEETINGS] */
     unsigned char    *shared_end;
@@ -470,20 +471,19 @@ void emulator_shared_at(const void *at, size_t len)
     }
 }
 
-void emulator_copy_start(void *to, const void *from, bool is_there)
+void emulator_copy_start(void *to, const void *from, size_t len, bool is_there)
 {
     pending_copies *mine = &here->copies[here->current->linear];
 
-    emulator_shared_at(to, COPY_BYTES);
-    if ((uintptr_t)from % COPY_BYTES != 0) {
-        die("a copy into shared memory reads at no multiple of 16 bytes");
+    emulator_shared_at(to, len);
+    if ((uintptr_t)from % len != 0) {
+        die("a copy into shared memory reads at no multiple of its bytes");
     }
     if (mine->started == MAX_COPIES) {
         die("more copies into shared memory are under way than the emulator keeps");
     }
-    memset(to, 0xff, COPY_BYTES); /* NaN */
-    mine->copies[mine->started].to   = to;
-    mine->copies[mine->started].from = is_there ? from : nullptr;
+    memset(to, 0xff, len); /* NaN */
+    mine->copies[mine->started] = {to, is_there ? from : nullptr, len};
     mine->started++;
     here->copies_started++;
 }
@@ -506,9 +506,9 @@ void emulator_copies_wait(unsigned pending)
 
     for (unsigned i = 0; i < arrived; i++) {
         if (mine->copies[i].from != nullptr) {
-            memcpy(mine->copies[i].to, mine->copies[i].from, COPY_BYTES);
+            memcpy(mine->copies[i].to, mine->copies[i].from, mine->copies[i].len);
         } else {
-            memset(mine->copies[i].to, 0, COPY_BYTES);
+            memset(mine->copies[i].to, 0, mine->copies[i].len);
         }
     }
     mine->started -= arrived;
@@ -517,6 +517,64 @@ void emulator_copies_wait(unsigned pending)
     memmove(mine->copies, mine->copies + arrived, mine->started * sizeof(mine->copies[0]));
     for (unsigned i = 0; i < mine->groups; i++) {
         mine->ends[i] = mine->ends[i + over] - arrived;
+    }
+}
+
+/* What a barrier's eight bytes hold. */
+struct mbarrier {
+    uint16_t phase, arrivals, left;
+    uint16_t made; /* a number that garbage does not have */
+};
+
+#define MBARRIER_MADE 0x6d62
+
+static_assert(sizeof(mbarrier) == sizeof(uint64_t), "a barrier is eight bytes");
+
+static mbarrier mbarrier_get(const uint64_t *at)
+{
+    mbarrier b;
+
+    emulator_shared_at(at, sizeof(b));
+    memcpy(&b, at, sizeof(b));
+    if (b.made != MBARRIER_MADE) {
+        die("a barrier in shared memory was not made");
+    }
+    return b;
+}
+
+void emulator_mbarrier_init(uint64_t *barrier, unsigned arrivals)
+{
+    mbarrier b = {0, (uint16_t)arrivals, (uint16_t)arrivals, MBARRIER_MADE};
+
+    emulator_shared_at(barrier, sizeof(b));
+    memcpy(barrier, &b, sizeof(b));
+}
+
+void emulator_mbarrier_arrive(uint64_t *barrier)
+{
+    mbarrier b = mbarrier_get(barrier);
+
+    if (--b.left == 0) {
+        b.phase++;
+        b.left = b.arrivals;
+        fibers_wake(here, &here->mbarrier_waiting);
+    }
+    memcpy(barrier, &b, sizeof(b));
+}
+
+void emulator_mbarrier_wait(uint64_t *barrier, int phase)
+{
+    for (;;) {
+        uint16_t behind =
+            (uint16_t)(mbarrier_get(barrier).phase - (uint16_t)phase); /* phases that began since */
+
+        if (behind > 1) {
+            die("a thread waits for a phase of a barrier that is long over, or far ahead");
+        }
+        if (behind == 1) {
+            return;
+        }
+        fiber_wait(here, &here->mbarrier_waiting);
     }
 }
 
@@ -598,6 +656,7 @@ static void block_run(machine *m)
     m->barrier_sums[0]    = 0;
     m->barrier_sums[1]    = 0;
     m->barrier_generation = 0;
+    m->mbarrier_waiting   = nullptr;
     memset(m->ended, 0, sizeof(m->ended));
     if (m->threads % 32 != 0) {
         m->ended[m->threads / 32] = ~0u << m->threads % 32;

@@ -121,9 +121,9 @@ static void __global__ copies_kernel(const float *x, float *out)
     float *own = (float *)emulator_shared() + threadIdx.x * 8;
     float *to  = out + threadIdx.x * 12;
 
-    emulator_copy_start(own, x + threadIdx.x * 4, true);
+    emulator_copy_start(own, x + threadIdx.x * 4, 16, true);
     emulator_copies_commit();
-    emulator_copy_start(own + 4, x, false);
+    emulator_copy_start(own + 4, x, 16, false);
     emulator_copies_commit();
     memcpy(to, own, 16);
     emulator_copies_wait(1);
@@ -161,28 +161,85 @@ static void copies_into_shared_memory_arrive_when_waited_for(void)
     cudaFree(out);
 }
 
+/* Half of the threads put numbers into two slots, round after round; the others add them up. Neither may come too early: `full` and
+ * `empty` say which slots are which. */
+static void __global__ ring_kernel(int rounds, int *out)
+{
+    uint64_t *full = (uint64_t *)emulator_shared(), *empty = full + 2;
+    int      *slots = (int *)(empty + 2), half = (int)blockDim.x / 2, me = (int)threadIdx.x % half,
+        sum = 0;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; i++) {
+            emulator_mbarrier_init(&full[i], (unsigned)half);
+            emulator_mbarrier_init(&empty[i], (unsigned)half);
+        }
+    }
+    __syncthreads();
+    for (int i = 0; i < rounds; i++) {
+        int slot = i % 2, phase = i / 2;
+
+        if ((int)threadIdx.x < half) {
+            emulator_mbarrier_wait(&empty[slot], phase - 1);
+            slots[slot * half + me] = i * 100 + me;
+            emulator_mbarrier_arrive(&full[slot]);
+        } else {
+            emulator_mbarrier_wait(&full[slot], phase);
+            sum += slots[slot * half + (me + 1) % half];
+            emulator_mbarrier_arrive(&empty[slot]);
+        }
+    }
+    out[threadIdx.x] = sum;
+}
+
+static void barriers_in_shared_memory_order_a_ring(void)
+{
+    enum { HALF = 40, ROUNDS = 7 };
+    int *out = device_array<int>(2 * HALF);
+    int  got[2 * HALF];
+
+    CHECK_CUDA(cudaSuccess, emulator_launch(ring_kernel, 2, 2 * HALF, 32 + 2 * HALF * 4, nullptr,
+                                            (int)ROUNDS, out));
+    CHECK_CUDA(cudaSuccess, cudaMemcpy(got, out, sizeof(got), cudaMemcpyDefault));
+    for (int i = 0; i < HALF; i++) {
+        CHECK_INT(0, got[i]);
+        CHECK_INT(ROUNDS * (ROUNDS - 1) / 2 * 100 + ROUNDS * ((i + 1) % HALF), got[HALF + i]);
+    }
+    cudaFree(out);
+}
+
 /* What a kernel does wrong, by number: each of them is undefined on a device. */
 static void __global__ wrong_kernel(int what, const float *x)
 {
     unsigned char *shared = (unsigned char *)emulator_shared();
 
     if (what == 0) { /* nobody waits */
-        emulator_copy_start(shared, x, true);
+        emulator_copy_start(shared, x, 16, true);
         emulator_copies_commit();
     } else if (what == 1) {
-        emulator_copy_start(shared + 8, x, true);
+        emulator_copy_start(shared + 8, x, 16, true);
     } else if (what == 2) {
-        emulator_copy_start(shared, x + 1, true);
+        emulator_copy_start(shared, x + 1, 16, true);
     } else if (what == 3) {
         emulator_shared_at(shared + 128, 16); /* of the 100 bytes asked for */
     } else if (what == 4) {
         *(volatile unsigned char *)(shared + 128) = 1;
+    } else if (what <= 7) {
+        uint64_t *barrier = (uint64_t *)shared;
+
+        if (what > 5) {
+            emulator_mbarrier_init(barrier, 1);
+        }
+        emulator_mbarrier_wait(barrier, what == 7 ? 0
+                                        : what == 6
+                                            ? 1
+                                            : -1); /* not made; too far ahead; nobody arrives */
     }
 }
 
 static void wrong_use_of_shared_memory_ends_the_process(void)
 {
-    for (int what = 0; what <= 5; what++) { /* 5: nothing */
+    for (int what = 0; what <= 8; what++) { /* 8: nothing */
         int   status = 0;
         pid_t child  = fork(); /* before this process has used a device */
 
@@ -195,7 +252,7 @@ static void wrong_use_of_shared_memory_ends_the_process(void)
             _exit(0);
         }
         CHECK_INT(child, waitpid(child, &status, 0));
-        CHECK_INT(what < 5, status != 0);
+        CHECK_INT(what < 8, status != 0);
     }
 }
 
@@ -437,6 +494,7 @@ static const test_case CASES[] = {
     CASE(kernel_with_barriers_and_shuffles_sums),
     CASE(ended_lanes_and_masks_are_kept_apart),
     CASE(copies_into_shared_memory_arrive_when_waited_for),
+    CASE(barriers_in_shared_memory_order_a_ring),
     CASE(wait_is_for_the_last_record),
     CASE(stream_of_another_device_is_refused),
     CASE(child_of_a_process_that_used_it_is_refused),

@@ -93,7 +93,7 @@ static inline void matrices_load_flipped(uint32_t (&to)[4], const void *row)
 
 static inline void copy_start(void *to, const void *from, bool is_there)
 {
-    emulator_copy_start(to, from, is_there);
+    emulator_copy_start(to, from, 16, is_there);
 }
 
 static inline void copies_commit(void)
