@@ -21,10 +21,12 @@ void compute_destroy(compute *c)
 
 int compute_attention_find(const char *word, compute_attention *out)
 {
-    static const char *const WORDS[] = {
-        [ATTENTION_AUTO] = "auto", [ATTENTION_OWN] = "own", [ATTENTION_CUDNN] = "cudnn"};
+    static const char *const WORDS[ATTENTION_CHOICES] = {[ATTENTION_AUTO]      = "auto",
+                                                         [ATTENTION_OWN]       = "own",
+                                                         [ATTENTION_CUDNN]     = "cudnn",
+                                                         [ATTENTION_WARPGROUP] = "warpgroup"};
 
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < ATTENTION_CHOICES; i++) {
         if (strcmp(WORDS[i], word) == 0) {
             *out = (compute_attention)i;
             return 0;

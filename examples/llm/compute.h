@@ -28,7 +28,9 @@ typedef struct tensor {
 typedef enum compute_attention {
     ATTENTION_AUTO, /* cuDNN's where it has some that give the same bits every time, else own */
     ATTENTION_OWN,
-    ATTENTION_CUDNN, /* cuDNN's where it has some */
+    ATTENTION_CUDNN,     /* cuDNN's where it has some */
+    ATTENTION_WARPGROUP, /* own, by warpgroups' products where the GPU has them; until they are measured nothing chooses them */
+    ATTENTION_CHOICES,
 } compute_attention;
 
 /* Choices between ways in which a GPU computes, where only a measurement can tell which is faster. All zero: the default ways. Each
@@ -44,7 +46,7 @@ typedef struct compute_choices {
     const char *tuned;
 } compute_choices;
 
-/** Finds it by its word, "auto", "own" or "cudnn". Returns 0, or -1. */
+/** Finds it by its word, "auto", "own", "cudnn" or "warpgroup". Returns 0, or -1. */
 int compute_attention_find(const char *word, compute_attention *out);
 
 typedef struct compute_params {

@@ -129,8 +129,8 @@ static const option_row rows[] = {
     {"threads", "N", OPTION_NUMBER, FIELD(threads), 1, 256,
      "threads of each rank (default: cores / ranks)", NULL},
     {"attention", "NAME", OPTION_ATTENTION, FIELD(choices.attention), 0, 0,
-     "GPU: own, cudnn (if its library is there and has kernels), or auto: cudnn if it gives the "
-     "same bits every time (default: auto)",
+     "GPU: own, cudnn (if its library is there and has kernels), warpgroup (own, by H100's "
+     "products of warpgroups), or auto: cudnn if it gives the same bits every time (default: auto)",
      NULL},
     {"logits-rows", "N", OPTION_NUMBER, FIELD(choices.logits_rows), 0, INT_MAX,
      "GPU: tokens whose logits exist at a time (default: 0, as many as 800 MB or the layers' inner "
@@ -254,7 +254,9 @@ static int precision_apply(const option_row *row, const char *value, options_pre
 
 static int attention_apply(const option_row *row, const char *value, compute_attention *field)
 {
-    return compute_attention_find(value, field) == 0 ? 0 : wrong(row, value, "auto, own or cudnn");
+    return compute_attention_find(value, field) == 0
+               ? 0
+               : wrong(row, value, "auto, own, cudnn or warpgroup");
 }
 
 /* Applies one option. Architecture and preset are applied before single sizes, wherever they stand: see options_parse. */

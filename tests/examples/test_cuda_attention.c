@@ -24,6 +24,10 @@ typedef struct heads_rig {
     size_t     num_log_sums;
 } heads_rig;
 
+/* Of the rigs that are opened from here on, and what they say of their attention; NULL: they say what they like. */
+static compute_choices choices;
+static const char     *want_note;
+
 static heads_rig heads_open(heads_case c, sherd_dtype dtype)
 {
     compute_limits limits = {.batch  = c.batch,
@@ -32,7 +36,7 @@ static heads_rig heads_open(heads_case c, sherd_dtype dtype)
                              .inner  = 16,
                              .heads  = c.heads,
                              .vocab  = 16};
-    heads_rig      h      = {.r = rig_open(limits, dtype, (compute_choices){0})};
+    heads_rig      h      = {.r = rig_open(limits, dtype, choices)};
     size_t rows = c.batch * c.length, wide = c.heads * c.width, kv_wide = c.kv_heads * c.width;
     size_t bytes = sherd_dtype_bytes(dtype);
 
@@ -173,6 +177,9 @@ static void heads_check(heads_case c, sherd_dtype dtype)
         head_naive(&h, i / c.heads, i % c.heads, p, log_sums + i * c.length);
     }
     heads_compute(&h);
+    if (want_note != NULL) {
+        test_check_contains(__FILE__, __LINE__, h.r.gpu->note, want_note);
+    }
     pair_check(&h.r, "attention", h.out);
     device_get(&h.r, h.log_sums, got_logs, h.num_log_sums * sizeof(float));
     for (size_t i = 0; i < h.num_log_sums; i++) {
@@ -189,6 +196,26 @@ static void heads_check(heads_case c, sherd_dtype dtype)
         pair_check(&h.r, "gradient of v", h.dv);
     }
     heads_close(&h, c.is_joined);
+}
+
+/* Computes twice, and fails where the gradients' bits differ. */
+static void bits_check(heads_case c, sherd_dtype dtype)
+{
+    heads_rig h     = heads_open(c, dtype);
+    size_t    bytes = h.dq.count * sherd_dtype_bytes(dtype),
+           less     = h.dk.count * sherd_dtype_bytes(dtype);
+    char *first = keep(&h.r, malloc(3 * bytes)), *second = keep(&h.r, malloc(3 * bytes));
+
+    for (int time = 0; time < 2; time++) {
+        char *to = time == 0 ? first : second;
+
+        heads_compute(&h);
+        device_get(&h.r, h.dq.gpu, to, bytes);
+        device_get(&h.r, h.dk.gpu, to + bytes, less);
+        device_get(&h.r, h.dv.gpu, to + bytes + less, less);
+    }
+    CHECK_BYTES_EQUAL(first, second, bytes + 2 * less);
+    heads_close(&h, 0);
 }
 
 /* All lengths where tiles end, on one narrow head; then widths, groups and strides. */
@@ -210,24 +237,56 @@ static void attention_matches_its_definition(void)
     }
 }
 
+/* Chooses warpgroups' products; ends the case as skipped where the device has none. */
+static void warpgroups_need(void)
+{
+    struct cudaDeviceProp properties;
+
+    CHECK(cudaGetDeviceProperties(&properties, 0) == cudaSuccess);
+    if (properties.major != 9 || properties.minor != 0) {
+        test_skip("the device has no products of warpgroups: its compute capability is %d.%d",
+                  properties.major, properties.minor);
+    }
+    choices.attention = ATTENTION_WARPGROUP;
+}
+
+/* Lengths where tiles, the rows of a group and those of a block end; one, two and three blocks of rows; groups of heads; more works
+ * than the device has multiprocessors. */
+static void warpgroups_match_the_definition(void)
+{
+    static const heads_case CASES[] = {
+        {1, 1, 1, 1, 64, 0},   {1, 2, 2, 1, 64, 0},   {1, 63, 1, 1, 64, 1},  {1, 64, 2, 2, 64, 0},
+        {1, 65, 1, 1, 64, 0},  {2, 127, 1, 1, 64, 0}, {1, 128, 2, 1, 64, 0}, {1, 129, 3, 3, 64, 1},
+        {1, 193, 1, 1, 64, 0}, {1, 257, 2, 1, 64, 0}, {3, 70, 6, 2, 64, 0},  {1, 385, 1, 1, 64, 1},
+        {2, 640, 1, 1, 64, 0},
+    };
+
+    static const char UNFIT[] =
+        "attention without warpgroups' products: they need heads of 64 elements of 16 bits";
+
+    warpgroups_need();
+    want_note = "attention by warpgroups' products";
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        heads_check(CASES[i], i % 3 == 2 ? SHERD_F16 : SHERD_BF16);
+    }
+    want_note = UNFIT; /* the other kernels do it */
+    heads_check((heads_case){1, 40, 2, 2, 80, 1}, SHERD_BF16);
+    heads_check(CASES[1], SHERD_F32);
+    want_note         = NULL;
+    choices.attention = ATTENTION_AUTO;
+}
+
+static void warpgroups_give_the_same_bits_again(void)
+{
+    warpgroups_need();
+    bits_check((heads_case){2, 200, 4, 2, 64, 0}, SHERD_BF16);
+    choices.attention = ATTENTION_AUTO;
+}
+
 static void attention_gives_the_same_bits_again(void)
 {
     for (int dtype = SHERD_F32; dtype <= SHERD_BF16; dtype++) {
-        heads_rig h     = heads_open((heads_case){2, 100, 4, 2, 64, 0}, (sherd_dtype)dtype);
-        size_t    bytes = h.dq.count * sherd_dtype_bytes(h.r.dtype);
-        size_t    less  = h.dk.count * sherd_dtype_bytes(h.r.dtype);
-        char     *first = keep(&h.r, malloc(3 * bytes)), *second = keep(&h.r, malloc(3 * bytes));
-
-        for (int time = 0; time < 2; time++) {
-            char *to = time == 0 ? first : second;
-
-            heads_compute(&h);
-            device_get(&h.r, h.dq.gpu, to, bytes);
-            device_get(&h.r, h.dk.gpu, to + bytes, less);
-            device_get(&h.r, h.dv.gpu, to + bytes + less, less);
-        }
-        CHECK_BYTES_EQUAL(first, second, bytes + 2 * less);
-        heads_close(&h, 0);
+        bits_check((heads_case){2, 100, 4, 2, 64, 0}, (sherd_dtype)dtype);
     }
 }
 
@@ -318,6 +377,8 @@ static void attention_that_fits_nowhere_is_refused(void)
 
 static const test_case cases[] = {
     CASE(attention_matches_its_definition),
+    CASE(warpgroups_match_the_definition),
+    CASE(warpgroups_give_the_same_bits_again),
     CASE(attention_gives_the_same_bits_again),
 #ifdef TEST_EMULATED
     CASE(attention_takes_less_shared_memory_where_two_blocks_would_not_fit),

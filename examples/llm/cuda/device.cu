@@ -33,6 +33,8 @@ typedef struct cuda {
     graphs        *passes;   /* NULL: every pass is queued without a graph */
     size_t         attention_note_len; /* bytes of base.note that attention wrote */
     shared_memory  shared; /* memory of the device's multiprocessors */
+    size_t         processors;
+    int            has_warpgroups; /* attention_warpgroup.cu can run there */
     cudaError_t    error;
     int            has_failed; /* base.why says why */
 
@@ -545,6 +547,7 @@ static attention_launch attention_of(const cuda *m, const heads_args *args)
     a.shape  = *args;
     a.deltas = m->at.deltas;
     a.memory = m->shared;
+    a.processors = m->processors;
     return a;
 }
 
@@ -555,7 +558,7 @@ static sdpa *attention_choose(cuda *m, const heads_args *args)
     sdpa_shape shape;
     char       why[200] = "";
 
-    if (m->choices.attention == ATTENTION_OWN) {
+    if (m->choices.attention == ATTENTION_OWN || m->choices.attention == ATTENTION_WARPGROUP) {
         return NULL;
     }
     memset(&shape, 0, sizeof(shape));
@@ -588,6 +591,26 @@ static sdpa *attention_choose(cuda *m, const heads_args *args)
     return m->library_attention != NULL && sdpa_is_of(m->library_attention, &shape) ? m->library_attention : NULL;
 }
 
+/* Queues what attention_of and its caller have filled in; notes whether warpgroups' kernels did it where they were asked for. */
+static void attention_own_queue(cuda *m, const attention_launch *a)
+{
+    int is_wanted = m->choices.attention == ATTENTION_WARPGROUP;
+    int is_done   = is_wanted && m->has_warpgroups && attention_warpgroup_queue(a, m->stream);
+
+    if (!is_done) {
+        attention_queue(a, m->stream);
+    }
+    if (is_wanted && !m->is_attention_chosen) {
+        m->is_attention_chosen = 1;
+        (void)snprintf(m->base.note, sizeof(m->base.note), "%s",
+                       is_done             ? "attention by warpgroups' products"
+                       : m->has_warpgroups ? "attention without warpgroups' products: they need heads of 64 elements of 16 bits"
+                                           : "attention without warpgroups' products: they need compute capability 9.0");
+        m->attention_note_len = strlen(m->base.note);
+    }
+    check_queued(m);
+}
+
 static void cuda_attention(compute *c, const heads_args *args, void *out, float *log_sums)
 {
     cuda            *m = cuda_of(c);
@@ -603,8 +626,7 @@ static void cuda_attention(compute *c, const heads_args *args, void *out, float 
     }
     a.out      = out;
     a.log_sums = log_sums;
-    attention_queue(&a, m->stream);
-    check_queued(m);
+    attention_own_queue(m, &a);
 }
 
 static void cuda_attention_back(compute *c, const heads_args *args, const void *out,
@@ -632,8 +654,7 @@ static void cuda_attention_back(compute *c, const heads_args *args, const void *
     a.dq       = dq;
     a.dk       = dk;
     a.dv       = dv;
-    attention_queue(&a, m->stream);
-    check_queued(m);
+    attention_own_queue(m, &a);
 }
 
 static void cuda_swiglu(compute *c, size_t elems, const void *gate, const void *up, void *y)
@@ -840,10 +861,21 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
     return 0;
 }
 
+/* Returns a number that describes the device, unless there was an error before. */
+static int device_number(int device, cudaDeviceAttr attribute, cudaError_t *error)
+{
+    int value = 0;
+
+    if (*error == cudaSuccess) {
+        *error = cudaDeviceGetAttribute(&value, attribute, device);
+    }
+    return value;
+}
+
 /* Makes the device of the engine's stream the thread's current one. It need not be the first device. */
 static int device_enter(cuda *m, char *why, size_t why_bytes)
 {
-    int            device = 0, major = 0, block_bytes = 0, processor_bytes = 0;
+    int            device = 0, major, minor, block_bytes, processor_bytes;
     cudaDeviceProp properties;
     cudaError_t    error;
 
@@ -860,17 +892,13 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
         error = cudaSetDevice(device);
     }
     if (error == cudaSuccess) {
-        error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    }
-    if (error == cudaSuccess) {
         error = cudaGetDeviceProperties(&properties, device);
     }
-    if (error == cudaSuccess) {
-        error = cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    }
-    if (error == cudaSuccess) {
-        error = cudaDeviceGetAttribute(&processor_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-    }
+    major           = device_number(device, cudaDevAttrComputeCapabilityMajor, &error);
+    minor           = device_number(device, cudaDevAttrComputeCapabilityMinor, &error);
+    block_bytes     = device_number(device, cudaDevAttrMaxSharedMemoryPerBlockOptin, &error);
+    processor_bytes = device_number(device, cudaDevAttrMaxSharedMemoryPerMultiprocessor, &error);
+    m->processors   = (size_t)device_number(device, cudaDevAttrMultiProcessorCount, &error);
     if (error != cudaSuccess) {
         (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
         return -1;
@@ -891,7 +919,13 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
                        device, block_bytes, cudaGetErrorString(error));
         return -1;
     }
-    error = entropy_prepare(m->shared);
+    m->has_warpgroups = major == 9 && minor == 0;
+    if (m->choices.attention == ATTENTION_WARPGROUP && m->has_warpgroups) {
+        error = attention_warpgroup_prepare();
+    }
+    if (error == cudaSuccess) {
+        error = entropy_prepare(m->shared);
+    }
     if (error != cudaSuccess) {
         (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
         return -1;

@@ -125,12 +125,20 @@ typedef struct attention_launch {
     void  *dq, *dk, *dv;
     float *deltas;        /* [batch, heads, length]: scratch */
     shared_memory memory; /* of this device */
+    size_t        processors; /* of this device */
 } attention_launch;
 
 /* Uses tensor cores if type, width and strides allow it, else the plain kernels. */
 void        attention_queue(const attention_launch *args, cudaStream_t stream);
 void        attention_plain_queue(const attention_launch *args, cudaStream_t stream);
 cudaError_t attention_plain_prepare(void);
+
+/* ---- attention_warpgroup.cu: on compute capability 9.0 alone */
+
+/* Returns false, and queues nothing, if it has no kernels for this type, width or strides. */
+bool attention_warpgroup_queue(const attention_launch *args, cudaStream_t stream);
+/* Allows the kernels to use the shared memory that they need on the current device. */
+cudaError_t attention_warpgroup_prepare(void);
 
 #define ATTENTION_MOST_WIDTH 256 /* of a head */
 #define ATTENTION_MOST_BATCH 65535
