@@ -22,11 +22,11 @@ env 20 alone the device, as sherd sees it
 kernels 60 beside conformance of the backend, lanes and events
 compute 90 beside the trainer's operations against the CPU's, and its losses
 adam 90 alone bench gpu: AdamW, its state in encodings, the other element-wise updates
-trainer 90 alone GPT-2 124M, bf16, 32 x 1024; beside it with the trainer's own attention
+trainer 90 alone GPT-2 124M, bf16, 32 x 1024; beside it with the trainer's own attention, and with warpgroups'
 exposed 45 alone the engine's exposed share of its step
 compiled 180 alone the same model by PyTorch alone, torch.compile
 choices 150 alone the same with each choice of kernels, beside the default; graphs on a small step
-profile 120 alone the time of a step by kernel, by the default and with the trainer's own attention
+profile 120 alone the time of a step by kernel, by the default and with warpgroups' attention
 large 150 alone GPT-2 774M, half a million tokens a step, with and without offload
 nccl 300 beside NCCL, a rank on each device or several on one, whose processes take turns there
 proof 150 beside sherd test, fingerprints of CPU and GPU
@@ -319,7 +319,7 @@ attention() {
     train "attention_$name" "$@" --attention "$name"
     learned "attention_$name" trainer
     figure "attention $name $(rate "attention_$name" "$(sized 5 2)") tokens/s, MFU $(mfu "attention_$name") %$(
-        sed -n 's/^attention by/, &/p' "$OUT/attention_$name.said")"
+        sed -n 's/^attention /, &/p' "$OUT/attention_$name.said")"
     value "${name}_mfu_percent" "$(mfu "attention_$name")"
 }
 
@@ -336,6 +336,8 @@ part_trainer() {
     line "$share" least "$LEAST_MFU" " %"
     # shellcheck disable=SC2086
     attempt attention own $shape
+    # shellcheck disable=SC2086
+    attempt attention warpgroup $shape
     return "$attempts_failed"
 }
 
@@ -361,7 +363,7 @@ chosen() {
     tokens_per_s=$(rate "choice_$name" "$(sized 5 2)")
     of_default=$(rate choice_default "$(sized 5 2)" 2>/dev/null || true)
     figure "$name $tokens_per_s tokens/s ($(awk -v a="$tokens_per_s" -v b="${of_default:-0}" 'BEGIN { printf "%.3f", (b > 0 ? a / b : 0) }'))$(
-        sed -n 's/^attention by/, &/p' "$OUT/choice_$name.said")"
+        sed -n 's/^attention /, &/p' "$OUT/choice_$name.said")"
     value "$name" "$tokens_per_s"
 }
 
@@ -384,7 +386,9 @@ part_choices() {
     rm -f "$OUT"/choice_* "$OUT"/small_*
     attempt chosen default
     attempt chosen own --attention own
+    attempt chosen warpgroup --attention warpgroup
     attempt chosen tuned --tune 8 --tuned "$OUT/products.tsv"
+    attempt chosen warpgroup_tuned --attention warpgroup --tune 8 --tuned "$OUT/products.tsv"
     attempt chosen parts_of_logits --logits-rows 8192
     attempt chosen graphs --graphs
     attempt small default
@@ -441,7 +445,7 @@ profiled() {
 part_profile() {
     local attempts_failed=0
     attempt profiled default
-    attempt profiled own --attention own
+    attempt profiled warpgroup --attention warpgroup
     return "$attempts_failed"
 }
 
