@@ -10,6 +10,7 @@ import tempfile
 import unittest
 import warnings
 from typing import Any, Callable
+from unittest import mock
 
 import ranks
 
@@ -305,7 +306,7 @@ class Loop(unittest.TestCase):
         engine.step()
         engine.zero_grad()
         engine.backward(engine(batch(1)))
-        with self.assertRaisesRegex(sherd.StateError, "would drop the 1 earlier micro-batch.*engine.discard"):
+        with self.assertRaisesRegex(sherd.StateError, r"^engine.zero_grad\(\) .* drop the 1 earlier micro-batch.*engine.discard"):
             engine.zero_grad()
         engine.step()
         model = made("plain")
@@ -532,6 +533,7 @@ class Ranks(unittest.TestCase):
 
     def test_errors_name_the_collective_call(self) -> None:
         ranks.run(2, "other_calls")
+        ranks.run(2, "clears")
 
 
 def other_first_values(world: sherd.World) -> None:
@@ -565,6 +567,23 @@ def other_calls(world: sherd.World) -> None:
         assert str(error).endswith("; rank 0 was in engine.save_checkpoint()" if world.rank == 0 else "; rank 1 was in engine(...)"), error
     else:
         raise AssertionError("other calls are not noticed")
+
+
+def clears(world: sherd.World) -> None:
+    """The library fails while gradients are dropped, and the error has what the script has called."""
+    engine = sherd.torch.initialize(made("plain"), config(3), world=world, example=batch(0))
+    engine.backward(engine(batch(0)))
+    for call, clear in (("engine.zero_grad()", engine.zero_grad), ("optimizer.zero_grad()", engine.optimizer.zero_grad),
+                        ("engine.discard()", engine.discard)):
+        with mock.patch.object(engine.core, "discard", side_effect=sherd.PeerLostError("a rank is lost")):
+            try:
+                clear()
+            except sherd.PeerLostError as error:
+                assert str(error) == f"a rank is lost; rank {world.rank} was in {call}", error
+            else:
+                raise AssertionError("the failure was not raised")
+    engine.optimizer.zero_grad()
+    engine.destroy()
 
 
 def failures(world: sherd.World) -> None:

@@ -476,6 +476,10 @@ class Engine:
 
         It returns when all ranks have come. Raises StateError before the engine is sealed, and after an update that failed.
         """
+        self._drop()
+
+    def _drop(self) -> None:
+        """Does what discard() says, for calls that have names of their own in messages."""
         self.core.discard()
         self.hooks.forget()
         self.driver.forget()
@@ -488,13 +492,17 @@ class Engine:
         Does nothing, locally, where there was none: the engine begins each window with gradients of zero. `optimizer.zero_grad()` is
         the same. Raises StateError where the window has other micro-batches, whose gradients would be lost too.
         """
+        self.clear("engine.zero_grad()")
+
+    def clear(self, call: str) -> None:
+        """Does what zero_grad() says. `call` is what the script has called, for messages."""
         if not self._backwards:
             return
         if self._micro:
-            raise StateError(f"zero_grad() behind a backward would drop the {self._micro} earlier micro-batches of this window too, because "
+            raise StateError(f"{call} behind a backward would drop the {self._micro} earlier micro-batches of this window too, because "
                              f"their gradients are in one sum: call it at the beginning of a window, leave it out, or drop the window "
                              f"with engine.discard()")
-        self.discard()
+        collective(call)(Engine._drop)(self)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

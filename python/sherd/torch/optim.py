@@ -542,7 +542,7 @@ def clear_by(engine: "Engine", optimizers: list[torch.optim.Optimizer]) -> None:
     def zero_grad(set_to_none: bool = True) -> None:
         of = reference()
         if of is not None:
-            of.zero_grad(set_to_none)
+            of.clear("optimizer.zero_grad()")
 
     for optimizer in optimizers:
         optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
