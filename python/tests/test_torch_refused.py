@@ -5,6 +5,7 @@ import copy
 import os
 import pickle
 import unittest
+import warnings
 
 import ranks
 
@@ -162,6 +163,48 @@ class Refused(unittest.TestCase):
             self.engine(batch(0)).backward(create_graph=True)
         with self.assertRaises(sherd.StateError):
             self.engine.step()
+
+    def test_transforms(self) -> None:
+        """They are refused in a forward with gradients, and nothing stays acquired. An evaluation by vmap has the values of its samples."""
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        samples = torch.randn(3, 2, 4)
+        engine = sherd.torch.initialize(model, config(3), world=sherd.World.self(), units=[nn.Linear])
+        with self.assertRaisesRegex(sherd.NotSupportedError, "first batch comes through torch.vmap.*example=batch"):
+            torch.vmap(engine)(samples)
+        for step in range(2):
+            for whole in (engine, engine.module):
+                if engine.is_sealed:
+                    with self.assertRaisesRegex(sherd.NotSupportedError, "^torch.vmap goes over module 0 .*whole batch"):
+                        torch.vmap(whole)(samples)
+                    with self.assertRaisesRegex(sherd.NotSupportedError, r"^torch.func.grad .*engine.backward\(loss\)"):
+                        torch.func.grad(lambda x: whole(x).sum())(samples[0])
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                engine.backward(engine(samples).sum())
+            engine.step()
+        with torch.no_grad():
+            torch.testing.assert_close(torch.vmap(engine)(samples), torch.stack([engine(one) for one in samples]))
+        engine.destroy()
+
+    def test_a_transform_inside_of_a_module(self) -> None:
+        """A module may use vmap over what belongs to its own unit, as long as only it is entered as a whole."""
+        class Over(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(4, 4)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.vmap(self.inner)(x)
+
+        model = nn.Sequential(Over(), Over())
+        twin = copy.deepcopy(model)
+        engine = sherd.torch.initialize(model, config(3), world=sherd.World.self(), units=[Over])
+        samples = torch.randn(3, 2, 4)
+        loss = engine(samples).sum()
+        torch.testing.assert_close(loss, twin(samples).sum())
+        engine.backward(loss)
+        self.assertTrue(engine.step().was_updated)
+        engine.destroy()
 
     def test_two_parameters_over_one_storage(self) -> None:
         model = made("plain")

@@ -13,10 +13,10 @@ from torch import nn
 from sherd._library import library
 from sherd.config import Config
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
-from sherd.errors import StateError
+from sherd.errors import NotSupportedError, StateError
 from sherd.torch import compiled, fill, gathered, generate, leftovers, optim, resume, save, tensors, weights
 from sherd.torch.guard import Refusals
-from sherd.torch.hooks import Hooks, tensors_in
+from sherd.torch.hooks import TRANSFORMS, Hooks, tensors_in, transform
 from sherd.torch.say import collective, warn
 from sherd.torch.trace import Order, order_of
 from sherd.torch.units import Division, Policy, divide, keep_fp32
@@ -91,6 +91,15 @@ def freeze(division: Division) -> None:
     for param in division.params:
         param.is_frozen = True
         param.tensor.requires_grad_(False)
+
+
+def transforms_check() -> None:
+    """Raises NotSupportedError inside of a transform of torch.func, where no engine can be sealed."""
+    given = transform()
+    if given is not None:
+        name = TRANSFORMS.get(given, ("a transform of torch.func", ""))[0]
+        raise NotSupportedError(f"the engine is not sealed yet, and the first batch comes through {name}, in which a model cannot be traced: "
+                                f"give initialize(..., example=batch), or call the engine once without it")
 
 
 @contextlib.contextmanager
@@ -229,6 +238,7 @@ class Engine:
             return
         with torch.inference_mode(False):
             if not self.is_sealed:
+                transforms_check()
                 unowned_check(self.module, self)
                 with as_divided(self.division), contextlib.nullcontext() if self.waiting is None else self.waiting.suspended(self):
                     self._seal(example)

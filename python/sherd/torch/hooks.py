@@ -22,6 +22,19 @@ from sherd.errors import NotSupportedError, StateError
 from sherd.torch.units import Division, Param, Scope
 
 current_task = torch._C._current_graph_task_id  # the number of the backward that runs on this thread; below 0: none
+# The transforms of torch.func in which a forward with gradients is refused, by torch's names: what they are called, and what to do instead.
+TRANSFORMS = {
+    "Vmap": ("torch.vmap", "call the engine on the whole batch, or once for each sample (under torch.no_grad(), torch.vmap is an evaluation)"),
+    "Grad": ("torch.func.grad (or vjp, jacrev, hessian)",
+             "call engine.backward(loss), which leaves the gradient of an input that requires one in its .grad"),
+}
+
+
+def transform() -> str | None:
+    """Returns torch's name of the outermost transform of torch.func that is under way, such as "Vmap"; None: there is none."""
+    if not torch._C._are_functorch_transforms_active():
+        return None
+    return str(torch._C._functorch.get_interpreter_stack()[0].key().name)
 
 
 class Acquirer(Protocol):
@@ -113,6 +126,7 @@ class Hooks:
         count = len(division.units)
         self._params = division.params
         self.trainable = [sum(not p.is_frozen for p in unit.params) for unit in division.units]
+        self._is_trained = any(self.trainable)
         self._has_frozen = [any(p.is_frozen for p in unit.params) for unit in division.units]
         self._reads = [0] * count  # of each unit: its open uses by forward and evaluation
         self._grads = [0] * count  # of each unit: its open uses by backward
@@ -156,14 +170,29 @@ class Hooks:
         if not self._stack and not is_again:
             self._begin_forward()
         which = BACKWARD if is_again else self.which
+        is_followed = which != EVAL and torch.is_grad_enabled() and bool(scope.units)  # by a backward
+        if is_followed and not is_again:
+            self._transforms_check(scope)
         self._take_all(scope, which)
         call = None
-        if which != EVAL and torch.is_grad_enabled() and scope.units:
+        if is_followed:
             call = Call(self, scope)
             torch.clear_autocast_cache()  # autocast then casts weights inside of the call that uses them
             args, kwargs = gated(call, args, kwargs)
         self._stack.append((scope, which, call))
         return args, kwargs
+
+    def _transforms_check(self, scope: Scope) -> None:
+        """Raises NotSupportedError for a scope that is entered inside of a transform of torch.func.
+
+        What the module returns there is not what the caller gets, so no gradient would reach it. A scope whose units are open already
+        belongs to one around the transform.
+        """
+        given = transform() if self._is_trained and not all(self._reads[unit] for unit in scope.units) else None
+        if given is not None and given in TRANSFORMS:
+            name, instead = TRANSFORMS[given]
+            raise NotSupportedError(f"{name} goes over {f'module {scope.name}' if scope.name else 'the model'} in a forward with gradients, "
+                                    f"and the backward would not find the module's outputs: {instead}")
 
     def _begin_forward(self) -> None:
         self.which = FORWARD if torch.is_grad_enabled() else EVAL
