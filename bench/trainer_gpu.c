@@ -1,4 +1,4 @@
-/* Steps on one GPU, each timed from its first call to its report, as the trainer runs them. See trainer_gpu.h. */
+/* Steps on one GPU, queued as the trainer queues them, and each timed from one report to the next. See trainer_gpu.h. */
 #include "bench/trainer_gpu.h"
 
 #include "bench/timing.h"
@@ -21,8 +21,10 @@ typedef struct gpu_run {
     sherd_engine             *engine;
     pool                     *threads;
     passes                   *passes;
-    int32_t                  *tokens;  /* inputs, targets */
-    double                   *seconds; /* [steps] */
+    int32_t                  *tokens;       /* inputs, targets */
+    double                   *seconds;      /* [steps] */
+    size_t                    queued, told; /* steps, of the first WARM_STEPS too */
+    double                    since_s;      /* when the last step was told */
     double                    loss;
 } gpu_run;
 
@@ -119,27 +121,71 @@ static void run_close(gpu_run *run)
     free(run->seconds);
 }
 
-static int step_run(gpu_run *run)
+static int fail(const char *why)
+{
+    (void)fprintf(stderr, "bench-trainer: %s\n", why);
+    return -1;
+}
+
+/* Waits for the report and the loss of the step that was queued. Its time is that since the step before it was told. The last step has
+ * none, because no passes are queued behind it. */
+static int step_tell(gpu_run *run)
 {
     sherd_step_report report;
-    sherd_status      status;
+    double            now;
 
     sherd_step_report_init(&report);
-    status = passes_train(run->passes, run->tokens, run->tokens + run->p->batch * run->p->length);
-    if (status == SHERD_OK) {
-        status = sherd_step(run->engine, &report);
+    if (sherd_step_wait(run->engine, &report) != SHERD_OK) {
+        return fail(sherd_last_error());
     }
-    if (status == SHERD_OK) {
-        status = sherd_step_wait(run->engine, &report);
+    if (passes_losses_take(run->passes, &run->loss) != SHERD_OK) {
+        return fail(passes_why(run->passes));
     }
-    if (status == SHERD_OK && passes_losses_take(run->passes, &run->loss) != SHERD_OK) {
-        (void)fprintf(stderr, "bench-trainer: %s\n", passes_why(run->passes));
+    now = clock_seconds();
+    if (run->told >= WARM_STEPS && run->told < WARM_STEPS + run->p->steps) {
+        run->seconds[run->told - WARM_STEPS] = now - run->since_s;
+    }
+    run->since_s = now;
+    run->told++;
+    return 0;
+}
+
+static void batch_set(gpu_run *run)
+{
+    passes_batch_set(run->passes, run->tokens, run->tokens + run->p->batch * run->p->length);
+}
+
+/* Runs one step without waiting for its update. The step before it is told behind these passes, as in the trainer. */
+static int step_queue(gpu_run *run, int is_last)
+{
+    if (passes_train(run->passes, NULL, NULL) != SHERD_OK) {
+        return fail(sherd_last_error());
+    }
+    if (run->told < run->queued && step_tell(run) != 0) {
         return -1;
     }
-    if (status != SHERD_OK) {
-        (void)fprintf(stderr, "bench-trainer: %s\n", sherd_last_error());
+    if (!is_last) {
+        batch_set(run);
     }
-    return status == SHERD_OK ? 0 : -1;
+    if (sherd_step_queue(run->engine) != SHERD_OK) {
+        return fail(sherd_last_error());
+    }
+    passes_losses_close(run->passes);
+    run->queued++;
+    return 0;
+}
+
+static int steps_run(gpu_run *run)
+{
+    size_t count = WARM_STEPS + run->p->steps + 1;
+
+    batch_set(run);
+    while (run->queued < count) {
+        if (step_queue(run, run->queued + 1 == count) != 0) {
+            return -1;
+        }
+    }
+    return step_tell(run);
 }
 
 static void report_print(gpu_run *run)
@@ -183,13 +229,8 @@ int trainer_gpu_run(const trainer_gpu_params *params)
     if (result == 0) {
         result = model_open(&run);
     }
-    for (size_t step = 0; result == 0 && step < WARM_STEPS + params->steps; step++) {
-        double start = clock_seconds();
-
-        result = step_run(&run);
-        if (step >= WARM_STEPS) {
-            run.seconds[step - WARM_STEPS] = clock_seconds() - start;
-        }
+    if (result == 0) {
+        result = steps_run(&run);
     }
     if (result == 0) {
         report_print(&run);
