@@ -13,6 +13,7 @@ LEAST_ADAM_OF_COPY=0.90 # rate of AdamW over that of the device's own copy
 LEAST_ADAM_OF_TORCH=1.0
 LEAST_LAMB_OF_COPY=0.90
 LEAST_OFFLOADED=0.85  # tokens/s of GPT-2 774M with offload over those without
+MOST_ATTENTION_APART=0.02 # of the largest number, from what the first choice gives
 LEAST_MFU=48             # %, GPT-2 124M; an H100 gives 48.4 to 49.4
 
 # NAME LIMIT_S HOW WHAT, in the order in which they run: whether it is right at all, then figures, then the long suites. What
@@ -21,6 +22,7 @@ PARTS="
 env 20 alone the device, as sherd sees it
 kernels 60 beside conformance of the backend, lanes and events
 compute 90 beside the trainer's operations against the CPU's, and its losses
+attention 40 alone bench gpu-attention: each choice of kernels, how fast, and how far from the first
 adam 90 alone bench gpu: AdamW, its state in encodings, the other element-wise updates
 trainer 90 alone GPT-2 124M, bf16, 32 x 1024; beside it with the trainer's own attention, and with warpgroups'
 exposed 45 alone the engine's exposed share of its step
@@ -99,6 +101,7 @@ program() {
     case $1 in
     sherd) path=$(sized cli/sherd tests/cli/sherd_emulated_command) ;;
     trainer) path=$(sized examples/llm/sherd-llm tests/examples/sherd-llm-emulated) ;;
+    bench-gpu-attention) path=$(sized bench/bench-gpu-attention tests/examples/bench-gpu-attention-emulated) ;;
     bench-gpu) path=$(sized bench/bench-gpu tests/kernels/bench-gpu-emulated) ;;
     bench-gpu-product) path=$(sized bench/bench-gpu-product tests/gpu/bench-gpu-product-emulated) ;;
     bench-gpu-offload) path=$(sized bench/bench-gpu-offload tests/gpu/bench-gpu-offload-emulated) ;;
@@ -236,6 +239,25 @@ bench_gpu() {
     done
     value gb_per_s "$(number "$OUT/$PART.rows" "$2" gb_per_s)"
     value of_copy "$(number "$OUT/$PART.rows" "$2" of_copy)"
+}
+
+# What choices give differs by roundings; a wrong kernel differs by more. The log says what a choice lacks.
+part_attention() {
+    local bench choice direction rate apart most=0
+    bench=$(program bench-gpu-attention)
+    # shellcheck disable=SC2046
+    "$bench" $(sized "" "--batch 1 --length 70 --heads 2 --rounds 1 --repeats 1") --json "$OUT/attention.rows"
+    for choice in own warpgroup cudnn; do
+        for direction in forward backward; do
+            rate=$(number "$OUT/attention.rows" "$choice $direction" tflop_per_s)
+            [ -n "$rate" ] || continue
+            apart=$(number "$OUT/attention.rows" "$choice $direction" apart)
+            most=$(awk -v a="$most" -v b="$apart" 'BEGIN { print (b > a ? b : a) }')
+            figure "$choice $direction $(number "$OUT/attention.rows" "$choice $direction" us) us, $rate TFLOP/s"
+            value "${choice}_${direction}_tflop_per_s" "$rate"
+        done
+    done
+    line "$most" most "$MOST_ATTENTION_APART" " of the largest number"
 }
 
 part_adam() {

@@ -7,7 +7,7 @@ check=$(dirname "$0")/check.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
-PARTS="env kernels compute adam trainer exposed compiled choices profile large nccl proof engine worlds torch sanitizer offload lamb memory"
+PARTS="env kernels compute attention adam trainer exposed compiled choices profile large nccl proof engine worlds torch sanitizer offload lamb memory"
 
 fail() {
     echo "not ok: $*"
@@ -80,6 +80,7 @@ for part in $PARTS; do
     esac
     told all "$part" '"result": "pass", "seconds": [0-9]+, "figure": "emulated: .*[0-9].*"emulated": true}'
 done
+told all attention '"values": {"own_forward_tflop_per_s": [0-9.]+,"own_backward_tflop_per_s": [0-9.]+,"warpgroup_forward'
 told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+,"own_mfu_percent": [0-9.]+,"warpgroup_mfu_percent": [0-9.]+}'
 told all trainer 'attention own [0-9]+ tokens/s, MFU [0-9.]+ %'
 told all trainer 'attention warpgroup [0-9]+ tokens/s, MFU [0-9.]+ %, attention without warpgroups'

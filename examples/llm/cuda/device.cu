@@ -588,7 +588,11 @@ static sdpa *attention_choose(cuda *m, const heads_args *args)
         }
         m->attention_note_len = strlen(m->base.note);
     }
-    return m->library_attention != NULL && sdpa_is_of(m->library_attention, &shape) ? m->library_attention : NULL;
+    if (m->library_attention == NULL || !sdpa_is_of(m->library_attention, &shape)) {
+        return NULL;
+    }
+    m->base.attention = ATTENTION_CUDNN;
+    return m->library_attention;
 }
 
 /* Queues what attention_of and its caller have filled in; notes whether warpgroups' kernels did it where they were asked for. */
@@ -597,6 +601,7 @@ static void attention_own_queue(cuda *m, const attention_launch *a)
     int is_wanted = m->choices.attention == ATTENTION_WARPGROUP;
     int is_done   = is_wanted && m->has_warpgroups && attention_warpgroup_queue(a, m->stream);
 
+    m->base.attention = is_done ? ATTENTION_WARPGROUP : ATTENTION_OWN;
     if (!is_done) {
         attention_queue(a, m->stream);
     }
