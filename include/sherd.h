@@ -511,8 +511,9 @@ SHERD_API void sherd_step_params_init(sherd_step_params *params);
  *  Errors: E_STATE where the call is not allowed (a unit is acquired, a step is prepared, an evaluation has not ended); nothing
  *  changes. The window is dropped, and nothing is updated, where a micro-batch had no backward or the ranks used different units
  *  (E_STATE), where a gradient could not be reduced or read (E_IO, E_NOMEM), and where the deterministic mode cannot add it
- *  (E_NUMERIC). E_NUMERIC also for an overflow at fp16.min_loss_scale: that step is skipped as others are. After a failure in
- *  the update itself sherd_step_undo or sherd_checkpoint_load goes on where it can, or the engine is destroyed. */
+ *  (E_NUMERIC); micro_step is then what it was before the window. E_NUMERIC also for an overflow at fp16.min_loss_scale: that
+ *  step is skipped as others are. After a failure in the update itself sherd_step_undo or sherd_checkpoint_load goes on where it
+ *  can, or the engine is destroyed. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out);
 /** The same, but on a device it returns when the update is queued, so that the next micro-batch can be queued beside it; sherd_step_wait
  *  gives the report. At stage 3 the forward of a unit waits for the update of that unit alone. Where a drive holds state, and on the

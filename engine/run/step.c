@@ -110,18 +110,18 @@ static sherd_status range_check(const sherdi_fixed_counts *counts)
                        (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
 }
 
-/* Drops the gradients of this window; nothing was updated. Returns `status`, which says why. */
+/* Drops the gradients of this window; nothing was updated. Returns `status`, which says why. Ranks may be in different micro-batches
+ * of the window, so they go back to its first; not from a prepared step, to which all ranks have come. */
 static sherd_status window_drop(sherd_engine *engine, sherd_status status)
 {
-    const sherdi_outcome why   = sherdi_outcome_of(status);
-    int64_t              first = engine->window.first_micro;
+    const sherdi_outcome why = sherdi_outcome_of(status);
 
+    if (engine->phase == SHERDI_PHASE_RUNNING) {
+        engine->micro_step = engine->window.first_micro;
+    }
     (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
     (void)sherdi_run_settle(engine, SHERDI_RING_GRADS);
     sherdi_loop_window_begin(engine);
-    if (status != SHERD_OK) { /* the ranks may differ in their count until a discard */
-        engine->window.first_micro = first;
-    }
     if (!engine->window.is_left) {
         sherdi_loop_fetch_ahead(engine);
     }
@@ -528,9 +528,6 @@ static sherd_status step_discard(sherd_engine *engine)
     }
     (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* read again where it is needed */
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
-    if (engine->phase == SHERDI_PHASE_RUNNING) { /* ranks may be in different micro-batches */
-        engine->micro_step = engine->window.first_micro;
-    }
     (void)window_drop(engine, SHERD_OK); /* a failed read is returned where its result is needed */
     engine->phase = SHERDI_PHASE_RUNNING;
     return SHERD_OK;

@@ -313,12 +313,47 @@ static void discard_is_right_at_any_time_after_seal(void)
     }
 }
 
+/* A step drops a window, in which rank 0 saw fewer micro-batches where that is possible; then the trainer drops the next one. */
+static void step_drops(sherd_world *world, void *raw)
+{
+    rig r;
+
+    stop_open(&r, world, raw);
+    (void)rig_train(&r, 2);
+    if (sherd_world_size(world) > 1 && sherd_world_rank(world) == 0) {
+        CHECK_OK(sherd_step_close_window(r.engine));
+    } else {
+        (void)rig_train(&r, 1);
+    }
+    CHECK_STATUS(SHERD_E_STATE, sherd_step(r.engine, NULL));
+    CHECK_ERROR_SAYS("the window was dropped");
+    CHECK_INT(2, micro_step(&r));
+    CHECK_INT(1, rig_train(&r, 2).was_updated);
+    (void)rig_train(&r, 1);
+    CHECK_STATUS(SHERD_E_STATE, sherd_step(r.engine, NULL));
+    (void)rig_train(&r, 1);
+    CHECK_OK(sherd_step_discard(r.engine));
+    CHECK_INT(4, micro_step(&r));
+    CHECK_INT(6, rig_train(&r, 2).micro_step);
+    rig_close(&r);
+}
+
+static void a_window_that_a_step_drops_is_not_counted(void)
+{
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        rig_options options = {.stage = ranks == 1 ? 3 : ranks - 2, .accumulation = 2};
+
+        test_world(ranks, step_drops, &options);
+    }
+}
+
 static const test_case CASES[] = {
     CASE(discard_anywhere_leaves_nothing_of_the_window),
     CASE(ranks_that_go_on_are_told_and_train_on),
     CASE(ranks_that_stopped_at_different_places_train_on),
     CASE(calls_of_the_world_that_a_rank_leaves_say_so),
     CASE(discard_is_right_at_any_time_after_seal),
+    CASE(a_window_that_a_step_drops_is_not_counted),
 };
 
 RUN_MAIN(CASES)
