@@ -139,9 +139,28 @@ static sherd_status all_gather_check(const sherd_world *world, const sherdi_all_
     return SHERD_OK;
 }
 
-static sherd_status world_check(const sherd_world *world, const char *call)
+sherd_status sherdi_callback_refuse(const char *inner, const char *outer)
 {
-    return world == NULL ? sherdi_fail(SHERD_E_INVAL, "%s: the world is NULL", call) : SHERD_OK;
+    return sherdi_fail(SHERD_E_STATE,
+                       "%s: it was called by a function that %s calls; such a function (fill, "
+                       "progress, write) cannot call its engine or world; call it after %s",
+                       inner, outer, outer);
+}
+
+sherd_status sherdi_world_check_caller(const sherd_world *world, const char *call)
+{
+    if (world == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: the world is NULL", call);
+    }
+    return world->callback_of == NULL ? SHERD_OK : sherdi_callback_refuse(call, world->callback_of);
+}
+
+const char *sherdi_world_callback_set(sherd_world *world, const char *call)
+{
+    const char *before = world->callback_of;
+
+    world->callback_of = call;
+    return before;
 }
 
 /* ---------------------------------------------------- making and counting -- */
@@ -233,7 +252,7 @@ sherd_status sherd_world_broadcast(sherd_world *world, void *data, size_t len_by
         .flags          = SHERDI_COLL_HOST,
         .args.broadcast = {.data = data, .len_bytes = len_bytes, .root = root}};
 
-    SHERDI_TRY(world_check(world, "sherd_world_broadcast"));
+    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_broadcast"));
     if (root < 0 || root >= world->world_size) {
         return sherdi_fail(SHERD_E_INVAL, "broadcast from rank %d: ranks are 0 to %d", root,
                            world->world_size - 1);
@@ -254,7 +273,7 @@ sherd_status sherd_world_barrier(sherd_world *world)
 {
     const world_call call = {.kind = CALL_BARRIER, .flags = SHERDI_COLL_HOST};
 
-    SHERDI_TRY(world_check(world, "sherd_world_barrier"));
+    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_barrier"));
     return sherdi_world_queue_call(world, &call, NULL);
 }
 
@@ -359,7 +378,7 @@ static sherd_status sum_portion(sherd_world *world, double *values, size_t count
 
 sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t count)
 {
-    SHERDI_TRY(world_check(world, "sherd_world_sum_f64"));
+    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_sum_f64"));
     if (values == NULL && count > 0) {
         return sherdi_fail(SHERD_E_INVAL, "sherd_world_sum_f64: values is NULL");
     }

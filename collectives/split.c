@@ -223,9 +223,7 @@ sherd_status sherd_world_split(sherd_world *world, int color, int key, sherd_wor
     sherd_status     status;
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_split"));
-    if (world == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_world_split: the world is NULL");
-    }
+    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_split"));
     SHERDI_TRY(sherdi_world_check_process(world));
     if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
         return sherdi_fail(SHERD_E_NOTSUP,

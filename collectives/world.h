@@ -292,6 +292,14 @@ int sherdi_world_ending_close(sherd_world *world, sherdi_ending *ending, int is_
 /** Returns the longest wait in one call. */
 int64_t sherdi_world_timeout_ns(const sherd_world *world);
 
+/** Begins every call of the program on a world. Returns E_INVAL if the world is NULL, and E_STATE inside a function of the program
+ *  that a call of one of its engines calls (sherdi_world_callback_set). The message begins with `call`. */
+sherd_status sherdi_world_check_caller(const sherd_world *world, const char *call);
+/** Notes that `call` makes a function of the program run, which may not use the world; NULL: no call does. Returns what held
+ *  before, to be set again: such a function may use another engine of the world. */
+const char *sherdi_world_callback_set(sherd_world *world, const char *call);
+/** Returns E_STATE with the sentence about a call (inner) that was made inside a function of the program that `outer` calls. */
+sherd_status sherdi_callback_refuse(const char *inner, const char *outer);
 /** Returns the failure of the world, if it has one: E_PEER_LOST and the message; else SHERD_OK. */
 sherd_status sherdi_world_status(sherd_world *world);
 

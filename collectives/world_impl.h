@@ -117,7 +117,8 @@ struct sherd_world {
     /* most of a call; while the world is being opened, what the ranks may take to meet */
     _Atomic int64_t      timeout_ns;
     atomic_int           owners;
-    pid_t                process; /* that made the world; a forked child's copy is unusable */
+    pid_t                process;     /* that made the world; a forked child's copy is unusable */
+    const char          *callback_of; /* see sherdi_world_callback_set */
     sherdi_mem           mem;
     struct sherdi_peers *peers;   /* ranks of this host that share memory; else NULL */
     sherdi_backend      *host;    /* the CPU */

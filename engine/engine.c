@@ -114,7 +114,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     sherd_engine *engine;
     sherd_status  status;
 
-    SHERDI_TRY(sherdi_api_need(world != NULL, "sherd_engine_create", "world"));
+    SHERDI_TRY(sherdi_world_check_caller(world, "sherd_engine_create"));
     SHERDI_TRY(sherdi_api_need(config != NULL, "sherd_engine_create", "config"));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_engine_create"));
     /* The account lives in the engine, so the engine itself is not counted. */
@@ -180,7 +180,7 @@ int sherd_device_count(const char *backend)
 
 sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_copy"));
     SHERDI_TRY(sherdi_api_need(dst != NULL || len_bytes == 0, "sherd_copy", "dst"));
     SHERDI_TRY(sherdi_api_need(src != NULL || len_bytes == 0, "sherd_copy", "src"));
     engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
@@ -662,6 +662,10 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
 void sherd_engine_destroy(sherd_engine *engine)
 {
     if (engine == NULL || engine->process != getpid()) {
+        return;
+    }
+    if (sherdi_engine_check_caller(engine, "sherd_engine_destroy") != SHERD_OK) {
+        sherdi_log(SHERD_LOG_ERROR, engine->rank, "%s", sherd_last_error());
         return;
     }
     sherdi_loop_give_up(engine);

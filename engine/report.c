@@ -87,12 +87,12 @@ sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, ui
 /* ---------------------------------------------------------------- plan ---- */
 
 /* Gives the sealed plan, or one that is made for this call from what is declared so far; plan_return gives it back. */
-static sherd_status plan_borrow(sherd_engine *engine, sherdi_plan **out)
+static sherd_status plan_borrow(sherd_engine *engine, const char *call, sherdi_plan **out)
 {
     sherdi_machine machine = {.ranks_per_host =
                                   1}; /* before seal a real one is not asked: that is collective */
 
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_check_alive(engine, call));
     if (engine->plan != NULL) {
         *out = engine->plan;
         return SHERD_OK;
@@ -117,8 +117,10 @@ sherd_status sherd_engine_plan(sherd_engine *engine, sherd_plan_format format, s
     sherd_status status;
 
     SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_engine_plan", "write"));
-    SHERDI_TRY(plan_borrow(engine, &plan));
+    SHERDI_TRY(plan_borrow(engine, "sherd_engine_plan", &plan));
+    sherdi_engine_callback_begin(engine, "sherd_engine_plan");
     status = sherdi_plan_write(plan, &engine->model, format, write, ctx);
+    sherdi_engine_callback_end(engine);
     plan_return(engine, plan);
     return status;
 }
@@ -164,7 +166,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     sherdi_plan        *plan;
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_MEMORY_REPORT));
-    SHERDI_TRY(plan_borrow(engine, &plan));
+    SHERDI_TRY(plan_borrow(engine, "sherd_engine_memory", &plan));
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         field_add(&report, PURPOSES[plan->buffers[b].purpose][0], plan->buffers[b].bytes);
     }
@@ -220,7 +222,7 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     sherdi_plan         *plan;
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_TRAFFIC_REPORT));
-    SHERDI_TRY(plan_borrow(engine, &plan));
+    SHERDI_TRY(plan_borrow(engine, "sherd_engine_traffic", &plan));
     wear                         = sherdi_plan_drive_wear(plan);
     report.accumulation          = plan->settings.accumulation;
     report.wire_micro_planned    = plan->wire_micro_bytes;
@@ -289,7 +291,7 @@ sherd_status sherd_engine_predict(sherd_engine *engine, const sherd_rates *rates
     SHERDI_TRY(sherdi_api_read(rates, SHERDI_API_RATES, &given));
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_PREDICTION));
     SHERDI_TRY(rates_check(&given));
-    SHERDI_TRY(plan_borrow(engine, &plan));
+    SHERDI_TRY(plan_borrow(engine, "sherd_engine_predict", &plan));
     status = sherdi_program_play(plan, &engine->model, &given, &prediction);
     plan_return(engine, plan);
     SHERDI_TRY(status);
@@ -380,8 +382,10 @@ sherd_status sherd_engine_state_parts(sherd_engine *engine, sherd_state_part_fn 
     sherd_status status;
 
     SHERDI_TRY(sherdi_api_need(fn != NULL, "sherd_engine_state_parts", "fn"));
-    SHERDI_TRY(plan_borrow(engine, &plan));
+    SHERDI_TRY(plan_borrow(engine, "sherd_engine_state_parts", &plan));
+    sherdi_engine_callback_begin(engine, "sherd_engine_state_parts");
     status = parts_tell(plan, fn, ctx);
+    sherdi_engine_callback_end(engine);
     plan_return(engine, plan);
     return status;
 }
@@ -411,7 +415,7 @@ sherd_status sherd_engine_check_plans(sherd_engine *engine)
     sherdi_plan *plan;
     sherd_status status;
 
-    SHERDI_TRY(plan_borrow(engine, &plan));
+    SHERDI_TRY(plan_borrow(engine, "sherd_engine_check_plans", &plan));
     status = sherdi_plan_check_ranks(plan, &engine->model);
     plan_return(engine, plan);
     return status;
@@ -423,7 +427,7 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
 {
     sherd_engine_info info = {.struct_size = sizeof(info)};
 
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_engine_query"));
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_ENGINE_INFO));
     info.stage            = engine->settings.stage;
     info.compute_dtype    = engine->settings.compute_dtype;

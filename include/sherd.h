@@ -13,7 +13,8 @@
  * Types       Sizes are size_t, ranks are int.
  * Collective  Every rank of the world makes the same call in the same order. A local call concerns its own rank alone.
  * Threads     One thread at a time drives an engine, and all engines of one world, in one order. It may be another thread each
- *             time (docs/bindings.md). */
+ *             time (docs/bindings.md).
+ * Callbacks   A function of the program that a call calls (fill, progress, write) cannot call the same engine or world: E_STATE. */
 #ifndef SHERD_H
 #define SHERD_H
 

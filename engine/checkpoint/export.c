@@ -2,6 +2,7 @@
 #include "engine/checkpoint/export.h"
 
 #include "engine/run/agree.h"
+#include "engine/run/failure.h"
 #include "engine/run/needs.h"
 
 void sherd_export_params_init(sherd_export_params *params)
@@ -111,6 +112,21 @@ static sherd_status export_begin(sherd_engine *engine, const char *call, const c
     return status;
 }
 
+/* An export whose progress is told. */
+typedef struct export_progress {
+    sherd_engine              *engine;
+    const char                *call;
+    const sherd_export_params *params;
+} export_progress;
+
+static void progress_tell(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
+{
+    const export_progress *x = ctx;
+
+    sherdi_engine_progress(x->engine, x->call, x->params->progress, x->params->progress_ctx,
+                           done_bytes, all_bytes);
+}
+
 static sherd_status export_run(sherd_engine *engine, const char *call, const char *path,
                                const void *header, size_t header_bytes,
                                const sherd_export_params *given)
@@ -119,6 +135,7 @@ static sherd_status export_run(sherd_engine *engine, const char *call, const cha
                                           .is_writer = engine->rank == 0,
                                           .read      = engine_read,
                                           .agree     = sherdi_weights_agree};
+    export_progress             told   = {.engine = engine, .call = call};
     sherdi_weights_maps         maps   = {0};
     sherd_export_params         params;
     sherdi_weights_writing      writing;
@@ -126,17 +143,18 @@ static sherd_status export_run(sherd_engine *engine, const char *call, const cha
                        engine->world, export_begin(engine, call, path, header != NULL, given, &params, &maps));
 
     if (status == SHERD_OK) {
-        writing = (sherdi_weights_writing){.mem              = &engine->mem,
-                                           .source           = &source,
-                                           .tensors          = maps.tensors,
-                                           .num_tensors      = maps.num_tensors,
-                                           .dtype            = params.dtype,
-                                           .max_file_bytes   = params.max_file_bytes,
-                                           .raw_header       = header,
-                                           .raw_header_bytes = header_bytes,
-                                           .progress         = params.progress,
-                                           .progress_ctx     = params.progress_ctx};
-        status  = sherdi_weights_write(path, &writing);
+        told.params = &params;
+        writing     = (sherdi_weights_writing){.mem              = &engine->mem,
+                                               .source           = &source,
+                                               .tensors          = maps.tensors,
+                                               .num_tensors      = maps.num_tensors,
+                                               .dtype            = params.dtype,
+                                               .max_file_bytes   = params.max_file_bytes,
+                                               .raw_header       = header,
+                                               .raw_header_bytes = header_bytes,
+                                               .progress         = progress_tell,
+                                               .progress_ctx     = &told};
+        status      = sherdi_weights_write(path, &writing);
     }
     sherdi_weights_maps_close(&maps);
     return status;

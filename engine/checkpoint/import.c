@@ -7,6 +7,7 @@
 #include "engine/checkpoint/fit.h"
 #include "engine/checkpoint/weights_match.h"
 #include "engine/run/agree.h"
+#include "engine/run/failure.h"
 #include "engine/run/needs.h"
 
 void sherd_import_params_init(sherd_import_params *params)
@@ -16,6 +17,7 @@ void sherd_import_params_init(sherd_import_params *params)
 
 typedef struct import {
     sherd_engine        *engine;
+    const char          *call;
     sherd_import_params  params;
     sherdi_weights_maps  maps;
     sherdi_weights_file *file;
@@ -29,9 +31,8 @@ typedef struct import {
 static void progress_tell(import *m, const sherdi_weights_given *given, size_t elems)
 {
     m->done_bytes += elems * sherdi_tensor_dtype_bytes(given->tensor.about->dtype);
-    if (m->params.progress != NULL) {
-        m->params.progress(m->params.progress_ctx, m->done_bytes, m->match.all_bytes);
-    }
+    sherdi_engine_progress(m->engine, m->call, m->params.progress, m->params.progress_ctx,
+                           m->done_bytes, m->match.all_bytes);
 }
 
 /* The sherd_fill_fn of a parameter; `ctx` is the sherdi_weights_range of its tensors. */
@@ -130,7 +131,7 @@ static sherd_status import_begin(import *m, const import_file *from,
 static sherd_status import_run(sherd_engine *engine, const import_file *from,
                                const sherd_import_params *params)
 {
-import m = {.engine = engine };
+import m = {.engine = engine, .call = from->call };
     sherd_status status = sherdi_agree_status(engine->world, import_begin(&m, from, params));
 
     if (status == SHERD_OK) {

@@ -326,9 +326,8 @@ static sherd_status match(load *l)
 static void progress_tell(load *l, uint64_t bytes)
 {
     l->done_bytes += bytes;
-    if (l->params.progress != NULL) {
-        l->params.progress(l->params.progress_ctx, l->done_bytes, l->all_bytes);
-    }
+    sherdi_engine_progress(l->engine, "sherd_checkpoint_load", l->params.progress,
+                           l->params.progress_ctx, l->done_bytes, l->all_bytes);
 }
 
 /* Returns the global index of an element, as the saved model counted it. */
@@ -710,12 +709,11 @@ void sherd_load_params_init(sherd_load_params *params)
 
 static sherd_status load_check(const sherd_engine *engine, const char *dir)
 {
-    SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_checkpoint_load", "the engine"));
+    SHERDI_TRY(sherdi_engine_check_caller(engine, "sherd_checkpoint_load"));
     SHERDI_TRY(sherdi_api_need(dir != NULL, "sherd_checkpoint_load", "dir"));
-    SHERDI_TRY(sherdi_engine_check_process(engine));
     SHERDI_TRY(sherdi_world_status(engine->world));
     if (engine->failure.why.status == SHERD_E_DEVICE) {
-        return sherdi_engine_check_alive(engine);
+        return sherdi_engine_check_alive(engine, "sherd_checkpoint_load");
     }
     if (engine->failure.why.status != SHERD_OK) {
         return SHERD_OK;

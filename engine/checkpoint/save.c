@@ -591,7 +591,7 @@ static sherd_status params_resolve(const sherd_engine *engine, const sherd_save_
 
 static sherd_status save_check(const sherd_engine *engine, const char *dir, const char *tag)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_checkpoint_save"));
     SHERDI_TRY(sherdi_api_need(dir != NULL, "sherd_checkpoint_save", "dir"));
     SHERDI_TRY(sherdi_checksum_check_built());
     if (strlen(dir) + SHERDI_CHECKPOINT_NAME_BYTES >= SHERDI_CHECKPOINT_PATH_BYTES) {
@@ -679,8 +679,7 @@ sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report
 {
     sherdi_outcome failure;
 
-    SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_checkpoint_wait", "the engine"));
-    SHERDI_TRY(sherdi_engine_check_process(engine));
+    SHERDI_TRY(sherdi_engine_check_caller(engine, "sherd_checkpoint_wait"));
     SHERDI_TRY(out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API_CHECKPOINT_REPORT));
     if (engine->save != NULL) {
         save_settle(engine);

@@ -7,6 +7,7 @@
 #include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/values.h"
+#include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/update.h"
 #include "offload/checksum.h"
@@ -22,8 +23,9 @@ static void progress_tell(void *ctx, size_t more_bytes)
     sherdi_save *save = ctx;
 
     save->done_bytes += more_bytes;
-    if (save->params.progress != NULL && !save->is_async) {
-        save->params.progress(save->params.progress_ctx, save->done_bytes, save->all_bytes);
+    if (!save->is_async) {
+        sherdi_engine_progress(save->engine, "sherd_checkpoint_save", save->params.progress,
+                               save->params.progress_ctx, save->done_bytes, save->all_bytes);
     }
 }
 

@@ -20,7 +20,7 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, const 
 {
     const sherdi_segment *segment;
 
-    if (sherdi_engine_check_alive(engine) != SHERD_OK ||
+    if (sherdi_engine_check_alive(engine, call) != SHERD_OK ||
         sherdi_engine_need_param(engine, call, param) != SHERD_OK) {
         return NULL;
     }
@@ -50,7 +50,7 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, const 
 static sherd_status addressed_segment(const sherd_engine *engine, const char *call,
                                       sherd_param param, const sherdi_segment **out)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_check_alive(engine, call));
     SHERDI_TRY(sherdi_engine_need_param(engine, call, param));
     if (engine->phase == SHERDI_PHASE_OPEN) {
         return sherdi_fail(SHERD_E_STATE, "parameter %s has no address before sherd_engine_seal",

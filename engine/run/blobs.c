@@ -322,7 +322,7 @@ sherd_status sherd_blob_set(sherd_engine *engine, const char *key, const void *d
 {
     sherdi_blob asked;
 
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_blob_set"));
     SHERDI_TRY(sherdi_api_need(key != NULL, "sherd_blob_set", "key"));
     SHERDI_TRY(sherdi_api_need(data != NULL || len_bytes == 0, "sherd_blob_set", "data"));
     SHERDI_TRY(asked_read(engine, params, &asked));
@@ -350,7 +350,7 @@ sherd_status sherd_blob_get(sherd_engine *engine, const char *key, void *data,
     sherdi_blob        asked;
     size_t             room;
 
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_blob_get"));
     SHERDI_TRY(sherdi_api_need(key != NULL, "sherd_blob_get", "key"));
     SHERDI_TRY(sherdi_api_need(len_bytes_inout != NULL, "sherd_blob_get", "len_bytes_inout"));
     SHERDI_TRY(asked_read(engine, params, &asked));

@@ -175,6 +175,9 @@ struct sherd_engine {
     sherd_step_report report;   /* of the last micro-batch */
     sherd_step_report boundary; /* of the last boundary */
 
+    /* The call that makes a function of the program's own run, and what held for the world before; NULL: none does */
+    const char *callback_of, *world_callback_of;
+
     struct sherdi_save *save; /* in progress (checkpoint/save.c); NULL: none */
     sherd_status (*at_boundary)(sherd_engine *engine); /* advances the save; collective; or NULL */
     sherdi_outcome          save_failure;              /* until the trainer asks for it */

@@ -1,26 +1,52 @@
 #include "engine/run/failure.h"
 
+#include "collectives/world.h"
 #include "engine/run/engine_impl.h"
 
 #include <unistd.h>
 
 /* A forked child shares memory with the parent's peers, and has none of the parent's threads. */
-sherd_status sherdi_engine_check_process(const sherd_engine *engine)
-{
-    return engine->process == getpid()
-               ? SHERD_OK
-               : sherdi_fail(
-                     SHERD_E_STATE,
-                     "this process was forked from the one that made the engine, and cannot use "
-                     "it; start a new process (exec, spawn) and create an engine there");
-}
-
-sherd_status sherdi_engine_check_alive(const sherd_engine *engine)
+sherd_status sherdi_engine_check_caller(const sherd_engine *engine, const char *call)
 {
     if (engine == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "the engine is NULL");
+        return sherdi_fail(SHERD_E_INVAL, "%s: the engine is NULL", call);
     }
-    SHERDI_TRY(sherdi_engine_check_process(engine));
+    if (engine->process != getpid()) {
+        return sherdi_fail(
+            SHERD_E_STATE,
+            "%s: this process was forked from the one that made the engine, and cannot use "
+            "it; start a new process (exec, spawn) and create an engine there",
+            call);
+    }
+    return engine->callback_of == NULL ? SHERD_OK
+                                       : sherdi_callback_refuse(call, engine->callback_of);
+}
+
+void sherdi_engine_callback_begin(sherd_engine *engine, const char *call)
+{
+    engine->callback_of       = call;
+    engine->world_callback_of = sherdi_world_callback_set(engine->world, call);
+}
+
+void sherdi_engine_callback_end(sherd_engine *engine)
+{
+    (void)sherdi_world_callback_set(engine->world, engine->world_callback_of);
+    engine->callback_of = NULL;
+}
+
+void sherdi_engine_progress(sherd_engine *engine, const char *call, sherd_progress_fn progress,
+                            void *ctx, uint64_t done_bytes, uint64_t all_bytes)
+{
+    if (progress != NULL) {
+        sherdi_engine_callback_begin(engine, call);
+        progress(ctx, done_bytes, all_bytes);
+        sherdi_engine_callback_end(engine);
+    }
+}
+
+sherd_status sherdi_engine_check_alive(const sherd_engine *engine, const char *call)
+{
+    SHERDI_TRY(sherdi_engine_check_caller(engine, call));
     if (engine->failure.why.status != SHERD_OK) {
         return sherdi_fail(
             SHERD_E_STATE, "the engine cannot go on: %s; %s; the cause was: %s",

@@ -43,18 +43,22 @@ void sherdi_fill_close(sherd_engine *engine)
 
 /* Where the values of a parameter come from. */
 typedef struct given_fill {
-    const sherd_engine *engine;
-    size_t              param;
-    sherd_fill_fn       fn; /* NULL: from the trainer's own memory, which is bound */
-    void               *ctx;
+    sherd_engine *engine;
+    const char   *call;
+    size_t        param;
+    sherd_fill_fn fn; /* NULL: from the trainer's own memory, which is bound */
+    void         *ctx;
 } given_fill;
 
 static sherd_status given_ask(void *raw, int part, size_t at, size_t count, float *values)
 {
-    const given_fill *given  = raw;
-    sherd_status      status = given->fn(given->ctx, at, count, values);
+    const given_fill *given = raw;
+    sherd_status      status;
 
     (void)part;
+    sherdi_engine_callback_begin(given->engine, given->call);
+    status = given->fn(given->ctx, at, count, values);
+    sherdi_engine_callback_end(given->engine);
     if (status != SHERD_OK) {
         return sherdi_fail(status, "the fill function of parameter %s returned %s at element %zu",
                            given->engine->model.params[given->param].name,
@@ -120,7 +124,8 @@ static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn
     const sherdi_segment *segment = &engine->plan->segments[engine->plan->params[param].segment];
     sherdi_fill          *fill    = &engine->fill;
     uint64_t             *share   = &engine->on_host.head->fingerprint;
-    given_fill            given   = {.engine = engine, .param = param, .fn = fn, .ctx = ctx};
+    given_fill            given   = {
+                     .engine = engine, .call = "sherd_param_fill", .param = param, .fn = fn, .ctx = ctx};
 
     fill->is_filled[param] = 0;
     *share                 = 0;
@@ -300,7 +305,11 @@ sherd_status sherd_param_fill_from(sherd_engine *engine, sherd_param param, int 
     }
     status = sherdi_agree_call(engine, "sherd_param_fill_from", arguments, 2, status);
     if (status == SHERD_OK && !is_kept(engine, param)) {
-        run.given = (given_fill){.engine = engine, .param = (size_t)param, .fn = fill, .ctx = ctx};
+        run.given = (given_fill){.engine = engine,
+                                 .call   = "sherd_param_fill_from",
+                                 .param  = (size_t)param,
+                                 .fn     = fill,
+                                 .ctx    = ctx};
         status    = root_run(&run);
     }
     sherdi_free(run.portion);

@@ -95,7 +95,7 @@ sherd_status sherdi_engine_need(const sherd_engine *engine, const char *call, un
         open_need,       sealed_need,  steps_need,    started_need,      prepared_need,
         unprepared_need, no_eval_need, released_need, no_gradients_need, no_window_need};
 
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_check_alive(engine, call));
     for (size_t n = 0; n < sizeof(NEEDS) / sizeof(NEEDS[0]); n++) {
         if (needs & 1u << n) {
             SHERDI_TRY(NEEDS[n](engine, call));

@@ -182,12 +182,11 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
 
 static sherd_status undo_check(const sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_step_undo", "the engine"));
-    SHERDI_TRY(sherdi_engine_check_process(engine));
+    SHERDI_TRY(sherdi_engine_check_caller(engine, "sherd_step_undo"));
     if (engine->failure.why.status != SHERD_OK) { /* an undo may mend it */
         return engine->plan == NULL || engine->failure.is_final ||
                        !sherdi_plan_has_generations(engine->plan)
-                   ? sherdi_engine_check_alive(engine)
+                   ? sherdi_engine_check_alive(engine, "sherd_step_undo")
                    : SHERD_OK;
     }
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_undo", SHERDI_NEED_SEALED));

@@ -205,7 +205,7 @@ static int tag_is_good(const char *tag)
 
 sherd_status sherd_monitor_write(sherd_engine *engine, const char *tag, double value)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_monitor_write"));
     SHERDI_TRY(sherdi_api_need(tag != NULL, "sherd_monitor_write", "tag"));
     if (!tag_is_good(tag)) {
         return sherdi_fail(SHERD_E_INVAL,

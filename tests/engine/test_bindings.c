@@ -184,6 +184,174 @@ static void last_error_is_of_the_thread_that_called(void)
     sherd_world_destroy(world);
 }
 
+/* -------------------------------------------------------------- callbacks -- */
+
+/* What the functions of the program need that the engine calls. */
+typedef struct caller {
+    rig        *r;
+    const char *outer; /* the call that calls the function */
+    int         calls; /* how often it was called */
+} caller;
+
+/* Checks that a call from inside `outer` was refused by name. */
+static void refused_inside(const caller *c, const char *inner, sherd_status status)
+{
+    CHECK_STATUS(SHERD_E_STATE, status);
+    CHECK_ERROR_SAYS(inner);
+    CHECK_ERROR_SAYS(c->outer);
+}
+
+static void calls_are_refused(caller *c)
+{
+    rig  *r = c->r;
+    float one;
+
+    c->calls++;
+#define REFUSED(call, ...) refused_inside(c, #call ":", call(__VA_ARGS__))
+    REFUSED(sherd_param_fill, r->engine, 0, rig_fill, NULL);
+    REFUSED(sherd_unit_acquire, r->engine, r->units[0], SHERD_FORWARD);
+    REFUSED(sherd_step, r->engine, NULL);
+    REFUSED(sherd_step_undo, r->engine);
+    REFUSED(sherd_param_read, r->engine, 0, SHERD_MASTER, 0, 1, &one);
+    REFUSED(sherd_copy, r->engine, &one, &one, sizeof(one));
+    REFUSED(sherd_checkpoint_save, r->engine, test_scratch(), "inner", NULL);
+    REFUSED(sherd_checkpoint_wait, r->engine, NULL);
+    REFUSED(sherd_checkpoint_load, r->engine, test_scratch(), "inner", NULL);
+    REFUSED(sherd_world_barrier, r->world);
+#undef REFUSED
+    CHECK(sherd_param_address(r->engine, 0) == NULL);
+    CHECK_ERROR_SAYS("sherd_param_address:");
+    sherd_engine_destroy(r->engine); /* does nothing */
+}
+
+static sherd_status fill_that_calls(void *ctx, size_t first, size_t count, float *out)
+{
+    calls_are_refused(ctx);
+    return rig_fill(NULL, first, count, out);
+}
+
+static void progress_that_calls(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
+{
+    CHECK(done_bytes <= all_bytes);
+    calls_are_refused(ctx);
+}
+
+static sherd_status write_that_calls(void *ctx, const char *text, size_t len_bytes)
+{
+    CHECK(text[len_bytes - 1] != '\0');
+    calls_are_refused(ctx);
+    return SHERD_OK;
+}
+
+#define CALLS_INSIDE(c, call, ...)                                                                 \
+    do {                                                                                           \
+        *(c) = (caller){.r = (c)->r, .outer = #call};                                              \
+        CHECK_OK(call(__VA_ARGS__));                                                               \
+        CHECK((c)->calls > 0);                                                                     \
+    } while (0)
+
+static void weights_inside(caller *c)
+{
+    sherd_engine       *engine = c->r->engine;
+    sherd_export_params out;
+    sherd_import_params in;
+    char                path[1024];
+
+    (void)snprintf(path, sizeof(path), "%s/callbacks.safetensors", test_scratch());
+    sherd_export_params_init(&out);
+    out.progress     = progress_that_calls;
+    out.progress_ctx = c;
+    CALLS_INSIDE(c, sherd_export_safetensors, engine, path, &out);
+    sherd_import_params_init(&in);
+    in.progress     = progress_that_calls;
+    in.progress_ctx = c;
+    CALLS_INSIDE(c, sherd_import_safetensors, engine, path, &in);
+}
+
+static void checkpoints_inside(caller *c)
+{
+#ifdef SHERDI_HAVE_XXHASH
+    sherd_engine     *engine = c->r->engine;
+    sherd_save_params save;
+    sherd_load_params load;
+
+    sherd_save_params_init(&save);
+    save.progress     = progress_that_calls;
+    save.progress_ctx = c;
+    CALLS_INSIDE(c, sherd_checkpoint_save, engine, test_scratch(), "outer", &save);
+    sherd_load_params_init(&load);
+    load.progress     = progress_that_calls;
+    load.progress_ctx = c;
+    CALLS_INSIDE(c, sherd_checkpoint_load, engine, test_scratch(), "outer", &load);
+#else
+    (void)c;
+#endif
+}
+
+static void callbacks_that_call_the_engine_are_refused(void)
+{
+    rig_options  options = {.stage = 3};
+    sherd_world *world;
+    rig          r;
+    caller       c = {.r = &r};
+
+    CHECK_OK(sherd_world_self(&world));
+    rig_open(&r, world, &options);
+    rig_three(&r, ELEMS);
+    CALLS_INSIDE(&c, sherd_engine_plan, r.engine, SHERD_PLAN_TABLE, write_that_calls, &c);
+    rig_seal(&r);
+    CALLS_INSIDE(&c, sherd_param_fill, r.engine, 0, fill_that_calls, &c);
+    CALLS_INSIDE(&c, sherd_param_fill_from, r.engine, 0, 0, fill_that_calls, &c);
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    weights_inside(&c);
+    checkpoints_inside(&c);
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    CHECK_OK(sherd_world_barrier(world));
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+static sherd_status text_drop(void *ctx, const char *text, size_t len_bytes)
+{
+    (void)ctx;
+    (void)text;
+    (void)len_bytes;
+    return SHERD_OK;
+}
+
+/* Fills from the values of another engine of the same world; ctx is that engine's rig. */
+static sherd_status fill_from_another(void *ctx, size_t first, size_t count, float *out)
+{
+    const rig *other = ctx;
+
+    CHECK_OK(sherd_engine_plan(other->engine, SHERD_PLAN_TABLE, text_drop, NULL));
+    CHECK_STATUS(SHERD_E_STATE, sherd_world_barrier(other->world));
+    CHECK_ERROR_SAYS("sherd_param_fill");
+    return sherd_param_read_local(other->engine, 0, SHERD_MASTER, first, count, out);
+}
+
+static void callbacks_may_use_another_engine(void)
+{
+    rig_options  options = {.stage = 3};
+    sherd_world *world;
+    rig          teacher;
+    rig          student;
+
+    CHECK_OK(sherd_world_self(&world));
+    rig_open(&teacher, world, &options);
+    rig_three(&teacher, ELEMS);
+    rig_seal(&teacher);
+    CHECK_INT(1, rig_train(&teacher, 1).was_updated);
+    rig_open(&student, world, &options);
+    rig_three(&student, ELEMS);
+    rig_seal(&student);
+    CHECK_OK(sherd_param_fill(student.engine, 0, fill_from_another, &teacher));
+    CHECK_OK(sherd_world_barrier(world));
+    rig_close(&student);
+    rig_close(&teacher);
+    sherd_world_destroy(world);
+}
+
 /* ------------------------------------------------------------------- fork -- */
 
 static int is_child;
@@ -428,9 +596,14 @@ static void children_leave_mpi_alone(void)
 }
 
 static const test_case CASES[] = {
-    CASE(any_thread_drives_one_at_a_time), CASE(last_error_is_of_the_thread_that_called),
-    CASE(children_leave_a_rank_alone),     CASE(children_leave_processes_alone),
-    CASE(children_leave_mpi_alone),        CASE(signals_end_no_call),
+    CASE(any_thread_drives_one_at_a_time),
+    CASE(last_error_is_of_the_thread_that_called),
+    CASE(callbacks_that_call_the_engine_are_refused),
+    CASE(callbacks_may_use_another_engine),
+    CASE(children_leave_a_rank_alone),
+    CASE(children_leave_processes_alone),
+    CASE(children_leave_mpi_alone),
+    CASE(signals_end_no_call),
     CASE(another_thread_ends_a_wait),
 };
 
