@@ -93,6 +93,13 @@ void sherdi_api_write(const void *whole, void *out)
     memcpy(out, &size, sizeof(size));
 }
 
+void sherdi_api_init(void *out, const void *defaults)
+{
+    if (out != NULL) {
+        memcpy(out, defaults, *(const size_t *)defaults);
+    }
+}
+
 sherd_status sherdi_api_need(int is_given, const char *call, const char *what)
 {
     return is_given ? SHERD_OK : sherdi_fail(SHERD_E_INVAL, "%s: %s is NULL", call, what);

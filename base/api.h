@@ -41,6 +41,9 @@ sherd_status sherdi_api_read(const void *given, sherdi_api_struct which, void *w
 /** Copies as much of `whole` as fits into `out`, which was checked and keeps its size. */
 void sherdi_api_write(const void *whole, void *out);
 
+/** Copies a whole struct with its defaults, in which struct_size is set, to the program's; NULL: to nowhere. For an _init. */
+void sherdi_api_init(void *out, const void *defaults);
+
 /** Returns E_INVAL "CALL: WHAT is NULL" unless `is_given`: for an argument that a call needs. */
 sherd_status sherdi_api_need(int is_given, const char *call, const char *what);
 /** The same for a pointer to a result. */

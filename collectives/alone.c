@@ -153,7 +153,7 @@ const sherdi_simulated *sherdi_world_simulated(const sherd_world *world)
 
 void sherd_simulate_params_init(sherd_simulate_params *params)
 {
-    *params = (sherd_simulate_params){.struct_size = sizeof(*params)};
+    sherdi_api_init(params, &(sherd_simulate_params){.struct_size = sizeof(*params)});
 }
 
 static sherd_status params_read(const sherd_simulate_params *given, int world_size,

@@ -13,11 +13,11 @@
 
 void sherd_world_params_init(sherd_world_params *params)
 {
-    *params = (sherd_world_params){
-        .struct_size = sizeof(*params),
-        .device      = -1,
-        .local_rank  = -1,
-    };
+    sherdi_api_init(params, &(sherd_world_params){
+                                .struct_size = sizeof(*params),
+                                .device      = -1,
+                                .local_rank  = -1,
+                            });
 }
 
 sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_world_params *out)

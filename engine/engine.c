@@ -29,34 +29,35 @@
 
 void sherd_group_params_init(sherd_group_params *params)
 {
-    *params = (sherd_group_params){.struct_size  = sizeof(*params),
-                                   .lr           = NAN,
-                                   .weight_decay = NAN,
-                                   .beta1        = NAN,
-                                   .beta2        = NAN,
-                                   .eps          = NAN,
-                                   .exclude_1d   = -1};
+    sherdi_api_init(params, &(sherd_group_params){.struct_size  = sizeof(*params),
+                                                  .lr           = NAN,
+                                                  .weight_decay = NAN,
+                                                  .beta1        = NAN,
+                                                  .beta2        = NAN,
+                                                  .eps          = NAN,
+                                                  .exclude_1d   = -1});
 }
 
 void sherd_unit_params_init(sherd_unit_params *params)
 {
-    *params = (sherd_unit_params){.struct_size = sizeof(*params)};
+    sherdi_api_init(params, &(sherd_unit_params){.struct_size = sizeof(*params)});
 }
 
 void sherd_param_params_init(sherd_param_params *params)
 {
-    *params = (sherd_param_params){.struct_size = sizeof(*params), .dtype = -1};
+    sherdi_api_init(params, &(sherd_param_params){.struct_size = sizeof(*params), .dtype = -1});
 }
 
 void sherd_step_params_init(sherd_step_params *params)
 {
-    *params = (sherd_step_params){
-        .struct_size = sizeof(*params), .grad_norm = NAN, .clip_coefficient = NAN};
+    sherdi_api_init(params, &(sherd_step_params){.struct_size      = sizeof(*params),
+                                                 .grad_norm        = NAN,
+                                                 .clip_coefficient = NAN});
 }
 
 void sherd_step_report_init(sherd_step_report *report)
 {
-    *report = (sherd_step_report){.struct_size = sizeof(*report)};
+    sherdi_api_init(report, &(sherd_step_report){.struct_size = sizeof(*report)});
 }
 
 /* ------------------------------------------------------- create, declare ---- */

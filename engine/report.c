@@ -17,17 +17,17 @@
 
 void sherd_memory_report_init(sherd_memory_report *report)
 {
-    *report = (sherd_memory_report){.struct_size = sizeof(*report)};
+    sherdi_api_init(report, &(sherd_memory_report){.struct_size = sizeof(*report)});
 }
 
 void sherd_traffic_report_init(sherd_traffic_report *report)
 {
-    *report = (sherd_traffic_report){.struct_size = sizeof(*report)};
+    sherdi_api_init(report, &(sherd_traffic_report){.struct_size = sizeof(*report)});
 }
 
 void sherd_engine_info_init(sherd_engine_info *info)
 {
-    *info = (sherd_engine_info){.struct_size = sizeof(*info)};
+    sherdi_api_init(info, &(sherd_engine_info){.struct_size = sizeof(*info)});
 }
 
 /* ----------------------------------------------------------- fingerprint ---- */
@@ -251,12 +251,12 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
 
 void sherd_rates_init(sherd_rates *rates)
 {
-    *rates = (sherd_rates){.struct_size = sizeof(*rates)};
+    sherdi_api_init(rates, &(sherd_rates){.struct_size = sizeof(*rates)});
 }
 
 void sherd_prediction_init(sherd_prediction *prediction)
 {
-    *prediction = (sherd_prediction){.struct_size = sizeof(*prediction)};
+    sherdi_api_init(prediction, &(sherd_prediction){.struct_size = sizeof(*prediction)});
 }
 
 static sherd_status rates_check(const sherd_rates *rates)

@@ -12,7 +12,7 @@ _Static_assert(offsetof(sherdi_state_note, step) == 0, "the step begins the note
 
 void sherd_state_file_init(sherd_state_file *file)
 {
-    *file = (sherd_state_file){.struct_size = sizeof(*file), .step = -1};
+    sherdi_api_init(file, &(sherd_state_file){.struct_size = sizeof(*file), .step = -1});
 }
 
 typedef struct state_finder {

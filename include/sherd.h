@@ -7,9 +7,9 @@
  *
  * Errors      A call that can fail returns sherd_status; sherd_last_error() then says what failed, where, and what to do. Where an
  *             object, or a pointer to a result, is NULL, such a call returns E_INVAL unless it says otherwise.
- * Structs     A struct that crosses the API starts with struct_size. Call its _init(), or set struct_size to sizeof(the struct);
- *             a size that ends inside a field is E_INVAL. A `const sherd_..._params *` may be NULL for the defaults unless the
- *             call says otherwise.
+ * Structs     A struct that crosses the API starts with struct_size. Call its _init() (which does nothing for NULL), or set
+ *             struct_size to sizeof(the struct); a size that ends inside a field is E_INVAL. A `const sherd_..._params *` may be
+ *             NULL for the defaults unless the call says otherwise.
  * Types       Sizes are size_t, ranks are int.
  * Collective  Every rank of the world makes the same call in the same order. A local call concerns its own rank alone.
  * Threads     One thread at a time drives an engine, and all engines of one world, in one order. It may be another thread each

@@ -7,7 +7,8 @@
 
 void sherd_export_params_init(sherd_export_params *params)
 {
-    *params = (sherd_export_params){.struct_size = sizeof(*params), .dtype = SHERD_F32};
+    sherdi_api_init(params,
+                    &(sherd_export_params){.struct_size = sizeof(*params), .dtype = SHERD_F32});
 }
 
 /* ---- an engine as a model of maps, and as a source ---- */

@@ -12,7 +12,7 @@
 
 void sherd_import_params_init(sherd_import_params *params)
 {
-    *params = (sherd_import_params){.struct_size = sizeof(*params)};
+    sherdi_api_init(params, &(sherd_import_params){.struct_size = sizeof(*params)});
 }
 
 typedef struct import {

@@ -704,7 +704,7 @@ static sherd_status load_run(load *l, const char *tag)
 
 void sherd_load_params_init(sherd_load_params *params)
 {
-    *params = (sherd_load_params){.struct_size = sizeof(*params)};
+    sherdi_api_init(params, &(sherd_load_params){.struct_size = sizeof(*params)});
 }
 
 static sherd_status load_check(const sherd_engine *engine, const char *dir)

@@ -565,12 +565,13 @@ static sherd_status save_create(sherd_engine *engine, const char *dir, const cha
 
 void sherd_save_params_init(sherd_save_params *params)
 {
-    *params = (sherd_save_params){.struct_size = sizeof(*params), .is_async = -1, .keep_last = -1};
+    sherdi_api_init(params, &(sherd_save_params){
+                                .struct_size = sizeof(*params), .is_async = -1, .keep_last = -1});
 }
 
 void sherd_checkpoint_report_init(sherd_checkpoint_report *report)
 {
-    *report = (sherd_checkpoint_report){.struct_size = sizeof(*report)};
+    sherdi_api_init(report, &(sherd_checkpoint_report){.struct_size = sizeof(*report)});
 }
 
 /* Combines the caller's parameters with the configuration. */

@@ -227,7 +227,7 @@ sherd_status sherd_checkpoint_remove(const char *dir, const char *tag)
 
 void sherd_checkpoint_param_init(sherd_checkpoint_param *param)
 {
-    *param = (sherd_checkpoint_param){.struct_size = sizeof(*param)};
+    sherdi_api_init(param, &(sherd_checkpoint_param){.struct_size = sizeof(*param)});
 }
 
 sherd_status sherd_checkpoint_param_at(const sherd_checkpoint *checkpoint, size_t index,
@@ -355,7 +355,7 @@ typedef struct verification {
 
 void sherd_verify_params_init(sherd_verify_params *params)
 {
-    *params = (sherd_verify_params){.struct_size = sizeof(*params)};
+    sherdi_api_init(params, &(sherd_verify_params){.struct_size = sizeof(*params)});
 }
 
 static void progress_count(void *ctx, uint64_t more_bytes)

@@ -8,7 +8,7 @@
 
 void sherd_tensor_map_init(sherd_tensor_map *map)
 {
-    *map = (sherd_tensor_map){.struct_size = sizeof(*map)};
+    sherdi_api_init(map, &(sherd_tensor_map){.struct_size = sizeof(*map)});
 }
 
 size_t sherdi_weights_map_elems(const sherd_tensor_map *map)

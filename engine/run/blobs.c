@@ -263,7 +263,7 @@ sherd_status sherdi_blobs_read(sherdi_blobs *blobs, const unsigned char *bytes, 
 
 void sherd_blob_params_init(sherd_blob_params *params)
 {
-    *params = (sherd_blob_params){.struct_size = sizeof(*params), .rank = -1};
+    sherdi_api_init(params, &(sherd_blob_params){.struct_size = sizeof(*params), .rank = -1});
 }
 
 /* Gives the kind, the rank and the size class of the blob that a call means. */

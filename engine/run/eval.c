@@ -11,7 +11,8 @@
 
 void sherd_eval_params_init(sherd_eval_params *params)
 {
-    *params = (sherd_eval_params){.struct_size = sizeof(*params), .keep_units = SIZE_MAX};
+    sherdi_api_init(params,
+                    &(sherd_eval_params){.struct_size = sizeof(*params), .keep_units = SIZE_MAX});
 }
 
 void sherdi_eval_drop(sherd_engine *engine)

@@ -583,6 +583,33 @@ static void others_take_null(void)
     CHECK(sherd_status_text((sherd_status)99) != NULL);
 }
 
+static void inits_of_null_do_nothing(void)
+{
+    sherd_world_params_init(NULL);
+    sherd_group_params_init(NULL);
+    sherd_unit_params_init(NULL);
+    sherd_param_params_init(NULL);
+    sherd_step_report_init(NULL);
+    sherd_step_params_init(NULL);
+    sherd_eval_params_init(NULL);
+    sherd_blob_params_init(NULL);
+    sherd_save_params_init(NULL);
+    sherd_checkpoint_report_init(NULL);
+    sherd_load_params_init(NULL);
+    sherd_tensor_map_init(NULL);
+    sherd_export_params_init(NULL);
+    sherd_import_params_init(NULL);
+    sherd_memory_report_init(NULL);
+    sherd_traffic_report_init(NULL);
+    sherd_engine_info_init(NULL);
+    sherd_simulate_params_init(NULL);
+    sherd_rates_init(NULL);
+    sherd_prediction_init(NULL);
+    sherd_state_file_init(NULL);
+    sherd_checkpoint_param_init(NULL);
+    sherd_verify_params_init(NULL);
+}
+
 static const test_case CASES[] = {
     CASE(structs_of_sizes_that_never_existed_are_refused),
     CASE(worlds_without_a_result_are_refused),
@@ -593,6 +620,7 @@ static const test_case CASES[] = {
     CASE(calls_of_no_engine_are_refused),
     CASE(engines_without_an_argument_refuse),
     CASE(others_take_null),
+    CASE(inits_of_null_do_nothing),
 };
 
 RUN_MAIN(CASES)
