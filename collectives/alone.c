@@ -190,6 +190,7 @@ static sherd_status params_read(const sherd_simulate_params *given, int world_si
 
 sherd_status sherd_world_simulate(int rank, int world_size, sherd_world **out)
 {
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_simulate"));
     return sherd_world_simulate_with(rank, world_size, NULL, out);
 }
 

@@ -254,11 +254,13 @@ sherd_status sherd_world_broadcast(sherd_world *world, void *data, size_t len_by
 
     SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_broadcast"));
     if (root < 0 || root >= world->world_size) {
-        return sherdi_fail(SHERD_E_INVAL, "broadcast from rank %d: ranks are 0 to %d", root,
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_world_broadcast: root is %d, but ranks are 0 to %d", root,
                            world->world_size - 1);
     }
     if (data == NULL && len_bytes > 0) {
-        return sherdi_fail(SHERD_E_INVAL, "broadcast of %zu bytes: data is NULL", len_bytes);
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_world_broadcast: data is NULL, but len_bytes is %zu", len_bytes);
     }
     SHERDI_TRY(sherdi_world_queue_call(world, &call, NULL));
     if (world->rank == root) {

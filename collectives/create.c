@@ -69,6 +69,7 @@ sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous
 
 sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
 {
+    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads"));
     return sherd_world_threads_with(world_size, NULL, worlds_out);
 }
 
@@ -78,7 +79,7 @@ sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *
     const sherdi_transport *transport = &sherdi_transport_threads;
     sherd_world_params      here;
 
-    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads"));
+    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads_with"));
     if (world_size < 1 || world_size > 4096) {
         return sherdi_fail(SHERD_E_INVAL, "a world of %d threads cannot be; it has 1 to 4096",
                            world_size);

@@ -100,7 +100,7 @@ static sherd_status export_begin(sherd_engine *engine, const char *call, const c
     sherd_status               status = SHERD_OK;
 
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_RELEASED));
-    SHERDI_TRY(sherdi_api_need(path != NULL, "an export", "path"));
+    SHERDI_TRY(sherdi_api_need(path != NULL, call, "path"));
     SHERDI_TRY(params_read(given, params));
     SHERDI_TRY(
         sherdi_weights_maps_open(&engine->mem, &model, params->tensors, params->num_tensors, maps));

@@ -111,7 +111,7 @@ static sherd_status import_begin(import *m, const import_file *from,
     const sherdi_weights_model model = sherdi_weights_model_of(m->engine);
     sherdi_mem                *mem   = &m->engine->mem;
 
-    SHERDI_TRY(sherdi_api_need(from->path != NULL, "an import", "path"));
+    SHERDI_TRY(sherdi_api_need(from->path != NULL, from->call, "path"));
     if (m->engine->phase != SHERDI_PHASE_SEALED) { /* then it writes, and does not fill */
         SHERDI_TRY(sherdi_engine_need(m->engine, from->call, SHERDI_NEEDS_TO_WRITE));
     }

@@ -53,7 +53,8 @@ static sherd_status addressed_segment(const sherd_engine *engine, const char *ca
     SHERDI_TRY(sherdi_engine_check_alive(engine, call));
     SHERDI_TRY(sherdi_engine_need_param(engine, call, param));
     if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE, "parameter %s has no address before sherd_engine_seal",
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s: parameter %s has no address before sherd_engine_seal", call,
                            engine->model.params[param].name);
     }
     *out = sherdi_param_segment(engine->plan, (size_t)param);
@@ -107,11 +108,12 @@ void *sherd_param_grad(sherd_engine *engine, sherd_param param)
     return found;
 }
 
-sherd_status sherdi_param_locate(sherd_engine *engine, sherd_param param, void **out)
+sherd_status sherdi_param_locate(sherd_engine *engine, const char *call, sherd_param param,
+                                 void **out)
 {
     const sherdi_segment *segment = NULL;
 
-    SHERDI_TRY(addressed_segment(engine, "sherd_param_address", param, &segment));
+    SHERDI_TRY(addressed_segment(engine, call, param, &segment));
     if (segment->slice_elems == 0) {
         *out = no_elements;
         return SHERD_OK;
@@ -133,11 +135,12 @@ sherd_status sherdi_param_locate(sherd_engine *engine, sherd_param param, void *
     return SHERD_OK;
 }
 
-sherd_status sherdi_param_locate_grad(sherd_engine *engine, sherd_param param, void **out)
+sherd_status sherdi_param_locate_grad(sherd_engine *engine, const char *call, sherd_param param,
+                                      void **out)
 {
     const sherdi_segment *segment = NULL;
 
-    SHERDI_TRY(addressed_segment(engine, "sherd_param_grad_address", param, &segment));
+    SHERDI_TRY(addressed_segment(engine, call, param, &segment));
     return gradient_in(engine, segment, param, out);
 }
 
@@ -145,12 +148,15 @@ void *sherd_param_address(sherd_engine *engine, sherd_param param)
 {
     void *found = NULL;
 
-    return sherdi_param_locate(engine, param, &found) == SHERD_OK ? found : NULL;
+    return sherdi_param_locate(engine, "sherd_param_address", param, &found) == SHERD_OK ? found
+                                                                                         : NULL;
 }
 
 void *sherd_param_grad_address(sherd_engine *engine, sherd_param param)
 {
     void *found = NULL;
 
-    return sherdi_param_locate_grad(engine, param, &found) == SHERD_OK ? found : NULL;
+    return sherdi_param_locate_grad(engine, "sherd_param_grad_address", param, &found) == SHERD_OK
+               ? found
+               : NULL;
 }

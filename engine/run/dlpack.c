@@ -112,7 +112,7 @@ sherd_status sherd_param_dlpack(sherd_engine *engine, sherd_param param,
     void *data = NULL;
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_param_dlpack"));
-    SHERDI_TRY(sherdi_param_locate(engine, param, &data));
+    SHERDI_TRY(sherdi_param_locate(engine, "sherd_param_dlpack", param, &data));
     return exported_make(engine, param, data, FLAG_READ_ONLY, out);
 }
 
@@ -122,6 +122,6 @@ sherd_status sherd_param_grad_dlpack(sherd_engine *engine, sherd_param param,
     void *data = NULL;
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_param_grad_dlpack"));
-    SHERDI_TRY(sherdi_param_locate_grad(engine, param, &data));
+    SHERDI_TRY(sherdi_param_locate_grad(engine, "sherd_param_grad_dlpack", param, &data));
     return exported_make(engine, param, data, 0, out);
 }
