@@ -59,6 +59,12 @@ static sherd_status given_ask(void *raw, int part, size_t at, size_t count, floa
     sherdi_engine_callback_begin(given->engine, given->call);
     status = given->fn(given->ctx, at, count, values);
     sherdi_engine_callback_end(given->engine);
+    if ((unsigned)status > SHERD_E_DEVICE) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "the fill function of parameter %s returned %d at element %zu, which is "
+                           "no sherd_status; return SHERD_OK or one of its errors",
+                           given->engine->model.params[given->param].name, (int)status, at);
+    }
     if (status != SHERD_OK) {
         return sherdi_fail(status, "the fill function of parameter %s returned %s at element %zu",
                            given->engine->model.params[given->param].name,

@@ -352,6 +352,43 @@ static void callbacks_may_use_another_engine(void)
     sherd_world_destroy(world);
 }
 
+/* Returns a number that is no status; ctx points to it. */
+static sherd_status fill_without_status(void *ctx, size_t first, size_t count, float *out)
+{
+    (void)first;
+    (void)count;
+    (void)out;
+    return (sherd_status) * (const int *)ctx;
+}
+
+static void fill_with_no_status(sherd_world *world, void *raw)
+{
+    static const int NUMBERS[] = {SHERD_E_DEVICE + 1, 77, -1};
+    rig_options      options   = {.stage = 3};
+    rig              r;
+
+    (void)raw;
+    rig_open(&r, world, &options);
+    rig_three(&r, ELEMS);
+    rig_seal(&r);
+    for (int i = 0; i < 3; i++) {
+        int number = NUMBERS[i];
+
+        CHECK_STATUS(SHERD_E_INVAL, sherd_param_fill(r.engine, 0, fill_without_status, &number));
+        CHECK_ERROR_SAYS("which is no sherd_status");
+        CHECK_STATUS(SHERD_E_INVAL,
+                     sherd_param_fill_from(r.engine, 0, 1, fill_without_status, &number));
+    }
+    CHECK_OK(sherd_param_fill(r.engine, 0, rig_fill, NULL));
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    rig_close(&r);
+}
+
+static void a_callback_that_returns_no_status_is_refused(void)
+{
+    test_world(2, fill_with_no_status, NULL);
+}
+
 /* ------------------------------------------------------------------- fork -- */
 
 static int is_child;
@@ -600,6 +637,7 @@ static const test_case CASES[] = {
     CASE(last_error_is_of_the_thread_that_called),
     CASE(callbacks_that_call_the_engine_are_refused),
     CASE(callbacks_may_use_another_engine),
+    CASE(a_callback_that_returns_no_status_is_refused),
     CASE(children_leave_a_rank_alone),
     CASE(children_leave_processes_alone),
     CASE(children_leave_mpi_alone),
