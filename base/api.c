@@ -109,3 +109,13 @@ sherd_status sherdi_api_check_out(const void *out, const char *call)
 {
     return sherdi_api_need(out != NULL, call, "out");
 }
+
+sherd_status sherdi_api_check_format(sherd_plan_format format, const char *call)
+{
+    return format == SHERD_PLAN_TABLE || format == SHERD_PLAN_JSON
+               ? SHERD_OK
+               : sherdi_fail(
+                     SHERD_E_INVAL,
+                     "%s: format %d does not exist; give SHERD_PLAN_TABLE or SHERD_PLAN_JSON", call,
+                     (int)format);
+}

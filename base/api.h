@@ -48,5 +48,7 @@ void sherdi_api_init(void *out, const void *defaults);
 sherd_status sherdi_api_need(int is_given, const char *call, const char *what);
 /** The same for a pointer to a result. */
 sherd_status sherdi_api_check_out(const void *out, const char *call);
+/** Returns E_INVAL for a format that does not exist. */
+sherd_status sherdi_api_check_format(sherd_plan_format format, const char *call);
 
 #endif

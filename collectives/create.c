@@ -61,6 +61,7 @@ sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous
     SHERDI_TRY(sherdi_world_params_read(params, &here));
     SHERDI_TRY(sherdi_world_rank_check(rank, world_size));
     if (world_size > 1) {
+        SHERDI_TRY(sherdi_api_need(rendezvous != NULL, "sherd_world_create", "rendezvous"));
         SHERDI_TRY(sherdi_net_address_check(rendezvous));
     }
     sherdi_job_key_read(NULL, NULL, &key);

@@ -787,7 +787,8 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_from_mpi"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
-    if (comm == NULL || comm_bytes != sizeof(given)) {
+    SHERDI_TRY(sherdi_api_need(comm != NULL, "sherd_world_from_mpi", "comm"));
+    if (comm_bytes != sizeof(given)) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "the MPI_Comm has %zu bytes, but %zu in the MPI that sherd was built "
                            "with; use that MPI",

@@ -245,6 +245,7 @@ sherd_status sherd_env_write(sherd_plan_format format, sherd_write_fn write, voi
     sherd_status status;
 
     SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_env_write", "write"));
+    SHERDI_TRY(sherdi_api_check_format(format, "sherd_env_write"));
     list = json_array();
     put(list, "sherd", sherd_version());
     put_machine(list);

@@ -117,6 +117,7 @@ sherd_status sherd_engine_plan(sherd_engine *engine, sherd_plan_format format, s
     sherd_status status;
 
     SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_engine_plan", "write"));
+    SHERDI_TRY(sherdi_api_check_format(format, "sherd_engine_plan"));
     SHERDI_TRY(plan_borrow(engine, "sherd_engine_plan", &plan));
     sherdi_engine_callback_begin(engine, "sherd_engine_plan");
     status = sherdi_plan_write(plan, &engine->model, format, write, ctx);

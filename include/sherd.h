@@ -861,8 +861,8 @@ SHERD_API void sherd_export_params_init(sherd_export_params *params);
 SHERD_API SHERD_MUST_USE sherd_status sherd_export_safetensors(sherd_engine              *engine,
                                                                const char                *path,
                                                                const sherd_export_params *params);
-/** Does the same to one file of another format: `header`, then the tensors one after the other without gaps. Their names in the
- *  map serve messages only. */
+/** Does the same to one file of another format: `header` (may be NULL where header_bytes is 0), then the tensors one after the
+ *  other without gaps. Their names in the map serve messages only. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_export_raw(sherd_engine *engine, const char *path,
                                                        const void *header, size_t header_bytes,
                                                        const sherd_export_params *params);

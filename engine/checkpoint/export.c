@@ -176,6 +176,6 @@ sherd_status sherd_export_raw(sherd_engine *engine, const char *path, const void
     static const char CALL[] = "sherd_export_raw";
 
     SHERDI_TRY(sherdi_engine_need(engine, CALL, SHERDI_NEED_SEALED));
-    SHERDI_TRY(sherdi_api_need(header != NULL, CALL, "header"));
-    return export_run(engine, CALL, path, header, header_bytes, params);
+    SHERDI_TRY(sherdi_api_need(header != NULL || header_bytes == 0, CALL, "header"));
+    return export_run(engine, CALL, path, header == NULL ? "" : header, header_bytes, params);
 }

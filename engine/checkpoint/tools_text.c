@@ -241,6 +241,7 @@ sherd_status sherd_checkpoint_write(const sherd_checkpoint *checkpoint, sherd_pl
 
     SHERDI_TRY(sherdi_api_need(checkpoint != NULL, "sherd_checkpoint_write", "the checkpoint"));
     SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_checkpoint_write", "write"));
+    SHERDI_TRY(sherdi_api_check_format(format, "sherd_checkpoint_write"));
     m = sherdi_reader_manifest(checkpoint->reader);
     sherdi_mem_init(&mem);
     sherdi_text_init(&text, &mem);

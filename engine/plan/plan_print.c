@@ -548,11 +548,6 @@ static sherd_status json_write(const sherdi_plan *plan, const sherdi_model *mode
 sherd_status sherdi_plan_write(const sherdi_plan *plan, const sherdi_model *model,
                                sherd_plan_format format, sherd_write_fn write, void *ctx)
 {
-    switch (format) {
-    case SHERD_PLAN_TABLE:
-        return table_write(plan, model, write, ctx);
-    case SHERD_PLAN_JSON:
-        return json_write(plan, model, write, ctx);
-    }
-    return sherdi_fail(SHERD_E_INVAL, "plan format %d does not exist", (int)format);
+    return format == SHERD_PLAN_JSON ? json_write(plan, model, write, ctx)
+                                     : table_write(plan, model, write, ctx);
 }

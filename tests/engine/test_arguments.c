@@ -605,6 +605,42 @@ static void others_take_null(void)
     CHECK(sherd_status_text((sherd_status)99) != NULL);
 }
 
+static sherd_status size_note(void *ctx, const char *text, size_t len_bytes)
+{
+    (void)text;
+    *(size_t *)ctx += len_bytes;
+    return SHERD_OK;
+}
+
+static void formats_that_do_not_exist_are_refused(void)
+{
+    size_t bytes = 0;
+    rig    r     = {0};
+
+    CHECK_STATUS(SHERD_E_INVAL, sherd_env_write((sherd_plan_format)7, size_note, &bytes));
+    CHECK_ERROR_SAYS("sherd_env_write: format 7 does not exist");
+    CHECK_OK(sherd_world_self(&r.world));
+    rig_open(&r, r.world, &(rig_options){.stage = 2});
+    (void)rig_param(&r, rig_unit(&r, "unit"), "w", 100);
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherd_engine_plan(r.engine, (sherd_plan_format)-1, size_note, &bytes));
+    CHECK_INT(0, bytes);
+    CHECK_OK(sherd_env_write(SHERD_PLAN_JSON, size_note, &bytes));
+    CHECK(bytes > 0);
+    sherd_engine_destroy(r.engine);
+    sherd_world_destroy(r.world);
+}
+
+static void worlds_without_an_address_are_refused(void)
+{
+    sherd_world *world;
+    sherd_status status;
+
+    REFUSED(sherd_world_create(0, 2, NULL, NULL, &world));
+    status = sherd_world_from_mpi_handle(NULL, 8, NULL, &world);
+    CHECK(status == SHERD_E_NOTSUP || strstr(sherd_last_error(), "comm is NULL") != NULL);
+}
+
 static void inits_of_null_do_nothing(void)
 {
     sherd_world_params_init(NULL);
@@ -642,6 +678,8 @@ static const test_case CASES[] = {
     CASE(calls_of_no_engine_are_refused),
     CASE(engines_without_an_argument_refuse),
     CASE(others_take_null),
+    CASE(formats_that_do_not_exist_are_refused),
+    CASE(worlds_without_an_address_are_refused),
     CASE(inits_of_null_do_nothing),
 };
 

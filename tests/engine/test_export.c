@@ -404,6 +404,8 @@ static void raw_files_pass_through_an_engine(void)
     CHECK_OK(sherd_engine_fingerprint(r.engine, &before));
     CHECK_OK(sherd_export_raw(r.engine, path_of("raw.bin"), "header", 6, &out));
     CHECK_STATUS(SHERD_E_INVAL, sherd_export_safetensors(r.engine, path_of("pad"), &out));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_export_raw(r.engine, path_of("bare.bin"), NULL, 6, &out));
+    CHECK_OK(sherd_export_raw(r.engine, path_of("bare.bin"), NULL, 0, &out));
     close_three(&r, world);
     open_three(&r, &world);
     CHECK_STATUS(SHERD_E_STATE, sherd_import_raw(r.engine, path_of("raw.bin"), 6, SHERD_F32, &in));
