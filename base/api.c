@@ -110,6 +110,13 @@ sherd_status sherdi_api_check_out(const void *out, const char *call)
     return sherdi_api_need(out != NULL, call, "out");
 }
 
+sherd_status sherdi_api_check_flag(int value, const char *what)
+{
+    return value == 0 || value == 1
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL, "%s is %d; it can be 0 or 1", what, value);
+}
+
 sherd_status sherdi_api_check_format(sherd_plan_format format, const char *call)
 {
     return format == SHERD_PLAN_TABLE || format == SHERD_PLAN_JSON

@@ -48,6 +48,8 @@ void sherdi_api_init(void *out, const void *defaults);
 sherd_status sherdi_api_need(int is_given, const char *call, const char *what);
 /** The same for a pointer to a result. */
 sherd_status sherdi_api_check_out(const void *out, const char *call);
+/** Returns E_INVAL "WHAT is VALUE" for a flag that is neither 0 nor 1. */
+sherd_status sherdi_api_check_flag(int value, const char *what);
 /** Returns E_INVAL for a format that does not exist. */
 sherd_status sherdi_api_check_format(sherd_plan_format format, const char *call);
 

@@ -76,9 +76,9 @@ static sherd_status threads_wanted(const sherd_world_params *params, int sharers
     }
     if (text != NULL && text[0] != '\0') {
         value = strtol(text, &end, 10);
-        if (*end != '\0' || value < 1 || value > 4096) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "SHERD_THREADS is \"%s\", not a number from 1 to 4096", text);
+        if (*end != '\0' || value < 1 || value > WORLD_MOST_CPU_THREADS) {
+            return sherdi_fail(SHERD_E_INVAL, "SHERD_THREADS is \"%s\", not a number from 1 to %d",
+                               text, WORLD_MOST_CPU_THREADS);
         }
         *out = (int)value;
         return SHERD_OK;

@@ -1,6 +1,7 @@
 /* Checks what the trainer declares, and keeps it. See model.h. */
 #include "engine/model.h"
 
+#include "base/api.h"
 #include "base/checked.h"
 #include "base/hash.h"
 
@@ -124,6 +125,9 @@ sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_param
     SHERDI_TRY(group_number_check(name, "beta1", params->beta1, 1));
     SHERDI_TRY(group_number_check(name, "beta2", params->beta2, 1));
     SHERDI_TRY(group_number_check(name, "eps", params->eps, INFINITY));
+    if (params->exclude_1d >= 0) {
+        SHERDI_TRY(sherdi_api_check_flag(params->exclude_1d, "sherd_group_params.exclude_1d"));
+    }
     SHERDI_TRY(GROW(model, model->groups, model->num_groups, model->cap_groups));
     group = (sherdi_model_group){
         .name         = sherdi_strdup(model->mem, name),
@@ -161,6 +165,7 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params 
                            "passes list) or SHERD_USES_ANY",
                            name, params->backward_uses);
     }
+    SHERDI_TRY(sherdi_api_check_flag(params->retain_grads, "sherd_unit_params.retain_grads"));
     SHERDI_TRY(count_check("units", model->num_units, SHERDI_MOST_UNITS));
     if (name_find(model->unit_names, name) >= 0) {
         return sherdi_fail(SHERD_E_INVAL, "there is a unit %s already (unit %lld)", name,
@@ -176,7 +181,7 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params 
     model->units[model->num_units] = (sherdi_model_unit){
         .name          = copy,
         .has_any_uses  = params->backward_uses == SHERD_USES_ANY,
-        .retains_grads = params->retain_grads != 0,
+        .retains_grads = params->retain_grads,
     };
     *out = (int)model->num_units++;
     return SHERD_OK;
@@ -227,6 +232,7 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
 
     SHERDI_TRY(unit_check(model, unit));
     SHERDI_TRY(name_check("parameter", params->name));
+    SHERDI_TRY(sherdi_api_check_flag(params->frozen, "sherd_param_params.frozen"));
     SHERDI_TRY(count_check("parameters", model->num_params, SHERDI_MOST_PARAMS));
     SHERDI_TRY(shape_elems(params, &param.elems));
     if (param.elems > MOST_ELEMS - model->total_elems) {

@@ -9,7 +9,7 @@
  *             object, or a pointer to a result, is NULL, such a call returns E_INVAL unless it says otherwise.
  * Structs     A struct that crosses the API starts with struct_size. Call its _init() (which does nothing for NULL), or set
  *             struct_size to sizeof(the struct); a size that ends inside a field is E_INVAL. A `const sherd_..._params *` may be
- *             NULL for the defaults unless the call says otherwise.
+ *             NULL for the defaults unless the call says otherwise. A flag is 0 or 1.
  * Types       Sizes are size_t, ranks are int.
  * Collective  Every rank of the world makes the same call in the same order. A local call concerns its own rank alone.
  * Threads     One thread at a time drives an engine, and all engines of one world, in one order. It may be another thread each
@@ -122,7 +122,8 @@ typedef struct sherd_world_params {
      * says. Until all ranks have met, another limit applies: SHERD_TIMEOUT in seconds, else two minutes, or timeout_ns
      * where it is shorter. */
     int64_t timeout_ns;
-    /* Compute threads of this rank's CPU kernels; 0: SHERD_THREADS, else cores of the host / ranks of the host, at least 1 */
+    /* Compute threads of this rank's CPU kernels, at most 4096; 0: SHERD_THREADS, else cores of the host / ranks of the host, at
+     * least 1 */
     int cpu_threads;
     /* Where the engine's device memory and kernels are: "cpu" or "cuda". NULL: SHERD_BACKEND, else "cuda" when `device` is
      * given or the transport is "nccl", else "cpu" */

@@ -580,7 +580,8 @@ static sherd_status params_resolve(const sherd_engine *engine, const sherd_save_
 {
     sherd_save_params_init(out);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_SAVE_PARAMS, out));
-    out->is_async  = out->is_async < 0 ? engine->settings.checkpoint_async : out->is_async != 0;
+    out->is_async = out->is_async < 0 ? engine->settings.checkpoint_async : out->is_async;
+    SHERDI_TRY(sherdi_api_check_flag(out->is_async, "sherd_save_params.is_async"));
     out->keep_last = out->keep_last < 0 ? engine->settings.checkpoint_keep_last : out->keep_last;
     if (out->is_async && !engine->settings.checkpoint_async) {
         return sherdi_fail(SHERD_E_NOTSUP,

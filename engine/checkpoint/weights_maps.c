@@ -40,6 +40,7 @@ static sherd_status shape_check(const sherd_tensor_map *map)
         return sherdi_fail(SHERD_E_INVAL, "tensor %s: it has %d dimensions; 0 to %d can be",
                            map->name, map->ndim, SHERD_MAX_NDIM);
     }
+    SHERDI_TRY(sherdi_api_check_flag(map->is_transposed, "sherd_tensor_map.is_transposed"));
     if (map->is_transposed && map->ndim != 2) {
         return sherdi_fail(SHERD_E_INVAL,
                            "tensor %s has %d dimensions; only one with 2 can be transposed",

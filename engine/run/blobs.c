@@ -274,7 +274,9 @@ static sherd_status asked_read(const sherd_engine *engine, const sherd_blob_para
 
     sherd_blob_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_BLOB_PARAMS, &given));
-    *out      = (sherdi_blob){.is_large = given.is_large != 0};
+    SHERDI_TRY(sherdi_api_check_flag(given.is_large, "sherd_blob_params.is_large"));
+    SHERDI_TRY(sherdi_api_check_flag(given.is_per_rank, "sherd_blob_params.is_per_rank"));
+    *out      = (sherdi_blob){.is_large = given.is_large};
     out->kind = given.is_per_rank ? SHERDI_BLOB_OF_RANK : SHERDI_BLOB_GLOBAL;
     out->rank = given.rank < 0 ? engine->rank : given.rank;
     out->rank = given.is_per_rank ? out->rank : 0;

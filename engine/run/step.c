@@ -481,6 +481,7 @@ static sherd_status step_params_check(const sherd_engine *engine, const sherd_st
 {
     SHERDI_TRY(given_check("grad_norm", params->grad_norm));
     SHERDI_TRY(given_check("clip_coefficient", params->clip_coefficient));
+    SHERDI_TRY(sherdi_api_check_flag(params->overflow, "sherd_step_params.overflow"));
     if (params->group_lr == NULL) {
         return SHERD_OK;
     }

@@ -1,6 +1,7 @@
 /* What a caller can get wrong before anything else: every size of every struct, and NULL. The structs lie in memory
  * of just their size, so a sanitizer sees who reads or writes behind it. tests/house/symbols.sh asks that every
  * public function is called here. */
+#include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "sherd_tools.h"
@@ -641,6 +642,62 @@ static void worlds_without_an_address_are_refused(void)
     CHECK(status == SHERD_E_NOTSUP || strstr(sherd_last_error(), "comm is NULL") != NULL);
 }
 
+/* Sets an int of a struct's copy to 5, and checks that the call then refuses it by name. */
+#define FLAG_REFUSED(model, field, call)                                                           \
+    do {                                                                                           \
+        (model).field = 5;                                                                         \
+        CHECK_STATUS(SHERD_E_INVAL, call);                                                         \
+        CHECK_ERROR_SAYS("." #field " is 5; it can be 0 or 1");                                    \
+        (model).field = 0;                                                                         \
+    } while (0)
+
+static void flags_that_are_neither_0_nor_1_are_refused(void)
+{
+    rig               r = {0};
+    sherd_save_params save;
+    sherd_load_params load;
+    sherd_unit_params unit;
+    int               number;
+
+    models_init();
+    unit      = unit_params;
+    unit.name = "another";
+    sherd_save_params_init(&save);
+    sherd_load_params_init(&load);
+    CHECK_OK(sherd_world_self(&r.world));
+    rig_open(&r, r.world, &(rig_options){.stage = 2});
+    (void)rig_unit(&r, "unit");
+    FLAG_REFUSED(group_params, exclude_1d, sherd_group_add(r.engine, &group_params, &number));
+    FLAG_REFUSED(unit, retain_grads, sherd_unit_add(r.engine, &unit, &number));
+    param_params.name = "w";
+    FLAG_REFUSED(param_params, frozen,
+                 sherd_param_add(r.engine, r.units[0], &param_params, &number));
+    (void)rig_param(&r, 0, "w", 100);
+    rig_seal(&r);
+    FLAG_REFUSED(blob_params, is_large, sherd_blob_set(r.engine, "k", "v", 1, &blob_params));
+    FLAG_REFUSED(blob_params, is_per_rank, sherd_blob_set(r.engine, "k", "v", 1, &blob_params));
+    rig_micro_batch(&r);
+    CHECK_OK(sherd_step_prepare(r.engine, NULL));
+    FLAG_REFUSED(step_params, overflow, sherd_step_apply(r.engine, &step_params));
+    CHECK_OK(sherd_step_discard(r.engine));
+#ifdef SHERDI_HAVE_XXHASH
+    FLAG_REFUSED(save, is_async, sherd_checkpoint_save(r.engine, test_scratch(), "t", &save));
+#endif
+    FLAG_REFUSED(load, weights_only, sherd_checkpoint_load(r.engine, test_scratch(), "t", &load));
+    rig_close(&r);
+    sherd_world_destroy(r.world);
+}
+
+static void more_threads_than_can_be_are_refused(void)
+{
+    sherd_world *world;
+
+    models_init();
+    world_params.cpu_threads = 4097;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_threads_with(1, &world_params, &world));
+    CHECK_ERROR_SAYS("sherd_world_params.cpu_threads is 4097");
+}
+
 static void inits_of_null_do_nothing(void)
 {
     sherd_world_params_init(NULL);
@@ -680,6 +737,8 @@ static const test_case CASES[] = {
     CASE(others_take_null),
     CASE(formats_that_do_not_exist_are_refused),
     CASE(worlds_without_an_address_are_refused),
+    CASE(flags_that_are_neither_0_nor_1_are_refused),
+    CASE(more_threads_than_can_be_are_refused),
     CASE(inits_of_null_do_nothing),
 };
 
