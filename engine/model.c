@@ -190,7 +190,7 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params 
 static sherd_status unit_check(const sherdi_model *model, int unit)
 {
     if (unit < 0 || (size_t)unit >= model->num_units) {
-        return sherdi_fail(SHERD_E_INVAL, "unit %d does not exist; there are %zu", unit,
+        return sherdi_fail(SHERD_E_INVAL, "unit %d does not exist; the model has %zu", unit,
                            model->num_units);
     }
     return SHERD_OK;
@@ -199,7 +199,7 @@ static sherd_status unit_check(const sherdi_model *model, int unit)
 static sherd_status param_check(const sherdi_model *model, int param)
 {
     if (param < 0 || (size_t)param >= model->num_params) {
-        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
+        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; the model has %zu", param,
                            model->num_params);
     }
     return SHERD_OK;
@@ -240,8 +240,9 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
                            params->name);
     }
     if (params->group < 0 || (size_t)params->group >= model->num_groups) {
-        return sherdi_fail(SHERD_E_INVAL, "parameter %s: group %d does not exist; there are %zu",
-                           params->name, params->group, model->num_groups);
+        return sherdi_fail(SHERD_E_INVAL,
+                           "parameter %s: group %d does not exist; the model has %zu", params->name,
+                           params->group, model->num_groups);
     }
     if (params->dtype != -1 && sherd_dtype_bytes((sherd_dtype)params->dtype) == 0) {
         return sherdi_fail(SHERD_E_INVAL,

@@ -290,8 +290,9 @@ static sherd_status root_check(const sherd_engine *engine, sherd_param param, in
 {
     SHERDI_TRY(fill_check(engine, "sherd_param_fill_from", param));
     if (root < 0 || root >= engine->world_size) {
-        return sherdi_fail(SHERD_E_INVAL, "rank %d does not exist; there are %d", root,
-                           engine->world_size);
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_param_fill_from: root is %d, but ranks are 0 to %d", root,
+                           engine->world_size - 1);
     }
     return engine->rank == root ? function_check(engine, param, fill) : SHERD_OK;
 }

@@ -109,6 +109,6 @@ sherd_status sherdi_engine_need_param(const sherd_engine *engine, const char *ca
 {
     return param >= 0 && (size_t)param < engine->model.num_params
                ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL, "%s: parameter %d does not exist; there are %zu", call,
-                             param, engine->model.num_params);
+               : sherdi_fail(SHERD_E_INVAL, "%s: parameter %d does not exist; the model has %zu",
+                             call, param, engine->model.num_params);
 }

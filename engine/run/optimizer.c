@@ -42,11 +42,12 @@ sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine)
 
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         if (lists[i].rates->count != 0 && lists[i].rates->count != groups) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "scheduler.params.%s is a list of %zu numbers, but there are %zu "
-                               "parameter groups (the default group counts if it has a trainable "
-                               "parameter); give one number, or one for each group",
-                               lists[i].key, lists[i].rates->count, groups);
+            return sherdi_fail(
+                SHERD_E_INVAL,
+                "scheduler.params.%s is a list of length %zu, but the number of "
+                "parameter groups is %zu (the default group counts if it has a trainable "
+                "parameter); give one number, or one for each group",
+                lists[i].key, lists[i].rates->count, groups);
         }
     }
     return SHERD_OK;

@@ -487,8 +487,8 @@ static sherd_status step_params_check(const sherd_engine *engine, const sherd_st
     }
     if (params->group_count < 0 || (size_t)params->group_count > engine->model.num_groups) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_step_params.group_count is %d, but there are %zu groups; it must "
-                           "not be below 0 or above that",
+                           "sherd_step_params.group_count is %d, but the number of groups is %zu; "
+                           "it must not be below 0 or above that",
                            params->group_count, engine->model.num_groups);
     }
     for (int g = 0; g < params->group_count; g++) {

@@ -269,8 +269,8 @@ static sherd_status norms_check(const sherd_engine *engine, const double *out, s
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_grad_norms"));
     if (count != engine->model.num_params) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_grad_norms: count is %zu, but there are %zu parameters; it needs "
-                           "one number for each",
+                           "sherd_grad_norms: count is %zu, but the number of parameters is %zu; "
+                           "give room for one norm of each",
                            count, engine->model.num_params);
     }
     return sherdi_engine_need(engine, "sherd_grad_norms", SHERDI_NEED_PREPARED);

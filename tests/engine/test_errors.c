@@ -573,7 +573,7 @@ static void step_params_refuse_what_makes_no_sense(void)
     params.group_lr    = rates;
     params.group_count = 2;
     CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
-    CHECK_ERROR_SAYS("but there are 1 groups");
+    CHECK_ERROR_SAYS("but the number of groups is 1;");
     params.group_count = -1;
     CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
     params.group_count = 1;

@@ -268,7 +268,7 @@ static void ask_wrongly(sherd_world *world, void *raw)
     CHECK_ERROR_SAYS("sherd_step_prepare");
     CHECK_OK(sherd_step_prepare(r.engine, NULL));
     CHECK_STATUS(SHERD_E_INVAL, sherd_grad_norms(r.engine, norms, 8));
-    CHECK_ERROR_SAYS("there are 9 parameters");
+    CHECK_ERROR_SAYS("the number of parameters is 9");
     /* what one rank calls wrongly, none does */
     CHECK_STATUS(SHERD_E_INVAL,
                  sherd_grad_norms(r.engine, norms, sherd_world_rank(world) == 1 ? 1 : 9));

@@ -121,7 +121,8 @@ static void lists_of_a_wrong_length_are_refused(sherd_world *world, void *ctx)
     grouped_open(&r, world, &options, groups);
     (void)rig_param(&r, 0, "in the default group", 10);
     CHECK_STATUS(SHERD_E_INVAL, sherd_engine_seal(r.engine));
-    CHECK_ERROR_SAYS("scheduler.params.cycle_min_lr is a list of 2 numbers, but there are 3");
+    CHECK_ERROR_SAYS("scheduler.params.cycle_min_lr is a list of length 2, but the number of "
+                     "parameter groups is 3");
     rig_close(&r);
 }
 
