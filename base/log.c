@@ -11,12 +11,13 @@
 static const char *const LEVEL_NAMES[] = {"error", "warn", "info", "debug", "trace"};
 
 /* guards fn, ctx and the calls of fn */
-static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t  log_once = PTHREAD_ONCE_INIT;
-static sherd_log_fn    log_fn;
-static void           *log_ctx;
-static atomic_int      log_most = -1;  /* level of the listener; -1: none */
-static atomic_int      log_is_unknown; /* SHERD_LOG is no level, and nobody was told yet */
+static pthread_mutex_t   log_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t    log_once = PTHREAD_ONCE_INIT;
+static sherd_log_fn      log_fn;
+static void             *log_ctx;
+static atomic_int        log_most = -1;  /* level of the listener; -1: none */
+static atomic_int        log_is_unknown; /* SHERD_LOG is no level, and nobody was told yet */
+static _Thread_local int log_telling;    /* this thread is inside fn, and has log_lock */
 
 static void log_to_stderr(void *ctx, sherd_log_level level, const char *line)
 {
@@ -62,12 +63,21 @@ static void log_tell_unknown(void)
 void sherd_log_set(sherd_log_fn fn, void *ctx, sherd_log_level most)
 {
     log_begin();
-    (void)pthread_mutex_lock(&log_lock);
+    if (!log_telling) {
+        (void)pthread_mutex_lock(&log_lock);
+    }
     log_fn  = fn;
     log_ctx = ctx;
     atomic_store(&log_most, fn == NULL ? -1 : (int)most);
-    (void)pthread_mutex_unlock(&log_lock);
+    if (!log_telling) {
+        (void)pthread_mutex_unlock(&log_lock);
+    }
     log_tell_unknown();
+}
+
+int sherdi_log_is_telling(void)
+{
+    return log_telling;
 }
 
 int sherdi_log_is_on(sherd_log_level level)
@@ -83,7 +93,7 @@ void sherdi_log(sherd_log_level level, int rank, const char *fmt, ...)
     int     start = 0;
     va_list args;
 
-    if (!sherdi_log_is_on(level)) {
+    if (log_telling || !sherdi_log_is_on(level)) {
         return;
     }
     if (rank >= 0) {
@@ -95,7 +105,9 @@ void sherdi_log(sherd_log_level level, int rank, const char *fmt, ...)
 
     (void)pthread_mutex_lock(&log_lock);
     if (log_fn != NULL) {
+        log_telling = 1;
         log_fn(log_ctx, level, line);
+        log_telling = 0;
     }
     (void)pthread_mutex_unlock(&log_lock);
 }

@@ -10,4 +10,7 @@ void sherdi_log(sherd_log_level level, int rank, const char *fmt, ...) SHERDI_PR
 /** Returns whether somebody listens, so that a caller need not make an expensive line in vain. */
 int sherdi_log_is_on(sherd_log_level level);
 
+/** Returns whether this thread is inside the program's function of the log, where it logs nothing. */
+int sherdi_log_is_telling(void);
+
 #endif

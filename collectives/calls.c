@@ -2,6 +2,7 @@
 #include "collectives/world_impl.h"
 
 #include "base/checked.h"
+#include "base/log.h"
 
 #include <string.h>
 
@@ -139,12 +140,18 @@ static sherd_status all_gather_check(const sherd_world *world, const sherdi_all_
     return SHERD_OK;
 }
 
-sherd_status sherdi_callback_refuse(const char *inner, const char *outer)
+sherd_status sherdi_callback_check(const char *call, const char *outer)
 {
-    return sherdi_fail(SHERD_E_STATE,
-                       "%s: it was called by a function that %s calls; such a function (fill, "
-                       "progress, write) cannot call its engine or world; call it after %s",
-                       inner, outer, outer);
+    if (outer == NULL && sherdi_log_is_telling()) {
+        outer = "the log";
+    }
+    return outer == NULL
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_STATE,
+                             "%s: it was called by a function that %s calls; such a function "
+                             "(fill, progress, write, log) cannot call its engine or world; return "
+                             "from it first",
+                             call, outer);
 }
 
 sherd_status sherdi_world_check_caller(const sherd_world *world, const char *call)
@@ -152,7 +159,7 @@ sherd_status sherdi_world_check_caller(const sherd_world *world, const char *cal
     if (world == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "%s: the world is NULL", call);
     }
-    return world->callback_of == NULL ? SHERD_OK : sherdi_callback_refuse(call, world->callback_of);
+    return sherdi_callback_check(call, world->callback_of);
 }
 
 const char *sherdi_world_callback_set(sherd_world *world, const char *call)

@@ -298,8 +298,8 @@ sherd_status sherdi_world_check_caller(const sherd_world *world, const char *cal
 /** Notes that `call` makes a function of the program run, which may not use the world; NULL: no call does. Returns what held
  *  before, to be set again: such a function may use another engine of the world. */
 const char *sherdi_world_callback_set(sherd_world *world, const char *call);
-/** Returns E_STATE with the sentence about a call (inner) that was made inside a function of the program that `outer` calls. */
-sherd_status sherdi_callback_refuse(const char *inner, const char *outer);
+/** Returns E_STATE if `call` is made inside a function of the program: one that `outer` calls (NULL: no call does), or the log's. */
+sherd_status sherdi_callback_check(const char *call, const char *outer);
 /** Returns the failure of the world, if it has one: E_PEER_LOST and the message; else SHERD_OK. */
 sherd_status sherdi_world_status(sherd_world *world);
 

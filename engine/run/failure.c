@@ -18,8 +18,7 @@ sherd_status sherdi_engine_check_caller(const sherd_engine *engine, const char *
             "it; start a new process (exec, spawn) and create an engine there",
             call);
     }
-    return engine->callback_of == NULL ? SHERD_OK
-                                       : sherdi_callback_refuse(call, engine->callback_of);
+    return sherdi_callback_check(call, engine->callback_of);
 }
 
 void sherdi_engine_callback_begin(sherd_engine *engine, const char *call)

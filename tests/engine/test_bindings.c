@@ -352,6 +352,32 @@ static void callbacks_may_use_another_engine(void)
     sherd_world_destroy(world);
 }
 
+/* The log's function. */
+static void log_that_calls(void *ctx, sherd_log_level level, const char *line)
+{
+    CHECK(level <= SHERD_LOG_TRACE && line[0] != '\0');
+    calls_are_refused(ctx);
+    sherd_log_set(NULL, NULL, SHERD_LOG_ERROR);
+}
+
+static void the_log_may_not_call_the_engine(void)
+{
+    rig_options  options = {.stage = 3};
+    sherd_world *world;
+    rig          r;
+    caller       c = {.r = &r, .outer = "the log"};
+
+    CHECK_OK(sherd_world_self(&world));
+    rig_open(&r, world, &options);
+    rig_three(&r, ELEMS);
+    sherd_log_set(log_that_calls, &c, SHERD_LOG_TRACE);
+    rig_seal(&r);
+    CHECK_INT(1, c.calls);
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
 /* Returns a number that is no status; ctx points to it. */
 static sherd_status fill_without_status(void *ctx, size_t first, size_t count, float *out)
 {
@@ -637,6 +663,7 @@ static const test_case CASES[] = {
     CASE(last_error_is_of_the_thread_that_called),
     CASE(callbacks_that_call_the_engine_are_refused),
     CASE(callbacks_may_use_another_engine),
+    CASE(the_log_may_not_call_the_engine),
     CASE(a_callback_that_returns_no_status_is_refused),
     CASE(children_leave_a_rank_alone),
     CASE(children_leave_processes_alone),
