@@ -30,7 +30,8 @@ sherd_status sherdi_world_check_process(const sherd_world *world)
                ? SHERD_OK
                : sherdi_fail(SHERD_E_STATE,
                              "this process was forked from the one that made the world, and cannot "
-                             "use it; start a new process (exec, spawn) and create a world there");
+                             "use it; make a world of its own (sherd_world_self), or, for CUDA or "
+                             "MPI, start a new process (exec, spawn)");
 }
 
 void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank, int world_size,

@@ -15,7 +15,8 @@ sherd_status sherdi_engine_check_caller(const sherd_engine *engine, const char *
         return sherdi_fail(
             SHERD_E_STATE,
             "%s: this process was forked from the one that made the engine, and cannot use "
-            "it; start a new process (exec, spawn) and create an engine there",
+            "it; make a world and an engine of its own, or, for CUDA or MPI, start a new "
+            "process (exec, spawn)",
             call);
     }
     return sherdi_callback_check(call, engine->callback_of);
