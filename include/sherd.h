@@ -1029,9 +1029,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_keep_state(sherd_engine *engi
  *
  *  State files on NVMe are removed at a clean end, to which all ranks have to come: a rank that added updates to them waits for
  *  the others, for 10 seconds or the world's time limit where that is shorter, and not at all when a rank is lost or keeps
- *  its own. Where not all came, every rank that can leaves its file, and the run can be continued; so can a run that was resumed
- *  and did no update, of which nothing is removed. A rank with much work of its own at the end does that work first, followed by
- *  a sherd_world_barrier. */
+ *  its own, or after sherd_world_abort. Where not all came, every rank that can leaves its file, and the run can be continued;
+ *  so can a run that was resumed and did no update, of which nothing is removed. A rank with much work of its own at the end
+ *  does that work first, followed by a sherd_world_barrier. */
 SHERD_API void sherd_engine_destroy(sherd_engine *engine);
 
 #ifdef __cplusplus

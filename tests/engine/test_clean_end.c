@@ -1,5 +1,6 @@
 /* The end of a run whose state is on a drive. Its files are removed when all ranks have come to the end. They stay if a
  * rank is killed, never comes, or keeps its state; a later run can then resume from them. */
+#include "base/clock.h"
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
 
@@ -278,6 +279,42 @@ static void a_rank_that_gives_up_at_the_end_keeps_for_all(void)
     test_world(3, go_on, NULL);
 }
 
+/* Rank 0 ends after an exception, while rank 1 waits for it in a call. The world has no time limit of its own. */
+static void end_in_the_middle(sherd_world *world, void *ctx)
+{
+    pthread_barrier_t *trained = ctx;
+    int64_t            start_ns;
+    rig                r;
+
+    engine_open(&r, world, "");
+    rig_seal(&r);
+    (void)rig_train(&r, STEPS);
+    (void)pthread_barrier_wait(trained);
+    if (sherd_world_rank(world) == 0) {
+        start_ns = sherdi_now_ns();
+        rig_forward(&r, 0, SHERD_FORWARD);
+        sherd_world_abort(world, "an exception");
+        rig_close(&r);
+        CHECK(sherdi_now_ns() - start_ns < 5 * (int64_t)1000000000);
+    } else {
+        CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_barrier(world));
+        CHECK_ERROR_SAYS("an exception");
+        rig_close(&r);
+    }
+}
+
+static void a_rank_that_gives_up_in_the_middle_waits_for_nobody(void)
+{
+    pthread_barrier_t trained;
+
+    case_begin();
+    CHECK_INT(0, pthread_barrier_init(&trained, NULL, 2));
+    test_world(2, end_in_the_middle, &trained);
+    (void)pthread_barrier_destroy(&trained);
+    CHECK_INT(2, test_files(folder(), ".state"));
+    test_world(2, go_on, NULL);
+}
+
 /* -------------------------------------------------------- several engines -- */
 
 static void engines_in_order(sherd_world *world, void *ctx)
@@ -407,6 +444,7 @@ static const test_case CASES[] = {
     CASE(a_rank_that_comes_too_late_keeps_as_the_others),
     CASE(one_rank_that_keeps_keeps_for_all),
     CASE(a_rank_that_gives_up_at_the_end_keeps_for_all),
+    CASE(a_rank_that_gives_up_in_the_middle_waits_for_nobody),
     CASE(engines_of_one_world_end_each_by_itself),
     CASE(a_run_that_did_nothing_leaves_what_it_found),
 };
