@@ -164,6 +164,7 @@ struct sherd_engine {
     sherdi_mark           step_mark;      /* of the boundary in progress */
     sherdi_world_observer observer;       /* of the calls of this engine */
     uint64_t              boundary_marks; /* marks.begun at the end of the last boundary */
+    uint64_t              boundary_wire; /* the last operation of the wire that was given by then */
     sherdi_watch          watch;
 
     int           is_evaluating; /* 1: between sherd_eval_begin and sherd_eval_end */

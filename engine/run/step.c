@@ -248,6 +248,7 @@ static void times_close(sherd_engine *engine)
     sherdi_lanes_join(engine);
     step_mark_end(engine);
     engine->boundary_marks  = engine->marks.begun;
+    engine->boundary_wire   = engine->run.given[SHERDI_LANE_WIRE];
     engine->watch.forward_s = engine->watch.backward_s = 0;
     sherdi_marks_resolve(&engine->marks, engine->backend);
     times_add(engine, &engine->report);
@@ -546,13 +547,14 @@ sherd_status sherd_step_discard(sherd_engine *engine)
     return sherdi_engine_outcome(engine, status);
 }
 
-/* Adds the times for which the step did not wait. Waits for the wire's calls first: a rank that is lost ends that wait. */
+/* Adds the times for which the step did not wait. Waits for the wire's calls of that boundary first: a rank that is lost ends that
+ * wait. Later calls may follow work that takes as long as a step. */
 static sherd_status times_wait(sherd_engine *engine)
 {
     if (engine->marks.resolved >= engine->boundary_marks) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_run_drain(engine));
+    SHERDI_TRY(sherdi_world_wait(engine->world, engine->boundary_wire));
     SHERDI_TRY(sherdi_marks_wait(&engine->marks, engine->backend, engine->boundary_marks));
     times_add(engine, &engine->boundary);
     return SHERD_OK;

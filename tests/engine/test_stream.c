@@ -6,8 +6,10 @@
 
 #include "emulator.h"
 
+#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static void declare(rig *r, sherd_world *world, const rig_options *options)
 {
@@ -22,8 +24,8 @@ static void declare(rig *r, sherd_world *world, const rig_options *options)
     }
 }
 
-/* Acquires, releases and steps as a trainer does that only queues work, so that all waits are the engine's own. */
-static void micro_batch(rig *r)
+/* Acquires and releases as a trainer does that only queues work, so that all waits are the engine's own. */
+static void passes(rig *r)
 {
     for (int u = 0; u < r->num_units; u++) {
         rig_acquire(r, u, SHERD_FORWARD);
@@ -33,6 +35,11 @@ static void micro_batch(rig *r)
         rig_acquire(r, u, SHERD_BACKWARD);
         rig_release(r, u, SHERD_BACKWARD);
     }
+}
+
+static void micro_batch(rig *r)
+{
+    passes(r);
     (void)rig_step(r);
 }
 
@@ -257,6 +264,59 @@ static void default_streams_are_streams_of_the_trainers_own(void)
     }
 }
 
+/* What the compute stream waits for, ten seconds at most. */
+typedef struct gate {
+    sem_t open;
+    int   is_late; /* nobody opened it */
+} gate;
+
+static void gate_pass(void *ctx)
+{
+    gate           *g = ctx;
+    struct timespec until;
+
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 10;
+    g->is_late = sem_timedwait(&g->open, &until) != 0;
+}
+
+/* The report of a step that was queued waits for no micro-batch that was queued behind it, with times and without. */
+static void report_beside(sherd_world *world, void *ctx)
+{
+    static const char *const TOPS[] = {"", ", \"wall_clock_breakdown\": true"};
+
+    (void)ctx;
+    for (int i = 0; i < 2; i++) {
+        rig_options       options = {.stage = 3, .dtype = SHERD_BF16, .top = TOPS[i]};
+        gate              g       = {.is_late = 0};
+        sherd_step_report report;
+        rig               r;
+
+        CHECK_INT(0, sem_init(&g.open, 0, 0));
+        declare(&r, world, &options);
+        rig_seal(&r);
+        micro_batch(&r);
+        passes(&r);
+        CHECK_OK(sherd_step_queue(r.engine));
+        CHECK_INT(cudaSuccess, emulator_call(sherd_cuda_stream(r.engine), gate_pass, &g));
+        passes(&r);
+        sherd_step_report_init(&report);
+        CHECK_OK(sherd_step_wait(r.engine, &report));
+        CHECK_INT(2, report.step);
+        CHECK(i == 0 || report.update_s > 0);
+        CHECK_INT(0, sem_post(&g.open));
+        (void)rig_step(&r);
+        CHECK_INT(0, g.is_late);
+        rig_close(&r);
+        CHECK_INT(0, sem_destroy(&g.open));
+    }
+}
+
+static void a_report_waits_for_nothing_that_was_queued_behind_its_step(void)
+{
+    test_world(1, report_beside, NULL);
+}
+
 /* Does a step, and expects that a wait has all of its times, and leaves none for the next step. */
 static void step_timed(rig *r)
 {
@@ -360,6 +420,7 @@ static const test_case CASES[] = {
     CASE(the_host_waits_twice_in_a_step),
     CASE(an_offloaded_step_waits_for_what_the_host_needs),
     CASE(a_fill_waits_once_for_a_portion),
+    CASE(a_report_waits_for_nothing_that_was_queued_behind_its_step),
     CASE(a_report_is_complete_behind_its_wait),
     CASE(times_go_on_behind_a_discarded_step),
     CASE(memory_of_others_is_measured),
