@@ -27,6 +27,7 @@
 #define SAMPLE_TEMPERATURE 0.8
 #define PROMPT_TOKENS      32
 #define TRIAL_STEPS        3
+#define MEMORY_SECONDS     10.0
 
 /* What the ranks sum over all of them after a step. */
 typedef struct step_sums {
@@ -72,6 +73,7 @@ typedef struct trainer {
     uint64_t       first_sequences;
     double         first_loss, last_loss, first_validation, last_validation;
     queued_step    queued;
+    double         memory_asked_s; /* when; 0: not yet */
     uint64_t       told_bytes;  /* that this rank sent in a window to tell the step before it */
     int            is_stopping; /* some rank was asked to stop */
     double         since_s;     /* when the step that is told next began */
@@ -404,10 +406,18 @@ static sherd_status validate(trainer *t, double *loss_out)
     return SHERD_OK;
 }
 
-static void memory_take(trainer *t)
+/* Asks what memory is held where no later step is queued, else once in MEMORY_SECONDS: a GPU that is asked may answer late, even
+ * behind what is queued. */
+static void memory_take(trainer *t, int is_last)
 {
-    sherd_memory_report memory = memory_of(t->engine);
+    double              now = clock_seconds();
+    sherd_memory_report memory;
 
+    if (!is_last && t->memory_asked_s > 0.0 && now - t->memory_asked_s < MEMORY_SECONDS) {
+        return;
+    }
+    t->memory_asked_s         = now;
+    memory                    = memory_of(t->engine);
     t->figures.memory_planned = memory.total_planned;
     t->figures.memory_held    = memory.total_held;
 }
@@ -478,8 +488,7 @@ static sherd_status step_tell(trainer *t, int is_last)
         return SHERD_OK;
     }
     q->is_untold = 0;
-    /* while a GPU still computes: asking it for its free memory may take milliseconds */
-    memory_take(t);
+    memory_take(t, is_last);
     sherd_world_traffic(t->world, &sent[0], NULL);
     TRY(sherd_step_wait(t->engine, &q->report));
     sherd_world_traffic(t->world, &sent[1], NULL);
