@@ -27,6 +27,8 @@ def ready() -> None:
     """
     global _forker
     if rank() is None and _forker is None:
+        if "torch" in sys.modules:
+            import torch._dynamo  # noqa: F401  the first step of any torch optimizer does, for seconds
         ours, theirs = Pipe()
         sys.stdout.flush()
         child = os.fork()
