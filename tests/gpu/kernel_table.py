@@ -1,7 +1,9 @@
 """What the kernels take, as a page in Markdown: registers, static shared memory and spills of every kernel for each architecture, as
-ptxas says, and what the loads of the fused updates are in machine code, where cuobjdump is at hand. Needs nvcc and no GPU.
+ptxas says; and in machine code, where cuobjdump is at hand, what the loads of the fused updates are and whether the registers of warpgroups'
+products are left alone. Needs nvcc and no GPU.
 
-kernel_table.py [--arch 80,86,89,90,100] [--files GLOB,GLOB] [--cuobjdump FILE] [--jobs N]; ends with 1 when a kernel spills."""
+kernel_table.py [--arch 80,86,89,90,100] [--files GLOB,GLOB] [--cuobjdump FILE] [--jobs N]; ends with 1 when a kernel spills
+or registers are misused."""
 
 import argparse
 import collections
@@ -119,6 +121,67 @@ def sass(source, cubin, names, tool):
         print(f"| `{re.sub(r'[(].*', '', names.get(name, name))}` | {told} | {stored} | {loads} | {size} |")
 
 
+def loop_of(code):
+    """The instructions of the innermost loop around all products, from (address, text); one pass."""
+    at = {address: index for index, (address, _) in enumerate(code)}
+    groups = [index for index, (_, text) in enumerate(code) if text.startswith("HGMMA")]
+    found = []
+    for index, (address, text) in enumerate(code):
+        target = re.search(r"\bBRA\b.*0x([0-9a-f]+)", text)
+        if target and int(target[1], 16) in at and at[int(target[1], 16)] <= groups[0] and index >= groups[-1]:
+            found.append(code[at[int(target[1], 16)]:index + 1])
+    return min(found, key=len)
+
+
+def written_by(text):
+    """The registers that an instruction writes and those that it reads, by number; of products nothing."""
+    what, registers = text.split()[0], [int(number) for number in re.findall(r"\bR(\d+)\b", text)]
+    if not registers or what.startswith(("HGMMA", "WARPGROUP")):
+        return set(), set()
+    if what.startswith(("ST", "LDGSTS", "ISETP", "FSETP", "SYNCS", "BRA", "RED")):
+        return set(), set(registers)
+    count = 4 if "128" in what or what.startswith("LDSM") else 2 if "64" in what or "WIDE" in what else 1
+    return set(range(registers[0], registers[0] + count)), set(registers[1:])
+
+
+def misused(loop):
+    """How often two passes of a loop touch registers of products under way, or give those of a left side another value behind it."""
+    count, flying, begun, so_far = 0, [], [], set()
+    all_written = set().union(*[written_by(text)[0] for _, text in loop])
+    for text in [text for _, text in loop] * 2:
+        written, read = written_by(text)
+        for sums, left in flying + begun:
+            count += bool(written & (sums | left)) + bool(read & sums)
+        so_far |= written
+        if match := re.match(r"HGMMA\S* R(\d+), (?:R(\d+), )?gdesc", text):
+            left = set(range(int(match[2]), int(match[2]) + 4)) if match[2] else set()
+            count += bool((left - so_far) & all_written)  # made before the loop, so that nothing in the loop may write it
+            begun.append((set(range(int(match[1]), int(match[1]) + 32)), left))
+            if "gsb0" in text:
+                flying.append((set().union(*[sums for sums, _ in begun]), set().union(*[left for _, left in begun])))
+                begun = []
+        elif match := re.match(r"WARPGROUP.DEPBAR.LE gsb0, 0x(\d+)", text):
+            flying = flying[max(0, len(flying) - int(match[1])):]
+    return count
+
+
+def products(source, cubin, names, tool):
+    """A row for each kernel: its innermost loop. Returns the kernels whose registers are misused."""
+    text = subprocess.run([tool, "-sass", str(cubin)], check=True, capture_output=True, text=True).stdout
+    print(f"\n### Products of {source.relative_to(ROOT)} in machine code ({cubin.stem})\n")
+    print("| kernel | instructions of a pass of the loop | of these products | registers misused |\n|---|---|---|---|")
+    bad = []
+    for part in re.split(r"\n\s*Function : ", text)[1:]:
+        name, lines = part.split("\n", 1)[0].strip(), part.splitlines()
+        code = [(int(match[1], 16), re.sub(r"^@!?U?P\d+\s+", "", match[2]))
+                for match in (re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", line) for line in lines) if match]
+        loop = loop_of(code)
+        count = misused(loop)
+        bad += [f"{names.get(name, name)}: {count} registers of products misused"] if count else []
+        print(f"| `{names.get(name, name)}` | {len(loop)} | {sum(text.startswith('HGMMA') for _, text in loop)} | {count} |")
+    return bad
+
+
 def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -135,7 +198,7 @@ def main():
     """All files, for all architectures."""
     given = arguments()
     sources = sorted(path for pattern in given.files.split(",") for path in ROOT.glob(pattern))
-    archs, spilled = given.arch.split(","), []
+    archs, wrong = given.arch.split(","), []
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(given.jobs) as threads:
         work = {(source, arch): threads.submit(compiled, source, arch, given.nvcc, folder)
                 for source in sources for arch in ONE_ARCH.get(source.name, archs)}
@@ -143,12 +206,14 @@ def main():
             by_arch = {arch: kernels_of(work[source, arch].result()[1]) for arch in ONE_ARCH.get(source.name, archs)}
             names = plain(sorted(next(iter(by_arch.values()))))
             if names:
-                spilled += table(source, by_arch, names)
+                wrong += table(source, by_arch, names)
             if source.name in FUSED and given.cuobjdump and given.sass_arch in archs:
                 sass(source, work[source, given.sass_arch].result()[0], names, given.cuobjdump)
+            if source.name in ONE_ARCH and given.cuobjdump:
+                wrong += products(source, work[source, ONE_ARCH[source.name][0]].result()[0], names, given.cuobjdump)
             sys.stdout.flush()
-    print("\nNo kernel spills." if not spilled else "\nSpilled:\n\n" + "\n".join(f"* `{line}`" for line in spilled))
-    return 1 if spilled else 0
+    print("\nNo kernel spills." if not wrong else "\nWrong:\n\n" + "\n".join(f"* `{line}`" for line in wrong))
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
