@@ -232,6 +232,25 @@ static void own_default_effect(const sherd_config *config, sherdi_config_id id,
     }
 }
 
+/* DeepSpeed hands the file's values to torch.optim.AdamW if torch_adam is true, and torch's own default is 0.01. */
+static void torch_decay_effect(const sherd_config *config, sherdi_config_effect *out)
+{
+    const sherdi_optimizer *optimizer;
+
+    if (!sherdi_config_is_on(config, SHERDI_CONFIG_TORCH_ADAM) ||
+        !sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE)) {
+        return;
+    }
+    optimizer =
+        sherdi_optimizer_at((size_t)entry_of(config, SHERDI_CONFIG_OPTIMIZER_TYPE)->value.integer);
+    if (optimizer == &sherdi_optimizer_adamw ||
+        (optimizer->decoupled == &sherdi_optimizer_adamw &&
+         sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE))) {
+        out->value.real = 0.01;
+        effect_say(out, "default of torch.optim.AdamW");
+    }
+}
+
 const sherdi_schedule *sherdi_config_schedule(const sherd_config *config)
 {
     const sherdi_config_entry *type = entry_of(config, SHERDI_CONFIG_SCHEDULER_TYPE);
@@ -372,6 +391,11 @@ static void rule_effect(const sherd_config *config, int world_size, sherdi_confi
     case SHERDI_CONFIG_MOMENTUM:
     case SHERDI_CONFIG_NESTEROV:
         own_default_effect(config, id, out);
+        break;
+    case SHERDI_CONFIG_WEIGHT_DECAY:
+        if (!is_auto) {
+            torch_decay_effect(config, out);
+        }
         break;
     case SHERDI_CONFIG_OVERLAP_COMM:
         out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_STAGE) == 3;

@@ -130,11 +130,13 @@
       AUTO("the default")), \
       "number that is added to the square root of the second moment. An optimizer may have its own default (Adagrad: 1e-10)") \
     X(WEIGHT_DECAY, "optimizer.params.weight_decay", REAL, (SETS(weight_decay), NUMBER(0.0), \
-      RANGE(0, INFINITY), AUTO("0.0")), "weight decay") \
+      RANGE(0, INFINITY), AUTO("0.0")), "weight decay. With `torch_adam`, the default may be 0.01") \
     X(BIAS_CORRECTION, "optimizer.params.bias_correction", BOOL, (SETS(bias_correction), ON), \
       "corrects the moments for their start at zero") \
     X(ADAM_W_MODE, "optimizer.params.adam_w_mode", BOOL, (SETS(decouples_decay), ON), \
       "`false`, with type Adam: weight decay is added to the gradient") \
+    X(TORCH_ADAM, "optimizer.params.torch_adam", BOOL, (OFF), \
+      "`true`: the default of `weight_decay` is that of torch.optim.AdamW, 0.01, where Adam or AdamW decays as AdamW does. It makes no other difference") \
     X(MAX_COEFF, "optimizer.params.max_coeff", REAL, (SETS(lamb.max_coeff), NUMBER(10.0), \
       RANGE(0, INFINITY)), "Lamb: largest trust ratio") \
     X(MIN_COEFF, "optimizer.params.min_coeff", REAL, (SETS(lamb.min_coeff), NUMBER(0.01), \

@@ -24,7 +24,6 @@
     X(FORCE_CPU_OPTIMIZER, "zero_force_ds_cpu_optimizer", BOOL, SAME, (ON), "sherd has one implementation of each optimizer") \
     X(VOCABULARY_SIZE, "vocabulary_size", ANY, SAME, (NULLABLE), "it is a hint about the shapes of tensors") \
     X(LEGACY_FUSION, "optimizer.legacy_fusion", ANY, SAME, (), "it only chooses between implementations") \
-    X(TORCH_ADAM, "optimizer.params.torch_adam", ANY, SAME, (), "it only chooses between implementations") \
     X(FUSED, "optimizer.params.fused", ANY, SAME, (), "it only chooses between implementations") \
     X(FOREACH, "optimizer.params.foreach", ANY, SAME, (), "it only chooses between implementations") \
     X(NS_METHOD, "optimizer.params.ns_method", ANY, SAME, (), \

@@ -118,6 +118,33 @@ static void config_adam_is_adamw_unless_told(void)
     sherd_config_destroy(config);
 }
 
+/* DeepSpeed gives torch.optim.AdamW what the file has, so a decay that the file lacks is torch's. */
+static void config_torch_adam_brings_torchs_weight_decay(void)
+{
+    static const struct {
+        const char *type, *params;
+        double      weight_decay;
+    } CASES_OF[] = {
+        {"AdamW", "\"torch_adam\": true", 0.01},
+        {"Adam", "\"torch_adam\": true", 0.01},
+        {"AdamW", "\"torch_adam\": true, \"adam_w_mode\": false", 0.01},
+        {"Adam", "\"torch_adam\": true, \"adam_w_mode\": false", 0},
+        {"AdamW", "\"torch_adam\": true, \"weight_decay\": 0", 0},
+        {"AdamW", "\"torch_adam\": true, \"weight_decay\": \"auto\"", 0},
+        {"AdamW", "\"torch_adam\": false", 0},
+        {"Lion", "\"torch_adam\": true", 0},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(CASES_OF); i++) {
+        char members[256];
+
+        (void)snprintf(members, sizeof(members),
+                       "\"optimizer\": {\"type\": \"%s\", \"params\": {%s}}", CASES_OF[i].type,
+                       CASES_OF[i].params);
+        CHECK_CLOSE(CASES_OF[i].weight_decay, settings_of(members).weight_decay, 0);
+    }
+}
+
 /* What nobody gives is the optimizer's own; what it is given counts for every optimizer that has it. */
 static void config_momentum_is_the_optimizers(void)
 {
@@ -930,6 +957,7 @@ static const test_case CASES[] = {
     CASE(config_every_honoured_key_arrives),
     CASE(config_optimizer_params_arrive),
     CASE(config_adam_is_adamw_unless_told),
+    CASE(config_torch_adam_brings_torchs_weight_decay),
     CASE(config_momentum_is_the_optimizers),
     CASE(config_key_that_no_optimizer_reads_is_remarked_on),
     CASE(config_muon_has_numbers_of_its_own),
