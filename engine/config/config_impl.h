@@ -140,6 +140,8 @@ const char *sherdi_config_leaf(const char *path);
 const char *sherdi_config_suggest(const char *path);
 /** Returns whether `text` is one of the choices "a|b|c"; *out is then its number, from 0. */
 int sherdi_config_choice(const char *choices, const char *text, int is_any_case, size_t *out);
+/** Returns whether `text` is a boolean in quotes: true, yes, on, 1 and their opposites, in any case. *out is then 0 or 1. */
+int sherdi_config_boolean(const char *text, int *out);
 /** Returns choice `index` of "a|b|c", without a NUL at its end; *bytes_out is its length. */
 const char *sherdi_config_choice_at(const char *choices, size_t index, size_t *bytes_out);
 

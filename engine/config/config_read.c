@@ -246,13 +246,28 @@ static sherd_status unknown_read(sherdi_config_reader *reader, const member_path
 
 /* ---- blocks ---- */
 
+/* Returns whether the "enabled" of a feature's block switches it on. Text that is no boolean does, as it is true in Python; "auto"
+ * is left to the program, which does not set it. */
+static int switch_is_on(const sherdi_json_node *enabled)
+{
+    int is_true;
+
+    if (enabled->kind != SHERDI_JSON_STRING) {
+        return enabled->is_true || enabled->number != 0;
+    }
+    if (sherdi_config_boolean(enabled->string, &is_true)) {
+        return is_true;
+    }
+    return strcmp(enabled->string, "auto") != 0;
+}
+
 /* Returns whether an "enabled" inside `node` is true. The depth of JSON bounds the recursion. */
 static int has_enabled_inside(const sherdi_json_node *node)
 {
     const sherdi_json_node *child;
 
     for (child = sherdi_json_first(node); child != NULL; child = sherdi_json_next(child)) {
-        if ((child->key != NULL && strcmp(child->key, "enabled") == 0 && child->is_true) ||
+        if ((child->key != NULL && strcmp(child->key, "enabled") == 0 && switch_is_on(child)) ||
             has_enabled_inside(child)) {
             return 1;
         }
@@ -272,8 +287,7 @@ static int block_is_active(const sherdi_config_key *key, const sherdi_json_node 
         return node->kind != SHERDI_JSON_NULL;
     }
     if (enabled != NULL) {
-        return enabled->is_true || enabled->number != 0 ||
-               (enabled->kind == SHERDI_JSON_STRING && strcmp(enabled->string, "true") == 0);
+        return switch_is_on(enabled);
     }
     if (key->is_active_nested) {
         return has_enabled_inside(node);

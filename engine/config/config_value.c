@@ -85,12 +85,22 @@ static sherd_status quoted_read(const value_site *site, const char *reason,
 
 /* ---- types ---- */
 
+int sherdi_config_boolean(const char *text, int *out)
+{
+    size_t word;
+
+    if (!sherdi_config_choice("false|true|0|1|no|yes|off|on", text, 1, &word)) {
+        return 0;
+    }
+    *out = word % 2 == 1;
+    return 1;
+}
+
 static sherd_status bool_read(const value_site *site, sherdi_config_value *out)
 {
     static const char       reason[] = "it must be true or false";
-    static const char       words[]  = "false|true|0|1|no|yes|off|on";
     const sherdi_json_node *node     = site->node;
-    size_t                  word;
+    int                     is_true;
 
     if (node->kind == SHERDI_JSON_BOOL) {
         out->integer = node->is_true;
@@ -100,8 +110,8 @@ static sherd_status bool_read(const value_site *site, sherdi_config_value *out)
         out->integer = node->number == 1;
         return SHERD_OK;
     }
-    if (node->kind == SHERDI_JSON_STRING && sherdi_config_choice(words, node->string, 1, &word)) {
-        out->integer = word % 2 == 1;
+    if (node->kind == SHERDI_JSON_STRING && sherdi_config_boolean(node->string, &is_true)) {
+        out->integer = is_true;
         return site_say(site, SHERDI_SAY_WARNING, "a boolean in quotes is read as the boolean");
     }
     return site_fail(site, reason);
