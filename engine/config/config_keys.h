@@ -123,7 +123,7 @@
     X(OPTIMIZER_PARAMS, "optimizer.params", BLOCK, (CLOSED, NULLABLE), \
       "numbers for all parameter groups that have none of their own") \
     X(LR, "optimizer.params.lr", REAL, (SETS(lr), NUMBER(1e-3), RANGE(0, INFINITY), \
-      AUTO("an error: the program must give it")), "learning rate. An optimizer may have its own default (Adagrad: 0.01)") \
+      AUTO("an error: the program must give it")), "learning rate. An optimizer may have its own default (Adagrad: 0.01, Muon: 0.02)") \
     X(BETAS, "optimizer.params.betas", PAIR, (SETS(betas), BOTH(0.9, 0.999), BELOW(0, 1), \
       AUTO("the default")), "decay rates of the two moments. An optimizer may have its own default (Lion: 0.9, 0.99)") \
     X(EPS, "optimizer.params.eps", REAL, (SETS(eps), NUMBER(1e-8), RANGE(0, INFINITY), \

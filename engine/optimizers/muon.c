@@ -1,6 +1,6 @@
-/* The table of Muon (Jordan et al. 2024), with the defaults of torch.optim.Muon. The direction that the momentum gives is made
- * orthogonal by a Newton-Schulz iteration, in fp32, and the matrix moves by the result. Muon is for matrices only: groups give
- * embeddings, heads and vectors another optimizer. kernels/updates/muon.h and kernels/orthogonal.h have the formulas. */
+/* The table of Muon (Jordan et al. 2024), with the defaults of torch.optim.Muon, but the rate of DeepSpeed. The direction that the
+ * momentum gives is made orthogonal by a Newton-Schulz iteration, in fp32, and the matrix moves by the result. Muon is for
+ * matrices only: groups give embeddings, heads and vectors another optimizer. kernels/updates/muon.h and kernels/orthogonal.h have the formulas. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/elementwise.h"
 #include "kernels/orthogonal.h"
@@ -89,7 +89,7 @@ const sherdi_optimizer sherdi_optimizer_muon = {
     .state_tag        = 8,
     .coeff_bytes      = sizeof(sherdi_muon_coeffs),
     .coeffs           = muon_coeffs,
-    .defaults         = {.betas = {0.95}, .is_nesterov = 1},
+    .defaults         = {.lr = 0.02, .betas = {0.95}, .is_nesterov = 1},
     .keys             = KEYS,
     .num_keys         = sizeof(KEYS) / sizeof(KEYS[0]),
     .unread           = UNREAD,

@@ -118,6 +118,26 @@ static void config_adam_is_adamw_unless_told(void)
     sherd_config_destroy(config);
 }
 
+/* The rates are DeepSpeed's, which for SGD and Adagrad are torch's. */
+static void config_rate_that_nobody_gives_is_the_optimizers(void)
+{
+    static const struct {
+        const char *type;
+        double      lr;
+    } CASES_OF[] = {
+        {"AdamW", 1e-3}, {"Adam", 1e-3},    {"Lion", 1e-3}, {"Lamb", 1e-3},
+        {"SGD", 1e-3},   {"Adagrad", 0.01}, {"Muon", 0.02},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(CASES_OF); i++) {
+        char members[64];
+
+        (void)snprintf(members, sizeof(members), "\"optimizer\": {\"type\": \"%s\"}",
+                       CASES_OF[i].type);
+        CHECK_CLOSE(CASES_OF[i].lr, settings_of(members).lr, 0);
+    }
+}
+
 /* DeepSpeed gives torch.optim.AdamW what the file has, so a decay that the file lacks is torch's. */
 static void config_torch_adam_brings_torchs_weight_decay(void)
 {
@@ -967,6 +987,7 @@ static const test_case CASES[] = {
     CASE(config_every_honoured_key_arrives),
     CASE(config_optimizer_params_arrive),
     CASE(config_adam_is_adamw_unless_told),
+    CASE(config_rate_that_nobody_gives_is_the_optimizers),
     CASE(config_torch_adam_brings_torchs_weight_decay),
     CASE(config_momentum_is_the_optimizers),
     CASE(config_key_that_no_optimizer_reads_is_remarked_on),
