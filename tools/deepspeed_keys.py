@@ -38,9 +38,12 @@ GIVEN = [("scheduler.params", name, SCHEDULES, name) for name in
     ("optimizer.params", "Lion", "deepspeed.ops.lion.cpu_lion", "DeepSpeedCPULion"),
     ("optimizer.params", "Muon", "deepspeed.runtime.zero.muon.original_muon", "Muon")]
 NOT_KEYS = ("self", "params", "model_params", "optimizer", "adam_w_mode", "adamw_mode")
-# Popped out of a copy before the class is given the rest.
-MORE = {"optimizer.params.adam_w_mode": ("deepspeed.runtime.config", "ADAM_W_MODE_DEFAULT", "Adam, AdamW"),
-        "optimizer.params.torch_adam": ("deepspeed.ops.adam.fused_adam", None, "Adam, AdamW")}
+# Taken out before the class is given the rest: the module that the release has then, the constant of the default, type, readers.
+MORE = {"optimizer.params.adam_w_mode": ("deepspeed.runtime.config", "ADAM_W_MODE_DEFAULT", "bool", "Adam, AdamW"),
+        "optimizer.params.torch_adam": ("deepspeed.ops.adam.fused_adam", None, "bool", "Adam, AdamW"),
+        "optimizer.params.muon_lr": ("deepspeed.runtime.zero.muon.original_muon", None, "float", "Muon"),
+        "optimizer.params.adam_lr": ("deepspeed.runtime.zero.muon.original_muon", None, "float", "Muon"),
+        "optimizer.params.per_head_muon": ("deepspeed.runtime.zero.muon.original_muon", None, "bool", "Muon")}
 
 
 class Unreadable(Exception):
@@ -103,7 +106,7 @@ class Package:
 
     def version(self) -> str:
         for module in ("deepspeed.git_version_info_installed", "deepspeed.git_version_info"):
-            found = re.search(r"^(?:__)?version(?:__)? *= *['\"]([0-9][^'\"]*)", self.texts.get(module, ""), re.M)
+            found = re.search(r"^(?:__)?version(?:__)? *= *['\"]([0-9][^'\" ]*)", self.texts.get(module, ""), re.M)
             if found:
                 return found[1].split("+")[0]
         return "unknown"
@@ -230,10 +233,10 @@ class Reading:
                 self.follow(method, module, {"config": (), "param_dict": (), "self._param_dict": ()}, owner)
         for block, kind, module, name in GIVEN:
             self.given_class(block, kind, module, name)
-        for path, (module, constant, kind) in MORE.items():
+        for path, (module, constant, kind, reader) in MORE.items():
             if module in self.package.texts:
                 default = self.folded(ast.Name(constant), module) if constant else None
-                self.add(tuple(path.split(".")), default, "bool", kind)
+                self.add(tuple(path.split(".")), default, kind, reader)
 
     def add(self, path: tuple[Any, ...], default: Any = None, kind: str = "", reader: str = "") -> None:
         if not path or not all(isinstance(part, str) for part in path):

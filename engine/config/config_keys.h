@@ -119,7 +119,7 @@
     /* ---- optimizer ---- */ \
     X(OPTIMIZER, "optimizer", BLOCK, (CLOSED), "the optimizer; required, in the file or from the program") \
     X(OPTIMIZER_TYPE, "optimizer.type", TEXT, (SETS(optimizer), CHOICES(sherdi_optimizer_types + 1), ANY_CASE), \
-      "name of the optimizer. Adam decays weights as AdamW does, unless `adam_w_mode` is false. `none`: an engine for inference, without gradients, state and steps (a choice of sherd's own)") \
+      "name of the optimizer. Adam decays weights as AdamW does, unless `adam_w_mode` is false. Muon updates all parameters that no group gives to another optimizer; DeepSpeed gives AdamW those with fewer than two dimensions, and those with `embed` or `lm_head` in the name. `none`: an engine for inference, without gradients, state and steps (a choice of sherd's own)") \
     X(OPTIMIZER_PARAMS, "optimizer.params", BLOCK, (CLOSED, NULLABLE), \
       "numbers for all parameter groups that have none of their own") \
     X(LR, "optimizer.params.lr", REAL, (SETS(lr), NUMBER(1e-3), RANGE(0, INFINITY), \

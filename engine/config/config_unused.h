@@ -147,6 +147,10 @@
     X(FP16_MASTER, "fp16.fp16_master_weights_and_grads", BOOL, REFUSED, (OFF), \
       "an fp16 master loses updates below 2^-11 of a weight, and fp16 has no exponents for the moments; with fp16, masters are fp32") \
     X(AMSGRAD, "optimizer.params.amsgrad", BOOL, REFUSED, (OFF), "AMSGrad is another optimizer") \
+    X(MUON_LR, "optimizer.params.muon_lr", ANY, REFUSED, (), "write the rate of the matrices as lr") \
+    X(MUON_ADAM_LR, "optimizer.params.adam_lr", ANY, REFUSED, (), \
+      "give a group of sherd.groups the type AdamW, this rate, and the parameters that are not for Muon") \
+    X(MUON_HEADS, "optimizer.params.per_head_muon", BOOL, REFUSED, (OFF), "Muon makes a whole matrix orthogonal, not the part of each head") \
     X(FP32_STATES, "optimizer.params.fp32_optimizer_states", BOOL, REFUSED, (ON), \
       "the state of an optimizer is fp32, unless sherd.master_encoding or sherd.moment_encoding chooses fewer bits") \
     X(LAST_ITERATION, "scheduler.params.last_batch_iteration", INT, REFUSED, (NUMBER(-1), RANGE(-1, INT_MAX)), \

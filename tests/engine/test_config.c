@@ -675,6 +675,12 @@ static void config_what_would_train_something_else_is_refused(void)
         {"\"quantize_training\": {\"quantize_groups\": 1}", "quantize_training is on"},
         {"\"sparse_attention\": {\"mode\": \"fixed\"}", "sparse_attention is on"},
         {"\"eigenvalue\": {\"enabled\": true}", "eigenvalue is on"},
+        {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"muon_lr\": 0.02}}",
+         "optimizer.params.muon_lr is 0.02, which sherd cannot do: write the rate of the matrices"},
+        {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"adam_lr\": 3e-4}}",
+         "optimizer.params.adam_lr is 3e-4, which sherd cannot do: give a group of sherd.groups"},
+        {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"per_head_muon\": true}}",
+         "optimizer.params.per_head_muon is true, which sherd cannot do"},
         {"\"elasticity\": {\"enabled\": \"True\"}", "elasticity is on"},
         {"\"data_efficiency\": {\"enabled\": \"yes\"}", "data_efficiency is on"},
         {"\"torch_autocast\": {\"enabled\": \"1\"}", "torch_autocast is on"},
@@ -714,6 +720,7 @@ static void config_what_would_train_something_else_is_refused(void)
         "\"amp\": {\"enabled\": \"auto\"}, \"eigenvalue\": {\"enabled\": 0}",
         "\"tensor_parallel\": {\"autotp_size\": 1}",
         "\"data_efficiency\": {\"seed\": 1}",
+        "\"optimizer\": {\"type\": \"Muon\", \"params\": {\"per_head_muon\": false}}",
         "\"gradient_allreduce_op\": \"mean\"",
     };
     char text[TEXT_BYTES];

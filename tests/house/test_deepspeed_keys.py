@@ -16,7 +16,7 @@ import deepspeed_keys  # noqa: E402
 # Every way in which DeepSpeed takes a dictionary apart. Nothing of it may run.
 FILES = {
     "__init__.py": "raise SystemExit('a package was imported')\n",
-    "git_version_info_installed.py": "version='9.9.9+abc'\n",
+    "git_version_info_installed.py": "version='9.9.9+abc '\n",
     "runtime/__init__.py": "",
     "runtime/constants.py": "STEPS = 'steps'\nSTEPS_DEFAULT = None\nOLD = 'gone'\nNESTED_SIZE = 2 * 1024**2\n",
     "runtime/models.py": """
