@@ -239,6 +239,30 @@ static sherd_status commas_blank(sherdi_json *document)
 
 /* ---- jansson ---- */
 
+/* Words that Python writes where JSON has others, or none. */
+static const struct {
+    const char *word, *remedy;
+} PYTHON_WORDS[] = {
+    {"True", "JSON writes true"},
+    {"False", "JSON writes false"},
+    {"None", "JSON writes null"},
+    {"NaN", "JSON has no such number; leave the key out, or give another number"},
+    {"Infinity", "JSON has no such number; leave the key out, or give another number"},
+    {"-Infinity", "JSON has no such number; leave the key out, or give another number"},
+};
+
+/* Returns what to do about a word of Python's; NULL: the token is no such word. */
+static const char *python_remedy(const sherdi_json *document, token word)
+{
+    for (size_t i = 0; i < sizeof(PYTHON_WORDS) / sizeof(PYTHON_WORDS[0]); i++) {
+        if (strlen(PYTHON_WORDS[i].word) == word.end - word.at &&
+            memcmp(PYTHON_WORDS[i].word, document->text + word.at, word.end - word.at) == 0) {
+            return PYTHON_WORDS[i].remedy;
+        }
+    }
+    return NULL;
+}
+
 /* Jansson points behind the part that it rejects, and quotes that part. This finds and quotes the whole token instead. */
 static sherd_status syntax_fail(const sherdi_json *document, const json_error_t *error)
 {
@@ -247,12 +271,18 @@ static sherd_status syntax_fail(const sherdi_json *document, const json_error_t 
     size_t      position = is_end ? SIZE_MAX : (size_t)error->position;
     int         kept = (int)(quote == NULL ? strlen(error->text) : (size_t)(quote - error->text));
     token       here = token_next(document, 0);
+    token       last = here;
+    token       key  = {0, 0};
     location    where;
+    const char *remedy;
 
     while (here.at < here.end && here.end < position) {
+        last = here;
         here = token_next(document, here.end);
+        key  = here.at < here.end && document->text[here.at] == ':' ? last : key;
     }
-    where = location_of(document, here.at);
+    where  = location_of(document, here.at);
+    remedy = python_remedy(document, here);
     if (json_error_code(error) == json_error_out_of_memory) {
         return sherdi_fail(SHERD_E_NOMEM, "no memory to parse %s", document->name);
     }
@@ -264,6 +294,13 @@ static sherd_status syntax_fail(const sherdi_json *document, const json_error_t 
     if (here.at == here.end) {
         return sherdi_fail(SHERD_E_INVAL, "%s:%u:%u: not JSON: %.*s at the end", document->name,
                            where.line, where.column, kept, error->text);
+    }
+    if (remedy != NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "%s:%u:%u: not JSON: %.*s%s%.*s: %s", document->name,
+                           where.line, where.column, (int)(here.end - here.at),
+                           document->text + here.at, key.at < key.end ? " at the key " : "",
+                           (int)sherdi_min_size(key.end - key.at, 60), document->text + key.at,
+                           remedy);
     }
     return sherdi_fail(SHERD_E_INVAL, "%s:%u:%u: not JSON: %.*s near %.*s", document->name,
                        where.line, where.column, kept, error->text,

@@ -152,7 +152,16 @@ static void json_syntax_errors_name_their_location(void)
     check_refused("{\"a\": \"open\n}", "t.json:1:7: not JSON");
     check_refused("{'a': 1}", "t.json:1:2: not JSON");
     check_refused("{\"a\": 01}", "t.json:1:7: not JSON");
-    check_refused("{\"a\": NaN}", "t.json:1:7: not JSON");
+    check_refused("{\"b\": 1, \"a\": NaN}",
+                  "t.json:1:15: not JSON: NaN at the key \"a\": JSON has no such number; leave the "
+                  "key out, or give another number");
+    check_refused("{\"a\": {\"b\": -Infinity}}",
+                  "t.json:1:13: not JSON: -Infinity at the key \"b\": JSON has no such number");
+    check_refused("{\"a\": [1, Infinity]}", "not JSON: Infinity at the key \"a\": JSON has no");
+    check_refused("[None]", "t.json:1:2: not JSON: None: JSON writes null");
+    check_refused("{\"a\": \"x\", \"b\": True}",
+                  "t.json:1:17: not JSON: True at the key \"b\": JSON writes true");
+    check_refused("{\"a\": False}", "not JSON: False at the key \"a\": JSON writes false");
     check_refused("{\"a\": 1e999}", "t.json:1:7: not JSON");
     check_refused("{\"a\": 1} /* open", "t.json:1:10: this comment has no end");
     check_refused("{\"a\": \"\\u0000\"}", "t.json:1:7: not JSON");
