@@ -266,6 +266,24 @@ static sherd_status cycle_remark(sherd_config *config)
     return SHERD_OK;
 }
 
+/* Warns of a whole training that is shorter than its warm-up, as DeepSpeed does: the rate falls at once when the warm-up ends. */
+static sherd_status warmup_remark(sherd_config *config, const sherdi_schedule *schedule)
+{
+    int64_t total  = sherdi_config_integer(config, SHERDI_CONFIG_TOTAL_STEPS);
+    int64_t warmup = sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_STEPS);
+    char    sentence[128];
+
+    if (schedule->num_needed == 0 || schedule->keys[0] != SHERDI_CONFIG_TOTAL_STEPS ||
+        !sherdi_config_is_given(config, SHERDI_CONFIG_TOTAL_STEPS) || total >= warmup) {
+        return SHERD_OK;
+    }
+    (void)snprintf(
+        sentence, sizeof(sentence),
+        "is %lld, and the warm-up alone takes %lld steps; give a warmup_num_steps below it",
+        (long long)total, (long long)warmup);
+    return sherdi_config_key_warn(config, SHERDI_CONFIG_TOTAL_STEPS, sentence);
+}
+
 static sherd_status scheduler_remark(sherd_config *config)
 {
     const sherdi_schedule *schedule = sherdi_config_schedule(config);
@@ -286,6 +304,7 @@ static sherd_status scheduler_remark(sherd_config *config)
                 config, id, "is ignored: this type of schedule does not read it"));
         }
     }
+    SHERDI_TRY(warmup_remark(config, schedule));
     if (!schedule->is_transformers &&
         sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_TYPE) > SHERDI_RAMP_LINEAR &&
         schedule_reads(schedule, SHERDI_CONFIG_WARMUP_TYPE)) {

@@ -780,6 +780,14 @@ static void config_combinations_that_do_nothing_warn(void)
     check_warns("\"fp16\": {\"enabled\": true, \"min_loss_scale\": 0.0}", "without a floor");
     check_warns("\"fp16\": {\"enabled\": true, \"hysteresis\": 0}", "counts as 1");
     check_warns("\"scheduler\": {\"params\": {}}", "scheduler.type is not there");
+    check_warns("\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": "
+                "{\"total_num_steps\": 100}}",
+                "scheduler.params.total_num_steps is 100, and the warm-up alone takes 1000 steps");
+    check_warns("\"scheduler\": {\"type\": \"linear\", \"params\": "
+                "{\"num_training_steps\": 100, \"num_warmup_steps\": 101}}",
+                "total_num_steps is 100, and the warm-up alone takes 101 steps");
+    check_silent("\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": "
+                 "{\"total_num_steps\": 100, \"warmup_num_steps\": 100}}");
     check_warns("\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"total_num_steps\": 9}}",
                 "does not read it");
     check_warns("\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_type\": \"cubic\"}}",
