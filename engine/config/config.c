@@ -19,6 +19,13 @@
 
 /* ---- messages ---- */
 
+const char *sherdi_config_name(const sherd_config *config, sherdi_config_id id)
+{
+    const sherdi_config_entry *entry = &config->entries[id];
+
+    return entry->alias == NULL ? sherdi_config_table[id].path : entry->alias->path;
+}
+
 const char *sherdi_config_location(const sherd_config *config, sherdi_config_id id,
                                    char location[SHERDI_LOCATION_BYTES])
 {

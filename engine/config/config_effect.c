@@ -140,7 +140,7 @@ static void effect_missing(const sherd_config *config, sherdi_config_id id, cons
     if (entry_of(config, id)->is_auto) {
         (void)snprintf(out->origin, sizeof(out->origin),
                        "%s: %s is \"auto\" and the program has not set it; %s",
-                       sherdi_config_location(config, id, location), sherdi_config_table[id].path,
+                       sherdi_config_location(config, id, location), sherdi_config_name(config, id),
                        fix);
     } else {
         (void)snprintf(out->origin, sizeof(out->origin), "%s: %s is not there; %s", config->name,

@@ -178,6 +178,8 @@ struct sherd_config {
 int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
                        const sherdi_config_value *b);
 
+/** Returns the name of a key, for messages: the name under which it was given, else its own. */
+const char *sherdi_config_name(const sherd_config *config, sherdi_config_id id);
 /** Writes where the value of `id` was given, for messages: "ds.json:3:5", "the program". */
 #define SHERDI_LOCATION_BYTES 320
 const char *sherdi_config_location(const sherd_config *config, sherdi_config_id id,

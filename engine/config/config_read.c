@@ -25,13 +25,6 @@ static void path_join(const char *block, const char *leaf, char out[PATH_BYTES])
 
 /* ---- storing ---- */
 
-static const char *entry_name(const sherd_config *config, sherdi_config_id id)
-{
-    const sherdi_config_entry *entry = &config->entries[id];
-
-    return entry->alias == NULL ? sherdi_config_table[id].path : entry->alias->path;
-}
-
 /* A key, and the value that it is given. */
 typedef struct given_value {
     sherdi_config_id           id;
@@ -48,7 +41,7 @@ static sherd_status entry_contest(const sherdi_config_reader *reader, const give
                                   int *keep_out)
 {
     const sherdi_config_entry *entry = &reader->config->entries[given->id];
-    const char                *name  = entry_name(reader->config, given->id);
+    const char                *name  = sherdi_config_name(reader->config, given->id);
     char                       location[SHERDI_LOCATION_BYTES];
 
     *keep_out = 0;

@@ -18,7 +18,7 @@ sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id
     char location[SHERDI_LOCATION_BYTES];
 
     return sherdi_fail(SHERD_E_INVAL, "%s: %s %s", sherdi_config_location(config, id, location),
-                       sherdi_config_table[id].path, sentence);
+                       sherdi_config_name(config, id), sentence);
 }
 
 sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id, const char *sentence)
@@ -27,7 +27,7 @@ sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id, c
     char line[SHERDI_ERROR_BYTES];
 
     (void)snprintf(line, sizeof(line), "%s: %s %s", sherdi_config_location(config, id, location),
-                   sherdi_config_table[id].path, sentence);
+                   sherdi_config_name(config, id), sentence);
     return sherdi_config_warn(config, line);
 }
 

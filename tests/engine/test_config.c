@@ -785,7 +785,7 @@ static void config_combinations_that_do_nothing_warn(void)
                 "scheduler.params.total_num_steps is 100, and the warm-up alone takes 1000 steps");
     check_warns("\"scheduler\": {\"type\": \"linear\", \"params\": "
                 "{\"num_training_steps\": 100, \"num_warmup_steps\": 101}}",
-                "total_num_steps is 100, and the warm-up alone takes 101 steps");
+                "num_training_steps is 100, and the warm-up alone takes 101 steps");
     check_silent("\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": "
                  "{\"total_num_steps\": 100, \"warmup_num_steps\": 100}}");
     check_warns("\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"total_num_steps\": 9}}",
@@ -814,6 +814,10 @@ static void config_missing_values_name_the_fix(void)
         {"{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"Adam\"}, \"scheduler\": {\"type\": "
          "\"WarmupCosineLR\"}}",
          "scheduler.params.total_num_steps is not there; give the number of steps"},
+        {"{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"AdamW\"}, \"scheduler\": "
+         "{\"type\": "
+         "\"linear\", \"params\": {\"num_training_steps\": \"auto\"}}}",
+         "scheduler.params.num_training_steps is \"auto\" and the program has not set it"},
         {"{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"Adam\"}, \"data_types\": "
          "{\"param_dtype\": \"bf16\"}}",
          "data_types.param_dtype contradicts"},
