@@ -72,6 +72,9 @@ static const struct {
     {"max_grad_norm", "gradient_clipping"},
     {"offload", "zero_optimization.offload_optimizer"},
     {"learning_rate", "optimizer.params.lr"},
+    {"zero_stage", "zero_optimization.stage"}, /* this and the next two: Accelerate's own file */
+    {"offload_optimizer_device", "zero_optimization.offload_optimizer.device"},
+    {"offload_param_device", "zero_optimization.offload_param.device"},
     {"optimizer.params.learning_rate", "optimizer.params.lr"},
 };
 
@@ -196,6 +199,49 @@ static const char *suggest_neighbour(const char *path)
     return nearest;
 }
 
+/* Returns whether a byte ends a word of a name. */
+static int is_word_end(char c)
+{
+    return c == '\0' || c == '_' || c == '-';
+}
+
+/* Returns whether every word of `part` is a word of `whole`, whatever the case: warmup_steps in warmup_num_steps. */
+static int has_words_of(const char *whole, const char *part)
+{
+    for (size_t bytes; *part != '\0'; part += bytes + (part[bytes] != '\0')) {
+        const char *word = whole;
+
+        for (bytes = 0; !is_word_end(part[bytes]); bytes++) {
+        }
+        while (strncasecmp(word, part, bytes) != 0 || !is_word_end(word[bytes])) {
+            for (; !is_word_end(*word); word++) {
+            }
+            if (*word++ == '\0') {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* Returns the name in the same block that has all words of the unknown one, if only one name has. */
+static const char *suggest_longer(const char *path)
+{
+    const char *leaf  = sherdi_config_leaf(path);
+    const char *found = NULL;
+
+    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        if (has_same_block(path, sherdi_config_table[id].path) &&
+            has_words_of(sherdi_config_leaf(sherdi_config_table[id].path), leaf)) {
+            if (found != NULL) {
+                return NULL;
+            }
+            found = sherdi_config_table[id].path;
+        }
+    }
+    return found;
+}
+
 /* Returns the same name in another block, if only one block has it. */
 static const char *suggest_other_block(const char *path)
 {
@@ -223,5 +269,6 @@ const char *sherdi_config_suggest(const char *path)
         }
     }
     found = suggest_neighbour(path);
-    return found != NULL ? found : suggest_other_block(path);
+    found = found != NULL ? found : suggest_other_block(path);
+    return found != NULL ? found : suggest_longer(path);
 }

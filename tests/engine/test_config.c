@@ -601,6 +601,16 @@ static void config_unknown_keys_warn_at_the_top_and_fail_in_closed_blocks(void)
     check_warns("\"offload_optimizer\": {}", "did you mean zero_optimization.offload_optimizer?");
     check_warns("\"max_grad_norm\": 1", "did you mean gradient_clipping?");
     check_warns("\"gradient_cliping\": 1", "did you mean gradient_clipping?");
+    check_warns("\"train_micro_batch_size\": 1", "did you mean train_micro_batch_size_per_gpu?");
+    check_warns("\"Micro_Batch_Size_per_GPU\": 1", "did you mean train_micro_batch_size_per_gpu?");
+    check_warns("\"accumulation-steps\": 1", "did you mean gradient_accumulation_steps?");
+    check_warns("\"zero_stage\": 3", "did you mean zero_optimization.stage?");
+    check_warns("\"batch_size\": 1", "batch_size is not a known key and is ignored");
+    check_warns("\"step\": 1", "step is not a known key and is ignored");
+    check_load_refused(
+        SHERD_E_INVAL,
+        "{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_steps\": 5}}}",
+        "did you mean scheduler.params.warmup_num_steps?");
     check_warns("\"zero_optimization.stage\": 3", "zero_optimization.stage is not a known key");
     check_warns("\"aio\": {\"nothing\": 1}", "aio.nothing is not a known key and is ignored");
     check_warns("\"strict\": true", "did you mean sherd.strict?");
