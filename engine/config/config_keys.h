@@ -93,7 +93,7 @@
     X(SCALE_POWER, "fp16.initial_scale_power", INT, (DERIVES(scaler.initial_scale), NUMBER(16), \
       RANGE(0, 126)), "a dynamic loss scale starts at 2 to the power of this number") \
     X(SCALE_WINDOW, "fp16.loss_scale_window", SIZE, (SETS(scaler.scale_window), NUMBER(1000), \
-      RANGE(0, INFINITY)), "steps without an overflow after which a dynamic loss scale doubles") \
+      RANGE(0, INFINITY)), "steps without an overflow after which a dynamic loss scale doubles. DeepSpeed from 0.17.1 on takes one step more at the start and after each overflow") \
     X(HYSTERESIS, "fp16.hysteresis", INT, (SETS(scaler.hysteresis), NUMBER(2), RANGE(0, INT_MAX)), \
       "overflows after which a dynamic loss scale halves; 0 counts as 1") \
     X(CONSECUTIVE_HYSTERESIS, "fp16.consecutive_hysteresis", BOOL, \
