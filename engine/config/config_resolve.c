@@ -157,7 +157,28 @@ static sherd_status others_remark(sherd_config *config, sherdi_config_id id)
     return len == 0 ? SHERD_OK : sherdi_config_key_warn(config, id, readers);
 }
 
-/* Warns of given keys that the named optimizer does not read, though others do. */
+static int optimizer_leaves(const sherdi_optimizer *optimizer, sherdi_config_id id)
+{
+    for (size_t i = 0; i < optimizer->num_unread; i++) {
+        if (optimizer->unread[i] == (int)id) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Returns whether the named optimizer or that of a group reads a key that only some optimizers leave unread. */
+static int optimizers_read(const sherd_config *config, sherdi_config_id id)
+{
+    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
+        if (optimizer_is_used(config, i) && !optimizer_leaves(sherdi_optimizer_at(i), id)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Warns of given keys that the named optimizer does not read, though others do, unless a group has one of these. */
 static sherd_status unread_remark(sherd_config *config, const sherdi_optimizer *optimizer)
 {
     char sentence[64];
@@ -167,7 +188,7 @@ static sherd_status unread_remark(sherd_config *config, const sherdi_optimizer *
     for (size_t i = 0; i < optimizer->num_unread; i++) {
         sherdi_config_id key = (sherdi_config_id)optimizer->unread[i];
 
-        if (sherdi_config_is_given(config, key)) {
+        if (sherdi_config_is_given(config, key) && !optimizers_read(config, key)) {
             SHERDI_TRY(sherdi_config_key_warn(config, key, sentence));
         }
     }
@@ -242,7 +263,8 @@ static int schedule_reads(const sherdi_schedule *schedule, sherdi_config_id id)
     return 0;
 }
 
-/* Warns of given keys about a momentum that the schedule would move, if the named optimizer has a momentum instead of betas. */
+/* Warns of given keys about a momentum that the schedule would move, if the named optimizer has a momentum instead of betas, and
+ * so have those of the groups. */
 static sherd_status cycle_remark(sherd_config *config)
 {
     static const sherdi_config_id KEYS[] = {
@@ -251,7 +273,7 @@ static sherd_status cycle_remark(sherd_config *config)
     const sherdi_optimizer *optimizer = sherdi_optimizer_at(optimizer_index(config));
     char                    sentence[96];
 
-    if (optimizer->with_momentum == NULL ||
+    if (optimizer->with_momentum == NULL || optimizers_read(config, SHERDI_CONFIG_BETAS) ||
         !sherdi_config_is_on(config, SHERDI_CONFIG_CYCLE_MOMENTUM)) {
         return SHERD_OK;
     }

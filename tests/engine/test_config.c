@@ -211,6 +211,9 @@ static void config_momentum_is_the_optimizers(void)
     ", \"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1, "                 \
     "\"cycle_max_lr\": 2, \"cycle_max_mom\": 0.95}}"
 
+#define GROUP_OF(type)                                                                             \
+    ", \"sherd\": {\"groups\": [{\"name\": \"g\", \"type\": \"" type "\", \"matching\": \"*\"}]}"
+
 /* One optimizer that is used reads it, or a sentence names all that would. */
 static void config_key_that_no_optimizer_reads_is_remarked_on(void)
 {
@@ -229,9 +232,13 @@ static void config_key_that_no_optimizer_reads_is_remarked_on(void)
         {"\"Muon\"", CYCLE_OF_MOMENTA,
          "scheduler.params.cycle_max_mom is ignored: Muon has no betas, and keeps its momentum"},
         {"\"Lion\"", CYCLE_OF_MOMENTA, NULL},
-        {"\"AdamW\", \"params\": {\"ns_steps\": 4}",
-         ", \"sherd\": {\"groups\": [{\"name\": \"g\", \"type\": \"Muon\", \"matching\": \"*\"}]}",
-         NULL},
+        {"\"Muon\", \"params\": {\"eps\": 1e-6, \"betas\": [0.8, 0.9]}", GROUP_OF("AdamW"), NULL},
+        {"\"Muon\", \"params\": {\"eps\": 1e-6}", GROUP_OF("Lion"),
+         "optimizer.params.eps is ignored: Muon does not read it"},
+        {"\"Muon\"", CYCLE_OF_MOMENTA GROUP_OF("AdamW"), NULL},
+        {"\"Muon\"", CYCLE_OF_MOMENTA GROUP_OF("SGD"),
+         "scheduler.params.cycle_max_mom is ignored: Muon has no betas, and keeps its momentum"},
+        {"\"AdamW\", \"params\": {\"ns_steps\": 4}", GROUP_OF("Muon"), NULL},
     };
 
     for (size_t i = 0; i < sizeof(CASES_OF) / sizeof(CASES_OF[0]); i++) {
