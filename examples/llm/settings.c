@@ -8,6 +8,8 @@ static const char default_json[] =
 #include "default_json.h"
     ;
 
+static _Thread_local int is_making;
+
 /* A value for a key if is_set: JSON, a text or a number. */
 typedef struct setting {
     int         is_set;
@@ -118,7 +120,7 @@ static sherd_status overrides_set(sherd_config *config, const options *o, int st
     return settings_set(config, rows, COUNT(rows));
 }
 
-sherd_status settings_make(const options *o, int stage, sherd_config **out)
+static sherd_status config_make(const options *o, int stage, sherd_config **out)
 {
     sherd_config *config;
     sherd_status  status;
@@ -141,4 +143,19 @@ sherd_status settings_make(const options *o, int stage, sherd_config **out)
     }
     *out = config;
     return SHERD_OK;
+}
+
+int settings_are_being_made(void)
+{
+    return is_making;
+}
+
+sherd_status settings_make(const options *o, int stage, sherd_config **out)
+{
+    sherd_status status;
+
+    is_making = 1;
+    status    = config_make(o, stage, out);
+    is_making = 0;
+    return status;
 }

@@ -5,6 +5,7 @@
 #include "onednn.h"
 #include "options.h"
 #include "ranks.h"
+#include "settings.h"
 #include "trainer.h"
 
 #include <signal.h>
@@ -118,11 +119,12 @@ static int job_run(const options *o, trainer_job *job)
     return job->status == SHERD_OK ? result : complain(job->why);
 }
 
-/* Prints warnings of the engine. main installs it unless SHERD_LOG is set. Failures are printed once, by job_run. */
+/* Prints warnings of the engine; rank 0 prints those of the configuration. main installs it unless SHERD_LOG is set. Failures are
+ * printed once, by job_run. */
 static void warning_print(void *ctx, sherd_log_level level, const char *line)
 {
     (void)ctx;
-    if (level == SHERD_LOG_WARN) {
+    if (level == SHERD_LOG_WARN && !settings_are_being_made()) {
         (void)fprintf(stderr, "sherd-llm: %s\n", line);
     }
 }

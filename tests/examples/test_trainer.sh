@@ -550,6 +550,13 @@ JSON
     grep -q "a step is 12 sequences" "$scratch/out" || fail "own.json: $(cat "$scratch/out")"
     tail -1 "$scratch/log" | grep -q '"tokens": 1152,' || fail "own.json: $(tail -1 "$scratch/log")"
 
+    # What there is to warn of in a configuration is said once, however many ranks read it.
+    printf '{"train_micro_batch_size_per_gpu": 1, "optimiser": {}, "dump_state": true}' >"$scratch/own.json"
+    tiny --config "$scratch/own.json" --ranks 2
+    for words in "did you mean optimizer?" "dump_state is ignored"; do
+        same "warnings of '$words'" 1 "$(grep -cF -- "$words" "$scratch/out")"
+    done
+
     # Before the first step a signal just ends the program. Opening the pipe waits for its reader.
     mkfifo "$scratch/pipe"
     "$program" --data "$scratch/text" --config "$scratch/pipe" --ranks 1 >"$scratch/out" 2>&1 &
