@@ -263,8 +263,7 @@ static int schedule_reads(const sherdi_schedule *schedule, sherdi_config_id id)
     return 0;
 }
 
-/* Warns of given keys about a momentum that the schedule would move, if the named optimizer has a momentum instead of betas, and
- * so have those of the groups. */
+/* Warns of given keys about a momentum that the schedule would move, if no optimizer that is used has betas. */
 static sherd_status cycle_remark(sherd_config *config)
 {
     static const sherdi_config_id KEYS[] = {
@@ -273,13 +272,13 @@ static sherd_status cycle_remark(sherd_config *config)
     const sherdi_optimizer *optimizer = sherdi_optimizer_at(optimizer_index(config));
     char                    sentence[96];
 
-    if (optimizer->with_momentum == NULL || optimizers_read(config, SHERDI_CONFIG_BETAS) ||
+    if (optimizers_read(config, SHERDI_CONFIG_BETAS) ||
         !sherdi_config_is_on(config, SHERDI_CONFIG_CYCLE_MOMENTUM)) {
         return SHERD_OK;
     }
-    (void)snprintf(sentence, sizeof(sentence),
-                   "is ignored: %s has no betas, and keeps its momentum",
-                   sherdi_optimizer_name(optimizer));
+    (void)snprintf(sentence, sizeof(sentence), "is ignored: %s has no betas%s",
+                   sherdi_optimizer_name(optimizer),
+                   optimizer->with_momentum == NULL ? "" : ", and keeps its momentum");
     for (size_t i = 0; i < sizeof(KEYS) / sizeof(KEYS[0]); i++) {
         if (sherdi_config_is_given(config, KEYS[i])) {
             SHERDI_TRY(sherdi_config_key_warn(config, KEYS[i], sentence));

@@ -232,6 +232,8 @@ static void config_key_that_no_optimizer_reads_is_remarked_on(void)
         {"\"Muon\"", CYCLE_OF_MOMENTA,
          "scheduler.params.cycle_max_mom is ignored: Muon has no betas, and keeps its momentum"},
         {"\"Lion\"", CYCLE_OF_MOMENTA, NULL},
+        {"\"Adagrad\"", CYCLE_OF_MOMENTA,
+         "scheduler.params.cycle_max_mom is ignored: Adagrad has no betas"},
         {"\"Muon\", \"params\": {\"eps\": 1e-6, \"betas\": [0.8, 0.9]}", GROUP_OF("AdamW"), NULL},
         {"\"Muon\", \"params\": {\"eps\": 1e-6}", GROUP_OF("Lion"),
          "optimizer.params.eps is ignored: Muon does not read it"},
