@@ -74,11 +74,11 @@ typedef struct trainer {
     double         first_loss, last_loss, first_validation, last_validation;
     queued_step    queued;
     double         memory_asked_s; /* when; 0: not yet */
-    uint64_t       told_bytes;  /* that this rank sent in a window to tell the step before it */
-    int            is_stopping; /* some rank was asked to stop */
-    double         since_s;     /* when the step that is told next began */
-    int            has_batch;   /* the next micro-batch's tokens are set */
-    double         seconds;     /* of the steps */
+    uint64_t       told_bytes;     /* that this rank sent in a window to tell the step before it */
+    int            is_stopping;    /* some rank was asked to stop */
+    double         since_s;        /* when the step that is told next began */
+    int            has_batch;      /* the next micro-batch's tokens are set */
+    double         seconds;        /* of the steps */
     speed_times    times;
     uint64_t       fingerprint;
     report_figures figures; /* of the last step */

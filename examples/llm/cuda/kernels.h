@@ -123,8 +123,8 @@ typedef struct attention_launch {
     const void
           *dout; /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
     void  *dq, *dk, *dv;
-    float *deltas;        /* [batch, heads, length]: scratch */
-    shared_memory memory; /* of this device */
+    float *deltas;            /* [batch, heads, length]: scratch */
+    shared_memory memory;     /* of this device */
     size_t        processors; /* of this device */
 } attention_launch;
 
