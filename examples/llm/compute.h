@@ -66,7 +66,7 @@ typedef struct compute {
     char               why[256];    /* the sentence of a failure */
     char               device[256]; /* the GPU's name; "" on the CPU */
     char               note[256];   /* see model_note */
-    compute_attention  attention;   /* whose kernels were last used; ATTENTION_AUTO: none, or the CPU */
+    compute_attention  attention;   /* whose kernels were last used; auto: none, or the CPU's */
 } compute;
 
 typedef struct linear_shape {

@@ -168,6 +168,21 @@ __device__ __forceinline__ void numbers_start(float *to, const float *from, int 
     }
 }
 
+/* Copies what the queries of a work need of keys and values, step by step. */
+template <typename M, typename T>
+__device__ __forceinline__ void keys_start(copying<M> &c, const attention_typed<T> &a, const work &w)
+{
+    const size_t first = (size_t)w.sequence * a.length * a.kv_stride + w.head / (a.heads / a.kv_heads) * D;
+
+    for (int key0 = 0; key0 < w.first + OWN && key0 < a.length; key0 += TILE_ROWS) {
+        T(*tiles)[TILE_ELEMS] = c.m->steps[c.step_begin()];
+
+        rows_start<TILE_ROWS>(tiles[0], a.k + first, a.kv_stride, key0, a.length);
+        rows_start<TILE_ROWS>(tiles[1], a.v + first, a.kv_stride, key0, a.length);
+        c.step_end();
+    }
+}
+
 /* -------------------------------------------------------- computing warps -- */
 
 /* Says, for this warp, that it has used what the barrier is for. */
@@ -255,26 +270,18 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) group_forwar
     typedef block_memory<T, 1> memory;
     LLM_SHARED(shared);
     memory *m     = memory_begin<memory>(shared);
-    int     group = group_of_thread(), group_of_kv = a.heads / a.kv_heads;
+    int     group = group_of_thread();
 
     if (group == GROUPS) {
         copying<memory> c{m};
 
         registers_give_up<COPYING_REGISTERS>();
         works(batch, a.heads, a.length, [&](const work &w) {
-            size_t   row0 = (size_t)w.sequence * a.length;
-            const T *k    = a.k + row0 * a.kv_stride + w.head / group_of_kv * D;
-            const T *v    = a.v + row0 * a.kv_stride + w.head / group_of_kv * D;
-
             T(*own)[GROUPS][TILE_ELEMS] = m->own[c.own_begin(w.turn)];
-            rows_start<OWN>(own[0][0], a.q + row0 * a.q_stride + w.head * D, a.q_stride, w.first, a.length);
-            for (int key0 = 0; key0 < w.first + OWN && key0 < a.length; key0 += TILE_ROWS) {
-                int slot = c.step_begin();
+            const size_t row0 = (size_t)w.sequence * a.length;
 
-                rows_start<TILE_ROWS>(m->steps[slot][0], k, a.kv_stride, key0, a.length);
-                rows_start<TILE_ROWS>(m->steps[slot][1], v, a.kv_stride, key0, a.length);
-                c.step_end();
-            }
+            rows_start<OWN>(own[0][0], a.q + row0 * a.q_stride + w.head * D, a.q_stride, w.first, a.length);
+            keys_start(c, a, w);
         });
         c.end();
         return;
@@ -372,7 +379,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) group_back_q
     typedef block_memory<T, 3> memory;
     LLM_SHARED(shared);
     memory *m     = memory_begin<memory>(shared);
-    int     group = group_of_thread(), group_of_kv = a.heads / a.kv_heads;
+    int     group = group_of_thread();
     size_t  out_stride  = (size_t)a.heads * D;
 
     if (group == GROUPS) {
@@ -380,21 +387,13 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) group_back_q
 
         registers_give_up<COPYING_REGISTERS>();
         works(batch, a.heads, a.length, [&](const work &w) {
-            size_t   row0 = (size_t)w.sequence * a.length;
-            const T *k    = a.k + row0 * a.kv_stride + w.head / group_of_kv * D;
-            const T *v    = a.v + row0 * a.kv_stride + w.head / group_of_kv * D;
-
             T(*own)[GROUPS][TILE_ELEMS] = m->own[c.own_begin(w.turn)];
+            const size_t row0 = (size_t)w.sequence * a.length;
+
             rows_start<OWN>(own[0][0], a.q + row0 * a.q_stride + w.head * D, a.q_stride, w.first, a.length);
             rows_start<OWN>(own[1][0], a.dout + row0 * out_stride + w.head * D, out_stride, w.first, a.length);
             rows_start<OWN>(own[2][0], a.out + row0 * out_stride + w.head * D, out_stride, w.first, a.length);
-            for (int key0 = 0; key0 < w.first + OWN && key0 < a.length; key0 += TILE_ROWS) {
-                int slot = c.step_begin();
-
-                rows_start<TILE_ROWS>(m->steps[slot][0], k, a.kv_stride, key0, a.length);
-                rows_start<TILE_ROWS>(m->steps[slot][1], v, a.kv_stride, key0, a.length);
-                c.step_end();
-            }
+            keys_start(c, a, w);
         });
         c.end();
         return;
@@ -498,7 +497,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) group_back_k
     typedef block_memory<T, 2> memory;
     LLM_SHARED(shared);
     memory *m     = memory_begin<memory>(shared);
-    int     group = group_of_thread(), group_of_kv = a.heads / a.kv_heads;
+    int     group = group_of_thread(), readers = a.heads / a.kv_heads; /* heads that read a key */
     size_t  out_stride  = (size_t)a.heads * D;
 
     if (group == GROUPS) {
@@ -506,12 +505,12 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) group_back_k
 
         registers_give_up<COPYING_REGISTERS>();
         works(batch, a.kv_heads, a.length, [&](const work &w) {
-            size_t row0 = (size_t)w.sequence * a.length, kv0 = row0 * a.kv_stride + w.head * D;
-
             T(*own)[GROUPS][TILE_ELEMS] = m->own[c.own_begin(w.turn)];
+            const size_t row0 = (size_t)w.sequence * a.length, kv0 = row0 * a.kv_stride + w.head * D;
+
             rows_start<OWN>(own[0][0], a.k + kv0, a.kv_stride, w.first, a.length);
             rows_start<OWN>(own[1][0], a.v + kv0, a.kv_stride, w.first, a.length);
-            for (int head = w.head * group_of_kv; head < (w.head + 1) * group_of_kv; head++) {
+            for (int head = w.head * readers; head < (w.head + 1) * readers; head++) {
                 size_t sum0 = ((size_t)w.sequence * a.heads + head) * a.length;
 
                 for (int query0 = w.first; query0 < a.length; query0 += TILE_ROWS) {
@@ -548,7 +547,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) group_back_k
         barrier_wait(&m->own_there[w.turn % 2], w.turn / 2);
         tile_zero(dk);
         tile_zero(dv);
-        for (int head = 0; head < group_of_kv; head++) {
+        for (int head = 0; head < readers; head++) {
             step += steps_pass(m, step, unseen); /* queries before the group's keys */
             for (int tile = unseen; tile < tiles; tile++, step++) {
                 int          slot = step % STAGES, query0 = w.first + tile * TILE_ROWS;
