@@ -204,7 +204,7 @@ static double result_compare(attention_run *run, int is_first, direction which)
         double want = number_of(run->first[which][i]), difference = fabs(number_of(to[i]) - want);
 
         most  = fmax(most, fabs(want));
-        apart = difference <= apart ? apart : difference; /* a NaN stays */
+        apart = isnan(apart) || difference <= apart ? apart : difference; /* a NaN stays */
     }
     return apart / most;
 }
