@@ -30,6 +30,9 @@ block block_make(const scheme *s)
                .grad   = guarded_make(SHERD_BF16, BLOCK_ELEMS, 0),
                .param  = guarded_make(s->param_dtype, BLOCK_ELEMS, 0)};
 
+    for (int i = 0; i < NUM_MORE; i++) {
+        b.more[i] = part_make(s->m, BLOCK_ELEMS);
+    }
     memset(b.param.first, 0, BLOCK_ELEMS * sherd_dtype_bytes(s->param_dtype));
     b.master.part.param         = (uint16_t *)(void *)b.param.first;
     b.master.part.ties          = b.v.bytes.first;
@@ -43,6 +46,9 @@ void block_free(block *b)
     guarded_free(&b->master.bytes);
     guarded_free(&b->m.bytes);
     guarded_free(&b->v.bytes);
+    for (int i = 0; i < NUM_MORE; i++) {
+        guarded_free(&b->more[i].bytes);
+    }
     guarded_free(&b->grad);
     guarded_free(&b->param);
 }
@@ -54,6 +60,9 @@ block block_clone(const scheme *s, const block *from)
     guarded_copy(&b.master.bytes, &from->master.bytes);
     guarded_copy(&b.m.bytes, &from->m.bytes);
     guarded_copy(&b.v.bytes, &from->v.bytes);
+    for (int i = 0; i < NUM_MORE; i++) {
+        guarded_copy(&b.more[i].bytes, &from->more[i].bytes);
+    }
     guarded_copy(&b.grad, &from->grad);
     guarded_copy(&b.param, &from->param);
     return b;
@@ -63,6 +72,9 @@ void block_check_equal(const block *want, const block *got)
 {
     CHECK_GUARDED(&want->m.bytes, &got->m.bytes);
     CHECK_GUARDED(&want->v.bytes, &got->v.bytes);
+    for (int i = 0; i < NUM_MORE; i++) {
+        CHECK_GUARDED(&want->more[i].bytes, &got->more[i].bytes);
+    }
     CHECK_GUARDED(&want->master.bytes, &got->master.bytes);
     CHECK_GUARDED(&want->param, &got->param);
 }
@@ -91,6 +103,9 @@ void block_fill(block *b, input_kind kind)
                                       : fabsf(guarded_get(&array, i)) * 0.01f;
         }
         plain_encode(&b->v.part, span->offset_elems, x, span->count_elems, NULL, 0);
+        for (int more = 0; more < NUM_MORE; more++) { /* squares too: an update may take the root */
+            plain_encode(&b->more[more].part, span->offset_elems, x, span->count_elems, NULL, 0);
+        }
         guarded_fill(&array, kind, &seed);
         for (size_t i = 0; i < span->count_elems; i++) {
             x[i] =
@@ -110,7 +125,7 @@ void block_fill(block *b, input_kind kind)
 
 sherdi_update_args block_args(const scheme *s, block *b, uint64_t step, uint64_t *fingerprint)
 {
-    return (sherdi_update_args){
+    sherdi_update_args args = {
         .num_spans   = NUM_SPANS,
         .grad        = b->grad.first,
         .grad_dtype  = SHERD_BF16,
@@ -124,4 +139,10 @@ sherdi_update_args block_args(const scheme *s, block *b, uint64_t step, uint64_t
         .step        = step,
         .fingerprint = fingerprint,
     };
+
+    for (int i = 0; i < NUM_MORE; i++) {
+        args.parts[3 + i]     = b->more[i].part.data;
+        args.encodings[3 + i] = s->m;
+    }
+    return args;
 }

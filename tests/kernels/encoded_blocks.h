@@ -1,4 +1,5 @@
-/* Blocks of a state of three parts in every mixture of encodings, with gradient and parameter, for tests of updates. */
+/* Blocks of a state in every mixture of encodings, with gradient and parameter, for tests of updates: the master, m, v, and as many
+ * more parts as an update may have. */
 #ifndef TESTS_KERNELS_ENCODED_BLOCKS_H
 #define TESTS_KERNELS_ENCODED_BLOCKS_H
 
@@ -18,8 +19,11 @@ extern const scheme SCHEMES[NUM_SCHEMES];
 #define BLOCK_ELEMS 9600
 extern const sherdi_span SPANS[NUM_SPANS];
 
+#define NUM_MORE (SHERDI_UPDATE_MOST_PARTS - 3)
+
 typedef struct block {
     part_array master, m, v;
+    part_array more[NUM_MORE]; /* stored as m is */
     guarded    grad, param;
 } block;
 

@@ -69,7 +69,8 @@ static size_t next_length(const sherdi_backend *tested, size_t length)
 /* ----------------------------------------------------------------- adam -- */
 
 typedef struct adam_arrays {
-    guarded grad, master, m, v, param;
+    guarded grad, param;
+    guarded parts[SHERDI_UPDATE_MOST_PARTS]; /* as many as the update has: master, m, v, ... */
 } adam_arrays;
 
 typedef struct adam_shape {
@@ -107,42 +108,50 @@ static const sherdi_adam_coeffs COEFFS[2] = {
      .inv_sqrt_bias   = 1.0f},
 };
 
+static sherdi_update_id update_of(const adam_shape *shape)
+{
+    return shape->rule == NULL ? SHERDI_UPDATE_adam : shape->rule->update;
+}
+
 static adam_arrays adam_make(const adam_shape *shape)
 {
-    return (adam_arrays){
-        .grad   = guarded_make(shape->grad_dtype, shape->block_elems, shape->shift),
-        .master = guarded_make(SHERD_F32, shape->block_elems, shape->shift),
-        .m      = guarded_make(SHERD_F32, shape->block_elems, shape->shift),
-        .v      = guarded_make(SHERD_F32, shape->block_elems, shape->shift),
-        .param  = guarded_make(shape->param_dtype, shape->block_elems, shape->shift),
+    adam_arrays arrays = {
+        .grad  = guarded_make(shape->grad_dtype, shape->block_elems, shape->shift),
+        .param = guarded_make(shape->param_dtype, shape->block_elems, shape->shift),
     };
+
+    for (int part = 0; part < sherdi_update_parts(update_of(shape)); part++) {
+        arrays.parts[part] = guarded_make(SHERD_F32, shape->block_elems, shape->shift);
+    }
+    return arrays;
 }
 
-static void adam_free(adam_arrays *arrays)
+static void adam_free(const adam_shape *shape, adam_arrays *arrays)
 {
     guarded_free(&arrays->grad);
-    guarded_free(&arrays->master);
-    guarded_free(&arrays->m);
-    guarded_free(&arrays->v);
     guarded_free(&arrays->param);
+    for (int part = 0; part < sherdi_update_parts(update_of(shape)); part++) {
+        guarded_free(&arrays->parts[part]);
+    }
 }
 
-static void adam_copy(adam_arrays *to, const adam_arrays *from)
+static void adam_copy(const adam_shape *shape, adam_arrays *to, const adam_arrays *from)
 {
     guarded_copy(&to->grad, &from->grad);
-    guarded_copy(&to->master, &from->master);
-    guarded_copy(&to->m, &from->m);
-    guarded_copy(&to->v, &from->v);
     guarded_copy(&to->param, &from->param);
+    for (int part = 0; part < sherdi_update_parts(update_of(shape)); part++) {
+        guarded_copy(&to->parts[part], &from->parts[part]);
+    }
 }
 
-static void adam_check_equal(const adam_arrays *want, const adam_arrays *got)
+static void adam_check_equal(const adam_shape *shape, const adam_arrays *want,
+                             const adam_arrays *got)
 {
     CHECK_GUARDED(&want->grad, &got->grad);
-    CHECK_GUARDED(&want->m, &got->m);
-    CHECK_GUARDED(&want->v, &got->v);
-    CHECK_GUARDED(&want->master, &got->master);
     CHECK_GUARDED(&want->param, &got->param);
+    for (int part = 0; part < sherdi_update_parts(update_of(shape)); part++) {
+        CHECK_GUARDED(&want->parts[part], &got->parts[part]);
+    }
 }
 
 static uint64_t adam_run(const sherdi_backend *backend, const adam_shape *shape,
@@ -156,16 +165,15 @@ static uint64_t adam_run(const sherdi_backend *backend, const adam_shape *shape,
                .coeffs      = shape->rule == NULL ? (const void *)COEFFS : shape->rule->coeffs,
                .grad        = arrays->grad.first,
                .grad_dtype  = shape->grad_dtype,
-               .master      = (float *)(void *)arrays->master.first,
-               .m           = (float *)(void *)arrays->m.first,
-               .v           = (float *)(void *)arrays->v.first,
                .param       = shape->has_param ? arrays->param.first : NULL,
                .param_dtype = shape->param_dtype,
                .fingerprint = &fingerprint,
     };
 
-    backend->kernels->update(backend,
-                             shape->rule == NULL ? SHERDI_UPDATE_adam : shape->rule->update, &args);
+    for (int part = 0; part < sherdi_update_parts(update_of(shape)); part++) {
+        args.parts[part] = (float *)(void *)arrays->parts[part].first;
+    }
+    backend->kernels->update(backend, update_of(shape), &args);
     backend->kernels->fingerprint(backend, shape->spans, shape->num_spans, args.master, &again);
     CHECK_INT(fingerprint, again);
     return fingerprint;
@@ -180,20 +188,22 @@ static void adam_compare(const sherdi_backend *yardstick, const sherdi_backend *
     adam_arrays got   = adam_make(shape);
 
     guarded_fill(&start.grad, shape->kind, &seed);
-    guarded_fill(&start.master, shape->kind, &seed);
-    guarded_fill(&start.m, shape->kind, &seed);
-    guarded_fill(&start.v, shape->kind, &seed);
-    for (size_t i = 0; shape->kind == INPUT_TAME && i < shape->block_elems; i++) {
-        float *v = (float *)(void *)start.v.first;
-        v[i]     = v[i] * v[i];
+    for (int part = 0; part < sherdi_update_parts(update_of(shape)); part++) {
+        float *values = (float *)(void *)start.parts[part].first;
+
+        guarded_fill(&start.parts[part], shape->kind, &seed);
+        /* an update may take the root of a part behind m */
+        for (size_t i = 0; part > 1 && shape->kind == INPUT_TAME && i < shape->block_elems; i++) {
+            values[i] = values[i] * values[i];
+        }
     }
-    adam_copy(&want, &start);
-    adam_copy(&got, &start);
+    adam_copy(shape, &want, &start);
+    adam_copy(shape, &got, &start);
     CHECK_INT(adam_run(yardstick, shape, &want), adam_run(tested, shape, &got));
-    adam_check_equal(&want, &got);
-    adam_free(&start);
-    adam_free(&want);
-    adam_free(&got);
+    adam_check_equal(shape, &want, &got);
+    adam_free(shape, &start);
+    adam_free(shape, &want);
+    adam_free(shape, &got);
 }
 
 static void adam_all_types(const sherdi_backend *yardstick, const sherdi_backend *tested,
@@ -294,7 +304,7 @@ static void adam_no_spans_does_nothing(void)
         if (backend.kernels != NULL) {
             arrays = adam_make(&shape);
             CHECK_INT(17, adam_run(&backend, &shape, &arrays));
-            adam_free(&arrays);
+            adam_free(&shape, &arrays);
         }
         backend_destroy(&backend);
     }
@@ -728,18 +738,18 @@ static void kernels_ignore_the_callers_float_settings(void)
         want = adam_make(&shape);
         got  = adam_make(&shape);
         guarded_fill(&want.grad, INPUT_WILD, &seed);
-        guarded_fill(&want.master, INPUT_WILD, &seed);
-        guarded_fill(&want.m, INPUT_WILD, &seed);
-        guarded_fill(&want.v, INPUT_WILD, &seed);
-        adam_copy(&got, &want);
+        for (int part = 0; part < sherdi_update_parts(SHERDI_UPDATE_adam); part++) {
+            guarded_fill(&want.parts[part], INPUT_WILD, &seed);
+        }
+        adam_copy(&shape, &got, &want);
         (void)adam_run(&backend, &shape, &want);
         _mm_setcsr(flush_and_truncate);
         (void)adam_run(&backend, &shape, &got);
         CHECK_INT(flush_and_truncate, _mm_getcsr() & ~0x3fu);
         _mm_setcsr(0x1f80u);
-        adam_check_equal(&want, &got);
-        adam_free(&want);
-        adam_free(&got);
+        adam_check_equal(&shape, &want, &got);
+        adam_free(&shape, &want);
+        adam_free(&shape, &got);
         backend_destroy(&backend);
     }
 #else

@@ -47,20 +47,17 @@ static const sherdi_lamb_coeffs LAMB[2] = {{.grad_scale      = 0.37f,
 
 /* --------------------------------------------------------------- updates -- */
 
-/* As many parts as the update has; a master whose state has no free sign has a plane. */
-static scheme scheme_of(const scheme *s, sherdi_update_id update)
+/* A scheme for any update, whose parts may all have a sign: v is stored as m is, and a master beside its parameter has a plane. */
+static scheme scheme_with_signs(const scheme *s)
 {
     scheme own = *s;
 
-    if (sherdi_update_parts(update) < 3) {
-        own.v = SHERDI_ENCODING_F32;
-        own.master =
-            own.master == SHERDI_ENCODING_BESIDE ? SHERDI_ENCODING_BESIDE_PLANE : own.master;
-    }
+    own.v      = s->m;
+    own.master = s->master == SHERDI_ENCODING_BESIDE ? SHERDI_ENCODING_BESIDE_PLANE : s->master;
     return own;
 }
 
-enum { MASTER, M, V, GRAD, PARAM, NUM_ARRAYS };
+enum { MASTER, M, V, GRAD = SHERDI_UPDATE_MOST_PARTS, PARAM, NUM_ARRAYS };
 
 /* A block's copy on the device. */
 typedef struct device_block {
@@ -69,9 +66,13 @@ typedef struct device_block {
 
 static guarded *block_array(block *b, int which)
 {
-    guarded *all[NUM_ARRAYS] = {&b->master.bytes, &b->m.bytes, &b->v.bytes, &b->grad, &b->param};
+    guarded *all[NUM_ARRAYS] = {[MASTER] = &b->master.bytes,
+                                [M]      = &b->m.bytes,
+                                [V]      = &b->v.bytes,
+                                [GRAD]   = &b->grad,
+                                [PARAM]  = &b->param};
 
-    return all[which];
+    return all[which] != NULL ? all[which] : &b->more[which - V - 1].bytes;
 }
 
 static device_block block_put(sherdi_backend *lane, block *b)
@@ -95,11 +96,11 @@ static sherdi_update_args device_args(const sherdi_update_args *args, const devi
 {
     sherdi_update_args own = *args;
 
-    own.master = there->arrays[MASTER];
-    own.m      = there->arrays[M];
-    own.v      = there->arrays[V];
-    own.grad   = there->arrays[GRAD];
-    own.param  = args->param == NULL ? NULL : there->arrays[PARAM];
+    for (int part = 0; part < SHERDI_UPDATE_MOST_PARTS; part++) {
+        own.parts[part] = there->arrays[MASTER + part];
+    }
+    own.grad  = there->arrays[GRAD];
+    own.param = args->param == NULL ? NULL : there->arrays[PARAM];
     return own;
 }
 
@@ -210,7 +211,7 @@ static void every_update_equals_scalar(void)
         const update_rule *rule = &update_rules()[r];
 
         for (size_t i = r % 2; i < NUM_SCHEMES; i += 2) {
-            scheme s = scheme_of(&SCHEMES[i], rule->update);
+            scheme s = scheme_with_signs(&SCHEMES[i]);
 
             update_compare(&p, &s, rule->update, rule->coeffs, rule->coeff_bytes,
                            (input_kind)(i / 2 % INPUT_KINDS));
