@@ -16,6 +16,8 @@
 #include "kernels/formulas.h"
 #include "sherd.h"
 
+#include <assert.h>
+
 typedef struct sherdi_backend sherdi_backend;
 
 /* A range of one parameter's elements inside a block of a slice. In an array of spans, offset_elems ascends and no two overlap.
@@ -43,7 +45,12 @@ typedef enum sherdi_update_id {
     SHERDI_UPDATE_IDS,
 } sherdi_update_id;
 
+/* The arrays of kernels and of their tests have room for so many parts. */
 enum { SHERDI_UPDATE_MOST_PARTS = 4 };
+#define SHERDI_UPDATE(name, num_parts)                                                             \
+    static_assert((num_parts) <= SHERDI_UPDATE_MOST_PARTS,                                         \
+                  #name " has more parts: raise SHERDI_UPDATE_MOST_PARTS");
+#include "kernels/updates/rows.h"
 
 /* kernels/updates/lamb.h */
 typedef struct sherdi_lamb_coeffs sherdi_lamb_coeffs;

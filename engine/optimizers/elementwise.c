@@ -5,9 +5,6 @@
 #include "engine/config/config_impl.h"
 #include "kernels/updates/updates.h"
 
-_Static_assert((int)SHERDI_MOST_PARTS <= (int)SHERDI_UPDATE_MOST_PARTS,
-               "the kernels take all parts");
-
 enum {
 #define SHERDI_UPDATE(update, num_parts) PARTS_OF_##update = (num_parts),
 #include "kernels/updates/rows.h"

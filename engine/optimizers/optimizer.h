@@ -11,7 +11,7 @@
 #include <math.h>
 
 enum {
-    SHERDI_MOST_PARTS  = 4,
+    SHERDI_MOST_PARTS  = SHERDI_UPDATE_MOST_PARTS,
     SHERDI_MOST_SWEEPS = 2,
 };
 
