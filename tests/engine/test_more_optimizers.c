@@ -9,11 +9,15 @@
 #include "tests/engine/sgd.h"
 #include "tests/lib/check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #define STEPS  3
 #define PARAMS 3
+
+#define MOST_TABLES 32
+#define SIGN_ELEMS  256
 
 static const size_t ELEMS[PARAMS] = {3001, 64, 5000};
 
@@ -228,8 +232,120 @@ static void optimizers_are_whole(void)
     }
 }
 
+/* All tables that may have a state, those without a momentum among them. Returns their number. */
+static size_t tables_with_state(const sherdi_optimizer *tables[MOST_TABLES])
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
+        const sherdi_optimizer *optimizer = sherdi_optimizer_at(i);
+        const sherdi_optimizer *without   = optimizer->without_momentum;
+
+        CHECK(count + 2 <= MOST_TABLES);
+        if (!optimizer->is_inference) {
+            tables[count++] = optimizer;
+        }
+        if (without != NULL && without != optimizer) {
+            tables[count++] = without;
+        }
+    }
+    return count;
+}
+
+/* Adam and AdamW share a tag: each can continue from the other's state. */
+static void state_tags_are_not_taken(void)
+{
+    const sherdi_optimizer *tables[MOST_TABLES];
+    size_t                  count = tables_with_state(tables);
+
+    for (size_t i = 0; i < count; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (tables[k]->state_tag == tables[i]->state_tag && tables[i]->decoupled != tables[k] &&
+                tables[k]->decoupled != tables[i]) {
+                test_fail(__FILE__, __LINE__, "%s and %s have the same state_tag, %llu",
+                          sherdi_optimizer_name(tables[k]), sherdi_optimizer_name(tables[i]),
+                          (unsigned long long)tables[i]->state_tag);
+            }
+        }
+    }
+}
+
+static void sign_check(const sherdi_optimizer *optimizer, int part, const float *values)
+{
+    for (size_t i = 0; i < SIGN_ELEMS; i++) {
+        if (signbit(values[i])) {
+            test_fail(__FILE__, __LINE__, "%s of %s is_never_negative, but becomes %g",
+                      optimizer->parts[part].name, sherdi_optimizer_name(optimizer),
+                      (double)values[i]);
+        }
+    }
+}
+
+/* An encoding may use the sign of a part that its table calls never negative, so no update may set it. */
+static void signs_check(const sherdi_optimizer *optimizer)
+{
+    static const sherdi_encoding PLAIN[SHERDI_MOST_PARTS] = {SHERDI_ENCODING_F32};
+    static float                 parts[SHERDI_MOST_PARTS][SIGN_ELEMS];
+    static float                 grad[SIGN_ELEMS];
+    static unsigned char         coeffs[1024] __attribute__((aligned(8)));
+    static const sherdi_settings settings;
+    const sherdi_backend         lane = {
+                .name = "cpu", .kernels = sherdi_kernels_cpu_find("scalar"), .threads = 1};
+    const sherdi_span span        = {.count_elems = SIGN_ELEMS};
+    uint64_t          fingerprint = 0, seed = 1;
+    sherdi_sweep_args args = {.spans       = &span,
+                              .num_spans   = 1,
+                              .coeffs      = coeffs,
+                              .grad        = grad,
+                              .grad_dtype  = SHERD_F32,
+                              .encodings   = PLAIN,
+                              .fingerprint = &fingerprint};
+
+    CHECK(optimizer->coeff_bytes <= sizeof(coeffs));
+    memset(parts, 0, sizeof(parts));
+    for (int part = 0; part < optimizer->num_parts; part++) {
+        args.parts[part] = parts[part];
+    }
+    for (int64_t t = 1; t <= 4; t++) {
+        const sherdi_group_step step = {.grad_scale = 1,
+                                        .lr         = 0.01,
+                                        .beta1      = 0.5,
+                                        .beta2      = 0.5,
+                                        .eps        = 1e-8,
+                                        .decay      = 0.1,
+                                        .bias1      = 1,
+                                        .bias2      = 1,
+                                        .step       = t};
+
+        optimizer->coeffs(&settings, &step, coeffs);
+        for (size_t i = 0; i < SIGN_ELEMS; i++) {
+            grad[i] = test_random_float(&seed);
+        }
+        optimizer->sweeps[optimizer->num_sweeps - 1].run(&lane, &args);
+        for (int part = 0; part < optimizer->num_parts; part++) {
+            if (optimizer->parts[part].is_never_negative) {
+                sign_check(optimizer, part, parts[part]);
+            }
+        }
+    }
+}
+
+static void parts_that_are_never_negative_get_no_sign(void)
+{
+    const sherdi_optimizer *tables[MOST_TABLES];
+    size_t                  count = tables_with_state(tables);
+
+    for (size_t i = 0; i < count; i++) {
+        if (tables[i]->grain != SHERDI_GRAIN_MATRIX) {
+            signs_check(tables[i]);
+        }
+    }
+}
+
 static const test_case CASES[] = {
     CASE(optimizers_are_whole),
+    CASE(state_tags_are_not_taken),
+    CASE(parts_that_are_never_negative_get_no_sign),
     CASE(added_optimizer_equals_unsharded),
     CASE(added_optimizer_is_a_choice),
 };
