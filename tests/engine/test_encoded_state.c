@@ -73,17 +73,13 @@ static void beside_in_host_memory_has_the_bits_of_fp32(void)
     }
 }
 
-static const plain_kind KINDS[] = {PLAIN_ADAM,     PLAIN_LION,     PLAIN_SGD,
-                                   PLAIN_MOMENTUM, PLAIN_NESTEROV, PLAIN_ADAGRAD};
-#define NUM_KINDS (sizeof(KINDS) / sizeof(KINDS[0]))
-
 /* Optimizers without a part that is never negative have their ties in a plane. */
 static void beside_has_the_bits_of_fp32_by_every_optimizer(void)
 {
-    for (size_t k = 0; k < NUM_KINDS; k++) {
-        for (int stage = IS_SHORT ? (int)k % 4 : 0; stage <= 3; stage += IS_SHORT ? 4 : 1) {
+    for (int kind = 0; kind < PLAIN_KINDS; kind++) {
+        for (int stage = IS_SHORT ? kind % 4 : 0; stage <= 3; stage += IS_SHORT ? 4 : 1) {
             toy_options options = {
-                .stage = stage, .accumulation = 1, .dtype = SHERD_BF16, .kind = KINDS[k]};
+                .stage = stage, .accumulation = 1, .dtype = SHERD_BF16, .kind = (plain_kind)kind};
 
             for (int world_size = IS_SHORT ? 2 : 1; world_size <= (IS_SHORT ? 2 : 3);
                  world_size++) {
