@@ -3,6 +3,7 @@
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
+#include "engine/optimizers/optimizer.h"
 #include "kernels/formulas.h"
 #include "sherd_build.h"
 
@@ -144,6 +145,25 @@ static const char *const PLACES[] = {"", STATE("cpu", ""), STATE("cpu", ", \"rat
 #endif
 };
 
+/* The trainings of this file, of others and of the campaigns take the optimizers from the kinds of plain.c. */
+static void train_has_a_plain_update_of_every_optimizer(void)
+{
+    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
+        const sherdi_optimizer *optimizer = sherdi_optimizer_at(i);
+        char                    type[64];
+        int                     has_kind = optimizer->is_inference;
+
+        (void)snprintf(type, sizeof(type), "\"%s\",", sherdi_optimizer_name(optimizer));
+        for (int kind = 0; kind <= PLAIN_KINDS; kind++) {
+            has_kind |= strncmp(plain_type((plain_kind)kind), type, strlen(type)) == 0;
+        }
+        if (!has_kind) {
+            test_fail(__FILE__, __LINE__, "tests/engine/plain.c has no update of %s",
+                      sherdi_optimizer_name(optimizer));
+        }
+    }
+}
+
 /* Optimizers that have no matrix of their own, one behind the other. */
 static void train_elementwise_equals_unsharded(void)
 {
@@ -226,6 +246,7 @@ static const test_case CASES[] = {
     CASE(train_with_recomputation_equals_unsharded),
     CASE(train_short_last_window_equals_unsharded),
     CASE(train_unused_unit_equals_unsharded),
+    CASE(train_has_a_plain_update_of_every_optimizer),
     CASE(train_elementwise_equals_unsharded),
     CASE(train_one_micro_batch_agrees_over_stages),
     CASE(memory_held_equals_planned),
