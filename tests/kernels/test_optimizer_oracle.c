@@ -1,4 +1,4 @@
-/* AdamW, Adam (decay in the gradient) and LAMB against trajectories that other people's code computed
+/* The optimizers against trajectories that other people's code computed
  * in double: optimizers.json, its path in SHERD_TEST_OPTIMIZERS. The update is fp32, so a
  * parameter near 1 is off by about one rounding (6e-8) a step: 12 steps stay within 1e-6,
  * relative for what is larger. LAMB's trust ratio and direction have roundings of their own, but relative
@@ -12,6 +12,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define RTOL        1e-6
 #define ATOL        1e-6
@@ -486,7 +487,37 @@ static void muon_without_nesterovs_momentum_follows_the_trajectory(void)
     every_isa_follows("muon_without_nesterov_tall", muon_plain_tall_step);
 }
 
+/* ------------------------------------------------------------------ all -- */
+
+/* Under the name of the row, or under that name and a form of it (sgd_momentum). */
+static void every_elementwise_optimizer_has_a_trajectory(void)
+{
+#define SHERDI_ELEMENTWISE(table, type, update, fields) #table,
+    static const char *const NAMES[] = {
+#include "kernels/updates/rows.h"
+    };
+    oracle        all   = oracle_load();
+    json_t       *cases = json_object_get(all.root, "cases");
+    const char   *key;
+    const json_t *ignored;
+
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
+        size_t len = strlen(NAMES[i]);
+        int    has = 0;
+
+        json_object_foreach(cases, key, ignored)
+        {
+            has |= strncmp(key, NAMES[i], len) == 0 && (key[len] == '\0' || key[len] == '_');
+        }
+        if (!has) {
+            test_fail(__FILE__, __LINE__, "optimizers.json has no trajectory of %s", NAMES[i]);
+        }
+    }
+    json_decref(all.root);
+}
+
 static const test_case CASES[] = {
+    CASE(every_elementwise_optimizer_has_a_trajectory),
     CASE(adamw_follows_the_trajectory),
     CASE(adam_with_decay_in_the_gradient_follows_the_trajectory),
     CASE(lamb_in_deepspeeds_form_follows_the_trajectory),
