@@ -29,11 +29,9 @@ fields() {
         sed 's/\[.*//' | grep -oE '[a-z_0-9]+ *$' | tr -d ' '
 }
 {
-    fields config/config.h sherdi_settings
-    fields config/config.h sherdi_offload_settings
-    fields config/config.h sherdi_lamb_settings
-    fields config/config.h sherdi_sgd_settings
-    fields config/config.h sherdi_adagrad_settings
+    for struct in $(grep -oE 'typedef struct sherdi_[a-z_]*settings' config/config.h | sed 's/.* //'); do
+        fields config/config.h "$struct"
+    done
     fields optimizers/scaler.h sherdi_scaler_params
     fields optimizers/schedule.h sherdi_schedule_params
 } >"$scratch/fields"
