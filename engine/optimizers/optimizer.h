@@ -1,5 +1,6 @@
-/* What an optimizer is to the rest of the engine: one table each, in one file each; all are named in list.h. The plan sizes, lays out
- * and counts the parts of a state, and the update runs sweeps over them, without knowing which optimizer they belong to. */
+/* What an optimizer is to the rest of the engine: one table each; all are named in list.h. The tables of element-wise optimizers are
+ * made in elementwise.c from the rows of kernels/updates/, each other one stands in a file of its own. The plan sizes, lays out and
+ * counts the parts of a state, and the update runs sweeps over them, without knowing which optimizer they belong to. */
 #ifndef SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
 #define SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
 
@@ -90,7 +91,8 @@ struct sherdi_optimizer {
     int                   num_sweeps;
     sherdi_grain          grain;
     int is_inference; /* 1: updates nothing: no parameter is trainable, no pass BACKWARD */
-    /* What the parts mean, in the hash by which state files are identified; 0 adds nothing to it */
+    /* What the parts mean: a number that no other table with a state has, except that Adam and AdamW share 0. State in files or in a
+     * checkpoint goes on only with a table that has its tag. 0 adds nothing to the hash by which state files are identified */
     uint64_t state_tag;
 
     /* Coefficients of a group's step, as the sweeps read them. */
