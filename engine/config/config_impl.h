@@ -102,6 +102,7 @@ typedef struct sherdi_config_key {
     unsigned is_nullable : 1;       /* null means absent */
     unsigned is_local : 1;          /* ranks may differ in it, as their hosts do */
     unsigned has_any_case : 1;      /* choices may be written in any case */
+    unsigned is_truthy : 1;         /* text that is no boolean is true, as in Python */
     unsigned is_soft : 1;           /* an unknown choice warns and means the default */
     unsigned is_truncated : 1;      /* fractions are cut off */
     unsigned one_is_off : 1;        /* 1 means the same as the default */

@@ -135,7 +135,7 @@
       "corrects the moments for their start at zero") \
     X(ADAM_W_MODE, "optimizer.params.adam_w_mode", BOOL, (SETS(decouples_decay), ON), \
       "`false`, with type Adam: weight decay is added to the gradient") \
-    X(TORCH_ADAM, "optimizer.params.torch_adam", BOOL, (OFF), \
+    X(TORCH_ADAM, "optimizer.params.torch_adam", BOOL, (OFF, TRUTHY), \
       "`true`: the default of `weight_decay` is that of torch.optim.AdamW, 0.01, where Adam or AdamW decays as AdamW does. It makes no other difference") \
     X(MAX_COEFF, "optimizer.params.max_coeff", REAL, (SETS(lamb.max_coeff), NUMBER(10.0), \
       RANGE(0, INFINITY)), "Lamb: largest trust ratio") \

@@ -24,6 +24,7 @@
 #define NULLABLE       .is_nullable = 1
 #define LOCAL          .is_local = 1
 #define ANY_CASE       .has_any_case = 1
+#define TRUTHY         .is_truthy = 1
 #define SOFT           .is_soft = 1
 #define TRUNCATE       .is_truncated = 1
 #define ONE_IS_OFF     .one_is_off = 1

@@ -114,6 +114,10 @@ static sherd_status bool_read(const value_site *site, sherdi_config_value *out)
         out->integer = is_true;
         return site_say(site, SHERDI_SAY_WARNING, "a boolean in quotes is read as the boolean");
     }
+    if (node->kind == SHERDI_JSON_STRING && site->key->is_truthy) {
+        out->integer = node->string[0] != '\0';
+        return site_say(site, SHERDI_SAY_WARNING, "text is read as true, as in Python");
+    }
     return site_fail(site, reason);
 }
 

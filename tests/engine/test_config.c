@@ -151,6 +151,7 @@ static void config_torch_adam_brings_torchs_weight_decay(void)
         {"Adam", "\"torch_adam\": true, \"adam_w_mode\": false", 0},
         {"AdamW", "\"torch_adam\": true, \"weight_decay\": 0", 0},
         {"AdamW", "\"torch_adam\": true, \"weight_decay\": \"auto\"", 0},
+        {"AdamW", "\"torch_adam\": \"torch_impl\"", 0.01},
         {"AdamW", "\"torch_adam\": false", 0},
         {"Lion", "\"torch_adam\": true", 0},
     };
