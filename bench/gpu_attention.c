@@ -30,8 +30,7 @@ typedef struct choice {
     compute_attention attention;
     const char       *name; /* the trainer's word */
     compute          *c;
-    double
-        apart[DIRECTIONS]; /* the largest difference to the first choice, over its largest number */
+    double            apart[DIRECTIONS]; /* most difference to the first choice over its most */
 } choice;
 
 typedef struct attention_run {

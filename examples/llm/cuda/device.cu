@@ -543,10 +543,10 @@ static attention_launch attention_of(const cuda *m, const heads_args *args)
     attention_launch a;
 
     memset(&a, 0, sizeof(a));
-    a.dtype  = m->limits.dtype;
-    a.shape  = *args;
-    a.deltas = m->at.deltas;
-    a.memory = m->shared;
+    a.dtype      = m->limits.dtype;
+    a.shape      = *args;
+    a.deltas     = m->at.deltas;
+    a.memory     = m->shared;
     a.processors = m->processors;
     return a;
 }
