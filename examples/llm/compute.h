@@ -26,10 +26,10 @@ typedef struct tensor {
 
 /* Whose kernels compute attention on a GPU. */
 typedef enum compute_attention {
-    ATTENTION_AUTO, /* cuDNN's where it has some that give the same bits every time, else own */
+    ATTENTION_AUTO, /* warpgroups' where they can be, else cuDNN's where it has some that give the same bits every time, else own */
     ATTENTION_OWN,
     ATTENTION_CUDNN,     /* cuDNN's where it has some */
-    ATTENTION_WARPGROUP, /* own, by warpgroups' products where the GPU has them; until they are measured nothing chooses them */
+    ATTENTION_WARPGROUP, /* own, by warpgroups' products where the GPU has them */
     ATTENTION_CHOICES,
 } compute_attention;
 

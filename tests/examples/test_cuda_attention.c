@@ -25,7 +25,7 @@ typedef struct heads_rig {
 } heads_rig;
 
 /* Of the rigs that are opened from here on, and what they say of their attention; NULL: they say what they like. */
-static compute_choices choices;
+static compute_choices choices = {.attention = ATTENTION_OWN};
 static const char     *want_note;
 
 static heads_rig heads_open(heads_case c, sherd_dtype dtype)
@@ -273,14 +273,26 @@ static void warpgroups_match_the_definition(void)
     heads_check((heads_case){1, 40, 2, 2, 80, 1}, SHERD_BF16);
     heads_check(CASES[1], SHERD_F32);
     want_note         = NULL;
-    choices.attention = ATTENTION_AUTO;
+    choices.attention = ATTENTION_OWN;
 }
 
 static void warpgroups_give_the_same_bits_again(void)
 {
     warpgroups_need();
     bits_check((heads_case){2, 200, 4, 2, 64, 0}, SHERD_BF16);
+    choices.attention = ATTENTION_OWN;
+}
+
+static void auto_takes_warpgroups_where_it_can(void)
+{
+    warpgroups_need();
     choices.attention = ATTENTION_AUTO;
+    want_note         = "attention by warpgroups' products";
+    heads_check((heads_case){1, 40, 2, 2, 64, 1}, SHERD_BF16);
+    want_note = "attention by ";
+    heads_check((heads_case){1, 40, 2, 2, 80, 1}, SHERD_BF16);
+    want_note         = NULL;
+    choices.attention = ATTENTION_OWN;
 }
 
 static void attention_gives_the_same_bits_again(void)
@@ -379,6 +391,7 @@ static const test_case cases[] = {
     CASE(attention_matches_its_definition),
     CASE(warpgroups_match_the_definition),
     CASE(warpgroups_give_the_same_bits_again),
+    CASE(auto_takes_warpgroups_where_it_can),
     CASE(attention_gives_the_same_bits_again),
 #ifdef TEST_EMULATED
     CASE(attention_takes_less_shared_memory_where_two_blocks_would_not_fit),

@@ -24,11 +24,11 @@ kernels 60 beside conformance of the backend, lanes and events
 compute 90 beside the trainer's operations against the CPU's, and its losses
 attention 40 alone bench gpu-attention: each choice of kernels, how fast, and how far from the first
 adam 90 alone bench gpu: AdamW, its state in encodings, the other element-wise updates
-trainer 90 alone GPT-2 124M, bf16, 32 x 1024; beside it with the trainer's own attention, and with warpgroups'
+trainer 90 alone GPT-2 124M, bf16, 32 x 1024; beside it with the other kernels of attention
 exposed 45 alone the engine's exposed share of its step
 compiled 180 alone the same model by PyTorch alone, torch.compile
 choices 150 alone the same with each choice of kernels, beside the default; graphs on a small step
-profile 120 alone the time of a step by kernel, by the default and with warpgroups' attention
+profile 120 alone the time of a step by kernel, by the default and with cuDNN's attention
 large 150 alone GPT-2 774M, half a million tokens a step, with and without offload
 nccl 300 beside NCCL, a rank on each device or several on one, whose processes take turns there
 proof 150 beside sherd test, fingerprints of CPU and GPU
@@ -345,9 +345,6 @@ attention() {
     value "${name}_mfu_percent" "$(mfu "attention_$name")"
 }
 
-# Whether attention by warpgroups has given figures, if that part ran: kernels that hang there would hang later parts, too.
-warpgroups_give() { [ ! -e "$OUT/attention.log" ] || grep -q '"warpgroup backward"' "$OUT/attention.rows" 2>/dev/null; }
-
 part_trainer() {
     local share shape attempts_failed=0
     shape=$(sized "--preset 124m --batch 32 --length 1024 --steps 25" "$TINY --steps 4 --peak-tflops 1")
@@ -362,7 +359,7 @@ part_trainer() {
     # shellcheck disable=SC2086
     attempt attention own $shape
     # shellcheck disable=SC2086
-    ! warpgroups_give || attempt attention warpgroup $shape
+    attempt attention cudnn $shape
     return "$attempts_failed"
 }
 
@@ -411,9 +408,8 @@ part_choices() {
     rm -f "$OUT"/choice_* "$OUT"/small_*
     attempt chosen default
     attempt chosen own --attention own
-    ! warpgroups_give || attempt chosen warpgroup --attention warpgroup
+    attempt chosen cudnn --attention cudnn
     attempt chosen tuned --tune 8 --tuned "$OUT/products.tsv"
-    ! warpgroups_give || attempt chosen warpgroup_tuned --attention warpgroup --tune 8 --tuned "$OUT/products.tsv"
     attempt chosen parts_of_logits --logits-rows 8192
     attempt chosen graphs --graphs
     attempt small default
@@ -470,7 +466,7 @@ profiled() {
 part_profile() {
     local attempts_failed=0
     attempt profiled default
-    ! warpgroups_give || attempt profiled warpgroup --attention warpgroup
+    attempt profiled cudnn --attention cudnn
     return "$attempts_failed"
 }
 

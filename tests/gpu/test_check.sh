@@ -81,17 +81,17 @@ for part in $PARTS; do
     told all "$part" '"result": "pass", "seconds": [0-9]+, "figure": "emulated: .*[0-9].*"emulated": true}'
 done
 told all attention '"values": {"own_forward_tflop_per_s": [0-9.]+,"own_backward_tflop_per_s": [0-9.]+,"warpgroup_forward'
-told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+,"own_mfu_percent": [0-9.]+,"warpgroup_mfu_percent": [0-9.]+}'
+told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+,"own_mfu_percent": [0-9.]+,"cudnn_mfu_percent": [0-9.]+}'
 told all trainer 'attention own [0-9]+ tokens/s, MFU [0-9.]+ %'
-told all trainer 'attention warpgroup [0-9]+ tokens/s, MFU [0-9.]+ %, attention without warpgroups'
-told all choices '"default": [0-9]+,"own": [0-9]+,"warpgroup": [0-9]+,"tuned": [0-9]+'
+told all trainer 'attention cudnn [0-9]+ tokens/s, MFU [0-9.]+ %, attention by kernels of its own'
+told all choices '"default": [0-9]+,"own": [0-9]+,"cudnn": [0-9]+,"tuned": [0-9]+'
 told all choices 'default [0-9]+ tokens/s .*, attention by kernels of its own'
 told all choices '"graphs": [0-9]+,"small_default": [0-9.]+,"small_graphs": [0-9.]+'
 told all choices '3 passes of units as graphs'
 told all choices ' 1 fingerprint of the last two'
 told all compiled 'MFU 36.5 % by torch.compile, [0-9.]+ % ours'
 told all adam '"of_copy": [0-9.]+'
-told all profile 'default: 0.10 ms of kernels a step, 3 launches, of 1 steps; warpgroup: 0.10 ms'
+told all profile 'default: 0.10 ms of kernels a step, 3 launches, of 1 steps; cudnn: 0.10 ms'
 # Of parts of steps none is shown as a step.
 for marks in '' '"1","embed_forward(int)","1,000"'; do
     printf '"ID","Kernel Name","gpu__time_duration.sum"\n"","","ns"\n"0","void rows(int)","9,000"\n%s\n"2","loss_finish(int)","1,000"\n' "$marks" >"$scratch/parts.csv"
@@ -149,7 +149,7 @@ SH
 chmod +x "$scratch/odd/tests/examples/sherd-llm-emulated"
 rehearse odd --build "$scratch/odd" --part choices
 told odd choices '"result": "FAIL: status 1"'
-told odd choices 'default 200 tokens/s .*chosen own FAILED; warpgroup 200 tokens/s [(]1.000[)]; tuned 200 tokens/s .*chosen graphs FAILED; small default'
+told odd choices 'default 200 tokens/s .*chosen own FAILED; cudnn 200 tokens/s [(]1.000[)]; tuned 200 tokens/s .*chosen graphs FAILED; small default'
 told odd choices 'chosen again FAILED; 0 fingerprint'
 grep -q "the loss of choice_graphs is wrong: loss 5.0 -> 4.2, choice_default 4.0" "$scratch/odd.page" ||
     fail "a wrong loss is not told: $(cat "$scratch/odd.page")"

@@ -632,19 +632,25 @@ template <typename T> static void typed_queue(const attention_launch *a, cudaStr
     }
 }
 
-bool attention_warpgroup_queue(const attention_launch *args, cudaStream_t stream)
+bool attention_warpgroup_takes(const attention_launch *args)
 {
     const heads_args *s = &args->shape;
 
-    if (args->dtype == SHERD_F32 || s->width != D || s->q_stride % 8 != 0 || s->kv_stride % 8 != 0) {
-        return false;
-    }
+    return args->dtype != SHERD_F32 && s->width == D && s->q_stride % 8 == 0 && s->kv_stride % 8 == 0;
+}
+
+void attention_warpgroup_queue(const attention_launch *args, cudaStream_t stream)
+{
     if (args->dtype == SHERD_BF16) {
         typed_queue<bf16_t>(args, stream);
     } else {
         typed_queue<f16_t>(args, stream);
     }
-    return true;
+}
+
+bool attention_warpgroup_fits(shared_memory memory)
+{
+    return memory_bytes<bf16_t, 3> <= memory.block_bytes; /* backward of queries owns most */
 }
 
 template <typename T, int OWN_TILES> static void group_allow(void (*kernel)(attention_typed<T>, int), cudaError_t *error)

@@ -5,10 +5,10 @@ extern "C" {
 #include "examples/llm/compute.h"
 }
 
+#include "attention_choice.h"
 #include "graphs.h"
 #include "kernels.h"
 #include "lt.h"
-#include "sdpa.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,14 +27,10 @@ typedef struct cuda {
     size_t         rows;
     cudaStream_t   stream;
     lt            *products;
-    sdpa          *library_attention; /* NULL: attention.cu and attention_plain.cu */
-    int            is_attention_chosen;
+    attention_kernels *attention;
     tuned         *measured; /* NULL: kernels are not measured */
     graphs        *passes;   /* NULL: every pass is queued without a graph */
-    size_t         attention_note_len; /* bytes of base.note that attention wrote */
     shared_memory  shared; /* memory of the device's multiprocessors */
-    size_t         processors;
-    int            has_warpgroups; /* attention_warpgroup.cu can run there */
     cudaError_t    error;
     int            has_failed; /* base.why says why */
 
@@ -86,6 +82,18 @@ static void check_queued(cuda *m)
     check(m, cudaGetLastError());
 }
 
+/* Writes what there is to say so far: whose attention, and how many passes are graphs. */
+static void notes_join(cuda *m)
+{
+    const char *attention = attention_kernels_note(m->attention);
+    size_t      len       = (size_t)snprintf(m->base.note, sizeof(m->base.note), "%s", attention);
+
+    if (m->passes != NULL) {
+        (void)snprintf(m->base.note + len, sizeof(m->base.note) - len, "%s%zu passes of units as graphs", len > 0 ? "; " : "",
+                       graphs_count(m->passes));
+    }
+}
+
 /* Is called before an operation writes the gradient `to`: its sums would be those of what it had. */
 static void written(cuda *m, const void *to)
 {
@@ -102,7 +110,7 @@ static void cuda_destroy(compute *c)
 
     (void)cudaStreamSynchronize(m->stream);
     lt_destroy(m->products);
-    sdpa_destroy(m->library_attention);
+    attention_kernels_destroy(m->attention);
     graphs_destroy(m->passes);
     tuned_close(m->measured);
     for (int i = 0; i < 2; i++) {
@@ -125,8 +133,7 @@ static size_t cuda_scratch_bytes(const compute *c)
 {
     const cuda *m = (const cuda *)c;
 
-    return m->scratch_bytes + lt_bytes(m->products) +
-           (m->library_attention == NULL ? 0 : sdpa_describe(m->library_attention).workspace_bytes);
+    return m->scratch_bytes + lt_bytes(m->products) + attention_kernels_bytes(m->attention);
 }
 
 static void *cuda_alloc(compute *c, size_t len_bytes)
@@ -273,15 +280,6 @@ static void cuda_logits_get(compute *c, size_t row, float *out)
 
 /* -------------------------------------------------------------- passes -- */
 
-/* Notes how many graphs of passes there are so far, after the note of attention. */
-static void graphs_note(cuda *m)
-{
-    size_t len = m->attention_note_len;
-
-    (void)snprintf(m->base.note + len, sizeof(m->base.note) - len, "%s%zu passes of units as graphs", len > 0 ? "; " : "",
-                   graphs_count(m->passes));
-}
-
 static void check_graphs(cuda *m)
 {
     if (graphs_error(m->passes) != cudaSuccess && !m->has_failed) {
@@ -313,7 +311,7 @@ static void cuda_pass_end(compute *c)
     if (m->passes != NULL) {
         graphs_end(m->passes);
         check_graphs(m);
-        graphs_note(m);
+        notes_join(m);
     }
 }
 
@@ -538,80 +536,30 @@ static void cuda_rotate(compute *c, const rotate_args *args)
     check_queued(m);
 }
 
-static attention_launch attention_of(const cuda *m, const heads_args *args)
+static attention_launch attention_of(const cuda *m, const heads_args *args, const void *out, const float *log_sums)
 {
     attention_launch a;
 
     memset(&a, 0, sizeof(a));
-    a.dtype      = m->limits.dtype;
-    a.shape      = *args;
-    a.deltas     = m->at.deltas;
-    a.memory     = m->shared;
-    a.processors = m->processors;
+    a.dtype    = m->limits.dtype;
+    a.shape    = *args;
+    a.out      = (void *)out;
+    a.log_sums = (float *)log_sums;
+    a.deltas   = m->at.deltas;
     return a;
 }
 
-/* Chooses cuDNN's attention if it may be cuDNN's and cuDNN has kernels for this shape, which is known when the first call comes; notes
- * the outcome. Forward and backward use the same one, since each has its own form of what forward keeps for backward. */
-static sdpa *attention_choose(cuda *m, const heads_args *args)
+static void attention_compute(cuda *m, const attention_launch *a)
 {
-    sdpa_shape shape;
-    char       why[200] = "";
+    bool is_first = m->base.attention == ATTENTION_AUTO;
+    char why[200];
 
-    if (m->choices.attention == ATTENTION_OWN || m->choices.attention == ATTENTION_WARPGROUP) {
-        return NULL;
+    if (attention_kernels_queue(m->attention, *a, m->stream, why, sizeof(why)) != 0) {
+        failed(m, why);
     }
-    memset(&shape, 0, sizeof(shape));
-    shape.dtype     = m->limits.dtype;
-    shape.batch     = args->batch;
-    shape.length    = args->length;
-    shape.heads     = args->heads;
-    shape.kv_heads  = args->kv_heads;
-    shape.width     = args->width;
-    shape.q_stride  = args->q_stride;
-    shape.kv_stride = args->kv_stride;
-    if (!m->is_attention_chosen) {
-        m->is_attention_chosen = 1;
-        m->library_attention   = sdpa_create(&shape, why, sizeof(why));
-        if (m->library_attention != NULL && m->choices.attention == ATTENTION_AUTO && !sdpa_describe(m->library_attention).is_deterministic) {
-            sdpa_destroy(m->library_attention);
-            m->library_attention = NULL;
-            (void)snprintf(why, sizeof(why), "cuDNN's backward gives other bits every time");
-        }
-        if (m->library_attention == NULL) {
-            (void)snprintf(m->base.note, sizeof(m->base.note), "attention by kernels of its own: %s", why);
-        } else {
-            sdpa_info info = sdpa_describe(m->library_attention);
-
-            (void)snprintf(m->base.note, sizeof(m->base.note), "attention by cuDNN %zu, %s", info.version,
-                           info.is_deterministic ? "the same bits every time" : "backward in an order of chance");
-        }
-        m->attention_note_len = strlen(m->base.note);
-    }
-    if (m->library_attention == NULL || !sdpa_is_of(m->library_attention, &shape)) {
-        return NULL;
-    }
-    m->base.attention = ATTENTION_CUDNN;
-    return m->library_attention;
-}
-
-/* Queues what attention_of and its caller have filled in; notes whether warpgroups' kernels did it where they were asked for. */
-static void attention_own_queue(cuda *m, const attention_launch *a)
-{
-    int is_wanted = m->choices.attention == ATTENTION_WARPGROUP;
-    int is_done   = is_wanted && m->has_warpgroups && attention_warpgroup_queue(a, m->stream);
-
-    m->base.attention = is_done ? ATTENTION_WARPGROUP : ATTENTION_OWN;
-    if (!is_done) {
-        attention_queue(a, m->stream);
-    }
-    if (is_wanted && !m->is_attention_chosen) {
-        m->is_attention_chosen = 1;
-        (void)snprintf(m->base.note, sizeof(m->base.note), "%s",
-                       is_done             ? "attention by warpgroups' products"
-                       : m->has_warpgroups ? "attention without warpgroups' products: they need heads of 64 elements of 16 bits"
-                                           : "attention without warpgroups' products: they need compute capability 9.0");
-        m->attention_note_len = strlen(m->base.note);
+    m->base.attention = attention_kernels_used(m->attention);
+    if (is_first) {
+        notes_join(m);
     }
     check_queued(m);
 }
@@ -619,19 +567,9 @@ static void attention_own_queue(cuda *m, const attention_launch *a)
 static void cuda_attention(compute *c, const heads_args *args, void *out, float *log_sums)
 {
     cuda            *m = cuda_of(c);
-    attention_launch a = attention_of(m, args);
-    sdpa            *library = attention_choose(m, args);
-    char             why[200];
+    attention_launch a = attention_of(m, args, out, log_sums);
 
-    if (library != NULL) {
-        if (sdpa_forward(library, args, out, log_sums, m->stream, why, sizeof(why)) != 0) {
-            failed(m, why);
-        }
-        return;
-    }
-    a.out      = out;
-    a.log_sums = log_sums;
-    attention_own_queue(m, &a);
+    attention_compute(m, &a);
 }
 
 static void cuda_attention_back(compute *c, const heads_args *args, const void *out,
@@ -639,27 +577,16 @@ static void cuda_attention_back(compute *c, const heads_args *args, const void *
                                 void *dv)
 {
     cuda            *m = cuda_of(c);
-    attention_launch a = attention_of(m, args);
-    sdpa            *library = attention_choose(m, args);
-    sdpa_back_args   back    = {out, dout, log_sums, m->at.deltas, dq, dk, dv};
-    char             why[200];
+    attention_launch a = attention_of(m, args, out, log_sums);
 
     written(m, dq);
     written(m, dk);
     written(m, dv);
-    if (library != NULL) {
-        if (sdpa_backward(library, args, &back, m->stream, why, sizeof(why)) != 0) {
-            failed(m, why);
-        }
-        return;
-    }
-    a.out      = (void *)out;
-    a.dout     = dout;
-    a.log_sums = (float *)log_sums;
-    a.dq       = dq;
-    a.dk       = dk;
-    a.dv       = dv;
-    attention_own_queue(m, &a);
+    a.dout = dout;
+    a.dq   = dq;
+    a.dk   = dk;
+    a.dv   = dv;
+    attention_compute(m, &a);
 }
 
 static void cuda_swiglu(compute *c, size_t elems, const void *gate, const void *up, void *y)
@@ -880,9 +807,10 @@ static int device_number(int device, cudaDeviceAttr attribute, cudaError_t *erro
 /* Makes the device of the engine's stream the thread's current one. It need not be the first device. */
 static int device_enter(cuda *m, char *why, size_t why_bytes)
 {
-    int            device = 0, major, minor, block_bytes, processor_bytes;
-    cudaDeviceProp properties;
-    cudaError_t    error;
+    int              device = 0, major, minor, block_bytes, processor_bytes;
+    attention_params attention;
+    cudaDeviceProp   properties;
+    cudaError_t      error;
 
 #if CUDART_VERSION >= 12080
     error = cudaStreamGetDevice(m->stream, &device);
@@ -903,36 +831,27 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
     minor           = device_number(device, cudaDevAttrComputeCapabilityMinor, &error);
     block_bytes     = device_number(device, cudaDevAttrMaxSharedMemoryPerBlockOptin, &error);
     processor_bytes = device_number(device, cudaDevAttrMaxSharedMemoryPerMultiprocessor, &error);
-    m->processors   = (size_t)device_number(device, cudaDevAttrMultiProcessorCount, &error);
-    if (error != cudaSuccess) {
-        (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
-        return -1;
-    }
-    if (major < 8) {
+    attention.processors = (size_t)device_number(device, cudaDevAttrMultiProcessorCount, &error);
+    if (error == cudaSuccess && major < 8) {
         (void)snprintf(why, why_bytes,
                        "GPU %d has compute capability %d; the trainer's kernels need 8.0 or newer",
                        device, major);
         return -1;
     }
-    m->shared.block_bytes     = (size_t)block_bytes;
-    m->shared.processor_bytes = (size_t)processor_bytes;
-    error                     = attention_prepare(m->shared);
-    if (error != cudaSuccess) {
-        (void)cudaGetLastError();
-        (void)snprintf(why, why_bytes,
-                       "GPU %d gives a block %d bytes of shared memory, too little for attention (%s)",
-                       device, block_bytes, cudaGetErrorString(error));
-        return -1;
-    }
-    m->has_warpgroups = major == 9 && minor == 0;
-    if (m->choices.attention == ATTENTION_WARPGROUP && m->has_warpgroups) {
-        error = attention_warpgroup_prepare();
-    }
     if (error == cudaSuccess) {
-        error = entropy_prepare(m->shared);
+        m->shared.block_bytes     = (size_t)block_bytes;
+        m->shared.processor_bytes = (size_t)processor_bytes;
+        error                     = entropy_prepare(m->shared);
     }
     if (error != cudaSuccess) {
         (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
+        return -1;
+    }
+    attention.choice         = m->choices.attention;
+    attention.memory         = m->shared;
+    attention.has_warpgroups = major == 9 && minor == 0;
+    m->attention             = attention_kernels_create(&attention, why, why_bytes);
+    if (m->attention == NULL) {
         return -1;
     }
     (void)snprintf(m->base.device, sizeof(m->base.device), "%s", properties.name);
@@ -982,7 +901,7 @@ extern "C" compute *compute_cuda_create(const compute_params *params, char *why,
     if (m->choices.tune > 1) {
         m->measured = tuned_open(m->choices.tuned, why, why_bytes);
         if (m->measured == NULL) {
-            free(m);
+            cuda_destroy(&m->base);
             return NULL;
         }
     }

@@ -135,8 +135,11 @@ cudaError_t attention_plain_prepare(void);
 
 /* ---- attention_warpgroup.cu: on compute capability 9.0 alone */
 
-/* Returns false, and queues nothing, if it has no kernels for this type, width or strides. */
-bool attention_warpgroup_queue(const attention_launch *args, cudaStream_t stream);
+/* Whether it has kernels for this type, width and strides. */
+bool attention_warpgroup_takes(const attention_launch *args);
+void attention_warpgroup_queue(const attention_launch *args, cudaStream_t stream);
+/* Whether a device with so much shared memory can run them. */
+bool attention_warpgroup_fits(shared_memory memory);
 /* Allows the kernels to use the shared memory that they need on the current device. */
 cudaError_t attention_warpgroup_prepare(void);
 
