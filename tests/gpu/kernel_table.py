@@ -3,7 +3,7 @@ ptxas says; and in machine code, where cuobjdump is at hand, what the loads of t
 products are left alone. Needs nvcc and no GPU.
 
 kernel_table.py [--arch 80,86,89,90,100] [--files GLOB,GLOB] [--cuobjdump FILE] [--jobs N]; ends with 1 when a kernel spills
-or registers are misused."""
+or products are given one at a time, or their registers are misused."""
 
 import argparse
 import collections
@@ -45,6 +45,11 @@ def kernels_of(text):
             found[name] = Kernel(int(match[1]), int(shared[1]) if shared else 0, spills)
             name = None
     return found
+
+
+def serialized(text):
+    """The kernels in which ptxas waits for each product before it gives the next one."""
+    return sorted({f"{match}: products one at a time" for match in re.findall(r"instructions are serialized .* function '(\w+)'", text)})
 
 
 def plain(names):
@@ -121,16 +126,21 @@ def sass(source, cubin, names, tool):
         print(f"| `{re.sub(r'[(].*', '', names.get(name, name))}` | {told} | {stored} | {loads} | {size} |")
 
 
-def loop_of(code):
-    """The instructions of the innermost loop around all products, from (address, text); one pass."""
+def loops_of(code):
+    """The loops that have products and no smaller loop with products in it, and the smallest around all products; each is a pass, as
+    instructions from (address, text)."""
     at = {address: index for index, (address, _) in enumerate(code)}
     groups = [index for index, (_, text) in enumerate(code) if text.startswith("HGMMA")]
-    found = []
-    for index, (address, text) in enumerate(code):
+    spans = set()
+    for index, (_, text) in enumerate(code):
         target = re.search(r"\bBRA\b.*0x([0-9a-f]+)", text)
-        if target and int(target[1], 16) in at and at[int(target[1], 16)] <= groups[0] and index >= groups[-1]:
-            found.append(code[at[int(target[1], 16)]:index + 1])
-    return min(found, key=len)
+        first = at.get(int(target[1], 16), index) if target else index
+        if any(first <= group < index for group in groups):
+            spans.add((first, index + 1))
+    around = min((span for span in spans if span[0] <= groups[0] and span[1] > groups[-1]), key=lambda span: span[1] - span[0])
+    spans = {span for span in spans if around[0] <= span[0] and span[1] <= around[1]}  # without returns from behind the loops
+    inner = {span for span in spans if not any(span[0] <= other[0] and other[1] <= span[1] and other != span for other in spans)}
+    return [code[first:end] for first, end in sorted(inner)], code[around[0]:around[1]]
 
 
 def written_by(text):
@@ -166,19 +176,21 @@ def misused(loop):
 
 
 def products(source, cubin, names, tool):
-    """A row for each kernel: its innermost loop. Returns the kernels whose registers are misused."""
+    """A row for each kernel: its innermost loops. Returns the kernels whose registers are misused."""
     text = subprocess.run([tool, "-sass", str(cubin)], check=True, capture_output=True, text=True).stdout
     print(f"\n### Products of {source.relative_to(ROOT)} in machine code ({cubin.stem})\n")
-    print("| kernel | instructions of a pass of the loop | of these products | registers misused |\n|---|---|---|---|")
+    print("| kernel | instructions of a pass of each loop | of these products | registers misused |\n|---|---|---|---|")
     bad = []
     for part in re.split(r"\n\s*Function : ", text)[1:]:
         name, lines = part.split("\n", 1)[0].strip(), part.splitlines()
         code = [(int(match[1], 16), re.sub(r"^@!?U?P\d+\s+", "", match[2]))
                 for match in (re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", line) for line in lines) if match]
-        loop = loop_of(code)
-        count = misused(loop)
+        loops, around = loops_of(code)
+        count = sum(misused(loop) for loop in [*loops, around])
         bad += [f"{names.get(name, name)}: {count} registers of products misused"] if count else []
-        print(f"| `{names.get(name, name)}` | {len(loop)} | {sum(text.startswith('HGMMA') for _, text in loop)} | {count} |")
+        sizes = ", ".join(str(len(loop)) for loop in loops)
+        of_products = ", ".join(str(sum(text.startswith("HGMMA") for _, text in loop)) for loop in loops)
+        print(f"| `{names.get(name, name)}` | {sizes} | {of_products} | {count} |")
     return bad
 
 
@@ -210,6 +222,7 @@ def main():
             if source.name in FUSED and given.cuobjdump and given.sass_arch in archs:
                 sass(source, work[source, given.sass_arch].result()[0], names, given.cuobjdump)
             if source.name in ONE_ARCH and given.cuobjdump:
+                wrong += serialized(work[source, ONE_ARCH[source.name][0]].result()[1])
                 wrong += products(source, work[source, ONE_ARCH[source.name][0]].result()[0], names, given.cuobjdump)
             sys.stdout.flush()
     print("\nNo kernel spills." if not wrong else "\nWrong:\n\n" + "\n".join(f"* `{line}`" for line in wrong))
