@@ -194,6 +194,13 @@ static size_t partials_needed(const compute_limits *l, size_t rows)
     return size_max(size_max(norms, sums), slots);
 }
 
+static size_t columns_needed(const compute_limits *l, size_t rows)
+{
+    size_t attention = l->batch * count_of(l->length, ATTENTION_CHUNK) * 3 * l->hidden;
+
+    return size_max(norm_partials(rows, l->hidden) / 2, attention);
+}
+
 static batch_layout batch_layout_of(size_t rows)
 {
     batch_layout layout = {.inputs  = 0,
@@ -225,7 +232,7 @@ void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)
     out->logits_stride = padded(l->vocab, LOGITS_ALIGN);
     out->logits_rows   = logits_rows_of(l, rows, out->logits_stride);
     out->partials      = room_take(r, partials_needed(l, rows) * sizeof(float));
-    out->dx_partials   = room_take(r, norm_partials(rows, l->hidden) / 2 * sizeof(float));
+    out->columns       = room_take(r, columns_needed(l, rows) * sizeof(float));
     out->deltas        = room_take(r, rows * l->heads * sizeof(float));
     out->losses        = room_take(r, rows * sizeof(float));
     out->logits_row    = room_take(r, l->vocab * sizeof(float));

@@ -13,6 +13,7 @@ extern "C" {
 #include <stdint.h>
 
 #define NORM_CHUNK       64  /* rows of a block of norm_backward; another value gives other bits */
+#define ATTENTION_CHUNK  64  /* positions of a sequence that a warpgroup's backward owns */
 #define SUM_ROWS         256 /* rows of a block of column_sums; another value gives other bits */
 #define EMBED_RANGE_ROWS 64  /* most rows of a range */
 
@@ -34,8 +35,9 @@ typedef struct batch_layout {
 /* The parts of one allocation on the device. */
 typedef struct cuda_scratch {
     float *partials; /* partial sums over rows */
-    /* The same of the columns of what a norm's backward wrote last: [chunks of NORM_CHUNK rows, hidden]. */
-    float         *dx_partials;
+    /* The same of the columns of what the backward of a norm or of attention wrote last: [chunks of NORM_CHUNK rows, hidden], or
+     * [sequences, chunks of ATTENTION_CHUNK positions, 3 * hidden]. */
+    float         *columns;
     float         *deltas, *losses, *logits_row;
     double        *loss_sum;
     unsigned char *batch;

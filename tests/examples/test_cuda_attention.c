@@ -161,6 +161,36 @@ static void head_naive(const heads_rig *h, size_t sequence, size_t head, double 
     }
 }
 
+/* The gradient of the bias of the product that made q, k and v: sums of the columns of theirs, which attention may have made. */
+static void bias_check(heads_rig *h, size_t wide)
+{
+    rig   *r = &h->r;
+    pair   x = pair_make(r, r->rows * wide, 9, 1.0f), dx = pair_make(r, r->rows * wide, 10, 1.0f);
+    pair   weight = pair_make(r, 3 * wide * wide, 11, 1.0f), dweight = pair_make(r, 3 * wide * wide, 12, 1.0f);
+    pair   bias = pair_make(r, 3 * wide, 13, 1.0f), dbias = pair_make(r, 3 * wide, 14, 1.0f);
+    pair   all[] = {x, dx, weight, dweight, bias, dbias};
+
+    linear_back_args on_cpu = {.shape  = {r->rows, wide, 3 * wide},
+                               .x      = x.cpu,
+                               .dy     = h->dq.cpu,
+                               .weight = cpu_tensor(weight, dweight),
+                               .bias   = cpu_tensor(bias, dbias),
+                               .dx     = dx.cpu};
+    linear_back_args on_gpu = on_cpu;
+
+    on_gpu.x      = x.gpu;
+    on_gpu.dy     = h->dq.gpu;
+    on_gpu.weight = gpu_tensor(r, weight, dweight);
+    on_gpu.bias   = gpu_tensor(r, bias, dbias);
+    on_gpu.dx     = dx.gpu;
+    r->cpu->ops->linear_back(r->cpu, &on_cpu);
+    r->gpu->ops->linear_back(r->gpu, &on_gpu);
+    pair_check(r, "gradient of the bias", dbias);
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        pair_free(r, all[i]);
+    }
+}
+
 static void heads_check(heads_case c, sherd_dtype dtype)
 {
     heads_rig h    = heads_open(c, dtype);
@@ -191,7 +221,9 @@ static void heads_check(heads_case c, sherd_dtype dtype)
     h.r.slack =
         3.0; /* differences of near numbers, one of which is a sum over the rounded output */
     pair_check(&h.r, "gradient of q", h.dq); /* joined: of all three */
-    if (!c.is_joined) {
+    if (c.is_joined) {
+        bias_check(&h, c.heads * c.width);
+    } else {
         pair_check(&h.r, "gradient of k", h.dk);
         pair_check(&h.r, "gradient of v", h.dv);
     }
@@ -258,7 +290,7 @@ static void warpgroups_match_the_definition(void)
         {1, 1, 1, 1, 64, 0},   {1, 2, 2, 1, 64, 0},   {1, 63, 1, 1, 64, 1},  {1, 64, 2, 2, 64, 0},
         {1, 65, 1, 1, 64, 0},  {2, 127, 1, 1, 64, 0}, {1, 128, 2, 1, 64, 0}, {1, 129, 3, 3, 64, 1},
         {1, 193, 1, 1, 64, 0}, {1, 257, 2, 1, 64, 0}, {3, 70, 6, 2, 64, 0},  {1, 385, 1, 1, 64, 1},
-        {2, 640, 1, 1, 64, 0},
+        {2, 640, 1, 1, 64, 0}, {3, 70, 2, 2, 64, 1},  {2, 128, 3, 3, 64, 1},
     };
 
     static const char UNFIT[] =

@@ -134,6 +134,11 @@ int attention_kernels_queue(attention_kernels *k, attention_launch args, cudaStr
     return 0;
 }
 
+bool attention_kernels_sum(const attention_kernels *k, const attention_launch *args)
+{
+    return k->params.choice == ATTENTION_WARPGROUP && attention_warpgroup_sums(args);
+}
+
 size_t attention_kernels_bytes(const attention_kernels *k)
 {
     return k->library == NULL ? 0 : sdpa_describe(k->library).workspace_bytes;

@@ -47,9 +47,10 @@ typedef struct cuda {
     cudaEvent_t closed;
     int        has_closed; /* losses_take has not given it yet */
     float      grad_scale;
-    /* What a norm's backward wrote last, if at.dx_partials has the sums of its columns: the gradient of the bias of a product that made
-     * its input. NULL: none. */
+    /* What the backward of a norm or of attention wrote last, if at.columns has the sums of its columns, which are the gradient of the
+     * bias of a product that made its input. NULL: none. */
     const void *summed;
+    size_t      num_sums; /* of each column of `summed` */
 } cuda;
 
 static cuda *cuda_of(compute *c)
@@ -389,7 +390,7 @@ static void cuda_linear(compute *c, const linear_args *args)
 static void bias_grad_sum(cuda *m, const void *dy, size_t rows, size_t columns, tensor bias)
 {
     if (dy == m->summed) {
-        columns_finish_launch(m->limits.dtype, m->at.dx_partials, columns, count_of(rows, NORM_CHUNK), columns, bias.grad, m->stream);
+        columns_finish_launch(m->limits.dtype, m->at.columns, columns, m->num_sums, columns, bias.grad, m->stream);
     } else {
         column_sums_launch(m->limits.dtype, dy, rows, columns, m->at.partials, bias.grad, m->stream);
     }
@@ -519,8 +520,9 @@ static void cuda_norm_back(compute *c, const norm_rows *args, const void *dy, vo
     n.dbias    = args->bias.grad;
     written(m, dx);
     if (args->rows == m->rows && args->width == m->limits.hidden && norm_sums_dx(&n)) {
-        n.dx_partials = m->at.dx_partials;
+        n.dx_partials = m->at.columns;
         m->summed     = dx;
+        m->num_sums   = count_of(m->rows, NORM_CHUNK);
     }
     norm_queue(&n, m->stream);
     check_queued(m);
@@ -586,6 +588,11 @@ static void cuda_attention_back(compute *c, const heads_args *args, const void *
     a.dq   = dq;
     a.dk   = dk;
     a.dv   = dv;
+    if (attention_kernels_sum(m->attention, &a)) {
+        a.columns   = m->at.columns;
+        m->summed   = dq;
+        m->num_sums = args->batch * count_of(args->length, ATTENTION_CHUNK);
+    }
     attention_compute(m, &a);
 }
 
