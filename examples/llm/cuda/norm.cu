@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
     const uint4 none = make_uint4(0, 0, 0, 0);
     int         lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
     size_t      first = (size_t)blockIdx.x * NORM_CHUNK;
-    size_t      end   = first + NORM_CHUNK < rows ? first + NORM_CHUNK : rows;
+    int         count = (int)(rows - first < NORM_CHUNK ? rows - first : NORM_CHUNK);
     float      *own = (float *)shared + (size_t)warp * padded + lane; /* of dx; only if SUMS_DX */
     float       sums[VECTORS][N], sums_d[VECTORS][N];                 /* sums_d only if IS_LAYER */
 
@@ -327,9 +327,10 @@ __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
         }
     }
 #pragma unroll 1
-    for (size_t row = first + warp; row < end; row += warps) {
-        size_t at   = row * (size_t)width + lane * N;
-        float  mean = stats[2 * row], scale = stats[2 * row + 1], sum_d = 0.0f, sum_dx = 0.0f;
+    for (int row = warp; row < count; row += warps) { /* 32 bits, as registers are few */
+        size_t at   = (first + (size_t)row) * (size_t)width + lane * N;
+        float2 kept = ((const float2 *)stats)[first + (size_t)row]; /* mean, 1 / std */
+        float  sum_d = 0.0f, sum_dx = 0.0f;
         uint4  x[VECTORS], dy[VECTORS], dx[VECTORS];
 
 #pragma unroll
@@ -349,7 +350,7 @@ __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
                 vector_of<T, N>::split(dy[v], d);
                 vector_of<T, N>::load(weight + (v * 32 + lane) * N, w);
                 for (int k = 0; k < N; k++) {
-                    hat[k] = (hat[k] - mean) * scale;
+                    hat[k] = (hat[k] - kept.x) * kept.y;
                     sum_d += d[k] * w[k];
                     sum_dx += d[k] * w[k] * hat[k];
                     sums[v][k] += d[k] * hat[k];
@@ -369,8 +370,8 @@ __global__ void __launch_bounds__(BACK_WARPS * 32, SUMMED_BLOCKS)
                 vector_of<T, N>::split(dx[v], old);
                 vector_of<T, N>::load(weight + (v * 32 + lane) * N, w);
                 for (int k = 0; k < N; k++) {
-                    hat[k] = (hat[k] - mean) * scale;
-                    old[k] = (d[k] * w[k] - sum_d - hat[k] * sum_dx) * scale + old[k];
+                    hat[k] = (hat[k] - kept.x) * kept.y;
+                    old[k] = (d[k] * w[k] - sum_d - hat[k] * sum_dx) * kept.y + old[k];
                 }
                 vector_of<T, N>::store_rounded(dx_all + at + v * 32 * N, old);
                 for (int k = 0; k < N && SUMS_DX; k++) {
