@@ -15,192 +15,15 @@
 #include "kernels.h"
 #include "launch.h"
 #include "tiles.cuh"
-#include "warpgroup.cuh"
+#include "warpgroup_block.cuh"
 
-#define GROUP_WARPS       (GROUP_THREADS / 32)
-#define TILE_ELEMS        (TILE_ROWS * TILE_COLUMNS)
-#define ROWS              TILE_ROWS /* of a warpgroup */
-#define D                 TILE_COLUMNS
-#define LD                (D + 8) /* of rows on their way out */
-#define AHEAD             2       /* steps whose copies are under way and not told at a time */
-#define HELD              2       /* steps that a warpgroup has not given back when it waits for the second of them */
-#define COPYING_REGISTERS 24      /* of a thread of the group that copies */
-
-/* The shared memory of a block with GROUPS computing warpgroups: OWN_TILES matrices of the rows that it owns, for this work and the next,
- * and the tiles of STAGES steps. With fewer stages the group that copies would wait for itself; with more it is ahead of the others. */
-template <typename T, int GROUPS_, int OWN_TILES, int STAGES_> struct block_memory {
-    static constexpr int GROUPS = GROUPS_, STAGES = STAGES_;
-    static constexpr int OWN = GROUPS * ROWS, THREADS = (GROUPS + 1) * GROUP_THREADS; /* the last group copies */
-    static constexpr int BEGINNING_REGISTERS = 65536 / THREADS / 8 * 8; /* of a thread, as the block has one multiprocessor for itself */
-    static constexpr int REGISTERS = ((GROUPS + 1) * BEGINNING_REGISTERS - COPYING_REGISTERS) / GROUPS / 8 * 8; /* of one that computes */
-    static_assert(STAGES >= AHEAD + HELD, "the group that copies would wait for itself");
-
-    T        own[2][OWN_TILES][GROUPS][TILE_ELEMS];
-    T        steps[STAGES][2][TILE_ELEMS];
-    float    sums[STAGES][2][TILE_ROWS]; /* of back_kv: logarithms and deltas of a step's queries */
-    T        leaving[GROUPS][ROWS][LD];
-    float    columns[2][GROUPS][2][GROUP_WARPS][D]; /* sums of the columns of each warp's rows, of this work and of the one before */
-    uint64_t own_there[2], own_used[2], there[STAGES], used[STAGES], columns_there[GROUPS];
-};
+#define ROWS TILE_ROWS /* of a warpgroup */
+#define D    TILE_COLUMNS
 
 /* As many stages as fit, and as many groups as their registers allow. */
 template <typename T> using forward_memory = block_memory<T, 4, 1, 6>;
 template <typename T> using back_q_memory  = block_memory<T, 2, 3, 6>;
 template <typename T> using back_kv_memory = block_memory<T, 2, 2, 7>;
-
-template <typename M> static constexpr size_t memory_bytes = sizeof(M) + TILE_ALIGN;
-
-/* Makes the barriers. Blocks. */
-template <typename M> __device__ __forceinline__ M *memory_begin(unsigned char *shared)
-{
-    M *m = (M *)(shared + (TILE_ALIGN - (uintptr_t)shared % TILE_ALIGN) % TILE_ALIGN);
-
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; i++) {
-            barrier_init(&m->own_there[i], GROUP_THREADS);
-            barrier_init(&m->own_used[i], M::GROUPS * GROUP_WARPS); /* one lane of each warp that computes */
-        }
-        for (int i = 0; i < M::STAGES; i++) {
-            barrier_init(&m->there[i], GROUP_THREADS);
-            barrier_init(&m->used[i], M::GROUPS * GROUP_WARPS);
-        }
-        for (int i = 0; i < M::GROUPS; i++) {
-            barrier_init(&m->columns_there[i], GROUP_WARPS);
-        }
-    }
-    __syncthreads();
-    return m;
-}
-
-/* The rows [first, first + OWN) of a head. `turn` counts the works of this block. */
-typedef struct work {
-    int turn, sequence, head, first;
-} work;
-
-/* Calls what(work) for each work of this block, the same in every thread. Divides once, since a division takes long. */
-template <typename M, typename What> __device__ __forceinline__ void works(int batch, int heads, int length, const What &what)
-{
-    const int blocks = (length + M::OWN - 1) / M::OWN, pairs = (blocks + 1) / 2, first = (int)blockIdx.x, by = (int)gridDim.x;
-    const int by_pairs = by % pairs, by_heads = by / pairs % heads, by_sequences = by / pairs / heads;
-    int       turn = 0, pair = first % pairs, head = first / pairs % heads, sequence = first / pairs / heads;
-    bool      is_second = false;
-
-    while (sequence < batch) {
-        const int mirrored = blocks - 1 - pair;
-
-        what(work{turn++, sequence, head, (is_second ? mirrored : pair) * M::OWN});
-        is_second = !is_second && mirrored != pair;
-        if (!is_second) {
-            pair += by_pairs;
-            head += by_heads + (pair >= pairs);
-            pair -= pair >= pairs ? pairs : 0;
-            sequence += by_sequences + (head >= heads);
-            head -= head >= heads ? heads : 0;
-        }
-    }
-}
-
-/* Where a thread is in the ring of steps. `phase` counts the rounds. */
-template <int STAGES> struct ring {
-    int slot = 0, phase = 0;
-
-    __device__ __forceinline__ void pass()
-    {
-        slot++;
-        if (slot == STAGES) {
-            slot = 0;
-            phase++;
-        }
-    }
-};
-
-/* ---------------------------------------------------------- copying group - */
-
-/* What a thread of the copying group has begun and has not told yet. */
-template <typename M> struct copying {
-    M               *m;
-    ring<M::STAGES> begun = {}, told = {};
-    int             under_way = 0; /* steps that were begun and not told */
-    int             own_slot = 0, own_behind = 0; /* own rows are told with the step behind so many of these; 0: they are told */
-
-    /* Tells the oldest step that was not told, when at most PENDING younger ones are under way. */
-    template <int PENDING> __device__ __forceinline__ void tell()
-    {
-        copies_wait<PENDING>();
-        copies_show();
-        if (own_behind > 0 && --own_behind == 0) {
-            barrier_arrive(&m->own_there[own_slot]);
-        }
-        barrier_arrive(&m->there[told.slot]);
-        told.pass();
-        under_way--;
-    }
-
-    /* Waits until the rows of the work before the last have been used, and returns where those of this work go. */
-    __device__ __forceinline__ int own_begin(int turn)
-    {
-        if (own_behind > 0) { /* there is one step to remember */
-            end();
-        }
-        own_slot   = turn % 2;
-        own_behind = under_way + 1;
-        barrier_wait(&m->own_used[own_slot], turn / 2 - 1);
-        return own_slot;
-    }
-
-    /* Waits until the tiles of the next step can be overwritten, and returns their number. */
-    __device__ __forceinline__ int step_begin()
-    {
-        barrier_wait(&m->used[begun.slot], begun.phase - 1);
-        return begun.slot;
-    }
-
-    __device__ __forceinline__ void step_end()
-    {
-        copies_commit();
-        begun.pass();
-        under_way++;
-        if (under_way > AHEAD) {
-            tell<AHEAD>();
-        }
-    }
-
-    __device__ __forceinline__ void end()
-    {
-        while (under_way > 0) {
-            tell<0>();
-        }
-    }
-};
-
-/* Starts copying rows [first, first + COUNT) of a matrix into tiles that follow each other. Rows past the length are zeros. */
-template <int COUNT, typename T>
-__device__ __forceinline__ void rows_start(T *to, const T *from, size_t stride, int first, int length)
-{
-    /* sixteen rows at a time, eight threads a row: `c` and the order in a row are the same in all of a thread's rows */
-    const int thread = (int)threadIdx.x % GROUP_THREADS, r0 = thread / 8, c = thread % 8;
-    const T  *row = from + (size_t)(first + r0) * stride + c * 8;
-
-    to += swizzled(r0, c);
-#pragma unroll
-    for (int r = 0; r < COUNT; r += GROUP_THREADS / 8) {
-        bool is_there = first + r0 + r < length;
-
-        copy_start(to + r * TILE_COLUMNS, is_there ? row : from, is_there);
-        row += stride * (GROUP_THREADS / 8);
-    }
-}
-
-/* The same for a number a row, by half of the threads: the first or the second. */
-__device__ __forceinline__ void numbers_start(float *to, const float *from, int first, int length, int half)
-{
-    int  r        = (int)threadIdx.x % TILE_ROWS;
-    bool is_there = first + r < length;
-
-    if ((int)threadIdx.x % GROUP_THREADS / TILE_ROWS == half) {
-        word_copy_start(to + r, is_there ? from + first + r : from, is_there);
-    }
-}
 
 /* Copies what the queries of a work need of keys and values, step by step. */
 template <typename M, typename T>
@@ -219,50 +42,11 @@ __device__ __forceinline__ void keys_start(copying<M> &c, const attention_typed<
 
 /* -------------------------------------------------------- computing warps -- */
 
-/* Says, for this warp, that it has used what the barrier is for. */
-__device__ __forceinline__ void warp_arrive(uint64_t *barrier)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-        barrier_arrive(barrier);
-    }
-}
-
 /* Returns how many tiles the rows before `end` are, of the length. */
 __device__ __forceinline__ int tiles_before(int end, int length)
 {
     return ((end < length ? end : length) + TILE_ROWS - 1) / TILE_ROWS;
 }
-
-/* The steps of a computing warp. */
-template <typename M> struct computing {
-    M              *m;
-    ring<M::STAGES> next = {};
-    int             before = 0, now = 0; /* where the tiles are of the last two steps */
-
-    /* Waits for the next step. */
-    __device__ __forceinline__ void wait()
-    {
-        barrier_wait(&m->there[next.slot], next.phase);
-        before = now;
-        now    = next.slot;
-        next.pass();
-    }
-
-    __device__ __forceinline__ void give_back(int slot)
-    {
-        warp_arrive(&m->used[slot]);
-    }
-
-    /* Passes steps by whose tiles this group does not use. */
-    __device__ __forceinline__ void pass(int count)
-    {
-        for (int i = 0; i < count; i++) {
-            wait();
-            give_back(now);
-        }
-    }
-};
 
 /* Gives c = left . tile', as a group of its own. */
 template <typename T> __device__ __forceinline__ void scores_give(float (&c)[D / 8][4], const T *left, const T *tile)
