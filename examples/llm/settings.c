@@ -8,8 +8,6 @@ static const char default_json[] =
 #include "default_json.h"
     ;
 
-static _Thread_local int is_making;
-
 /* A value for a key if is_set: JSON, a text or a number. */
 typedef struct setting {
     int         is_set;
@@ -97,14 +95,14 @@ static sherd_status open_fill(sherd_config *config, const options *o)
     return settings_set(config, rows, COUNT(rows));
 }
 
-static sherd_status overrides_set(sherd_config *config, const options *o, int stage)
+static sherd_status overrides_set(sherd_config *config, const options *o)
 {
     int           has_type = o->precision != PRECISION_CONFIG;
     const setting rows[]   = {
           {!isnan(o->lr), "!optimizer.params.lr", .number = o->lr},
           {o->batch > 0, "!train_micro_batch_size_per_gpu", .number = o->batch},
           {o->accumulation > 0, "!gradient_accumulation_steps", .number = o->accumulation},
-          {stage >= 0, "!zero_optimization.stage", .number = stage},
+          {o->stage >= 0, "!zero_optimization.stage", .number = o->stage},
           {has_type, "!bf16.enabled", .json = o->precision == PRECISION_BF16 ? "true" : "false"},
           {has_type, "!fp16.enabled", .json = o->precision == PRECISION_FP16 ? "true" : "false"},
           {o->offload != NULL, "!zero_optimization.offload_optimizer.device", .text = o->offload},
@@ -120,7 +118,7 @@ static sherd_status overrides_set(sherd_config *config, const options *o, int st
     return settings_set(config, rows, COUNT(rows));
 }
 
-static sherd_status config_make(const options *o, int stage, sherd_config **out)
+sherd_status settings_make(const options *o, sherd_config **out)
 {
     sherd_config *config;
     sherd_status  status;
@@ -133,7 +131,7 @@ static sherd_status config_make(const options *o, int stage, sherd_config **out)
     if (status != SHERD_OK) {
         return status;
     }
-    status = overrides_set(config, o, stage >= 0 ? stage : o->stage);
+    status = overrides_set(config, o);
     if (status == SHERD_OK) {
         status = open_fill(config, o);
     }
@@ -143,19 +141,4 @@ static sherd_status config_make(const options *o, int stage, sherd_config **out)
     }
     *out = config;
     return SHERD_OK;
-}
-
-int settings_are_being_made(void)
-{
-    return is_making;
-}
-
-sherd_status settings_make(const options *o, int stage, sherd_config **out)
-{
-    sherd_status status;
-
-    is_making = 1;
-    status    = config_make(o, stage, out);
-    is_making = 0;
-    return status;
 }

@@ -119,14 +119,30 @@ static int job_run(const options *o, trainer_job *job)
     return job->status == SHERD_OK ? result : complain(job->why);
 }
 
-/* Prints warnings of the engine; rank 0 prints those of the configuration. main installs it unless SHERD_LOG is set. Failures are
- * printed once, by job_run. */
+/* Prints warnings of the engine. Failures are printed once, by job_run. */
 static void warning_print(void *ctx, sherd_log_level level, const char *line)
 {
     (void)ctx;
-    if (level == SHERD_LOG_WARN && !settings_are_being_made()) {
+    if (level == SHERD_LOG_WARN) {
         (void)fprintf(stderr, "sherd-llm: %s\n", line);
     }
+}
+
+/* The log is installed behind the configuration: rank 0 prints what there is to warn of in it, once for all ranks. With SHERD_LOG the
+ * log is the library's own. */
+static int configured_run(const options *o, trainer_job *job)
+{
+    int result;
+
+    if (settings_make(o, &job->config) != SHERD_OK) {
+        return complain(sherd_last_error());
+    }
+    if (getenv("SHERD_LOG") == NULL) {
+        sherd_log_set(warning_print, NULL, SHERD_LOG_WARN);
+    }
+    result = job_run(o, job);
+    sherd_config_destroy(job->config);
+    return result;
 }
 
 int main(int argc, char **argv)
@@ -162,11 +178,8 @@ int main(int argc, char **argv)
             (void)snprintf(text, sizeof(text), "%d", o.threads);
             (void)setenv("SHERD_THREADS", text, 1);
         }
-        if (getenv("SHERD_LOG") == NULL) {
-            sherd_log_set(warning_print, NULL, SHERD_LOG_WARN);
-        }
         (void)blas_open();
-        result = job_run(&o, &job);
+        result = configured_run(&o, &job);
     }
     corpus_close(&c);
     return result;

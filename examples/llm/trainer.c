@@ -10,7 +10,6 @@
 #include "report.h"
 #include "sample.h"
 #include "saves.h"
-#include "settings.h"
 #include "speed.h"
 #include "try.h"
 #include "weights.h"
@@ -150,18 +149,14 @@ static sherd_status first_weights(trainer *t)
 
 static sherd_status engine_open(trainer *t)
 {
-    sherd_config *config;
-    sherd_status  status;
+    const sherd_config *config = t->job->config;
 
-    TRY(settings_make(&t->o, -1, &config));
     if (t->rank == 0) {
         for (size_t i = 0; i < sherd_config_warning_count(config); i++) {
             (void)fprintf(stderr, "sherd-llm: %s\n", sherd_config_warning(config, i));
         }
     }
-    status = sherd_engine_create(t->world, config, &t->engine);
-    sherd_config_destroy(config);
-    TRY(status);
+    TRY(sherd_engine_create(t->world, config, &t->engine));
     TRY(arch_declare(&t->o.sizes, t->engine));
     TRY(run_describe(t));
     TRY(sherd_engine_seal(t->engine));
@@ -218,15 +213,14 @@ static sherd_memory_report memory_of(sherd_engine *engine)
 static sherd_status stage0_measure(trainer *t)
 {
     sherd_world  *world  = NULL;
-    sherd_config *config = NULL;
     sherd_engine *engine = NULL;
     sherd_status  status = sherd_world_simulate(0, t->world_size, &world);
 
     if (status == SHERD_OK) {
-        status = settings_make(&t->o, 0, &config);
+        status = sherd_config_set(t->job->config, "!zero_optimization.stage", "0");
     }
     if (status == SHERD_OK) {
-        status = sherd_engine_create(world, config, &engine);
+        status = sherd_engine_create(world, t->job->config, &engine);
     }
     if (status == SHERD_OK) {
         status = arch_declare(&t->o.sizes, engine);
@@ -235,7 +229,6 @@ static sherd_status stage0_measure(trainer *t)
         t->stage0_bytes = memory_of(engine).total_planned;
     }
     sherd_engine_destroy(engine);
-    sherd_config_destroy(config);
     sherd_world_destroy(world);
     return status;
 }

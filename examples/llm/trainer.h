@@ -14,6 +14,7 @@
 typedef struct trainer_job {
     const options               *o;
     const corpus                *c;
+    sherd_config                *config; /* of settings.h; rank 0's own once every rank has its engine */
     const volatile sig_atomic_t *is_stopping; /* a signal sets it: finish the step, then sum up */
     void (*on_loop)(void);                    /* called by every rank when its steps begin */
 

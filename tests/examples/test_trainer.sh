@@ -557,6 +557,12 @@ JSON
         same "warnings of '$words'" 1 "$(grep -cF -- "$words" "$scratch/out")"
     done
 
+    # A configuration is read once, so that it may come through a pipe.
+    mkfifo "$scratch/once"
+    cat "$scratch/own.json" >"$scratch/once" &
+    tiny --config "$scratch/once" --ranks 2
+    grep -q "^memory per rank: .* at stage 0, .* at stage 0" "$scratch/out" || fail "from a pipe: $(cat "$scratch/out")"
+
     # Before the first step a signal just ends the program. Opening the pipe waits for its reader.
     mkfifo "$scratch/pipe"
     "$program" --data "$scratch/text" --config "$scratch/pipe" --ranks 1 >"$scratch/out" 2>&1 &

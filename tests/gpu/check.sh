@@ -45,7 +45,7 @@ usage() {
     cat <<'TEXT'
 usage: tests/gpu/check.sh [OPTIONS]
 
-  --part LIST    parts, by commas, instead of all: env, kernels, compute, adam, trainer, exposed, compiled, choices,
+  --part LIST    parts, by commas, instead of all: env, kernels, compute, attention, adam, trainer, exposed, compiled, choices,
                  profile, large, nccl, proof, engine, worlds, torch, sanitizer, offload, lamb, memory
   --limit S      seconds for all, the build among them (default: 465); parts that get none are not run
   --out DIR      logs, check.json (a line for each part, as soon as it is known) and page.md (default: build-gpu/check);
