@@ -15,7 +15,6 @@ template <typename T> struct attention_typed {
     T       *y; /* forward */
     float   *log_sums, *deltas;
     T       *dq, *dk, *dv;
-    float   *columns;
 
     explicit attention_typed(const attention_launch *a)
         : length((int)a->shape.length), heads((int)a->shape.heads), kv_heads((int)a->shape.kv_heads),
@@ -23,7 +22,7 @@ template <typename T> struct attention_typed {
           scale(1.0f / sqrtf((float)a->shape.width)), q((const T *)a->shape.q),
           k((const T *)a->shape.k), v((const T *)a->shape.v), out((const T *)a->out),
           dout((const T *)a->dout), y((T *)a->out), log_sums(a->log_sums), deltas(a->deltas),
-          dq((T *)a->dq), dk((T *)a->dk), dv((T *)a->dv), columns(a->columns)
+          dq((T *)a->dq), dk((T *)a->dk), dv((T *)a->dv)
     {
     }
 };

@@ -20,6 +20,15 @@
 #define ROWS TILE_ROWS /* of a warpgroup */
 #define D    TILE_COLUMNS
 
+/* With the member that only these kernels know. */
+template <typename T> struct group_typed : attention_typed<T> {
+    float *columns;
+
+    explicit group_typed(const attention_launch *a) : attention_typed<T>(a), columns(a->columns)
+    {
+    }
+};
+
 /* As many stages as fit, and as many groups as their registers allow. */
 template <typename T> using forward_memory = block_memory<T, 4, 1, 6>;
 template <typename T> using back_q_memory  = block_memory<T, 2, 3, 6>;
@@ -181,7 +190,7 @@ template <typename M, int COUNT> struct summing {
 
 /* Returns where the sums of the columns of a head are, for the group whose rows begin with `own`. */
 template <typename T>
-__device__ __forceinline__ float *columns_of(const attention_typed<T> &a, const work &w, int own, int head)
+__device__ __forceinline__ float *columns_of(const group_typed<T> &a, const work &w, int own, int head)
 {
     int chunks = (a.length + ROWS - 1) / ROWS;
 
@@ -190,7 +199,7 @@ __device__ __forceinline__ float *columns_of(const attention_typed<T> &a, const 
 
 /* ---------------------------------------------------------------- forward -- */
 
-template <typename T> __global__ void __launch_bounds__(forward_memory<T>::THREADS, 1) group_forward(const attention_typed<T> a, int batch)
+template <typename T> __global__ void __launch_bounds__(forward_memory<T>::THREADS, 1) group_forward(const group_typed<T> a, int batch)
 {
     typedef forward_memory<T> memory;
     LLM_SHARED(shared);
@@ -300,7 +309,7 @@ template <typename T> __global__ void __launch_bounds__(forward_memory<T>::THREA
 /* --------------------------------------------------------------- backward -- */
 
 /* Computes dQ, and for each row delta = sum of dout * out, which back_kv reads. */
-template <typename T> __global__ void __launch_bounds__(back_q_memory<T>::THREADS, 1) group_back_q(const attention_typed<T> a, int batch)
+template <typename T> __global__ void __launch_bounds__(back_q_memory<T>::THREADS, 1) group_back_q(const group_typed<T> a, int batch)
 {
     typedef back_q_memory<T> memory;
     LLM_SHARED(shared);
@@ -426,7 +435,7 @@ template <typename T> __global__ void __launch_bounds__(back_q_memory<T>::THREAD
 }
 
 /* Computes dK and dV. The scores are transposed: keys are rows and queries are columns. Zeros past the length add nothing. */
-template <typename T> __global__ void __launch_bounds__(back_kv_memory<T>::THREADS, 1) group_back_kv(const attention_typed<T> a, int batch)
+template <typename T> __global__ void __launch_bounds__(back_kv_memory<T>::THREADS, 1) group_back_kv(const group_typed<T> a, int batch)
 {
     typedef back_kv_memory<T> memory;
     LLM_SHARED(shared);
@@ -558,12 +567,12 @@ template <typename T> __global__ void __launch_bounds__(back_kv_memory<T>::THREA
 /* -------------------------------------------------------------- launchers -- */
 
 template <typename M, typename T>
-static void group_queue(void (*kernel)(attention_typed<T>, int), const attention_launch *a, size_t heads, cudaStream_t stream)
+static void group_queue(void (*kernel)(group_typed<T>, int), const attention_launch *a, size_t heads, cudaStream_t stream)
 {
     size_t   blocks = blocks_of(a->shape.length, M::OWN), works = (blocks + 1) / 2 * heads * a->shape.batch;
     unsigned grid = (unsigned)(works < a->processors ? works : a->processors);
 
-    LLM_LAUNCH(kernel, dim3(grid), dim3(M::THREADS), memory_bytes<M>, stream, attention_typed<T>(a), (int)a->shape.batch);
+    LLM_LAUNCH(kernel, dim3(grid), dim3(M::THREADS), memory_bytes<M>, stream, group_typed<T>(a), (int)a->shape.batch);
 }
 
 template <typename T> static void typed_queue(const attention_launch *a, cudaStream_t stream)
@@ -607,7 +616,7 @@ bool attention_warpgroup_fits(shared_memory memory)
            memory_bytes<back_kv_memory<bf16_t>> <= memory.block_bytes;
 }
 
-template <typename M, typename T> static void group_allow(void (*kernel)(attention_typed<T>, int), cudaError_t *error)
+template <typename M, typename T> static void group_allow(void (*kernel)(group_typed<T>, int), cudaError_t *error)
 {
     if (*error == cudaSuccess) {
         *error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
