@@ -405,8 +405,11 @@ static void a_rank_that_fails_loses_nobody(void)
     for (int stage = 1; stage <= 3; stage++) {
         left += every_request_of_a_rank_fails(stage, "", 2);
     }
-    left += every_request_of_a_rank_fails(2, spilled, 2);
-    left += every_request_of_a_rank_fails(3, spilled, RANKS);
+    /* Whether a release meets the failure, or a later call, is a matter of time: on a busy machine the first runs may not see it. */
+    for (int times = 0; times == 0 || (times < 5 && left == 0); times++) {
+        left += every_request_of_a_rank_fails(2, spilled, 2);
+        left += every_request_of_a_rank_fails(3, spilled, RANKS);
+    }
     CHECK(left > 0);
     (void)unsetenv("SHERD_IO");
 }
