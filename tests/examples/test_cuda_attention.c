@@ -164,11 +164,12 @@ static void head_naive(const heads_rig *h, size_t sequence, size_t head, double 
 /* The gradient of the bias of the product that made q, k and v: sums of the columns of theirs, which attention may have made. */
 static void bias_check(heads_rig *h, size_t wide)
 {
-    rig   *r = &h->r;
-    pair   x = pair_make(r, r->rows * wide, 9, 1.0f), dx = pair_make(r, r->rows * wide, 10, 1.0f);
-    pair   weight = pair_make(r, 3 * wide * wide, 11, 1.0f), dweight = pair_make(r, 3 * wide * wide, 12, 1.0f);
-    pair   bias = pair_make(r, 3 * wide, 13, 1.0f), dbias = pair_make(r, 3 * wide, 14, 1.0f);
-    pair   all[] = {x, dx, weight, dweight, bias, dbias};
+    rig *r = &h->r;
+    pair x = pair_make(r, r->rows * wide, 9, 1.0f), dx = pair_make(r, r->rows * wide, 10, 1.0f);
+    pair weight  = pair_make(r, 3 * wide * wide, 11, 1.0f),
+         dweight = pair_make(r, 3 * wide * wide, 12, 1.0f);
+    pair bias = pair_make(r, 3 * wide, 13, 1.0f), dbias = pair_make(r, 3 * wide, 14, 1.0f);
+    pair all[] = {x, dx, weight, dweight, bias, dbias};
 
     linear_back_args on_cpu = {.shape  = {r->rows, wide, 3 * wide},
                                .x      = x.cpu,

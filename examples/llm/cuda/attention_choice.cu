@@ -134,9 +134,9 @@ int attention_kernels_queue(attention_kernels *k, attention_launch args, cudaStr
     return 0;
 }
 
-bool attention_kernels_sum(const attention_kernels *k, const attention_launch *args)
+bool attention_kernels_sum_columns(const attention_kernels *k, const attention_launch *args)
 {
-    return k->params.choice == ATTENTION_WARPGROUP && attention_warpgroup_sums(args);
+    return k->params.choice == ATTENTION_WARPGROUP && attention_warpgroup_sums_columns(args);
 }
 
 size_t attention_kernels_bytes(const attention_kernels *k)

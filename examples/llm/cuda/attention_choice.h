@@ -21,7 +21,7 @@ void               attention_kernels_destroy(attention_kernels *k); /* accepts N
 /* Queues forward or backward (kernels.h); fills in `memory` and `processors` itself. Returns 0, or -1 with a sentence in `why`. */
 int attention_kernels_queue(attention_kernels *k, attention_launch args, cudaStream_t stream, char *why, size_t why_bytes);
 /* Whether backward with these arguments, but without `columns`, would sum columns if it had them. */
-bool attention_kernels_sum(const attention_kernels *k, const attention_launch *args);
+bool attention_kernels_sum_columns(const attention_kernels *k, const attention_launch *args);
 /* Device memory of the library that was chosen. */
 size_t attention_kernels_bytes(const attention_kernels *k);
 /* A sentence about the choice, "" before the first shape or where nothing was asked. */

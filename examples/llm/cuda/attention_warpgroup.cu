@@ -592,7 +592,7 @@ bool attention_warpgroup_takes(const attention_launch *args)
     return args->dtype != SHERD_F32 && s->width == D && s->q_stride % 8 == 0 && s->kv_stride % 8 == 0;
 }
 
-bool attention_warpgroup_sums(const attention_launch *args)
+bool attention_warpgroup_sums_columns(const attention_launch *args)
 {
     const heads_args *s = &args->shape;
     size_t            q_columns = s->heads * D, kv_columns = s->kv_heads * D, columns = q_columns + 2 * kv_columns, at = sherd_dtype_bytes(args->dtype);

@@ -588,7 +588,7 @@ static void cuda_attention_back(compute *c, const heads_args *args, const void *
     a.dq   = dq;
     a.dk   = dk;
     a.dv   = dv;
-    if (attention_kernels_sum(m->attention, &a)) {
+    if (attention_kernels_sum_columns(m->attention, &a)) {
         a.columns   = m->at.columns;
         m->summed   = dq;
         m->num_sums = args->batch * count_of(args->length, ATTENTION_CHUNK);

@@ -125,7 +125,7 @@ typedef struct attention_launch {
     void  *dq, *dk, *dv;
     float *deltas;            /* [batch, heads, length]: scratch */
     /* [batch, chunks of ATTENTION_CHUNK positions, heads and twice kv_heads, width]: backward sums the columns of dq, dk and dv, too,
-     * for columns_finish_launch. NULL: it does not. Only where attention_warpgroup_sums. */
+     * for columns_finish_launch. NULL: it does not. Only where attention_warpgroup_sums_columns. */
     float *columns;
     shared_memory memory;     /* of this device */
     size_t        processors; /* of this device */
@@ -142,7 +142,7 @@ cudaError_t attention_plain_prepare(void);
 bool attention_warpgroup_takes(const attention_launch *args);
 void attention_warpgroup_queue(const attention_launch *args, cudaStream_t stream);
 /* Whether backward can sum columns: dq, dk and dv are one matrix. */
-bool attention_warpgroup_sums(const attention_launch *args);
+bool attention_warpgroup_sums_columns(const attention_launch *args);
 /* Whether a device with so much shared memory can run them. */
 bool attention_warpgroup_fits(shared_memory memory);
 /* Allows the kernels to use the shared memory that they need on the current device. */
