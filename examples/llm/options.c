@@ -129,8 +129,9 @@ static const option_row rows[] = {
     {"threads", "N", OPTION_NUMBER, FIELD(threads), 1, 256,
      "threads of each rank (default: cores / ranks)", NULL},
     {"attention", "NAME", OPTION_ATTENTION, FIELD(choices.attention), 0, 0,
-     "GPU: own, warpgroup (own, by H100's products of warpgroups), cudnn (if its library is there and "
-     "has kernels), or auto: warpgroup, or else cudnn if it gives the same bits every time (default: auto)",
+     "GPU: own, warpgroup (own, by H100's products of warpgroups), cudnn (if its library is "
+     "there and has kernels), or auto: warpgroup, or else cudnn if it gives the same bits every "
+     "time (default: auto)",
      NULL},
     {"logits-rows", "N", OPTION_NUMBER, FIELD(choices.logits_rows), 0, INT_MAX,
      "GPU: tokens whose logits exist at a time (default: 0, as many as 800 MB or the layers' inner "

@@ -12,9 +12,9 @@
 
 /* Shared by the ranks of this process. */
 typedef struct trainer_job {
-    const options               *o;
-    const corpus                *c;
-    sherd_config                *config; /* of settings.h; rank 0's own once every rank has its engine */
+    const options *o;
+    const corpus  *c;
+    sherd_config  *config; /* of settings.h; rank 0's own once every rank has its engine */
     const volatile sig_atomic_t *is_stopping; /* a signal sets it: finish the step, then sum up */
     void (*on_loop)(void);                    /* called by every rank when its steps begin */
 

@@ -16,10 +16,12 @@ typedef struct attention_params {
 } attention_params;
 
 /* Makes it for the current device. Returns NULL with a sentence in `why` if the device has too little shared memory. */
-attention_kernels *attention_kernels_create(const attention_params *params, char *why, size_t why_bytes);
-void               attention_kernels_destroy(attention_kernels *k); /* accepts NULL; its work has ended */
+attention_kernels *attention_kernels_create(const attention_params *params, char *why,
+                                            size_t why_bytes);
+void attention_kernels_destroy(attention_kernels *k); /* accepts NULL; its work has ended */
 /* Queues forward or backward (kernels.h); fills in `memory` and `processors` itself. Returns 0, or -1 with a sentence in `why`. */
-int attention_kernels_queue(attention_kernels *k, attention_launch args, cudaStream_t stream, char *why, size_t why_bytes);
+int attention_kernels_queue(attention_kernels *k, attention_launch args, cudaStream_t stream,
+                            char *why, size_t why_bytes);
 /* Whether backward with these arguments, but without `columns`, would sum columns if it had them. */
 bool attention_kernels_sum_columns(const attention_kernels *k, const attention_launch *args);
 /* Device memory of the library that was chosen. */

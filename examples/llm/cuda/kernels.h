@@ -123,10 +123,10 @@ typedef struct attention_launch {
     const void
           *dout; /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
     void  *dq, *dk, *dv;
-    float *deltas;            /* [batch, heads, length]: scratch */
+    float *deltas; /* [batch, heads, length]: scratch */
     /* [batch, chunks of ATTENTION_CHUNK positions, heads and twice kv_heads, width]: backward sums the columns of dq, dk and dv, too,
      * for columns_finish_launch. NULL: it does not. Only where attention_warpgroup_sums_columns. */
-    float *columns;
+    float        *columns;
     shared_memory memory;     /* of this device */
     size_t        processors; /* of this device */
 } attention_launch;
