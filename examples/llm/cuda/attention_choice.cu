@@ -113,17 +113,19 @@ static int library_queue(sdpa *library, const attention_launch *a, cudaStream_t 
 
 int attention_kernels_queue(attention_kernels *k, attention_launch args, cudaStream_t stream, char *why, size_t why_bytes)
 {
-    sdpa_shape shape = library_shape(&args);
-
     if (!k->is_chosen) {
         choose(k, &args);
     }
+    if (k->library != NULL) {
+        sdpa_shape shape = library_shape(&args);
+
+        if (sdpa_is_of(k->library, &shape)) {
+            k->used = ATTENTION_CUDNN;
+            return library_queue(k->library, &args, stream, why, why_bytes);
+        }
+    }
     args.memory     = k->params.memory;
     args.processors = k->params.processors;
-    if (k->library != NULL && sdpa_is_of(k->library, &shape)) {
-        k->used = ATTENTION_CUDNN;
-        return library_queue(k->library, &args, stream, why, why_bytes);
-    }
     if (k->params.choice == ATTENTION_WARPGROUP && attention_warpgroup_takes(&args)) {
         k->used = ATTENTION_WARPGROUP;
         attention_warpgroup_queue(&args, stream);

@@ -19,6 +19,7 @@
 
 #define ROWS TILE_ROWS /* of a warpgroup */
 #define D    TILE_COLUMNS
+static_assert(ROWS == ATTENTION_CHUNK, "sums of columns are those of a warpgroup's rows");
 
 /* With the member that only these kernels know. */
 template <typename T> struct group_typed : attention_typed<T> {
