@@ -51,18 +51,32 @@ class Refused(unittest.TestCase):
 
     def test_writes(self) -> None:
         weight = self.model.blocks[0].up.weight
-        with self.assertRaises(RuntimeError), torch.no_grad():
-            weight.copy_(torch.zeros_like(weight))
+        for write in (lambda: weight.copy_(torch.zeros_like(weight)), lambda: weight.zero_(), lambda: nn.init.normal_(weight),
+                      lambda: weight.data.mul_(2), lambda: weight.detach()[0].fill_(1)):
+            with self.assertRaisesRegex(sherd.StateError, "blocks.0.up.weight has no values"), torch.no_grad():
+                write()
         kept, weight.data = weight.data, torch.zeros_like(weight)
         with self.assertRaisesRegex(sherd.StateError, "blocks.0.up.weight"):
             self.engine(batch(0))
         weight.data = kept
         self.assertTrue(torch.isfinite(self.engine(batch(0))))
-        self.assertTrue(torch.isnan(weight).all())
-        with torch.no_grad():
-            weight.zero_()
-        with self.assertRaisesRegex(sherd.StateError, "blocks.0.up.weight was written"):
-            self.engine(batch(0))
+
+    def test_reads(self) -> None:
+        """A parameter that is not acquired names itself when it is read, and tells its shape."""
+        weight = self.model.blocks[0].up.weight
+        for read in (lambda: weight.norm(), lambda: weight.sum().item(), lambda: torch.isnan(weight), lambda: weight.data.float(),
+                     lambda: weight.cpu(), lambda: weight.t() @ weight, lambda: weight.detach().numpy(), lambda: weight.tolist(),
+                     lambda: nn.functional.linear(torch.ones(1, WIDTH), weight), lambda: torch.stack([weight]), lambda: weight[0],
+                     lambda: self.model.blocks[0].up(torch.ones(1, WIDTH)), lambda: list(weight), lambda: weight == 1):
+            with self.assertRaisesRegex(sherd.StateError, "parameter blocks.0.up.weight has no values .*gathered_parameters"):
+                read()
+        self.assertEqual((weight.shape, weight.numel(), weight.dtype, weight.is_leaf), ((64, WIDTH), 64 * WIDTH, torch.float32, True))
+        self.assertEqual(torch.zeros_like(weight).sum(), 0)
+        self.assertIsInstance(weight, nn.Parameter)
+        self.assertIn("blocks.0.up.weight", repr(weight))
+        with sherd.torch.gathered_parameters(weight):
+            self.assertTrue(torch.isfinite(weight.norm()))
+            self.assertIs(type(weight), nn.Parameter)
 
     def test_writes_below_stage_3(self) -> None:
         engine = engine_of(1, options={"example": batch(0)})

@@ -370,8 +370,11 @@ class Engine:
         self._backwards += 1
         try:
             (loss if scale == 1 else loss * scale).backward(retain_graph=retain_graph)
-        except BaseException:
+        except BaseException as error:
             self._is_failed = True
+            refused = self.driver.refusal(error) if self.is_sealed else None
+            if refused is not None:
+                raise refused from error
             raise
         finally:
             self._in_backward = False
@@ -770,7 +773,7 @@ class Engine:
             for unit in self.driver.bound:
                 for one in unit:
                     one.tensor.grad = None
-                    one.tensor.data = tensors.asleep_like(one.awake)
+                    one.rouse(tensors.asleep_like(one.awake))
         self._ended = "the engine is destroyed: make the model and the engine anew"
         self.core.destroy()
 

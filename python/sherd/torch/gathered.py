@@ -115,7 +115,7 @@ class Shown:
         """Reads the values and shows them in the parameter. Collective, blocking."""
         exact = weights.read(self.engine.core, self.param)
         self.exact = exact if modify else None
-        self.param.tensor.data = exact.to(self.bound.awake.dtype, copy=modify).to(self.bound.awake.device)
+        self.bound.rouse(exact.to(self.bound.awake.dtype, copy=modify).to(self.bound.awake.device))
         self.is_shown = True
         self.engine.refusals.shown.add(id(self.param.tensor))
 
@@ -144,7 +144,6 @@ class Shown:
         """Makes the parameter show what it showed before. Local."""
         self.engine.refusals.shown.discard(id(self.param.tensor))
         if self.is_shown:
-            self.param.tensor.data = self.bound.asleep
-            self.bound.version = self.param.tensor._version
+            self.bound.rest()
         self.is_shown = False
         self.exact = None

@@ -19,6 +19,7 @@ from torch.autograd import Variable
 
 from sherd.engine import BACKWARD, EVAL, FORWARD
 from sherd.errors import NotSupportedError, StateError
+from sherd.torch import asleep
 from sherd.torch.units import Division, Param, Scope
 
 current_task = torch._C._current_graph_task_id  # the number of the backward that runs on this thread; below 0: none
@@ -382,8 +383,7 @@ class Single:
         return self.__reduce__()
 
     def __reduce__(self) -> Any:
-        raise TypeError("the model is trained by a sherd engine, whose memory its parameters are: it is not copied or pickled; "
-                        "save it with engine.save_checkpoint or save_pretrained, and copy it before sherd.torch.initialize")
+        raise TypeError(asleep.NOT_COPIED)
 
 
 def untraced(function: Any) -> Any:

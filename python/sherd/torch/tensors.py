@@ -1,8 +1,8 @@
 """Shows the engine's memory as the parameters and gradients of a model.
 
 A unit has one address from seal to destroy, so every tensor over it is made once. At stage 3 a parameter is either awake (its unit
-is acquired, and it shows the engine's memory) or asleep (it shows NaN in its shape, without memory). A use of a parameter that is
-asleep gives NaN, and torch refuses a write to it.
+is acquired, and it shows the engine's memory) or asleep (it shows its shape, without memory). A use of a parameter that is asleep
+is refused by name (asleep.py).
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from sherd.engine import BACKWARD, Engine
 from sherd.errors import StateError
 from sherd.memory import CPU, Memory
-from sherd.torch import leftovers
+from sherd.torch import asleep, leftovers
 from sherd.torch.units import Division, Param, is_managed
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -91,8 +91,8 @@ class Bound:
     stage 3; otherwise `asleep` is `awake`. `grad` is None for a frozen parameter.
     """
 
-    __slots__ = ("param", "tensor", "awake", "asleep", "grad", "taken", "address", "rest_address", "version",
-                 "grad_version", "window")
+    __slots__ = ("param", "tensor", "awake", "asleep", "grad", "taken", "address", "rest_address", "sleeps", "kind", "version",
+                 "is_written", "grad_version", "window")
 
     def __init__(self, engine: Engine, param: Param, sleeps: bool) -> None:
         self.param, self.tensor = param, param.tensor
@@ -101,8 +101,11 @@ class Bound:
         self.grad = None if param.is_frozen else tensor_over(engine.grad_address(param.number))
         self.taken = None if self.grad is None else Taken.of(self.grad, param.name)
         self.address, self.rest_address = self.awake.data_ptr(), self.asleep.data_ptr()
-        # torch's counts of writes in place, to the parameter and its gradient. A change shows a write outside of the engine.
+        self.sleeps, self.kind = sleeps, type(self.tensor)
+        # torch's counts of writes in place, to the parameter while it is awake and to its gradient. A change shows a write outside of
+        # the engine.
         self.version = self.grad_version = 0
+        self.is_written = False  # somebody has written to the parameter while it was awake
         self.window = -1  # the number of the micro-batch (Driver.window) whose gradient is in `grad`
 
     def bind(self) -> None:
@@ -110,8 +113,38 @@ class Bound:
         self.tensor.grad = None
         if self.tensor.is_meta:  # its .data cannot go to another device; a swap keeps the object, to which others may refer
             torch.utils.swap_tensors(self.tensor, nn.Parameter(self.asleep, self.tensor.requires_grad))
-        self.tensor.data = self.asleep
+        self.kind = type(self.tensor)
         self.version = self.tensor._version
+        setattr(self.tensor, asleep.NAME, self.param.name)
+        self.rest()
+
+    def rest(self) -> None:
+        """Makes the parameter show what it shows while its unit is not acquired, whatever it has shown until now."""
+        if self.sleeps:
+            self.sleep()
+        else:
+            self.tensor.data, self.version = self.asleep, self.tensor._version
+
+    @property
+    def rest_version(self) -> int:
+        """torch's count of writes in place while the unit is not acquired."""
+        return asleep.COUNT + self.param.number if self.sleeps else self.version
+
+    def wake(self) -> None:
+        """Makes the parameter show the engine's memory, which has its values."""
+        self.rouse(self.awake)
+        asleep.set_version(self.tensor, self.version)
+
+    def rouse(self, values: torch.Tensor) -> None:
+        """Makes the parameter show values, by its own class."""
+        self.tensor.__class__ = self.kind
+        self.tensor.data = values
+
+    def sleep(self) -> None:
+        """Makes the parameter show no values, by a class that says so."""
+        self.tensor.data = self.asleep
+        asleep.set_version(self.tensor, self.rest_version)
+        self.tensor.__class__ = asleep.kind_of(self.kind)
 
     def show_taken(self, window: int) -> None:
         """Shows in .grad that the engine has taken the gradient of micro-batch `window`, or None where there was none in it."""
@@ -152,7 +185,7 @@ class Bound:
         tensor = self.tensor
         if tensor.data_ptr() != self.rest_address:
             self.refuse_move()
-        if tensor._version != self.version:
+        if tensor._version != self.rest_version or self.is_written:
             raise StateError(f"parameter {self.param.name} was written in place outside the engine, which would not last; "
                              f"write values inside sherd.torch.gathered_parameters(modify=True), or load them with engine.load_state_dict()")
         if self.grad is None and tensor.requires_grad:
@@ -212,7 +245,7 @@ class Driver:
         self._held[unit] += 1
         if self.sleeps and self._held[unit] == 1:
             for one in bound:
-                one.tensor.data = one.awake
+                one.wake()
         if which == BACKWARD:
             for one in bound:
                 one.tensor.grad = one.grad if one.window == self.window else None
@@ -232,7 +265,8 @@ class Driver:
                 one.show_taken(self.window)
         if self.sleeps and not self._held[unit]:
             for one in bound:
-                one.tensor.data = one.asleep
+                one.is_written = one.is_written or one.tensor._version != one.version
+                one.sleep()
         self.engine.release(unit, which)
         if moved is not None:
             moved.refuse_move()
@@ -256,6 +290,17 @@ class Driver:
             one.tensor.grad = one.grad
         one.window, one.grad_version = self.window, one.grad._version
 
+    def refusal(self, error: BaseException) -> StateError | None:
+        """Returns the error of a backward that has read a parameter whose unit was not acquired; None: it is another failure. Local."""
+        number = asleep.number_in(error)
+        if number is None:
+            return None
+        param = self.by_number[number].param
+        return StateError(f"the backward reads parameter {param.name} when its unit is not acquired, because a gradient reached the module "
+                          f"that uses it by another way than its outputs: give the loss to engine.backward(loss) in place of "
+                          f"loss.backward(), return from forward every tensor that the loss is made of, or make the module that uses the "
+                          f"parameter a unit (units=)")
+
     def is_awake(self, unit: int) -> bool:
         """Whether the unit's parameters show their values now."""
         return not self.sleeps or self._held[unit] > 0
@@ -268,7 +313,7 @@ class Driver:
             for one in bound:
                 one.tensor.grad = None
                 if self.sleeps:
-                    one.tensor.data = one.asleep
+                    one.sleep()
 
     def end_micro_batch(self) -> None:
         """Ends the micro-batch, before the step: retained gradients end, and the next gradients begin at zero. Local.

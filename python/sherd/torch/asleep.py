@@ -1,0 +1,108 @@
+"""Refuses, by name, uses of a parameter that is asleep: at stage 3, one whose unit is not acquired, so that it has no values.
+
+Its memory is another unit's then. A forward, or code outside of it, reads the parameter itself, which has a class of its own while it
+is asleep. A backward reads what autograd saved, such as a view of the parameter, with whose address nothing is wrong. But torch
+compares counts of writes in place there, which a tensor shares with its views: while a parameter is asleep, its count is another one.
+"""
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from sherd.errors import StateError
+
+NAME = "_sherd_name"  # the attribute of a parameter, or of a view of it, that has its name
+NOT_COPIED = ("the model is trained by a sherd engine, whose memory its parameters are: it is not copied or pickled; "
+              "save it with engine.save_checkpoint or save_pretrained, and copy it before sherd.torch.initialize")
+COUNT = 1 << 30  # torch's count of writes in place to the parameter 0 while it is asleep; that of the next is one more
+
+
+class Asleep:
+    """The class that a parameter has beside its own (kind_of) while it is asleep: uses of its values raise StateError, with its name.
+
+    What does not read values goes through: shape, type, .grad, hooks. The name is in the attribute NAME of the tensor. torch asks
+    __torch_function__ for all of its functions and methods; what a C++ extension does with the tensor, or a TorchScript module,
+    is not seen, and finds NaN.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function_name(func)
+        if name in PASSING or func.__name__ == "__set__" or func.__name__ == "__delete__":
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        found = next(one for one in tree_leaves((args, kwargs)) if isinstance(one, Asleep))
+        label = getattr(found, NAME, "of a sherd engine")
+        if name in ("__repr__", "__format__", "__str__"):
+            return f"Parameter {label}, {list(found.shape)}, which has no values on this rank now"
+        if name in ("data", "detach"):
+            with torch._C.DisableTorchFunctionSubclass():
+                made = func(*args, **(kwargs or {})).as_subclass(AsleepView)
+            setattr(made, NAME, label)
+            return made
+        raise StateError(f"parameter {label} has no values on this rank now, and {name} uses them: at stage 3 they are there in the forward "
+                         f"and the backward of the modules that are known to use the parameter. For a forward of the engine, name a module "
+                         f"around this use in units=, or let the training's forward, which is traced, make it too; elsewhere use "
+                         f"sherd.torch.gathered_parameters, engine.state_dict() or engine(...)")
+
+    def __deepcopy__(self, _memo: Any) -> Any:
+        raise TypeError(NOT_COPIED)
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        raise TypeError(NOT_COPIED)
+
+
+class AsleepView(Asleep, torch.Tensor):
+    """What .data and detach() give of a parameter that is asleep."""
+
+
+# What reads no value of a tensor: names of torch's functions, methods and properties.
+PASSING = frozenset("""
+    shape dtype device layout requires_grad grad grad_fn is_leaf ndim names itemsize nbytes output_nr is_cpu is_cuda is_meta is_mps is_xpu
+    is_sparse is_sparse_csr is_quantized is_mkldnn is_nested is_vulkan is_ipu is_maia is_mtia is_xla retains_grad volatile _version _base
+    _grad _backward_hooks _post_accumulate_grad_hooks _cdata _is_param is_inference _is_zerotensor
+    size stride numel nelement dim ndimension element_size data_ptr storage_offset is_contiguous is_floating_point is_complex is_signed
+    get_device requires_grad_ register_hook register_post_accumulate_grad_hook retain_grad is_shared is_pinned is_same_size is_conj is_neg
+    has_names untyped_storage storage _typed_storage __hash__ __len__ _is_view is_set_to dense_dim sparse_dim
+    zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full new_empty_strided
+    new_tensor new result_type can_cast _has_compatible_shallow_copy_type
+""".split())
+
+
+def function_name(func: Any) -> str:
+    """Returns the name of a function of torch as it is written: of a property's getter, that of the property."""
+    name = getattr(func, "__name__", str(func))
+    return getattr(getattr(func, "__self__", None), "__name__", name) if name == "__get__" else name
+
+
+@functools.lru_cache(maxsize=None)
+def kind_of(kind: type) -> type:
+    """Returns the class that a parameter of the class `kind` has while it is asleep: both Asleep and `kind`."""
+    return type(kind)(kind.__name__, (Asleep, kind), {"__module__": kind.__module__})
+
+
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Sets torch's count of writes in place, which the views of a tensor share with it."""
+    torch._C._autograd._unsafe_set_version_counter(*(((tensor,), (version,)) if TAKES_SEVERAL else (tensor, version)))
+
+
+def takes_several() -> bool:
+    """Whether this torch sets the counts of several tensors in one call; the first that had the call set one."""
+    try:
+        torch._C._autograd._unsafe_set_version_counter((), ())
+    except TypeError:
+        return False
+    return True
+
+
+TAKES_SEVERAL = takes_several()
+
+
+def number_in(error: BaseException) -> int | None:
+    """Returns the number of the parameter that a backward has found asleep, by torch's message; None: it is another failure."""
+    found = re.search(r"is at version (\d+); expected version", str(error)) if isinstance(error, RuntimeError) else None
+    return int(found[1]) - COUNT if found and int(found[1]) >= COUNT else None
