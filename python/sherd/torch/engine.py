@@ -190,7 +190,7 @@ class Engine:
         self.waiting: resume.Waiting | None = None
         self._ended = ""  # why there is no forward any more; "" while there is
         self._is_failed = self._in_backward = self._has_warned = self._has_warned_of_schedulers = False
-        self._has_warned_of_backwards = False
+        self._has_warned_of_backwards = self._has_warned_of_ways = False
         self._micro = 0
         self._backwards = 0  # since the last step
         self._is_closing = False  # the next step ends the window
@@ -282,7 +282,7 @@ class Engine:
         for name, unit in order.strays:
             self.division.add_use(name, modules[name], unit)
         for scope in self.division.scopes:
-            scope.is_in_place = scope.name in order.in_place
+            scope.is_late = scope.name in order.late
         return order
 
     def _declare(self, order: Order) -> None:
@@ -369,7 +369,10 @@ class Engine:
         self._in_backward = True
         self._backwards += 1
         try:
-            (loss if scale == 1 else loss * scale).backward(retain_graph=retain_graph)
+            scaled = loss if scale == 1 else loss * scale
+            if self.is_sealed:
+                self.hooks.expect(scaled)
+            scaled.backward(retain_graph=retain_graph)
         except BaseException as error:
             self._is_failed = True
             refused = self.driver.refusal(error) if self.is_sealed else None
@@ -529,12 +532,21 @@ class Engine:
             self.discard()
 
     def _before_backward(self) -> None:
-        """Counts a loss.backward() of the script. Raises StateError with fp16, where only engine.backward() scales the loss."""
+        """Counts a loss.backward() of the script. Raises StateError with fp16, where only engine.backward() scales the loss.
+
+        Warns once where a gradient may reach a module by a way that only engine.backward() finds, which knows the loss.
+        """
         if self._in_backward:
             return
         if self.core.loss_scale != 1:
             raise StateError("with fp16 the loss has to be scaled: call engine.backward(loss) in place of loss.backward()")
-        self._backwards += not self.hooks.is_in_backward  # else it is a part of another one (checkpointing)
+        if self.hooks.is_in_backward:
+            return  # it is a part of another one (checkpointing)
+        self._backwards += 1
+        if self.hooks.hiding is not None and not self._has_warned_of_ways and self.core.info.stage == 3:
+            self._has_warned_of_ways = True
+            warn(f"module {self.hooks.hiding} makes tensors that are no outputs of it. Where a loss is made of them, the gradient comes by "
+                 f"another way than the outputs: call engine.backward(loss) in place of loss.backward()")
 
     # -------------------------------------------------------------- looking --
 

@@ -1,8 +1,9 @@
 """Decides when units are acquired and released, by hooks of modules in forward, and of tensors and parameters in backward.
 
-A module's forward enters its scope and leaves it. In backward, a scope begins when the first gradient reaches one of its outputs.
-It ends when gradients have come to all its outputs and have left through its inputs, or when the gradients of all its parameters
-are complete. Where torch.utils.checkpoint computes a segment again, its scopes are entered inside of backward.
+A module's forward enters its scope and leaves it. In backward, a scope begins when the first gradient reaches one of its outputs,
+or another tensor that the forward made (entries.py). It ends when gradients have come to all its outputs and have left through its
+inputs, or when the gradients of all its parameters are complete. Where torch.utils.checkpoint computes a segment again, its scopes
+are entered inside of backward.
 """
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from torch.autograd import Variable
 
 from sherd.engine import BACKWARD, EVAL, FORWARD
 from sherd.errors import NotSupportedError, StateError
-from sherd.torch import asleep
+from sherd.torch import asleep, entries
 from sherd.torch.units import Division, Param, Scope
 
 current_task = torch._C._current_graph_task_id  # the number of the backward that runs on this thread; below 0: none
@@ -55,64 +56,51 @@ class Call:
     """One call of a scope's module in forward, and how far a backward has come with it.
 
     `task` is the backward that has begun with the call. `outputs` counts the outputs that have hooks, and `outputs_done` those that
-    have had their gradients. `inputs` and `inputs_left` count the same of inputs, where these have hooks in place of a gate.
-    `inputs_done` is set when the gradients of all inputs have come.
+    have had their gradients. `has_inputs`: one of the arguments requires a gradient. `inputs_done` is set when nothing of the call is left in this backward but outputs that may still get gradients. The nodes that the
+    forward made have the numbers from `first` up to `last` (entries.py).
 
-    Only while the forward runs, `given` has the arguments of the module, `gates` the pairs of an input and what its gate gave, and
-    `before` the tensors that the caller gave, each with its grad_fn, by their ids.
+    Only while the forward runs, `given` has the arguments of the module, `gates` has each input that requires a gradient, its gate and the
+    gate's node, and `before` the tensors that the caller gave, each with its grad_fn, by their ids.
     """
 
-    __slots__ = ("hooks", "scope", "task", "is_open", "has_inputs", "inputs_done", "inputs", "inputs_left", "outputs",
-                 "outputs_done", "given", "gates", "before", "__weakref__")
+    __slots__ = ("hooks", "scope", "task", "is_open", "has_inputs", "inputs_done", "outputs",
+                 "outputs_done", "first", "last", "given", "gates", "before", "__weakref__")
 
     def __init__(self, hooks: "Hooks", scope: Scope) -> None:
         self.hooks, self.scope = hooks, scope
         self.task = -1
         self.is_open = self.has_inputs = self.inputs_done = False
-        self.inputs = self.inputs_left = self.outputs = self.outputs_done = 0
+        self.outputs = self.outputs_done = self.first = self.last = 0
         self.given: Any = None
-        self.gates: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.gates: list[tuple[torch.Tensor, torch.Tensor, entries.Node]] = []
         self.before: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def on_output(self, _grad: Any) -> None:
-        """Is called when a gradient reaches one of the outputs."""
+        """Is called when the gradient of one of the outputs has come."""
         self.hooks.begin(self)
         self.outputs_done += 1
         if self.inputs_done:
             self.hooks.try_end(self)
 
-    def on_input(self, _grad: Any) -> None:
-        """Is called when the whole gradient of an input without a gate has come, from uses outside of this module too."""
-        self.inputs_left -= 1
-        if not self.inputs_left:
-            self.on_inputs()
+    def on_entry(self, _grads: Any) -> None:
+        """Is called before a node of the call that a gradient reaches from outside, by whichever way."""
+        self.hooks.begin(self)
 
-    def on_inputs(self) -> None:
-        """Is called when the gradients of all inputs have come. Raises StateError where no output had a gradient before."""
+    def on_gate(self, _grads: Any) -> None:
+        """Is called before the first gradient leaves through an input; again for each further input that has a gate.
+
+        A gate is a view of the input, which is made before every node inside of the scope. Autograd runs nodes that are ready in the
+        reverse of the order in which they were made, so all nodes inside have run by then. Raises StateError where no output had a
+        gradient before.
+        """
         if self.task != current_task():
             raise StateError(f"a gradient came into module {self.scope.name or 'of the whole model'} by another way than its "
-                             f"outputs, before its parameters were there: return from forward every tensor of it that the "
-                             f"loss is made of, or make the module that uses it a unit (units=)")
-        self.inputs_done = True
-        self.hooks.try_end(self)
-
-
-class Gate(torch.autograd.Function):
-    """An autograd function around the inputs of a scope that changes nothing.
-
-    It is made before every node inside the scope, so autograd runs its backward after all of those that are ready.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
-        ctx.call = call
-        ctx.set_materialize_grads(False)
-        return tensors
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        ctx.call.on_inputs()
-        return (None, *grads)
+                             f"outputs, before its parameters were there: call engine.backward(loss) in place of loss.backward(), "
+                             f"return from forward every tensor of it that the loss is made of, or make the module that uses it a "
+                             f"unit (units=)")
+        if not self.inputs_done:
+            self.inputs_done = True
+            self.hooks.try_end(self)
 
 
 class Hooks:
@@ -136,6 +124,7 @@ class Hooks:
         self.failed: Scope | None = None  # the innermost scope whose forward raised
         self._stack: list[tuple[Scope | None, int, Call | None]] = []  # scopes whose forward runs, outer before inner
         self._open: dict[int, list[Call]] = {}  # of each backward: the calls that it has begun and not ended
+        self._entries = entries.Entries()
         # The unit that was computed again last. It stays acquired, because its backward usually comes next.
         self._lingering: int | None = None
         self._handles: list[Any] = []
@@ -180,6 +169,7 @@ class Hooks:
             call = Call(self, scope)
             torch.clear_autocast_cache()  # autocast then casts weights inside of the call that uses them
             args, kwargs = gated(call, args, kwargs)
+            call.first = entries.next_number()
         self._stack.append((scope, which, call))
         return args, kwargs
 
@@ -198,6 +188,8 @@ class Hooks:
     def _begin_forward(self) -> None:
         self.which = FORWARD if torch.is_grad_enabled() else EVAL
         self.failed = None
+        if self.which == FORWARD:
+            self._entries.begin_forward()
         if self.before_forward is not None:
             self.before_forward()
 
@@ -208,28 +200,52 @@ class Hooks:
         _, which, call = self._stack.pop()
         if self.failed is None and sys.exc_info()[0] is not None:
             self.failed = scope
+        is_again = current_task() >= 0
         replaced = None
         if call is not None:
-            replaced = self._hook_outputs(call, output)
+            replaced = self._hook_outputs(call, output, is_again)
         for unit in reversed(scope.units):
             self._give(unit, which, lingers=which == BACKWARD)
+        if not self._stack and not is_again:
+            self.expect(output if replaced is None else replaced)
         return replaced
 
-    def _hook_outputs(self, call: Call, output: Any) -> Any:
-        """Sets hooks on the outputs that require gradients, and counts them.
+    def expect(self, value: Any) -> None:
+        """Prepares for a backward from the tensors in `value`: calls that a gradient may enter otherwise than by their outputs begin
+        there too. Local.
 
-        Tensors that the module has put into its caller's objects, or has changed there, are outputs too.
-        An output that is one of the scope's parameters, or a view of one, is replaced by a copy: its memory may be another unit's
-        after the scope. Returns the new output, or None where nothing was replaced.
+        The outermost forward does it for what it returns, and the engine for its loss. It costs nothing where no call has such a way.
         """
+        self._entries.expect(tensors_in(value))
+
+    @property
+    def hiding(self) -> str | None:
+        """The name of a module that a gradient may enter by a way that no expect() has found yet; None: there is none."""
+        return self._entries.first_name()
+
+    def _hook_outputs(self, call: Call, output: Any, is_again: bool) -> Any:
+        """Sets hooks on the outputs that require gradients, and counts them. `is_again`: the forward runs inside of a backward.
+
+        Tensors that the module has put into its caller's objects, or has changed there, are outputs too. What the module hands through
+        is given back as it came. An output that is one of the scope's parameters, or a view of one, is replaced by a copy: its memory
+        may be another unit's after the scope. Returns the new output, or None where nothing was replaced.
+        """
+        given, before, owners = ungated(call)
         mine = {id(p.tensor) for unit in call.scope.units for p in self.division.units[unit].params}
-        replaced = mapped(output, lambda t: t.clone() if id(t) in mine or id(t._base) in mine else t) \
-            if any(id(t) in mine or id(t._base) in mine for t in tensors_in(output)) else output
-        given, before = ungated(call)
+
+        def outside(t: torch.Tensor) -> torch.Tensor:
+            return t.clone() if id(t) in mine or id(t._base) in mine else owners.get(id(t), t)
+
+        replaced = mapped(output, outside, keeps=True)
+        nodes = []
         for tensor in {id(t): t for t in tensors_in((given, replaced))}.values():
             if tensor.requires_grad and not tensor.is_leaf and before.get(id(tensor), (None, None))[1] is not tensor.grad_fn:
                 tensor.register_hook(call.on_output)
                 call.outputs += 1
+                nodes.append(tensor.grad_fn)
+        call.last = entries.next_number()
+        if not is_again:  # what a checkpoint computes again has no other way out
+            self._entries.note(call, nodes)
         return None if replaced is output else replaced
 
     # ------------------------------------------------------------- backward --
@@ -246,7 +262,7 @@ class Hooks:
             raise NotSupportedError("a backward with create_graph=True (a gradient of a gradient) goes through units another time "
                                     "where nobody acquires them: sherd.torch does not do it")
         call.task, call.is_open = task, True
-        call.inputs_done, call.inputs_left, call.outputs_done = False, call.inputs, 0
+        call.inputs_done, call.outputs_done = False, 0
         if task not in self._open:
             self._begin_backward(task)
         self._take_all(call.scope, BACKWARD)
@@ -284,7 +300,7 @@ class Hooks:
             return
         if call.has_inputs and not call.inputs_done:
             return
-        if call.has_inputs and call.outputs_done >= call.outputs or self._is_complete(call):
+        if call.has_inputs and call.outputs_done >= call.outputs or not call.scope.is_late and self._is_complete(call):
             self._open[call.task].remove(call)
             self._end(call)
 
@@ -365,6 +381,7 @@ class Hooks:
         """Forgets all open uses after the window was dropped, which releases all units."""
         self._stack.clear()
         self._open.clear()
+        self._entries.begin_forward()
         self._lingering = None
         for counts in (self._reads, self._grads):
             counts[:] = [0] * len(counts)
@@ -498,11 +515,11 @@ def mapped(value: Any, change: Any, keeps: bool = False) -> Any:
 
 
 def gated(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments, with a gate around their tensors that require gradients. ungated() ends what this begins.
+    """Returns the arguments, with a gate (Call.on_gate) in place of each tensor that requires gradients. ungated() ends what this begins.
 
     A module may change a dict, a list or a dataclass that it is given, and its caller reads it afterwards. So these stay the same
-    objects, which have the gates' tensors while the module runs. Where the scope changes its inputs in place, these tensors get
-    hooks instead, because torch refuses a change of a gate's output.
+    objects, which have the gates while the module runs. A gate is a view, so a module may change it in place, as its caller may who gets
+    a part of it back.
     """
     call.given = args, kwargs
     call.before = {id(t): (t, t.grad_fn) for t in tensors_in(call.given)}
@@ -510,23 +527,50 @@ def gated(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tu
     if not inputs:
         return args, kwargs
     call.has_inputs = True
-    if call.scope.is_in_place:
-        call.inputs = len(inputs)
-        for tensor in inputs:
-            tensor.register_hook(call.on_input)
-        return args, kwargs
-    call.gates = list(zip(inputs, Gate.apply(call, *inputs)))
-    made = {id(tensor): gate for tensor, gate in call.gates}
+    for tensor in inputs:
+        gate = tensor.view_as(tensor)
+        gate.grad_fn.register_prehook(call.on_gate)  # type: ignore[union-attr]
+        call.gates.append((tensor, gate, gate.grad_fn))
+    made = {id(tensor): gate for tensor, gate, _ in call.gates}
     call.given = mapped(call.given, lambda t: made.get(id(t), t), keeps=True)
     return call.given
 
 
-def ungated(call: Call) -> tuple[Any, dict[int, tuple[torch.Tensor, Any]]]:
-    """Puts the caller's tensors back in place of the gates' where these still are in the caller's objects.
+def ungated(call: Call) -> tuple[Any, dict[int, tuple[torch.Tensor, Any]], dict[int, torch.Tensor]]:
+    """Puts the caller's tensors back in place of the gates where these still are in the caller's objects.
 
-    Returns the arguments as they are then, and what `call.before` was.
+    Returns the arguments as they are then, what `call.before` was, and the input of each gate by the gate's id.
     """
-    owners = {id(gate): tensor for tensor, gate in call.gates}
+    changed = [tensor.grad_fn for tensor, _, _ in call.gates if tensor.grad_fn is not call.before[id(tensor)][1]]
+    if changed:
+        watch_changes(call, changed, [node for _, _, node in call.gates])
+    owners = {id(gate): tensor for tensor, gate, _ in call.gates}
     given, before = mapped(call.given, lambda t: owners.get(id(t), t), keeps=True), call.before
     call.given, call.gates, call.before = None, [], {}
-    return given, before
+    return given, before, owners
+
+
+def watch_changes(call: Call, changed: list[entries.Node], gates: list[entries.Node]) -> None:
+    """Has gradients that leave the call through inputs which its module has changed in place be noticed (Call.on_gate).
+
+    `changed` has the nodes of these inputs behind the changes. Torch has put the changes between an input and what made it, so the
+    gradient may pass by the gate. The node of the first change is then the last one of the call that it meets.
+    """
+    end = entries.next_number()
+
+    def first_of(node: entries.Node) -> entries.Node:
+        inner: entries.Node | None = node
+        while inner is not None and call.first <= inner._sequence_nr() < end:
+            node, inner = inner, inner.next_functions[0][0] if inner.next_functions else None
+        return node
+
+    behind = list(gates)  # what runs later than the node that comes next, where it runs at all
+    for node in sorted(map(first_of, changed), key=lambda node: node._sequence_nr()):
+        node.register_hook(functools.partial(on_change, call, tuple(behind)))
+        behind.append(node)
+
+
+def on_change(call: Call, behind: tuple[entries.Node, ...], _left: Any, _came: Any) -> None:
+    """Is called behind the node of a first change. Where none of the nodes `behind` it is to run, the gradients have left the call."""
+    if not any(map(torch._C._will_engine_execute_node, behind)):
+        call.on_gate(None)

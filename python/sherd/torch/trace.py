@@ -14,13 +14,14 @@ from typing import Any, Iterator
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sherd.engine import BACKWARD, FORWARD
 from sherd.torch import leftovers
-from sherd.torch.hooks import Hooks, mapped, tensors_in
+from sherd.torch.hooks import Hooks, current_task, mapped, tensors_in
 from sherd.torch.tensors import buffers_dtype, cast_to
-from sherd.torch.units import Division, Scope
+from sherd.torch.units import Division, Param, Scope
 
 Use = tuple[int, int]  # a unit, and for how many further acquires of the pass it is held
 MOST_ROUNDS = 8  # most traces of one model: each may find further modules that use another module's parameters
@@ -33,7 +34,7 @@ class Order:
     forward: list[Use] = field(default_factory=list)
     backward: list[Use] = field(default_factory=list)
     strays: list[tuple[str, int]] = field(default_factory=list)  # names of modules that use a unit of another module, and the unit
-    in_place: list[str] = field(default_factory=list)  # names of scopes that change their inputs in place
+    late: list[str] = field(default_factory=list)  # names of scopes whose backward reads parameters after their gradients are complete
     reason: str = ""  # why there was no trace; "" where the passes come from one
 
     @property
@@ -61,7 +62,7 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
     `example` is (args, kwargs) or None; of its tensors only shapes, types and strides are used. `dtype` is the engine's compute
     type. Nothing of the model changes, and no memory of its size is taken. What the model's code keeps elsewhere of the trace (in
     caches and lists) is taken out there (leftovers.py). In `division`, modules that use other modules' parameters become scopes, and
-    scopes that change their inputs in place are marked. Raises nothing that the model's own code raises: the order is then that of
+    scopes that read parameters late are marked. Raises nothing that the model's own code raises: the order is then that of
     registration, with the reason.
     """
     if example is None:
@@ -152,74 +153,84 @@ class Recorder:
         pass
 
 
-class Strays(TorchFunctionMode):
-    """A mode of torch that finds parameters that an operation uses while their unit is not acquired.
+class Reads(TorchDispatchMode):
+    """A mode of torch that finds parameters, and views of them, that an operation reads while their unit is not acquired.
 
-    `found` has the unit of each such parameter, with the innermost module whose forward used it.
+    `strays` has the unit of each that a forward reads, with the innermost module whose forward it is, and `late` the units that a
+    backward reads.
     """
 
-    def __init__(self, recorder: Recorder, unit_of: dict[int, int], stack: list[nn.Module]) -> None:
-        super().__init__()
-        self.recorder, self.unit_of, self.stack = recorder, unit_of, stack
-        self.found: list[tuple[nn.Module, int]] = []
+    supports_higher_order_operators = True  # such as flex_attention; what they read comes as their arguments too
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if self.stack and next(tensors_in(result), None) is not None:
-            for tensor in tensors_in((args, kwargs)):
-                unit = self.unit_of.get(id(tensor))
+    def __init__(self, recorder: Recorder, params: list[Param], stack: list[nn.Module]) -> None:
+        super().__init__()
+        self.recorder, self.stack = recorder, stack
+        self._kept = [p.tensor.untyped_storage() for p in params]  # else other tensors might get their numbers
+        self.unit_of = {storage_of(p.tensor): p.unit for p in params}
+        self.strays: list[tuple[nn.Module, int]] = []
+        self.late: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+                unit = self.unit_of.get(storage_of(tensor))
                 if unit is not None and not self.recorder.held.get(unit):
-                    self.found.append((self.stack[-1], unit))
-        return result
+                    self._note(unit)
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, unit: int) -> None:
+        if self.stack:
+            self.strays.append((self.stack[-1], unit))
+        elif current_task() >= 0:
+            self.late.append(unit)
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """Returns a number of the tensor's storage, which its views have too, and no other storage that lives at the same time."""
+    return tensor.untyped_storage()._cdata
 
 
 def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device,
            modes: list[Any]) -> Order:
-    """Returns the order that a trace finds. It is repeated until no parameter is used outside of the scopes that need its unit.
+    """Returns the order that a trace finds. It is repeated until no parameter is read while its unit is not acquired.
 
     Appends to `modes` the modes in which it has made tensors. Raises what the model's own code raises, and RuntimeError where
-    MOST_ROUNDS traces were not enough.
+    MOST_ROUNDS traces were not enough, or where nothing that the hooks can do has a parameter there when it is read.
     """
     names = {module: name for name, module in model.named_modules()}
     strays: list[tuple[str, int]] = []
     for _ in range(MOST_ROUNDS):
-        try:
-            recorder, found = one_round(model, division, example, dtype, device, modes)
-        except InPlace as error:
-            error.mark(division)
-            continue
-        if not found:
-            in_place = [scope.name for scope in division.scopes if scope.is_in_place]
-            return Order(uses_of(recorder.events[FORWARD]), uses_of(recorder.events[BACKWARD]), strays, in_place)
-        for module, unit in found:
+        recorder, reads = one_round(model, division, example, dtype, device, modes)
+        for module, unit in reads.strays:
             division.add_use(names[module], module, unit)
             strays.append((names[module], unit))
-    raise RuntimeError(f"parameters are used outside of every module that could be a scope, in {strays[-1][0]}")
+        for unit in reads.late:
+            mark_late(division, unit)
+        if not reads.strays and not reads.late:
+            late = [scope.name for scope in division.scopes if scope.is_late]
+            return Order(uses_of(recorder.events[FORWARD]), uses_of(recorder.events[BACKWARD]), strays, late)
+    raise RuntimeError(f"parameters are used outside of every module that could be a scope, in {strays[-1][0] if strays else 'the model'}")
 
 
-class InPlace(Exception):
-    """A scope changes an input in place. torch refuses that for the output of a gate (hooks.Gate)."""
-
-    def __init__(self, scope: Scope) -> None:
-        super().__init__(scope.name)
-        self.scope = scope
-
-    def mark(self, division: Division) -> None:
-        """Marks the scope, and all scopes whose modules are of the same class, because they do the same."""
-        for scope in division.scopes:
-            scope.is_in_place = scope.is_in_place or type(scope.module) is type(self.scope.module)
+def mark_late(division: Division, unit: int) -> None:
+    """Marks all scopes that use a unit which a backward has read when it was released. RuntimeError: they are marked already."""
+    users = [scope for scope in division.scopes if unit in scope.units]
+    if all(scope.is_late for scope in users):
+        raise RuntimeError(f"the backward reads parameters of {division.units[unit].name} where no hook of a module comes before it")
+    for scope in users:
+        scope.is_late = True
 
 
 def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device,
-              modes: list[Any]) -> tuple[Recorder, list[tuple[nn.Module, int]]]:
-    """Runs one forward and backward on tensors without memory. Returns what was recorded, and what Strays found.
+              modes: list[Any]) -> tuple[Recorder, Reads]:
+    """Runs one forward and backward on tensors without memory. Returns what was recorded, and the reads that were found.
 
-    Where it found something, there was no backward. Raises InPlace, and what the model's own code raises.
+    Where the forward had strays, there was no backward. Raises what the model's own code raises.
     """
     recorder, stack = Recorder(), []
     modes.append(leftovers.mode_class()())
     with restored(model), random_kept(), as_written(), modes[-1]:
-        shadow, unit_of = shadowed(model, division, dtype, device)
+        shadow = shadowed(model, division, dtype, device)
         hooks = Hooks(model, shadow, recorder)
         hooks.attach()
         handles = [nn.modules.module.register_module_forward_pre_hook(lambda m, _a: stack.append(m)),
@@ -228,20 +239,15 @@ def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.d
             if not model.training:
                 model.train()  # modules may compute again in backward (checkpointing) only in training
             args, kwargs = mapped(example, lambda tensor: like(tensor, device))
-            with torch.enable_grad():  # the first call of the engine may be an evaluation
-                with Strays(recorder, unit_of, stack) as strays:
-                    output = model(*args, **kwargs)
-                if not strays.found:  # their gradients would come to units that are not acquired; the next round acquires these
-                    backward_from(output)
-        except RuntimeError as error:
-            if hooks.failed is not None and not hooks.failed.is_in_place and "modified inplace" in str(error):
-                raise InPlace(hooks.failed) from error
-            raise
+            with torch.enable_grad(), Reads(recorder, shadow.params, stack) as reads:  # the engine's first call may be an evaluation
+                output = model(*args, **kwargs)
+                if not reads.strays:  # their gradients would come to units that are not acquired; the next round acquires these
+                    backward_from(output, hooks)
         finally:
             hooks.detach()
             for handle in handles:
                 handle.remove()
-    return recorder, strays.found
+    return recorder, reads
 
 
 def like(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -250,20 +256,21 @@ def like(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None =
     return made.requires_grad_(tensor.requires_grad)
 
 
-def backward_from(output: Any) -> None:
+def backward_from(output: Any, hooks: Hooks) -> None:
     """Runs a backward from `output.loss` where there is one, else from the sum of all outputs that require a gradient."""
     loss = getattr(output, "loss", None)
     tensors = [loss] if isinstance(loss, torch.Tensor) else list(tensors_in(output))
     losses = [t.sum() for t in tensors if t.requires_grad and t.is_floating_point()]
     if losses:
-        torch.stack([loss.float() for loss in losses]).sum().backward()
+        total = torch.stack([loss.float() for loss in losses]).sum()
+        hooks.expect(total)
+        total.backward()
 
 
-def shadowed(model: nn.Module, division: Division, dtype: torch.dtype,
-             device: torch.device) -> tuple[Division, dict[int, int]]:
+def shadowed(model: nn.Module, division: Division, dtype: torch.dtype, device: torch.device) -> Division:
     """Replaces the model's parameters and buffers, in place, by ones without memory; restored() takes that back.
 
-    Returns the division over the new parameters, and the unit of each new parameter by its id.
+    Returns the division over the new parameters.
     """
     of_buffers = buffers_dtype(division, dtype)
     made = {id(p.tensor): nn.Parameter(like(p.tensor, device, torch.float32 if p.is_fp32 else dtype).detach(),
@@ -276,7 +283,7 @@ def shadowed(model: nn.Module, division: Division, dtype: torch.dtype,
             if buffer is not None:
                 module._buffers[name] = like(buffer, device, cast_to(buffer, of_buffers))
     units = [replace(unit, params=[replace(p, tensor=made[id(p.tensor)]) for p in unit.params]) for unit in division.units]
-    return Division(units, division.scopes), {id(made[id(p.tensor)]): p.unit for p in division.params}
+    return Division(units, division.scopes)
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ class Scope:
     name: str
     module: nn.Module
     units: list[int] = field(default_factory=list)  # indices in Division.units
-    is_in_place: bool = False  # its forward changes its inputs in place, so they cannot have a gate (hooks.Gate)
+    is_late: bool = False  # its backward reads parameters after all of them have their gradients
 
 
 @dataclass
