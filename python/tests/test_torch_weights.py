@@ -245,10 +245,10 @@ def text(stage: int, folder: str) -> None:
             assert torch.equal(engine.generate(ids, max_new_tokens=6, **rest), want[:, :12])
         refused(lambda: engine.evaluating().__enter__(), "sherd_eval_begin")
     if engine.world.size > 1:  # versions of transformers ask with different arguments whether a rank goes on
-        with generate.together(engine, {}):
+        with generate.together(engine):
             unfinished = getattr(model, generate.UNFINISHED)
             assert unfinished(engine.rank > 0, synced_gpus=True, device=ids.device, cur_len=6, max_length=15)
-            assert not unfinished(True, True, ids.device)
+            assert not unfinished(True, True, ids.device) and unfinished(False, False) and not unfinished(True, False)
     engine.train()
     loss = engine(input_ids=ids, labels=ids).loss
     engine.backward(loss)

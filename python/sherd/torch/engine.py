@@ -736,9 +736,10 @@ class Engine:
 
     @collective("engine.generate()")
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the generate() of a transformers model, with these arguments, and returns its result. Collective, blocking.
+        """Calls the generate() of the model, with these arguments, and returns its result. Collective, blocking.
 
-        Ranks may generate texts of different lengths. Raises AttributeError where the model has no generate().
+        Where it is that of transformers, also of a member that the model wraps, ranks may generate texts of different lengths. Raises
+        AttributeError where the model has no generate().
         """
         return generate.generate(self, *args, **kwargs)
 
