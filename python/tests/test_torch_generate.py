@@ -169,6 +169,13 @@ class Generation(unittest.TestCase):
         ranks.run(2, *(f"{name} 3" for name in CASES), "adapters 2", "adapters 0")
         ranks.run(3, "own 3", "value_head 3")
 
+    def test_modes_of_modules_stay(self) -> None:
+        engine = engine_of(Own(), 3, example=IDS)
+        engine.module.blocks[1].eval()
+        engine.generate(IDS, 2)
+        self.assertEqual([block.training for block in engine.module.blocks], [True, False, True])
+        engine.destroy()
+
 
 if __name__ == "__main__":
     if ranks.rank() is not None:

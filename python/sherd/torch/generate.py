@@ -36,13 +36,14 @@ def generate(engine: "Engine", *args: Any, **kwargs: Any) -> Any:
     model = engine.module
     if not hasattr(model, "generate"):
         raise AttributeError(f"{type(model).__name__} has no generate(): it is a method of transformers' models")
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with contextlib.nullcontext() if engine.core.is_evaluating else evaluating(engine), torch.no_grad(), together(engine):
             return model.generate(*args, **kwargs)
     finally:
-        model.train(was_training)
+        for module, was_training in modes:
+            module.training = was_training
 
 
 @contextlib.contextmanager
