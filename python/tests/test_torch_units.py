@@ -292,6 +292,39 @@ class Kept(unittest.TestCase):
                 torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-4)
             engine.destroy()
 
+    def test_what_a_module_fills_is_filled_by_real_passes_alone(self) -> None:
+        """The first batch comes with a cache, an object of a plain class with others in it, as those of transformers are."""
+        class Layer:
+            def __init__(self) -> None:
+                self.states: torch.Tensor | None = None
+
+        class Cache:
+            def __init__(self) -> None:
+                self.layers = [Layer()]
+                self.passes = 0
+
+        class Cached(Model):
+            def forward(self, ids: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+                states = self.words(ids)
+                if cache is not None:
+                    before, cache.passes = cache.layers[-1].states, cache.passes + 1
+                    states = states if before is None else torch.cat([before, states], 1)
+                    cache.layers.append(Layer())
+                    cache.layers[-1].states = cache.layers[0].states = states
+                for block in self.blocks:
+                    states = block(states)
+                return self.head(self.norm(states)).square().mean()
+
+        torch.manual_seed(0)
+        engine, cache = engine_of(3, Cached()), Cache()
+        with torch.no_grad():
+            for passes in (1, 2):
+                engine(batch(0), cache)
+                self.assertEqual((cache.passes, len(cache.layers), cache.layers[0].states.shape[1]), (passes, 1 + passes, 8 * passes))
+        self.assertTrue(engine.order.is_traced)
+        train(engine, 1)
+        engine.destroy()
+
     def test_gradients_until_the_step(self) -> None:
         for stage in (0, 3):
             engine, model = engine_of(stage, options={"retain_grads": True}), made("plain")

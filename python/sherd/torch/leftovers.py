@@ -6,14 +6,16 @@ its gradients would be nothing, without a word from torch.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import types
 import weakref
 from collections import deque
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 FAKE = "FakeTensor"  # the name of the class, which takes long to import
@@ -55,6 +57,39 @@ class Contents:
                 value.update(kept)
             else:
                 value.extend(kept)
+
+
+def attributes_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Yields the attributes of the objects in what a module is given, and of those in them, in at most MOST_STEPS steps.
+
+    A cache that the module fills has its tensors there. Tensors and modules are passed over.
+    """
+    seen: set[int] = set()
+    level = [value]
+    for _ in range(1 + MOST_STEPS):
+        inner: list[Any] = []
+        for one in level:
+            if id(one) in seen or isinstance(one, (torch.Tensor, nn.Module, *OPAQUE)):
+                continue
+            seen.add(id(one))
+            if isinstance(one, dict):
+                inner.extend(one.values())
+            elif isinstance(one, (list, tuple, set, deque)):
+                inner.extend(one)
+            elif isinstance(getattr(one, "__dict__", None), dict):
+                yield vars(one)
+                inner.extend(vars(one).values())
+        level = inner
+
+
+@contextlib.contextmanager
+def given_kept(example: Any) -> Iterator[None]:
+    """A context at whose end the objects in what a module is given have what they had at its beginning (attributes_in)."""
+    contents = Contents(attributes_in(example))
+    try:
+        yield
+    finally:
+        contents.restore()
 
 
 def same(a: Any, b: Any) -> bool:

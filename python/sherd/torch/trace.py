@@ -229,7 +229,7 @@ def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.d
     """
     recorder, stack = Recorder(), []
     modes.append(leftovers.mode_class()())
-    with restored(model), random_kept(), as_written(), modes[-1]:
+    with restored(model), leftovers.given_kept(example), random_kept(), as_written(), modes[-1]:
         shadow = shadowed(model, division, dtype, device)
         hooks = Hooks(model, shadow, recorder)
         hooks.attach()
