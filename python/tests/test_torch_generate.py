@@ -1,9 +1,11 @@
-"""Tests generate() of models that wrap another one, and of those that have one of their own."""
+"""Tests evaluations and texts that come before any batch, and generate() of models that wrap another one."""
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import unittest
+import warnings
 from typing import Any, Callable
 
 import ranks
@@ -25,7 +27,10 @@ try:
 except ImportError:
     peft = None
 
+import sherd
 import sherd.torch
+from test_torch_core import batch, made
+from test_torch_engine import engine_of as plain_engine_of, masters, train, trained
 
 WIDTH, VOCAB, NEW = 16, 32, 9
 IDS = torch.arange(2, 8)[None]
@@ -108,6 +113,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], dict[str, Any], 
     "own": (Own, {"prompt": IDS}, {"ids": IDS}, torch),
     "plain": (gpt2, {**TEXT, **GREEDY}, TEXT, transformers),
     "embeds": (gpt2, {"inputs_embeds": torch.linspace(-1, 1, 6 * WIDTH).view(1, 6, WIDTH), **GREEDY}, TEXT, transformers),
+    "nothing": (gpt2, {**GREEDY}, TEXT, transformers),
     "encoder_decoder": (t5, {**TEXT, **GREEDY}, {**TEXT, "decoder_input_ids": IDS}, transformers),
     "adapters": (lora, {**TEXT, **GREEDY}, TEXT, peft),
     "value_head": (Valued, {**TEXT, **GREEDY}, TEXT, transformers),
@@ -143,45 +149,142 @@ def count_of(name: str, count: int) -> dict[str, int]:
 
 # -------------------------------------------------------------------- cases --
 
-def text_is_generated(name: str, stage: int) -> None:
-    """Texts of different lengths are the plain model's, and the ranks train afterwards."""
+def generation_comes_first(name: str, stage: int, by: str = "engine") -> None:
+    """Texts of different lengths, by engine or module, are the plain model's. The order is that of training, and so are the numbers."""
     _, asked, given, package = CASES[name]
     if package is None:
         return
     want = model_of(name).eval().generate(**asked, **count_of(name, NEW))
-    engine = engine_of(model_of(name), stage, example=given)
+    whole = engine_of(model_of(name), stage, example=given)
+    engine = engine_of(model_of(name), stage)
     short = NEW if name == "own" else NEW - 3 * engine.rank
-    got = engine.generate(**asked, **count_of(name, short))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="sherd")
+        if by == "module":  # inside of one evaluation, as the engine's own is then too
+            engine.eval()
+            with engine.evaluating():
+                got = engine.module.generate(**asked, **count_of(name, short))
+                assert engine.core.is_evaluating
+                engine.generate(**asked, **count_of(name, 1))
+        else:
+            got = engine.generate(**asked, **count_of(name, short))
     assert torch.equal(got, want[:, :got.shape[1]]) and want.shape[1] - got.shape[1] == NEW - short, (name, got, want)
-    numbers(engine, given, 1)
+    assert (engine.order.forward, engine.order.backward) == (whole.order.forward, whole.order.backward), (name, engine.order, whole.order)
+    assert numbers(engine, given, 2) == numbers(whole, given, 2), name
     engine.destroy()
+    whole.destroy()
 
 
 # -------------------------------------------------------------------- tests --
 
 class Generation(unittest.TestCase):
-    def test_text_is_generated(self) -> None:
+    def test_generation_comes_first(self) -> None:
         for name in CASES:
             with self.subTest(name):
-                text_is_generated(name, 3)
+                generation_comes_first(name, 3)
+        for stage in (0, 2):
+            generation_comes_first("plain", stage, "module")
 
-    def test_text_is_generated_on_two_and_three_ranks(self) -> None:
-        ranks.run(2, *(f"{name} 3" for name in CASES), "adapters 2", "adapters 0")
-        ranks.run(3, "own 3", "value_head 3")
+    def test_generation_comes_first_on_two_and_three_ranks(self) -> None:
+        ranks.run(2, *(f"{name} 3 engine" for name in CASES), "plain 3 module", "value_head 3 module", "adapters 2 module", "adapters 0 engine")
+        ranks.run(3, "own 3 engine", "value_head 3 engine")
+
+    def test_text_of_a_model_that_cannot_be_traced(self) -> None:
+        class Untraced(Own):
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                assert ids.sum().item() > 0
+                return super().forward(ids)
+
+        torch.manual_seed(3)
+        engine = engine_of(Untraced(), 3)
+        with self.assertWarnsRegex(UserWarning, "that of registration .*DataDependent"):
+            got = engine.generate(IDS, NEW)
+        self.assertTrue(torch.equal(got, model_of("own").eval().generate(IDS, NEW)))
+        numbers(engine, {"ids": IDS}, 2)
+        engine.destroy()
 
     def test_modes_of_modules_stay(self) -> None:
-        engine = engine_of(Own(), 3, example=IDS)
+        engine = engine_of(Own(), 3)
         engine.module.blocks[1].eval()
         engine.generate(IDS, 2)
         self.assertEqual([block.training for block in engine.module.blocks], [True, False, True])
         engine.destroy()
 
 
+class Evaluations(unittest.TestCase):
+    def test_evaluation_comes_first(self) -> None:
+        """The first forward inside is traced, of the engine and of the module. What is trained afterwards is what it would be."""
+        wanted, order = trained(2), plain_engine_of(3, options={"example": batch(0)}).order
+        for stage in (2, 3):
+            for call in (lambda engine: engine(batch(0)), lambda engine: engine.module(batch(0)), lambda engine: engine.module(ids=batch(0))):
+                engine, model = plain_engine_of(stage), made("plain")
+                engine.eval()
+                with engine.evaluating():
+                    self.assertFalse(engine.is_sealed)
+                    for _ in range(2):
+                        self.assertEqual(call(engine), model(batch(0)))
+                        self.assertTrue(engine.core.is_evaluating)
+                    with self.assertRaisesRegex(sherd.StateError, "sherd_eval_begin"), engine.evaluating():
+                        pass
+                self.assertFalse(engine.core.is_evaluating)
+                self.assertEqual(engine.order, order)
+                engine.train()
+                train(engine, 2)
+                for name, value in masters(engine).items():
+                    torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-4)
+                engine.destroy()
+
+    def test_evaluation_of_a_part_comes_first(self) -> None:
+        """It is right, and the order is that of registration, since a part does not show how the whole is used."""
+        engine = plain_engine_of(3)
+        with self.assertWarnsRegex(UserWarning, "that of registration"), engine.evaluating():
+            got = engine.module.norm(torch.ones(2, 16))
+        self.assertTrue(torch.isfinite(got).all())
+        train(engine, 1)
+        engine.destroy()
+
+    def test_evaluation_without_a_forward(self) -> None:
+        engine = plain_engine_of(3)
+        for _ in range(2):
+            with engine.evaluating():
+                with self.assertRaisesRegex(sherd.StateError, "open already"), engine.evaluating():
+                    pass
+        self.assertFalse(engine.is_sealed)
+        train(engine, 1)
+        self.assertTrue(engine.order.is_traced)
+        engine.destroy()
+        with self.assertRaisesRegex(sherd.StateError, "destroyed"), engine.evaluating():
+            engine.module(batch(0))
+
+    def test_a_load_comes_with_the_first_evaluation(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            saved = plain_engine_of(3)
+            train(saved, 1)
+            saved.save_checkpoint(folder)
+            engine = plain_engine_of(3)
+            engine.load_checkpoint(folder)
+            with engine.evaluating(), torch.no_grad():
+                self.assertEqual(engine.module(batch(0)), saved(batch(0)))
+            self.assertTrue(engine.order.is_traced)
+            for one in (saved, engine):
+                train(one, 1, first=1)
+            self.assertEqual(engine.fingerprint(), saved.fingerprint())
+            for one in (saved, engine):
+                one.destroy()
+
+    def test_more_units_than_planned_are_told_by_the_first_forward(self) -> None:
+        engine = plain_engine_of(3)
+        with self.assertRaisesRegex(sherd.InvalidError, "eval_keep_units"), engine.evaluating(3):
+            engine(batch(0))
+        train(engine, 1)
+        engine.destroy()
+
+
 if __name__ == "__main__":
     if ranks.rank() is not None:
         for one in sys.argv[1:]:
-            name, stage = one.split()
-            text_is_generated(name, int(stage))
+            name, stage, by = one.split()
+            generation_comes_first(name, int(stage), by)
     else:
         ranks.ready()
         unittest.main()

@@ -188,6 +188,7 @@ class Engine:
         self._uses, self._retains = backward_uses, retain_grads
         self.order: Order | None = None
         self.waiting: resume.Waiting | None = None
+        self.opening: generate.Opening | None = None
         self._ended = ""  # why there is no forward any more; "" while there is
         self._is_failed = self._in_backward = self._has_warned = self._has_warned_of_schedulers = False
         self._has_warned_of_backwards = self._has_warned_of_ways = False
@@ -228,8 +229,8 @@ class Engine:
     def seal(self, example: Example | None = None) -> None:
         """Finds the order of the units, makes the plan, takes all memory and takes the weights over. Collective, blocking.
 
-        The first batch calls it, and so do calls that need the plan. It then runs the loads that load_checkpoint() has put off. Where
-        one of them fails, the model stays guarded, and the next call runs it again.
+        The first batch calls it, and so do calls that need the plan. It then runs the loads that load_checkpoint() has put off, and
+        begins an evaluation that has waited. Where a load fails, the model stays guarded, and the next call runs it again.
         `example` is a batch as positional and keyword arguments; without it the order is that of registration, with a warning.
         Raises OutOfMemoryError (the message says what is missing), InvalidError, StateError, and what such a load raises.
         """
@@ -240,11 +241,18 @@ class Engine:
             if not self.is_sealed:
                 transforms_check()
                 unowned_check(self.module, self)
-                with as_divided(self.division), contextlib.nullcontext() if self.waiting is None else self.waiting.suspended(self):
+                with contextlib.ExitStack() as around:
+                    around.enter_context(as_divided(self.division))
+                    if self.opening is not None:
+                        around.enter_context(self.opening.suspended())
+                    if self.waiting is not None:
+                        around.enter_context(self.waiting.suspended(self))
                     self._seal(example)
             if self.waiting is not None:
                 self.waiting.run(self)
                 self.loaded()
+        if self.opening is not None:
+            self.opening.begin()
 
     def _seal(self, example: Example | None) -> None:
         buffers_dtype = tensors.buffers_dtype(self.division, tensors.compute_dtype(self.core))
@@ -730,7 +738,8 @@ class Engine:
         """Returns a context for an evaluation in many passes without gradients: `with engine.evaluating():`.
 
         Inside, up to `keep_units` units (None: as many as sherd.eval_keep_units says) stay gathered between the passes; no step.
-        Collective, blocking. Raises InvalidError (more units than were planned), StateError.
+        Collective, blocking. Before the first batch, it begins with the first forward inside, of the engine or of the module, which is
+        that batch. Raises InvalidError (more units than were planned), StateError; before the first batch, that forward does.
         """
         return generate.evaluating(self, keep_units)
 
@@ -738,8 +747,8 @@ class Engine:
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the generate() of the model, with these arguments, and returns its result. Collective, blocking.
 
-        Where it is that of transformers, also of a member that the model wraps, ranks may generate texts of different lengths. Raises
-        AttributeError where the model has no generate().
+        Where it is that of transformers, also of a member that the model wraps, ranks may generate texts of different lengths. Before
+        the first batch, the tensors that it is given are that batch. Raises AttributeError where the model has no generate().
         """
         return generate.generate(self, *args, **kwargs)
 

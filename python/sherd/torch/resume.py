@@ -185,5 +185,6 @@ class Guard(Single):
         super().__init__(None, weakref.ref(engine))
 
     def __call__(self, *_: Any) -> None:
-        if self.of() is not None:
+        engine = self.of()
+        if engine is not None and engine.waiting is not None:  # a hook before this one may have loaded it
             raise StateError(WAITS)
