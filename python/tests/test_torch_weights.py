@@ -1,6 +1,7 @@
 """Tests weights in and out of a model under sherd.torch: by name, in files, in checkpoints, gathered; and generated text."""
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import random
@@ -260,6 +261,34 @@ def text(stage: int, folder: str) -> None:
     assert not torch.equal(again.transformer.wte.weight, model.transformer.wte.weight)
 
 
+def adapter(stage: int, folder: str) -> None:
+    """An adapter that is trained as docs/pytorch.md says computes the same in plain PEFT, in every bit."""
+    import peft
+    ids = torch.arange(2, 10)[None]
+
+    def base() -> nn.Module:
+        torch.manual_seed(3)
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=32, n_positions=32, n_embd=16, n_layer=2, n_head=2,
+                                                                    attn_pdrop=0, embd_pdrop=0, resid_pdrop=0))
+
+    lora = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=16, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True)
+    for kept, how, is_same in ((["*lora_*"], {}, True), (None, {}, False), (None, {"autocast_adapter_dtype": False}, True)):
+        engine = engine_of(stage, peft.get_peft_model(base(), lora), fp32=kept, keys={"bf16": {"enabled": True}})
+        for _ in range(3):
+            engine.backward(engine(input_ids=ids, labels=ids).loss)
+            engine.step()
+        with torch.no_grad():
+            want = engine.eval()(input_ids=ids).logits
+        values = dict(engine.state_dict())
+        if engine.rank == 0:
+            engine.module.save_pretrained(folder, state_dict=values)
+            again = peft.PeftModel.from_pretrained(base().bfloat16(), folder, **how)
+            with torch.no_grad():
+                got = again.eval()(input_ids=ids).logits
+            assert torch.equal(got, want) == is_same and torch.allclose(got, want, atol=0.02), (kept, how, (got - want).abs().max())
+        engine.destroy()
+
+
 def others_bytes(stage: int, folder: str) -> None:
     """Rank 0 reads the files, and the other one has the same error."""
     engine = engine_of(stage)
@@ -287,7 +316,8 @@ def lost_while_saving(stage: int, folder: str) -> None:
 
 
 CASES = {"state_dict": lambda stage, folder: state_dict_has_what_torch_has(stage), "checkpoint": checkpoint_goes_on,
-         "whole": lambda stage, folder: whole_weights(stage), "pretrained": pretrained, "text": text}
+         "whole": lambda stage, folder: whole_weights(stage), "pretrained": pretrained, "text": text, "adapter": adapter}
+NEEDS = {"text": transformers, "text_at_1": transformers, "adapter": transformers and importlib.util.find_spec("peft")}
 ON_RANKS = {**CASES, "text_at_1": lambda _stage, folder: text(1, folder), "others_bytes": others_bytes, "lost": lost_while_saving}
 
 
@@ -295,14 +325,14 @@ class TestWeights(unittest.TestCase):
     def test_alone(self) -> None:
         for stage in (0, 3):
             for name, case in CASES.items():
-                if name == "text" and transformers is None:
+                if not NEEDS.get(name, True):
                     continue
                 with self.subTest(name, stage=stage), tempfile.TemporaryDirectory() as folder:
                     case(stage, folder)
         exact_masters_below_bf16()
 
     def test_two_ranks(self) -> None:
-        names = [name for name in (*CASES, "text_at_1") if not name.startswith("text") or transformers is not None]
+        names = [name for name in (*CASES, "text_at_1") if NEEDS.get(name, True)]
         with tempfile.TemporaryDirectory() as folder:
             ranks.run(2, folder, *names, "lost", SHERD_DEBUG="1")
 
