@@ -103,6 +103,25 @@ class Orders(unittest.TestCase):
             self.assertTrue(torch.equal(value, before[name]) and type(value) is torch.Tensor, name)
         self.assertTrue(all(type(p) is nn.Parameter for p in model.parameters()))
 
+    def test_hooks_and_members_that_the_first_pass_adds_are_added_once(self) -> None:
+        """transformers sets its hooks for output_hidden_states so, and notes it in an attribute that the trace takes back."""
+        class Watched(Model):
+            is_watched = False
+
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                if not self.is_watched:
+                    self.is_watched, self.seen = True, []
+                    self.add_module(f"late{len(self._modules)}", nn.Identity())
+                    for block in self.blocks:
+                        block.register_forward_hook(lambda _module, _args, output: self.seen.append(output))
+                return super().forward(ids)
+
+        model = Watched()
+        engine = engine_of(3, model)
+        engine(batch(0))
+        self.assertEqual((len(model.seen), sum(name.startswith("late") for name in model._modules)), (3, 1))
+        engine.destroy()
+
     def test_leftovers_are_taken_out(self) -> None:
         """Of every kind of container; what has none of them stays."""
         mode, kept, cache = leftovers.mode_class()(), torch.ones(2), functools.lru_cache(lambda n: {"of": torch.ones(n)})

@@ -289,10 +289,10 @@ def shadowed(model: nn.Module, division: Division, dtype: torch.dtype, device: t
 @contextlib.contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
     """A context at whose end all modules have the attributes, parameters and buffers that they had at its beginning, and the
-    containers among their attributes have what they had."""
+    containers among their attributes, also those of members and hooks, have what they had."""
     kept = [(module, dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in model.modules()]
-    own = set(vars(nn.Module()))
-    contents = leftovers.Contents(value for _, attributes, _, _ in kept for name, value in attributes.items() if name not in own)
+    contents = leftovers.Contents(value for _, attributes, _, _ in kept for name, value in attributes.items()
+                                  if name not in ("_parameters", "_buffers"))
     try:
         yield
     finally:
