@@ -51,6 +51,29 @@ class Policies(unittest.TestCase):
         block = Block()
         self.assertEqual(names(nn.Sequential(block, block, block)), ["0"])
 
+    def test_a_class_may_have_the_name_of_a_member(self) -> None:
+        """The model's own parameters are in a unit with the name of its class, whatever its members are called."""
+        def init(self: nn.Module) -> None:
+            nn.Module.__init__(self)
+            self.own, self.model = nn.Parameter(torch.ones(1)), nn.Linear(4, 4)
+            self.add_module("model (whole)", nn.Linear(4, 1))
+
+        def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            return getattr(self, "model (whole)")(self.model(x) * self.own).square().mean()
+
+        for kind in ("model", ""):
+            for policy in (None, ["model"], [nn.Linear]):
+                made_of = type(kind, (nn.Module,), {"__init__": init, "forward": forward})()
+                twin, x = copy.deepcopy(made_of), torch.ones(2, 4)
+                engine = sherd.torch.initialize(made_of, config(3), world=sherd.World.self(), units=policy, example=x)
+                found = [unit.name for unit in engine.division.units]
+                self.assertEqual(len(found), len(set(found)), found)
+                loss = engine(x)
+                torch.testing.assert_close(loss, twin(x))
+                engine.backward(loss)
+                self.assertTrue(engine.step().was_updated)
+                engine.destroy()
+
     def test_given(self) -> None:
         everything = "Model", "words"
         for policy in (Block, [Block], ["Block"], ["blocks.*.up", "blocks.?"], list(self.model.blocks),

@@ -225,7 +225,7 @@ def number(model: nn.Module, uses: dict[nn.Module, tuple[str, list[nn.Parameter]
         if own:
             unit_of.update((id(t), len(units)) for t in own)
             params = [Param(names[id(t)], t, len(units), is_frozen=not t.requires_grad) for t in own]
-            units.append(Unit(name or type(model).__name__, params))
+            units.append(Unit(name or name_of_whole(model), params))
         used = list(dict.fromkeys(unit_of[id(t)] for t in tensors))
         if used:
             scopes.append(Scope(name, root, used))
@@ -236,6 +236,14 @@ def number(model: nn.Module, uses: dict[nn.Module, tuple[str, list[nn.Parameter]
         raise ValueError(f"the parameters {some(lost)} are in no module that has a forward: let the module that uses them own them, or "
                          f"name a module around them in units=")
     return Division(units, scopes)
+
+
+def name_of_whole(model: nn.Module) -> str:
+    """Returns the name of the unit of the model itself: that of its class, which no other module of it has as its name."""
+    taken, name = {name for name, _ in model.named_modules()}, type(model).__name__
+    while name in taken:
+        name += " (whole)"
+    return name
 
 
 def keep_fp32(model: nn.Module, division: Division, policy: Policy) -> None:
