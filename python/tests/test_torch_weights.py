@@ -5,9 +5,11 @@ import importlib.util
 import io
 import os
 import random
+import re
 import sys
 import tempfile
 import unittest
+import warnings
 from unittest import mock
 
 import ranks
@@ -129,7 +131,6 @@ def checkpoint_goes_on(stage: int, folder: str) -> None:
     want, mark = dict(engine.state_dict()), engine.fingerprint()
     engine.destroy()
     again = engine_of(stage, made(7))
-    assert again.load_checkpoint(folder + "/none") == (None, {})
     where, client = again.load_checkpoint(folder)  # the load waits for the first batch
     assert where == os.path.join(folder, "step-000003") and list(client) == list(state), (where, client)
     for key, value in state.items():
@@ -144,7 +145,6 @@ def checkpoint_goes_on(stage: int, folder: str) -> None:
     assert again.fingerprint() == mark
     if again.world_size == 1:  # each rank has statistics of its own, and rank 0's were saved
         same(again.state_dict(), want)
-    assert again.load_checkpoint(folder + "/none") == (None, {})
     again.save_checkpoint(folder, tag=7)  # type: ignore[arg-type] # DeepSpeed takes a number as the tag too
     assert again.load_checkpoint(folder, tag="step-000003", load_module_only=True)[1]["epoch"] == 2  # not the last one that was saved
     assert again.load_checkpoint(folder, tag=7)[0] == os.path.join(folder, "7")  # type: ignore[arg-type]
@@ -297,7 +297,36 @@ def others_bytes(stage: int, folder: str) -> None:
         refused(lambda: engine.load_checkpoint(folder, "binary"), "binary has bytes under the key client_state that", InvalidError)
         with mock.patch("sherd.torch.resume.look", side_effect=KeyError("step")):
             refused(lambda: engine.load_checkpoint(folder, "x"), f"{folder}/x: KeyError('step')", InvalidError)
-    assert engine.load_checkpoint(folder + "/none") == (None, {})
+    engine.destroy()
+
+
+def finds_nothing(stage: int, folder: str) -> None:
+    """A load that finds no checkpoint says where it looked, on rank 0, and a file in place of a folder is refused on all ranks."""
+    engine = engine_of(stage)
+    if engine.rank == 0:
+        os.makedirs(os.path.join(folder, "empty"), exist_ok=True)
+        with open(os.path.join(folder, "m.pth"), "w") as file:
+            file.write("weights")
+    engine.world.barrier()
+    for _ in range(2):  # before the first batch and behind it
+        places = [(f"{folder}/ckpts", f"no file {folder}/ckpts/latest, .* no folder {folder}/ckpts$"),
+                  (f"{folder}/empty", f"no file {folder}/empty/latest, which save_checkpoint.. writes$")]
+        if engine.is_sealed:
+            engine.save_checkpoint(f"{folder}/saved", tag="t")
+            if engine.rank == 0:
+                os.remove(f"{folder}/saved/latest")
+            engine.world.barrier()
+            places += [(f"{folder}/saved", "has the checkpoints t: give load_checkpoint.. a tag$"),
+                       (f"{folder}/saved/t", f"is a checkpoint itself: give load_checkpoint.'{folder}/saved', tag='t'.$")]
+        for place, words in places:
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                assert engine.load_checkpoint(place) == (None, {})
+            texts = [str(one.message) for one in told if "load_checkpoint" in str(one.message)]
+            assert len(texts) == (engine.rank == 0) and all(re.search(words, text) for text in texts), (texts, words)
+        for tag in (None, "t"):
+            refused(lambda: engine.load_checkpoint(f"{folder}/m.pth", tag), "m.pth is a file, and a checkpoint is a folder", InvalidError)
+        train(engine, 1)
     engine.destroy()
 
 
@@ -318,7 +347,8 @@ def lost_while_saving(stage: int, folder: str) -> None:
 CASES = {"state_dict": lambda stage, folder: state_dict_has_what_torch_has(stage), "checkpoint": checkpoint_goes_on,
          "whole": lambda stage, folder: whole_weights(stage), "pretrained": pretrained, "text": text, "adapter": adapter}
 NEEDS = {"text": transformers, "text_at_1": transformers, "adapter": transformers and importlib.util.find_spec("peft")}
-ON_RANKS = {**CASES, "text_at_1": lambda _stage, folder: text(1, folder), "others_bytes": others_bytes, "lost": lost_while_saving}
+ON_RANKS = {**CASES, "text_at_1": lambda _stage, folder: text(1, folder), "others_bytes": others_bytes,
+            "nothing": finds_nothing, "lost": lost_while_saving}
 
 
 class TestWeights(unittest.TestCase):
@@ -334,7 +364,11 @@ class TestWeights(unittest.TestCase):
     def test_two_ranks(self) -> None:
         names = [name for name in (*CASES, "text_at_1") if NEEDS.get(name, True)]
         with tempfile.TemporaryDirectory() as folder:
-            ranks.run(2, folder, *names, "lost", SHERD_DEBUG="1")
+            ranks.run(2, folder, *names, "nothing", "lost", SHERD_DEBUG="1")
+
+    def test_a_load_that_finds_nothing(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            finds_nothing(3, folder)
 
     def test_a_load_that_waits(self) -> None:
         """Calls that need values make a waiting load first. If it fails, the next call makes it again before anything trains."""

@@ -727,7 +727,7 @@ class Engine:
                         **options: Any) -> tuple[str | None, dict[str, Any]]:
         """Loads a checkpoint to continue from it, whatever the number of ranks, stage and precision of the run that saved it.
 
-        Returns the checkpoint's folder and the client state, or (None, {}) where `load_dir` has no checkpoint. With
+        Returns the checkpoint's folder and the client state, or (None, {}), with a warning, where `load_dir` has no checkpoint. With
         `load_module_only` it loads weights and buffers alone. Options are `may_miss`, `may_be_extra` and `progress` of
         sherd.Engine.load. Before the first batch it returns at once, and the load itself comes with that batch, which then raises
         its failure. Collective, blocking, between steps. Raises what sherd.Engine.load raises, TypeError for other options.

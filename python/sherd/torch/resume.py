@@ -20,6 +20,8 @@ from sherd.engine import Engine as Core
 from sherd.errors import BY_STATUS, InputOutputError, InvalidError, SherdError, StateError
 from sherd.torch import gathered, save
 from sherd.torch.hooks import Single
+from sherd.torch.say import warn
+from sherd.torch.units import some
 from sherd.torch.weights import Path
 
 if TYPE_CHECKING:
@@ -64,8 +66,8 @@ def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_onl
                     options: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Loads a checkpoint, which any layout may have saved, or puts the load off until the first batch. Collective, blocking.
 
-    Returns the folder and the client state, or (None, {}) where there is no checkpoint, as DeepSpeed does. The schedulers and
-    rates are loaded at once. Raises TypeError (an unknown option), what rank 0 meets when it looks at the files, and what Load.run raises.
+    Returns the folder and the client state, or (None, {}) where there is no checkpoint, as DeepSpeed does, with a warning. The
+    schedulers and rates are loaded at once. Raises TypeError (an unknown option), what rank 0 meets when it looks at the files, and what Load.run raises.
     """
     inspect.signature(Core.load).bind(engine.core, folder, tag, weights_only=weights_only, **options)  # refuses other options
     if engine.is_sealed:
@@ -91,7 +93,10 @@ def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_onl
 
 
 def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | None:
-    """Returns what look() returns on rank 0, on all ranks, or raises on all ranks what it raises there. Collective, blocking."""
+    """Returns what look() returns on rank 0, on all ranks, or raises on all ranks what it raises there. Collective, blocking.
+
+    Rank 0 warns where that is nothing.
+    """
     answer: dict[str, Any] = {}
     kept = save.Kept(None, b"")
     if engine.world.rank == 0:
@@ -99,6 +104,8 @@ def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | N
             answer["found"] = look(folder, tag)
             if answer["found"] is not None:
                 kept = answer["found"].pop("kept")
+            else:
+                answer["missing"] = missing(folder)
         except (SherdError, OSError) as error:
             answer = {"status": getattr(error, "status", InputOutputError.status), "error": str(error)}
         except Exception as error:  # the other ranks wait for an answer, whatever it is
@@ -106,6 +113,8 @@ def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | N
     answer = json.loads(engine.world.share(json.dumps(answer).encode()))
     if "error" in answer:
         raise BY_STATUS[answer["status"]](answer["error"])
+    if answer["found"] is None and engine.world.rank == 0:
+        warn(f"engine.load_checkpoint() has loaded nothing, so the values of the model stay as they are: {answer['missing']}")
     if answer["found"] is not None:
         answer["found"]["kept"] = kept.shared(engine.world)
     return answer["found"]
@@ -113,7 +122,12 @@ def looked(engine: "Engine", folder: str, tag: str | None) -> dict[str, Any] | N
 
 def look(folder: str, tag: str | None) -> dict[str, Any] | None:
     """Returns tag, counters and what was kept in a checkpoint, read from its files; None where no tag is given and the folder has
-    no latest checkpoint. Local. Raises what Checkpoint raises, and InvalidError where the blobs are not of save_checkpoint()."""
+    no latest checkpoint. Local. Raises what Checkpoint raises, and InvalidError where `folder` is a file, and where the blobs are not
+    of save_checkpoint()."""
+    if os.path.isfile(folder):
+        raise InvalidError(f"{folder} is a file, and a checkpoint is a folder that engine.save_checkpoint() has made: give weights that "
+                           f"torch.save() has written to engine.load_state_dict(torch.load(...)), and safetensors to "
+                           f"sherd.torch.initialize(..., weights=)")
     if tag is None and not os.path.exists(os.path.join(folder, "latest")):
         return None
     with Checkpoint(folder, tag) as saved:
@@ -129,6 +143,23 @@ def look(folder: str, tag: str | None) -> dict[str, Any] | None:
             counters["samples"] = (saved.manifest["micro_step"] * saved.manifest["train_micro_batch_size_per_gpu"]
                                    * saved.manifest["world_size"])
         return {"tag": saved.tag, "kept": kept, **counters}
+
+
+def missing(folder: Path) -> str:
+    """Returns a text that says what was looked for in a folder without a latest checkpoint, and what is there instead. Local."""
+    whole = os.path.abspath(folder)
+    looked_for = f"there is no file {os.path.join(whole, 'latest')}, which save_checkpoint() writes"
+    if not os.path.isdir(whole):
+        return f"{looked_for}, because there is no folder {whole}"
+    if has_manifest(whole):
+        return f"{looked_for}. {whole} is a checkpoint itself: give load_checkpoint({os.path.dirname(whole)!r}, tag={os.path.basename(whole)!r})"
+    tags = sorted(name for name in os.listdir(whole) if not name.startswith(".") and has_manifest(os.path.join(whole, name)))
+    return looked_for + (f". The folder has the checkpoints {some(tags)}: give load_checkpoint() a tag" if tags else "")
+
+
+def has_manifest(folder: str) -> bool:
+    """Whether the folder is a complete checkpoint (docs/checkpoint-format.md)."""
+    return os.path.isfile(os.path.join(folder, "manifest.json"))
 
 
 class Waiting:
