@@ -544,13 +544,15 @@ class Engine:
 
         Warns once where a gradient may reach a module by a way that only engine.backward() finds, which knows the loss.
         """
-        if self._in_backward:
-            return
-        if self.core.loss_scale != 1:
-            raise StateError("with fp16 the loss has to be scaled: call engine.backward(loss) in place of loss.backward()")
-        if self.hooks.is_in_backward:
-            return  # it is a part of another one (checkpointing)
-        self._backwards += 1
+        if not self._in_backward and not self.hooks.is_in_backward:  # else it is a part of another one (checkpointing)
+            if self.core.loss_scale != 1:
+                raise StateError("with fp16 the loss has to be scaled: call engine.backward(loss) in place of loss.backward()")
+            self._backwards += 1
+            self._warn_of_ways()
+        self.driver.backwards = self._backwards
+
+    def _warn_of_ways(self) -> None:
+        """Warns once where a loss.backward() of the script may meet parameters that are not acquired."""
         if self.hooks.hiding is not None and not self._has_warned_of_ways and self.core.info.stage == 3:
             self._has_warned_of_ways = True
             warn(f"module {self.hooks.hiding} makes tensors that are no outputs of it. Where a loss is made of them, the gradient comes by "

@@ -289,16 +289,22 @@ class NoScaler:
 class EngineOptimizer(torch.optim.Optimizer):
     """A torch optimizer that stands for the engine's, so that schedulers have groups to work on.
 
-    engine.step() makes the updates. `step` does nothing, for loops that call it beside engine.step(), as loops with DeepSpeed do.
+    engine.step() makes the updates. `step` does nothing, for loops that call it beside engine.step(), as loops with DeepSpeed do. It
+    warns once, unless `warns` is False.
     """
 
     _step_supports_amp_scaling = NoScaler()
+    warns = True
 
     def __init__(self, groups: Groups) -> None:
         super().__init__([{**group.values, "params": group.tensors} for group in groups.all], groups.all[0].values)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Does nothing but call `closure`, whose result it returns."""
+        if self.warns:
+            self.warns = False
+            warn("engine.optimizer.step() does nothing: call engine.step() behind the backward of each micro-batch, which makes the updates, "
+                 "and leave optimizer.step() out")
         return closure() if closure is not None else None
 
 
@@ -536,7 +542,7 @@ def take_over(optimizer: torch.optim.Optimizer) -> None:
 
 
 def clear_by(engine: "Engine", optimizers: list[torch.optim.Optimizer]) -> None:
-    """Makes zero_grad() of the optimizers the engine's (Engine.zero_grad)."""
+    """Makes zero_grad() of the optimizers the engine's (Engine.zero_grad). The engine's own optimizer warns on rank 0 alone."""
     reference = weakref.ref(engine)
 
     def zero_grad(set_to_none: bool = True) -> None:
@@ -546,6 +552,8 @@ def clear_by(engine: "Engine", optimizers: list[torch.optim.Optimizer]) -> None:
 
     for optimizer in optimizers:
         optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
+        if isinstance(optimizer, EngineOptimizer):
+            optimizer.warns = engine.rank == 0
 
 
 class Watch:

@@ -199,13 +199,19 @@ class Bound:
                          f"them with engine.load_state_dict()")
 
 
-def for_modules(text: str) -> str:
-    """Returns a message of the engine with what to do in Python in place of the calls of C that it names."""
+def for_modules(text: str, backwards: int) -> str:
+    """Returns a message of the engine with what to do in Python in place of the calls of C that it names.
+
+    `backwards` counts the backward passes since the last step. Where there were several, a step is forgotten more often than not.
+    """
     what, found, _ = text.partition("; list every use with sherd_pass_add")
-    return what + ("; the plan comes from the example, or else from the first batch, also of an evaluation: give "
-                   "sherd.torch.initialize(..., example=) a batch of the training, and backward_uses=\"any\" where a step goes through "
-                   "the model more than once (several forwards or losses). Each micro-batch needs an engine.step(), with "
-                   "gradient_accumulation_steps too; engine.zero_grad() drops a backward that no step is to use" if found else "")
+    if not found:
+        return text
+    first = (f"this is backward {backwards} since the last engine.step(), which each micro-batch needs behind its backward, with "
+             f"gradient_accumulation_steps too (engine.zero_grad() drops a backward that no step is to use): " if backwards > 1 else "")
+    return (f"{first}{what}; the plan comes from the example, or else from the first batch, also of an evaluation: give "
+            f"sherd.torch.initialize(..., example=) a batch of the training, and backward_uses=\"any\" where a step goes through the model "
+            f"more than once (several forwards or losses)")
 
 
 class Driver:
@@ -223,6 +229,7 @@ class Driver:
         self.by_number = {bound.param.number: bound for unit in self.bound for bound in unit}
         self._held = [0] * len(division.units)  # how often each unit is acquired and not released
         self.window = 0  # the number of the present micro-batch; it also goes up when a window is dropped
+        self.backwards = 0  # since the last step, for messages
         for unit in self.bound:
             for bound in unit:
                 bound.bind()
@@ -241,7 +248,7 @@ class Driver:
         try:
             self.engine.acquire(unit, which)
         except StateError as error:
-            raise StateError(for_modules(str(error))) from None
+            raise StateError(for_modules(str(error), self.backwards)) from None
         self._held[unit] += 1
         if self.sleeps and self._held[unit] == 1:
             for one in bound:
