@@ -29,7 +29,7 @@ class Config:
 
     docs/configuration.md lists the keys, which are DeepSpeed's and those under "sherd". A file may have comments and trailing
     commas. An engine copies what it needs, so the configuration may be destroyed as soon as the engine is made. All methods are
-    local; after destroy they raise ValueError.
+    local; after destroy they raise ValueError. `is_dict` says whether it is from a mapping.
 
     Raises InvalidError (it names the wrong key, and in a file also the line and column), InputOutputError (the file cannot be
     read), TypeError (neither a path nor a mapping, or a value that JSON does not have).
@@ -37,7 +37,7 @@ class Config:
 
     def __init__(self, source: str | os.PathLike[str] | Mapping[str, Any]) -> None:
         self._lib = library()
-        self._is_dict = isinstance(source, Mapping)
+        self.is_dict = isinstance(source, Mapping)
         out = ctypes.c_void_p()
         if isinstance(source, Mapping):
             text = json.dumps(source, default=as_json).encode()
@@ -97,7 +97,7 @@ class Config:
             raise
 
     def _by_key(self, text: str) -> str:
-        return _PLACE.sub("", text) if self._is_dict else text
+        return _PLACE.sub("", text) if self.is_dict else text
 
     def destroy(self) -> None:
         """Frees the configuration. May be called twice, and as soon as an engine is made from it.

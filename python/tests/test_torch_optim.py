@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 import tempfile
 import unittest
@@ -594,9 +595,23 @@ class TestRefused(unittest.TestCase):
                 sherd.torch.initialize(model, SILENT, optimizer=optimizers, lr_scheduler=schedule(optimizers))
 
     def test_a_contradiction_names_both(self) -> None:
-        config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
-        self.refused(InvalidError, "0.001, and the program gives 0.01",
-                     lambda m: torch.optim.AdamW(m.parameters(), lr=1e-2), config)
+        def make(model):
+            return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+        def configured(**optimizer) -> dict[str, object]:
+            return {**SILENT, "optimizer": optimizer}
+
+        lr = "^optimizer.params.lr is 0.001 in the configuration{}, and 0.01 in the torch optimizer .AdamW. that initialize.. was given: take"
+        self.refused(InvalidError, lr.format(""), make, configured(type="AdamW", params={"lr": 1e-3}))
+        self.refused(InvalidError, '^optimizer.type is "SGD" in the configuration, and "AdamW" in the torch optimizer', make,
+                     configured(type="SGD"))
+        self.refused(InvalidError, "^optimizer.params.adam_w_mode is false in the configuration, and true in the torch optimizer",
+                     lambda m: torch.optim.Adam(m.parameters(), decoupled_weight_decay=True),
+                     configured(type="Adam", params={"adam_w_mode": False}))
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(configured(type="AdamW", params={"lr": 1e-3}), file)
+            file.flush()
+            self.refused(InvalidError, lr.format(rf" \({file.name}:1:\d+\)"), make, file.name)
 
     def test_a_key_that_nobody_knows_is_told(self) -> None:
         config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "zero_optimisation": {"stage": 3}}

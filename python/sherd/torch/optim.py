@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
+import json
 import math
 import weakref
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def read_optimizers(optimizers: Sequence[torch.optim.Optimizer], config: Config)
     """
     groups = Groups([])
     first = type_of(optimizers[0])
-    config.set("optimizer.type", first)
+    give(config, "type", first, first)
     for number, optimizer in enumerate(optimizers):
         kind = type_of(optimizer)
         for index, given in enumerate(optimizer.param_groups):
@@ -144,9 +145,24 @@ def read_optimizers(optimizers: Sequence[torch.optim.Optimizer], config: Config)
                                     name=str(values.get("name", f"group {len(groups.all)}"))))
     groups.has_default = len(groups.all) == 1
     for key, value in groups.all[0].own.items():
-        config.set(f"optimizer.params.{key}", [float(x) for x in value] if key == "betas" else float(value))
+        give(config, f"params.{key}", [float(x) for x in value] if key == "betas" else float(value), first)
     read_alike(groups, first, config)
     return groups
+
+
+def give(config: Config, key: str, value: Any, kind: str) -> None:
+    """Sets a key of the block "optimizer" to what an optimizer of torch's of that kind has. Raises InvalidError, which says which of two
+    values is whose, where the configuration has another one."""
+    key = f"optimizer.{key}"
+    try:
+        config.set(key, value)
+    except InvalidError:
+        found = config.resolved()[key]
+        if str(found["origin"]).startswith(("default", "auto")):
+            raise
+        place = "" if config.is_dict else f" ({found['origin']})"
+        raise InvalidError(f"{key} is {json.dumps(found['value'])} in the configuration{place}, and {json.dumps(value)} in the torch optimizer "
+                           f"({kind}) that initialize() was given: take the key out of the configuration, or give both one value") from None
 
 
 def read_alike(groups: Groups, first: str, config: Config) -> None:
@@ -169,8 +185,8 @@ def read_alike(groups: Groups, first: str, config: Config) -> None:
         value = next(iter(kinds.values()))
         if key == "nesterov" and value and first not in kinds:
             momentum = next(group.values["momentum"] for group in groups.all if group.kind in kinds)
-            config.set("optimizer.params.momentum", float(momentum))  # the key nesterov needs a momentum
-        config.set(f"optimizer.params.{key}", value if isinstance(value, (bool, int, str)) else float(value))
+            give(config, "params.momentum", float(momentum), next(iter(kinds)))  # the key nesterov needs a momentum
+        give(config, f"params.{key}", value if isinstance(value, (bool, int, str)) else float(value), next(iter(kinds)))
 
 
 def without_params(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,7 +363,8 @@ class Rates:
         self._has_lists = any(key.startswith("scheduler.params.") and isinstance(one["value"], list)
                               for key, one in config.resolved().items())
         if self.scheduler is not None and self._has_schedule:
-            raise ValueError("the configuration has a scheduler and initialize() was given an lr_scheduler: leave one out")
+            raise ValueError("the configuration has a scheduler and initialize() was given an lr_scheduler: leave one out, the block "
+                             "\"scheduler\" or lr_scheduler=")
 
     def now(self) -> list[float] | None:
         """Returns a rate for each of the engine's groups; None where nobody has set any.
