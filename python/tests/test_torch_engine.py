@@ -557,6 +557,11 @@ class Ranks(unittest.TestCase):
         ranks.run(2, "other_calls")
         ranks.run(2, "clears")
 
+    def test_other_modules_on_other_ranks(self) -> None:
+        """They are refused with what allows them, where something does."""
+        for stage in (2, 3):
+            ranks.run(2, "other_modules", str(stage), SHERD_DEBUG="0")  # with 1, all gathers meet
+
 
 def other_first_values(world: sherd.World) -> None:
     """The ranks' models have different weights and buffers."""
@@ -589,6 +594,29 @@ def other_calls(world: sherd.World) -> None:
         assert str(error).endswith("; rank 0 was in engine.save_checkpoint()" if world.rank == 0 else "; rank 1 was in engine(...)"), error
     else:
         raise AssertionError("other calls are not noticed")
+
+
+def other_modules(world: sherd.World) -> None:
+    """Each rank leaves out another block, as LayerDrop does."""
+    class Drops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x: torch.Tensor, left_out: int) -> torch.Tensor:
+            for number, block in enumerate(self.blocks):
+                x = x if number == left_out else block(x)
+            return x.square().mean()
+
+    for options in ({"backward_uses": "any"}, {}):
+        engine = sherd.torch.initialize(Drops(), config(int(sys.argv[2])), world=world, example=(torch.ones(2, 4), -1), **options)
+        try:
+            engine.backward(engine(torch.ones(2, 4), world.rank))
+            engine.step()
+            assert options, "what the ranks do differently is not noticed"
+        except sherd.InvalidError as error:
+            assert not options and 'If the ranks run different modules' in str(error) and 'backward_uses="any")' in str(error), error
 
 
 def clears(world: sherd.World) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import pickle
 import unittest
@@ -20,6 +21,11 @@ import sherd
 import sherd.torch
 from test_torch_core import LENGTH, WIDTH, Model, batch, config, made
 from test_torch_engine import engine_of
+
+
+def seeded(inputs: int, outputs: int) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(inputs, 8), nn.Tanh(), nn.Linear(8, outputs))
 
 
 class Refused(unittest.TestCase):
@@ -241,6 +247,47 @@ class Refused(unittest.TestCase):
                 sherd.torch.initialize(made("plain"), config, **{option: batch(0)})
         with self.assertRaisesRegex(FileNotFoundError, "nowhere.safetensors' is not there"):
             sherd.torch.initialize(made("plain"), config, weights="nowhere.safetensors")
+        sherd.torch.initialize(made("plain"), config_params=config, world=sherd.World.self()).destroy()  # DeepSpeed's old name
+        with self.assertRaisesRegex(TypeError, "config= and config_params= are two names of one argument"):
+            sherd.torch.initialize(made("plain"), config, config_params=config)
+        with self.assertRaisesRegex(TypeError, "a dict with the same keys, not NoneType"):
+            sherd.torch.initialize(made("plain"))
+
+    def test_a_first_batch_of_a_wrong_shape(self) -> None:
+        """The forward raises torch's error. Torch does not log the same error of the trace before."""
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+        engine = sherd.torch.initialize(model, config(3), world=sherd.World.self())
+        with self.assertNoLogs("torch._subclasses.fake_tensor"), self.assertWarnsRegex(UserWarning, r"\[2, 5\] X \[8, 8\]"):
+            with self.assertRaisesRegex(RuntimeError, "cannot be multiplied .2x5 and 8x8."):
+                engine(torch.ones(2, 5))
+        self.assertFalse(logging.getLogger("torch._subclasses.fake_tensor").disabled)
+        engine.destroy()
+
+    def test_one_loss_through_two_engines(self) -> None:
+        """With fp16 it is cut between the engines (docs/pytorch.md); the gradients are then those of one graph."""
+        norms, x = [], torch.ones(2, 8)
+        for fp16 in (False, True):
+            first, second = (sherd.torch.initialize(made_of, config(3, fp16={"enabled": fp16, "initial_scale_power": 8}), world=sherd.World.self(),
+                                                    example=torch.ones(2, 8, dtype=torch.float16 if fp16 else torch.float32))
+                             for made_of in (seeded(8, 8), seeded(8, 1)))
+            given = x.to(torch.float16 if fp16 else torch.float32)
+            if fp16:
+                with self.assertRaisesRegex(sherd.StateError, "A loss through two engines has no scale that fits both.*docs/pytorch.md"):
+                    first.backward(second(first(given)).mean())
+                for one in (first, second):
+                    one.discard()
+                between = first(given)
+                cut = between.detach().requires_grad_()
+                loss = second(cut).mean()
+                second.backward(loss)
+                first.backward((between * (cut.grad.float() / second.loss_scale)).sum())
+            else:
+                first.backward(second(first(given)).mean())
+            norms.append([one.step().grad_norm for one in (first, second)])
+            for one in (first, second):
+                one.destroy()
+        for exact, rounded in zip(*norms):
+            self.assertAlmostEqual(exact, rounded, delta=5e-3 * exact)
 
     def test_a_step_before_anything(self) -> None:
         engine = engine_of(3)

@@ -13,11 +13,11 @@ from torch import nn
 from sherd._library import library
 from sherd.config import Config
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
-from sherd.errors import NotSupportedError, StateError
+from sherd.errors import InvalidError, NotSupportedError, StateError
 from sherd.torch import compiled, fill, gathered, generate, leftovers, optim, resume, save, tensors, weights
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import TRANSFORMS, Hooks, tensors_in, transform
-from sherd.torch.say import collective, warn
+from sherd.torch.say import collective, unlogged, warn
 from sherd.torch.trace import Order, order_of
 from sherd.torch.units import Division, Policy, divide, keep_fp32
 from sherd.world import World
@@ -26,8 +26,9 @@ ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
 Example = tuple[tuple[Any, ...], dict[str, Any]]  # the positional and the keyword arguments of the model's forward
 
 
-def initialize(model: nn.Module, config: ConfigSource, optimizer: Any = None, lr_scheduler: Any = None,
-               model_parameters: Any = None, world: World | None = None, **options: Any) -> "Engine":
+def initialize(model: nn.Module, config: ConfigSource | None = None, optimizer: Any = None, lr_scheduler: Any = None,
+               model_parameters: Any = None, world: World | None = None, config_params: ConfigSource | None = None,
+               **options: Any) -> "Engine":
     """Makes the engine that trains `model` as `config` says. Collective, blocking.
 
     The stages are those of ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054); docs/pytorch.md is the user's page. The model stays
@@ -43,6 +44,7 @@ def initialize(model: nn.Module, config: ConfigSource, optimizer: Any = None, lr
     model_parameters: parameter groups, in the form in which torch's optimizers take them. It is read only without `optimizer`;
         without both there is one group with all trainable parameters.
     world: the ranks that train the model. By default it is the launcher's (torchrun, mpirun, srun), else one rank alone.
+    config_params: DeepSpeed's old name of `config`.
     options: see Engine.
 
     Raises TypeError (the model, an optimizer or a scheduler is of a wrong type, an option that there is not), ValueError (parameters
@@ -51,6 +53,9 @@ def initialize(model: nn.Module, config: ConfigSource, optimizer: Any = None, lr
     `example`).
     """
     options_check(options)
+    if config is not None and config_params is not None:
+        raise TypeError("config= and config_params= are two names of one argument: give config= alone")
+    config = config if config_params is None else config_params
     return Engine(model, config, optimizer, lr_scheduler, model_parameters, world or World.from_env(), **options)
 
 
@@ -160,7 +165,7 @@ class Engine:
     until there is one.
     """
 
-    def __init__(self, model: nn.Module, config: ConfigSource, optimizer: Any, lr_scheduler: Any, model_parameters: Any,
+    def __init__(self, model: nn.Module, config: ConfigSource | None, optimizer: Any, lr_scheduler: Any, model_parameters: Any,
                  world: World, *, example: Any = None, units: Policy = None, init: fill.Init | None = None,
                  same_on_all: bool = False,
                  backward_uses: str | None = None, retain_grads: bool = False, fp32: Policy = None,
@@ -194,6 +199,7 @@ class Engine:
         self._has_warned_of_backwards = self._has_warned_of_ways = False
         self._micro = 0
         self._backwards = 0  # since the last step
+        self._is_any = False  # backward may come to each unit as often as it likes, on each rank
         self._is_closing = False  # the next step ends the window
         self._params = {id(param.tensor) for param in self.division.params}
         optim.clear_by(self, self.rates.optimizers)
@@ -284,7 +290,8 @@ class Engine:
         text = b""
         if self.world.rank == 0:
             dtype = tensors.compute_dtype(self.core)
-            text = order_of(self.module, self.division, example, dtype, self.device).to_json().encode()
+            with unlogged("torch._subclasses.fake_tensor"):  # a batch that does not fit fails in the forward, which says so
+                text = order_of(self.module, self.division, example, dtype, self.device).to_json().encode()
         order = Order.from_json(self.world.share(text).decode())
         modules = dict(self.module.named_modules())
         for name, unit in order.strays:
@@ -296,8 +303,8 @@ class Engine:
     def _declare(self, order: Order) -> None:
         """Declares units, parameters and passes to the engine."""
         info = self.core.info
-        is_any = self._uses == "any" or not order.is_traced or info.stage < 2 and not info.is_deterministic
-        uses = library().constants["SHERD_USES_ANY"] if is_any else 0
+        self._is_any = self._uses == "any" or not order.is_traced or info.stage < 2 and not info.is_deterministic
+        uses = library().constants["SHERD_USES_ANY"] if self._is_any else 0
         for unit in self.division.units:
             retains = {"retain_grads": 1} if self._retains else {}
             number = self.core.add_unit(unit.name, backward_uses=uses, **retains)
@@ -377,10 +384,11 @@ class Engine:
         self._in_backward = True
         self._backwards += 1
         try:
-            scaled = loss if scale == 1 else loss * scale
-            if self.is_sealed:
-                self.hooks.expect(scaled)
-            scaled.backward(retain_graph=retain_graph)
+            with self._differences_told():
+                scaled = loss if scale == 1 else loss * scale
+                if self.is_sealed:
+                    self.hooks.expect(scaled)
+                scaled.backward(retain_graph=retain_graph)
         except BaseException as error:
             self._is_failed = True
             refused = self.driver.refusal(error) if self.is_sealed else None
@@ -413,7 +421,8 @@ class Engine:
         self._end_micro_batch()
         self._backwards = 0
         self._is_closing = False
-        report = self.core.step() if rates is None else self._step_at(rates)
+        with self._differences_told():
+            report = self.core.step() if rates is None else self._step_at(rates)
         self._micro = 0 if report.is_boundary else self._micro + 1
         self.report = report
         if report.is_boundary:
@@ -426,6 +435,17 @@ class Engine:
             elif report.has_overflow:
                 self._warn_of_overflow()
         return report
+
+    @contextlib.contextmanager
+    def _differences_told(self) -> Iterator[None]:
+        """A context that adds to the error of ranks that disagree how ranks may run different modules."""
+        try:
+            yield
+        except (InvalidError, StateError) as error:
+            if "disagree" in str(error) and not self._is_any:
+                error.args = (f"{error}. If the ranks run different modules (LayerDrop, routing that differs by rank), give "
+                              f"sherd.torch.initialize(..., backward_uses=\"any\")",)
+            raise
 
     def show_rates(self, keeps: bool) -> None:
         """Makes `optimizer` show the rates of the configuration's schedule for the next update (optim.Rates.show). Local."""
@@ -546,7 +566,10 @@ class Engine:
         """
         if not self._in_backward and not self.hooks.is_in_backward:  # else it is a part of another one (checkpointing)
             if self.core.loss_scale != 1:
-                raise StateError("with fp16 the loss has to be scaled: call engine.backward(loss) in place of loss.backward()")
+                raise StateError("with fp16 the loss has to be scaled by the engine that it goes through: call engine.backward(loss) of this "
+                                 "engine in place of loss.backward(). A loss through two engines has no scale that fits both: train both "
+                                 "models by one engine, or by bf16, or cut the loss between them (\"One loss through two engines\" in "
+                                 "docs/pytorch.md)")
             self._backwards += 1
             self._warn_of_ways()
         self.driver.backwards = self._backwards

@@ -1,10 +1,13 @@
-"""Adds to messages what only this package knows: the script's line to a warning, the name of the call to an error."""
+"""Adds to messages what only this package knows: the script's line to a warning, the name of the call to an error. Keeps torch's log
+silent where the package says better what happens."""
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import sys
 import warnings
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Iterator, TypeVar
 
 from sherd.errors import SherdError
 
@@ -17,6 +20,17 @@ def warn(text: str) -> None:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in ("sherd", "torch", "contextlib"):
         level, frame = level + 1, frame.f_back
     warnings.warn(f"sherd: {text}", stacklevel=level)
+
+
+@contextlib.contextmanager
+def unlogged(name: str) -> Iterator[None]:
+    """A context in which the logger of that name is silent."""
+    logger = logging.getLogger(name)
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
 
 
 def collective(name: str) -> Callable[[Function], Function]:
