@@ -340,7 +340,8 @@ static void schedule_effect(const sherd_config *config, sherdi_config_id id,
         if (schedule_needs(schedule, id)) {
             effect_missing(config, id,
                            id == SHERDI_CONFIG_TOTAL_STEPS
-                               ? "give the number of steps of the whole training"
+                               ? "give the number of steps of the whole training, or leave the "
+                                 "block \"scheduler\" out if the program sets the rates"
                                : "this type of schedule needs it",
                            out);
         } else if (sherdi_config_table[id].fallback == NULL) {

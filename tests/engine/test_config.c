@@ -837,7 +837,10 @@ static void config_missing_values_name_the_fix(void)
         {"{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"AdamW\"}, \"scheduler\": "
          "{\"type\": "
          "\"linear\", \"params\": {\"num_training_steps\": \"auto\"}}}",
-         "scheduler.params.num_training_steps is \"auto\" and the program has not set it"},
+         "scheduler.params.num_training_steps is \"auto\" and the program has not set it; give the "
+         "number of steps of the whole training, or leave the block \"scheduler\" out if the "
+         "program "
+         "sets the rates"},
         {"{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"Adam\"}, \"data_types\": "
          "{\"param_dtype\": \"bf16\"}}",
          "data_types.param_dtype contradicts"},
