@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import ranks
 
@@ -16,6 +17,7 @@ except ImportError as error:
 
 import sherd.torch
 from sherd.errors import InvalidError, NotSupportedError, SherdError, StateError
+from sherd.torch import optim, regroup
 from torch import nn
 
 SILENT = {"train_batch_size": 4, "gradient_clipping": 0}
@@ -144,7 +146,7 @@ class TestRead(unittest.TestCase):
                 self.assertEqual(engine.get_lr(), rates)
                 engine.destroy()
             other = self.configured(config)
-            with self.assertWarnsRegex(UserWarning, "has set for 2 parameter groups, and there are 1 now"):
+            with self.assertWarnsRegex(UserWarning, "has set for 2 parameter groups, and they are not those of now .*0.weight.*several groups there"):
                 other.load_checkpoint(folder)
             self.assertEqual(other.get_lr(), [1e-2])
             other.destroy()
@@ -473,6 +475,7 @@ def rank_main() -> None:
         for one, other in zip(values_of(engine), wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
         engine.destroy()
+    TestResumedGroups().test_optimizers_in_another_order()
 
 
 class TestSeveral(unittest.TestCase):
@@ -489,6 +492,149 @@ class TestSeveral(unittest.TestCase):
             self.assertEqual(sorted(rates), [1e-3, 1e-2, 1e-2, 1e-2, 1e-2])
             for one, other in zip(values, wanted, strict=True):
                 torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-6)
+
+
+class TestResumedGroups(unittest.TestCase):
+    """Tests that a run goes on with its groups in another order as if it had not ended, or is refused by name."""
+
+    SCHEDULES = {
+        "exponential": lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.7),
+        "by group": lambda o: torch.optim.lr_scheduler.LambdaLR(o, [Power(0.5 if g["eps"] == EPS else 0.9) for g in o.param_groups]),
+        "cyclic": lambda o: torch.optim.lr_scheduler.CyclicLR(
+            o, [g["lr"] / 9 for g in o.param_groups], [g["lr"] for g in o.param_groups], 2, 3, cycle_momentum=False),
+        "sequence": lambda o: torch.optim.lr_scheduler.SequentialLR(o, [
+            torch.optim.lr_scheduler.LinearLR(o, 0.1, total_iters=3), torch.optim.lr_scheduler.CosineAnnealingLR(o, 8)], [2]),
+        "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, [g["lr"] for g in o.param_groups], 20, cycle_momentum=False),
+        "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 2)}
+
+    def engine_of(self, turn: int, schedule=None, move: bool = False, **options) -> sherd.torch.Engine:
+        """Makes an engine with three groups of AdamW, in the order 1 or -1, two of which have one eps."""
+        model = model_of()
+        matrices, rest = decayed(model)
+        groups = [{**matrices, "eps": EPS}, {**rest, "params": rest["params"][:2]}, {**rest, "params": rest["params"][2:], "lr": 5e-2}]
+        if move:
+            groups[1]["params"].append(groups[2]["params"].pop())
+        optimizer = torch.optim.AdamW(groups[::turn], lr=1e-2)
+        return sherd.torch.initialize(model, SILENT, optimizer=optimizer, lr_scheduler=schedule and schedule(optimizer), **options)
+
+    def assert_goes_on(self, make, before=lambda engine: None) -> None:
+        """Trains once without an end, and once with a resume in another order in the middle."""
+        marks = []
+        for ends in (False, True):
+            engine = make(1)
+            train(engine, batches()[:3])
+            before(engine)
+            with tempfile.TemporaryDirectory() as own:
+                folder = engine.world.share(own.encode()).decode()
+                if ends:
+                    engine.save_checkpoint(folder)
+                    engine.destroy()
+                    engine = make(-1)
+                    engine.load_checkpoint(folder)
+                train(engine, batches()[3:])
+                engine.world.barrier()
+            marks.append((engine.fingerprint(), engine.get_lr()[::-1 if ends else 1]))
+            engine.destroy()
+        self.assertEqual(*marks)
+
+    def test_schedules_of_torch_go_on(self) -> None:
+        for name, schedule in self.SCHEDULES.items():
+            with self.subTest(name):
+                self.assert_goes_on(lambda turn: self.engine_of(turn, schedule))
+
+    def test_rates_that_the_script_has_set_stay_with_their_groups(self) -> None:
+        def set_one(engine: sherd.torch.Engine) -> None:
+            engine.optimizer.param_groups[0]["lr"] = 1e-4
+
+        self.assert_goes_on(self.engine_of, set_one)
+
+    def test_optimizers_in_another_order(self) -> None:
+        def make(turn: int) -> sherd.torch.Engine:
+            model = model_of()
+            first, *rest = model.parameters()
+            optimizers = [torch.optim.SGD([first], lr=1e-2), torch.optim.AdamW([{"params": rest[:2]}, {"params": rest[2:], "lr": 3e-2}][::turn])]
+            schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizers[0], 0.5), torch.optim.lr_scheduler.LinearLR(optimizers[1])]
+            return sherd.torch.initialize(model, SILENT, optimizer=optimizers[::turn], lr_scheduler=schedules[::turn])
+
+        self.assert_goes_on(make)
+
+    def test_groups_of_the_configuration(self) -> None:
+        def make(turn: int) -> sherd.torch.Engine:
+            model = model_of()
+            config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "eps": EPS}}}
+            return sherd.torch.initialize(model, config, model_parameters=decayed(model)[::turn], lr_scheduler=self.SCHEDULES["exponential"])
+
+        self.assert_goes_on(make)
+
+    def test_other_groups_are_refused_by_name(self) -> None:
+        """Before anything is loaded. Where a list has one value for all groups, nothing is to be recognised."""
+        class Own(torch.optim.lr_scheduler.LRScheduler):
+            def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+                self.peaks = [group["lr"] for group in optimizer.param_groups]
+                super().__init__(optimizer)
+
+            def get_lr(self) -> list[float]:
+                return self.peaks
+
+        exponential = self.SCHEDULES["exponential"]
+        with tempfile.TemporaryDirectory() as folder:
+            for name, schedule in (("exponential", exponential), ("own", Own)):
+                engine = self.engine_of(1, schedule)
+                train(engine, batches()[:1])
+                engine.save_checkpoint(folder, tag=name)
+                engine.destroy()
+            for tag, turn, schedule, move, words in (
+                    ("exponential", 1, exponential, True, "list base_lrs .*the groups of now are not recognised: the group of 0.bias, 2.bias, "
+                                                          "3.bias is several groups there"),
+                    ("own", -1, Own, False, "list peaks with an entry for each parameter group, and the groups of now are in another order")):
+                engine = self.engine_of(turn, schedule, move, example=batches()[0])
+                mark = engine.fingerprint()
+                with self.assertRaisesRegex(InvalidError, words):
+                    engine.load_checkpoint(folder, tag=tag)
+                self.assertEqual((engine.fingerprint(), engine.global_steps), (mark, 0))
+                engine.load_checkpoint(folder, tag=tag, load_module_only=True)
+                engine.destroy()
+            engine = self.engine_of(1, Own)
+            engine.load_checkpoint(folder, tag="own")
+            self.assertEqual(engine.lr_scheduler.peaks, [1e-2, 3e-2, 5e-2])
+            engine.destroy()
+
+    def test_groups_that_were_split_or_joined(self) -> None:
+        for before, now in (([["a"], ["b"]], [["a", "b"]]), ([["a", "b"]], [["a"], ["b"]]), ([["a"]], [["a"], ["new"]]), ([["a"]], [["b"]])):
+            with self.assertRaises(LookupError):
+                regroup.order(before, now)
+        self.assertEqual(regroup.order([["a", "gone"], ["b"]], [["b", "new"], ["a"]]), [1, 0])
+        self.assertEqual(regroup.order([[], [], ["a"]], [[], [], ["a"]]), [0, 1, 2])
+        state = {"base_lrs": [1e-2, 1e-2], "_milestones": [3], "last_epoch": 4}
+        self.assertEqual(regroup.schedule(state, [["a"], ["b", "c"]], [["a", "b"], ["c"]]), state)
+        with self.assertRaisesRegex(InvalidError, "base_lrs"):
+            regroup.schedule(state, [["a"], ["b", "c"]], [["a", "b", "c"]])
+
+    def test_a_checkpoint_of_an_earlier_version_goes_by_the_order(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(optim.Rates, "named", lambda *_: None):
+            engine = self.engine_of(1, self.SCHEDULES["exponential"])
+            train(engine, batches()[:1])
+            engine.save_checkpoint(folder)
+            wanted = engine.get_lr()
+            engine.destroy()
+            with mock.patch.object(optim.Rates, "named", NAMED):
+                engine = self.engine_of(1, self.SCHEDULES["exponential"])
+                engine.load_checkpoint(folder)
+                self.assertEqual(engine.get_lr(), wanted)
+                engine.destroy()
+
+
+NAMED = optim.Rates.named
+
+
+class Power:
+    """A factor for LambdaLR whose state a scheduler's state has, as an object's."""
+
+    def __init__(self, base: float) -> None:
+        self.base = base
+
+    def __call__(self, step: int) -> float:
+        return self.base ** step
 
 
 class TestConfigured(unittest.TestCase):

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sherd.config import Config
 from sherd.errors import InvalidError, NotSupportedError, StateError
+from sherd.torch import regroup
 from sherd.torch.say import warn
 from sherd.torch.units import Division
 
@@ -427,17 +428,16 @@ class Rates:
                 group["lr"] = self._shown[index] = rate
 
     def take(self, kept: Sequence[float | None]) -> None:
-        """Sets the rates that by_hand() returned in another run. A scheduler of torch has its own.
-
-        Warns and sets none where that run had another number of groups.
-        """
+        """Sets the rates that by_hand() returned in another run, in the order of the groups now. A scheduler of torch has its own."""
         self._used = None
-        if len(kept) == len(self._given):
-            for index, group in self._free():
-                group["lr"] = group["lr"] if kept[index] is None else kept[index]
-        elif any(rate is not None for rate in kept):
-            warn(f"the checkpoint has learning rates that its script has set for {len(kept)} parameter groups, and there are "
-                 f"{len(self._given)} now: they are not taken, so set the rates in engine.optimizer.param_groups")
+        for index, group in self._free():
+            group["lr"] = group["lr"] if kept[index] is None else kept[index]
+
+    def named(self, division: Division) -> list[regroup.Groups]:
+        """Returns the names of the parameters of each group of each optimizer, by which a later run recognises the groups."""
+        names = {id(param.tensor): param.name for param in division.params}
+        groups = iter(self.groups.all)
+        return [[[names[id(tensor)] for tensor in next(groups).tensors] for _ in optimizer.param_groups] for optimizer in self.optimizers]
 
     def epochs(self) -> list[Any]:
         """Returns torch's counter of steps of each scheduler; None for a scheduler that has none."""

@@ -76,6 +76,7 @@ def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_onl
     if found is None:
         return None, {}
     kept = found["kept"].read()
+    rates, schedules = ([], []) if weights_only else save.arranged(engine, kept)
     load = Load(os.path.abspath(folder), found["tag"], weights_only, options, found["kept"],
                 {} if weights_only else {key: found[key] for key in COUNTERS})
     if engine.is_sealed:
@@ -86,9 +87,8 @@ def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_onl
         engine.waiting.loads.append(load)
     if not weights_only:
         engine.show_rates(keeps=True)
-        engine.rates.take(kept["rates"])
-        if kept["schedule"] is not None:
-            save.schedule_load(engine, kept["schedule"])
+        engine.rates.take(rates)
+        save.schedule_load(engine, schedules)
     return os.path.join(folder, found["tag"]), kept["client_state"]
 
 

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -16,8 +16,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sherd.engine import Engine as Core
 from sherd.errors import InvalidError
+from sherd.torch import regroup
 from sherd.torch.fill import raw
 from sherd.torch.packed import Packer, unpack
+from sherd.torch.say import warn
 from sherd.torch.weights import Path, distinct, unmanaged_of
 from sherd.world import World
 
@@ -41,9 +43,9 @@ class Kept:
         return Kept(text, world.share(self.data))
 
     def read(self) -> dict[str, Any]:
-        """Returns client state, schedule, rates and buffers. Raises ValueError where the blobs are not of save_checkpoint().
+        """Returns client state, schedule, rates, groups and buffers. Raises ValueError where the blobs are not of save_checkpoint().
 
-        Earlier versions wrote no rates, and the bytes of buffers in base64.
+        Earlier versions wrote no rates, no groups, and the bytes of buffers in base64.
         """
         kept: dict[str, Any] = {"client_state": {}, "schedule": None, "buffers": {}}
         found = kept if self.text is None else json.loads(self.text)
@@ -52,7 +54,7 @@ class Kept:
         try:
             old = {name: torch.frombuffer(bytearray(base64.b64decode(one["data"])), dtype=getattr(torch, one["dtype"]))
                    for name, one in found["buffers"].items() if "data" in one}
-            return {"rates": [], **unpack(found, self.data), **({"buffers": old} if old else {})}
+            return {"rates": [], "groups": None, **unpack(found, self.data), **({"buffers": old} if old else {})}
         except (AttributeError, KeyError, TypeError, RuntimeError) as error:
             raise ValueError(f"it is damaged, {error!r}") from None
 
@@ -82,7 +84,7 @@ def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_stat
     packer = Packer()
     text = json.dumps({"client_state": packer.pack(dict(client_state or {}), "client_state"),
                        "schedule": packer.pack(schedule_state(engine), "a schedule"), "rates": engine.rates.by_hand(),
-                       "buffers": packer.pack(engine.buffers.changed(), "the buffers")})
+                       "groups": engine.rates.named(engine.division), "buffers": packer.pack(engine.buffers.changed(), "the buffers")})
     engine.core.set_blob(CLIENT_STATE, text.encode(), is_large=1)
     engine.core.set_blob(CLIENT_BYTES, packer.bytes(), is_large=1)
     try:
@@ -144,25 +146,65 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
     return state
 
 
-def schedule_load(engine: "Engine", kept: Any) -> None:
-    """Gives the schedulers the states that schedule_state() returned, and sets the rates of their groups. Local.
+Schedules = list[tuple[Any, dict[str, Any]]]  # schedulers, each with its state
 
-    torch keeps the rates with the optimizer, and many schedulers compute the next rate from the present one. Raises ValueError
-    where the checkpoint has the states of another number of schedulers.
+
+def arranged(engine: "Engine", kept: Mapping[str, Any]) -> tuple[list[float | None], Schedules]:
+    """Returns what Kept.read() has of rates and schedules in the order of the groups now: rates by group, and states by scheduler. Local.
+
+    Rates of other groups are not taken, with a warning. Raises InvalidError where the checkpoint has the states of another number of
+    schedulers, or a state of other groups. Earlier versions did not keep the groups, which are then taken to be those of now.
     """
+    now = engine.rates.named(engine.division)
+    before = now if kept["groups"] is None else kept["groups"]
+    return rates_of(engine, kept["rates"], sum(before, []), sum(now, [])), schedules_of(engine, kept["schedule"], before, now)
+
+
+def rates_of(engine: "Engine", kept: Sequence[float | None], before: regroup.Groups, now: regroup.Groups) -> list[float | None]:
+    """Returns the rates that the script has set for the groups of now; None for a group without one."""
+    if all(rate is None for rate in kept):
+        return [None] * len(now)
+    try:
+        if len(kept) != len(before):  # of an earlier version
+            raise LookupError(f"there are {len(now)}")
+        return [kept[group] for group in regroup.order(before, now)]
+    except LookupError as error:
+        if engine.rank == 0:
+            warn(f"the checkpoint has learning rates that its script has set for {len(kept)} parameter groups, and they are not those of now "
+                 f"({error.args[0]}): the rates are not taken, so set them in engine.optimizer.param_groups")
+        return [None] * len(now)
+
+
+def schedules_of(engine: "Engine", kept: Any, before: list[regroup.Groups], now: list[regroup.Groups]) -> Schedules:
+    """Returns the schedulers that a checkpoint has states for, each with its state, in the order of the groups now."""
     given = engine.lr_scheduler
-    if given is None:
-        return
+    if given is None or kept is None:
+        return []
     schedulers = given if isinstance(given, list) else [given]
     states = kept if isinstance(kept, list) else [kept]
     if len(schedulers) != len(states):
-        raise ValueError(f"the checkpoint has the schedules of {len(states)} optimizers, and initialize() was given those of "
-                         f"{len(schedulers)}: give as many, or load with load_module_only=True")
-    for scheduler, state in zip(schedulers, states):
-        if scheduler is None or state is None:
-            continue
+        raise InvalidError(f"the checkpoint has the schedules of {len(states)} optimizers, and initialize() was given those of "
+                           f"{len(schedulers)}: give as many, or load with load_module_only=True")
+    if not len(states) == len(before) == len(now):  # one object drives all optimizers
+        before, now = [sum(before, [])], [sum(now, [])]
+    pairs = []
+    for number, scheduler in enumerate(schedulers):
+        mine = set(sum(now[number], []))
+        of = next((of for of, groups in enumerate(before) if mine.intersection(sum(groups, []))), number)
+        if scheduler is not None and states[of] is not None:
+            pairs.append((scheduler, regroup.schedule(states[of], before[of], now[number])))
+    return pairs
+
+
+def schedule_load(engine: "Engine", schedules: Schedules) -> None:
+    """Gives the schedulers their states, and sets the rates of their groups. Local.
+
+    torch keeps the rates with the optimizer, and many schedulers compute the next rate from the present one.
+    """
+    for scheduler, state in schedules:
         scheduler.load_state_dict(state)
         if isinstance(scheduler, LRScheduler):
             for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
                 group["lr"] = rate
-    engine.rates.forget_epochs()
+    if schedules:
+        engine.rates.forget_epochs()
