@@ -14,12 +14,12 @@ from sherd._library import library
 from sherd.config import Config
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import InvalidError, NotSupportedError, StateError
-from sherd.torch import compiled, fill, gathered, generate, leftovers, optim, resume, save, tensors, weights
+from sherd.torch import buffers, compiled, fill, gathered, generate, leftovers, optim, resume, save, tensors, weights
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import TRANSFORMS, Hooks, tensors_in, transform
 from sherd.torch.say import collective, unlogged, warn
 from sherd.torch.trace import Order, order_of
-from sherd.torch.units import Division, Policy, divide, keep_fp32
+from sherd.torch.units import Division, Policy, divide, keep_fp32, matches
 from sherd.world import World
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
@@ -159,6 +159,9 @@ class Engine:
         may_miss: patterns of names (fnmatch) of parameters and buffers that the file of `weights` may lack. These have the values of
             the model, or those of `init`.
         may_be_extra: patterns of the file's names that the model may lack.
+        broadcast_buffers: True: the buffers of rank 0, such as statistics of BatchNorm, reach all ranks at each boundary. False: they do
+            so only when the engine is sealed. None: True, but with `same_on_all` False.
+        own_buffers: patterns of names of buffers that each rank has for itself, from the beginning on.
 
     Attributes: `module` (the model), `world`, `core` (the sherd.Engine below), `division` (units and scopes), `device`, `order`
     (that was found), `report` (of the last step) and `boundary` (the report of the last boundary); the last three are None
@@ -170,8 +173,10 @@ class Engine:
                  same_on_all: bool = False,
                  backward_uses: str | None = None, retain_grads: bool = False, fp32: Policy = None,
                  weights: str | os.PathLike[str] | None = None, may_miss: Sequence[str] = (),
-                 may_be_extra: Sequence[str] = ()) -> None:
+                 may_be_extra: Sequence[str] = (), broadcast_buffers: bool | None = None,
+                 own_buffers: Sequence[str] = ()) -> None:
         arguments_check(model, weights, may_miss=may_miss, may_be_extra=may_be_extra)
+        buffers.options_check(broadcast_buffers, own_buffers)
         self.module, self.world = getattr(model, "_orig_mod", model), world  # torch.compile wraps the module
         self._called = model
         model = self.module
@@ -191,6 +196,8 @@ class Engine:
         self._init, self._same_on_all, self._weights = init, same_on_all, weights
         self._may_miss, self._may_be_extra = list(may_miss), list(may_be_extra)
         self._uses, self._retains = backward_uses, retain_grads
+        self._shared = buffers.Shared(world, self.module, own_buffers)
+        self._shares_buffers = not same_on_all if broadcast_buffers is None else broadcast_buffers
         self.order: Order | None = None
         self.waiting: resume.Waiting | None = None
         self.opening: generate.Opening | None = None
@@ -271,7 +278,7 @@ class Engine:
         self.core.seal()
         self._ended = "the engine could not take the weights of the model over, which are lost: make the model and the engine anew"
         if self._weights is not None:
-            kept = [param for param in self.division.params if weights.matches(param.name, self._may_miss)]
+            kept = [param for param in self.division.params if matches(param.name, self._may_miss)]
             fill.fill(self.core, self.module, kept, self._init, self._same_on_all)
             weights.import_weights(self.core, self.module, self.division, self._weights, self._may_miss, self._may_be_extra)
             fill.release_all(self.division)
@@ -279,7 +286,7 @@ class Engine:
             fill.fill(self.core, self.module, self.division.params, self._init, self._same_on_all)
         fill.make_buffers(self.module, self._init)
         if not self._same_on_all:
-            fill.share_buffers(self.world, self.module)
+            self._shared.share()
         tensors.cast_buffers(self.module, buffers_dtype, self.device)
         self._take_over()
         self._ended = ""
@@ -427,6 +434,8 @@ class Engine:
         self.report = report
         if report.is_boundary:
             self.boundary = report
+            if self._shares_buffers:
+                self._shared.share()
             self.watch.after_update()
             if report.was_updated:
                 self._warn_of_schedulers()

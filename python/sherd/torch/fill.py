@@ -15,7 +15,6 @@ from torch import nn
 from sherd.engine import Engine
 from sherd.torch.tensors import flat_range
 from sherd.torch.units import Division, Param, is_managed
-from sherd.world import World
 
 Init = Callable[[nn.Module], None]  # gives a module's own parameters and buffers values, in place
 
@@ -102,21 +101,6 @@ def make_buffers(model: nn.Module, init: Init | None) -> None:
             if is_unset(module._buffers[name]):
                 raise ValueError(f"buffer {prefix}.{name} is on the meta device and nothing gives it values: give initialize an "
                                  f"init function (init=) that does, or make the buffers outside of torch.device('meta')")
-
-
-def share_buffers(world: World, model: nn.Module) -> None:
-    """Gives all ranks the buffers of rank 0, as DistributedDataParallel does at its beginning. Collective, blocking.
-
-    Raises ValueError, with the name, for a buffer that has another size on another rank.
-    """
-    for name, buffer in model.named_buffers() if world.size > 1 else ():
-        data = bytearray(world.share(raw(buffer) if world.rank == 0 else b""))
-        if len(data) != buffer.numel() * buffer.element_size():
-            raise ValueError(f"buffer {name} has {buffer.numel() * buffer.element_size()} bytes on rank {world.rank}, and {len(data)} on "
-                             f"rank 0: make the same model on all ranks")
-        if data and world.rank != 0:
-            with torch.no_grad():
-                buffer.copy_(torch.frombuffer(data, dtype=buffer.dtype).reshape(buffer.shape))
 
 
 def raw(buffer: torch.Tensor) -> bytes:

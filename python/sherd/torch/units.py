@@ -4,7 +4,7 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Callable, Sequence, Union
+from typing import Any, Callable, Iterable, Sequence, Union
 
 import torch
 from torch import nn
@@ -106,6 +106,11 @@ def chosen(model: nn.Module, policy: Policy) -> set[nn.Module]:
         names = [name for name, _ in model.named_modules() if name]
         raise ValueError(f"the modules {policy!r} are none of {type(model).__name__}'s: it has {some(names)}")
     return picked
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether one of the patterns (fnmatch) matches a name."""
+    return any(fnmatch.fnmatchcase(name, one) for one in patterns)
 
 
 def some(names: list[str]) -> str:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import ctypes
-import fnmatch
 import os
 from collections import OrderedDict
 from collections.abc import Mapping as AbstractMapping
@@ -15,7 +14,7 @@ from sherd.engine import Engine as Core
 from sherd.errors import InvalidError, StateError
 from sherd.torch import fill, pretrained
 from sherd.torch.say import collective
-from sherd.torch.units import Division, Param, is_managed, some
+from sherd.torch.units import Division, Param, is_managed, matches, some
 
 if TYPE_CHECKING:
     from sherd.torch.engine import Engine
@@ -212,10 +211,6 @@ def start_of(buffer: torch.Tensor, is_kept: bool) -> torch.Tensor:
     if not is_kept:
         return torch.empty(buffer.shape, dtype=buffer.dtype, device="cpu")
     return fill.unset_like(buffer) if buffer.is_meta else buffer.detach().to("cpu", copy=True).contiguous()
-
-
-def matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, one) for one in patterns)
 
 
 class Names:
