@@ -157,6 +157,25 @@ class Refused(unittest.TestCase):
                 scaler.step(engine.optimizer)
         own.destroy()
 
+    def test_evaluation_by_another_way(self) -> None:
+        """An evaluation that reads parameters which training does not read there names them: in the model's forward, and outside of it."""
+        class Last(Model):
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                if self.training:
+                    return super().forward(ids)
+                x = self.words(ids) + self.places
+                return nn.functional.linear(x[:, -1:], self.blocks[0].up.weight)
+
+        engine = engine_of(3, Last(), options={"example": batch(0)})
+        engine.eval()
+        for read in (lambda: engine(batch(0)), lambda: engine.module.norm(engine.module.places), lambda: engine.module.places.norm()):
+            with torch.no_grad(), self.assertRaisesRegex(sherd.StateError, "parameter (blocks.0.up.weight|places) has no values"):
+                read()
+        engine.train()
+        engine.backward(engine(batch(0)))
+        self.assertTrue(engine.step().was_updated)
+        engine.destroy()
+
     def test_gradient_past_the_outputs(self) -> None:
         """A frozen weight through which a gradient comes past the outputs is read after loss.backward(), of which the engine does not
         know the loss: torch's count of writes shows that it is not there. engine.backward(loss) has it there."""

@@ -805,6 +805,48 @@ class RepeatedCheckpointCase(Case):
         return self.Module()
 
 
+class HandedThroughCase(Case):
+    """What comes through a module that changes nothing, as it is or as a view, is changed in place behind it."""
+
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+            self.through = nn.ModuleList(HandedThroughCase.Through(way) for way in ("same", "view", "slice", "tuple", "switched off"))
+
+        def forward(self, x):
+            h = self.first(x)
+            for module in self.through:
+                given = h
+                h = module(h)
+                h = h[0] if isinstance(h, tuple) else h
+                h += 0.5
+                h = h.view_as(given) if h.numel() == given.numel() else given
+                h *= 0.75
+            return self.last(h)
+
+    class Through(nn.Module):
+        def __init__(self, way):
+            super().__init__()
+            self.way, self.scale, self.inner = way, nn.Parameter(torch.ones(WIDTH)), nn.Sequential(nn.Identity(), nn.LayerNorm(WIDTH))
+
+        def forward(self, x):
+            if self.way == "view":
+                return x.view(-1, WIDTH)
+            if self.way == "slice":
+                return x[:1]
+            if self.way == "tuple":
+                return x, x * self.scale.detach()
+            return self.inner[0](x) if self.way == "switched off" else x
+
+    @property
+    def unused(self):
+        return tuple(name for name, _ in self.make().named_parameters() if name.startswith("through"))
+
+    def make(self):
+        return self.Module()
+
+
 def all_cases() -> dict[str, Case]:
     """Returns a case of each class, by the name of the class without "Case"."""
     found = [Case]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `./run test --long` does after the suite: long.sh BUILD SEED MINUTES. It first runs the long lists of the suite's
-# own tests, then random layouts, kills and fuzzing for the time that is left. It ends with the counts, and fails if any
+# own tests, then random layouts, kills, modules of PyTorch and fuzzing for the time that is left. It ends with the counts, and fails if any
 # part fails. The logs are in BUILD/long.
 set -uo pipefail
 build=$1
@@ -47,6 +47,16 @@ campaign() {
     env "$@" "$program" --seed "$seed" --seconds "$seconds" >"$logs/$name" 2>&1 || echo "$name" >>"$logs/failed"
 }
 
+# The campaign of sherd.torch, by the interpreter that SHERD_PYTHON names.
+ways() {
+    SHERD_LIBRARY=$(cd "$build" && pwd)/libsherd.so PYTHONPATH=$PWD/python OMP_NUM_THREADS=1 tests/weights/run.sh \
+        python/tests/test_torch_ways.py --seed "$seed" --seconds "$1" >"$logs/ways" 2>&1
+    case $? in
+    0 | 77) ;;
+    *) echo ways >>"$logs/failed" ;;
+    esac
+}
+
 fuzz_is_built() {
     command -v clang >/dev/null || { echo "left out: no clang here" >"$logs/fuzz"; return 1; }
     if [ ! -f "$fuzz_build/build.ninja" ]; then
@@ -80,7 +90,7 @@ fuzz() {
 
 # Prints the last line of each log that is being written.
 progress() {
-    for name in layouts layouts_emulated kills fuzz; do
+    for name in layouts layouts_emulated kills ways fuzz; do
         if [ -s "$logs/$name" ]; then
             say "  $name: $(grep -v -e '^ok ' -e ' passed, ' "$logs/$name" | tail -1 | cut -c1-150)"
         fi
@@ -95,10 +105,11 @@ sum_of() {
 say "seed $seed, $minutes minutes"
 lists
 half=$(($(seconds_left) / 2))
-say "random layouts and kills, beside layouts on the emulated device and fuzzing: $((2 * half)) seconds"
+say "random layouts, kills and modules of PyTorch, beside layouts on the emulated device and fuzzing: $((2 * half)) seconds"
 (
-    campaign layouts "$half" "$build/tests/campaign/layouts"
-    campaign kills "$half" "$build/tests/campaign/kills"
+    campaign layouts "$((half * 2 / 3))" "$build/tests/campaign/layouts"
+    campaign kills "$((half * 2 / 3))" "$build/tests/campaign/kills"
+    ways "$((half * 2 / 3))"
 ) &
 lane=$!
 (
@@ -123,7 +134,7 @@ while read -r name; do
     grep -v -e '^ok ' -e ' passed, ' -e '^FAIL [a-z]*_' "$logs/$name" | grep -B3 -A5 -m3 -e '^FAIL' -e 'ERROR: ' | cut -c1-1500
 done < <(cat "$logs/failed" 2>/dev/null)
 say "summary, seed $seed"
-for name in layouts layouts_emulated kills; do
+for name in layouts layouts_emulated kills ways; do
     say "  $(tail -1 "$logs/$name" | sed "s/^layouts:/$name:/")"
 done
 say "  faults in the lists: $(sum_of faults), kills in them: $(sum_of kills)"
