@@ -18,7 +18,7 @@ SETTINGS = {"lr": RATE * EPS, "betas": [0.0, 0.0], "eps": EPS, "weight_decay": 0
 
 
 @functools.lru_cache
-def meeting_place() -> str:
+def rendezvous() -> str:
     """Returns where the ranks of the test meet. Each engine has a place of its own beside it."""
     return os.environ["SHERD_RENDEZVOUS"]
 
@@ -53,7 +53,7 @@ class Sharded:
     def __init__(self, case: Case, stage: int, name: str, **zero: object) -> None:
         import sherd.torch
 
-        os.environ["SHERD_RENDEZVOUS"] = f"{meeting_place()}-{name}"
+        os.environ["SHERD_RENDEZVOUS"] = f"{rendezvous()}-{name}"
         self.engine = sherd.torch.initialize(model_make(case), backward_uses=case.uses, config={
             "train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": SETTINGS}, "gradient_clipping": 0,
             "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0, **zero}})
