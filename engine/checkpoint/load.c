@@ -636,12 +636,6 @@ static sherd_status values_load(load *l)
     SHERDI_TRY(sherdi_frozen_load(engine, l->reader, l->found, &engine->fingerprints.frozen));
     SHERDI_TRY(sherdi_update_load(engine, is_all ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME,
                                   block_load, l));
-    engine->fingerprints.own = l->fingerprint;
-    if (!is_all) { /* some parameters have kept their values */
-        SHERDI_TRY(sherdi_agree_status(
-            engine->world, sherdi_fill_own_fingerprint(engine, &engine->fingerprints.own)));
-    }
-    engine->fingerprints.has_own = 1;
     SHERDI_TRY(fingerprints_check(l));
     counters_take(l);
     SHERDI_TRY(sherdi_agree_status(engine->world, blobs_take(l)));

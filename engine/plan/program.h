@@ -265,7 +265,7 @@ sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, in
 /** Puts values of a range, from who gives them (SHERDI_OP_FILL): as much of it as this rank holds, in ascending portions, and in
  *  each portion by part. Parts of the state go where this rank updates it. With the master weights, or with SHERDI_VALUE_COMPUTE
  *  of a trainable parameter, which is put as both, all copies of the parameter that rest here are set. Adds what this rank has of
- *  their fingerprint where the engine keeps it: of what is frozen, and of state with generations. */
+ *  their fingerprint, as they rest, where the engine keeps it: of what is frozen, and of state with generations. */
 sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_values *values);
 /** Gives values of a range to who asks (SHERDI_OP_TAKE), in the same order: of the state and the gradient what this rank updates
  *  (of the integers of the deterministic mode its slice), of the compute type all that rests here. */

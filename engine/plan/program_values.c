@@ -400,6 +400,13 @@ static sherd_status values_cast(const value_range *f, size_t begin, size_t end, 
     return is_apart && f->is_put ? bytes_move(f, space, at, near) : SHERD_OK;
 }
 
+/* Whether this rank's share of the fingerprint is kept while weights are put. */
+static int is_counted(const value_range *f)
+{
+    return f->segment->kind == SHERDI_SEGMENT_FROZEN ||
+           sherdi_plan_has_generations(f->program->plan);
+}
+
 /* Adds the values to this rank's share of the fingerprint: of a frozen parameter those in its slice, else those that it
  * updates. */
 static sherd_status values_count(const value_range *f)
@@ -463,13 +470,19 @@ static sherd_status encoded_move(const value_range *f, const sherdi_block *block
 static sherd_status block_move(const value_range *f, const sherdi_block *block, const cuts *c,
                                sherdi_range state)
 {
-    size_t first = (c->begin - c->first) % c->grain;
+    size_t      first = (c->begin - c->first) % c->grain;
+    value_range rests = *f;
 
-    if (sherdi_segment_part_is_encoded(f->segment, f->part)) {
-        return encoded_move(f, block, c, state);
+    if (!sherdi_segment_part_is_encoded(f->segment, f->part)) {
+        state.offset += sherdi_plan_part_offset(f->program->plan, block, f->part, first);
+        return bytes_move(f, block->space, state, values_at(f, c->begin, c->end));
     }
-    state.offset += sherdi_plan_part_offset(f->program->plan, block, f->part, first);
-    return bytes_move(f, block->space, state, values_at(f, c->begin, c->end));
+    SHERDI_TRY(encoded_move(f, block, c, state));
+    if (!f->is_put || f->part != 0 || !is_counted(f)) {
+        return SHERD_OK;
+    }
+    rests.is_put = 0; /* an encoding may have rounded the values, and what rests is what counts */
+    return encoded_move(&rests, block, c, state);
 }
 
 /* Moves a part of the state; of master weights those that are separate from the parameter. */
@@ -600,7 +613,8 @@ static sherd_status values_call(const value_range *f, sherdi_op_kind kind)
     return sherdi_program_emit(f->program, &op);
 }
 
-/* Puts weights that a caller gives, or that are in the trainer's own memory, to where they rest. */
+/* Puts weights that a caller gives, or that are in the trainer's own memory, to where they rest. The parameter comes first: where a
+ * master is beside it, its half of the parameter counts. */
 static sherd_status weights_put(value_range *f, int is_given)
 {
     value_range master;
@@ -608,22 +622,14 @@ static sherd_status weights_put(value_range *f, int is_given)
 
     f->is_put = 0;
     SHERDI_TRY(is_given ? values_call(f, SHERDI_OP_FILL) : param_move(f));
-    if (f->segment->kind == SHERDI_SEGMENT_FROZEN ||
-        sherdi_plan_has_generations(f->program->plan)) {
-        SHERDI_TRY(values_count(f));
-    }
     f->is_put      = 1;
     master         = *f;
     master.part    = 0;
     copies         = *f;
     copies.is_last = 1; /* it is the only part there */
-    if (sherdi_segment_is_beside(
-            f->segment)) { /* its half of the parameter counts, so it comes after the copies */
-        SHERDI_TRY(param_move(&copies));
-        return state_move(&master);
-    }
+    SHERDI_TRY(is_given ? param_move(&copies) : SHERD_OK);
     SHERDI_TRY(f->segment->has_master ? state_move(&master) : SHERD_OK);
-    return is_given ? param_move(&copies) : SHERD_OK;
+    return is_counted(f) ? values_count(f) : SHERD_OK;
 }
 
 static sherd_status part_put(value_range *f)

@@ -526,8 +526,8 @@ static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
     if (walk == SHERDI_WALK_SAVE || sherdi_walk_loads(walk)) {
         SHERDI_TRY(values_emit(program, walk, segment, block, param));
     }
-    if (walk == SHERDI_WALK_REPUBLISH || walk == SHERDI_WALK_FINGERPRINT) {
-        SHERDI_TRY(master_count(program, segment, block, param)); /* else who gives values counts */
+    if (walk != SHERDI_WALK_SAVE) {
+        SHERDI_TRY(master_count(program, segment, block, param));
     }
     return sherdi_walk_publishes(walk) ? master_publish(program, segment, block, param) : SHERD_OK;
 }

@@ -222,13 +222,10 @@ sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *
 sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
                                 void *ctx)
 {
-    uint64_t     none;
-    sherd_status status;
+    uint64_t unused;
 
     engine->run.block_fn           = fn;
     engine->run.block_ctx          = ctx;
-    status                         = masters_publish(engine, walk, &none);
-    engine->fingerprints.has_own   = 0;
     engine->fingerprints.is_untold = 0;
-    return status;
+    return masters_publish(engine, walk, &unused);
 }

@@ -15,8 +15,8 @@ sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head
 /** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn` returns. */
 sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx);
 /** Takes the values of every block from `fn`, and makes new parameters from the master weights. On a drive this is a generation
- *  that is not committed yet. `walk`: SHERDI_WALK_LOAD or _LOAD_SOME. Afterwards the fingerprint of the masters is unknown;
- *  whoever gives the masters can compute it. Collective. */
+ *  that is not committed yet. `walk`: SHERDI_WALK_LOAD or _LOAD_SOME. Afterwards fingerprints.own is that of the masters as they
+ *  rest, which an encoding may have rounded. Collective. */
 sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
                                 void *ctx);
 /** Makes new parameters from the master weights in the state; gives this rank's fingerprint of them. Collective. */

@@ -54,8 +54,8 @@ sherd_status sherdi_values_get_gradient(sherd_engine *engine, const sherdi_value
  */
 sherd_status sherdi_values_put(sherd_engine *engine, const sherdi_values *values,
                                sherdi_values_fn fn, void *ctx);
-/** Returns this rank's share of the fingerprint of what was put since the caller set it to 0; sherdi_program_put says of what it
- *  is kept. */
+/** Returns this rank's share of the fingerprint of what was put, as it rests, since the caller set it to 0; sherdi_program_put says
+ *  of what it is kept. */
 uint64_t *sherdi_values_share(sherd_engine *engine);
 
 /** Gives the range of a parameter's elements that a rank owns, [*first, *first + *count); at stage 0 all of them. */

@@ -7,6 +7,7 @@
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -509,6 +510,172 @@ static void a_load_that_loses_nothing_does_not(void)
     }
 }
 
+/* ---------------------------------------------------------- what rests counts -- */
+
+#define RESUMED ON_STORAGE(", \"resume\": true")
+
+/* Moments at which the state was made by something else than an update. */
+enum { AFTER_FILL, AFTER_WRITE, AFTER_LOAD, MOMENTS_OF_STATE };
+
+typedef struct resting {
+    const char *top, *zero, *folder; /* the folder has a checkpoint of fp32 */
+    int         stage;
+    int         leaves_at;   /* the moment at which the run ends and leaves its state; -1: none */
+    uint64_t    fingerprint; /* of what it left */
+} resting;
+
+/* The report of a step that is skipped has the fingerprint of what rests. */
+static void expect_skipped_step_tells_what_rests(rig *r)
+{
+    sherd_step_report report;
+
+    rig_acquire(r, 0, SHERD_BACKWARD);
+    rig_poke(r, 0, 5, INFINITY);
+    rig_release(r, 0, SHERD_BACKWARD);
+    report = rig_step(r);
+    CHECK_INT(0, report.was_updated);
+    CHECK_INT(rig_fingerprint(r), report.fingerprint);
+}
+
+/* An update on a drive goes back to what rested before it. */
+static void expect_update_is_undone(rig *r, const resting *own)
+{
+    uint64_t before = rig_fingerprint(r);
+
+    (void)rig_train(r, 1);
+    if (own->zero != NULL) {
+        CHECK_OK(sherd_step_undo(r->engine));
+        CHECK_INT(before, rig_fingerprint(r));
+    }
+}
+
+static void values_write(rig *r)
+{
+    float x[333];
+
+    for (size_t i = 0; i < 333; i++) {
+        x[i] = 0.0123456f * (float)i - 1.7f;
+    }
+    x[17] = NAN;
+    CHECK_OK(sherd_param_write(r->engine, r->params[1].handle, SHERD_MASTER, 431, 333, x));
+    x[17] = 1.1f;
+    CHECK_OK(sherd_param_write(r->engine, r->params[1].handle, SHERD_MASTER, 431, 333, x));
+}
+
+static void state_make(rig *r, const resting *own, int moment)
+{
+    if (moment == AFTER_WRITE) {
+        values_write(r);
+    } else if (moment == AFTER_LOAD) {
+        CHECK_OK(sherd_checkpoint_load(r->engine, own->folder, "t", NULL));
+    }
+}
+
+static void resting_open(rig *r, sherd_world *world, const resting *own)
+{
+    rig_options options = {
+        .stage = own->stage, .dtype = SHERD_BF16, .top = own->top, .zero = own->zero};
+
+    rig_open(r, world, &options);
+    rig_three(r, 700);
+    rig_seal(r);
+}
+
+static void rest_body(sherd_world *world, void *ctx)
+{
+    resting *own = ctx;
+    rig      r;
+
+    resting_open(&r, world, own);
+    for (int moment = AFTER_FILL; moment < MOMENTS_OF_STATE; moment++) {
+        state_make(&r, own, moment);
+        if (moment == own->leaves_at) {
+            uint64_t fingerprint = rig_fingerprint(&r);
+
+            if (sherd_world_rank(world) == 0) {
+                own->fingerprint = fingerprint;
+            }
+            CHECK_OK(sherd_engine_keep_state(r.engine, 1));
+            break;
+        }
+        CHECK_OK(sherd_checkpoint_save(r.engine, own->folder, "own", NULL));
+        expect_skipped_step_tells_what_rests(&r);
+        expect_update_is_undone(&r, own);
+    }
+    rig_close(&r);
+}
+
+static void resume_body(sherd_world *world, void *ctx)
+{
+    const resting    *own = ctx;
+    sherd_engine_info info;
+    rig               r;
+
+    resting_open(&r, world, own);
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    CHECK_INT(1, info.is_resumed);
+    CHECK_INT(own->fingerprint, rig_fingerprint(&r));
+    expect_update_is_undone(&r, own);
+    rig_close(&r);
+}
+
+static const char *fp32_checkpoint(const char *name, char folder[512])
+{
+    run saved = {.from = STORED[0], .folder = folder, .stage = 1};
+
+    (void)snprintf(folder, 512, "%s/%s", test_scratch(), name);
+    test_world(2, run_body, &saved);
+    return folder;
+}
+
+static void state_that_no_update_made_is_counted_as_it_rests(void)
+{
+    char        folder[512];
+    char        keys[1024];
+    const char *checkpoint = fp32_checkpoint("rest", folder);
+
+    (void)keys;
+    for (size_t i = 0; i < NUM_STORED; i++) {
+        for (int stage = IS_SHORT ? 3 : 0; stage <= 3; stage++) {
+            resting own = {.top = STORED[i], .folder = checkpoint, .stage = stage, .leaves_at = -1};
+            int     world_size = 1 + (int)(i + (size_t)stage) % (MOST_RANKS < 3 ? MOST_RANKS : 3);
+
+            test_world(world_size, rest_body, &own);
+#ifdef SHERDI_HAVE_XXHASH
+            if (stage > 0) {
+                own.zero = stored_keys(stage == 3 ? 4 : 0, keys);
+                test_world(world_size, rest_body, &own);
+            }
+#endif
+        }
+    }
+}
+
+static void state_that_no_update_made_is_resumed(void)
+{
+    char        folder[512];
+    char        keys[1024];
+    const char *checkpoint;
+
+    needs_storage();
+    checkpoint = fp32_checkpoint("resumed", folder);
+    (void)snprintf(keys, sizeof(keys), RESUMED, test_scratch());
+    for (size_t i = 0; i < NUM_STORED; i++) {
+        for (int moment = AFTER_FILL; moment < MOMENTS_OF_STATE; moment++) {
+            resting own        = {.top       = STORED[i],
+                                  .zero      = keys,
+                                  .folder    = checkpoint,
+                                  .stage     = 1 + moment,
+                                  .leaves_at = moment};
+            int     world_size = 1 + (int)(i + (size_t)moment) % MOST_RANKS % 3;
+
+            test_world(world_size, rest_body, &own);
+            test_world(world_size, resume_body, &own);
+        }
+    }
+}
+
 /* -------------------------------------------------------- a negative square -- */
 
 #define NEGATIVE_AT 1037
@@ -764,6 +931,8 @@ static const test_case CASES[] = {
     CASE(a_checkpoint_of_any_encoding_is_loaded_as_any_other),
     CASE(a_load_that_loses_bits_warns),
     CASE(a_load_that_loses_nothing_does_not),
+    CASE(state_that_no_update_made_is_counted_as_it_rests),
+    CASE(state_that_no_update_made_is_resumed),
     CASE(a_negative_square_is_refused_where_its_sign_is_not_stored),
     CASE(values_pass_through_the_encoding),
     CASE(masters_written_over_leave_no_tie),
