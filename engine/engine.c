@@ -304,7 +304,8 @@ sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine 
                            "no parameter is declared; add units and parameters first");
     }
     SHERDI_TRY(sherdi_groups_settle(engine));
-    engine->first_group = sherdi_model_first_group(&engine->model);
+    engine->first_group   = sherdi_model_first_group(&engine->model);
+    engine->first_trained = sherdi_model_first_trained(&engine->model);
     SHERDI_TRY(sherdi_optimizer_check_lists(engine));
     return sherdi_plan_create(&engine->model, &engine->settings, engine->rank, engine->world_size,
                               machine, &engine->mem, out);

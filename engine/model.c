@@ -291,6 +291,18 @@ int sherdi_model_first_group(const sherdi_model *model)
     return model->num_groups > 1;
 }
 
+int sherdi_model_first_trained(const sherdi_model *model)
+{
+    size_t first = model->num_groups;
+
+    for (size_t p = 0; p < model->num_params; p++) {
+        if (!model->params[p].is_frozen) {
+            first = sherdi_min_size(first, (size_t)model->params[p].group);
+        }
+    }
+    return first == model->num_groups ? SHERD_GROUP_DEFAULT : (int)first;
+}
+
 int sherdi_model_find_param(const sherdi_model *model, const char *name)
 {
     return (int)name_find(model->param_names, name);

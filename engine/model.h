@@ -77,6 +77,8 @@ void         sherdi_model_fini(sherdi_model *model);
 
 /** Returns the first group that counts in lists with a number for each group: 0, or 1 if no trainable parameter is in group 0. */
 int sherdi_model_first_group(const sherdi_model *model);
+/** Returns the first group with a trainable parameter; 0 if there is none. */
+int sherdi_model_first_trained(const sherdi_model *model);
 
 sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_params *params,
                                     int *out);

@@ -139,7 +139,8 @@ struct sherd_engine {
     pid_t                 process; /* the creator; a forked child cannot use the engine */
     sherdi_settings       settings;
     sherdi_model          model;
-    int             first_group; /* first group for which a list of the schedule has a number */
+    int             first_group;   /* first group for which a list of the schedule has a number */
+    int             first_trained; /* first group with a trainable parameter */
     sherdi_phase    phase;
     sherdi_failure  failure;
     sherdi_identity identity;

@@ -194,7 +194,7 @@ static sherd_status step_prepare(sherd_engine *engine)
         .step          = engine->step,
         .skipped_steps = engine->skipped_steps,
         .loss_scale    = engine->scaler.scale,
-        .lr = sherdi_optimizer_group_lr(engine, NULL, engine->first_group, engine->step + 1),
+        .lr = sherdi_optimizer_group_lr(engine, NULL, engine->first_trained, engine->step + 1),
     };
     if (window_is_over(engine)) {
         engine->step_mark =
@@ -361,7 +361,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     uint64_t     choice  = 0;
     sherd_status status;
 
-    report->lr = sherdi_optimizer_group_lr(engine, params, engine->first_group, engine->step + 1);
+    report->lr = sherdi_optimizer_group_lr(engine, params, engine->first_trained, engine->step + 1);
     if (!overflows) {
         report->clip_coefficient = clip_coefficient(engine, params);
         choice = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,

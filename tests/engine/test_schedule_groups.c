@@ -211,7 +211,56 @@ static void schedule_cycle_leaves_a_momentum_that_is_no_beta(void)
     test_world(2, momentum_under_a_cycle, NULL);
 }
 
+/* Groups 1 and 2 have one parameter each, which is frozen where `frozen` has the group's bit; the default group has none. */
+static double reported_rate(sherd_world *world, int stage, unsigned frozen)
+{
+    rig_options       options = {.stage = stage, .accumulation = 2};
+    sherd_step_report first, last;
+    rig               r;
+
+    rig_open(&r, world, &options);
+    for (int g = 1; g <= 2; g++) {
+        sherd_group_params group;
+        sherd_param_params param;
+        sherd_group        added;
+
+        sherd_group_params_init(&group);
+        group.name = g == 1 ? "head" : "trunk";
+        group.lr   = 0.1 * (g + 1);
+        CHECK_OK(sherd_group_add(r.engine, &group, &added));
+        sherd_param_params_init(&param);
+        param.group  = added;
+        param.frozen = frozen >> g & 1;
+        (void)rig_param_as(&r, rig_unit(&r, g == 1 ? "b" : "a"), g == 1 ? "b.w" : "a.w", 100,
+                           &param);
+    }
+    rig_seal(&r);
+    first = rig_train(&r, 1); /* the window is not over */
+    last  = rig_train(&r, 1);
+    CHECK_CLOSE(first.lr, last.lr, 0);
+    rig_close(&r);
+    return last.lr;
+}
+
+static void rates_of_the_first_that_trains(sherd_world *world, void *ctx)
+{
+    (void)ctx;
+    for (int stage = 0; stage <= 3; stage++) {
+        CHECK_CLOSE(0.2, reported_rate(world, stage, 0), 1e-15);
+        CHECK_CLOSE(0.1 * 3, reported_rate(world, stage, 1u << 1), 1e-15);
+        CHECK_CLOSE(0.2, reported_rate(world, stage, 1u << 2), 1e-15);
+    }
+}
+
+static void report_has_the_rate_of_the_first_group_that_trains_something(void)
+{
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        test_world(ranks, rates_of_the_first_that_trains, NULL);
+    }
+}
+
 static const test_case CASES[] = {
+    CASE(report_has_the_rate_of_the_first_group_that_trains_something),
     CASE(schedule_lists_count_by_group),
     CASE(schedule_lists_count_groups_that_are_filled_by_name),
     CASE(schedule_list_of_a_wrong_length_is_refused),
