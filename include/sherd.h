@@ -286,7 +286,7 @@ typedef struct sherd_unit_params {
      * complete after the last of these uses. SHERD_USES_ANY: backward may use it never, once or several times in a
      * micro-batch, nested too, in any order, and differently on each rank. Its gradient is then zero at the first acquire for
      * BACKWARD, keeps its place in memory, which the plan shares with no other unit, and is complete at sherd_step or
-     * _prepare. Units that it reads are then treated the same way. */
+     * _prepare. Units that it reads are then treated the same way, and so are those that they read. */
     int backward_uses;
     /* 1: this rank's gradients of this micro-batch, before the reduction, stay readable where they are until sherd_step or
      * _prepare is called; sherd_param_grad returns them, and until then the plan gives their place to no other unit.

@@ -237,19 +237,39 @@ static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *mode
     return status;
 }
 
-/* Takes over what the model declares of gradients. What an open-ended unit reads is open-ended too. */
-static void gradients_mark(sherdi_plan *plan, const sherdi_model *model)
+/* Marks a unit as open-ended; `marked` lists the units that are. */
+static void open_ended_mark(sherdi_plan *plan, int *marked, int unit)
 {
+    if (!plan->units[unit].is_open_ended) {
+        plan->units[unit].is_open_ended = 1;
+        marked[plan->num_open_ended++]  = unit;
+    }
+}
+
+/* Takes over what the model declares of gradients. What an open-ended unit reads is open-ended too, and so is what that reads: a
+ * use of a unit is one of all that it reads. */
+static sherd_status gradients_mark(sherdi_plan *plan, const sherdi_model *model)
+{
+    int *marked =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->num_units, sizeof(*marked));
+    int needed;
+
+    if (marked == NULL) {
+        return SHERD_E_NOMEM;
+    }
     for (size_t u = 0; u < plan->num_units; u++) {
         plan->units[u].retains_grads = model->units[u].retains_grads;
-        for (size_t n = 0; model->units[u].has_any_uses && needed_unit(model, (int)u, n) >= 0;
-             n++) {
-            sherdi_plan_unit *unit = &plan->units[needed_unit(model, (int)u, n)];
-
-            plan->num_open_ended += !unit->is_open_ended;
-            unit->is_open_ended = 1;
+        if (model->units[u].has_any_uses) {
+            open_ended_mark(plan, marked, (int)u);
         }
     }
+    for (size_t i = 0; i < plan->num_open_ended; i++) {
+        for (size_t n = 1; (needed = needed_unit(model, marked[i], n)) >= 0; n++) {
+            open_ended_mark(plan, marked, needed);
+        }
+    }
+    sherdi_free(marked);
+    return SHERD_OK;
 }
 
 /* Schedules the transient gradients. A gradient lives from the first backward use of its unit to the release after the last one;
@@ -257,7 +277,7 @@ static void gradients_mark(sherdi_plan *plan, const sherdi_model *model)
  * of an open-ended unit lives through the whole micro-batch, and is reduced after it. */
 static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *model)
 {
-    gradients_mark(plan, model);
+    SHERDI_TRY(gradients_mark(plan, model));
     for (size_t u = 0; u < plan->num_units; u++) {
         sherdi_live_range live_range = {.unit = (int)u, .bytes = plan->units[u].transient_bytes};
 

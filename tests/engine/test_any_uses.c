@@ -512,6 +512,93 @@ static void plan_gives_the_gradient_a_place_of_its_own(void)
     }
 }
 
+/* A chain of reads, declared from its end: unit u reads unit u + 1. The last two units read each other. */
+static void plan_follows_reads_to_their_end(void)
+{
+    static const rig_options OPTIONS = {.stage = 2};
+    sherd_unit_params        params;
+    sherdi_plan             *plan;
+    planner                  b;
+
+    sherd_unit_params_init(&params);
+    planner_open(&b);
+    for (int u = 0; u < 7; u++) {
+        char name[8];
+
+        (void)snprintf(name, sizeof(name), "u%d", u);
+        params.backward_uses = u == 2 ? SHERD_USES_ANY : 0;
+        (void)planner_param(&b, planner_unit_as(&b, name, &params), 1000, 1, 0);
+    }
+    for (int u = 5; u >= 0; u--) {
+        CHECK_OK(sherdi_model_add_read(&b.model, u, u + 1));
+    }
+    CHECK_OK(sherdi_model_add_read(&b.model, 6, 5));
+    planner_settings(&b, &OPTIONS, 2);
+    plan = planner_plan(&b, 0, 2);
+    CHECK_OK(sherdi_plan_check(plan, &b.model));
+    CHECK_INT(5, plan->num_open_ended);
+    for (int u = 0; u < 7; u++) {
+        CHECK_INT(u >= 2, plan->units[u].is_open_ended);
+    }
+    sherdi_plan_destroy(plan);
+    planner_close(&b);
+}
+
+/* The head, of any uses, reads the layer, which reads the table. Backward goes through the layer as often as `visits` says; each
+ * visit adds a part of the same gradient. */
+static uint64_t train_chain(sherd_world *world, const rig_options *options, int is_any, int visits)
+{
+    sherd_unit_params params;
+    rig               r;
+
+    rig_open(&r, world, options);
+    sherd_unit_params_init(&params);
+    (void)rig_unit(&r, "table");
+    (void)rig_unit(&r, "layer");
+    params.backward_uses = is_any ? SHERD_USES_ANY : 0;
+    (void)rig_unit_as(&r, "head", &params);
+    for (int u = 0; u < 3; u++) {
+        static const char *const NAMES[] = {"table.w", "layer.w", "head.w"};
+
+        (void)rig_param(&r, u, NAMES[u], 333 - 64 * (size_t)u);
+    }
+    for (int u = 1; u < 3; u++) {
+        CHECK_OK(sherd_unit_reads(r.engine, r.units[u], r.params[u - 1].handle));
+    }
+    rig_seal(&r);
+    for (int m = 0; m < 4; m++) {
+        rig_acquire(&r, 2, SHERD_BACKWARD);
+        rig_touch(&r, 2, 1);
+        rig_release(&r, 2, SHERD_BACKWARD);
+        for (int v = 0; v < visits; v++) {
+            rig_acquire(&r, 1, SHERD_BACKWARD);
+            rig_touch(&r, 1, 1.0f / (float)visits);
+            rig_touch(&r, 0, 1.0f / (float)visits);
+            rig_release(&r, 1, SHERD_BACKWARD);
+        }
+        rig_acquire(&r, 0, SHERD_BACKWARD);
+        rig_release(&r, 0, SHERD_BACKWARD);
+        (void)rig_step(&r);
+    }
+    return ways_close(&r, 4 / options->accumulation);
+}
+
+static uint64_t train_chain_as_planned(sherd_world *world, const rig_options *options)
+{
+    return train_chain(world, options, 0, 1);
+}
+
+/* Two halves of a number add up to it in every type. */
+static uint64_t train_chain_in_halves(sherd_world *world, const rig_options *options)
+{
+    return train_chain(world, options, 1, 2);
+}
+
+static void what_that_reads_is_open_as_long_too(void)
+{
+    ways_expect_same(train_chain_as_planned, train_chain_in_halves, 3);
+}
+
 /* --------------------------------------------------------------- what is wrong -- */
 
 static void declare_wrongly(sherd_world *world, void *raw)
@@ -557,6 +644,8 @@ static const test_case CASES[] = {
     CASE(traffic_and_memory_are_as_planned),
     CASE(a_parameter_without_elements_calls_no_other_rank),
     CASE(plan_gives_the_gradient_a_place_of_its_own),
+    CASE(plan_follows_reads_to_their_end),
+    CASE(what_that_reads_is_open_as_long_too),
     CASE(ranks_that_declare_otherwise_are_refused),
 };
 
