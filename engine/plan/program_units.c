@@ -235,7 +235,7 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
     }
     own              = sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset, slice);
     own.is_all_ranks = 1;
-    op.flags         = plan->settings.is_debug ? SHERDI_OP_MEETS : SHERDI_OP_STABLE;
+    op.flags         = SHERDI_OP_STABLE;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, whole);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, own);
     op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(plan->world_size, slice);

@@ -1,10 +1,47 @@
-/* SHERD_DEBUG: detects writes to parameters while a unit is acquired. What becomes of such a write depends on the layout: it is
- * kept where parameters are whole, and lost where they are gathered. So it is an error in every layout. loop.c calls these
- * functions; the other checks of SHERD_DEBUG are where their code is (is_debug). */
+/* SHERD_DEBUG: checks of acquire and release, for loop.c. The other checks of SHERD_DEBUG are where their code is (is_debug).
+ *
+ * Ranks acquire the same units in the same order, or a boundary finds it. At stage 3, where others' values are needed, a difference
+ * shows at once: acquires meet. Of open-ended units each rank acquires what it likes, for EVAL excepted. What it gathers of any unit
+ * then differs too, because it follows the plan in its own way. So the gathers themselves need not meet.
+ *
+ * What becomes of a write to parameters depends on the layout: it is kept where parameters are whole, and lost where they are
+ * gathered. So it is an error in every layout. */
 #include "engine/run/debug.h"
 
 #include "engine/run/engine_impl.h"
 #include "engine/run/loop.h"
+
+/* ----------------------------------------------------------------- acquires -- */
+
+/* Numbers the acquires of a model from 1 on. */
+static size_t acquire_number(int unit, sherd_pass pass)
+{
+    return 1 + (size_t)unit * (SHERD_EVAL + 1) + (size_t)pass;
+}
+
+sherd_status sherdi_debug_acquire_meet(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    char nothing = 0; /* the names of the calls are what the ranks compare */
+    int  is_free = engine->plan->units[unit].is_open_ended && pass != SHERD_EVAL;
+
+    if (!engine->settings.is_debug || engine->settings.stage < 3 || engine->world_size == 1 ||
+        is_free || engine->window.met == acquire_number(unit, pass)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &nothing, &nothing, 0,
+                                     engine->model.units[unit].name));
+    engine->window.met = acquire_number(unit, pass);
+    return SHERD_OK;
+}
+
+void sherdi_debug_acquire_end(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    if (engine->window.met == acquire_number(unit, pass)) {
+        engine->window.met = 0;
+    }
+}
+
+/* ---------------------------------------------------------------- parameters -- */
 
 sherd_status sherdi_debug_params_note(sherd_engine *engine, int unit)
 {

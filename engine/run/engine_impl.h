@@ -87,8 +87,9 @@ typedef struct sherdi_window {
     int64_t        first_micro;  /* micro_step at the last boundary */
     sherdi_outcome lost;         /* the failure that lost a gradient: the window will be dropped */
     char           untold_text[SHERDI_ERROR_BYTES]; /* "": none; see others_tell in loop.c */
-    int    is_left; /* step failed on this rank alone: others wait in theirs for its discard */
-    double sumsq;   /* of the prepared gradient, before sherdi_optimizer_unscale */
+    size_t         met; /* the acquire for which the ranks have met and that is not done; debug.c */
+    int    is_left;     /* step failed on this rank alone: others wait in theirs for its discard */
+    double sumsq;       /* of the prepared gradient, before sherdi_optimizer_unscale */
     sherdi_fixed_sink fixed_sink;
 } sherdi_window;
 

@@ -129,10 +129,12 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     if (pass == SHERD_BACKWARD) {
         SHERDI_TRY(backward_check(engine, unit));
     }
+    SHERDI_TRY(sherdi_debug_acquire_meet(engine, unit, pass));
     status = sherdi_program_acquire(&engine->run.program, unit, pass);
     if (status != SHERD_OK) {
         return failure_tell(engine, status);
     }
+    sherdi_debug_acquire_end(engine, unit, pass);
     if (engine->window.lost.status == SHERD_OK) {
         engine->window.untold_text[0] = '\0'; /* this try succeeded */
     }
@@ -207,6 +209,7 @@ void sherdi_loop_window_begin(sherd_engine *engine)
     engine->window.has_begun      = 0;
     engine->window.has_backward   = 0;
     engine->window.is_closing     = 0;
+    engine->window.met            = 0;
     engine->window.first_micro    = engine->micro_step;
 }
 

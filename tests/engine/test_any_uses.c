@@ -376,7 +376,7 @@ static void tiers_change_nothing(void)
     }
 }
 
-/* With SHERD_DEBUG the plan is proved at seal, gathers meet, and memory that has no values is filled with NaN. */
+/* With SHERD_DEBUG the plan is proved at seal, and memory that has no values is filled with NaN. */
 static void train_in_debug(sherd_world *world, void *raw)
 {
     CHECK_INT(train_in_parts(world, raw), train_in_halves(world, raw));

@@ -1,10 +1,12 @@
-/* SHERD_DEBUG: gathers meet and compare, what was released reads as NaN, parameters are
+/* SHERD_DEBUG: ranks acquire the same units in the same order, what was released reads as NaN, parameters are
  * read-only. */
+#include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,6 +98,152 @@ static void other_order(sherd_world *world, void *ctx)
 static void debug_other_unit_is_named(void)
 {
     test_world(2, other_order, NULL);
+}
+
+/* ------------------------------------------------------- open-ended units -- */
+
+#define ONE_AT_A_TIME ", \"stage3_prefetch_bucket_size\": 0"
+
+static int is_expert(int unit)
+{
+    return unit % 2 == 1;
+}
+
+/* On a device every gather meets, so all ranks have to acquire these units alike. */
+static void gathers_must_not_meet(void)
+{
+    if (getenv("SHERD_BACKEND") != NULL) {
+        test_skip("gathers meet on a device");
+    }
+}
+
+/* Layers with an open-ended unit between each two; the last of these reads the first. */
+static void experts_open(rig *r, sherd_world *world, const rig_options *options)
+{
+    static const char *const NAMES[] = {"first", "expert", "middle", "other", "last"};
+    sherd_unit_params        params;
+
+    rig_open(r, world, options);
+    sherd_unit_params_init(&params);
+    for (int u = 0; u < 5; u++) {
+        char name[16];
+
+        params.backward_uses = is_expert(u) ? SHERD_USES_ANY : 0;
+        (void)rig_unit_as(r, NAMES[u], &params);
+        (void)snprintf(name, sizeof(name), "%s.w", NAMES[u]);
+        (void)rig_param(r, u, name, 700 + 100 * (size_t)u);
+    }
+    CHECK_OK(sherd_unit_reads(r->engine, r->units[3], r->params[1].handle));
+    rig_seal(r);
+}
+
+/* Rank r visits the experts r times, and in the third micro-batch another expert than the plan has there. */
+static void experts_visit(rig *r, int unit, sherd_pass pass)
+{
+    for (int i = 0; i < sherd_world_rank(r->world); i++) {
+        int expert = r->micro == 2 ? 4 - unit : unit;
+
+        rig_acquire(r, expert, pass);
+        if (i == 0) {
+            rig_acquire(r, expert, pass);
+            rig_release(r, expert, pass);
+        }
+        rig_release(r, expert, pass);
+    }
+}
+
+static void experts_train(rig *r)
+{
+    for (int u = 0; u < r->num_units; u++) {
+        is_expert(u) ? experts_visit(r, u, SHERD_FORWARD) : rig_forward(r, u, SHERD_FORWARD);
+    }
+    for (int u = r->num_units - 1; u >= 0; u--) {
+        is_expert(u) ? experts_visit(r, u, SHERD_BACKWARD) : rig_backward(r, u);
+    }
+    for (int u = 0; u < r->num_units && r->micro == 1; u++) {
+        rig_forward(r, u, SHERD_EVAL);
+    }
+    CHECK_INT(1, rig_step(r).was_updated);
+}
+
+static void uses_of_experts(sherd_world *world, void *ctx)
+{
+    rig r;
+
+    experts_open(&r, world, ctx);
+    for (int m = 0; m < 4; m++) {
+        experts_train(&r);
+    }
+    rig_close(&r);
+}
+
+static void debug_lets_ranks_use_open_ended_units_as_they_like(void)
+{
+    static const char *const ZEROS[] = {
+        "", ONE_AT_A_TIME, ", \"stage3_max_reuse_distance\": 1000000", ", \"overlap_comm\": true"};
+
+    gathers_must_not_meet();
+    for (int stage = 0; stage <= 3; stage++) {
+        for (int z = 0; z < (stage == 3 ? 4 : 1); z++) {
+            rig_options options = {.stage = stage, .zero = ZEROS[z]};
+
+            test_world(2 + z % 2, uses_of_experts, &options);
+        }
+    }
+}
+
+/* The other units are compared all the same, however the experts were used before. */
+static void other_layer(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 3};
+    int         rank    = sherd_world_rank(world);
+    rig         r;
+
+    (void)ctx;
+    experts_open(&r, world, &options);
+    experts_train(&r);
+    experts_visit(&r, 1, SHERD_FORWARD);
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherd_unit_acquire(r.engine, r.units[rank == 0 ? 0 : 4], SHERD_FORWARD));
+    CHECK_ERROR_SAYS("first");
+    CHECK_ERROR_SAYS("last");
+    rig_close(&r);
+}
+
+static void debug_other_unit_is_named_beside_open_ended_units(void)
+{
+    gathers_must_not_meet();
+    test_world(2, other_layer, NULL);
+}
+
+/* Rank 1 holds an expert where the layer should be, so its first try fails. */
+static void try_again(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 3, .zero = ONE_AT_A_TIME};
+    int         rank    = sherd_world_rank(world);
+    rig         r;
+
+    (void)ctx;
+    experts_open(&r, world, &options);
+    for (int i = 0; i < 2; i++) {
+        if (rank == 1) {
+            rig_acquire(&r, 3, SHERD_FORWARD);
+            CHECK_STATUS(SHERD_E_NOMEM, sherd_unit_acquire(r.engine, r.units[0], SHERD_FORWARD));
+            rig_forward(&r, 1, SHERD_FORWARD); /* which other ranks do not see */
+            rig_release(&r, 3, SHERD_FORWARD);
+        }
+        rig_forward(&r, 0, SHERD_FORWARD);
+        rig_forward(&r, 0, SHERD_FORWARD);
+    }
+    rig_micro_batch(&r);
+    CHECK_OK(sherd_step(r.engine, NULL));
+    rig_close(&r);
+}
+
+static void debug_acquire_that_failed_is_tried_again(void)
+{
+    gathers_must_not_meet();
+    test_world(2, try_again, NULL);
 }
 
 /* ------------------------------------------------ parameters are read-only -- */
@@ -218,6 +366,9 @@ static const test_case CASES[] = {
     CASE(debug_that_is_neither_on_nor_off_is_refused),
     CASE(debug_released_memory_reads_as_nan),
     CASE(debug_other_unit_is_named),
+    CASE(debug_lets_ranks_use_open_ended_units_as_they_like),
+    CASE(debug_other_unit_is_named_beside_open_ended_units),
+    CASE(debug_acquire_that_failed_is_tried_again),
     CASE(debug_write_to_a_parameter_is_named_at_release),
     CASE(debug_write_to_a_bound_parameter_is_named_too),
 };
