@@ -395,14 +395,17 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
 
 /* ----------------------------------------------------------- public calls -- */
 
-/* What a step needs. A rank may not have acquired a unit yet where other ranks have: then its engine starts here. */
+/* A rank may not have acquired a unit yet where other ranks have: then its engine starts here. */
+static sherd_status late_start(sherd_engine *engine)
+{
+    return engine->plan->num_open_ended > 0 ? sherdi_fill_finish(engine) : SHERD_OK;
+}
+
 static sherd_status step_check(sherd_engine *engine, const char *call)
 {
     SHERDI_TRY(sherdi_engine_need(engine, call,
                                   SHERDI_NEED_SEALED | SHERDI_NEED_STEPS | SHERDI_NEED_NO_EVAL));
-    if (engine->plan->num_open_ended > 0) {
-        SHERDI_TRY(sherdi_fill_finish(engine));
-    }
+    SHERDI_TRY(late_start(engine));
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_STARTED | SHERDI_NEED_UNPREPARED));
     SHERDI_TRY(sherdi_loop_left_check(engine));
     return sherdi_engine_need(engine, call, SHERDI_NEED_RELEASED);
@@ -589,9 +592,11 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
 
 sherd_status sherd_step_close_window(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_close_window",
-                                  SHERDI_NEED_SEALED | SHERDI_NEED_STEPS | SHERDI_NEED_STARTED |
-                                      SHERDI_NEED_UNPREPARED));
+    const char *call = "sherd_step_close_window";
+
+    SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED | SHERDI_NEED_STEPS));
+    SHERDI_TRY(late_start(engine));
+    SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_STARTED | SHERDI_NEED_UNPREPARED));
     engine->window.is_closing = 1;
     return SHERD_OK;
 }

@@ -190,6 +190,31 @@ static void backward_of_one_rank_alone_is_a_backward_pass(void)
     ways_on_every_stage(3, leave_backward_to_rank_0);
 }
 
+/* The same in a window that is closed early, before the rank has acquired anything. */
+static void close_without_data(sherd_world *world, void *raw)
+{
+    rig_options any;
+    rig         r;
+
+    ways_declare_layers(&r, world, with_any(raw, &any));
+    rig_seal(&r);
+    if (sherd_world_rank(world) == 0) {
+        rig_backward(&r, 2);
+    }
+    CHECK_OK(sherd_step_close_window(r.engine));
+    CHECK_INT(1, rig_step(&r).was_updated);
+    rig_close(&r);
+}
+
+static void a_rank_without_data_may_close_the_first_window(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        rig_options options = {.stage = stage, .accumulation = 2};
+
+        test_world(3, close_without_data, &options);
+    }
+}
+
 /* An acquire for EVAL that only one rank makes is found here too. */
 static void evaluate_alone(sherd_world *world, void *raw)
 {
@@ -635,6 +660,7 @@ static const test_case CASES[] = {
     CASE(several_uses_in_any_order_add_up),
     CASE(who_did_not_use_a_unit_counts_as_zero),
     CASE(backward_of_one_rank_alone_is_a_backward_pass),
+    CASE(a_rank_without_data_may_close_the_first_window),
     CASE(evaluation_of_one_rank_alone_is_named),
     CASE(what_such_a_unit_reads_is_open_as_long),
     CASE(bound_gradients_are_taken_at_the_step),
