@@ -36,18 +36,19 @@ typedef struct told {
     uint64_t want[STEPS + 1];
 } told;
 
-static told  *all;
-static char   folder[128];
-static char   meeting[200];
-static char   keys[1024];
-static int    world_size, stage, rank;
-static size_t elems;
+static told       *all;
+static char        folder[128];
+static char        meeting[200];
+static char        keys[1024];
+static const char *encodings; /* keys at the top level */
+static int         world_size, stage, rank;
+static size_t      elems;
 
 /* ----------------------------------------------------------------- a rank -- */
 
 static void undisturbed_train(sherd_world *world, void *ctx)
 {
-    rig_options options = {.stage = stage, .dtype = SHERD_BF16, .clip = 1};
+    rig_options options = {.stage = stage, .dtype = SHERD_BF16, .clip = 1, .top = encodings};
     rig         r;
 
     (void)ctx;
@@ -72,7 +73,8 @@ static void undisturbed(void)
 /* Trains from the step at which the last attempt ended to the last step. */
 static void rank_trains(void)
 {
-    rig_options        options = {.stage = stage, .dtype = SHERD_BF16, .clip = 1, .zero = keys};
+    rig_options options = {
+        .stage = stage, .dtype = SHERD_BF16, .clip = 1, .zero = keys, .top = encodings};
     sherd_world_params params;
     sherd_engine_info  info;
     sherd_world       *world;
@@ -125,10 +127,12 @@ static void nap(long us)
     (void)nanosleep(&rest, NULL);
 }
 
-/* Waits for the moment of the kill: while the ranks meet, after some step of any rank, or when the first rank is over. */
+/* Waits for the moment of the kill: while the ranks meet, after some step of any rank, or when the first rank is over. Every fourth
+ * moment is before the first update. */
 static void wait_for_the_moment(uint64_t *random)
 {
-    int64_t target = (int64_t)(test_random(random) % (STEPS + 3)) - 1;
+    int     is_early = test_random(random) % 4 == 0;
+    int64_t target   = is_early ? 0 : (int64_t)(test_random(random) % (STEPS + 3)) - 1;
 
     for (int tries = 0; target >= 0 && tries < 20000; tries++) {
         int is_there = 0;
@@ -257,6 +261,12 @@ static int kills_done;
 
 static void run_ends_as_undisturbed(void)
 {
+    static const char *const ENCODINGS[] = {
+        "",
+        ", \"sherd\": {\"master_encoding\": \"bf16_beside\"}",
+        ", \"sherd\": {\"master_encoding\": \"bf16\", \"moment_encoding\": \"bf16\"}",
+        ", \"sherd\": {\"master_encoding\": \"bf16\", \"moment_encoding\": \"fp8\"}",
+    };
     static const test_case REFERENCE[] = {CASE(undisturbed)};
     uint64_t               random      = all->want[0]; /* main puts the seed here */
     int64_t                least       = 0;
@@ -267,6 +277,7 @@ static void run_ends_as_undisturbed(void)
     stage      = 1 + (int)(test_random(&random) % 3);
     elems      = test_random(&random) % 2 == 0 ? 3000 : 60000;
     attempts   = 1 + (int)(test_random(&random) % KILLS);
+    encodings  = ENCODINGS[test_random(&random) % 4];
     (void)snprintf(keys, sizeof(keys),
                    ", \"sub_group_size\": 20480, \"offload_optimizer\": {\"device\": \"nvme\","
                    " \"nvme_path\": \"%s\", \"resume\": true, \"durable\": false}",

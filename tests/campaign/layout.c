@@ -26,6 +26,7 @@ typedef struct draw {
     const char *state_tier, *param_tier; /* where the configuration puts state and parameters; "":
                                           * on the device */
     int         has_ratio;
+    int         is_kept; /* the state rests on a drive and outlives engines, in bf16 */
 } draw;
 
 /* Starts the setting's own stream of random numbers; returns whether the setting is drawn at all. */
@@ -156,6 +157,11 @@ static void draw_order(draw *d, layout *out)
             out->forward[out->num_forward++] = below(d, out->num_units);
         }
     }
+    if (draw_begins(d, LAYOUT_uses) && is_one_in(d, 2)) {
+        for (int u = 0; u < out->num_units; u++) {
+            out->is_any[u] = is_one_in(d, 2);
+        }
+    }
 }
 
 /* ------------------------------------------------------- the configuration -- */
@@ -166,6 +172,7 @@ static void draw_precision(draw *d, layout *out)
 
     out->loss_scale = 1;
     out->dtype      = is_drawn ? (sherd_dtype)below(d, 3) : SHERD_F32;
+    out->dtype      = is_drawn && d->is_kept ? SHERD_BF16 : out->dtype;
     out->comm       = out->dtype;
     if (out->dtype == SHERD_BF16) {
         say(out, ", \"bf16\": {\"enabled\": true}");
@@ -270,6 +277,7 @@ static void draw_state_tier(draw *d, const char *folder, layout *out)
 #ifndef SHERDI_HAVE_XXHASH
     has_drive = 0;
 #endif
+    tier = d->is_kept ? 1 : tier;
     if (!is_drawn || tier > 1 || (tier == 1 && !has_drive)) {
         return;
     }
@@ -278,7 +286,7 @@ static void draw_state_tier(draw *d, const char *folder, layout *out)
         tier == 0 ? "cpu" : "nvme", folder);
     out->can_undo = tier == 1;
     d->state_tier = tier == 0 ? "cpu" : "nvme";
-    if (is_one_in(d, 4)) {
+    if (is_one_in(d, 4) && !d->is_kept) {
         d->has_ratio = 1;
         say(out, ", \"ratio\": 0.%d", 1 + below(d, 9));
         out->can_undo = 0;
@@ -303,7 +311,7 @@ static void draw_state_tier(draw *d, const char *folder, layout *out)
     if (is_one_in(d, 3)) {
         say(out, ", \"buffer_size\": %zu", PICK(d, 4096, 8192, 100000));
     }
-    say(out, "}");
+    say(out, "%s}", d->is_kept ? ", \"resume\": true" : "");
 }
 
 static void draw_param_tier(draw *d, const char *folder, layout *out)
@@ -364,26 +372,50 @@ static int can_be_beside(const draw *d, const layout *out, int is_device)
     return !is_device && !d->has_ratio && strcmp(d->state_tier, d->param_tier) == 0;
 }
 
-/* Draws the engine's own keys, at most one of each kind. Encodings that round are left out: the reference would train with other
- * values. */
+/* Draws encodings that round; the reference rounds as they do. */
+static void draw_rounding(draw *d, int is_beside, layout *out)
+{
+    if (draw_begins(d, LAYOUT_rounding)) {
+        out->moments          = is_one_in(d, 2) ? below(d, 3) : 0;
+        out->has_bf16_masters = is_one_in(d, 2) && out->dtype == SHERD_BF16 && !is_beside;
+    }
+}
+
+/* Adds a key to the engine's own. */
+static void own_key_say(layout *out, int *count, const char *key)
+{
+    if (key[0] != '\0') {
+        say(out, "%s%s", (*count)++ == 0 ? ", \"sherd\": {" : ", ", key);
+    }
+}
+
+/* Draws the engine's own keys, at most one of each kind. */
 static void draw_own_keys(draw *d, int is_device, layout *out)
 {
     static const char *const GATHERING[4] = {"\"free_packing\": true", "\"eval_keep_units\": 1",
                                              "\"eval_keep_units\": 3", ""};
+    static const char *const MOMENTS[3]   = {"", "\"moment_encoding\": \"bf16\"",
+                                             "\"moment_encoding\": \"fp8\""};
+    int                      count        = 0;
     const char *gathering = draw_begins(d, LAYOUT_gathering) ? GATHERING[below(d, 4)] : "";
     int         is_beside =
         draw_begins(d, LAYOUT_encoding) && is_one_in(d, 2) && can_be_beside(d, out, is_device);
 
-    if (gathering[0] != '\0' || is_beside) {
-        say(out, ", \"sherd\": {%s%s%s}", gathering, gathering[0] != '\0' && is_beside ? ", " : "",
-            is_beside ? "\"master_encoding\": \"bf16_beside\"" : "");
-    }
+    draw_rounding(d, is_beside, out);
+    own_key_say(out, &count, gathering);
+    own_key_say(out, &count,
+                is_beside               ? "\"master_encoding\": \"bf16_beside\""
+                : out->has_bf16_masters ? "\"master_encoding\": \"bf16\""
+                                        : "");
+    own_key_say(out, &count, MOMENTS[out->moments]);
+    say(out, "%s", count > 0 ? "}" : "");
 }
 
 static void draw_configuration(draw *d, const char *folder, int is_device, layout *out)
 {
     static const double CLIPS[] = {0, 0.5, 1, 100};
 
+    d->is_kept            = draw_begins(d, LAYOUT_leaves) && is_one_in(d, 4);
     out->stage            = draw_begins(d, LAYOUT_stage) ? (int)PICK(d, 0, 1, 2, 3, 3) : 0;
     out->accumulation     = draw_begins(d, LAYOUT_accumulation) ? 1 + below(d, 4) : 1;
     out->is_deterministic = draw_begins(d, LAYOUT_deterministic) && is_one_in(d, 3);
@@ -398,6 +430,8 @@ static void draw_configuration(draw *d, const char *folder, int is_device, layou
     draw_zero(d, folder, out);
     out->is_bound = draw_begins(d, LAYOUT_bound) && out->stage < 3 && !is_device && is_one_in(d, 4);
     draw_own_keys(d, is_device, out);
+    out->is_debug = draw_begins(d, LAYOUT_debug) && is_one_in(d, 2);
+    out->is_alike = is_device || d->param_tier[0] != '\0';
     if (draw_begins(d, LAYOUT_requests) && is_one_in(d, 3)) {
         int         depth  = 1 + below(d, 4);
         size_t      block  = PICK(d, 4096, 8192, 1048576);
@@ -451,7 +485,7 @@ static int can_skip(const layout *what, int unit)
 
 static void draw_window(draw *d, int is_last, const layout *what, layout_window *out)
 {
-    *out = (layout_window){.micro = what->accumulation, .skipped = -1};
+    *out = (layout_window){.micro = what->accumulation, .skipped = -1, .written = -1};
     if (is_last) {
         return;
     }
@@ -478,6 +512,19 @@ static void draw_window(draw *d, int is_last, const layout *what, layout_window 
         out->skipped  = what->num_units > 1 && is_one_in(d, 6) ? below(d, what->num_units) : -1;
         out->skipped  = can_skip(what, out->skipped) ? out->skipped : -1;
         out->off_plan = is_one_in(d, 4) && can_turn(what) ? 1 + below(d, what->num_units - 1) : 0;
+    }
+    if (draw_begins(d, LAYOUT_uses) && !is_one_in(d, 3)) {
+        out->uses = test_random(&d->state) | 1;
+    }
+    if (draw_begins(d, LAYOUT_writes) && is_one_in(d, 4)) {
+        out->written = below(d, what->num_params);
+        if (d->is_kept && what->params[out->written].is_frozen) {
+            out->written = -1; /* a resume has the frozen values that the trainer fills */
+        }
+    }
+    if (draw_begins(d, LAYOUT_leaves) && is_one_in(d, 3)) {
+        out->is_left     = d->is_kept && what->can_undo;
+        out->leave_micro = below(d, what->accumulation);
     }
 }
 
@@ -506,6 +553,10 @@ void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_dev
             /* each window has streams of its own; the last two windows are plain, and their bytes are counted */
             (uint64_t)w;
         draw_window(&d, w >= out->num_windows - 2, out, &out->windows[w]);
+        if (w == 0 && out->windows[w].drop > 0) {
+            out->windows[w].uses =
+                0; /* a rank that drops before it has begun ends the others' start */
+        }
     }
 }
 
@@ -527,7 +578,7 @@ void layout_describe(const layout *what, char *text, size_t len_bytes)
         const layout_window *window = &what->windows[w];
 
         at = strlen(text);
-        (void)snprintf(text + at, len_bytes - at, " %d%s%s%s%s%s%s%s", window->micro,
+        (void)snprintf(text + at, len_bytes - at, " %d%s%s%s%s%s%s%s%s%s%s", window->micro,
                        window->has_inf ? "+Inf" : "",
                        window->drop == 0   ? ""
                        : window->drop == 1 ? "+dropped"
@@ -536,7 +587,8 @@ void layout_describe(const layout *what, char *text, size_t len_bytes)
                        window->is_undone ? "+undone" : "", window->has_eval ? "+eval" : "",
                        window->has_recompute ? "+recomputed" : "",
                        window->skipped >= 0 ? "+unit skipped" : "",
-                       window->off_plan != 0 ? "+turned" : "");
+                       window->off_plan != 0 ? "+turned" : "", window->uses != 0 ? "+uses" : "",
+                       window->written >= 0 ? "+written" : "", window->is_left ? "+left" : "");
     }
     for (int g = 1; g < what->num_groups; g++) {
         at = strlen(text);
@@ -544,8 +596,14 @@ void layout_describe(const layout *what, char *text, size_t len_bytes)
                        what->group_optimizer[g] == NULL ? "" : ", a group by ",
                        what->group_optimizer[g] == NULL ? "" : what->group_optimizer[g]);
     }
+    for (int u = 0; u < what->num_units; u++) {
+        at = strlen(text);
+        (void)snprintf(text + at, len_bytes - at, "%s",
+                       what->is_any[u] ? ", an open-ended unit" : "");
+    }
     at = strlen(text);
-    (void)snprintf(text + at, len_bytes - at, "; %s", what->json);
+    (void)snprintf(text + at, len_bytes - at, "%s; %s", what->is_debug ? ", SHERD_DEBUG" : "",
+                   what->json);
 }
 
 /* -------------------------------------------------------- how it is used -- */
@@ -571,11 +629,36 @@ int layout_touches(const layout *what, int unit, int param)
            (what->params[param].unit == unit || what->reads[unit] == param);
 }
 
+/* Each rank may visit an open-ended unit never, once or twice. Rank 0 visits it, so that each micro-batch has a backward. */
+int layout_visits(const layout *what, const layout_window *window, int unit, int rank)
+{
+    uint64_t state =
+        window->uses + (uint64_t)unit * 0x9e3779b9u + (uint64_t)(what->is_alike ? 0 : rank) * 77;
+    int visits;
+
+    if (window->uses == 0 || !what->is_any[unit]) {
+        return 1;
+    }
+    (void)test_random(&state);
+    visits = (int)(test_random(&state) % 3);
+    return visits == 0 && (rank == 0 || what->is_alike) ? 1 : visits;
+}
+
 static float noise(uint64_t stream, uint64_t index)
 {
     uint64_t state = stream * 0x100000001b3u + index;
 
     return test_random_float(&state);
+}
+
+size_t layout_written_from(const layout *what, const layout_window *window)
+{
+    return what->params[window->written].elems / 3;
+}
+
+float layout_written(const layout_window *window, size_t index)
+{
+    return noise(500 + (uint64_t)window->written, index) * 1.2345678f;
 }
 
 float layout_gradient(int64_t n, int param, int use, size_t index, float weight, float loss_scale)

@@ -45,7 +45,12 @@
     X(passes)                                                                                      \
     X(types)                                                                                       \
     X(mixed)                                                                                       \
-    X(encoding)
+    X(encoding)                                                                                    \
+    X(rounding)                                                                                    \
+    X(debug)                                                                                       \
+    X(uses)                                                                                        \
+    X(leaves)                                                                                      \
+    X(writes)
 
 typedef enum layout_setting {
 #define LAYOUT_ENUM(name) LAYOUT_##name,
@@ -84,6 +89,11 @@ typedef struct layout_window {
     int    skipped;  /* the unit whose backward never comes; -1: none */
     int    off_plan; /* 0: backward visits units as planned; else the position at which the order is
                       * rotated */
+    uint64_t uses;   /* 0: open-ended units are visited as planned; else what decides it */
+    int      written; /* the parameter of which values are written before the window; -1: none */
+    int is_left; /* before the window, and after leave_micro micro-batches of it, the engine ends
+                       * and leaves its state; another engine resumes from it */
+    int leave_micro; /* below accumulation */
 } layout_window;
 
 typedef struct layout {
@@ -109,6 +119,11 @@ typedef struct layout {
     double        loss_scale; /* the loss scale at the start */
     int           is_dynamic, scale_window, hysteresis;
     int           can_undo; /* all state rests on a drive */
+    int           has_bf16_masters;
+    int           moments;  /* the encoding of moments: 0 is fp32, 1 is bf16, 2 is fp8 */
+    int           is_debug; /* with SHERD_DEBUG=1 */
+    int           is_any[LAYOUT_UNITS]; /* the unit is declared with SHERD_USES_ANY */
+    int           is_alike;             /* gathers meet, so all ranks use these units alike */
     char          json[4096];
     int           num_windows;
     layout_window windows[LAYOUT_WINDOWS];
@@ -124,6 +139,12 @@ void layout_describe(const layout *what, char *text, size_t len_bytes);
 int layout_backward(const layout *what, const layout_window *window, int order[LAYOUT_PASS]);
 /** Returns whether the unit's backward adds to this parameter's gradient. */
 int layout_touches(const layout *what, int unit, int param);
+/** Returns how often a rank visits a unit where the window's passes have it once. */
+int layout_visits(const layout *what, const layout_window *window, int unit, int rank);
+/** Returns the first element of the parameter that a window writes; it writes all from there on. */
+size_t layout_written_from(const layout *what, const layout_window *window);
+/** Gives the value of an element that a window writes. */
+float layout_written(const layout_window *window, size_t index);
 /** Returns what the n-th micro-batch, counted over all ranks, adds to an element in the use-th visit of that backward. */
 float layout_gradient(int64_t n, int param, int use, size_t index, float weight, float loss_scale);
 /** Gives the first values of a parameter. */
@@ -139,7 +160,8 @@ typedef struct layout_outcome {
 
 typedef struct layout_result {
     layout_outcome windows[LAYOUT_WINDOWS];
-    uint64_t       undone[LAYOUT_WINDOWS]; /* the fingerprint after the undo */
+    uint64_t       undone[LAYOUT_WINDOWS];  /* the fingerprint after the undo */
+    uint64_t       resumed[LAYOUT_WINDOWS]; /* and after the resume */
 } layout_result;
 
 /** Trains on one rank with an engine. The test fails if the engine breaks a promise that one rank can check. */

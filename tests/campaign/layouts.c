@@ -57,6 +57,7 @@ static void compare(const job *work)
                     a->loss_scale);
             }
             CHECK_INT(want.undone[w], work->results[r].undone[w]);
+            CHECK_INT(want.resumed[w], work->results[r].resumed[w]);
         }
     }
 }
@@ -152,6 +153,7 @@ static int child_run(uint64_t seed, uint64_t without, int is_quiet)
             _exit(1);
         }
         layout_draw(seed, without, folder, is_device, &current.what);
+        (void)setenv("SHERD_DEBUG", current.what.is_debug ? "1" : "0", 1);
         status = test_main(0, NULL, CASES, 1);
         (void)fflush(NULL);
         _exit(status);

@@ -47,7 +47,8 @@ static void declare_model(trainer *t)
 
         sherd_unit_params_init(&params);
         (void)snprintf(name, sizeof(name), "u%d", u);
-        params.name = name;
+        params.name          = name;
+        params.backward_uses = what->is_any[u] ? SHERD_USES_ANY : 0;
         CHECK_OK(sherd_unit_add(t->engine, &params, &t->units[u]));
     }
     for (int p = 0; p < what->num_params; p++) {
@@ -91,15 +92,15 @@ static void declare_uses(trainer *t)
     }
 }
 
-static void trainer_open(trainer *t, sherd_world *world, const layout *what)
+static void trainer_open(trainer *t, int is_resumed)
 {
+    const layout     *what = t->what;
     sherd_config     *config;
     sherd_engine_info info;
     sherd_status      status;
 
-    *t = (trainer){.what = what, .world = world};
     CHECK_OK(sherd_config_parse(what->json, strlen(what->json), &config));
-    CHECK_OK(sherd_engine_create(world, config, &t->engine));
+    CHECK_OK(sherd_engine_create(t->world, config, &t->engine));
     sherd_config_destroy(config);
     declare_model(t);
     declare_uses(t);
@@ -115,6 +116,7 @@ static void trainer_open(trainer *t, sherd_world *world, const layout *what)
     sherd_engine_info_init(&info);
     CHECK_OK(sherd_engine_query(t->engine, &info));
     t->is_on_host = strcmp(info.backend, "cpu") == 0;
+    CHECK_INT(is_resumed, info.is_resumed);
 }
 
 static void trainer_close(trainer *t)
@@ -123,6 +125,7 @@ static void trainer_close(trainer *t)
     for (int p = 0; p < LAYOUT_PARAMS; p++) {
         free(t->data[p]);
         free(t->grad[p]);
+        t->data[p] = t->grad[p] = NULL;
     }
 }
 
@@ -222,26 +225,51 @@ static void visit(trainer *t, int unit, sherd_pass pass)
     CHECK_OK(sherd_unit_release(t->engine, t->units[unit], pass));
 }
 
-static void forward(trainer *t, sherd_pass pass)
+static void evaluate(trainer *t)
 {
     for (int i = 0; i < t->what->num_forward; i++) {
-        visit(t, t->what->forward[i], pass);
+        visit(t, t->what->forward[i], SHERD_EVAL);
     }
 }
 
-/* Makes the first `most` visits. */
+static int visits_of(const trainer *t, const layout_window *window, int unit)
+{
+    return layout_visits(t->what, window, unit, sherd_world_rank(t->world));
+}
+
+static void forward(trainer *t, const layout_window *window)
+{
+    for (int i = 0; i < t->what->num_forward; i++) {
+        for (int v = visits_of(t, window, t->what->forward[i]); v > 0; v--) {
+            visit(t, t->what->forward[i], SHERD_FORWARD);
+        }
+    }
+}
+
+/* Makes `visits` visits, each inside the one before. */
+static void backward_visit(trainer *t, int unit, int use, int visits, const layout_window *inf)
+{
+    if (visits > 0) {
+        CHECK_OK(sherd_unit_acquire(t->engine, t->units[unit], SHERD_BACKWARD));
+        touch_unit(t, unit, use, inf);
+        backward_visit(t, unit, use, visits - 1, inf);
+        CHECK_OK(sherd_unit_release(t->engine, t->units[unit], SHERD_BACKWARD));
+    }
+}
+
+/* Makes the first `most` visits of the window's order. */
 static void backward(trainer *t, const layout_window *window, int most, const layout_window *inf)
 {
     int order[LAYOUT_PASS];
     int count = layout_backward(t->what, window, order);
 
     for (int i = 0; i < count && i < most; i++) {
-        if (window->has_recompute) {
+        int visits = visits_of(t, window, order[i]);
+
+        if (window->has_recompute && visits > 0) {
             visit(t, order[i], SHERD_FORWARD);
         }
-        CHECK_OK(sherd_unit_acquire(t->engine, t->units[order[i]], SHERD_BACKWARD));
-        touch_unit(t, order[i], i, inf);
-        CHECK_OK(sherd_unit_release(t->engine, t->units[order[i]], SHERD_BACKWARD));
+        backward_visit(t, order[i], i, visits, inf);
     }
 }
 
@@ -251,7 +279,7 @@ static void micro_batch(trainer *t, const layout_window *window, int k)
     int has_inf =
         window->has_inf && window->inf_micro == k && window->inf_rank == sherd_world_rank(t->world);
 
-    forward(t, SHERD_FORWARD);
+    forward(t, window);
     backward(t, window, LAYOUT_PASS, has_inf ? window : NULL);
 }
 
@@ -269,7 +297,7 @@ static void window_drop(trainer *t, const layout_window *window)
         CHECK_INT(k == t->what->accumulation - 1, report.is_boundary);
     }
     if (window->drop == 2) {
-        forward(t, SHERD_FORWARD);
+        forward(t, window);
         backward(t, window, 1 + (int)(t->what->seed % 3), NULL);
         t->micro++;
     }
@@ -296,16 +324,49 @@ static void window_step(trainer *t, const layout_window *window, layout_outcome 
                             .has_overflow = report.has_overflow};
 }
 
-static void window_undo(trainer *t, const layout_window *window, uint64_t *out)
+/* Makes micro-batches of a window that will not end. */
+static void window_begin(trainer *t, int count)
 {
     static const layout_window PLAIN = {.skipped = -1};
 
-    for (int k = 0; k < window->undo_micro; k++, t->micro++) {
+    for (int k = 0; k < count; k++, t->micro++) {
         micro_batch(t, &PLAIN, k);
         CHECK_OK(sherd_step(t->engine, NULL));
     }
+}
+
+static void window_undo(trainer *t, const layout_window *window, uint64_t *out)
+{
+    window_begin(t, window->undo_micro);
     CHECK_OK(sherd_step_undo(t->engine));
     CHECK_OK(sherd_engine_fingerprint(t->engine, out));
+}
+
+/* Ends the engine, which leaves its state, and goes on with another one. */
+static void window_leave(trainer *t, const layout_window *window, uint64_t *out)
+{
+    CHECK_OK(sherd_engine_fingerprint(t->engine, out)); /* it starts the engine, which commits */
+    window_begin(t, window->leave_micro);
+    CHECK_OK(sherd_engine_keep_state(t->engine, 1));
+    trainer_close(t);
+    trainer_open(t, 1);
+    CHECK_OK(sherd_engine_fingerprint(t->engine, out));
+}
+
+static void window_write(trainer *t, const layout_window *window)
+{
+    const layout_param *param  = &t->what->params[window->written];
+    size_t              first  = layout_written_from(t->what, window);
+    float              *values = malloc(param->elems * sizeof(*values));
+
+    CHECK(values != NULL);
+    for (size_t i = first; i < param->elems; i++) {
+        values[i] = layout_written(window, i);
+    }
+    CHECK_OK(sherd_param_write(t->engine, t->params[window->written],
+                               param->is_frozen ? SHERD_COMPUTE : SHERD_MASTER, first,
+                               param->elems - first, values + first));
+    free(values);
 }
 
 /* Requests are counted when they end, and as many bytes as the rings hold may be under way. */
@@ -363,12 +424,18 @@ void layout_train(sherd_world *world, const layout *what, layout_result *out)
 {
     sherd_traffic_report before;
     uint64_t             fingerprint;
-    trainer              t;
+    trainer              t = {.what = what, .world = world};
 
-    trainer_open(&t, world, what);
+    trainer_open(&t, 0);
     for (int w = 0; w < what->num_windows; w++) {
         const layout_window *window = &what->windows[w];
 
+        if (window->written >= 0) {
+            window_write(&t, window);
+        }
+        if (window->is_left) {
+            window_leave(&t, window, &out->resumed[w]);
+        }
         sherd_traffic_report_init(&before);
         CHECK_OK(sherd_engine_traffic(t.engine, &before));
         if (window->drop > 0) {
@@ -380,7 +447,7 @@ void layout_train(sherd_world *world, const layout *what, layout_result *out)
             window_undo(&t, window, &out->undone[w]);
         }
         if (window->has_eval) {
-            forward(&t, SHERD_EVAL);
+            evaluate(&t);
         }
     }
     if (!out->windows[what->num_windows - 2].has_overflow &&

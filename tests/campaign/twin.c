@@ -1,6 +1,7 @@
 /* Trains a layout without an engine: on whole arrays, one rank after another. See layout.h. */
 #include "tests/campaign/layout.h"
 
+#include "kernels/encoding.h"
 #include "tests/lib/check.h"
 
 #include <math.h>
@@ -23,6 +24,96 @@ typedef struct twin {
     int           is_finite; /* no gradient of the window was Inf or NaN */
 } twin;
 
+/* ---------------------------------------------------------------- storing -- */
+
+static void chunk_store_fp8(float *x, size_t count, int is_signless, uint64_t index,
+                            sherdi_random random)
+{
+    uint32_t largest = 0;
+    float    scale;
+    float    inverse;
+
+    for (size_t i = 0; i < count; i++) {
+        uint32_t magnitude = sherdi_bits_f32(x[i]) & 0x7fffffffu;
+
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    scale   = sherdi_fp8_scale(largest);
+    inverse = sherdi_fp8_inverse(scale);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = sherdi_random_bits(random, sherdi_mix_key(index + i));
+
+        x[i] = is_signless ? sherdi_ufp8_decode(sherdi_ufp8_encode(x[i], inverse, bits, 1), scale)
+                           : sherdi_fp8_decode(sherdi_fp8_encode(x[i], inverse, bits, 1), scale);
+    }
+}
+
+/* Without `random` it rounds to nearest. */
+static float store_bf16(float x, uint64_t index, const sherdi_random *random)
+{
+    uint16_t stored =
+        random == NULL
+            ? sherdi_bf16_encode(x)
+            : sherdi_bf16_encode_random(x, sherdi_random_bits(*random, sherdi_mix_key(index)));
+
+    return sherdi_f32_from_bits((uint32_t)stored << 16);
+}
+
+static void moment_store(float *x, size_t elems, int is_fp8, int is_signless, uint64_t index,
+                         sherdi_random random)
+{
+    for (size_t at = 0; at < elems && is_fp8; at += SHERD_CHUNK_ELEMS) {
+        chunk_store_fp8(x + at, elems - at < SHERD_CHUNK_ELEMS ? elems - at : SHERD_CHUNK_ELEMS,
+                        is_signless, index + at, random);
+    }
+    for (size_t i = 0; i < elems && !is_fp8; i++) {
+        x[i] = store_bf16(x[i], index + i, &random);
+    }
+}
+
+/* Makes of a master, from element `first` on, what rests of it, and makes the weights of that. */
+static void master_store(const layout *what, plain_param *param, uint64_t index, size_t first,
+                         const sherdi_random *random)
+{
+    int is_rounded = what->has_bf16_masters && param->dtype == SHERD_BF16 && !param->is_frozen;
+
+    for (size_t i = first; i < param->elems; i++) {
+        if (is_rounded) {
+            param->master[i] = store_bf16(param->master[i], index + i, random);
+        }
+        param->weight[i] = plain_round(param->master[i], param->dtype);
+    }
+}
+
+/* Makes of what an update has made what rests of it. */
+static void update_store(const layout *what, plain_param *param, plain_kind kind, uint64_t index,
+                         int step)
+{
+    float *moments[] = {kind == PLAIN_SGD ? NULL : param->m,
+                        kind <= PLAIN_LAMB_PAPER ? param->v : NULL};
+    sherdi_random random = sherdi_random_of((uint64_t)step, 0);
+
+    master_store(what, param, index, 0, &random);
+    for (unsigned i = 0; i < 2; i++) {
+        if (what->moments > 0 && moments[i] != NULL) {
+            moment_store(moments[i], param->elems, what->moments == 2,
+                         i == 1 || kind == PLAIN_ADAGRAD, index,
+                         sherdi_random_of((uint64_t)step, i + 1));
+        }
+    }
+}
+
+/* Returns the number of a parameter's first element in the model. */
+static uint64_t first_index(const layout *what, int param)
+{
+    uint64_t index = 0;
+
+    for (int p = 0; p < param; p++) {
+        index += what->params[p].elems;
+    }
+    return index;
+}
+
 static void twin_open(twin *t, const layout *what)
 {
     *t = (twin){.what = what, .scaler = {.scale = what->loss_scale, .left = what->hysteresis}};
@@ -38,9 +129,7 @@ static void twin_open(twin *t, const layout *what)
         param->decay        = what->group_decay[from->group];
         param->has_no_ratio = what->group_excludes[from->group] && from->ndim <= 1;
         (void)layout_fill((void *)(uintptr_t)p, 0, from->elems, param->master);
-        for (size_t i = 0; i < from->elems; i++) {
-            param->weight[i] = plain_round(param->master[i], from->dtype);
-        }
+        master_store(what, param, first_index(what, p), 0, NULL);
     }
 }
 
@@ -78,18 +167,26 @@ typedef struct element {
     float                weight, scale;
     int                  num_uses;
     int                  uses[LAYOUT_PASS];
+    int                  order[LAYOUT_PASS]; /* the units of the window's backward */
 } element;
 
 static float rank_gradient(const element *e, int64_t micro, int k, int rank)
 {
-    int64_t n = micro * e->what->world_size + rank;
-    float   g = 0;
+    int64_t n      = micro * e->what->world_size + rank;
+    float   g      = 0;
+    int     visits = 0;
 
     for (int u = 0; u < e->num_uses; u++) {
-        g = plain_round(g + layout_gradient(n, e->param, e->uses[u], e->index, e->weight, e->scale),
-                        e->what->params[e->param].dtype);
+        int more = layout_visits(e->what, e->window, e->order[e->uses[u]], rank);
+
+        for (int v = 0; v < more; v++) {
+            g = plain_round(
+                g + layout_gradient(n, e->param, e->uses[u], e->index, e->weight, e->scale),
+                e->what->params[e->param].dtype);
+        }
+        visits += more;
     }
-    if (e->num_uses > 0 && e->window->has_inf && e->window->inf_rank == rank &&
+    if (visits > 0 && e->window->has_inf && e->window->inf_rank == rank &&
         e->window->inf_micro == k && e->window->inf_param == e->param &&
         e->window->inf_elem == e->index) {
         return INFINITY;
@@ -160,6 +257,7 @@ static void window_gradients(twin *t, const layout_window *window, int shift)
         element e = {.what = what, .window = window, .param = p, .scale = (float)t->scaler.scale};
 
         e.num_uses = uses_of(what, window, p, e.uses);
+        (void)layout_backward(what, window, e.order);
         for (size_t i = 0; i < t->params[p].elems && !t->params[p].is_frozen; i++) {
             float g;
 
@@ -221,6 +319,7 @@ static void window_step(twin *t, const layout_window *window, layout_outcome *ou
 
                 rule.kind = what->group_kind[what->params[p].group];
                 plain_update(&t->params[p], &rule, clip * unscale, t->updates);
+                update_store(what, &t->params[p], rule.kind, first_index(what, p), t->updates);
             }
         }
         out->norm = norm;
@@ -242,7 +341,20 @@ static void twin_copy(const twin *from, twin *to)
     to->updates = from->updates;
 }
 
-/* An undo goes back to what the update before had left: windows that were skipped since are undone too. */
+/* Writes values; where state has generations, that is a commit. */
+static void window_write(twin *t, const layout_window *window)
+{
+    plain_param *param = &t->params[window->written];
+    size_t       first = layout_written_from(t->what, window);
+
+    for (size_t i = first; i < param->elems; i++) {
+        param->master[i] = layout_written(window, i);
+    }
+    master_store(t->what, param, first_index(t->what, window->written), first, NULL);
+}
+
+/* An undo goes back to what the update before had left: windows that were skipped since are undone too. A resume goes back to the
+ * last commit. */
 void layout_twin(const layout *what, layout_result *out)
 {
     twin t, last, before; /* now, after the last update, and after the update before that */
@@ -253,6 +365,15 @@ void layout_twin(const layout *what, layout_result *out)
     for (int w = 0; w < what->num_windows; w++) {
         const layout_window *window = &what->windows[w];
 
+        if (window->written >= 0) {
+            window_write(&t, window);
+            twin_copy(&t, &last);
+        }
+        if (window->is_left) {
+            t.micro += window->leave_micro;
+            twin_copy(&last, &t);
+            out->resumed[w] = plain_fingerprint(t.params, (size_t)what->num_params);
+        }
         if (window->drop > 0) {
             t.micro += window->micro + (window->drop == 2);
             continue;
