@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -19,6 +19,9 @@ NAME = "_sherd_name"  # the attribute of a parameter, or of a view of it, that h
 NOT_COPIED = ("the model is trained by a sherd engine, whose memory its parameters are: it is not copied or pickled; "
               "save it with engine.save_checkpoint or save_pretrained, and copy it before sherd.torch.initialize")
 COUNT = 1 << 30  # torch's count of writes in place to the parameter 0 while it is asleep; that of the next is one more
+
+
+looked_at = torch._C.DisableTorchFunctionSubclass  # a context in which torch asks no class, for what reads no values
 
 
 class Asleep:
@@ -33,14 +36,14 @@ class Asleep:
     def __torch_function__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function_name(func)
         if name in PASSING or func.__name__ == "__set__" or func.__name__ == "__delete__":
-            with torch._C.DisableTorchFunctionSubclass():
+            with looked_at():
                 return func(*args, **(kwargs or {}))
         found = next(one for one in tree_leaves((args, kwargs)) if isinstance(one, Asleep))
         label = getattr(found, NAME, "of a sherd engine")
         if name in ("__repr__", "__format__", "__str__"):
             return f"Parameter {label}, {list(found.shape)}, which has no values on this rank now"
         if name in ("data", "detach"):
-            with torch._C.DisableTorchFunctionSubclass():
+            with looked_at():
                 made = func(*args, **(kwargs or {})).as_subclass(AsleepView)
             setattr(made, NAME, label)
             return made
@@ -85,21 +88,20 @@ def kind_of(kind: type) -> type:
     return type(kind)(kind.__name__, (Asleep, kind), {"__module__": kind.__module__})
 
 
-def set_version(tensor: torch.Tensor, version: int) -> None:
-    """Sets torch's count of writes in place, which the views of a tensor share with it."""
-    torch._C._autograd._unsafe_set_version_counter(*(((tensor,), (version,)) if TAKES_SEVERAL else (tensor, version)))
+def setter() -> Callable[[torch.Tensor, int], None]:
+    """Returns a function that sets torch's count of writes in place to a tensor, which its views share with it.
 
-
-def takes_several() -> bool:
-    """Whether this torch sets the counts of several tensors in one call; the first that had the call set one."""
+    The first releases of torch that had the call set one count, and later ones several.
+    """
+    set_counts = torch._C._autograd._unsafe_set_version_counter
     try:
-        torch._C._autograd._unsafe_set_version_counter((), ())
+        set_counts((), ())
     except TypeError:
-        return False
-    return True
+        return set_counts
+    return lambda tensor, version: set_counts((tensor,), (version,))
 
 
-TAKES_SEVERAL = takes_several()
+set_version = setter()
 
 
 def number_in(error: BaseException) -> int | None:

@@ -474,7 +474,7 @@ class Engine:
     def _latecomers_check(self) -> None:
         """Raises StateError where a parameter that the engine does not have got a gradient: nothing would update it."""
         for name, tensor in self.module.named_parameters():
-            if tensor.grad is not None and not self.has_param(tensor):
+            if not self.has_param(tensor) and tensor.grad is not None:
                 raise StateError(f"parameter {name} came into the model after sherd.torch.initialize, and nothing updates it: change the "
                                  f"model before (resize_token_embeddings, new heads, adapters)")
 

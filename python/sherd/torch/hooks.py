@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import operator
 import sys
 import weakref
 from typing import Any, Iterator, Protocol
@@ -125,6 +126,7 @@ class Hooks:
         self._stack: list[tuple[Scope | None, int, Call | None]] = []  # scopes whose forward runs, outer before inner
         self._open: dict[int, list[Call]] = {}  # of each backward: the calls that it has begun and not ended
         self._entries = entries.Entries()
+        self._ids: dict[tuple[int, ...], set[int]] = {}  # of units: of their parameters
         # The unit that was computed again last. It stays acquired, because its backward usually comes next.
         self._lingering: int | None = None
         self._handles: list[Any] = []
@@ -231,7 +233,7 @@ class Hooks:
         may be another unit's after the scope. Returns the new output, or None where nothing was replaced.
         """
         given, before, owners = ungated(call)
-        mine = {id(p.tensor) for unit in call.scope.units for p in self.division.units[unit].params}
+        mine = self._own(tuple(call.scope.units))
 
         def outside(t: torch.Tensor) -> torch.Tensor:
             return t.clone() if id(t) in mine or id(t._base) in mine else owners.get(id(t), t)
@@ -247,6 +249,12 @@ class Hooks:
         if not is_again:  # what a checkpoint computes again has no other way out
             self._entries.note(call, nodes)
         return None if replaced is output else replaced
+
+    def _own(self, units: tuple[int, ...]) -> set[int]:
+        """Returns the ids of the parameters of these units."""
+        if units not in self._ids:
+            self._ids[units] = {id(p.tensor) for unit in units for p in self.division.units[unit].params}
+        return self._ids[units]
 
     # ------------------------------------------------------------- backward --
 
@@ -488,6 +496,9 @@ def mapped(value: Any, change: Any, keeps: bool = False) -> Any:
     """
     if isinstance(value, torch.Tensor):
         return change(value)
+    if type(value) is tuple:  # as most arguments are
+        made = [mapped(inner, change, keeps) for inner in value]
+        return value if all(map(operator.is_, made, value)) else tuple(made)
     if isinstance(value, dict):
         old = dict(value.items())
     elif isinstance(value, (list, tuple)):
@@ -495,6 +506,8 @@ def mapped(value: Any, change: Any, keeps: bool = False) -> Any:
     elif is_dataclass(value):
         old = fields_of(value)
     else:
+        return value
+    if not old:
         return value
     new = {key: mapped(inner, change, keeps) for key, inner in old.items()}
     changed = {key: inner for key, inner in new.items() if inner is not old[key]}

@@ -91,8 +91,8 @@ class Bound:
     stage 3; otherwise `asleep` is `awake`. `grad` is None for a frozen parameter.
     """
 
-    __slots__ = ("param", "tensor", "awake", "asleep", "grad", "taken", "address", "rest_address", "sleeps", "kind", "version",
-                 "is_written", "grad_version", "window")
+    __slots__ = ("param", "tensor", "awake", "asleep", "grad", "taken", "address", "rest_address", "sleeps", "kind", "asleep_kind",
+                 "version", "rest_version", "is_written", "grad_version", "window")
 
     def __init__(self, engine: Engine, param: Param, sleeps: bool) -> None:
         self.param, self.tensor = param, param.tensor
@@ -101,10 +101,11 @@ class Bound:
         self.grad = None if param.is_frozen else tensor_over(engine.grad_address(param.number))
         self.taken = None if self.grad is None else Taken.of(self.grad, param.name)
         self.address, self.rest_address = self.awake.data_ptr(), self.asleep.data_ptr()
-        self.sleeps, self.kind = sleeps, type(self.tensor)
-        # torch's counts of writes in place, to the parameter while it is awake and to its gradient. A change shows a write outside of
-        # the engine.
-        self.version = self.grad_version = 0
+        self.sleeps = sleeps
+        self.kind = self.asleep_kind = type(self.tensor)  # its classes, awake and asleep
+        # torch's counts of writes in place, to the parameter while it is awake and while its unit is not acquired, and to its gradient.
+        # A change shows a write outside of the engine.
+        self.version = self.rest_version = self.grad_version = 0
         self.is_written = False  # somebody has written to the parameter while it was awake
         self.window = -1  # the number of the micro-batch (Driver.window) whose gradient is in `grad`
 
@@ -113,8 +114,9 @@ class Bound:
         self.tensor.grad = None
         if self.tensor.is_meta:  # its .data cannot go to another device; a swap keeps the object, to which others may refer
             torch.utils.swap_tensors(self.tensor, nn.Parameter(self.asleep, self.tensor.requires_grad))
-        self.kind = type(self.tensor)
-        self.version = self.tensor._version
+        self.kind, self.version = type(self.tensor), self.tensor._version
+        if self.sleeps:
+            self.asleep_kind, self.rest_version = asleep.kind_of(self.kind), asleep.COUNT + self.param.number
         setattr(self.tensor, asleep.NAME, self.param.name)
         self.rest()
 
@@ -123,12 +125,8 @@ class Bound:
         if self.sleeps:
             self.sleep()
         else:
-            self.tensor.data, self.version = self.asleep, self.tensor._version
-
-    @property
-    def rest_version(self) -> int:
-        """torch's count of writes in place while the unit is not acquired."""
-        return asleep.COUNT + self.param.number if self.sleeps else self.version
+            self.tensor.data = self.asleep
+            self.version = self.rest_version = self.tensor._version
 
     def wake(self) -> None:
         """Makes the parameter show the engine's memory, which has its values."""
@@ -144,7 +142,7 @@ class Bound:
         """Makes the parameter show no values, by a class that says so."""
         self.tensor.data = self.asleep
         asleep.set_version(self.tensor, self.rest_version)
-        self.tensor.__class__ = asleep.kind_of(self.kind)
+        self.tensor.__class__ = self.asleep_kind
 
     def show_taken(self, window: int) -> None:
         """Shows in .grad that the engine has taken the gradient of micro-batch `window`, or None where there was none in it."""
@@ -241,10 +239,11 @@ class Driver:
         """
         bound = self.bound[unit]
         if not self._held[unit]:
-            for one in bound:
-                one.check()
-                if which == BACKWARD:
-                    one.check_not_cleared(self.window)
+            with asleep.looked_at():
+                for one in bound:
+                    one.check()
+                    if which == BACKWARD:
+                        one.check_not_cleared(self.window)
         try:
             self.engine.acquire(unit, which)
         except StateError as error:
@@ -328,12 +327,13 @@ class Driver:
         Raises StateError where a gradient was changed after the backward; nothing has ended then.
         """
         every = [one for unit in self.bound for one in unit]
-        for one in every:
-            one.check_not_cleared(self.window)
-            one.check_grad(self.retains_grads and one.window == self.window)
-        if self.retains_grads:
+        with asleep.looked_at():
             for one in every:
-                one.tensor.grad = None
+                one.check_not_cleared(self.window)
+                one.check_grad(self.retains_grads and one.window == self.window)
+            if self.retains_grads:
+                for one in every:
+                    one.tensor.grad = None
         self.window += 1
 
 
