@@ -180,6 +180,14 @@ class InPlaceInside(Body):
         return self.mix(x).add_(x).tanh_()
 
 
+class Transformed(Body):
+    """It uses transforms of torch.func inside."""
+
+    def forward(self, x):
+        rows = torch.vmap(lambda row: F.linear(row, self.mix.weight, self.mix.bias))(x)
+        return torch.tanh(rows) + 0.1 * torch.func.grad(lambda y: F.linear(y, self.mix.weight).square().sum())(x)
+
+
 class Normaliser(Body):
     """A view, a slice and a part of it that is changed in place."""
 
@@ -190,7 +198,7 @@ class Normaliser(Body):
 
 
 BODIES = (Body, Gated, Normed, Scaled, Attention, Multihead, Convolved, Recurrent, Experts, Twice, WeightNormed, Nested, Detached,
-          KeptOnContext, InPlace, InPlaceInside, Normaliser)
+          KeptOnContext, InPlace, InPlaceInside, Normaliser, Transformed)
 
 
 # ---------------------------------------------------------------------- models --
@@ -244,6 +252,9 @@ class Model(nn.Module):
             self.scale = nn.Parameter(torch.full((case.width,), 0.7))
 
     def run(self, block, x, bag):
+        if self.case.saves_elsewhere:
+            with torch.autograd.graph.save_on_cpu():
+                return block(x, bag)
         if self.case.checkpoints is None:
             return block(x, bag)
         return checkpoint(block, x, bag, use_reentrant=self.case.checkpoints)
@@ -282,9 +293,10 @@ class WayCase(Case):
         self.body, self.around = draw.choice(BODIES), draw.choice(AROUND)
         self.way, self.probe = draw.choice(WAYS), draw.choice(PROBES)
         self.is_before, self.is_traced = draw.random() < 0.3, draw.random() < 0.75
-        self.checkpoints = draw.choice((None, None, None, False))  # torch.utils.checkpoint's use_reentrant
-        if self.body is InPlace:
-            self.checkpoints = None  # plain torch would compute the block again from what it has changed
+        # torch.utils.checkpoint's use_reentrant; with it, only outputs have gradients. Plain torch does not compute again what changed its
+        # input, and has no hooks of saved tensors around torch.func.
+        self.checkpoints = None if self.body in (InPlace, Transformed) else draw.choice((None, None, None, False, self.way == "output"))
+        self.saves_elsewhere = self.checkpoints is None and self.body is not Transformed and draw.random() < 0.15
         self.is_raw = draw.random() < 0.2  # loss.backward() in place of engine.backward(loss)
         self.uses = draw.choice((None, None, None, "any"))
         self.stage = draw.choice((3, 3, 3, 3, 2, 1, 0))
@@ -297,7 +309,7 @@ class WayCase(Case):
             self.width, self.zero = 1500, {}
 
     def __str__(self) -> str:
-        held = {False: "checkpoint, ", True: "reentrant checkpoint, ", None: ""}[self.checkpoints]
+        held = {False: "checkpoint, ", True: "reentrant checkpoint, ", None: "save_on_cpu, " if self.saves_elsewhere else ""}[self.checkpoints]
         return (f"{self.blocks} {self.body.__name__} of {self.width}, {self.around}, {self.way}, probe {self.probe}, {held}"
                 f"{'before' if self.is_before else 'behind'} the output, {'traced' if self.is_traced else 'not traced'}, "
                 f"{'loss.backward' if self.is_raw else 'engine.backward'}, uses {self.uses}, stage {self.stage}, {self.zero}")
