@@ -1,6 +1,6 @@
 /* The device of a world: which device it is, the lane of its collectives, tickets as events of that lane, and device memory
  * that all ranks allocate together. world.c and tickets.c call it; a world on the CPU has none of this. */
-#include "collectives/world_impl.h"
+#include "collectives/job.h"
 
 #include "base/checked.h"
 #include "base/log.h"
@@ -25,12 +25,11 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
     const char *kind;
 
     sherd_world_params_init(out);
-    if (given == NULL) {
-        return sherdi_world_backend_kind(out, &kind);
+    if (given != NULL) {
+        SHERDI_TRY(sherdi_api_check(given, SHERDI_API_WORLD_PARAMS));
+        memcpy(out, given, given->struct_size); /* an earlier version's program has fewer fields */
+        out->struct_size = sizeof(*out);
     }
-    SHERDI_TRY(sherdi_api_check(given, SHERDI_API_WORLD_PARAMS));
-    memcpy(out, given, given->struct_size); /* an earlier version's program has fewer fields */
-    out->struct_size = sizeof(*out);
     if (out->timeout_ns < 0 || out->cpu_threads < 0 || out->local_rank < -1 || out->device < -1) {
         return sherdi_fail(
             SHERD_E_INVAL,
@@ -43,6 +42,7 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
                            "sherd_world_params.cpu_threads is %d; it can be 0 (chosen) to %d",
                            out->cpu_threads, WORLD_MOST_CPU_THREADS);
     }
+    SHERDI_TRY(sherdi_host_limit(out, &out->host_timeout_ns));
     return sherdi_world_backend_kind(out, &kind);
 }
 

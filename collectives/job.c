@@ -12,6 +12,10 @@
 
 #define MEETING_NS     (120 * INT64_C(1000000000))
 #define MEETING_MOST_S (30 * 86400.0)
+/* The kernel asks a silent host every second, so less could not be told from an answer that is late. */
+#define HOST_NS      (30 * INT64_C(1000000000))
+#define HOST_LEAST_S 2.0
+#define HOST_MOST_S  (7 * 86400.0)
 
 uint64_t sherdi_random_u64(void)
 {
@@ -52,24 +56,43 @@ uint64_t sherdi_job_proof(const job_key *key, const uint64_t *words, size_t num_
     return sherdi_siphash(key->words, words, num_words * sizeof(*words));
 }
 
-sherd_status sherdi_meeting_limit(const sherd_world_params *params, int64_t *ns_out)
+/* Reads a number of seconds in [least_s, most_s], above 0. Leaves *ns_out alone when the variable is not set. */
+static sherd_status seconds_read(const char *name, double least_s, double most_s, int64_t *ns_out)
 {
-    const char *text = getenv("SHERD_TIMEOUT");
+    const char *text = getenv(name);
     char       *end;
     double      seconds;
 
-    *ns_out =
-        params->timeout_ns > 0 && params->timeout_ns < MEETING_NS ? params->timeout_ns : MEETING_NS;
     if (text == NULL || text[0] == '\0') {
         return SHERD_OK;
     }
     seconds = strtod(text, &end);
-    if (end == text || *end != '\0' || !(seconds > 0) || seconds > MEETING_MOST_S) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "SHERD_TIMEOUT is \"%s\", not a number of seconds above 0 and up to %.0f", text,
-            MEETING_MOST_S);
+    if (end == text || *end != '\0' || !(seconds > 0) || seconds < least_s || seconds > most_s) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s is \"%s\", not a number of seconds %s %g and up to %.0f", name, text,
+                           least_s > 0 ? "from" : "above", least_s, most_s);
     }
     *ns_out = (int64_t)(seconds * 1e9) + 1;
     return SHERD_OK;
+}
+
+sherd_status sherdi_meeting_limit(const sherd_world_params *params, int64_t *ns_out)
+{
+    *ns_out =
+        params->timeout_ns > 0 && params->timeout_ns < MEETING_NS ? params->timeout_ns : MEETING_NS;
+    return seconds_read("SHERD_TIMEOUT", 0, MEETING_MOST_S, ns_out);
+}
+
+sherd_status sherdi_host_limit(const sherd_world_params *params, int64_t *ns_out)
+{
+    int64_t ns = params->host_timeout_ns;
+
+    if (ns != 0 && !((double)ns >= HOST_LEAST_S * 1e9 && (double)ns <= HOST_MOST_S * 1e9)) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_world_params.host_timeout_ns is %lld, not 0 (chosen) or a number "
+                           "of nanoseconds from %.0f to %.0f s",
+                           (long long)ns, HOST_LEAST_S, HOST_MOST_S);
+    }
+    *ns_out = ns != 0 ? ns : HOST_NS;
+    return seconds_read("SHERD_HOST_TIMEOUT", HOST_LEAST_S, HOST_MOST_S, ns_out);
 }

@@ -1,5 +1,5 @@
-/* The key that distinguishes a job from other jobs that meet at the same address, and the limit on how long the ranks of a job
- * wait for each other. env.c, create.c and rendezvous.c use it. */
+/* The key that distinguishes a job from other jobs that meet at the same address, and the limits on how long the ranks of a job
+ * wait for each other. env.c, create.c, device.c and rendezvous.c use it. */
 #ifndef SHERDI_COLLECTIVES_JOB_H
 #define SHERDI_COLLECTIVES_JOB_H
 
@@ -25,5 +25,8 @@ uint64_t sherdi_random_u64(void);
 /** Sets *ns_out to the longest wait for all ranks to meet: SHERD_TIMEOUT, in seconds; without it two minutes, or
  *  params->timeout_ns if that is shorter. Errors: E_INVAL. */
 sherd_status sherdi_meeting_limit(const sherd_world_params *params, int64_t *ns_out);
+/** Sets *ns_out to the longest silence of another host: SHERD_HOST_TIMEOUT, in seconds; without it params->host_timeout_ns, or half a
+ *  minute if that is 0. Errors: E_INVAL. */
+sherd_status sherdi_host_limit(const sherd_world_params *params, int64_t *ns_out);
 
 #endif

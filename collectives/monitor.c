@@ -125,9 +125,11 @@ static void line_ended(sherdi_monitor *monitor, monitor_line *line, int error)
                        line->rank, card->process, card->host_name);
     } else {
         (void)snprintf(news.text, sizeof(news.text),
-                       "rank %d is lost: %s, where its process is (%d), does not answer: %s; look "
-                       "at that host and at the network",
-                       line->rank, card->host_name, card->process, strerror(error));
+                       "rank %d is lost: %s, where its process is (%d), does not answer: %s (the "
+                       "limit is %.1f s); look at that host and at the network, or set "
+                       "SHERD_HOST_TIMEOUT to more seconds",
+                       line->rank, card->host_name, card->process, strerror(error),
+                       (double)monitor->params.world->host_timeout_ns * 1e-9);
     }
     atomic_store(&monitor->is_told, 1);
     monitor->params.failed(monitor->params.world, SHERD_E_PEER_LOST, news.text, 1);
@@ -233,7 +235,7 @@ static void lines_fill(sherdi_monitor *monitor, rendezvous *meeting)
     for (int r = 0; r < meeting->world_size; r++) {
         if (meeting->rank == 0 ? r != 0 : r == 0) {
             monitor->lines[at++] = (monitor_line){.fd = meeting->fds[r], .rank = r};
-            sherdi_net_keepalive(meeting->fds[r]);
+            sherdi_net_keepalive(meeting->fds[r], monitor->params.world->host_timeout_ns);
             meeting->fds[r] = -1;
         }
     }

@@ -1,7 +1,8 @@
 /* The monitor notices that a rank has died, given up or left, whatever the transport is doing. The connections of the
  * rendezvous stay open, as a star around rank 0, and one thread per process watches them. A connection that ends without a
- * goodbye means that the process has died. A rank that leaves a failed world tells of the failure before its goodbye. Children
- * that the program forks do not hold the connections (base/fork.h), so a death is noticed whether they live or not. */
+ * goodbye means that the process has died, and a host that is silent for longer than the world's host_timeout_ns that the host is
+ * lost. A rank that leaves a failed world tells of the failure before its goodbye. Children that the program forks do not hold the
+ * connections (base/fork.h), so a death is noticed whether they live or not. */
 #ifndef SHERDI_COLLECTIVES_MONITOR_H
 #define SHERDI_COLLECTIVES_MONITOR_H
 

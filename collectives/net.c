@@ -539,16 +539,17 @@ int sherdi_net_is_same_user(int fd)
            (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &len) == 0 && user.uid == geteuid());
 }
 
-void sherdi_net_keepalive(int fd)
+void sherdi_net_keepalive(int fd, int64_t silence_ns)
 {
-    const int on = 1, idle_s = 1, interval_s = 1, count = 3, unacked_ms = 4000;
+    const int on = 1, idle_s = 1, interval_s = 1;
+    const int silence_ms = (int)(silence_ns / 1000000) + 1;
 
-    /* Fails on unix sockets, whose other end cannot vanish unnoticed. */
+    /* Fails on unix sockets, whose other end cannot vanish unnoticed. With a user timeout it does not matter how many probes had no
+     * answer, only for how long. */
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked_ms, sizeof(unacked_ms));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof(silence_ms));
 }
 
 void sherdi_net_no_delay(int fd)

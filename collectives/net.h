@@ -44,8 +44,8 @@ sherd_status sherdi_net_recv_fd(int fd, int *passed_out, const net_wait *wait);
 
 /** Returns whether the other end of a unix socket runs as this process's user; 1 for other sockets. */
 int sherdi_net_is_same_user(int fd);
-/** Lets the kernel report a dead machine within seconds, where it can (TCP only). */
-void sherdi_net_keepalive(int fd);
+/** Lets the kernel end a connection whose other end has been silent for so long, where it can (TCP only). It asks every second. */
+void sherdi_net_keepalive(int fd, int64_t silence_ns);
 /** Makes small messages leave at once (TCP only). */
 void sherdi_net_no_delay(int fd);
 /** Closes *fd and sets it to -1. Accepts -1. */

@@ -156,10 +156,11 @@ static sherd_status group_find(sherdi_split *split, const split_wish *wishes)
 static void params_inherit(const sherd_world *parent, sherd_world_params *out)
 {
     sherd_world_params_init(out);
-    out->transport   = parent->ops->name;
-    out->timeout_ns  = parent->timeout_ns;
-    out->cpu_threads = parent->cpu_threads;
-    out->backend     = parent->backend->name;
+    out->transport       = parent->ops->name;
+    out->timeout_ns      = parent->timeout_ns;
+    out->host_timeout_ns = parent->host_timeout_ns;
+    out->cpu_threads     = parent->cpu_threads;
+    out->backend         = parent->backend->name;
     if (sherdi_world_has_device(parent)) {
         out->device = parent->device.index;
     }

@@ -38,13 +38,14 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
                        const sherd_world_params *params)
 {
     memset(world, 0, sizeof(*world));
-    world->ops        = ops;
-    world->rank       = rank;
-    world->world_size = world_size;
-    world->local_rank = rank;
-    world->local_size = world_size;
-    world->process    = getpid();
-    world->timeout_ns = params->timeout_ns > 0 ? params->timeout_ns : WORLD_TIMEOUT_NS;
+    world->ops             = ops;
+    world->rank            = rank;
+    world->world_size      = world_size;
+    world->local_rank      = rank;
+    world->local_size      = world_size;
+    world->process         = getpid();
+    world->timeout_ns      = params->timeout_ns > 0 ? params->timeout_ns : WORLD_TIMEOUT_NS;
+    world->host_timeout_ns = params->host_timeout_ns;
     atomic_init(&world->owners, 1);
     atomic_init(&world->failure_state, WORLD_IS_WHOLE);
     sherdi_mem_init(&world->mem);

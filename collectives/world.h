@@ -6,7 +6,7 @@
  * not, so all ranks meet in the same order.
  *
  * Failure. When a rank dies, fails or aborts, calls in progress and all later ones return E_PEER_LOST within seconds, with the rank
- * and the reason; no rank hangs. */
+ * and the reason; where a whole host is silent, after the world's limit for that. No rank hangs. */
 #ifndef SHERDI_COLLECTIVES_WORLD_H
 #define SHERDI_COLLECTIVES_WORLD_H
 

@@ -118,6 +118,7 @@ struct sherd_world {
     int is_single_threaded; /* the transport allows one thread only: no overlap */
     /* most of a call; while the world is being opened, what the ranks may take to meet */
     _Atomic int64_t      timeout_ns;
+    int64_t              host_timeout_ns; /* longest silence of another host */
     atomic_int           owners;
     pid_t                process;     /* that made the world; a forked child's copy is unusable */
     const char          *callback_of; /* see sherdi_world_callback_set */

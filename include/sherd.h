@@ -118,9 +118,9 @@ typedef struct sherd_world_params {
     const char *transport;  /* "shm", "mpi", "nccl", "threads", "self"; NULL: best available */
     int         device;     /* GPU of this rank; -1: chosen by local_rank. Unused on the CPU. */
     int         local_rank; /* rank inside this host; -1: detected */
-    /* Longest wait for the other ranks in one call; 0: 30 minutes. A lost rank is noticed within seconds, whatever this
-     * says. Until all ranks have met, another limit applies: SHERD_TIMEOUT in seconds, else two minutes, or timeout_ns
-     * where it is shorter. */
+    /* Longest wait for the other ranks in one call; 0: 30 minutes. Whatever this says, a process that dies is noticed within
+     * seconds, and a host that is silent within host_timeout_ns. Until all ranks have met, another limit applies: SHERD_TIMEOUT
+     * in seconds, else two minutes, or timeout_ns where it is shorter. */
     int64_t timeout_ns;
     /* Compute threads of this rank's CPU kernels, at most 4096; 0: SHERD_THREADS, else cores of the host / ranks of the host, at
      * least 1 */
@@ -128,6 +128,9 @@ typedef struct sherd_world_params {
     /* Where the engine's device memory and kernels are: "cpu" or "cuda". NULL: SHERD_BACKEND, else "cuda" when `device` is
      * given or the transport is "nccl", else "cpu" */
     const char *backend;
+    /* Longest silence of another host before its ranks are taken for lost, from 2 s to 7 days; 0: 30 s. SHERD_HOST_TIMEOUT, in
+     * seconds, replaces it. Between two hosts the lower limit of their ranks counts. */
+    int64_t host_timeout_ns;
 } sherd_world_params;
 
 SHERD_API void sherd_world_params_init(sherd_world_params *params);

@@ -18,7 +18,7 @@ class World:
     except destroy itself and repr.
 
     The keyword arguments `params` of from_env and create are the fields of sherd_world_params (sherd.h): `transport`, `device`,
-    `local_rank`, `timeout_ns` (nanoseconds), `cpu_threads` and `backend`. Any other name raises TypeError.
+    `local_rank`, `timeout_ns` and `host_timeout_ns` (nanoseconds), `cpu_threads` and `backend`. Any other name raises TypeError.
 
     Where the main thread waits in a call of a world of several ranks, Ctrl-C ends the call (docs/python.md).
     """

@@ -268,10 +268,10 @@ void part_aborts(void)
     sherd_world_destroy(world);
 }
 
-void part_link_goes_down(void)
+/* Tells the script that the ranks have met. Returns the path of the file that said so. */
+static const char *ready_tell(sherd_world *world)
 {
-    const char  *ready = getenv("SHERD_TEST_READY");
-    sherd_world *world = world_open(0);
+    const char *ready = getenv("SHERD_TEST_READY");
 
     CHECK(ready != NULL);
     barrier_before_failure(world);
@@ -280,8 +280,33 @@ void part_link_goes_down(void)
 
         CHECK(file != NULL && fclose(file) == 0);
     }
+    return ready;
+}
+
+void part_link_goes_down(void)
+{
+    sherd_world *world = world_open(0);
+
+    (void)ready_tell(world);
     barriers_fail_saying(world, "does not answer");
+    CHECK_ERROR_SAYS("(the limit is 4.0 s)");
+    CHECK_ERROR_SAYS("SHERD_HOST_TIMEOUT");
     CHECK_ERROR_SAYS(says_rank(1 - sherd_world_rank(world)));
+    sherd_world_destroy(world);
+}
+
+void part_link_comes_back(void)
+{
+    sherd_world *world   = world_open(0);
+    int          is_back = 0;
+    char         path[512];
+
+    (void)snprintf(path, sizeof(path), "%s.back", ready_tell(world));
+    while (!is_back) {
+        is_back = access(path, F_OK) == 0;
+        CHECK_OK(sherd_world_broadcast(world, &is_back, sizeof(is_back), 0));
+    }
+    CHECK_OK(sherd_world_barrier(world));
     sherd_world_destroy(world);
 }
 

@@ -22,6 +22,7 @@ void part_exits_without_destroy(void);
 void part_aborts(void);
 /** Between two hosts the link goes down when rank 0 has left the file SHERD_TEST_READY. Each host names the other one's. */
 void part_link_goes_down(void);
+void part_link_comes_back(void);
 /** Of three ranks the last is on a host of its own, and the others learn over memory that one of them gave up: they leave before
  *  anybody has told the last one. Needs root. */
 void part_aborts_in_memory(void);

@@ -6,6 +6,8 @@
 #include "tests/collectives/ranks.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -522,6 +524,84 @@ static void timeout_that_is_none_is_refused(void)
     CHECK(world == NULL);
 }
 
+static void host_timeout_that_is_none_is_refused(void)
+{
+    const char *const  bad[]    = {"soon", "0", "1.5", "-3", "nan", "1e99", "10 minutes"};
+    const int64_t      bad_ns[] = {-1, 1, 2 * SECOND_NS - 1, 8 * 86400 * SECOND_NS};
+    sherd_world       *world    = NULL;
+    sherd_world_params params;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        CHECK_INT(0, setenv("SHERD_HOST_TIMEOUT", bad[i], 1));
+        CHECK_STATUS(SHERD_E_INVAL, sherd_world_from_env(NULL, &world));
+        CHECK_ERROR_SAYS("SHERD_HOST_TIMEOUT");
+        CHECK_ERROR_SAYS(bad[i]);
+    }
+    CHECK_INT(0, unsetenv("SHERD_HOST_TIMEOUT"));
+    sherd_world_params_init(&params);
+    for (size_t i = 0; i < sizeof(bad_ns) / sizeof(bad_ns[0]); i++) {
+        params.host_timeout_ns = bad_ns[i];
+        CHECK_STATUS(SHERD_E_INVAL, sherd_world_from_env(&params, &world));
+        CHECK_ERROR_SAYS("sherd_world_params.host_timeout_ns");
+    }
+    CHECK(world == NULL);
+}
+
+/* Also of a world that is split from another. */
+static void host_timeout_is(int64_t expected_ns, const sherd_world_params *params)
+{
+    sherd_world *world, *child;
+
+    CHECK_OK(sherd_world_from_env(params, &world));
+    CHECK(world->host_timeout_ns >= expected_ns && world->host_timeout_ns <= expected_ns + 1);
+    CHECK_OK(sherd_world_split(world, 0, 0, &child));
+    CHECK(child->host_timeout_ns == world->host_timeout_ns);
+    sherd_world_destroy(child);
+    sherd_world_destroy(world);
+}
+
+static void host_timeout_comes_from_the_environment_else_the_program(void)
+{
+    sherd_world_params params;
+
+    sherd_world_params_init(&params);
+    host_timeout_is(30 * SECOND_NS, NULL);
+    host_timeout_is(30 * SECOND_NS, &params);
+    params.host_timeout_ns = 5 * SECOND_NS;
+    host_timeout_is(5 * SECOND_NS, &params);
+    CHECK_INT(0, setenv("SHERD_HOST_TIMEOUT", "120.5", 1));
+    host_timeout_is(120 * SECOND_NS + SECOND_NS / 2, &params);
+    CHECK_INT(0, unsetenv("SHERD_HOST_TIMEOUT"));
+}
+
+static int option_of(int fd, int level, int option)
+{
+    int       value = -1;
+    socklen_t len   = sizeof(value);
+
+    CHECK_INT(0, getsockopt(fd, level, option, &value, &len));
+    return value;
+}
+
+static void connections_bear_the_silence_of_the_limit(void)
+{
+    const net_wait wait     = {.deadline_ns = sherdi_now_ns() + PATIENCE_NS};
+    int            listener = -1;
+    int            fd       = -1;
+    char           address[64];
+
+    CHECK_OK(sherdi_net_listen("tcp://127.0.0.1:0", &listener));
+    (void)snprintf(address, sizeof(address), "tcp://127.0.0.1:%d", sherdi_net_port(listener));
+    CHECK_OK(sherdi_net_connect(address, &wait, &fd));
+    sherdi_net_keepalive(fd, 30 * SECOND_NS);
+    CHECK_INT(1, option_of(fd, SOL_SOCKET, SO_KEEPALIVE));
+    CHECK_INT(30001, option_of(fd, IPPROTO_TCP, TCP_USER_TIMEOUT));
+    sherdi_net_keepalive(fd, 7 * 86400 * SECOND_NS);
+    CHECK_INT(604800001, option_of(fd, IPPROTO_TCP, TCP_USER_TIMEOUT));
+    sherdi_net_close(&fd);
+    sherdi_net_close(&listener);
+}
+
 static void timeout_ends_the_search_for_rank_0(void)
 {
     sherd_world_params params;
@@ -630,6 +710,9 @@ static const test_case CASES[] = {
     CASE(meeting_takes_the_name_that_the_launcher_gives),
     CASE(meeting_names_the_missing_to_all_that_wait),
     CASE(timeout_that_is_none_is_refused),
+    CASE(host_timeout_that_is_none_is_refused),
+    CASE(host_timeout_comes_from_the_environment_else_the_program),
+    CASE(connections_bear_the_silence_of_the_limit),
     CASE(timeout_ends_the_search_for_rank_0),
     CASE(paths_that_can_be_no_socket_are_refused),
     CASE(paths_that_are_forbidden_are_refused),

@@ -174,6 +174,7 @@ static const rank_part PARTS[] = {
     PART(part_first_leaves_early),
     PART(part_aborts_in_memory),
     PART(part_link_goes_down),
+    PART(part_link_comes_back),
     PART(part_created_twice),
 };
 

@@ -69,27 +69,33 @@ run() {
     echo "ok   $2 with $1 ranks by $4"
 }
 
-# The link between the hosts goes down while both ranks wait for each other. mpirun itself may wait for ever then.
-link_down() {
-    results=$dir/link
-    "$dir/agent" $a "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 SHERD_TEST_RESULTS=$results \
-        SHERD_TEST_READY=$dir/ready exec timeout -k 2 60 mpirun --enable-recovery $mpi_parameters \
+# link PART TIMEOUT [BACK_S]: the link between the hosts goes down while both ranks wait for each other; after BACK_S seconds it comes
+# back. mpirun itself may wait for ever then.
+link() {
+    results=$dir/$1
+    "$dir/agent" $a "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 SHERD_TEST_RESULTS=$results SHERD_HOST_TIMEOUT=$2 \
+        SHERD_TEST_READY=$results.ready exec timeout -k 2 60 mpirun --enable-recovery $mpi_parameters \
         --mca btl_tcp_if_include 10.231.7.0/24 --host $a:1,$b:1 --map-by node -n 2 -x SHERD_TEST_RESULTS -x SHERD_TEST_READY \
-        $program --part part_link_goes_down" >"$dir/log" 2>&1 &
+        -x SHERD_HOST_TIMEOUT $program --part $1" >"$dir/log" 2>&1 &
     mpirun=$!
     tries=0
-    while [ ! -e "$dir/ready" ] && [ $tries -lt 600 ]; do sleep 0.05; tries=$((tries + 1)); done
+    while [ ! -e "$results.ready" ] && [ $tries -lt 600 ]; do sleep 0.05; tries=$((tries + 1)); done
     ip -n $a link set va$$ down
+    if [ -n "$3" ]; then
+        sleep "$3"
+        ip -n $a link set va$$ up
+        : >"$results.ready.back"
+    fi
     while { [ ! -e "$results.rank0" ] || [ ! -e "$results.rank1" ]; } && kill -0 $mpirun 2>/dev/null; do sleep 0.05; done
     if [ ! -e "$results.rank0" ] || [ ! -e "$results.rank1" ]; then
         cat "$dir/log"
-        echo "FAIL part_link_goes_down"
+        echo "FAIL $1"
         exit 1
     fi
     ip netns pids $a | xargs -r kill -9 2>/dev/null
     ip netns pids $b | xargs -r kill -9 2>/dev/null
     wait $mpirun 2>/dev/null
-    echo "ok   part_link_goes_down"
+    echo "ok   $1"
 }
 
 run 2 part_suite -1 node
@@ -98,4 +104,6 @@ run 4 part_suite -1 slot
 run 3 part_killed_in_barrier 2 node
 run 3 part_aborts -1 node
 run 3 part_first_leaves_early -1 node
-link_down
+# the empty limit is the default: longer than these seconds of silence
+link part_link_comes_back "" 6
+link part_link_goes_down 4
