@@ -411,9 +411,7 @@ static int command_check(bench_command *command)
         (void)fprintf(stderr, "sherd: --check prints a table: either --json or --check\n");
         return 2;
     }
-    if (command->out_path != NULL && !command->is_forced && access(command->out_path, F_OK) == 0) {
-        (void)fprintf(stderr, "sherd: --out %s is there; --force writes over it\n",
-                      command->out_path);
+    if (command->out_path != NULL && cli_file_check(command->out_path, command->is_forced) != 0) {
         return 1;
     }
     if (command->request.nvme_path != NULL &&

@@ -333,24 +333,33 @@ static int export_write(const checkpoint_arguments *arguments, sherd_checkpoint 
     return status == SHERD_OK ? 0 : cli_fail();
 }
 
-/* Beside the weights, in a folder. */
-static int config_write(const checkpoint_arguments *arguments, const arch *model)
+/* Writes the path of the config.json beside the weights in a folder; "": the weights are one file. */
+static int config_path(const checkpoint_arguments *arguments, char path[4096])
 {
-    hf_constants constants = hf_constants_of(model);
-    char         path[4096];
-    char         text[4096];
-    size_t       len = strlen(arguments->paths[1]);
+    const char *weights = arguments->paths[1];
+    size_t      len     = strlen(weights);
 
-    if (len > 12 && strcmp(arguments->paths[1] + len - 12, ".safetensors") == 0) {
+    path[0] = '\0';
+    if (len > 12 && strcmp(weights + len - 12, ".safetensors") == 0) {
         return 0;
     }
-    if (hf_config_write(model, &constants, arguments->dtype, text, sizeof(text)) >= sizeof(text) ||
-        (size_t)snprintf(path, sizeof(path), "%s/config.json", arguments->paths[1]) >=
-            sizeof(path)) {
-        (void)fprintf(stderr, "sherd: the path is too long: %s\n", arguments->paths[1]);
+    if (snprintf(path, 4096, "%s/config.json", weights) >= 4096) {
+        (void)fprintf(stderr, "sherd: the path is too long: %s\n", weights);
         return 1;
     }
-    return cli_file_save(path, text, 1);
+    return cli_file_check(path, 1);
+}
+
+static int config_write(const checkpoint_arguments *arguments, const arch *model, const char *path)
+{
+    hf_constants constants = hf_constants_of(model);
+    char         text[4096];
+
+    if (hf_config_write(model, &constants, arguments->dtype, text, sizeof(text)) >= sizeof(text)) {
+        (void)fprintf(stderr, "sherd: the description of the model is too long for %s\n", path);
+        return 1;
+    }
+    return path[0] == '\0' ? 0 : cli_file_save(path, text, 1);
 }
 
 static int model_find(const checkpoint_arguments *arguments, arch *out)
@@ -374,9 +383,13 @@ static int checkpoint_export(const checkpoint_arguments *arguments)
     maps              names;
     int               is_named = arguments->arch != NULL;
     int               failed;
+    char              config[4096];
 
     if (is_named && !model_find(arguments, &model)) {
         return 2;
+    }
+    if (is_named && config_path(arguments, config) != 0) {
+        return 1;
     }
     if (path_open(arguments->paths[0], &c) != 0) {
         return 1;
@@ -388,7 +401,7 @@ static int checkpoint_export(const checkpoint_arguments *arguments)
     }
     failed = export_write(arguments, c, is_named ? &names : NULL);
     if (failed == 0 && is_named) {
-        failed = config_write(arguments, &model);
+        failed = config_write(arguments, &model, config);
     }
     if (is_named) {
         maps_close(&names);

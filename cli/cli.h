@@ -18,8 +18,10 @@ int cli_version(int argc, char **argv);
 
 /** A sherd_write_fn that writes to the FILE in ctx. */
 sherd_status cli_print(void *ctx, const char *text, size_t len_bytes);
-/** Writes text and a newline to a new file; with is_forced it replaces an old one, which stays until the new one is complete.
- *  Returns 0, or 1 after it has printed why to standard error. */
+/** Checks that a file can be written here: nothing is there, or with is_forced a regular file. Returns 0, or 1 after it has printed why
+ *  to standard error. */
+int cli_file_check(const char *path, int is_forced);
+/** Checks so, and writes text and a newline; an old file stays until the new one is complete. Returns as cli_file_check does. */
 int cli_file_save(const char *path, const char *text, int is_forced);
 #define CLI_WORD_BYTES 64
 /** Write a size ("12.50 MiB"), and how long ago a time in seconds since 1970 was ("3 min"). Both return `text`. */

@@ -1,69 +1,45 @@
-/* Writes results to files, whose old content stays until the new one is complete, and words to a terminal. */
+/* Writes results to files and words to a terminal. */
 #include "cli/cli.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
-/* Returns errno of the first failure, else 0. */
-static int text_write(const char *path, const char *text)
+int cli_file_check(const char *path, int is_forced)
 {
-    FILE *file = fopen(path, "w");
-    int   error;
+    struct stat info;
 
-    if (file == NULL) {
-        return errno;
+    if (sherd_output_check(path) != SHERD_OK) {
+        return cli_fail();
     }
-    error = fprintf(file, "%s\n", text) < 0 || fflush(file) != 0 || ferror(file) ? errno : 0;
-    if (fclose(file) != 0 && error == 0) {
-        error = errno;
+    if (!is_forced && lstat(path, &info) == 0) {
+        (void)fprintf(stderr, "sherd: %s is there already; --force overwrites it\n", path);
+        return 1;
     }
-    return error;
-}
-
-/* Writes a new file beside the old one and renames it. */
-static int file_write(const char *path, const char *text)
-{
-    size_t len     = strlen(path) + sizeof(".part");
-    char  *partial = malloc(len);
-    int    error;
-
-    if (partial == NULL) {
-        return ENOMEM;
-    }
-    (void)snprintf(partial, len, "%s.part", path);
-    error = text_write(partial, text);
-    if (error == 0 && rename(partial, path) != 0) {
-        error = errno;
-    }
-    if (error != 0) {
-        (void)unlink(partial);
-    }
-    free(partial);
-    return error;
+    return 0;
 }
 
 int cli_file_save(const char *path, const char *text, int is_forced)
 {
-    struct stat info;
-    int         is_there = lstat(path, &info) == 0;
-    int         error;
+    size_t       len = strlen(text);
+    char        *line;
+    sherd_status status;
 
-    if (is_there && !is_forced) {
-        (void)fprintf(stderr, "sherd: %s is there already; --force overwrites it\n", path);
+    if (cli_file_check(path, is_forced) != 0) {
         return 1;
     }
-    /* a device, a pipe or a link is written to and never replaced */
-    error = is_there && !S_ISREG(info.st_mode) ? text_write(path, text) : file_write(path, text);
-    if (error != 0) {
-        (void)fprintf(stderr, "sherd: %s cannot be written: %s\n", path, strerror(error));
+    line = malloc(len + 2);
+    if (line == NULL) {
+        (void)fprintf(stderr, "sherd: no memory for %s\n", path);
+        return 1;
     }
-    return error != 0;
+    (void)snprintf(line, len + 2, "%s\n", text);
+    status = sherd_output_write(path, line, len + 1);
+    free(line);
+    return status == SHERD_OK ? 0 : cli_fail();
 }
 
 /* ---- words ---- */

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Predictions within this factor count as equal; then the simpler layout is chosen. */
 #define NEAR 1.02
@@ -394,8 +393,7 @@ int plan_best(const plan_options *options)
     const char *path   = options->out_path;
     int         failed = 0;
 
-    if (path != NULL && strcmp(path, "-") != 0 && !options->is_forced && access(path, F_OK) == 0) {
-        (void)fprintf(stderr, "sherd: %s is there already; --force overwrites it\n", path);
+    if (path != NULL && strcmp(path, "-") != 0 && cli_file_check(path, options->is_forced) != 0) {
         return 1;
     }
     for (int w = 0; w < options->num_worlds; w++) {

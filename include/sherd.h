@@ -859,6 +859,9 @@ SHERD_API void sherd_export_params_init(sherd_export_params *params);
  * New files are written beside the old ones, synced and renamed. A reader of the folder finds the files of an earlier export until
  * the new ones are complete, or finds none. Rank 0 writes, and holds 8 MiB meanwhile, or 8 MiB and a transposed tensor.
  *
+ * Only regular files are replaced: a link, a device, a pipe, a socket or a folder in the place of a file is refused before anything is
+ * written.
+ *
  * Collective, blocking, between steps.
  * Errors     E_INVAL (a map that does not fit the model), E_IO with the path, E_NUMERIC (a finite value is too large for
  *            `dtype`), E_STATE, E_NOMEM. The files of an earlier export then stay as they were.

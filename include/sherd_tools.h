@@ -251,6 +251,17 @@ SHERD_API void sherd_verify_params_init(sherd_verify_params *params);
 SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_verify(sherd_checkpoint          *checkpoint,
                                                               const sherd_verify_params *params);
 
+/* ------------------------------------------------------------- outputs --- */
+
+/** Checks that a new file may take this path: nothing is there, or a regular file. All that sherd writes beside a file and renames over
+ *  it is checked so before anything is written. A symbolic link is refused like a folder, a device, a pipe or a socket: name the file
+ *  that it leads to. Errors: E_IO, with what is there. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_output_check(const char *path);
+/** Writes a file whole: checks its path, writes beside it (".NAME.partial"), syncs, and renames. So what was there stays until the new
+ *  file is complete. Blocks. Errors: E_IO; E_INVAL (the path is too long). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_output_write(const char *path, const void *data,
+                                                         size_t len_bytes);
+
 /* -------------------------------------------------- build and reference -- */
 
 /** Writes the reference page of all keys (name, type, default, range, meaning) as Markdown. */

@@ -14,6 +14,7 @@ the file is refused, unless --trust says that it may run what it likes.
 import argparse
 import os
 import re
+import stat
 import sys
 
 try:
@@ -199,9 +200,12 @@ def main(argv=None):
         os.makedirs(args.out, exist_ok=True)
         step = checkpoint.step()
         about = {"format": "pt", **({} if step is None else {"step": str(step)})}
-        for part in PARTS if args.moments else ("model",):
+        paths = {part: os.path.join(args.out, part + ".safetensors") for part in (PARTS if args.moments else ("model",))}
+        for path in paths.values():
+            if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+                raise Refused(f"{path} is there and is no regular file, so no new file replaces it; name another folder")
+        for part, path in paths.items():
             tensors = {name.removeprefix(args.strip): value for name, value in checkpoint.tensors(part).items()}
-            path = os.path.join(args.out, part + ".safetensors")
             save_file(tensors, path + ".partial", metadata=about)
             os.replace(path + ".partial", path)
             print(f"{path}: {len(tensors)} tensors of {sum(t.numel() for t in tensors.values())} elements")

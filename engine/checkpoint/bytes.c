@@ -24,22 +24,6 @@ sherd_status sherdi_bytes_read(const char *label, int fd, size_t at, void *out, 
     return SHERD_OK;
 }
 
-sherd_status sherdi_bytes_write(const char *label, int fd, const void *bytes, size_t len_bytes)
-{
-    for (size_t done = 0; done < len_bytes;) {
-        ssize_t put = write(fd, (const char *)bytes + done, len_bytes - done);
-
-        if (put < 0 && errno == EINTR) {
-            continue;
-        }
-        if (put < 0) {
-            return sherdi_fail(SHERD_E_IO, "%s cannot be written: %s", label, strerror(errno));
-        }
-        done += (size_t)put;
-    }
-    return SHERD_OK;
-}
-
 sherd_status sherdi_bytes_open(const char *path, int *fd_out, size_t *len_bytes_out)
 {
     /* Without O_NONBLOCK, open would wait for a writer if this is a pipe. */

@@ -4,6 +4,7 @@
 #include "base/folder.h"
 #include "offload/checksum.h"
 #include "offload/io.h"
+#include "sherd_tools.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,6 +19,7 @@
 
 #define PARTIAL ".partial"
 #define REMOVED ".removed"
+#define LATEST  "latest"
 
 static sherd_status io_fail(const char *what, const char *path)
 {
@@ -144,13 +146,16 @@ static int folder_look(const char *path, folder_holds *out)
     return 1;
 }
 
-/* Fails if there is something else than a checkpoint, or an empty folder, where the checkpoint is to be. */
+/* Fails if there is something else than a checkpoint, or an empty folder, where the checkpoint is to be, or something else than a
+ * file where DIR/latest is. */
 static sherd_status place_check(const char *dir, const char *tag)
 {
     char         path[SHERDI_CHECKPOINT_PATH_BYTES];
     struct stat  at;
     folder_holds holds;
 
+    SHERDI_TRY(path_make(dir, "", LATEST, "", NULL, path));
+    SHERDI_TRY(sherd_output_check(path));
     SHERDI_TRY(sherdi_checkpoint_path(dir, tag, NULL, path));
     if (lstat(path, &at) != 0 ||
         (folder_look(path, &holds) && (holds.is_checkpoint || holds.num_entries == 0))) {
@@ -300,43 +305,13 @@ sherd_status sherdi_checkpoint_check_space(const char *dir, uint64_t need_bytes)
 
 /* ---------------------------------------------------------------- small files -- */
 
-static sherd_status all_write(int fd, const char *path, const char *data, size_t len_bytes)
-{
-    while (len_bytes > 0) {
-        ssize_t some = write(fd, data, len_bytes);
-
-        if (some < 0 && errno != EINTR) {
-            return io_fail("write", path);
-        }
-        data += some > 0 ? some : 0;
-        len_bytes -= some > 0 ? (size_t)some : 0;
-    }
-    return fsync(fd) == 0 ? SHERD_OK : io_fail("sync", path);
-}
-
 sherd_status sherdi_checkpoint_put(const char *folder, const char *name, const void *data,
                                    size_t len_bytes)
 {
-    char         beside[SHERDI_CHECKPOINT_PATH_BYTES];
-    char         path[SHERDI_CHECKPOINT_PATH_BYTES];
-    sherd_status status;
-    int          fd;
+    char path[SHERDI_CHECKPOINT_PATH_BYTES];
 
-    SHERDI_TRY(path_make(folder, ".", name, PARTIAL, NULL, beside));
     SHERDI_TRY(path_make(folder, "", name, "", NULL, path));
-    fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0) {
-        return io_fail("make", beside);
-    }
-    status = all_write(fd, beside, data, len_bytes);
-    (void)close(fd);
-    if (status == SHERD_OK && rename(beside, path) != 0) {
-        status = io_fail("rename", beside);
-    }
-    if (status != SHERD_OK) {
-        (void)unlink(beside);
-    }
-    return status;
+    return sherd_output_write(path, data, len_bytes);
 }
 
 sherd_status sherdi_checkpoint_mark(const char *path)
@@ -428,7 +403,7 @@ static sherd_status latest_put(const char *dir, const char *tag)
     int  len =
         snprintf(text, sizeof(text), "%s %016" PRIx64 "\n", tag, sherdi_checksum(tag, strlen(tag)));
 
-    SHERDI_TRY(sherdi_checkpoint_put(dir, "latest", text, (size_t)len));
+    SHERDI_TRY(sherdi_checkpoint_put(dir, LATEST, text, (size_t)len));
     return sherdi_folder_sync(dir);
 }
 
@@ -441,7 +416,7 @@ sherd_status sherdi_checkpoint_latest(const char *dir, char tag_out[SHERDI_CHECK
     char   *space;
     int     fd;
 
-    SHERDI_TRY(path_make(dir, "", "latest", "", NULL, path));
+    SHERDI_TRY(path_make(dir, "", LATEST, "", NULL, path));
     SHERDI_TRY(sherdi_checksum_check_built());
     fd = file_open(path);
     if (fd < 0 && errno != ENOENT) {
@@ -611,7 +586,7 @@ static sherd_status latest_move(const char *dir, const char *tag)
     }
     status = count > 0 ? latest_put(dir, all[count - 1].tag) : SHERD_OK;
     sherdi_free(all);
-    SHERDI_TRY(path_make(dir, "", "latest", "", NULL, path));
+    SHERDI_TRY(path_make(dir, "", LATEST, "", NULL, path));
     if (count == 0 && unlink(path) != 0) {
         status = io_fail("remove", path);
     }

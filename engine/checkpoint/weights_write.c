@@ -3,10 +3,11 @@
 #include "engine/checkpoint/weights.h"
 
 #include "base/checked.h"
+#include "base/output.h"
 #include "base/text.h"
-#include "engine/checkpoint/bytes.h"
 #include "kernels/formulas.h"
 #include "offload/io.h"
+#include "sherd_tools.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -158,6 +159,25 @@ static sherd_status folder_make(const writer *x)
     return SHERD_OK;
 }
 
+/* Checks all names that files get, or that are removed, before anything is written. */
+static sherd_status names_check(const writer *x)
+{
+    char name[NAME_MAX], path[PATH_MAX];
+
+    for (size_t file = 0; file < x->num_files; file++) {
+        file_name(x, file, name);
+        path_of(x, name, 0, path);
+        SHERDI_TRY(sherd_output_check(path));
+    }
+    if (is_folder(x)) {
+        path_of(x, SINGLE, 0, path);
+        SHERDI_TRY(sherd_output_check(path));
+        path_of(x, INDEX, 0, path);
+        SHERDI_TRY(sherd_output_check(path));
+    }
+    return SHERD_OK;
+}
+
 /* ---- one file ---- */
 
 static sherd_status header_of(const writer *x, size_t file, sherdi_safetensors_builder *builder)
@@ -189,7 +209,7 @@ static sherd_status header_put(const writer *x, size_t file)
     sherd_status                status;
 
     if (x->w->raw_header != NULL) {
-        return sherdi_bytes_write(x->path, x->fd, x->w->raw_header, x->w->raw_header_bytes);
+        return sherdi_output_put(x->path, x->fd, x->w->raw_header, x->w->raw_header_bytes);
     }
     SHERDI_TRY(sherdi_safetensors_begin(x->w->mem, 8, &builder));
     status = header_of(x, file, builder);
@@ -197,7 +217,7 @@ static sherd_status header_put(const writer *x, size_t file)
         status = sherdi_safetensors_finish(builder, &bytes, &len_bytes);
     }
     if (status == SHERD_OK) {
-        status = sherdi_bytes_write(x->path, x->fd, bytes, len_bytes);
+        status = sherdi_output_put(x->path, x->fd, bytes, len_bytes);
     }
     sherdi_safetensors_builder_destroy(builder);
     return status;
@@ -220,16 +240,10 @@ static sherd_status room_reserve(const writer *x, size_t file)
     return SHERD_OK;
 }
 
-/* Creates a partial file. An existing one was left by a run that was killed, or is a link; it is removed, and links are not
- * followed. */
 static sherd_status partial_open(writer *x, const char *name)
 {
     path_of(x, name, 1, x->path);
-    (void)unlink(x->path);
-    x->fd = open(x->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    return x->fd >= 0
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_IO, "%s cannot be created: %s", x->path, strerror(errno));
+    return sherdi_output_open(x->path, x->path, &x->fd);
 }
 
 static sherd_status file_begin(writer *x, size_t file)
@@ -245,15 +259,10 @@ static sherd_status file_begin(writer *x, size_t file)
 
 static sherd_status file_end(writer *x)
 {
-    int is_synced = fsync(x->fd) == 0;
-    int error     = errno;
-    int is_closed = close(x->fd) == 0;
+    int fd = x->fd;
 
-    error = is_synced ? errno : error;
     x->fd = -1;
-    return is_synced && is_closed
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_IO, "%s cannot be written: %s", x->path, strerror(error));
+    return sherdi_output_end(x->path, fd);
 }
 
 /* ---- one tensor ---- */
@@ -287,7 +296,7 @@ static sherd_status values_cast(const writer *x, const sherd_tensor_map *map, co
 
 static sherd_status bytes_put(writer *x, const void *data, size_t bytes)
 {
-    SHERDI_TRY(sherdi_bytes_write(x->path, x->fd, data, bytes));
+    SHERDI_TRY(sherdi_output_put(x->path, x->fd, data, bytes));
     x->done_bytes += bytes;
     if (x->w->progress != NULL) {
         x->w->progress(x->w->progress_ctx, x->done_bytes, x->total_bytes);
@@ -428,7 +437,7 @@ static sherd_status index_write(writer *x)
     index_text(x, &text);
     status = text.status;
     if (status == SHERD_OK) {
-        status = sherdi_bytes_write(x->path, x->fd, text.bytes, text.len_bytes);
+        status = sherdi_output_put(x->path, x->fd, text.bytes, text.len_bytes);
     }
     sherdi_text_fini(&text);
     return status == SHERD_OK ? file_end(x) : status;
@@ -522,6 +531,9 @@ static sherd_status all_write(writer *x, const char *path)
     files_assign(x);
     if (x->w->source->is_writer) {
         x->own = folder_make(x);
+        if (x->own == SHERD_OK) {
+            x->own = names_check(x);
+        }
     }
     SHERDI_TRY(agree(x));
     for (size_t file = 0; file < x->num_files; file++) {

@@ -3,6 +3,7 @@
 #include "engine/monitor/monitor.h"
 
 #include "base/text.h"
+#include "sherd_tools.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -84,6 +85,7 @@ static sherd_status event_write(const sherdi_monitor *state, const sherdi_monito
     int          fd;
 
     path_make(state, event->tag, path);
+    SHERDI_TRY(sherd_output_check(path)); /* a row that was cut off is truncated */
     fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0 || fstat(fd, &file) != 0) {
         status = sherdi_fail(SHERD_E_IO, "cannot open %s: %s", path, strerror(errno));

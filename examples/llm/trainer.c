@@ -313,6 +313,7 @@ static sherd_status report_start(trainer *t)
     if (t->rank != 0) {
         return SHERD_OK;
     }
+    TRY(o->export_path != NULL ? weights_export_check(o->export_path) : SHERD_OK);
     t->r = report_open(&params);
     if (t->r == NULL) {
         return fail(SHERD_E_IO, "the report cannot be written");

@@ -3,12 +3,12 @@
 
 #include "models/hf.h"
 #include "models/llmc.h"
+#include "sherd_tools.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MOST_EXTRA        8
 #define MOST_CONFIG_BYTES ((size_t)1 << 20)
@@ -178,25 +178,14 @@ static sherd_status hf_import(const arch *sizes, sherd_engine *engine, const cha
 }
 
 /* Writes config.json whole or not at all, like the weights beside it. */
-static sherd_status config_write(const arch *sizes, sherd_dtype dtype, const char *folder,
-                                 char *why, size_t why_bytes)
+static sherd_status config_write(const arch *sizes, sherd_dtype dtype, const char *folder)
 {
     const hf_constants constants = hf_constants_of(sizes);
-    char               text[4096], path[4096], partial[4096];
+    char               text[4096], path[4096];
     size_t             len_bytes = hf_config_write(sizes, &constants, dtype, text, sizeof(text));
-    FILE              *file;
-    int                is_written;
 
     (void)snprintf(path, sizeof(path), "%s/config.json", folder);
-    (void)snprintf(partial, sizeof(partial), "%s/.config.json.partial", folder);
-    file       = fopen(partial, "wb");
-    is_written = file != NULL && fwrite(text, 1, len_bytes, file) == len_bytes &&
-                 fflush(file) == 0 && fsync(fileno(file)) == 0;
-    is_written = file != NULL && fclose(file) == 0 && is_written && rename(partial, path) == 0;
-    if (!is_written) {
-        (void)snprintf(why, why_bytes, "%s cannot be written: %s", path, strerror(errno));
-    }
-    return is_written ? SHERD_OK : SHERD_E_IO;
+    return sherd_output_write(path, text, len_bytes);
 }
 
 static sherd_status hf_export(const arch *sizes, sherd_engine *engine, int rank,
@@ -217,7 +206,7 @@ static sherd_status hf_export(const arch *sizes, sherd_engine *engine, int rank,
     status                = sherd_export_safetensors(engine, target->path, &params);
     maps_close(&list);
     if (status == SHERD_OK && rank == 0 && !ends_with(target->path, ".safetensors")) {
-        status = config_write(sizes, target->dtype, target->path, why, why_bytes);
+        status = config_write(sizes, target->dtype, target->path);
     }
     return status;
 }
@@ -230,6 +219,26 @@ sherd_status weights_import(const arch *sizes, sherd_engine *engine, const char 
     why[0] = '\0';
     return ends_with(path, ".bin") ? llmc_import(sizes, engine, path, why, why_bytes)
                                    : hf_import(sizes, engine, path, why, why_bytes);
+}
+
+sherd_status weights_export_check(const char *path)
+{
+    static const char *const NAMES[] = {"config.json", "model.safetensors"};
+    char                     name[4096];
+
+    if (ends_with(path, ".bin") || ends_with(path, ".safetensors")) {
+        return sherd_output_check(path);
+    }
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
+        sherd_status status;
+
+        (void)snprintf(name, sizeof(name), "%s/%s", path, NAMES[i]);
+        status = sherd_output_check(name);
+        if (status != SHERD_OK) {
+            return status;
+        }
+    }
+    return SHERD_OK;
 }
 
 sherd_status weights_export(const arch *sizes, sherd_engine *engine, int rank,

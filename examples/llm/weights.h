@@ -17,6 +17,9 @@ typedef struct weights_target {
     sherd_dtype dtype;
     size_t      file_bytes; /* most data of a file in a folder; 0: 5 GB */
 } weights_target;
+/** Checks before the training that files can be written there: what is there already is regular files. Otherwise sherd_last_error() has
+ *  the reason. */
+sherd_status weights_export_check(const char *path);
 /** Writes all parameters; rank 0 writes the files. Call it between steps. Failures are told as by weights_import. */
 sherd_status weights_export(const arch *sizes, sherd_engine *engine, int rank,
                             const weights_target *target, char *why, size_t why_bytes);

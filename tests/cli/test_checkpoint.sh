@@ -148,6 +148,11 @@ run 0 list "$scratch/in" --json
 says out "$fingerprint" # transposed back to what was trained
 run 0 export "$scratch/in" "$scratch/back" --arch gpt2 --preset tiny
 cmp "$scratch/gpt2/model.safetensors" "$scratch/back/model.safetensors" || failed=1
+mkdir "$scratch/odd"
+mkfifo "$scratch/odd/config.json"
+run 1 export "$scratch/in" "$scratch/odd" --arch gpt2 --preset tiny
+says err "only a regular file is replaced"
+[ "$(ls -A "$scratch/odd")" = config.json ] && [ -p "$scratch/odd/config.json" ] || failed=1
 run 0 import "$scratch/gpt2" "$scratch/in/config" --model "$scratch/gpt2/config.json"
 if "$trainer" --data "$scratch/text" --arch gpt2 --preset tiny --length 32 --batch 2 --steps 2 \
     --resume-from "$scratch/in/gpt2" >"$scratch/err" 2>&1 </dev/null; then

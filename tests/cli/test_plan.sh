@@ -356,10 +356,15 @@ for arguments in "--all" "--json" "--full" "--best"; do
         fail "sherd plan $arguments on a full disk"
     fi
 done
-if "$sherd" plan --best --force --out /dev/full 2>err; then
-    fail "--out on a full disk"
-fi
-says err "No space left on device"
+
+# What is no file is not replaced, and is not written to.
+mkfifo pipe.json
+ln -s there.json link.json
+for odd in pipe.json link.json; do
+    run 1 --params 1B --best --force --out $odd
+    says err "only a regular file is replaced"
+done
+[ -p pipe.json ] && [ -L link.json ] || fail "what is no file was replaced"
 
 [ $failed = 0 ] && echo "sherd plan says what would be"
 exit $failed

@@ -698,6 +698,15 @@ static void more_threads_than_can_be_are_refused(void)
     CHECK_ERROR_SAYS("sherd_world_params.cpu_threads is 4097");
 }
 
+static void outputs_without_a_path_are_refused(void)
+{
+    CHECK_STATUS(SHERD_E_INVAL, sherd_output_check(NULL));
+    CHECK_ERROR_SAYS("sherd_output_check");
+    CHECK_STATUS(SHERD_E_INVAL, sherd_output_write(NULL, "", 0));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_output_write("x", NULL, 1));
+    CHECK_ERROR_SAYS("sherd_output_write");
+}
+
 static void inits_of_null_do_nothing(void)
 {
     sherd_world_params_init(NULL);
@@ -739,6 +748,7 @@ static const test_case CASES[] = {
     CASE(worlds_without_an_address_are_refused),
     CASE(flags_that_are_neither_0_nor_1_are_refused),
     CASE(more_threads_than_can_be_are_refused),
+    CASE(outputs_without_a_path_are_refused),
     CASE(inits_of_null_do_nothing),
 };
 

@@ -922,6 +922,36 @@ static void pipes_in_the_place_of_files_are_refused(void)
     }
 }
 
+static void refused_save_body(sherd_world *world, void *raw)
+{
+    const job *j = raw;
+    rig        r;
+
+    saved_open(&r, world, &OPTIONS);
+    saved_fill(&r);
+    CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_save(r.engine, j->dir, "two", NULL));
+    CHECK_ERROR_SAYS(sherd_world_rank(world) == 0 ? "/latest is " : "rank 0 could not take part");
+    rig_close(&r);
+}
+
+static void a_save_replaces_nothing_but_a_file_by_latest(void)
+{
+    job  j = saved("odd");
+    char path[1024];
+
+    (void)snprintf(path, sizeof(path), "%s/latest", j.dir);
+    CHECK(unlink(path) == 0);
+    for (int odd = 0; odd < TEST_ODDS; odd++) {
+        if (test_odd_make(path, (test_odd)odd)) {
+            test_world(2, refused_save_body, &j);
+            test_odd_remove(path, (test_odd)odd);
+            CHECK_INT(1, test_files(j.dir, ""));
+        }
+    }
+    j.tag = "two";
+    test_world(2, save_body, &j);
+}
+
 /* A save that was killed while it made DIR/latest leaves a file beside it. */
 static void a_file_that_was_left_beside_latest_goes(void)
 {
@@ -992,6 +1022,7 @@ static const test_case CASES[] = {
     CASE(links_are_not_followed_out_of_the_folder),
     CASE(a_file_that_one_rank_cannot_read_loses_nobody),
     CASE(pipes_in_the_place_of_files_are_refused),
+    CASE(a_save_replaces_nothing_but_a_file_by_latest),
     CASE(a_file_that_was_left_beside_latest_goes),
     CASE(values_come_by_range),
 };

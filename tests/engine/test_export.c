@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *path_of(const char *name)
@@ -90,6 +91,51 @@ static void tiers_read_and_write_alike(void)
         t = (trip){.is_reading = 1, .options = {.stage = 3}, .name = "tier"};
         test_world(2, trip_rank, &t);
         CHECK_INT(out.fingerprint, t.fingerprint);
+    }
+}
+
+/* ---- what is there and is no file ---- */
+
+static void odd_rank(sherd_world *world, void *ctx)
+{
+    static const char *const NAMES[] = {"odd.safetensors", "odd.bin", "odd/model.safetensors"};
+    rig                      r;
+    uint64_t                 fingerprint, after;
+
+    value_rig_declare(&r, world, ctx);
+    rig_seal(&r);
+    micro_batches(&r, 1);
+    CHECK_OK(sherd_engine_fingerprint(r.engine, &fingerprint));
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
+        for (int odd = 0; odd < TEST_ODDS; odd++) {
+            int is_there =
+                sherd_world_rank(world) != 0 || test_odd_make(path_of(NAMES[i]), (test_odd)odd);
+
+            CHECK_OK(sherd_world_broadcast(world, &is_there, sizeof(is_there), 0));
+            if (!is_there) {
+                continue;
+            }
+            CHECK_STATUS(SHERD_E_IO,
+                         i == 1 ? sherd_export_raw(r.engine, path_of(NAMES[i]), "header", 6, NULL)
+                                : sherd_export_safetensors(
+                                      r.engine, path_of(i == 0 ? NAMES[i] : "odd"), NULL));
+            if (sherd_world_rank(world) == 0) {
+                CHECK_ERROR_SAYS("only a regular file is replaced");
+                test_odd_remove(path_of(NAMES[i]), (test_odd)odd);
+            }
+        }
+    }
+    CHECK_OK(sherd_engine_fingerprint(r.engine, &after));
+    CHECK_INT(fingerprint, after);
+    micro_batches(&r, 1);
+    rig_close(&r);
+}
+
+static void devices_pipes_and_links_are_not_replaced(void)
+{
+    CHECK(mkdir(path_of("odd"), 0700) == 0);
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        test_world(ranks, odd_rank, &(rig_options){.stage = 3});
     }
 }
 
@@ -449,6 +495,7 @@ static void a_rank_that_fails_ends_the_call_of_all(void)
 
 static const test_case CASES[] = {
     CASE(what_is_written_is_read_on_any_layout),
+    CASE(devices_pipes_and_links_are_not_replaced),
     CASE(tiers_read_and_write_alike),
     CASE(weights_are_reloaded_between_steps),
     CASE(maps_cut_and_transpose),

@@ -5,6 +5,7 @@
 #include "tests/lib/check.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -302,6 +303,32 @@ static void train_once(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
+/* Rows are appended, and one that was cut off is truncated: to files alone. */
+static void what_is_no_file_gets_no_rows(void)
+{
+    const char *folder = folder_of("odd");
+
+    for (int odd = 0; odd < TEST_ODDS; odd++) {
+        heard log = {0};
+        char  path[700];
+
+        (void)snprintf(path, sizeof(path), "%s/a", folder);
+        CHECK((mkdir(folder, 0700) == 0 || errno == EEXIST) &&
+              (mkdir(path, 0700) == 0 || errno == EEXIST));
+        (void)snprintf(path, sizeof(path), "%s/a/b", folder);
+        CHECK(mkdir(path, 0700) == 0 || errno == EEXIST);
+        (void)snprintf(path, sizeof(path), "%s/a/b/Train_Samples_lr.csv", folder);
+        if (test_odd_make(path, (test_odd)odd)) {
+            sherd_log_set(hear, &log, SHERD_LOG_WARN);
+            test_world(1, train_once, (void *)(uintptr_t)monitors_in(folder, ""));
+            sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
+            CHECK_INT(1, log.warnings);
+            test_check_contains(__FILE__, __LINE__, log.text, "only a regular file is replaced");
+            test_odd_remove(path, (test_odd)odd);
+        }
+    }
+}
+
 /* What a run that ended in the middle of a row has left; the last one is whole, and a title alone may be cut, too. */
 static void row_that_was_cut_is_taken_out(void)
 {
@@ -401,10 +428,15 @@ static void tags_are_checked(void)
 }
 
 static const test_case CASES[] = {
-    CASE(monitors_write_what_deepspeed_writes),   CASE(the_axis_goes_on_in_another_layout),
-    CASE(lines_come_as_often_as_they_are_wanted), CASE(full_drive_is_told_and_training_goes_on),
-    CASE(row_that_was_cut_is_taken_out),          CASE(folder_that_cannot_be_is_an_error_at_seal),
-    CASE(seal_takes_every_failure_of_memory),     CASE(tags_are_checked),
+    CASE(monitors_write_what_deepspeed_writes),
+    CASE(the_axis_goes_on_in_another_layout),
+    CASE(lines_come_as_often_as_they_are_wanted),
+    CASE(full_drive_is_told_and_training_goes_on),
+    CASE(what_is_no_file_gets_no_rows),
+    CASE(row_that_was_cut_is_taken_out),
+    CASE(folder_that_cannot_be_is_an_error_at_seal),
+    CASE(seal_takes_every_failure_of_memory),
+    CASE(tags_are_checked),
 };
 
 RUN_MAIN(CASES)

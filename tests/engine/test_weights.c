@@ -506,6 +506,41 @@ static void a_file_that_cannot_grow_is_told_and_removed(void)
     CHECK_STATUS(SHERD_E_INVAL, job_write(&j, ""));
 }
 
+/* `name` is what the export would write or remove. */
+static void check_odd_stays(const char *folder, const char *name, const job *as)
+{
+    char path[700];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    for (int odd = 0; odd < TEST_ODDS; odd++) {
+        job j = *as;
+
+        if (test_odd_make(path, (test_odd)odd)) {
+            CHECK_STATUS(SHERD_E_IO, job_write(&j, strncmp(name, "one.", 4) == 0 ? path : folder));
+            CHECK_ERROR_SAYS(path);
+            CHECK_ERROR_SAYS("only a regular file is replaced");
+            CHECK_INT(0, j.source.reads); /* it is refused before anything is written */
+            test_odd_remove(path, (test_odd)odd);
+        }
+    }
+    folder_check(folder, 0);
+}
+
+static void only_regular_files_are_replaced(void)
+{
+    const char *folder = folder_of("odd");
+    const job   one = {0}, raw = {.raw_header = "h", .raw_header_bytes = 1},
+              several = {.max_file_bytes = 1};
+
+    check_odd_stays(folder, "one.safetensors", &one);
+    check_odd_stays(folder, "one.bin", &raw);
+    check_odd_stays(folder, "model.safetensors", &one);
+    check_odd_stays(folder, "model.safetensors.index.json", &one);
+    check_odd_stays(folder, "model.safetensors", &several);
+    check_odd_stays(folder, "model.safetensors.index.json", &several);
+    check_odd_stays(folder, "model-00003-of-00004.safetensors", &several);
+}
+
 static void text_write(const char *name, const char *text)
 {
     FILE *file = fopen(path_of(name), "w");
@@ -585,17 +620,12 @@ static void every_allocation_may_fail(void)
 }
 
 static const test_case CASES[] = {
-    CASE(all_is_read_as_it_was_written),
-    CASE(maps_rename_cut_and_choose_parts),
-    CASE(transposed_matrices_come_back),
-    CASE(large_models_become_several_files),
-    CASE(a_path_with_the_suffix_is_one_file),
-    CASE(raw_files_have_their_own_header),
-    CASE(maps_have_to_fit_the_model),
-    CASE(values_too_large_for_the_type_are_refused),
-    CASE(a_failure_leaves_what_was_there),
-    CASE(a_file_that_cannot_grow_is_told_and_removed),
-    CASE(an_index_stays_in_its_folder_and_fits_its_files),
+    CASE(all_is_read_as_it_was_written),      CASE(maps_rename_cut_and_choose_parts),
+    CASE(transposed_matrices_come_back),      CASE(large_models_become_several_files),
+    CASE(a_path_with_the_suffix_is_one_file), CASE(raw_files_have_their_own_header),
+    CASE(maps_have_to_fit_the_model),         CASE(values_too_large_for_the_type_are_refused),
+    CASE(a_failure_leaves_what_was_there),    CASE(a_file_that_cannot_grow_is_told_and_removed),
+    CASE(only_regular_files_are_replaced),    CASE(an_index_stays_in_its_folder_and_fits_its_files),
     CASE(every_allocation_may_fail),
 };
 

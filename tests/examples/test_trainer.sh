@@ -513,6 +513,12 @@ mistakes() {
     refused "$scratch: no checkpoint is there" --data "$scratch/text" --resume-from "$scratch"
     refused "cannot be written to: Not a directory" --data "$scratch/text" --save "$scratch/short"
     refused "cannot be made: Not a directory" --data "$scratch/text" --save "$scratch/short/below"
+    mkdir "$scratch/whole"
+    mkfifo "$scratch/odd.safetensors" "$scratch/odd.bin" "$scratch/whole/config.json"
+    for odd in odd.safetensors odd.bin whole; do
+        refused "$odd.* is a pipe, and only a regular file is replaced" --data "$scratch/text" --export "$scratch/$odd" --steps 100000
+        [ -p "$scratch/$odd" ] || [ -p "$scratch/$odd/config.json" ] || fail "export to $odd: it was replaced"
+    done
     # Without state on a drive there is nothing to go on from, and that is said.
     tiny --resume
     grep -q "resume finds no state" "$scratch/out" || fail "--resume alone: $(cat "$scratch/out")"
@@ -562,6 +568,15 @@ JSON
     cat "$scratch/own.json" >"$scratch/once" &
     tiny --config "$scratch/once" --ranks 2
     grep -q "^memory per rank: .* at stage 0, .* at stage 0" "$scratch/out" || fail "from a pipe: $(cat "$scratch/out")"
+
+    # A log and a trace may go through pipes.
+    mkfifo "$scratch/told" "$scratch/traced"
+    cat "$scratch/told" >"$scratch/told.text" &
+    cat "$scratch/traced" >"$scratch/traced.text" &
+    SHERD_TRACE="$scratch/traced" tiny --ranks 1 --log "$scratch/told"
+    wait
+    same "lines of a log in a pipe" 4 "$(wc -l <"$scratch/told.text")"
+    [ -p "$scratch/told" ] && [ -p "$scratch/traced" ] && grep -q traceEvents "$scratch/traced.text" || fail "a log or a trace in a pipe"
 
     # Before the first step a signal just ends the program. Opening the pipe waits for its reader.
     mkfifo "$scratch/pipe"

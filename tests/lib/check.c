@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -185,6 +187,65 @@ const char *test_scratch(void)
         test_fail(__FILE__, __LINE__, "no scratch folder under /tmp");
     }
     return scratch_dir;
+}
+
+#define BESIDE_BYTES 1024
+
+static const char *beside(const char *path, char other[BESIDE_BYTES])
+{
+    (void)snprintf(other, BESIDE_BYTES, "%s.beside", path);
+    return other;
+}
+
+int test_odd_make(const char *path, test_odd odd)
+{
+    char  other[BESIDE_BYTES];
+    FILE *file;
+
+    switch (odd) {
+    case TEST_ODD_PIPE:
+        CHECK(mkfifo(path, 0600) == 0);
+        break;
+    case TEST_ODD_SOCKET:
+        CHECK(mknod(path, S_IFSOCK | 0600, 0) == 0);
+        break;
+    case TEST_ODD_LINK:
+        file = fopen(beside(path, other), "w");
+        CHECK(file != NULL && fputs("kept", file) >= 0 && fclose(file) == 0);
+        CHECK(symlink(beside(path, other), path) == 0);
+        break;
+    case TEST_ODD_DANGLING:
+        CHECK(symlink(beside(path, other), path) == 0);
+        break;
+    case TEST_ODD_FOLDER:
+        CHECK(mkdir(path, 0700) == 0);
+        break;
+    default:
+        return mknod(path, S_IFCHR | 0600, makedev(1, 3)) == 0;
+    }
+    return 1;
+}
+
+void test_odd_remove(const char *path, test_odd odd)
+{
+    static const mode_t TYPES[TEST_ODDS] = {S_IFIFO, S_IFSOCK, S_IFLNK, S_IFLNK, S_IFDIR, S_IFCHR};
+    struct stat         about;
+    char                folder[1024];
+    char                other[BESIDE_BYTES];
+    DIR                *dir;
+    struct dirent      *entry;
+
+    CHECK(lstat(path, &about) == 0 && (about.st_mode & S_IFMT) == TYPES[odd]);
+    CHECK_INT(odd == TEST_ODD_LINK ? 0 : -1, stat(beside(path, other), &about));
+    CHECK(odd != TEST_ODD_LINK || (about.st_size == 4 && unlink(other) == 0));
+    CHECK(remove(path) == 0);
+    (void)snprintf(folder, sizeof(folder), "%.*s", (int)(strrchr(path, '/') - path), path);
+    dir = opendir(folder);
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        CHECK(entry->d_name[0] != '.' || strcmp(entry->d_name, ".") == 0 ||
+              strcmp(entry->d_name, "..") == 0);
+    }
+    CHECK(dir != NULL && closedir(dir) == 0);
 }
 
 static int files_visit(const char *folder, const char *part, int is_removed)

@@ -53,6 +53,21 @@ int test_files(const char *folder, const char *part);
 /** Removes the entries that test_files would count. */
 void test_files_remove(const char *folder, const char *part);
 
+/* What may lie at a path in place of a regular file. */
+typedef enum test_odd {
+    TEST_ODD_PIPE,
+    TEST_ODD_SOCKET,
+    TEST_ODD_LINK,     /* to a file beside it */
+    TEST_ODD_DANGLING, /* a link to nothing */
+    TEST_ODD_FOLDER,
+    TEST_ODD_DEVICE, /* which root alone can make */
+    TEST_ODDS,
+} test_odd;
+/** Makes it. Returns 0 where it cannot be made. */
+int test_odd_make(const char *path, test_odd odd);
+/** Fails unless it is there as it was made, with nothing else in its folder that begins with a dot; then removes it. */
+void test_odd_remove(const char *path, test_odd odd);
+
 /** Returns the next number of splitmix64, a generator over a counter: the sequence is the same on every machine. */
 uint64_t test_random(uint64_t *state);
 float    test_random_float(uint64_t *state); /* in [-1, 1) */

@@ -166,6 +166,12 @@ def main(scratch):
     assert "neither" in convert(scratch, t.path("out-m"), expect=1)
     print("ok   what is missing is told")
 
+    os.makedirs(t.path("out-o"))
+    os.mkfifo(os.path.join(t.path("out-o"), "exp_avg.safetensors"))
+    assert "is no regular file" in convert(t.path("universal"), t.path("out-o"), "--moments", expect=1)
+    assert os.listdir(t.path("out-o")) == ["exp_avg.safetensors"]
+    print("ok   what is no file is not replaced")
+
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
