@@ -154,12 +154,19 @@ sherd_status sherdi_callback_check(const char *call, const char *outer)
                              call, outer);
 }
 
-sherd_status sherdi_world_check_caller(const sherd_world *world, const char *call)
+sherd_status sherdi_world_check_caller(sherd_world *world, const char *call)
 {
     if (world == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "%s: the world is NULL", call);
     }
-    return sherdi_callback_check(call, world->callback_of);
+    SHERDI_TRY(sherdi_callback_check(call, world->callback_of));
+    sherdi_world_caller_note(world, call);
+    return SHERD_OK;
+}
+
+void sherdi_world_caller_note(sherd_world *world, const char *call)
+{
+    atomic_store_explicit(&world->caller, call, memory_order_relaxed);
 }
 
 const char *sherdi_world_callback_set(sherd_world *world, const char *call)

@@ -33,11 +33,14 @@ const char *sherdi_world_call_name(world_call_kind kind)
 }
 
 const char *sherdi_world_call_describe(uint32_t kind, uint64_t len_bytes, const char *name,
-                                       char *text, size_t text_bytes)
+                                       const char *caller, char text[WORLD_CALL_TEXT_BYTES])
 {
-    (void)snprintf(text, text_bytes, "%s of %llu bytes%s%s",
+    const char *behind = caller[0] == '\0' ? "" : ")";
+
+    (void)snprintf(text, WORLD_CALL_TEXT_BYTES, "%s%s%s of %llu bytes%s%s%s", caller,
+                   behind[0] == '\0' ? "" : " (",
                    kind <= CALL_REGROUP ? CALL_NAMES[kind] : "no call",
-                   (unsigned long long)len_bytes, name[0] == '\0' ? "" : " of ", name);
+                   (unsigned long long)len_bytes, name[0] == '\0' ? "" : " of ", name, behind);
     return text;
 }
 
@@ -121,12 +124,24 @@ sherd_status sherdi_world_status(sherd_world *world)
     return sherdi_fail_relay(world->failure_status, world->failure_text);
 }
 
+sherd_status sherdi_world_fail_differ(sherd_world *world, int rank, const char *text, int other,
+                                      const char *other_text, const char *more)
+{
+    return sherdi_world_fail(world, SHERD_E_INVAL,
+                             "ranks disagree: rank %d calls %s, rank %d %s%s; all ranks must make "
+                             "the same calls in the same order, and " SHERDI_USUAL_CAUSE
+                             "; this world is lost",
+                             rank, text, other, other_text, more);
+}
+
 sherd_status sherdi_world_fail_left(sherd_world *world, int rank)
 {
     return sherdi_world_fail(world, SHERD_E_PEER_LOST,
                              "rank %d ended its part (sherd_world_destroy) while rank %d still "
-                             "waited for it; the output of rank %d says why",
-                             rank, world->rank, rank);
+                             "waited for it%s%s; the output of rank %d says why; where it says "
+                             "nothing, " SHERDI_USUAL_CAUSE,
+                             rank, world->rank, world->running == NULL ? "" : " in ",
+                             world->running == NULL ? "" : world->running, rank);
 }
 
 sherd_status sherdi_world_fail_late(sherd_world *world, const char *fmt, ...)
@@ -137,9 +152,10 @@ sherd_status sherdi_world_fail_late(sherd_world *world, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(what, sizeof(what), fmt, args);
     va_end(args);
-    return sherdi_world_fail(world, SHERD_E_PEER_LOST,
-                             "rank %d waited %.1f s (the time limit) for %s", world->rank,
-                             (double)world->timeout_ns * 1e-9, what);
+    return sherdi_world_fail(
+        world, SHERD_E_PEER_LOST, "rank %d waited %.1f s (the time limit) for %s%s%s", world->rank,
+        (double)world->timeout_ns * 1e-9, what, world->running == NULL ? "" : " in ",
+        world->running == NULL ? "" : world->running);
 }
 
 sherd_status sherdi_world_drop(sherd_world *world, sherd_status status)

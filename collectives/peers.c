@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Returns whether every rank passed memory that the others can reach. It depends on what all have published, so all ranks get
@@ -80,14 +81,17 @@ int sherdi_peers_index(const sherdi_peers *peers, int rank)
     return -1;
 }
 
-static void note_name(peers_note *note, const char *what)
+/* What is no control data is a unit's. */
+static void note_name(peers_note *note, const char *what, int is_control)
 {
-    size_t len = what == NULL ? 0 : strlen(what);
-    size_t cut = len >= sizeof(note->name) ? len - sizeof(note->name) + 1 : 0;
+    size_t len  = what == NULL ? 0 : strlen(what);
+    size_t room = sizeof(note->name) - sizeof("unit \"\"");
+    size_t cut  = len > room ? len - room : 0;
 
     if (len > 0) {
         note->name_hash = sherdi_hash_bytes(0, what, len);
-        memcpy(note->name, what + cut, len - cut);
+        (void)snprintf(note->name, sizeof(note->name), is_control ? "%s" : "unit \"%s\"",
+                       what + cut);
     }
 }
 
@@ -213,7 +217,7 @@ sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather
     if (args->slice_bytes > 0 && (args->flags & SHERDI_COLL_STABLE) && !is_on_device(peers)) {
         return gather_stable(peers, args);
     }
-    note_name(&note, args->what);
+    note_name(&note, args->what, (args->flags & SHERDI_COLL_HOST) != 0);
     if (is_mail) {
         SHERDI_TRY(sherdi_peers_meet_with(peers, &note, args->send, args->slice_bytes));
         gather_mail(peers, args);
@@ -239,7 +243,7 @@ static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind
     size_t     slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
     peers_note note = {.kind = kind, .detail = reduction_detail(args), .len_bytes = slice_bytes};
 
-    note_name(&note, args->what);
+    note_name(&note, args->what, 0);
     memcpy(&note.scale_bits, &args->scale, sizeof(note.scale_bits));
     note.send = address_of(peers, args->send, slice_bytes * (size_t)peers->world->world_size);
     return note;

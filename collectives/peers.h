@@ -35,8 +35,9 @@ typedef struct peers_note {
     uint64_t      len_bytes;
     peers_address send;
     peers_address recv;
-    uint64_t      name_hash;              /* of args->what; 0: none */
-    char          name[PEERS_NAME_BYTES]; /* the end of the name, for messages */
+    uint64_t      name_hash;                  /* of args->what; 0: none */
+    char          name[PEERS_NAME_BYTES];     /* the end of the name, for messages */
+    char          caller[WORLD_CALLER_BYTES]; /* for messages; sherdi_peers_meet_with sets it */
 } peers_note;
 
 typedef struct peers_slot {

@@ -243,9 +243,9 @@ const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index)
     return &peers->control->slots[index].notes[peers->meetings & 1];
 }
 
-static const char *note_describe(const peers_note *note, char *text, size_t len_bytes)
+static const char *note_describe(const peers_note *note, char text[WORLD_CALL_TEXT_BYTES])
 {
-    return sherdi_world_call_describe(note->kind, note->len_bytes, note->name, text, len_bytes);
+    return sherdi_world_call_describe(note->kind, note->len_bytes, note->name, note->caller, text);
 }
 
 /* Rank `index` makes no call until all ranks regroup. A rank that is in a call leaves it with E_STATE; all ranks do so at this
@@ -253,14 +253,13 @@ static const char *note_describe(const peers_note *note, char *text, size_t len_
 static sherd_status regroup_compare(sherdi_peers *peers, int index)
 {
     const peers_note *mine = sherdi_peers_note(peers, peers->me);
-    char              text[192];
+    char              text[WORLD_CALL_TEXT_BYTES];
 
     if (mine->kind != CALL_REGROUP) {
         return sherdi_fail(SHERD_E_STATE,
                            "rank %d has dropped the window (sherd_step_discard) while rank %d "
                            "waited for it in %s; all ranks must call sherd_step_discard",
-                           peers->ranks[index], peers->world->rank,
-                           note_describe(mine, text, sizeof(text)));
+                           peers->ranks[index], peers->world->rank, note_describe(mine, text));
     }
     for (int i = 0; i < peers->count; i++) {
         if (sherdi_peers_note(peers, i)->kind != CALL_REGROUP) {
@@ -275,7 +274,7 @@ static sherd_status regroup_compare(sherdi_peers *peers, int index)
 static sherd_status notes_compare(sherdi_peers *peers)
 {
     const peers_note *mine = sherdi_peers_note(peers, peers->me);
-    char              text[2][192];
+    char              text[2][WORLD_CALL_TEXT_BYTES];
 
     for (int i = 0; i < peers->count; i++) {
         if (sherdi_peers_note(peers, i)->kind == CALL_REGROUP) {
@@ -287,19 +286,16 @@ static sherd_status notes_compare(sherdi_peers *peers)
 
         if (note->kind != mine->kind || note->len_bytes != mine->len_bytes ||
             note->name_hash != mine->name_hash) {
-            return sherdi_world_fail(peers->world, SHERD_E_INVAL,
-                                     "ranks disagree: rank %d calls %s, rank %d %s; all ranks must "
-                                     "make the same calls in the same order; this world is lost",
-                                     peers->world->rank,
-                                     note_describe(mine, text[0], sizeof(text[0])), peers->ranks[i],
-                                     note_describe(note, text[1], sizeof(text[1])));
+            return sherdi_world_fail_differ(peers->world, peers->world->rank,
+                                            note_describe(mine, text[0]), peers->ranks[i],
+                                            note_describe(note, text[1]), "");
         }
         if (note->detail != mine->detail || note->scale_bits != mine->scale_bits) {
             return sherdi_world_fail(peers->world, SHERD_E_INVAL,
                                      "ranks disagree: ranks %d and %d call %s with different "
                                      "types, flags, scale or root; all ranks must pass the same",
                                      peers->world->rank, peers->ranks[i],
-                                     note_describe(mine, text[0], sizeof(text[0])));
+                                     note_describe(mine, text[0]));
         }
     }
     return SHERD_OK;
@@ -313,6 +309,8 @@ sherd_status sherdi_peers_meet_with(sherdi_peers *peers, const peers_note *note,
 
     SHERDI_TRY(sherdi_peers_check(peers));
     slot->notes[parity] = *note;
+    (void)snprintf(slot->notes[parity].caller, sizeof(slot->notes[parity].caller), "%s",
+                   peers->world->running == NULL ? "" : peers->world->running);
     if (mail_bytes > 0) {
         memcpy(slot->mail[parity], mail, mail_bytes);
     }

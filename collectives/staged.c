@@ -104,11 +104,12 @@ static sherd_status portions_agree(struct sherdi_staged *staged, const world_cal
     SHERDI_TRY(world->ops->all_gather(world, &args));
     for (int r = 0; r < world->world_size; r++) {
         if (all[r] != mine) {
-            return sherdi_world_fail(
-                world, SHERD_E_INVAL,
-                "ranks disagree: rank %d calls %s of %zu bytes, rank %d of %llu", world->rank,
-                sherdi_world_call_name(call->kind), call->slice_bytes, r,
-                (unsigned long long)all[r]);
+            return sherdi_world_fail(world, SHERD_E_INVAL,
+                                     "ranks disagree: rank %d calls %s of %zu bytes of unit "
+                                     "\"%s\", rank %d of %llu; " SHERDI_USUAL_CAUSE,
+                                     world->rank, sherdi_world_call_name(call->kind),
+                                     call->slice_bytes, call->what == NULL ? "" : call->what, r,
+                                     (unsigned long long)all[r]);
         }
     }
     return SHERD_OK;

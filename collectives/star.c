@@ -22,6 +22,7 @@ typedef struct star_frame {
     int32_t  root;
     uint64_t len_bytes;
     char     name[NAME_BYTES];
+    char     caller[WORLD_CALLER_BYTES]; /* for messages; it is not compared */
 } star_frame;
 
 sherd_status sherdi_star_open(sherdi_star *star, sherdi_procs *procs)
@@ -120,15 +121,16 @@ static sherd_status take(sherdi_star *star, int rank, void *data, size_t len_byt
 
 /* ------------------------------------------------------------------ frames -- */
 
-static const char *frame_describe(const star_frame *frame, char *text, size_t len_bytes)
+static const char *frame_describe(const star_frame *frame, char text[WORLD_CALL_TEXT_BYTES])
 {
-    return sherdi_world_call_describe(frame->kind, frame->len_bytes, frame->name, text, len_bytes);
+    return sherdi_world_call_describe(frame->kind, frame->len_bytes, frame->name, frame->caller,
+                                      text);
 }
 
 static sherd_status frame_compare(sherdi_star *star, const star_frame *mine,
                                   const star_frame *frame, int rank)
 {
-    char text[2][192];
+    char text[2][WORLD_CALL_TEXT_BYTES];
 
     if (frame->kind > CALL_ALLOC) {
         return sherdi_world_fail(
@@ -136,13 +138,10 @@ static sherd_status frame_compare(sherdi_star *star, const star_frame *mine,
             "rank %d sent data that are not a call; start all ranks with the same version of sherd",
             rank);
     }
-    if (memcmp(mine, frame, sizeof(*mine)) != 0) {
-        return sherdi_world_fail(&star->procs->world, SHERD_E_INVAL,
-                                 "ranks disagree: rank 0 calls %s, rank %d %s%s; all ranks must "
-                                 "make the same calls in the same order; this world is lost",
-                                 frame_describe(mine, text[0], sizeof(text[0])), rank,
-                                 frame_describe(frame, text[1], sizeof(text[1])),
-                                 mine->root != frame->root ? ", from another root" : "");
+    if (memcmp(mine, frame, offsetof(star_frame, caller)) != 0) {
+        return sherdi_world_fail_differ(&star->procs->world, 0, frame_describe(mine, text[0]), rank,
+                                        frame_describe(frame, text[1]),
+                                        mine->root != frame->root ? ", from another root" : "");
     }
     return SHERD_OK;
 }
@@ -154,7 +153,8 @@ static sherd_status frame_take(sherdi_star *star, const star_frame *mine, int ra
     star_frame frame;
 
     SHERDI_TRY(take(star, rank, &frame, sizeof(frame)));
-    frame.name[NAME_BYTES - 1] = '\0';
+    frame.name[NAME_BYTES - 1]           = '\0';
+    frame.caller[WORLD_CALLER_BYTES - 1] = '\0';
     SHERDI_TRY(frame_compare(star, mine, &frame, rank));
     return take(star, rank, data, len_bytes);
 }
@@ -178,14 +178,17 @@ static sherd_status answer_give(sherdi_star *star, const void *answer, size_t an
     return SHERD_OK;
 }
 
-static star_frame frame_make(world_call_kind kind, size_t len_bytes, const char *what)
+static star_frame frame_make(const sherdi_star *star, world_call_kind kind, size_t len_bytes,
+                             const char *what)
 {
-    star_frame frame;
+    const char *caller = star->procs->world.running;
+    star_frame  frame;
 
     memset(&frame, 0, sizeof(frame)); /* it is compared and sent as a whole */
     frame.kind      = (uint32_t)kind;
     frame.len_bytes = len_bytes;
     (void)snprintf(frame.name, sizeof(frame.name), "%s", what == NULL ? "" : what);
+    (void)snprintf(frame.caller, sizeof(frame.caller), "%s", caller == NULL ? "" : caller);
     return frame;
 }
 
@@ -197,7 +200,7 @@ sherd_status sherdi_star_all_gather(sherdi_star *star, const sherdi_all_gather_a
     size_t           slice = args->slice_bytes;
     unsigned char   *recv  = args->recv;
     unsigned char   *own   = recv + (size_t)world->rank * slice;
-    const star_frame mine  = frame_make(CALL_ALL_GATHER, slice, args->what);
+    const star_frame mine  = frame_make(star, CALL_ALL_GATHER, slice, args->what);
 
     if (world->rank != 0) {
         return answer_get(star, &mine, args->send, slice, recv, slice * (size_t)world->world_size);
@@ -214,7 +217,7 @@ sherd_status sherdi_star_all_gather(sherdi_star *star, const sherdi_all_gather_a
 sherd_status sherdi_star_broadcast(sherdi_star *star, void *data, size_t len_bytes, int root)
 {
     sherd_world *world = &star->procs->world;
-    star_frame   mine  = frame_make(CALL_BROADCAST, len_bytes, NULL);
+    star_frame   mine  = frame_make(star, CALL_BROADCAST, len_bytes, NULL);
 
     mine.root = root;
     if (world->rank != 0) {
@@ -229,7 +232,7 @@ sherd_status sherdi_star_broadcast(sherdi_star *star, void *data, size_t len_byt
 /* The answer is one byte, which says that all ranks have come. */
 sherd_status sherdi_star_barrier(sherdi_star *star)
 {
-    const star_frame mine = frame_make(CALL_BARRIER, 0, NULL);
+    const star_frame mine = frame_make(star, CALL_BARRIER, 0, NULL);
     char             byte = 0;
 
     if (star->procs->world.rank != 0) {
@@ -247,8 +250,9 @@ sherd_status sherdi_star_sum_u64(sherdi_star *star, uint64_t *values, size_t cou
     enum { PORTION = 1024 };
 
     sherd_world     *world = &star->procs->world;
-    const star_frame mine = frame_make(CALL_ALL_REDUCE, count * sizeof(*values), "integers to add");
-    uint64_t         part[PORTION];
+    const star_frame mine =
+        frame_make(star, CALL_ALL_REDUCE, count * sizeof(*values), "integers to add");
+    uint64_t part[PORTION];
 
     if (world->rank != 0) {
         return answer_get(star, &mine, values, count * sizeof(*values), values,

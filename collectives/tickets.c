@@ -129,7 +129,8 @@ static void *queue_main(void *raw)
         }
         call = queue->ring[(next - 1) % WORLD_QUEUE_CALLS];
         (void)pthread_mutex_unlock(&queue->lock);
-        status = call_run(world, &call);
+        world->running = call.caller;
+        status         = call_run(world, &call);
         if (sherdi_world_is_on_lane(world)) {
             sherdi_world_lane_record(world, next);
         }
@@ -181,8 +182,10 @@ static void queue_wait_done(world_queue *queue, sherdi_ticket ticket)
     (void)pthread_mutex_unlock(&queue->lock);
 }
 
-static sherdi_ticket queue_push(world_queue *queue, const world_call *call)
+static sherdi_ticket queue_push(sherd_world *world, const world_call *call)
 {
+    world_queue  *queue = &world->queue;
+    world_call   *entry;
     sherdi_ticket ticket;
 
     (void)pthread_mutex_lock(&queue->lock);
@@ -190,8 +193,10 @@ static sherdi_ticket queue_push(world_queue *queue, const world_call *call)
            WORLD_QUEUE_CALLS) {
         (void)pthread_cond_wait(&queue->has_progress, &queue->lock);
     }
-    ticket                                        = ++queue->issued;
-    queue->ring[(ticket - 1) % WORLD_QUEUE_CALLS] = *call;
+    ticket        = ++queue->issued;
+    entry         = &queue->ring[(ticket - 1) % WORLD_QUEUE_CALLS];
+    *entry        = *call;
+    entry->caller = atomic_load_explicit(&world->caller, memory_order_relaxed);
     (void)pthread_cond_signal(&queue->has_work);
     (void)pthread_mutex_unlock(&queue->lock);
     return ticket;
@@ -215,6 +220,8 @@ void sherdi_world_queue_stop(sherd_world *world)
 void sherdi_world_drain(sherd_world *world)
 {
     queue_wait_done(&world->queue, world->queue.issued);
+    world->running =
+        atomic_load_explicit(&world->caller, memory_order_relaxed); /* this thread sends now */
 }
 
 /* Returns a ticket for a call that the caller's thread has run. The queue must be empty. */
@@ -240,7 +247,7 @@ sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
     SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
     if (ticket_out != NULL && world->queue.is_running) {
-        *ticket_out = queue_push(&world->queue, call);
+        *ticket_out = queue_push(world, call);
         return SHERD_OK;
     }
     sherdi_world_drain(world);

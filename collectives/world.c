@@ -274,10 +274,12 @@ sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, siz
     SHERDI_TRY(world->ops->all_gather(world, &args));
     for (int r = 0; r < world->world_size; r++) {
         if (all[r].len_bytes != mine.len_bytes) {
-            return sherdi_world_fail(world, SHERD_E_INVAL,
-                                     "ranks disagree: rank %d allocates %llu bytes, rank %d %llu",
-                                     world->rank, (unsigned long long)mine.len_bytes, r,
-                                     (unsigned long long)all[r].len_bytes);
+            return sherdi_world_fail(
+                world, SHERD_E_INVAL,
+                "ranks disagree: rank %d allocates %llu bytes of %s, rank %d "
+                "%llu; all ranks must declare the same model and configuration",
+                world->rank, (unsigned long long)mine.len_bytes, what, r,
+                (unsigned long long)all[r].len_bytes);
         }
     }
     for (int r = 0; r < world->world_size; r++) {

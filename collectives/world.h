@@ -23,6 +23,10 @@
  * result is on the device. Without a ticket every call returns when it is done. Control data (exchange, sums, broadcast,
  * SHERDI_COLL_HOST) is host memory, and does not wait for what is queued on the lane. */
 
+/* What the sentences about ranks that do not do the same end with. */
+#define SHERDI_USUAL_CAUSE                                                                         \
+    "the usual cause is a data loader that ends earlier on one rank than on another"
+
 /* The ticket of a call: its position in the queue of a world; 0 is "done before the start". */
 typedef uint64_t sherdi_ticket;
 
@@ -294,7 +298,10 @@ int64_t sherdi_world_timeout_ns(const sherd_world *world);
 
 /** Begins every call of the program on a world. Returns E_INVAL if the world is NULL, and E_STATE inside a function of the program
  *  that a call of one of its engines calls (sherdi_world_callback_set). The message begins with `call`. */
-sherd_status sherdi_world_check_caller(const sherd_world *world, const char *call);
+sherd_status sherdi_world_check_caller(sherd_world *world, const char *call);
+/** Notes the call of the program, on a world or on one of its engines, that what is sent from now on belongs to: for messages. Static
+ *  storage. */
+void sherdi_world_caller_note(sherd_world *world, const char *call);
 /** Notes that `call` makes a function of the program run, which may not use the world; NULL: no call does. Returns what held
  *  before, to be set again: such a function may use another engine of the world. */
 const char *sherdi_world_callback_set(sherd_world *world, const char *call);

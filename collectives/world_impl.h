@@ -38,16 +38,24 @@ typedef enum world_call_kind {
 } world_call_kind;
 
 const char *sherdi_world_call_name(world_call_kind kind);
-/** Writes a description of a call, such as "all-gather of 8 bytes of layer 3", and returns `text`. The call may come from
- *  another rank: `kind` and `name` are used as that rank sent them, but the caller has terminated the name. */
+/* Enough for a description. */
+#define WORLD_CALL_TEXT_BYTES 192
+/** Writes a description of a call, such as 'sherd_unit_acquire (all-gather of 8 bytes of unit "layer 3")', and returns `text`. The call
+ *  may come from another rank: `kind`, `name` and `caller` are used as that rank sent them, but the texts are terminated. */
 const char *sherdi_world_call_describe(uint32_t kind, uint64_t len_bytes, const char *name,
-                                       char *text, size_t text_bytes);
+                                       const char *caller, char text[WORLD_CALL_TEXT_BYTES]);
+/* Of a text beside a call that goes to other ranks: the call of the program that it belongs to. */
+#define WORLD_CALLER_BYTES 40
+/** Fails the world because two ranks make different calls, which the texts describe. `more` follows the second. */
+sherd_status sherdi_world_fail_differ(sherd_world *world, int rank, const char *text, int other,
+                                      const char *other_text, const char *more);
 
 typedef struct world_call {
     world_call_kind kind;
     uint32_t        flags;       /* flags of the arguments; SHERDI_COLL_HOST if they have none */
     size_t          slice_bytes; /* bytes between two ranks; 0 for a broadcast or a barrier */
     const char     *what;        /* as in the arguments, and observer too */
+    const char     *caller;      /* the call of the program, where it is queued */
     const sherdi_world_observer *observer;
     union {
         sherdi_all_gather_args all_gather;
@@ -117,17 +125,19 @@ struct sherd_world {
     int crowd;              /* most ranks that an ancestor world has on this host; 0: no ancestor */
     int is_single_threaded; /* the transport allows one thread only: no overlap */
     /* most of a call; while the world is being opened, what the ranks may take to meet */
-    _Atomic int64_t      timeout_ns;
-    int64_t              host_timeout_ns; /* longest silence of another host */
-    atomic_int           owners;
-    pid_t                process;     /* that made the world; a forked child's copy is unusable */
-    const char          *callback_of; /* see sherdi_world_callback_set */
-    sherdi_mem           mem;
-    struct sherdi_peers *peers;   /* ranks of this host that share memory; else NULL */
-    sherdi_backend      *host;    /* the CPU */
-    sherdi_backend      *backend; /* the lane of collectives on a device; else `host` */
-    world_device         device;
-    size_t               overhead_bytes;
+    _Atomic int64_t       timeout_ns;
+    int64_t               host_timeout_ns; /* longest silence of another host */
+    atomic_int            owners;
+    pid_t                 process;     /* that made the world; a forked child's copy is unusable */
+    const char           *callback_of; /* see sherdi_world_callback_set */
+    _Atomic(const char *) caller;      /* see sherdi_world_caller_note; NULL: none */
+    const char           *running; /* the caller of what is being sent; of the thread that sends */
+    sherdi_mem            mem;
+    struct sherdi_peers  *peers;   /* ranks of this host that share memory; else NULL */
+    sherdi_backend       *host;    /* the CPU */
+    sherdi_backend       *backend; /* the lane of collectives on a device; else `host` */
+    world_device          device;
+    size_t                overhead_bytes;
     double          *sum_scratch; /* [2 * world_size * SHERDI_SUM_PORTION]; NULL where not needed */
     _Atomic uint64_t sent_bytes;
     _Atomic uint64_t received_bytes;

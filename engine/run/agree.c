@@ -27,7 +27,7 @@ static int odd_rank(const uint64_t *values, int world_size)
 
 sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
 {
-    return sherdi_agree_status_of(world, own, "how it went");
+    return sherdi_agree_status_of(world, own, "the ranks' statuses");
 }
 
 sherd_status sherdi_agree_status_of(sherd_world *world, sherd_status own, const char *call)
@@ -86,7 +86,8 @@ static sherd_status arguments_differ(sherd_engine *engine, const char *call, uin
     if (rank != 0) {
         return sherdi_fail(SHERD_E_INVAL,
                            "the ranks disagree: rank %d makes another call than rank 0 (this rank "
-                           "calls %s); all ranks must make the same calls in the same order",
+                           "calls %s); all ranks must make the same calls in the same order, "
+                           "and " SHERDI_USUAL_CAUSE,
                            rank, call);
     }
     for (size_t i = 0; i < count && rank == 0; i++) {
@@ -279,7 +280,7 @@ static sherd_status uses_difference_name(sherd_engine *engine)
                 SHERD_E_STATE,
                 "the ranks disagree about unit %s: rank 0 ran its backward %llu time(s) in this "
                 "window, but rank(s)%s more or fewer times; the window was dropped, nothing was "
-                "updated; all ranks must use the same units",
+                "updated; all ranks must use the same units, and " SHERDI_USUAL_CAUSE,
                 engine->model.units[u].name,
                 (unsigned long long)uses_count(engine, 0, u, NUM_PASSES), ranks);
         }
@@ -291,7 +292,8 @@ static sherd_status uses_difference_name(sherd_engine *engine)
                     SHERD_E_STATE,
                     "the ranks disagree about unit %s: rank 0 acquired it %llu time(s) for %s in "
                     "this window, but rank(s)%s more or fewer times; the window was dropped, "
-                    "nothing was updated; all ranks must acquire the same units, for eval too",
+                    "nothing was updated; all ranks must acquire the same units, for eval too, "
+                    "and " SHERDI_USUAL_CAUSE,
                     engine->model.units[u].name, (unsigned long long)uses_count(engine, 0, u, pass),
                     sherdi_pass_name((sherd_pass)pass), ranks);
             }
@@ -299,7 +301,8 @@ static sherd_status uses_difference_name(sherd_engine *engine)
     }
     return sherdi_fail(SHERD_E_STATE, "the ranks disagree about the number of micro-batches in "
                                       "this window; the window was dropped, nothing was updated; "
-                                      "all ranks must call sherd_step equally often");
+                                      "all ranks must call sherd_step equally often, "
+                                      "and " SHERDI_USUAL_CAUSE);
 }
 
 static void used_note(const sherd_engine *engine, uint64_t *words)

@@ -19,7 +19,9 @@ sherd_status sherdi_engine_check_caller(const sherd_engine *engine, const char *
             "process (exec, spawn)",
             call);
     }
-    return sherdi_callback_check(call, engine->callback_of);
+    SHERDI_TRY(sherdi_callback_check(call, engine->callback_of));
+    sherdi_world_caller_note(engine->world, call);
+    return SHERD_OK;
 }
 
 void sherdi_engine_callback_begin(sherd_engine *engine, const char *call)

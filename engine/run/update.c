@@ -84,7 +84,7 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
         return status;
     }
     SHERDI_TRY(
-        sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), "how it went"));
+        sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), "an outcome"));
     SHERDI_TRY(sherdi_outcome_end(&here));
     SHERDI_TRY(peers_check(engine, when));
     *out = engine->fingerprints.frozen;

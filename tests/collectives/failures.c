@@ -392,7 +392,9 @@ void part_disagrees(void)
         CHECK_STATUS(SHERD_E_INVAL, sherd_world_barrier(world));
     }
     CHECK_ERROR_SAYS("disagree");
-    CHECK_ERROR_SAYS("broadcast");
+    CHECK_ERROR_SAYS("sherd_world_broadcast (broadcast of 8 bytes)");
+    CHECK_ERROR_SAYS("sherd_world_barrier (barrier of 0 bytes)");
+    CHECK_ERROR_SAYS("data loader that ends earlier on one rank");
     sherd_world_destroy(world);
 }
 

@@ -346,6 +346,64 @@ static void a_save_on_one_rank_alone_is_named(void)
     }
 }
 
+/* --------------------------------------------- a loader that ends early ---- */
+
+typedef struct early {
+    rig_options options;
+    int         has_left; /* rank 1 ends then; else it comes to a barrier */
+} early;
+
+/* Rank 1 has one batch less. The unit is called as a list of layers calls it. */
+static void loader_ends_early(sherd_world *world, void *raw)
+{
+    const early *e      = raw;
+    int          rank   = sherd_world_rank(world);
+    sherd_status status = SHERD_OK;
+    rig          r;
+
+    rig_open(&r, world, &e->options);
+    (void)rig_unit(&r, "2");
+    (void)rig_param(&r, 0, "2.weight", 100);
+    rig_seal(&r);
+    for (int batch = 0; batch < 2 - rank && status == SHERD_OK; batch++) {
+        status = sherd_unit_acquire(r.engine, r.units[0], SHERD_BACKWARD);
+        if (status == SHERD_OK) {
+            status = sherd_unit_release(r.engine, r.units[0], SHERD_BACKWARD);
+        }
+        if (status == SHERD_OK) {
+            status = sherd_step(r.engine, NULL);
+        }
+    }
+    if (rank == 1 && !e->has_left) {
+        status = sherd_world_barrier(world);
+    }
+    if (!e->has_left) {
+        CHECK_STATUS(SHERD_E_INVAL, status);
+        CHECK_ERROR_SAYS("sherd_unit_release (reduce-scatter of ");
+        CHECK_ERROR_SAYS(" bytes of unit \"2\")");
+        CHECK_ERROR_SAYS("sherd_world_barrier (barrier of 0 bytes)");
+        CHECK_ERROR_SAYS("a data loader that ends earlier on one rank");
+    } else if (rank == 0) {
+        CHECK_STATUS(SHERD_E_PEER_LOST, status);
+        CHECK_ERROR_SAYS("rank 1 ended its part");
+        CHECK_ERROR_SAYS("waited for it in sherd_unit_release");
+        CHECK_ERROR_SAYS("a data loader that ends earlier on one rank");
+    }
+    rig_close(&r);
+}
+
+static void a_loader_that_ends_early_is_named_with_unit_and_calls(void)
+{
+    for (int i = 0; i < 4; i++) {
+        early e = {
+            .options  = {.stage = 2,
+                         .zero  = i & 1 ? ", \"overlap_comm\": true" : ", \"overlap_comm\": false"},
+            .has_left = i >> 1};
+
+        test_world(2, loader_ends_early, &e);
+    }
+}
+
 static const test_case CASES[] = {
     CASE(units_that_ran_on_some_ranks_only_are_an_error_everywhere),
     CASE(step_after_ranks_disagreed_says_the_first_error_on_every_rank),
@@ -354,6 +412,7 @@ static const test_case CASES[] = {
     CASE(step_params_that_differ_between_ranks_are_an_error),
     CASE(a_rank_that_discards_where_another_applies_loses_nothing),
     CASE(a_save_on_one_rank_alone_is_named),
+    CASE(a_loader_that_ends_early_is_named_with_unit_and_calls),
 };
 
 RUN_MAIN(CASES)
