@@ -62,6 +62,12 @@ static int caller_read(const net_desk *desk, net_caller *caller)
     return got > 0;
 }
 
+/* Whether the time of a caller is over, and its message is not complete, however lately a part of it has come. */
+static int caller_is_late(const net_desk *desk, const net_caller *caller)
+{
+    return caller->got_bytes < desk->params.message_bytes && sherdi_now_ns() > caller->until_ns;
+}
+
 /* Returns whether there is room for one more caller. In a full list the oldest that has not sent its message gives way; messages
  * that are complete are taken soon, and who calls meanwhile waits in the listener's queue. */
 static int room_make(net_desk *desk)
@@ -126,8 +132,8 @@ int sherdi_desk_next(net_desk *desk, int most_ms, void *message)
     for (int i = count - 1; i >= 0; i--) {
         net_caller *caller = &desk->callers[i];
 
-        if (desk->polls[i].revents != 0 ? !caller_read(desk, caller)
-                                        : sherdi_now_ns() > caller->until_ns) {
+        if ((desk->polls[i].revents != 0 && !caller_read(desk, caller)) ||
+            caller_is_late(desk, caller)) {
             caller_drop(desk, i);
         }
     }

@@ -1,6 +1,6 @@
 /* A desk reads from processes that connect to a listening socket and have not yet said who they are. Each caller sends one
  * message of a fixed size. The desk reads from all callers at once, so a slow or silent caller holds up nobody; it is dropped
- * after a time limit. Ranks come to a desk to meet (rendezvous.c), and again after they have met: to rank 0 for control data,
+ * when its message is not complete after a time limit. Ranks come to a desk to meet (rendezvous.c), and again after they have met: to rank 0 for control data,
  * and to the first rank of their host to share memory (procs.c). One thread uses a desk. */
 #ifndef SHERDI_COLLECTIVES_DESK_H
 #define SHERDI_COLLECTIVES_DESK_H

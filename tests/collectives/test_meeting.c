@@ -318,6 +318,34 @@ static void meeting_does_not_wait_for_the_silent(void)
     }
 }
 
+/* The rank comes when the stranger is gone, which has said a part of a message by then, a byte at a time. */
+static void who_drips_is_dropped(void)
+{
+    static member members[2];
+    static char   address[160];
+    size_t        said = 0;
+    char          byte;
+    int           fd;
+
+    (void)snprintf(address, sizeof(address), "%s", ranks_address());
+    member_start(&members[0], 0, 2, address, &OURS, PATIENCE_NS);
+    fd = knock(address);
+    CHECK_OK(
+        sherdi_net_recv(fd, &(rendezvous_greeting){0}, sizeof(rendezvous_greeting), patience()));
+    while (said < sizeof(rendezvous_call) && send(fd, "x", 1, MSG_NOSIGNAL) == 1 &&
+           recv(fd, &byte, 1, MSG_DONTWAIT) != 0) {
+        said++;
+        (void)sherdi_net_poll(fd, POLLIN, 20);
+    }
+    CHECK(said < sizeof(rendezvous_call));
+    sherdi_net_close(&fd);
+    member_start(&members[1], 1, 2, address, &OURS, PATIENCE_NS);
+    for (int r = 0; r < 2; r++) {
+        CHECK_STATUS(SHERD_OK, member_wait(&members[r]));
+        member_end(&members[r]);
+    }
+}
+
 typedef struct liner {
     member      *one;
     sherd_world *world;
@@ -705,6 +733,7 @@ static const test_case CASES[] = {
     CASE(meeting_survives_a_rank_of_ours_gone_mad),
     CASE(rank_is_not_moved_by_a_stranger_that_answers),
     CASE(meeting_does_not_wait_for_the_silent),
+    CASE(who_drips_is_dropped),
     CASE(lines_do_not_wait_for_the_silent),
     CASE(meeting_needs_one_secret),
     CASE(meeting_takes_the_name_that_the_launcher_gives),
