@@ -55,10 +55,10 @@ static sherd_status listener_open(int is_one_host, int *listener, char *address,
     if (is_one_host) {
         (void)snprintf(address, address_bytes, "abstract:sherd-meet-%016llx",
                        (unsigned long long)sherdi_random_u64());
-        return sherdi_net_listen(address, listener);
+        return sherdi_net_listen(address, listener, NULL);
     }
-    if (sherdi_net_listen("tcp://[::]:0", listener) != SHERD_OK) {
-        SHERDI_TRY(sherdi_net_listen("tcp://0.0.0.0:0", listener));
+    if (sherdi_net_listen("tcp://[::]:0", listener, NULL) != SHERD_OK) {
+        SHERDI_TRY(sherdi_net_listen("tcp://0.0.0.0:0", listener, NULL));
     }
     addresses_list(sherdi_net_port(*listener), address, address_bytes);
     return SHERD_OK;

@@ -270,7 +270,7 @@ static sherd_status tcp_resolve(const char *address, int flags, struct addrinfo 
     return SHERD_OK;
 }
 
-static sherd_status tcp_listen(const char *address, int *out)
+static sherd_status tcp_listen(const char *address, int *out, int *is_elsewhere_out)
 {
     struct addrinfo *list = NULL;
     int              fd;
@@ -283,7 +283,8 @@ static sherd_status tcp_listen(const char *address, int *out)
                    "%s is not an address of this host: listening on all addresses of this host",
                    address);
         SHERDI_TRY(tcp_resolve(address, AI_PASSIVE, &list));
-        fd = tcp_bind_any(list);
+        fd                = tcp_bind_any(list);
+        *is_elsewhere_out = 1;
     }
     if (fd < 0) {
         return sherdi_fail(errno == EADDRINUSE ? SHERD_E_INVAL : SHERD_E_IO,
@@ -293,10 +294,17 @@ static sherd_status tcp_listen(const char *address, int *out)
     return SHERD_OK;
 }
 
-sherd_status sherdi_net_listen(const char *address, int *out)
+sherd_status sherdi_net_listen(const char *address, int *out, int *is_elsewhere_out)
 {
+    int is_elsewhere = 0;
+
     SHERDI_TRY(sherdi_net_address_check(address));
-    return has_prefix(address, TCP_PREFIX) ? tcp_listen(address, out) : unix_listen(address, out);
+    SHERDI_TRY(has_prefix(address, TCP_PREFIX) ? tcp_listen(address, out, &is_elsewhere)
+                                               : unix_listen(address, out));
+    if (is_elsewhere_out != NULL) {
+        *is_elsewhere_out = is_elsewhere;
+    }
+    return SHERD_OK;
 }
 
 void sherdi_net_unlink(const char *address)

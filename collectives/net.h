@@ -19,8 +19,8 @@ typedef struct net_wait {
 sherd_status sherdi_net_address_check(const char *address);
 
 /** Listens at an address. Replaces the file of a unix socket on which nobody listens any more; leaves one on which somebody
- *  listens. */
-sherd_status sherdi_net_listen(const char *address, int *out);
+ *  listens. *is_elsewhere_out (may be NULL): the address is none of this host's, and it listens on all of them. */
+sherd_status sherdi_net_listen(const char *address, int *out, int *is_elsewhere_out);
 /** Removes the file of a unix address at which sherdi_net_listen listened. */
 void sherdi_net_unlink(const char *address);
 /** Returns the port of a listening TCP socket. */

@@ -272,7 +272,7 @@ static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
     SHERDI_TRY(sherdi_world_backend_kind(params->world, &backend));
     sherdi_nccl_card_fill(&card, backend);
     if (params->world_size > 1) {
-        sherd_status status = sherdi_net_listen(card.channel, &procs->channel_desk);
+        sherd_status status = sherdi_net_listen(card.channel, &procs->channel_desk, NULL);
 
         if (status != SHERD_OK) {
             int listener = params->listener;

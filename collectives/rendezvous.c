@@ -140,6 +140,7 @@ typedef struct reception {
     rendezvous              *meeting;
     const rendezvous_params *params;
     int                      listener;
+    int                      is_elsewhere; /* the address is none of this host's */
     rendezvous_greeting      greeting;
     net_desk                *desk;
     uint64_t                *nonces; /* [world_size] nonces of the ranks that have come */
@@ -292,6 +293,7 @@ static sherd_status missing_error(const reception *hall)
 {
     char list[256]  = "";
     char others[96] = "";
+    char where[256] = "";
 
     for (int r = 1; r < hall->meeting->world_size; r++) {
         if (hall->meeting->fds[r] < 0) {
@@ -303,11 +305,18 @@ static sherd_status missing_error(const reception *hall)
                        "; %d callers of another job, user or version were turned away",
                        hall->num_strangers);
     }
+    if (hall->is_elsewhere) {
+        (void)snprintf(
+            where, sizeof(where),
+            "; that is no address of this host (%s), where rank 0 runs and listens on all "
+            "addresses: give all ranks an address of rank 0's host",
+            hall->meeting->cards[0].host_name);
+    }
     return sherdi_fail(SHERD_E_PEER_LOST,
-                       "rank %s of %d did not come to %s within %.1f s%s; see its own output, or "
+                       "rank %s of %d did not come to %s within %.1f s%s%s; see its own output, or "
                        "set SHERD_TIMEOUT to more seconds",
                        list, hall->meeting->world_size, hall->params->address,
-                       (double)hall->params->limit_ns * 1e-9, others);
+                       (double)hall->params->limit_ns * 1e-9, where, others);
 }
 
 static sherd_status reception_hold(reception *hall)
@@ -357,7 +366,7 @@ static sherd_status reception_open(reception *hall)
                                .expected       = meeting->world_size};
 
     if (hall->listener < 0) {
-        SHERDI_TRY(sherdi_net_listen(hall->params->address, &hall->listener));
+        SHERDI_TRY(sherdi_net_listen(hall->params->address, &hall->listener, &hall->is_elsewhere));
     }
     meeting->desk = desk.listener = hall->listener;
     (void)snprintf(meeting->address, sizeof(meeting->address), "%s", hall->params->address);
@@ -531,7 +540,8 @@ static sherd_status rank0_find(rendezvous *meeting, acquaintance *known)
             (void)snprintf(why, sizeof(why), "%s", sherd_last_error());
             return sherdi_fail(SHERD_E_PEER_LOST,
                                "rank %d did not find rank 0 within %.1f s: %s; see whether rank 0 "
-                               "has failed, or set SHERD_TIMEOUT to more seconds",
+                               "has failed and whether its host has that address, or set "
+                               "SHERD_TIMEOUT to more seconds",
                                known->params->card->rank, (double)known->params->limit_ns * 1e-9,
                                why);
         }

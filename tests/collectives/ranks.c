@@ -272,7 +272,7 @@ int ranks_port(void)
     int listener = -1;
     int port;
 
-    CHECK_OK(sherdi_net_listen("tcp://127.0.0.1:0", &listener));
+    CHECK_OK(sherdi_net_listen("tcp://127.0.0.1:0", &listener, NULL));
     port = sherdi_net_port(listener);
     sherdi_net_close(&listener);
     return port;

@@ -534,11 +534,11 @@ static void create_at_a_taken_address_is_refused(void)
     sherd_world *world    = NULL;
     int          listener = -1;
 
-    CHECK_OK(sherdi_net_listen(address, &listener));
+    CHECK_OK(sherdi_net_listen(address, &listener, NULL));
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 2, address, NULL, &world));
     CHECK_ERROR_SAYS("listen");
     sherdi_net_close(&listener); /* the file stays: a leftover, which is replaced */
-    CHECK_OK(sherdi_net_listen(address, &listener));
+    CHECK_OK(sherdi_net_listen(address, &listener, NULL));
     sherdi_net_close(&listener);
 }
 

@@ -275,7 +275,7 @@ static void rank_is_not_moved_by_a_stranger_that_answers(void)
             memcpy(bytes, &greeting, sizeof(greeting));
         }
         (void)snprintf(address, sizeof(address), "%s", ranks_address());
-        CHECK_OK(sherdi_net_listen(address, &listener));
+        CHECK_OK(sherdi_net_listen(address, &listener, NULL));
         member_start(&second, 1, 2, address, &OURS, SECOND_NS / 20);
         CHECK(sherdi_net_poll(listener, POLLIN, 10000));
         fd = sherdi_net_accept(listener);
@@ -618,7 +618,7 @@ static void connections_bear_the_silence_of_the_limit(void)
     int            fd       = -1;
     char           address[64];
 
-    CHECK_OK(sherdi_net_listen("tcp://127.0.0.1:0", &listener));
+    CHECK_OK(sherdi_net_listen("tcp://127.0.0.1:0", &listener, NULL));
     (void)snprintf(address, sizeof(address), "tcp://127.0.0.1:%d", sherdi_net_port(listener));
     CHECK_OK(sherdi_net_connect(address, &wait, &fd));
     sherdi_net_keepalive(fd, 30 * SECOND_NS);
@@ -628,6 +628,23 @@ static void connections_bear_the_silence_of_the_limit(void)
     CHECK_INT(604800001, option_of(fd, IPPROTO_TCP, TCP_USER_TIMEOUT));
     sherdi_net_close(&fd);
     sherdi_net_close(&listener);
+}
+
+/* The address is one of documentation, which no host has. */
+static void rank_0_at_the_address_of_another_host_says_so(void)
+{
+    sherd_world *world = NULL;
+    char         host[64];
+
+    CHECK(gethostname(host, sizeof(host)) == 0);
+    CHECK_INT(0, setenv("SHERD_TIMEOUT", "0.1", 1));
+    CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_create(0, 2, "tcp://192.0.2.1:0", NULL, &world));
+    CHECK_ERROR_SAYS("rank 1 of 2 did not come to tcp://192.0.2.1:0");
+    CHECK_ERROR_SAYS("that is no address of this host");
+    CHECK_ERROR_SAYS(host);
+    CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_create(0, 2, "tcp://127.0.0.1:0", NULL, &world));
+    CHECK(strstr(sherd_last_error(), "no address of this host") == NULL);
+    CHECK_INT(0, unsetenv("SHERD_TIMEOUT"));
 }
 
 static void timeout_ends_the_search_for_rank_0(void)
@@ -721,7 +738,7 @@ static void paths_that_are_forbidden_are_refused(void)
     CHECK_INT(0, mkdir(path, 0700));
     path_in_scratch("open/meet", path, sizeof(path));
     (void)snprintf(address, sizeof(address), "unix://%s", path);
-    CHECK_OK(sherdi_net_listen(address, &listener));
+    CHECK_OK(sherdi_net_listen(address, &listener, NULL));
     CHECK_INT(0, chmod(path, 0700));
     (void)snprintf(address, sizeof(address), "SHERD_RENDEZVOUS=unix://%s/open", test_scratch());
     ranks_run((rank_start[]){{.part = "part_may_not_meet", .environment = {address}}}, 1);
@@ -743,6 +760,7 @@ static const test_case CASES[] = {
     CASE(host_timeout_comes_from_the_environment_else_the_program),
     CASE(connections_bear_the_silence_of_the_limit),
     CASE(timeout_ends_the_search_for_rank_0),
+    CASE(rank_0_at_the_address_of_another_host_says_so),
     CASE(paths_that_can_be_no_socket_are_refused),
     CASE(paths_that_are_forbidden_are_refused),
 };
