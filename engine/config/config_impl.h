@@ -98,6 +98,7 @@ typedef struct sherdi_config_key {
     sherdi_config_setting setting;
     const char           *auto_rule;
     const char           *meaning;
+    const char           *zero_word; /* a word that means 0; NULL: none */
 
     unsigned is_nullable : 1;       /* null means absent */
     unsigned is_local : 1;          /* ranks may differ in it, as their hosts do */

@@ -10,6 +10,7 @@
  *   RULE("sentence")     what the default follows from; config_effect.c computes it
  *   RANGE BELOW CHOICES  what is allowed
  *   AUTO("sentence")     what "auto" gives; without it the default
+ *   ZERO_WORD("word")    a word that means 0
  *   NULLABLE, LOCAL ...  the bits of sherdi_config_key
  *
  * A block's members follow it. Included by config_impl.h and config_table.c only. */
@@ -89,7 +90,7 @@
     X(FP16_ENABLED, "fp16.enabled", BOOL, (OFF, \
       AUTO("false, unless the program sets true")), "parameters and gradients are fp16") \
     X(LOSS_SCALE, "fp16.loss_scale", REAL, (DERIVES(scaler.is_dynamic), NUMBER(0), \
-      RANGE(0, 8e37)), "fixed loss scale; 0: the loss scale is dynamic") \
+      RANGE(0, 8e37), ZERO_WORD("dynamic")), "fixed loss scale; 0, or the word \"dynamic\": the loss scale is dynamic") \
     X(SCALE_POWER, "fp16.initial_scale_power", INT, (DERIVES(scaler.initial_scale), NUMBER(16), \
       RANGE(0, 126)), "a dynamic loss scale starts at 2 to the power of this number") \
     X(SCALE_WINDOW, "fp16.loss_scale_window", SIZE, (SETS(scaler.scale_window), NUMBER(1000), \

@@ -28,6 +28,7 @@
 #define SOFT           .is_soft = 1
 #define TRUNCATE       .is_truncated = 1
 #define ONE_IS_OFF     .one_is_off = 1
+#define ZERO_WORD(word) .zero_word = (word)
 #define CLOSED         .is_closed = 1
 #define OPAQUE         .is_opaque = 1
 #define AUTO_ABSENT    .auto_is_absent = 1

@@ -132,11 +132,7 @@ static sherd_status integer_read(const value_site *site, sherdi_config_value *ou
         SHERDI_TRY(range_check(site, (double)out->integer));
         return site_say(site, SHERDI_SAY_WARNING, "a boolean is read as 0 or 1");
     }
-    if (node->kind == SHERDI_JSON_STRING) {
-        /* Digits only: in DeepSpeed too, "5e8" in quotes is not an integer. */
-        if (node->string[0] == '\0' || node->string[strspn(node->string, "-0123456789")] != '\0') {
-            return site_fail(site, reason);
-        }
+    if (node->kind == SHERDI_JSON_STRING) { /* a YAML file's 5e8 arrives as "5e8" */
         return quoted_read(site, reason, integer_read, out);
     }
     if (node->kind != SHERDI_JSON_NUMBER) {
@@ -155,6 +151,11 @@ static sherd_status real_read(const value_site *site, sherdi_config_value *out)
     static const char       reason[] = "it must be a number";
     const sherdi_json_node *node     = site->node;
 
+    if (node->kind == SHERDI_JSON_STRING && site->key->zero_word != NULL &&
+        strcmp(node->string, site->key->zero_word) == 0) {
+        out->real = 0;
+        return site_say(site, SHERDI_SAY_WARNING, "the word is read as 0");
+    }
     if (node->kind == SHERDI_JSON_STRING) {
         return quoted_read(site, reason, real_read, out);
     }

@@ -401,12 +401,15 @@ static size_t most_live_of(const char *value)
 
 static void config_head_sizes_are_read_generously(void)
 {
-    static const char *const BAD[] = {"\"5e8\"", "1.5",  "-1",      "null",
-                                      "[]",      "\"\"", "\"--3\"", "{}"};
+    static const char *const BAD[] = {"\"5e-1\"", "1.5",   "-1",        "null",
+                                      "[]",       "\"\"",  "\"--3\"",   "\"5e8x\"",
+                                      "{}",       "\"x\"", "\"[5e8]\"", "\"-5e8\""};
     char                     text[TEXT_BYTES];
 
     CHECK_INT(500000000, most_live_of("5e8"));
     CHECK_INT(500000000, most_live_of("\"500000000\""));
+    CHECK_INT(500000000, most_live_of("\"5e8\"")); /* as YAML writes it */
+    CHECK_INT(50000000, most_live_of("\"5.0e+7\""));
     CHECK_INT(0, most_live_of("0"));
     CHECK_INT(100000000000000, most_live_of("1e14"));
     CHECK_INT(1, most_live_of("true"));
@@ -993,6 +996,20 @@ static void config_fixed_loss_scale_is_not_dynamic(void)
     CHECK_INT(1, got.check_overflow);
 }
 
+static void config_dynamic_loss_scale_may_be_a_word(void)
+{
+    sherdi_settings got = settings_of("\"fp16\": {\"enabled\": true, \"loss_scale\": \"dynamic\"}");
+
+    CHECK_INT(1, got.scaler.is_dynamic);
+    CHECK_CLOSE(65536, got.scaler.initial_scale, 0);
+    check_warns("\"fp16\": {\"enabled\": true, \"loss_scale\": \"dynamic\"}",
+                "fp16.loss_scale is \"dynamic\": the word is read as 0");
+    check_load_refused(SHERD_E_INVAL, "{\"fp16\": {\"loss_scale\": \"static\"}}",
+                       "fp16.loss_scale is \"static\"; it must be a number");
+    check_load_refused(SHERD_E_INVAL, "{\"fp16\": {\"min_loss_scale\": \"dynamic\"}}",
+                       "fp16.min_loss_scale is \"dynamic\"; it must be a number");
+}
+
 static void config_overflow_check_follows_its_key_outside_fp16(void)
 {
     CHECK_INT(1, settings_of("\"bf16\": {\"enabled\": true}").check_overflow);
@@ -1063,6 +1080,7 @@ static const test_case CASES[] = {
     CASE(config_schedules_have_defaults_of_their_own),
     CASE(config_schedules_say_what_they_need),
     CASE(config_fixed_loss_scale_is_not_dynamic),
+    CASE(config_dynamic_loss_scale_may_be_a_word),
     CASE(config_overflow_check_follows_its_key_outside_fp16),
 };
 
