@@ -48,11 +48,12 @@ static void cpu_name(char *text, size_t len_bytes)
 
 static void put_machine(json_t *list)
 {
-    struct utsname kernel;
-    struct rlimit  memlock;
-    char           text[300];
-    size_t         left_bytes;
-    double         pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    struct utsname      kernel;
+    struct rlimit       memlock;
+    char                text[300];
+    size_t              left_bytes;
+    sherdi_memory_bound bound;
+    double              pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 
     if (uname(&kernel) == 0) {
         (void)snprintf(text, sizeof(text), "%.60s %.60s %.60s", kernel.sysname, kernel.release,
@@ -63,7 +64,7 @@ static void put_machine(json_t *list)
     put(list, "cpu", text);
     (void)snprintf(text, sizeof(text), "%ld", sysconf(_SC_NPROCESSORS_ONLN));
     put(list, "cores", text);
-    if (sherdi_machine_free_memory(&left_bytes) == SHERD_OK && left_bytes > 0) {
+    if (sherdi_machine_free_memory(&left_bytes, &bound) == SHERD_OK && left_bytes > 0) {
         (void)snprintf(text, sizeof(text), "%.1f GiB, of which this process can take %.1f GiB",
                        pages / 0x1p30, (double)left_bytes / 0x1p30);
     } else {

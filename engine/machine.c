@@ -132,17 +132,21 @@ static size_t own_limit_left(void)
     return used * 1024 < most ? most - used * 1024 : 1;
 }
 
-sherd_status sherdi_machine_free_memory(size_t *out)
+sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_out)
 {
     size_t kib   = file_number("/proc/meminfo", "MemAvailable:");
-    size_t bytes = kib > SIZE_MAX / 1024 ? SIZE_MAX : kib * 1024;
-    size_t limit;
+    size_t all[] = {[SHERDI_BOUND_HOST]     = kib > SIZE_MAX / 1024 ? SIZE_MAX : kib * 1024,
+                    [SHERDI_BOUND_GROUP]    = own_group_left(),
+                    [SHERDI_BOUND_PROCESS]  = own_limit_left(),
+                    [SHERDI_BOUND_VARIABLE] = 0};
+    int    least = SHERDI_BOUND_HOST;
 
-    SHERDI_TRY(limit_given(&limit));
-    bytes = sherdi_min_size(bytes, own_group_left());
-    bytes = sherdi_min_size(bytes, own_limit_left());
-    bytes = sherdi_min_size(bytes, limit);
-    *out  = bytes == SIZE_MAX ? 0 : sherdi_max_size(bytes, 1);
+    SHERDI_TRY(limit_given(&all[SHERDI_BOUND_VARIABLE]));
+    for (int bound = 0; bound <= SHERDI_BOUND_VARIABLE; bound++) {
+        least = all[bound] < all[least] ? bound : least;
+    }
+    *out       = all[least] == SIZE_MAX ? 0 : sherdi_max_size(all[least], 1);
+    *bound_out = (sherdi_memory_bound)least;
     return SHERD_OK;
 }
 
@@ -185,7 +189,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
     };
     int    world_size = sherd_world_size(world);
     int    sharers;
-    double all[4] = {0, 0, 0, 0};
+    double all[5] = {0, 0, 0, 0, 0};
 
     if (simulated != NULL) {
         *out = (sherdi_machine){.memory_bytes   = simulated->host_bytes,
@@ -196,20 +200,23 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
                                 .is_on_lane     = simulated->is_on_lane};
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_agree_status(world, sherdi_machine_free_memory(&mine.memory_bytes)));
+    SHERDI_TRY(sherdi_agree_status(
+        world, sherdi_machine_free_memory(&mine.memory_bytes, &mine.memory_bound)));
     SHERDI_TRY(device_sharers(world, backend, &sharers));
     mine.device_bytes /= (size_t)sharers; /* each is promised only its part of what is free */
     for (int r = 0; r < world_size; r++) {
         /* one rank at a time, through the ordered sum: this takes no memory but the stack's */
-        double one[4] = {0, 0, 0, 0};
+        double one[5] = {0, 0, 0, 0, 0};
 
         if (r == sherd_world_rank(world)) {
             one[0] = (double)mine.memory_bytes;
             one[1] = (double)mine.ranks_per_host;
             one[2] = (double)mine.transport_bytes;
             one[3] = (double)mine.device_bytes;
+            one[4] = (double)mine.memory_bound;
         }
-        SHERDI_TRY(sherd_world_sum_f64(world, one, 4));
+        SHERDI_TRY(sherd_world_sum_f64(world, one, 5));
+        all[4] = r == 0 || one[0] < all[0] ? one[4] : all[4];
         all[0] = r == 0 || one[0] < all[0] ? one[0] : all[0];
         all[1] = one[1] > all[1] ? one[1] : all[1];
         all[2] = one[2] > all[2] ? one[2] : all[2];
@@ -218,6 +225,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
     *out                 = mine;
     out->device_bytes    = (size_t)all[3];
     out->memory_bytes    = (size_t)all[0];
+    out->memory_bound    = (sherdi_memory_bound)all[4];
     out->ranks_per_host  = (int)all[1];
     out->transport_bytes = (size_t)all[2];
     return SHERD_OK;

@@ -553,6 +553,11 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
 
 sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *model)
 {
+    static const char *const BOUNDS[] = {
+        [SHERDI_BOUND_HOST]     = "are free",
+        [SHERDI_BOUND_GROUP]    = "are free in the control group of this process",
+        [SHERDI_BOUND_PROCESS]  = "are free under the limit of this process (RLIMIT_DATA)",
+        [SHERDI_BOUND_VARIABLE] = "SHERD_MEMORY_LIMIT allows"};
     char   nearest[320];
     double each = (double)host_need(plan);
     double all  = each * plan->machine.ranks_per_host;
@@ -573,8 +578,8 @@ sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *
     return sherdi_fail(
         SHERD_E_NOMEM,
         "the plan needs %.1f MiB on each of %d ranks of this host, %.1f MiB more than "
-        "the %.1f MiB that are free; %s",
+        "the %.1f MiB that %s; %s",
         each / 0x1p20, plan->machine.ranks_per_host,
         (all - (double)plan->machine.memory_bytes) / 0x1p20,
-        (double)plan->machine.memory_bytes / 0x1p20, nearest);
+        (double)plan->machine.memory_bytes / 0x1p20, BOUNDS[plan->machine.memory_bound], nearest);
 }

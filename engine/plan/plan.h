@@ -198,9 +198,18 @@ typedef struct sherdi_plan_moves {
 } sherdi_plan_moves;
 
 /* What the plan knows of the machine. A size of 0: unknown. */
+/* What bounds the host memory that may still be taken. */
+typedef enum sherdi_memory_bound {
+    SHERDI_BOUND_HOST, /* what is free */
+    SHERDI_BOUND_GROUP,
+    SHERDI_BOUND_PROCESS,
+    SHERDI_BOUND_VARIABLE, /* SHERD_MEMORY_LIMIT */
+} sherdi_memory_bound;
+
 typedef struct sherdi_machine {
     size_t memory_bytes; /* host memory that the ranks of this host may still take together */
-    int    ranks_per_host;
+    sherdi_memory_bound memory_bound;
+    int                 ranks_per_host;
     size_t transport_bytes; /* held by the world itself, per rank: a line of its own in the plan */
     /* taken of the device by the transport, measured: another line; not free any more */
     size_t taken_bytes;

@@ -27,6 +27,10 @@ grep -q "offload_optimizer on nvme would fit" "$scratch/out" || {
     echo "not ok: seal does not say what would fit: $(cat "$scratch/out")"
     exit 1
 }
+grep -q "that are free under the limit of this process (RLIMIT_DATA)" "$scratch/out" || {
+    echo "not ok: seal does not say what the limit is: $(cat "$scratch/out")"
+    exit 1
+}
 
 status=0
 "$program" --dir "$scratch" --elems $elems --limit ${limit_mib}M --steps 2 --buffer-size 512K >"$scratch/out" 2>&1 || status=$?

@@ -303,7 +303,7 @@ static void seal_under_a_limit(sherd_world *world, void *ctx)
     (void)rig_param(&r, 0, "w", 1 << 19);
     (void)rig_param(&r, 1, "v", 1 << 19);
     CHECK_STATUS(SHERD_E_NOMEM, sherd_engine_seal(r.engine));
-    CHECK_ERROR_SAYS("more than the 20.0 MiB that are free");
+    CHECK_ERROR_SAYS("more than the 20.0 MiB that SHERD_MEMORY_LIMIT allows; ");
     CHECK_ERROR_SAYS("on each of 2 ranks");
     CHECK_ERROR_SAYS("stage 3 on 16 ranks over 8 such hosts would fit");
     rig_close(&r);
