@@ -74,7 +74,15 @@ static int folder_is_there(const char *folder)
     return stat(folder, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-static sherd_status open_fail(const sherdi_stripe *stripe, const char *folder, int error)
+/* Of a folder that is there: /proc says that a new file does not exist, and /sys that it is forbidden, to whoever may write. */
+static int folder_holds_no_files(const char *folder, int error)
+{
+    return error == ENOENT || ((error == EACCES || error == EPERM) &&
+                               faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0);
+}
+
+static sherd_status open_fail(const sherdi_stripe *stripe, const char *folder, int is_new,
+                              int error)
 {
     char buffer[128];
 
@@ -90,6 +98,12 @@ static sherd_status open_fail(const sherdi_stripe *stripe, const char *folder, i
                            "%s is a symbolic link, which sherd does not follow; remove it, or name "
                            "the file that it leads to",
                            stripe->path);
+    }
+    if (is_new && folder_holds_no_files(folder, error)) {
+        return sherdi_fail(SHERD_E_IO,
+                           "no file can be made in folder %s (%s): its file system does not hold "
+                           "files, as /proc does not; name a folder on a drive",
+                           folder, strerror_r(error, buffer, sizeof(buffer)));
     }
     return sherdi_fail(SHERD_E_IO, "cannot open %s: %s", stripe->path,
                        strerror_r(error, buffer, sizeof(buffer)));
@@ -303,7 +317,7 @@ static sherd_status stripe_take(const sherdi_file *file, sherdi_stripe *stripe, 
         int error = stripe_open_fd(file, stripe, is_new);
 
         if (error != 0) {
-            return open_fail(stripe, folder, error);
+            return open_fail(stripe, folder, is_new, error);
         }
         stripe->is_made = is_new;
         if (is_new && file->is_scratch) {

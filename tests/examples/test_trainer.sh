@@ -499,7 +499,7 @@ mistakes() {
         refused "$scratch/nowhere: No such file" --data "$scratch/text" --offload nvme --nvme-path "$scratch/nowhere"
         refused "$scratch/short: Not a directory" --data "$scratch/text" --offload nvme --nvme-path "$scratch/short"
         # Nobody can make files there, root neither.
-        refused "cannot open /proc/sherd-" --data "$scratch/text" --offload nvme --nvme-path /proc
+        refused "no file can be made in folder /proc .*name a folder on a drive" --data "$scratch/text" --offload nvme --nvme-path /proc
         if [ "$(id -u)" != 0 ]; then
             mkdir -m 500 "$scratch/locked"
             refused "cannot open $scratch/locked/.*: Permission denied" --data "$scratch/text" --offload nvme \
