@@ -73,11 +73,15 @@ class Refused(unittest.TestCase):
         for read in (lambda: weight.norm(), lambda: weight.sum().item(), lambda: torch.isnan(weight), lambda: weight.data.float(),
                      lambda: weight.cpu(), lambda: weight.t() @ weight, lambda: weight.detach().numpy(), lambda: weight.tolist(),
                      lambda: nn.functional.linear(torch.ones(1, WIDTH), weight), lambda: torch.stack([weight]), lambda: weight[0],
+                     lambda: weight.T.sum(), lambda: weight.new_tensor(weight), lambda: weight.to(torch.float64),
                      lambda: self.model.blocks[0].up(torch.ones(1, WIDTH)), lambda: list(weight), lambda: weight == 1):
             with self.assertRaisesRegex(sherd.StateError, "parameter blocks.0.up.weight has no values .*gathered_parameters"):
                 read()
         self.assertEqual((weight.shape, weight.numel(), weight.dtype, weight.is_leaf), ((64, WIDTH), 64 * WIDTH, torch.float32, True))
         self.assertEqual(torch.zeros_like(weight).sum(), 0)
+        self.assertIs(weight.to(weight.dtype), weight)
+        self.assertEqual((weight.type(), weight.new_tensor([1.0]).item()), ("torch.FloatTensor", 1))
+        self.assertFalse(hasattr(weight, "__cuda_array_interface__"))
         self.assertIsInstance(weight, nn.Parameter)
         self.assertIn("blocks.0.up.weight", repr(weight))
         with sherd.torch.gathered_parameters(weight):
@@ -177,8 +181,8 @@ class Refused(unittest.TestCase):
         engine.destroy()
 
     def test_gradient_past_the_outputs(self) -> None:
-        """A frozen weight through which a gradient comes past the outputs is read after loss.backward(), of which the engine does not
-        know the loss: torch's count of writes shows that it is not there. engine.backward(loss) has it there."""
+        """A frozen weight through which a gradient comes past the outputs is not there in loss.backward(), of which the engine does not know
+        the loss: torch's count of writes shows it, and a warning says why. engine.backward(loss) has it there."""
         class Keeps(nn.Module):
             def __init__(self) -> None:
                 super().__init__()

@@ -171,6 +171,21 @@ class Orders(unittest.TestCase):
         self.assertEqual(found.forward, guessed.forward)
         self.assertEqual({unit for unit, _ in found.backward}, {unit for unit, _ in guessed.backward})
 
+    def test_a_trace_that_fails_leaves_nothing(self) -> None:
+        """What a trace finds before it fails is not kept: the other ranks do not hear of it."""
+        class Failing(Model):
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                x = nn.functional.linear(self.words(ids) + self.places, self.blocks[0].up.weight)
+                x.register_hook(lambda grad: grad * float(grad.sum().item() < 9)) if x.requires_grad else None
+                return x.mean()
+
+        model = Failing()
+        division = sherd.torch.divide(model)
+        before = [(scope.name, list(scope.units)) for scope in division.scopes]
+        found = order_of(model, division, ((batch(0),), {}), torch.float32)
+        self.assertIn("DataDependent", found.reason)
+        self.assertEqual([(scope.name, list(scope.units)) for scope in division.scopes], before)
+
     def test_what_cannot_be_traced_says_why(self) -> None:
         class Looks(Model):
             def forward(self, ids: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ have to equal plain torch's too.
 """
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import functools
 
@@ -803,6 +804,86 @@ class RepeatedCheckpointCase(Case):
 
     def make(self):
         return self.Module()
+
+
+class AnotherWayEachStepCase(Case):
+    """A second loss leaves its block in every other step by an attribute, in the others with the output; the nodes are as many."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix, self.probe = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False).requires_grad_(False)
+
+        def forward(self, x, is_kept):
+            h = torch.tanh(self.mix(x))
+            second = F.linear(h, self.probe.weight.data).square().mean()
+            out = x + h
+            self.kept = second if is_kept else torch.zeros(())
+            return out * 1.0 if is_kept else out + second
+
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.blocks = nn.Linear(WIDTH, WIDTH), nn.ModuleList(AnotherWayEachStepCase.Block() for _ in range(3))
+
+        def forward(self, x, is_kept):
+            x = self.first(x)
+            for block in self.blocks:
+                x = block(x, is_kept)
+            return x.square().mean() + sum(block.kept for block in self.blocks)
+
+    def make(self):
+        return self.Module()
+
+    def window(self, t, x):
+        loss = t(x, t.step_number % 2 == 1)
+        t.backward(loss)
+        return [loss.detach()]
+
+
+class SecondLossInsideCase(AnotherWayEachStepCase):
+    """A second backward through the same graph comes from a tensor inside of what the first one's loss was made of."""
+
+    uses = "any"
+
+    class Block(AnotherWayEachStepCase.Block):
+        def forward(self, x, is_kept):
+            h = torch.tanh(self.mix(x))
+            out = x + h
+            self.kept = F.linear(h, self.probe.weight.data)
+            self.second = self.kept.square().mean()
+            return out
+
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.blocks = nn.Linear(WIDTH, WIDTH), nn.ModuleList(SecondLossInsideCase.Block() for _ in range(3))
+
+        def forward(self, x, is_kept):
+            x = self.first(x)
+            for block in self.blocks:
+                x = block(x, is_kept)
+            return x.square().mean() + sum(block.second for block in self.blocks), x.abs().mean() + self.blocks[1].kept.abs().mean()
+
+    def make(self):
+        return self.Module()
+
+    def window(self, t, x):
+        first, second = t(x, True)
+        t.backward(first, retain_graph=True)
+        t.backward(second)
+        return [first.detach(), second.detach()]
+
+
+class OtherThreadCase(AnotherWayEachStepCase):
+    """The forward runs in another thread than the backward."""
+
+    def window(self, t, x):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(lambda: [torch.zeros(1, requires_grad=True) + 1 for _ in range(999)]).result()
+            loss = pool.submit(t, x, True).result()
+        t.backward(loss)
+        return [loss.detach()]
 
 
 class HandedThroughCase(Case):

@@ -18,7 +18,9 @@ from sherd.errors import StateError
 NAME = "_sherd_name"  # the attribute of a parameter, or of a view of it, that has its name
 NOT_COPIED = ("the model is trained by a sherd engine, whose memory its parameters are: it is not copied or pickled; "
               "save it with engine.save_checkpoint or save_pretrained, and copy it before sherd.torch.initialize")
-COUNT = 1 << 30  # torch's count of writes in place to the parameter 0 while it is asleep; that of the next is one more
+# torch's count of writes in place to a parameter that is asleep: COUNT and its number, and a multiple of MOST_PARAMS, which is another one
+# in each backward. So a view that was read in forward while the parameter slept is found in backward, too.
+COUNT, MOST_PARAMS, MOST_TURNS = 1 << 30, 1 << 20, 1 << 10
 
 
 looked_at = torch._C.DisableTorchFunctionSubclass  # a context in which torch asks no class, for what reads no values
@@ -28,21 +30,21 @@ class Asleep:
     """The class that a parameter has beside its own (kind_of) while it is asleep: uses of its values raise StateError, with its name.
 
     What does not read values goes through: shape, type, .grad, hooks. The name is in the attribute NAME of the tensor. torch asks
-    __torch_function__ for all of its functions and methods; what a C++ extension does with the tensor, or a TorchScript module,
-    is not seen, and finds NaN.
+    __torch_function__ for nearly all of its functions and methods. What torch.tensor(parameter), as_subclass(), to_dlpack(), a C++
+    extension or TorchScript does with the tensor is not seen, and finds NaN.
     """
 
     @classmethod
     def __torch_function__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function_name(func)
-        if name in PASSING or func.__name__ == "__set__" or func.__name__ == "__delete__":
+        if is_passing(name, func, args, kwargs or {}):
             with looked_at():
                 return func(*args, **(kwargs or {}))
         found = next(one for one in tree_leaves((args, kwargs)) if isinstance(one, Asleep))
         label = getattr(found, NAME, "of a sherd engine")
         if name in ("__repr__", "__format__", "__str__"):
             return f"Parameter {label}, {list(found.shape)}, which has no values on this rank now"
-        if name in ("data", "detach"):
+        if name in VIEWS:
             with looked_at():
                 made = func(*args, **(kwargs or {})).as_subclass(AsleepView)
             setattr(made, NAME, label)
@@ -60,26 +62,38 @@ class Asleep:
 
 
 class AsleepView(Asleep, torch.Tensor):
-    """What .data and detach() give of a parameter that is asleep."""
+    """What .data, .T and detach() give of a parameter that is asleep."""
 
 
-# What reads no value of a tensor: names of torch's functions, methods and properties.
+# What reads no value of a tensor, beside properties: names of torch's functions and methods.
 PASSING = frozenset("""
-    shape dtype device layout requires_grad grad grad_fn is_leaf ndim names itemsize nbytes output_nr is_cpu is_cuda is_meta is_mps is_xpu
-    is_sparse is_sparse_csr is_quantized is_mkldnn is_nested is_vulkan is_ipu is_maia is_mtia is_xla retains_grad volatile _version _base
-    _grad _backward_hooks _post_accumulate_grad_hooks _cdata _is_param is_inference _is_zerotensor
     size stride numel nelement dim ndimension element_size data_ptr storage_offset is_contiguous is_floating_point is_complex is_signed
     get_device requires_grad_ register_hook register_post_accumulate_grad_hook retain_grad is_shared is_pinned is_same_size is_conj is_neg
-    has_names untyped_storage storage _typed_storage __hash__ __len__ _is_view is_set_to dense_dim sparse_dim
+    is_inference has_names untyped_storage storage_type __dir__ __hash__ __len__ _is_view _is_zerotensor is_set_to dense_dim sparse_dim
     zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full new_empty_strided
-    new_tensor new result_type can_cast _has_compatible_shallow_copy_type
+    result_type can_cast _has_compatible_shallow_copy_type
 """.split())
+VIEWS = frozenset("data detach T mT H mH real".split())  # what gives a view that is asleep, too
+
+
+def is_passing(name: str, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a function of torch with this name, called with these arguments, reads no value of a parameter that is asleep."""
+    if name == "to":  # it gives the parameter itself where it has the type and the device already
+        with looked_at():
+            probe = torch.empty(0, dtype=args[0].dtype, device=args[0].device)
+            return probe.to(*args[1:], **kwargs) is probe
+    if name in ("type", "new_tensor"):
+        return len(args) + len(kwargs) == 1 or name == "new_tensor" and not any(isinstance(one, Asleep) for one in tree_leaves((args[1:], kwargs)))
+    return name in PASSING or func.__name__ in ("__get__", "__set__", "__delete__") and name not in VIEWS
 
 
 def function_name(func: Any) -> str:
     """Returns the name of a function of torch as it is written: of a property's getter, that of the property."""
     name = getattr(func, "__name__", str(func))
-    return getattr(getattr(func, "__self__", None), "__name__", name) if name == "__get__" else name
+    if name != "__get__":
+        return name
+    owner = func.__self__
+    return getattr(getattr(owner, "fget", owner), "__name__", name)
 
 
 @functools.lru_cache(maxsize=None)
@@ -107,4 +121,4 @@ set_version = setter()
 def number_in(error: BaseException) -> int | None:
     """Returns the number of the parameter that a backward has found asleep, by torch's message; None: it is another failure."""
     found = re.search(r"is at version (\d+); expected version", str(error)) if isinstance(error, RuntimeError) else None
-    return int(found[1]) - COUNT if found and int(found[1]) >= COUNT else None
+    return (int(found[1]) - COUNT) % MOST_PARAMS if found and int(found[1]) >= COUNT else None

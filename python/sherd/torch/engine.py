@@ -373,7 +373,13 @@ class Engine:
             self.seal((args, kwargs))
         compiled.mind_hooks()
         self._before_forward()  # Ctrl-C may have ended a forward in its middle
-        output = self._called(*args, **kwargs)
+        try:
+            output = self._called(*args, **kwargs)
+        except RuntimeError as error:
+            refused = self.driver.refusal(error)  # of a backward inside of the forward
+            if refused is not None:
+                raise refused from error
+            raise
         if any(map(leftovers.is_left, tensors_in(output))):
             raise StateError(f"the output of the module has no memory: {leftovers.ADVICE}")
         return output
@@ -395,6 +401,7 @@ class Engine:
                 scaled = loss if scale == 1 else loss * scale
                 if self.is_sealed:
                     self.hooks.expect(scaled)
+                    self.driver.begin_backward()
                 scaled.backward(retain_graph=retain_graph)
         except BaseException as error:
             self._is_failed = True
@@ -571,7 +578,7 @@ class Engine:
     def _before_backward(self) -> None:
         """Counts a loss.backward() of the script. Raises StateError with fp16, where only engine.backward() scales the loss.
 
-        Warns once where a gradient may reach a module by a way that only engine.backward() finds, which knows the loss.
+        Warns once where a gradient may reach a module by a way that only engine.backward() finds.
         """
         if not self._in_backward and not self.hooks.is_in_backward:  # else it is a part of another one (checkpointing)
             if self.core.loss_scale != 1:
@@ -581,13 +588,15 @@ class Engine:
                                  "docs/pytorch.md)")
             self._backwards += 1
             self._warn_of_ways()
+            self.driver.begin_backward()
         self.driver.backwards = self._backwards
 
     def _warn_of_ways(self) -> None:
-        """Warns once where a loss.backward() of the script may meet parameters that are not acquired."""
+        """Warns once where a loss.backward() of the script may read parameters that are not there: only engine.backward() knows the loss,
+        from which it finds the ways into modules. Often these tensors are of no use to anybody, such as the last state of an LSTM."""
         if self.hooks.hiding is not None and not self._has_warned_of_ways and self.core.info.stage == 3:
             self._has_warned_of_ways = True
-            warn(f"module {self.hooks.hiding} makes tensors that are no outputs of it. Where a loss is made of them, the gradient comes by "
+            warn(f"module {self.hooks.hiding} makes tensors that are no outputs of it. Where a loss is made of them, its gradient comes by "
                  f"another way than the outputs: call engine.backward(loss) in place of loss.backward()")
 
     # -------------------------------------------------------------- looking --

@@ -7,10 +7,14 @@ Torch numbers the nodes of a thread in the order in which they are made, and a b
 number down. So the nodes of one forward of a module are a range of numbers. A gradient can only come in by another way before an
 output's if one of these nodes leads to no output, or is made behind an output. Few modules have such nodes. Where one has, a walk
 over the graph from the loss finds the edges that lead into the range.
+
+A backward may run on another thread than the forward, whose nodes have numbers of their own. Every node with a number of the range
+is then taken for one at which a gradient may enter.
 """
 from __future__ import annotations
 
 import bisect
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Iterable
 
@@ -28,39 +32,40 @@ class Entries:
     """The calls of forwards that a gradient may enter otherwise than by an output.
 
     Those of the last forward of the model are kept, since the caller may use what a call hides and drop its outputs. Earlier ones are
-    known as long as their outputs or inputs are.
+    known as long as their outputs or inputs are. `_open` has those of which no walk has met every node.
     """
 
     def __init__(self) -> None:
         self._hiding: weakref.WeakSet[Call] = weakref.WeakSet()
+        self._open: weakref.WeakSet[Call] = weakref.WeakSet()
         self._last: list[Call] = []
-        self._known: dict[tuple[int, int, int], bool] = {}  # by scope, number of nodes and of outputs: whether the call hides any
+        self._known: dict[Any, bool] = {}  # by the shape of a call's graph: whether the call hides any
 
-    def note(self, call: Call, outputs: list[Node]) -> None:
-        """Notes a call whose forward has ended, with the nodes of its outputs. Local.
+    def note(self, call: Call, outputs: list[Node], is_again: bool) -> None:
+        """Notes a call whose forward has ended, with the nodes of its outputs. `is_again`: it runs inside of a backward. Local.
 
-        The graph of a call is looked at once for each number of nodes that the scope makes.
+        The whole graph of a call is looked at once for each shape. A shape is how many nodes there are, and at the outputs also which.
         """
-        key = (id(call.scope), call.last - call.first, len(outputs))
+        key = (id(call.scope), call.last - call.first, *(shape_of(node, call.first) for node in outputs))
         if key not in self._known:
             self._known[key] = hides(outputs, call.first, call.last)
         if self._known[key]:
             self._hiding.add(call)
-            self._last.append(call)
+            self._open.add(call)
+            if not is_again:
+                self._last.append(call)
 
     def begin_forward(self) -> None:
         """Begins another forward of the model, or forgets the last one. Local."""
         self._last.clear()
 
     def first_name(self) -> str | None:
-        """Returns the name of the module of one of these calls; None: there is none."""
-        return next((call.scope.name or "of the whole model" for call in self._hiding), None)
+        """Returns the name of the module of the last of these calls, of which no walk has met every node; None: there is none."""
+        last = max(self._open, key=lambda call: call.first, default=None)
+        return None if last is None else last.scope.name or "of the whole model"
 
     def expect(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Makes each of these calls begin before the first node of it that a backward from `tensors` runs. Local.
-
-        A call of which the walk has met every node hides nothing any more.
-        """
+        """Makes each of these calls begin before the first node of it that a backward from `tensors` runs. Local."""
         if not self._hiding:
             return
         roots = [t.grad_fn for t in tensors if t.grad_fn is not None]
@@ -69,8 +74,8 @@ class Entries:
         ranges = Ranges(list(self._hiding))
         met = ranges.entered(roots)
         for call, count in zip(ranges.calls, met):
-            if count == call.last - call.first:
-                self._hiding.discard(call)
+            if count >= call.last - call.first:
+                self._open.discard(call)
 
 
 class Ranges:
@@ -107,12 +112,15 @@ class Ranges:
         Returns of each call how many of its nodes the walk has met.
         """
         met = [0] * len(self.calls)
+        is_one_thread = all(call.thread == threading.get_ident() for call in self.calls)
         hooked: set[tuple[Node, int]] = set()
         seen: set[Node] = set()
         pending: list[tuple[Node, int]] = [(root, -1) for root in roots]  # each with the innermost call that it is reached from
         while pending:
             node, came_from = pending.pop()
             inner = self.innermost(node._sequence_nr())
+            if not is_one_thread:
+                came_from = -1
             if inner != came_from and inner >= 0:
                 left = set(self.around(came_from))
                 for index in self.around(inner):
@@ -123,8 +131,8 @@ class Ranges:
                 continue
             seen.add(node)
             if inner >= 0:
-                met[inner] += 1
-            if node._sequence_nr() >= self._firsts[0]:  # what was made before all these calls leads to none of them
+                met[inner] += 2 if node.name() == "CopySlices" else 1
+            if not is_one_thread or node._sequence_nr() >= self._firsts[0]:  # what was made before all these calls leads to none of them
                 pending += [(child, inner) for child, _ in node.next_functions if child is not None]
         for index in reversed(range(len(met))):
             if self._outer[index] >= 0:
@@ -142,4 +150,11 @@ def hides(outputs: list[Node], first: int, last: int) -> bool:
             seen[node] = node._sequence_nr()
             pending += [child for child, _ in node.next_functions if child is not None]
     ends = [seen[node] for node in outputs if node in seen]
-    return len(seen) < last - first or any(number > min(ends) for node, number in seen.items() if node not in outputs)
+    # The change of a view in place is one node, and has another one inside, to which nothing leads.
+    count = len(seen) + sum(node.name() == "CopySlices" for node in seen)
+    return count < last - first or any(number > min(ends) for node, number in seen.items() if node not in outputs)
+
+
+def shape_of(node: Node, first: int) -> tuple[Any, ...]:
+    """Returns what an output's node is, and from which nodes its gradient goes on, by their numbers behind `first`."""
+    return node.name(), node._sequence_nr() - first, *(child and child._sequence_nr() - first for child, _ in node.next_functions)

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import operator
 import sys
+import threading
 import weakref
 from typing import Any, Iterator, Protocol
 
@@ -58,20 +59,21 @@ class Call:
 
     `task` is the backward that has begun with the call. `outputs` counts the outputs that have hooks, and `outputs_done` those that
     have had their gradients. `has_inputs`: one of the arguments requires a gradient. `inputs_done` is set when nothing of the call is left in this backward but outputs that may still get gradients. The nodes that the
-    forward made have the numbers from `first` up to `last` (entries.py).
+    forward made on its thread have the numbers from `first` up to `last` (entries.py).
 
     Only while the forward runs, `given` has the arguments of the module, `gates` has each input that requires a gradient, its gate and the
     gate's node, and `before` the tensors that the caller gave, each with its grad_fn, by their ids.
     """
 
     __slots__ = ("hooks", "scope", "task", "is_open", "has_inputs", "inputs_done", "outputs",
-                 "outputs_done", "first", "last", "given", "gates", "before", "__weakref__")
+                 "outputs_done", "first", "last", "thread", "given", "gates", "before", "__weakref__")
 
     def __init__(self, hooks: "Hooks", scope: Scope) -> None:
         self.hooks, self.scope = hooks, scope
         self.task = -1
         self.is_open = self.has_inputs = self.inputs_done = False
         self.outputs = self.outputs_done = self.first = self.last = 0
+        self.thread = threading.get_ident()
         self.given: Any = None
         self.gates: list[tuple[torch.Tensor, torch.Tensor, entries.Node]] = []
         self.before: dict[int, tuple[torch.Tensor, Any]] = {}
@@ -82,6 +84,13 @@ class Call:
         self.outputs_done += 1
         if self.inputs_done:
             self.hooks.try_end(self)
+
+    def is_behind(self, other: "Call") -> bool:
+        """Whether the call was made behind the other one, and nothing of it can run any more when the other one's backward begins.
+
+        What has inputs ends by its gates, and only its outputs keep it open then.
+        """
+        return (self.inputs_done or not self.has_inputs) and self.first >= other.last and self.thread == other.thread
 
     def on_entry(self, _grads: Any) -> None:
         """Is called before a node of the call that a gradient reaches from outside, by whichever way."""
@@ -206,9 +215,11 @@ class Hooks:
         replaced = None
         if call is not None:
             replaced = self._hook_outputs(call, output, is_again)
+        elif scope.units:
+            replaced = self._copied(scope, output, {})
         for unit in reversed(scope.units):
             self._give(unit, which, lingers=which == BACKWARD)
-        if not self._stack and not is_again:
+        if not self._stack:
             self.expect(output if replaced is None else replaced)
         return replaced
 
@@ -229,25 +240,29 @@ class Hooks:
         """Sets hooks on the outputs that require gradients, and counts them. `is_again`: the forward runs inside of a backward.
 
         Tensors that the module has put into its caller's objects, or has changed there, are outputs too. What the module hands through
-        is given back as it came. An output that is one of the scope's parameters, or a view of one, is replaced by a copy: its memory
-        may be another unit's after the scope. Returns the new output, or None where nothing was replaced.
+        is given back as it came. Returns the new output, or None where nothing was replaced.
         """
         given, before, owners = ungated(call)
-        mine = self._own(tuple(call.scope.units))
-
-        def outside(t: torch.Tensor) -> torch.Tensor:
-            return t.clone() if id(t) in mine or id(t._base) in mine else owners.get(id(t), t)
-
-        replaced = mapped(output, outside, keeps=True)
+        replaced = self._copied(call.scope, output, owners)
         nodes = []
-        for tensor in {id(t): t for t in tensors_in((given, replaced))}.values():
+        for tensor in {id(t): t for t in tensors_in((given, output if replaced is None else replaced))}.values():
             if tensor.requires_grad and not tensor.is_leaf and before.get(id(tensor), (None, None))[1] is not tensor.grad_fn:
                 tensor.register_hook(call.on_output)
                 call.outputs += 1
                 nodes.append(tensor.grad_fn)
         call.last = entries.next_number()
-        if not is_again:  # what a checkpoint computes again has no other way out
-            self._entries.note(call, nodes)
+        self._entries.note(call, nodes, is_again)
+        return replaced
+
+    def _copied(self, scope: Scope, output: Any, owners: dict[int, torch.Tensor]) -> Any:
+        """Returns an output with copies of the scope's parameters and of views of them, whose memory may be another unit's after the scope,
+        and with the inputs in place of their gates, by whose ids `owners` has them. None: there is none of these."""
+        mine = self._own(tuple(scope.units))
+
+        def outside(t: torch.Tensor) -> torch.Tensor:
+            return t.clone() if id(t) in mine or id(t._base) in mine else owners.get(id(t), t)
+
+        replaced = mapped(output, outside, keeps=True)
         return None if replaced is output else replaced
 
     def _own(self, units: tuple[int, ...]) -> set[int]:
@@ -273,6 +288,9 @@ class Hooks:
         call.inputs_done, call.outputs_done = False, 0
         if task not in self._open:
             self._begin_backward(task)
+        for other in [one for one in self._open[task] if one.is_behind(call)]:
+            self._open[task].remove(other)
+            self._end(other)
         self._take_all(call.scope, BACKWARD)
         self._open[task].append(call)
         for unit in call.scope.units:

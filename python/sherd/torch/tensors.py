@@ -116,7 +116,7 @@ class Bound:
             torch.utils.swap_tensors(self.tensor, nn.Parameter(self.asleep, self.tensor.requires_grad))
         self.kind, self.version = type(self.tensor), self.tensor._version
         if self.sleeps:
-            self.asleep_kind, self.rest_version = asleep.kind_of(self.kind), asleep.COUNT + self.param.number
+            self.asleep_kind, self.rest_version = asleep.kind_of(self.kind), asleep.COUNT + self.param.number % asleep.MOST_PARAMS
         setattr(self.tensor, asleep.NAME, self.param.name)
         self.rest()
 
@@ -226,6 +226,7 @@ class Driver:
         self.bound = [[Bound(engine, param, self.sleeps) for param in unit.params] for unit in division.units]
         self.by_number = {bound.param.number: bound for unit in self.bound for bound in unit}
         self._held = [0] * len(division.units)  # how often each unit is acquired and not released
+        self._turn = 0  # the number of the present backward, for asleep.COUNT
         self.window = 0  # the number of the present micro-batch; it also goes up when a window is dropped
         self.backwards = 0  # since the last step, for messages
         for unit in self.bound:
@@ -295,6 +296,18 @@ class Driver:
                 one.grad.copy_(made)
             one.tensor.grad = one.grad
         one.window, one.grad_version = self.window, one.grad._version
+
+    def begin_backward(self) -> None:
+        """Gives all parameters that are asleep another count of writes in place (asleep.COUNT). Local."""
+        if not self.sleeps:
+            return
+        ahead = asleep.MOST_PARAMS if self._turn + 1 < asleep.MOST_TURNS else -self._turn * asleep.MOST_PARAMS
+        self._turn = (self._turn + 1) % asleep.MOST_TURNS
+        for unit, bound in enumerate(self.bound):
+            for one in bound:
+                one.rest_version += ahead
+                if not self._held[unit]:
+                    asleep.set_version(one.tensor, one.rest_version)
 
     def refusal(self, error: BaseException) -> StateError | None:
         """Returns the error of a backward that has read a parameter whose unit was not acquired; None: it is another failure. Local."""

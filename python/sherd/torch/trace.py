@@ -68,9 +68,13 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
     if example is None:
         return registered(division, "no batch was there yet: give initialize(..., example=batch)")
     modes: list[Any] = []
+    kept = [(scope, list(scope.units), scope.is_late) for scope in division.scopes]
     try:
         order = traced(model, division, example, dtype, device, modes)
     except Exception as error:  # a model's own code may fail in any way on tensors without values
+        division.scopes[:] = [scope for scope, _, _ in kept]  # the other ranks hear only of what a whole trace has found
+        for scope, units, is_late in kept:
+            scope.units[:], scope.is_late = units, is_late
         order = registered(division, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     leftovers.take_out(modes)
     return order

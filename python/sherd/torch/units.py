@@ -267,7 +267,7 @@ def is_managed(tensor: nn.Parameter) -> bool:
 
 def check_params(model: nn.Module) -> None:
     """Raises ValueError, with the name, for parameters that the engine cannot have: those of other types, and two parameters
-    over one storage, which the engine would separate."""
+    over one storage, which the engine would separate, as it would a view of a parameter in a module's attribute or buffer."""
     seen: dict[int, tuple[str, nn.Parameter]] = {}
     for name, tensor in model.named_parameters():
         if is_managed(tensor) and tensor.dtype not in TYPES:
@@ -279,3 +279,10 @@ def check_params(model: nn.Module) -> None:
             raise ValueError(f"parameters {seen[address][0]} and {name} are two parameters over one storage; tie them as one "
                              f"(module.weight = other.weight), or give one a copy")
         seen[address] = (name, tensor)
+    for where, module in model.named_modules():
+        for name, value in {**vars(module), **module._buffers}.items():
+            if isinstance(value, torch.Tensor) and not value.is_meta and value.layout is torch.strided and value.numel():
+                shared = seen.get(value.untyped_storage().data_ptr())
+                if shared is not None and value is not shared[1]:
+                    raise ValueError(f"{where}{'.' if where else ''}{name} is a view of parameter {shared[0]}, which would keep the values of "
+                                     f"now: make the view in forward, from the parameter")
