@@ -617,6 +617,9 @@ static sherd_status unit_call_check(const sherd_engine *engine, const char *call
             SHERD_E_INVAL,
             "pass %d does not exist; it is SHERD_FORWARD, SHERD_BACKWARD or SHERD_EVAL", (int)pass);
     }
+    if (pass != SHERD_EVAL) {
+        SHERDI_TRY(sherdi_loop_room_check(engine));
+    }
     if (pass == SHERD_BACKWARD && engine->settings.optimizer->is_inference) {
         return sherdi_fail(SHERD_E_STATE,
                            "unit %s: optimizer.type is none, so the engine is for inference and "
@@ -636,8 +639,7 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     sherdi_mem_forbid_begin();
     status = sherdi_loop_acquire(engine, unit, pass);
     if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.pipeline_read &&
-        (engine->window.is_closing ||
-         engine->window.micro_seen + 1 >= engine->settings.accumulation)) {
+        sherdi_loop_ends_after(engine, engine->window.micro_seen + 1)) {
         status = sherdi_program_read_ahead(&engine->run.program); /* the update follows this pass */
     }
     sherdi_mem_forbid_end();

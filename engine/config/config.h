@@ -144,6 +144,7 @@ typedef struct sherdi_settings {
     int    master_encoding;  /* sherdi_master_encoding */
     int    moment_encoding;  /* sherdi_moment_encoding */
     int    skips_unused;     /* a unit that no rank ran in a window is not updated */
+    int    opens_windows;    /* only the trainer ends a window */
 
     /* offload */
     sherdi_offload_settings offload_state, offload_param;
@@ -176,6 +177,12 @@ typedef struct sherdi_settings {
 
     int is_debug; /* SHERD_DEBUG in the environment, filled by the engine */
 } sherdi_settings;
+
+/** Returns whether a window may have several micro-batches, whose gradients are added up. */
+static inline int sherdi_settings_add_up(const sherdi_settings *settings)
+{
+    return settings->accumulation > 1 || settings->opens_windows;
+}
 
 /** Makes the settings for a world of `world_size` ranks. E_INVAL (a missing or contradictory value; the message names key, line,
  *  column and the fix), E_NOTSUP (a key that this version cannot honour). */

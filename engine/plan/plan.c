@@ -39,7 +39,7 @@ int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
-    return settings->accumulation > 1 &&
+    return sherdi_settings_add_up(settings) &&
            (settings->accumulate == SHERDI_ACCUMULATE_DEVICE ||
             (settings->accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
 }
@@ -60,7 +60,7 @@ static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
     }
     types.comm = is_wide && !settings->has_comm_dtype ? compute : settings->comm_dtype;
     if (settings->stage >= 2) {
-        types.grad = settings->accumulation > 1 ? sum : types.comm;
+        types.grad = sherdi_settings_add_up(settings) ? sum : types.comm;
     } else {
         types.grad = plan->has_accumulator ? sum : compute;
         made_in    = types.grad;
@@ -89,7 +89,6 @@ static sherd_status types_choose(sherdi_plan *plan)
 static sherd_status ways_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
-    int                    is_many  = settings->accumulation > 1;
 
     plan->is_sliced        = settings->stage >= 1;
     plan->is_deterministic = settings->deterministic;
@@ -102,7 +101,8 @@ static sherd_status ways_choose(sherdi_plan *plan)
         return fixed_choose(plan);
     }
     plan->has_accumulator =
-        is_many || (settings->stage < 2 && settings->comm_dtype != settings->compute_dtype);
+        sherdi_settings_add_up(settings) ||
+        (settings->stage < 2 && settings->comm_dtype != settings->compute_dtype);
     plan->has_transient = settings->stage >= 2 || plan->has_accumulator;
     return SHERD_OK;
 }

@@ -710,9 +710,9 @@ static sherd_status any_uses_run(check *check, size_t nth)
 static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth)
 {
     const sherdi_sequence *train = &check->plan->train;
-    int                    count = check->plan->settings.accumulation;
+    int is_many = kind != WINDOW_SHORT && sherdi_settings_add_up(&check->plan->settings);
+    int count   = is_many ? 2 : 1;
 
-    count = kind == WINDOW_SHORT || count == 1 ? 1 : 2;
     for (int m = 0; m < count; m++) {
         way w = {.end = train->num_steps, .skipped = -1, .leaves = leaves_of(nth)};
 

@@ -25,6 +25,10 @@ sherd_status sherdi_loop_left_check(const sherd_engine *engine);
 void sherdi_loop_give_up(sherd_engine *engine);
 /** Begins a window, after the last one is over or dropped. */
 void sherdi_loop_window_begin(sherd_engine *engine);
+/** Returns whether the window, once it has seen so many micro-batches, is over. */
+int sherdi_loop_ends_after(const sherd_engine *engine, int micro_batches);
+/** Returns E_STATE for a further micro-batch of a window that has as many as the deterministic mode can add. */
+sherd_status sherdi_loop_room_check(const sherd_engine *engine);
 /** Reads parameters ahead for the next training pass. */
 void sherdi_loop_fetch_ahead(sherd_engine *engine);
 /** Returns where a segment's whole lies now; NULL: it is not gathered. */

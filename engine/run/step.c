@@ -28,7 +28,7 @@
 
 static int window_is_over(const sherd_engine *engine)
 {
-    return engine->window.is_closing || engine->window.micro_seen >= engine->settings.accumulation;
+    return sherdi_loop_ends_after(engine, engine->window.micro_seen);
 }
 
 /* Checks that a report can be written to `out`, before the step changes anything. */

@@ -408,6 +408,7 @@ static void draw_own_keys(draw *d, int is_device, layout *out)
                 : out->has_bf16_masters ? "\"master_encoding\": \"bf16\""
                                         : "");
     own_key_say(out, &count, MOMENTS[out->moments]);
+    own_key_say(out, &count, out->opens_windows ? "\"open_windows\": true" : "");
     say(out, "%s", count > 0 ? "}" : "");
 }
 
@@ -418,6 +419,7 @@ static void draw_configuration(draw *d, const char *folder, int is_device, layou
     d->is_kept            = draw_begins(d, LAYOUT_leaves) && is_one_in(d, 4);
     out->stage            = draw_begins(d, LAYOUT_stage) ? (int)PICK(d, 0, 1, 2, 3, 3) : 0;
     out->accumulation     = draw_begins(d, LAYOUT_accumulation) ? 1 + below(d, 4) : 1;
+    out->opens_windows    = draw_begins(d, LAYOUT_open_windows) && is_one_in(d, 4);
     out->is_deterministic = draw_begins(d, LAYOUT_deterministic) && is_one_in(d, 3);
     out->clip             = draw_begins(d, LAYOUT_clipping) ? CLIPS[below(d, 4)] : 0;
     say(out,
@@ -490,7 +492,9 @@ static void draw_window(draw *d, int is_last, const layout *what, layout_window 
         return;
     }
     if (draw_begins(d, LAYOUT_short_windows) && is_one_in(d, 5)) {
-        out->micro = 1 + below(d, what->accumulation);
+        int is_bound = !what->opens_windows || what->is_deterministic;
+
+        out->micro = 1 + below(d, what->accumulation + (is_bound ? 0 : 3));
     }
     if (draw_begins(d, LAYOUT_discards) && is_one_in(d, 3)) {
         out->drop  = 1 + below(d, 3);

@@ -50,7 +50,8 @@
     X(debug)                                                                                       \
     X(uses)                                                                                        \
     X(leaves)                                                                                      \
-    X(writes)
+    X(writes)                                                                                      \
+    X(open_windows)
 
 typedef enum layout_setting {
 #define LAYOUT_ENUM(name) LAYOUT_##name,
@@ -75,7 +76,7 @@ typedef struct layout_param {
 
 /* One window of micro-batches. */
 typedef struct layout_window {
-    int    micro;   /* micro-batches of the window; fewer than accumulation: it is closed early */
+    int    micro;   /* micro-batches of the window; other than accumulation: it is closed there */
     int    drop;    /* 0: the window is stepped; else it is discarded: 1 after `micro`
                   * micro-batches, 2 in the middle of the next backward, 3 instead of the update,
                   * when all were made */
@@ -112,7 +113,8 @@ typedef struct layout {
     int           forward[LAYOUT_PASS]; /* the units in the order of forward */
     int           num_forward;
     int           stage, accumulation;
-    sherd_dtype   dtype, comm; /* of parameters that do not stay fp32 */
+    int           opens_windows; /* each window is closed by its trainer */
+    sherd_dtype   dtype, comm;   /* of parameters that do not stay fp32 */
     int           is_deterministic;
     double        clip;
     plain_rule    rule;

@@ -292,6 +292,9 @@ static void window_drop(trainer *t, const layout_window *window)
 
     for (int k = 0; k < window->micro; k++, t->micro++) {
         micro_batch(t, window, k);
+        if (t->what->opens_windows && k == t->what->accumulation - 1) {
+            CHECK_OK(sherd_step_close_window(t->engine));
+        }
         sherd_step_report_init(&report);
         CHECK_OK(sherd_step_prepare(t->engine, &report));
         CHECK_INT(k == t->what->accumulation - 1, report.is_boundary);
@@ -310,7 +313,8 @@ static void window_step(trainer *t, const layout_window *window, layout_outcome 
 
     for (int k = 0; k < window->micro; k++, t->micro++) {
         micro_batch(t, window, k);
-        if (k == window->micro - 1 && window->micro < t->what->accumulation) {
+        if (k == window->micro - 1 &&
+            (t->what->opens_windows || window->micro < t->what->accumulation)) {
             CHECK_OK(sherd_step_close_window(t->engine));
         }
         sherd_step_report_init(&report);

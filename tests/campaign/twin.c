@@ -250,7 +250,7 @@ static float sum_fixed(const element *e, int64_t first, int shift)
 static void window_gradients(twin *t, const layout_window *window, int shift)
 {
     const layout *what    = t->what;
-    int           is_late = what->stage < 2 && what->accumulation > 1;
+    int           is_late = what->stage < 2 && (what->accumulation > 1 || what->opens_windows);
 
     t->is_finite = 1;
     for (int p = 0; p < what->num_params; p++) {

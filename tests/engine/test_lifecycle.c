@@ -4,6 +4,7 @@
 #include "tests/lib/check.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* --------------------------------------------- windows of micro-batches --- */
@@ -149,6 +150,83 @@ static void count_windows(sherd_world *world, void *raw)
     CHECK_OK(sherd_step_close_window(r.engine));
     CHECK_INT(1, rig_train(&r, 1).is_boundary); /* micro-batches seven and eight */
     rig_close(&r);
+}
+
+/* Windows of 1, 3 and 2 micro-batches. is_open: only close_window ends them, and the usual length is `usual`; else they may have
+ * 3, and are closed early. */
+static uint64_t train_lengths(sherd_world *world, const rig_options *options, int is_open,
+                              int usual)
+{
+    static const int LENGTHS[] = {1, 3, 2};
+    rig_options      own       = *options;
+    char             top[256];
+    rig              r;
+
+    own.accumulation = usual;
+    if (is_open) {
+        (void)snprintf(top, sizeof(top), "%s, \"sherd\": {\"open_windows\": true}",
+                       own.top == NULL ? "" : own.top);
+        own.top = top;
+    }
+    ways_declare_layers(&r, world, &own);
+    rig_seal(&r);
+    for (size_t window = 0; window < 3; window++) {
+        for (int k = 1; k <= LENGTHS[window]; k++) {
+            int is_last = k == LENGTHS[window];
+
+            rig_micro_batch(&r);
+            if (is_last && (is_open || k < usual)) {
+                CHECK_OK(sherd_step_close_window(r.engine));
+            }
+            CHECK_INT(is_last, rig_step(&r).was_updated);
+        }
+    }
+    return ways_close(&r, 3);
+}
+
+static uint64_t train_closed_lengths(sherd_world *world, const rig_options *options)
+{
+    return train_lengths(world, options, 0, 3);
+}
+
+/* The deterministic mode counts in units that the greatest length decides, so it is given that. */
+static uint64_t train_open_lengths(sherd_world *world, const rig_options *options)
+{
+    return train_lengths(world, options, 1, options->top == NULL ? 1 : 3);
+}
+
+static void an_open_window_has_any_length(void)
+{
+    ways_expect_same(train_closed_lengths, train_open_lengths, 3);
+}
+
+/* With integers there is room for so many; what is refused changes nothing, and the window goes on. */
+static void fill_deterministic_window(sherd_world *world, void *raw)
+{
+    rig_options options = *(const rig_options *)raw;
+    rig         r;
+
+    options.accumulation = 2;
+    options.top          = ", \"deterministic\": true, \"sherd\": {\"open_windows\": true}";
+    ways_declare_layers(&r, world, &options);
+    rig_seal(&r);
+    for (int k = 0; k < 2; k++) {
+        CHECK_INT(0, rig_train(&r, 1).is_boundary);
+    }
+    CHECK_STATUS(SHERD_E_STATE, sherd_unit_acquire(r.engine, r.units[0], SHERD_FORWARD));
+    CHECK_ERROR_SAYS("gradient_accumulation_steps is 2, the most that");
+    rig_forward(&r, 0, SHERD_EVAL);
+    CHECK_OK(sherd_step_close_window(r.engine));
+    CHECK_OK(sherd_step(r.engine, NULL));
+    CHECK_INT(0, rig_train(&r, 1).is_boundary);
+    rig_close(&r);
+}
+
+static void a_deterministic_window_takes_no_more_than_its_key_says(void)
+{
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        ways_on_every_stage(ranks, fill_deterministic_window);
+    }
 }
 
 static void windows_are_counted(void)
@@ -794,6 +872,8 @@ static const test_case CASES[] = {
     CASE(a_window_is_ended_behind_its_last_micro_batch),
     CASE(a_forward_alone_does_not_end_a_window),
     CASE(windows_are_counted),
+    CASE(an_open_window_has_any_length),
+    CASE(a_deterministic_window_takes_no_more_than_its_key_says),
     CASE(prepare_and_apply_equal_step),
     CASE(queued_steps_equal_those_that_wait),
     CASE(discarded_windows_leave_nothing),
