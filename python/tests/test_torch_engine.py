@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import functools
+import gc
 import math
 import os
 import sys
@@ -26,6 +28,7 @@ except ImportError as error:
 import sherd
 import sherd.torch
 from sherd._library import library
+from sherd.torch.first import First
 from test_torch_core import LENGTH, WIDTH, Model, batch, config, made, plain_steps
 
 
@@ -127,6 +130,102 @@ class Loop(unittest.TestCase):
                 engine.save_checkpoint(folder)
             engine.destroy()
         once.destroy()
+
+    def test_a_step_in_two_halves(self) -> None:
+        """It is step(), with the norm between; a coefficient takes the place of gradient_clipping's."""
+        for stage in (0, 2, 3):
+            for accumulation in (1, 2):
+                halves, clipped, whole = (engine_of(stage, accumulation=accumulation, gradient_clipping=clip) for clip in (0, 0, 0.1))
+                for step in range(2):
+                    for micro in range(accumulation):
+                        for engine in (halves, clipped, whole):
+                            self.assertEqual(engine.has_window, micro > 0)
+                            engine.backward(engine(batch(step * accumulation + micro)))
+                            self.assertTrue(engine.has_window)
+                        found = [halves.prepare_step(), clipped.prepare_step()]
+                        is_last = micro + 1 == accumulation
+                        self.assertEqual([bool(report.is_boundary) for report in found], [is_last] * 2)
+                        if is_last:
+                            self.assertTrue(halves.has_window)
+                            report = halves.apply_step(clip_coefficient=min(1, 0.1 / (found[0].grad_norm + 1e-6)))
+                            clipped.apply_step()
+                            want = whole.step()
+                            self.assertEqual((report.grad_norm, report.clip_coefficient, report.fingerprint),
+                                             (want.grad_norm, want.clip_coefficient, want.fingerprint))
+                            self.assertEqual(found[0].grad_norm, report.grad_norm)
+                            self.assertLess(report.clip_coefficient, 1)
+                            self.assertEqual(clipped.report.clip_coefficient, 1)
+                            self.assertEqual((halves.global_steps, halves.get_global_grad_norm()), (step + 1, report.grad_norm))
+                            self.assertFalse(halves.has_window or whole.has_window)
+                        else:
+                            whole.step()
+                        self.assertEqual(halves.was_step_applied(), is_last)
+                self.assertNotEqual(clipped.fingerprint(), whole.fingerprint())
+                for engine in (halves, clipped, whole):
+                    engine.destroy()
+
+    def test_halves_of_a_step_in_other_places(self) -> None:
+        engine = engine_of(2)
+        for call in (engine.apply_step, engine.prepare_step):
+            with self.assertRaisesRegex(sherd.StateError, "no step is prepared|there was none yet"):
+                call()
+        engine.backward(engine(batch(0)))
+        engine.prepare_step()
+        for coefficient in (-1, math.nan, math.inf):
+            with self.assertRaisesRegex(ValueError, "finite number"):
+                engine.apply_step(clip_coefficient=coefficient)
+        with self.assertRaisesRegex(sherd.StateError, "prepared"):
+            engine.prepare_step()
+        engine.optimizer.param_groups[0]["lr"] = 0.5  # the rates are those of apply_step()
+        self.assertEqual(engine.apply_step().lr, 0.5)
+        with self.assertRaisesRegex(sherd.StateError, "no step is prepared"):
+            engine.apply_step()
+        engine.backward(engine(batch(0)) * math.inf)
+        self.assertEqual(engine.prepare_step().has_overflow, 1)
+        with self.assertWarnsRegex(UserWarning, "Inf or NaN"):
+            self.assertEqual(engine.apply_step(clip_coefficient=1).was_updated, 0)
+        engine.backward(engine(batch(0)))
+        engine.prepare_step()
+        engine.discard()
+        self.assertFalse(engine.has_window)
+        with self.assertRaisesRegex(sherd.StateError, "no step is prepared"):
+            engine.apply_step()
+        self.assertEqual(engine.global_steps, 1)
+        engine.destroy()
+
+    def test_windows_whose_length_is_not_known_before(self) -> None:
+        """close_window() ends them, and their means are those of windows that have this length."""
+        for stage in (0, 2, 3):
+            engine, model, first = engine_of(stage, sherd={"open_windows": True}), made("plain"), 0
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0)
+            for length in (3, 1, 2):
+                for micro in range(first, first + length):
+                    self.assertFalse(engine.is_gradient_accumulation_boundary())
+                    engine.backward(engine(batch(micro)))
+                    if micro + 1 == first + length and length != 2:
+                        engine.close_window()
+                        self.assertTrue(engine.is_gradient_accumulation_boundary())
+                    report = engine.step()
+                    (model(batch(micro)) / length).backward()
+                if length == 2:
+                    self.assertTrue(engine.has_window)
+                    engine.close_window()
+                    report = engine.step()
+                self.assertTrue(report.was_updated)
+                optimizer.step()
+                optimizer.zero_grad()
+                first += length
+            self.assert_weights(engine, {name: p.detach() for name, p in model.named_parameters()})
+            several = engine_of(stage, accumulation=2, options={"example": batch(0)})
+            self.assertEqual(engine.memory_report().total_planned, several.memory_report().total_planned)  # with the sum
+            engine.destroy()
+        engine = engine_of(2, accumulation=2, deterministic=True, sherd={"open_windows": True})
+        train(engine, 2)
+        with self.assertRaisesRegex(sherd.StateError, "gradient_accumulation_steps is 2, the most that"):
+            engine(batch(2))
+        engine.close_window()
+        self.assertTrue(engine.step().was_updated)
+        engine.destroy()
 
     def test_habits_that_change_nothing(self) -> None:
         """Calls what scripts call around a step, between steps and inside of one, and what must have no effect."""
@@ -417,6 +516,63 @@ class Loop(unittest.TestCase):
         self.assertFalse(engine.was_step_applied())
         engine.destroy()
 
+    def test_the_modules_own_forward_comes_first(self) -> None:
+        """It seals the engine as a call of the engine does, with the order of the whole trace, in training and in evaluation."""
+        order = engine_of(3, options={"example": batch(0)}).order
+        for stage in (0, 2, 3):
+            for is_evaluated in (False, True):
+                model = made("plain")
+                engine = engine_of(stage, model)
+                self.assertFalse(engine.is_sealed)
+                if is_evaluated:
+                    with torch.no_grad():
+                        self.assertEqual(model(batch(0)), made("plain")(batch(0)))
+                for step in range(2):
+                    model(ids=batch(step)).backward()
+                    engine.step()
+                self.assertEqual(engine.order, order)
+                self.assertFalse(any(isinstance(hook, First) for hook in model._forward_pre_hooks.values()))
+                self.assert_weights(engine, trained(2))
+                engine.destroy()
+
+    def test_a_load_comes_with_the_modules_own_forward(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            saved = engine_of(3)
+            train(saved, 1)
+            saved.save_checkpoint(folder)
+            for stage in (0, 2, 3):
+                model = made("plain")
+                engine = engine_of(stage, model)
+                engine.load_checkpoint(folder)
+                engine.backward(model(batch(1)))
+                engine.step()
+                self.assert_weights(engine, trained(2))
+                engine.destroy()
+            saved.destroy()
+
+    def test_forwards_that_are_not_the_engines_do_not_seal(self) -> None:
+        """A copy of the model, other values in the parameters' places, a model whose engine has ended, and one of another engine."""
+        model = made("plain")
+        engine, other = engine_of(3, model), engine_of(3, model)
+        twin, values = copy.deepcopy(model), {name: p.detach() * 2 for name, p in model.named_parameters()}
+        want = twin(batch(0))
+        self.assertEqual(want, made("plain")(batch(0)))
+        self.assertNotEqual(torch.func.functional_call(model, values, (batch(0),)), want)
+        self.assertFalse(engine.is_sealed or other.is_sealed)
+        del other
+        gc.collect()
+        self.assertEqual(model(batch(0)), want)
+        self.assertTrue(engine.is_sealed)
+        engine.destroy()
+        model = made("plain")
+        first, second = engine_of(2, model), engine_of(2, model)
+        second(batch(0))
+        self.assertFalse(first.is_sealed)
+        second.destroy()
+        model = made("plain")
+        engine_of(2, model).destroy()
+        self.assertEqual(model(batch(0)), want)
+
     def test_module_outside_the_engine(self) -> None:
         engine = engine_of(3, options={"example": batch(0)})
         engine.module(batch(0)).backward()
@@ -557,10 +713,48 @@ class Ranks(unittest.TestCase):
         ranks.run(2, "other_calls")
         ranks.run(2, "clears")
 
+    def test_halves_of_steps_and_open_windows_on_two_ranks(self) -> None:
+        ranks.run(2, "halves")
+
     def test_other_modules_on_other_ranks(self) -> None:
         """They are refused with what allows them, where something does."""
         for stage in (2, 3):
             ranks.run(2, "other_modules", str(stage), SHERD_DEBUG="0")  # with 1, all gathers meet
+
+
+def halves(world: sherd.World) -> None:
+    """A loop that calls the module itself, closes windows by hand and clips by a coefficient."""
+    for stage in (0, 2, 3):
+        model, plain, first = made("plain"), made("plain"), 0
+        engine = sherd.torch.initialize(model, config(stage, sherd={"open_windows": True}), world=world)
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0)
+        for length in (1, 3, 2):
+            for micro in range(first, first + length):
+                model(batch(micro * world.size + world.rank)).backward()
+                if micro + 1 == first + length:
+                    engine.close_window()
+                report = engine.prepare_step()
+                for rank in range(world.size):
+                    (plain(batch(micro * world.size + rank)) / (length * world.size)).backward()
+            norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.05)
+            assert abs(norm.item() - report.grad_norm) < 1e-4, (norm, report.grad_norm)
+            engine.apply_step(clip_coefficient=min(1, 0.05 / (report.grad_norm + 1e-6)))
+            optimizer.step()
+            optimizer.zero_grad()
+            first += length
+        for name, value in masters(engine).items():
+            torch.testing.assert_close(value, dict(plain.named_parameters())[name].detach(), rtol=1e-4, atol=1e-4)
+        model(batch(0)).backward()
+        engine.close_window()
+        engine.prepare_step()
+        try:
+            engine.apply_step(clip_coefficient=0.5 + world.rank)
+        except sherd.InvalidError as error:
+            assert str(error).endswith(f"rank {world.rank} was in engine.apply_step()"), error
+        else:
+            raise AssertionError("other coefficients are not noticed")
+        assert engine.apply_step(clip_coefficient=0.5).clip_coefficient == 0.5
+        engine.destroy()
 
 
 def other_first_values(world: sherd.World) -> None:

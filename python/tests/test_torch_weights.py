@@ -406,7 +406,7 @@ class TestWeights(unittest.TestCase):
                     one.load_checkpoint(folder)
 
                 def guarded(engine: sherd.torch.Engine) -> None:
-                    for use in (lambda: engine.module(ids), lambda: engine.module.blocks[0](torch.zeros(1, 8)), engine.step,
+                    for use in (lambda: engine.module.blocks[0](torch.zeros(1, 8)), engine.step,
                                 lambda: engine.backward(torch.ones((), requires_grad=True))):
                         refused(use, "loaded with the first batch")
                     for use in (engine.module.state_dict, lambda: engine.module.load_state_dict({})):
@@ -420,7 +420,7 @@ class TestWeights(unittest.TestCase):
                 unsealed.module(ids)
                 guarded(engine)
                 os.rename(manifest, away)
-                for load in (lambda: engine(ids), lambda: engine.load_checkpoint(folder), lambda: engine(ids)):
+                for load in (lambda: engine(ids), lambda: engine.module(ids), lambda: engine.load_checkpoint(folder), lambda: engine(ids)):
                     refused(load, "manifest.json", InputOutputError)
                     guarded(engine)
                 os.rename(away, manifest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+import math
 import os
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -14,7 +15,7 @@ from sherd._library import library
 from sherd.config import Config
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import InvalidError, NotSupportedError, StateError
-from sherd.torch import buffers, compiled, fill, gathered, generate, leftovers, optim, resume, save, tensors, weights
+from sherd.torch import buffers, compiled, fill, first, gathered, generate, leftovers, optim, resume, save, tensors, weights
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import TRANSFORMS, Hooks, tensors_in, transform
 from sherd.torch.say import collective, unlogged, warn
@@ -33,7 +34,7 @@ def initialize(model: nn.Module, config: ConfigSource | None = None, optimizer: 
 
     The stages are those of ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054); docs/pytorch.md is the user's page. The model stays
     the caller's object. Its parameters become the engine's memory when the engine is sealed: here where an `example` is given, else
-    at the first batch.
+    at the first batch, which is the first forward of the engine or of the model.
 
     model: a torch.nn.Module, which torch.compile may have wrapped. It may be on the meta device.
     config: the path of a JSON file with DeepSpeed's keys, or a dict with the same keys (docs/configuration.md).
@@ -185,6 +186,7 @@ class Engine:
         with Config(config) as settings:
             for text in settings.warnings if world.rank == 0 else ():
                 warn(text)
+            self._opens_windows = bool(settings.resolved()["sherd.open_windows"]["value"])
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
             if optim.is_inference(settings):
@@ -211,6 +213,8 @@ class Engine:
         self._params = {id(param.tensor) for param in self.division.params}
         optim.clear_by(self, self.rates.optimizers)
         self.watch = optim.Watch(self)
+        self.first = first.Call(self)
+        self.prepared: Report | None = None  # of the step for which apply_step() has not come yet
         self.report: Report | None = None  # of the last step
         self.boundary: Report | None = None  # of the last boundary
         if example is not None:
@@ -256,6 +260,7 @@ class Engine:
                 unowned_check(self.module, self)
                 with contextlib.ExitStack() as around:
                     around.enter_context(as_divided(self.division))
+                    around.enter_context(self.first.suspended(self))
                     if self.opening is not None:
                         around.enter_context(self.opening.suspended())
                     if self.waiting is not None:
@@ -264,6 +269,7 @@ class Engine:
             if self.waiting is not None:
                 self.waiting.run(self)
                 self.loaded()
+        self.first.end()
         if self.opening is not None:
             self.opening.begin()
 
@@ -423,20 +429,69 @@ class Engine:
         NumericError. It also raises StateError, and the window is lost, where a gradient was written or replaced after the backward,
         and where a parameter came into the model later.
         """
+        rates = self._end_micro_batch("engine.step()")
+        with self._differences_told():
+            report = self.core.step() if rates is None else self._step_at(rates)
+        return self._after(report, rates)
+
+    @collective("engine.prepare_step()")
+    def prepare_step(self) -> Report:
+        """Does the first half of step(): all that comes before the update. Returns the report. Collective, blocking.
+
+        Its `is_boundary` is 0 inside a window; nothing follows then. At the boundary it has `grad_norm`, the norm of the mean gradient
+        before clipping, and `has_overflow`; apply_step() or discard() has to follow. Raises what step() raises.
+        """
+        rates = self._end_micro_batch("engine.prepare_step()")
+        with self._differences_told():
+            report = self.core.prepare()
+        if not report.is_boundary:
+            return self._after(report, rates)
+        self.prepared = report
+        return report
+
+    @collective("engine.apply_step()")
+    def apply_step(self, clip_coefficient: float | None = None) -> Report:
+        """Does the second half of step(), the update. Returns the report. Collective, blocking.
+
+        `clip_coefficient` is what the mean gradient is multiplied by, in place of the coefficient of `gradient_clipping`; 1 leaves it
+        as it is. It is the same on all ranks. The rates are those of now. After an overflow, there is no update. Raises StateError
+        (no step is prepared; a number of a group other than its rate was changed), ValueError (a coefficient that is negative or
+        not finite), InvalidError (the ranks gave different ones; the step stays prepared), InputOutputError.
+        """
+        if self.prepared is None:
+            raise StateError("engine.apply_step() comes behind an engine.prepare_step() whose report has is_boundary 1, and no step is prepared")
+        if clip_coefficient is not None and not 0 <= clip_coefficient < math.inf:
+            raise ValueError(f"clip_coefficient={clip_coefficient} is what the gradient is multiplied by: give a finite number of 0 or more")
+        rates = self.rates.now()
+        values = {} if clip_coefficient is None else {"clip_coefficient": float(clip_coefficient)}
+        try:
+            self.core.apply(group_lr=rates, **values)
+        except (InvalidError, StateError):
+            raise  # nothing was written: it stays prepared
+        except BaseException:
+            self.prepared, self._micro = None, 0  # the window is lost
+            raise
+        return self._after(self.core.wait(), rates)
+
+    def _end_micro_batch(self, call: str) -> list[float] | None:
+        """Does what comes before each step: checks it, and ends the micro-batch. Returns the rates of the groups."""
         self._loaded_check()
         if self._is_failed or self.is_sealed and not self.hooks.is_idle:
             raise StateError("the backward of this micro-batch failed, or its gradients were refused, so there is nothing to step by: the "
                              "next forward drops the window, or engine.discard() does on all ranks")
         rates = self.rates.now()
         if not self.is_sealed:
-            raise StateError("engine.step() comes behind the forward and the backward of a micro-batch, and there was none yet: call "
-                             "engine(batch) and engine.backward(loss) first")
+            raise StateError(f"{call} comes behind the forward and the backward of a micro-batch, and there was none yet: call "
+                             f"engine(batch) and engine.backward(loss) first")
         self._warn_of_backwards()
-        self._end_micro_batch()
+        self._take_gradients()
         self._backwards = 0
         self._is_closing = False
-        with self._differences_told():
-            report = self.core.step() if rates is None else self._step_at(rates)
+        return rates
+
+    def _after(self, report: Report, rates: list[float] | None) -> Report:
+        """Does what comes after each step. Returns its report."""
+        self.prepared = None
         self._micro = 0 if report.is_boundary else self._micro + 1
         self.report = report
         if report.is_boundary:
@@ -468,7 +523,7 @@ class Engine:
         step = self.global_steps + 1
         self.rates.show(lambda group: self.core.group_lr(group, step), self.is_sealed, keeps)
 
-    def _end_micro_batch(self) -> None:
+    def _take_gradients(self) -> None:
         """Checks the gradients and ends the micro-batch. Raises StateError, and the window is lost, where they are not to be used."""
         try:
             if self.is_gradient_accumulation_boundary():
@@ -522,7 +577,7 @@ class Engine:
         return report
 
     def close_window(self) -> None:
-        """Makes the next step() a boundary, even if the window is short; the mean is then over the micro-batches that it has.
+        """Makes the next step() or prepare_step() a boundary, even if the window is short; the mean is then over the micro-batches that it has.
 
         That step may be the one of a micro-batch, or come behind it, without another forward. Local; call it on all ranks alike.
         Raises StateError before the engine has computed. A window without a micro-batch cannot be closed: the step raises StateError.
@@ -544,6 +599,7 @@ class Engine:
         self.hooks.forget()
         self.driver.forget()
         self._is_failed = self._is_closing = False
+        self.prepared = None
         self._micro = self._backwards = 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -602,8 +658,16 @@ class Engine:
     # -------------------------------------------------------------- looking --
 
     def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether the step() of the present micro-batch is the last one of its window, which updates. Local."""
-        return self._is_closing or self._micro + 1 >= self.core.info.accumulation
+        """Whether the step() of the present micro-batch is the last one of its window, which updates. Local.
+
+        With sherd.open_windows it is so after close_window() alone.
+        """
+        return self._is_closing or not self._opens_windows and self._micro + 1 >= self.core.info.accumulation
+
+    @property
+    def has_window(self) -> bool:
+        """Whether a window is open: a backward has made gradients that no update has used and no discard has dropped. Local."""
+        return self._micro > 0 or self._backwards > 0 or self.prepared is not None
 
     def get_global_grad_norm(self) -> float | None:
         """Returns the L2 norm of the mean gradient at the last boundary, before clipping; None before the first. Local."""
@@ -828,6 +892,7 @@ class Engine:
         drops an asynchronous save that runs, with a warning.
         """
         self.watch.end()
+        self.first.end()
         if self.waiting is not None:
             gathered.unmark(self)
             self.loaded()

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from sherd.errors import StateError
-from sherd.torch.hooks import Single, tensors_in, untraced
+from sherd.torch import first
+from sherd.torch.hooks import tensors_in
 
 if TYPE_CHECKING:
     from sherd.torch.engine import Engine, Example
@@ -44,7 +45,7 @@ def evaluating(engine: "Engine", keep_units: int | None = None) -> Iterator[None
 class Opening:
     """An evaluation that was opened before the engine has a plan, which needs a batch. It begins with the seal.
 
-    Making it sets hooks on all modules, by which the first forward seals the engine. Engine.seal calls `begin`; `end` removes the
+    Making it sets hooks on all parts of the model, by which the first forward seals the engine, as that of the model does always. Engine.seal calls `begin`; `end` removes the
     hooks. All are local.
     """
 
@@ -55,8 +56,8 @@ class Opening:
         self._attach()
 
     def _attach(self) -> None:
-        self._handles = [module.register_forward_pre_hook(First(self.engine, module), with_kwargs=True, prepend=True)
-                         for module in self.engine.module.modules()]
+        model = self.engine.module  # which has the hook in any case
+        self._handles = [first.of(self.engine, module) for module in model.modules() if module is not model]
 
     def begin(self) -> None:
         """Begins the evaluation. Collective, blocking. Raises what sherd.Engine.evaluating raises."""
@@ -81,21 +82,6 @@ class Opening:
             yield
         finally:
             self._attach()
-
-
-class First(Single):
-    """The hook before the first forward of an evaluation that waits for it. It seals the engine.
-
-    The order comes from a trace of the whole model, so only its forward is a batch; a part of it would leave the other units out.
-    """
-
-    @untraced
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        engine, before = self.hooks, set(module._forward_pre_hooks)
-        engine.seal((args, kwargs) if module is engine.module else None)
-        for key in [key for key in module._forward_pre_hooks if key not in before]:
-            args, kwargs = module._forward_pre_hooks[key](module, args, kwargs)  # torch does not see them in this call yet
-        return args, kwargs
 
 
 # -------------------------------------------------------------- generation --

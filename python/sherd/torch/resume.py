@@ -177,8 +177,9 @@ class Waiting:
     def _guard(self, engine: "Engine") -> None:
         guard = Guard(engine)
         self._handles = [handle for module in engine.module.modules() for handle in (
-            module.register_forward_pre_hook(guard, prepend=True),  # nothing is acquired for a forward that is refused
             module.register_state_dict_pre_hook(guard), module.register_load_state_dict_pre_hook(guard))]
+        self._handles += [module.register_forward_pre_hook(guard, prepend=True)  # nothing is acquired for a forward that is refused
+                          for module in engine.module.modules() if module is not engine.module]  # the model's forward loads (first.py)
 
     def counters(self) -> dict[str, Any]:
         """Returns the counters that the engine will have after the loads; {} where no load changes them. Local."""
@@ -210,7 +211,8 @@ class Waiting:
 
 
 class Guard(Single):
-    """A hook before the forward, state_dict() and load_state_dict() of a module that a load will change. Raises StateError."""
+    """A hook before state_dict() and load_state_dict() of a module that a load will change, and before the forward of a part of the
+    model. Raises StateError."""
 
     def __init__(self, engine: "Engine") -> None:
         super().__init__(None, weakref.ref(engine))
