@@ -35,12 +35,19 @@ class First:
         engine = self._engine()
         if engine is None or engine.is_sealed and engine.waiting is None or not is_own(engine):
             return None
-        before = set(module._forward_pre_hooks)
-        # The order comes from a trace of the whole model, so only its forward is a batch; a part of it would leave other units out.
-        engine.seal((args, kwargs) if module is engine.module else None)
-        for key in [key for key in module._forward_pre_hooks if key not in before]:
-            args, kwargs = module._forward_pre_hooks[key](module, args, kwargs)  # torch does not see them in this call yet
-        return args, kwargs
+        return sealed(engine, module, args, kwargs)
+
+
+def sealed(engine: "Engine", module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Seals the engine inside of a hook before the module's forward, and returns the arguments with which the forward goes on.
+
+    The order comes from a trace of the whole model, so only its forward is a batch; a part of it would leave other units out.
+    """
+    before = set(module._forward_pre_hooks)
+    engine.seal((args, kwargs) if module is engine.module else None)
+    for key in [key for key in module._forward_pre_hooks if key not in before]:
+        args, kwargs = module._forward_pre_hooks[key](module, args, kwargs)  # torch does not see them in this call yet
+    return args, kwargs
 
 
 def of(engine: "Engine", module: nn.Module) -> Any:

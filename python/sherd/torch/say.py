@@ -15,9 +15,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def warn(text: str) -> None:
-    """Gives a UserWarning that names the line of the user's script: frames of sherd, torch and contextlib are passed over."""
+    """Gives a UserWarning that names the line of the user's script: frames of sherd and of the libraries below it are passed over."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in ("sherd", "torch", "contextlib"):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in ("sherd", "torch", "contextlib", "accelerate"):
         level, frame = level + 1, frame.f_back
     warnings.warn(f"sherd: {text}", stacklevel=level)
 

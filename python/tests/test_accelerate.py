@@ -1,0 +1,417 @@
+"""Tests sherd.accelerate: scripts in which the import alone changes train as with Accelerate itself."""
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import tempfile
+import unittest
+import warnings
+from typing import Any
+from unittest import mock
+
+import ranks
+
+try:
+    import torch
+    import accelerate
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+    from accelerate.utils.deepspeed import DummyOptim
+    from safetensors.torch import load_file
+except ImportError as error:
+    ranks.skip(f"torch or accelerate is not here: {error}")
+
+import sherd
+import sherd.accelerate
+from torch import nn
+
+IMPORT = "from accelerate import Accelerator\n"
+MODEL = '''
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Model(nn.Module):
+    """Blocks, a tied head, and statistics of BatchNorm."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(32, 16)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16, bias=False))
+                                    for _ in range(2))  # a bias before BatchNorm would have a gradient of rounding alone
+        self.batch = nn.BatchNorm1d(16)
+        self.head = nn.Linear(16, 32, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids):
+        x = self.words(ids)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(self.batch(x.transpose(1, 2)).transpose(1, 2))
+
+
+def made():
+    torch.manual_seed(7)
+    model = Model()
+    ids = torch.randint(0, 32, (84, 6), generator=torch.Generator().manual_seed(1))
+    loader = DataLoader(TensorDataset(ids), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(2))
+    optimizer = torch.optim.AdamW([{"params": model.words.parameters(), "lr": 2e-3},
+                                   {"params": [p for n, p in model.named_parameters() if not n.startswith("words")]}], lr=1e-3)
+    return model, optimizer, loader
+
+
+def loss_of(model, ids):
+    return F.cross_entropy(model(ids).flatten(0, 1), ids.roll(1, 1).flatten())
+'''
+# A loop as the documentation of Accelerate has it. 84 samples in batches of 4 end with a short window at every epoch.
+ACCUMULATE = IMPORT + MODEL + '''
+def main(told, epochs=6, steps=2, **options):
+    accelerator = Accelerator(gradient_accumulation_steps=steps, **options)
+    model, optimizer, loader = made()
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 60)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    for epoch in range(epochs):
+        model.train()
+        for (ids,) in loader:
+            with accelerator.accumulate(model):
+                loss = loss_of(model, ids)
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    told("norm", accelerator.clip_grad_norm_(model.parameters(), 0.5).item())
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            told("loss", accelerator.gather(loss.detach()).mean().item())
+            told("lr", scheduler.get_last_lr()[0])
+        model.eval()
+        with torch.no_grad():
+            told("evaluated", accelerator.gather_for_metrics(torch.stack([loss_of(model, ids) for (ids,) in loader])).mean().item())
+    for name, value in accelerator.get_state_dict(model).items():
+        told(name, value.double().norm().item())
+    return accelerator, model, optimizer, loader
+'''
+# Windows of 3 backwards and one step without a division, of which one is dropped in part; rates by hand; things are prepared apart.
+BY_HAND = IMPORT + MODEL + '''
+def main(told, **options):
+    accelerator = Accelerator(**options)
+    model, optimizer, loader = made()
+    loader = accelerator.prepare(loader)
+    optimizer = accelerator.prepare(optimizer)
+    model = accelerator.prepare_model(model)
+    number = 0
+    for epoch in range(5 * accelerator.num_processes):
+        for (ids,) in loader:
+            number += 1
+            optimizer.param_groups[0]["lr"] = 2e-3 / number
+            if number % 3:
+                with accelerator.no_sync(model):
+                    loss = loss_of(model, ids)
+                    accelerator.backward(loss)
+            else:
+                loss = loss_of(model, ids)
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                told("skipped", float(accelerator.optimizer_step_was_skipped))
+            told("loss", accelerator.reduce(loss.detach(), "mean").item())
+            if number == 4:
+                optimizer.zero_grad()  # the window has a backward less
+    for name, value in accelerator.get_state_dict(model).items():
+        told(name, value.double().norm().item())
+'''
+# Two models, each with its optimizer; the loss of the one goes through the other.
+ADVERSARIES = IMPORT + MODEL + '''
+def main(told, **options):
+    accelerator = Accelerator(**options)
+    torch.manual_seed(3)
+    maker, judge = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    of_maker, of_judge = (torch.optim.Adam(one.parameters(), lr=1e-2) for one in (maker, judge))
+    maker, of_judge, judge, of_maker = accelerator.prepare(maker, of_judge, judge, of_maker)
+    for step in range(15):
+        torch.manual_seed(10 * step + accelerator.process_index)
+        true, noise = torch.randn(8, 4), torch.randn(8, 4)
+        of_judge.zero_grad()
+        loss = judge(maker(noise).detach()).mean()
+        accelerator.backward(loss)
+        loss = F.softplus(-judge(true)).mean()
+        accelerator.backward(loss)
+        of_judge.step()
+        of_maker.zero_grad()
+        of_judge.zero_grad()
+        told("judged", accelerator.reduce(loss.detach(), "mean").item())
+        loss = F.softplus(-judge(maker(noise))).mean()
+        accelerator.backward(loss)
+        of_maker.step()
+        told("made", accelerator.reduce(loss.detach(), "mean").item())
+'''
+
+
+def fresh() -> None:
+    """Forgets Accelerate's state of the process, as a new one has it. The process group stays."""
+    for kind in (AcceleratorState, GradientState, PartialState):
+        kind._reset_state()
+
+
+def run(text: str, door: str, **options: Any) -> tuple[dict[str, list[float]], Any]:
+    """Runs a script with the import from this door, and returns what it told by name, and what main() returned."""
+    fresh()
+    found: dict[str, list[float]] = {}
+    names: dict[str, Any] = {}
+    exec(compile(text.replace(IMPORT, f"from {door} import Accelerator\n"), f"<{door}>", "exec"), names)
+    return found, names["main"](lambda name, value: found.setdefault(name.removeprefix("module."), []).append(value), **options)
+
+
+def compare(text: str, many: int, stages: tuple[int, ...] = (2, 3), **options: Any) -> None:
+    """Compares a script under Accelerate with the same under sherd.accelerate; it makes so many losses at least."""
+    plain, _ = run(text, "accelerate", **options)
+    assert max(map(len, plain.values())) >= many, {name: len(values) for name, values in plain.items()}
+    for stage in stages:
+        ours, _ = run(text, "sherd.accelerate", sherd_config=config(stage), **options)
+        assert set(ours) == set(plain), (list(ours), list(plain))
+        for name, values in plain.items():
+            torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(values), rtol=1e-5, atol=1e-5,
+                                       msg=lambda said: f"stage {stage}, {name}: {said}")
+
+
+def config(stage: int, **more: Any) -> dict[str, Any]:
+    return {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+            "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": "auto"},
+            "bf16": {"enabled": "auto"}, "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}}, **more}
+
+
+def as_plain() -> None:
+    """The scripts above, on however many ranks there are, over 30 steps at least."""
+    compare(ACCUMULATE, 30, epochs=3 * PartialState().num_processes)
+    compare(ACCUMULATE, 10, stages=(0,), epochs=1, steps=1)
+    compare(BY_HAND, 50)
+    plain, _ = run(ADVERSARIES, "accelerate")
+    for options in ({}, {"sherd_config": {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}}):
+        ours, _ = run(ADVERSARIES, "sherd.accelerate", sherd_options={"backward_uses": "any"}, **options)
+        for name, values in plain.items():
+            torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(values), rtol=1e-5, atol=1e-5)
+
+
+def saved(folder: str) -> None:
+    """Saves after two epochs, and trains one more."""
+    _, (accelerator, model, optimizer, _) = run(ACCUMULATE, "sherd.accelerate", sherd_config=config(3), epochs=2)
+    accelerator.register_for_checkpointing(Counter(5))
+    for _ in range(2):  # the second one takes the place of the first one
+        accelerator.save_state(os.path.join(folder, "state"))
+    assert "model.safetensors" not in os.listdir(os.path.join(folder, "state"))  # the engine's checkpoint has the weights
+    accelerator.save_model(model, os.path.join(folder, "model"))
+    values = accelerator.get_state_dict(model)
+    written = load_file(os.path.join(folder, "model", "model.safetensors"))
+    assert set(values) - set(written) <= {"head.weight", "words.weight"}, sorted(written)
+    assert all(torch.equal(value, values[name]) for name, value in written.items())
+    losses, step = epoch(accelerator, model, optimizer), accelerator.step
+    if accelerator.is_main_process:
+        with open(os.path.join(folder, "losses.json"), "w", encoding="utf-8") as file:
+            json.dump([losses, step], file)
+    accelerator.wait_for_everyone()
+
+
+def resumed(folder: str) -> None:
+    """Goes on from there, before the first batch and after others, on however many ranks there are."""
+    with open(os.path.join(folder, "losses.json"), encoding="utf-8") as file:
+        wanted, step = json.load(file)
+    for epochs in (0, 1):
+        text = ACCUMULATE[:ACCUMULATE.index("    for name, value in acc")] + ACCUMULATE[ACCUMULATE.index("    return acc"):]
+        _, (accelerator, model, optimizer, _) = run(text, "sherd.accelerate", sherd_config=config(2), epochs=epochs)
+        counter = Counter(0)
+        accelerator.register_for_checkpointing(counter)
+        accelerator.load_state(os.path.join(folder, "state"))
+        assert (counter.value, accelerator.step) == (5, step), (counter.value, accelerator.step, step)
+        torch.testing.assert_close(torch.tensor(epoch(accelerator, model, optimizer)), torch.tensor(wanted), rtol=1e-5, atol=1e-5)
+
+
+class Counter:
+    """An object of a script's that has a state."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, int]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.value = state["value"]
+
+
+def epoch(accelerator: Any, model: nn.Module, optimizer: Any) -> list[float]:
+    """Trains on the first samples of all, whichever rank has them, and returns the losses."""
+    losses, ids = [], torch.arange(8 * 6).view(8, 6) % 32
+    model.eval()  # BatchNorm knows a rank's own batch
+    for _ in range(5):
+        own = ids.chunk(accelerator.num_processes)[accelerator.process_index]
+        loss = nn.functional.cross_entropy(model(own).flatten(0, 1), own.roll(1, 1).flatten())
+        accelerator.backward(loss)
+        optimizer.step()
+        losses.append(accelerator.reduce(loss.detach(), "mean").item())
+    return losses
+
+
+def start(world_size: int, *arguments: str) -> None:
+    """Runs a function of this file on so many ranks, with torch.distributed over gloo; the ranks meet in a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = [{"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world_size),
+                "SHERD_RANK": str(rank), "SHERD_WORLD_SIZE": str(world_size), "SHERD_RENDEZVOUS": f"unix://{folder}/meet",
+                "SHERD_THREADS": "1", "ACCELERATE_USE_CPU": "true", "MEETING": f"file://{folder}/torch"} for rank in range(world_size)]
+        ended = ranks.start(sys.argv[0], arguments, own)
+    failed = [f"rank {number} ended with {status}:\n{text}" for number, (status, text) in enumerate(ended) if status != 0]
+    assert not failed, "\n".join(failed)
+
+
+class Scripts(unittest.TestCase):
+    def test_one_rank(self) -> None:
+        as_plain()
+
+    def test_two_ranks(self) -> None:
+        start(2, "as_plain")
+
+    def test_state_on_another_number_of_ranks(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            start(2, "saved", folder)
+            start(1, "resumed", folder)
+        with tempfile.TemporaryDirectory() as folder:
+            start(1, "saved", folder)
+            start(2, "resumed", folder)
+
+
+class Calls(unittest.TestCase):
+    def made(self, config: Any = None, batch: int | None = 2, **options: Any) -> tuple[sherd.accelerate.Accelerator, nn.Module, Any]:
+        """An accelerator with a model, an optimizer, and a loader of this batch size, all of them prepared."""
+        fresh()
+        accelerator = sherd.accelerate.Accelerator(sherd_config=config, **options)
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1))
+        if batch is not None:
+            accelerator.prepare(torch.utils.data.DataLoader(torch.zeros(8, 4), batch_size=batch))
+        return accelerator, model, optimizer
+
+    def test_refused_by_name(self) -> None:
+        fresh()
+        for options, said in (({"mixed_precision": "fp16"}, "fp16"), ({"sherd_config": {"fp16": {"enabled": True}}}, "fp16"),
+                              ({"fsdp_plugin": 1}, "fsdp_plugin.*FSDP"), ({"megatron_lm_plugin": 1}, "megatron_lm_plugin"),
+                              ({"parallelism_config": 1}, "parallelism"), ({"dynamo_backend": "inductor"}, "block.compile"),
+                              ({"deepspeed_plugins": {"a": 1, "b": 2}}, "several plugins"),
+                              ({"kwargs_handlers": [accelerate.utils.GradScalerKwargs()]}, "GradScalerKwargs")):
+            with self.subTest(options), self.assertRaisesRegex(sherd.NotSupportedError, said):
+                fresh()
+                sherd.accelerate.Accelerator(**options)
+        with mock.patch.dict(os.environ, {"ACCELERATE_USE_FSDP": "true"}), self.assertRaisesRegex(sherd.NotSupportedError, "ACCELERATE_USE_FSDP"):
+            sherd.accelerate.Accelerator()
+        with self.assertRaisesRegex(sherd.InvalidError, "mixed_precision is .no. and .bf16"), \
+                mock.patch.dict(os.environ, {"ACCELERATE_MIXED_PRECISION": "no"}):
+            fresh()
+            sherd.accelerate.Accelerator(sherd_config={"bf16": {"enabled": True}})
+        accelerator, model, optimizer = self.made()
+        loss = model(torch.ones(2, 4)).mean()
+        for call, said in ((lambda: accelerator.clip_grad_value_(model.parameters(), 1), "clip_grad_value_"),
+                           (lambda: accelerator.clip_grad_norm_(model[0].parameters(), 1), "all trainable parameters"),
+                           (lambda: accelerator.clip_grad_norm_(model.parameters(), 1, norm_type=1), "norm_type=1"),
+                           (lambda: accelerator.backward(loss, create_graph=True), "create_graph"),
+                           (lambda: optimizer.step(lambda: 1), "closure"),
+                           (lambda: accelerator.prepare(DummyOptim([])), "DummyOptim")):
+            with self.assertRaisesRegex(sherd.NotSupportedError, said):
+                call()
+        accelerator.sync_gradients = False
+        with self.assertRaisesRegex(sherd.StateError, "sync_gradients"):
+            accelerator.clip_grad_norm_(model.parameters(), 1)
+        accelerator.sync_gradients = True
+        for optimizers, said in ((2, "two prepared optimizers"), (0, "no prepared model")):
+            accelerator, model, _ = self.made()
+            one = accelerator.prepare(torch.optim.SGD((model if optimizers else nn.Linear(2, 2)).parameters(), lr=1))
+            with self.assertRaisesRegex(sherd.SherdError, said):
+                model(torch.ones(2, 4))
+                one.step()
+        fresh()
+        accelerator = sherd.accelerate.Accelerator()
+        model = accelerator.prepare(nn.Linear(2, 2))
+        self.assertFalse(model(torch.ones(2, 2)).requires_grad)  # for inference
+        with self.assertRaisesRegex(sherd.StateError, "before its SGD was prepared"):
+            accelerator.prepare(torch.optim.SGD(model.parameters(), lr=1))
+
+    def test_where_the_configuration_comes_from(self) -> None:
+        path = tempfile.NamedTemporaryFile("w", suffix=".json")
+        json.dump(config(1), path)
+        path.flush()
+        plugin = accelerate.utils.DeepSpeedPlugin(zero_stage=3)
+        variables = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}
+        for options, own, stage in (({}, {}, 2), ({"config": path.name}, {}, 1), ({"config": config(0)}, variables, 0),
+                                    ({"deepspeed_plugin": plugin}, {}, 3), ({}, variables, 3),
+                                    ({}, {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": path.name}, 1)):
+            with self.subTest(stage=stage), mock.patch.dict(os.environ, own):
+                accelerator, model, _ = self.made(**options)
+                self.assertEqual(accelerator.engine(model).zero_optimization_stage(), stage)
+                self.assertEqual(accelerator.distributed_type, accelerate.DistributedType.NO)
+        accelerator, model, _ = self.made(config(2, train_micro_batch_size_per_gpu=3, gradient_accumulation_steps=4), gradient_accumulation_steps=4)
+        engine = accelerator.engine(model)
+        self.assertEqual((engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps()), (3, 4))
+        for changes, options, said in (({}, {}, "train_micro_batch_size_per_gpu.*no prepared loader"),
+                                       ({"gradient_accumulation_steps": 2, "train_micro_batch_size_per_gpu": 1}, {}, "2 in the conf.*1 in Accel"),
+                                       ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}},
+                                         "train_micro_batch_size_per_gpu": 1}, {}, "scheduler.*no scheduler of torch")):
+            accelerator, model, _ = self.made({**config(2), **changes}, None, **options)
+            with self.assertRaisesRegex(sherd.InvalidError, said):
+                accelerator.engine(model)
+
+    def test_the_model_stays_itself(self) -> None:
+        accelerator, model, optimizer = self.made()
+        twin = copy.deepcopy(model)
+        self.assertIs(accelerator.unwrap_model(model), model)
+        self.assertIs(type(model), nn.Sequential)
+        optimizer.step()  # without gradients
+        self.assertEqual(accelerator.clip_grad_norm_(model.parameters(), 1).item(), 0)
+        self.assertTrue(torch.equal(model(torch.ones(2, 4)), twin(torch.ones(2, 4))))
+        self.assertTrue(torch.equal(accelerator.unwrap_model(model).state_dict()["0.weight"], twin[0].weight))
+        accelerator.backward(model(torch.ones(2, 4)).mean() * float("nan"))
+        with self.assertWarnsRegex(UserWarning, "Inf or NaN"):
+            optimizer.step()
+        self.assertTrue(accelerator.optimizer_step_was_skipped)
+        with accelerator.accumulate(model):
+            model(torch.ones(2, 4)).mean().backward()  # without the accelerator
+            optimizer.step()
+        self.assertFalse(accelerator.optimizer_step_was_skipped)
+        self.assertEqual(accelerator.engine(model).global_steps, 1)
+        accelerator.free_memory()
+        self.assertFalse(accelerator._trainings)
+
+    def test_the_configurations_clipping_and_two_norms(self) -> None:
+        """The key clips where the script does not, by the norm of the sum of the losses."""
+        got = []
+        for key, calls in (("auto", (0.01,)), (0.01, ()), ("auto", (0.02, 0.01))):
+            accelerator, model, optimizer = self.made(config(2, gradient_clipping=key))
+            for _ in range(3):
+                for _ in range(2):
+                    accelerator.backward(model(torch.ones(2, 4)).mean())
+                norms = [accelerator.clip_grad_norm_(model.parameters(), most).item() for most in calls]
+                if len(norms) == 2:
+                    self.assertAlmostEqual(norms[1], 0.02, places=5)
+                optimizer.step()
+            got.append({name: value.tolist() for name, value in accelerator.get_state_dict(model).items()})
+        torch.testing.assert_close(*[{name: torch.tensor(value) for name, value in one.items()} for one in got[:2]])
+        torch.testing.assert_close(*[{name: torch.tensor(value) for name, value in one.items()} for one in got[1:]])
+
+    def test_bf16_is_close_to_autocast(self) -> None:
+        plain, _ = run(ACCUMULATE, "accelerate", epochs=1, mixed_precision="bf16", cpu=True)
+        for options in ({"sherd_config": config(3)}, {"mixed_precision": "bf16"}):
+            ours, _ = run(ACCUMULATE, "sherd.accelerate", epochs=1, cpu=True, **options, **({} if "mixed_precision" in options else
+                                                                                          {"mixed_precision": "bf16"}))
+            for name in ("loss", "norm", "evaluated"):
+                torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(plain[name]), rtol=3e-2, atol=3e-2)
+
+
+if __name__ == "__main__":
+    if "MEETING" in os.environ:
+        torch.distributed.init_process_group("gloo", init_method=os.environ["MEETING"], rank=int(os.environ["RANK"]),
+                                             world_size=int(os.environ["WORLD_SIZE"]))
+        globals()[sys.argv[1]](*sys.argv[2:])
+        torch.distributed.destroy_process_group()
+        sys.exit()
+    ranks.ready()
+    warnings.filterwarnings("error", message="sherd")
+    unittest.main(argv=sys.argv, warnings=False)  # the filters stay as they are
