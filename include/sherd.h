@@ -564,8 +564,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_grad_norms(sherd_engine *engine, dou
  *  local. Errors: E_STATE (before seal), E_INVAL, E_PEER_LOST, E_DEVICE. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out);
 /** Makes the next sherd_step or _prepare a boundary even if the window is short; the mean is taken over the micro-batches that
- *  the window has seen. With sherd.open_windows nothing else ends a window. That step may be the one of a micro-batch, or, where the data turned out to be over, come behind it
- *  without another backward. Call it on all ranks alike. */
+ *  the window has seen. With sherd.open_windows nothing else ends a window. That step may be the one of a micro-batch, or, where the
+ *  data turned out to be over, come behind it without another backward. Call it on all ranks alike. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engine);
 /** Returns to the state before the last update, parameters and counters included; after an update that failed, to the state
  *  before that one, and the engine is usable again. It goes back to a commit, which filling and updates make: steps skipped for
