@@ -171,6 +171,16 @@ class Orders(unittest.TestCase):
         self.assertEqual(found.forward, guessed.forward)
         self.assertEqual({unit for unit, _ in found.backward}, {unit for unit, _ in guessed.backward})
 
+    def test_graphs_of_one_form_are_looked_at_once(self) -> None:
+        engine = engine_of(3, options={"example": batch(0)})
+        known = []
+        for step in range(4):
+            engine.backward(engine(batch(step)))
+            engine.step()
+            known.append(len(engine.hooks._entries._known))
+        self.assertEqual(known, known[:1] * 4)
+        engine.destroy()
+
     def test_a_trace_that_fails_leaves_nothing(self) -> None:
         """What a trace finds before it fails is not kept: the other ranks do not hear of it."""
         class Failing(Model):

@@ -46,7 +46,7 @@ class Entries:
 
         The whole graph of a call is looked at once for each shape. A shape is how many nodes there are, and at the outputs also which.
         """
-        key = (id(call.scope), call.last - call.first, *(shape_of(node, call.first) for node in outputs))
+        key = (id(call.scope), call.last - call.first, *(shape_of(node, call.first, call.last) for node in outputs))
         if key not in self._known:
             self._known[key] = hides(outputs, call.first, call.last)
         if self._known[key]:
@@ -155,6 +155,7 @@ def hides(outputs: list[Node], first: int, last: int) -> bool:
     return count < last - first or any(number > min(ends) for node, number in seen.items() if node not in outputs)
 
 
-def shape_of(node: Node, first: int) -> tuple[Any, ...]:
-    """Returns what an output's node is, and from which nodes its gradient goes on, by their numbers behind `first`."""
-    return node.name(), node._sequence_nr() - first, *(child and child._sequence_nr() - first for child, _ in node.next_functions)
+def shape_of(node: Node, first: int, last: int) -> tuple[Any, ...]:
+    """Returns what an output's node is, and to which nodes its gradient goes on, as far as they are from `first` up to `last`."""
+    numbers = [-1 if child is None else child._sequence_nr() for child, _ in node.next_functions]
+    return node.name(), node._sequence_nr() - first, *(number - first if first <= number < last else None for number in numbers)

@@ -58,8 +58,9 @@ class Call:
     """One call of a scope's module in forward, and how far a backward has come with it.
 
     `task` is the backward that has begun with the call. `outputs` counts the outputs that have hooks, and `outputs_done` those that
-    have had their gradients. `has_inputs`: one of the arguments requires a gradient. `inputs_done` is set when nothing of the call is left in this backward but outputs that may still get gradients. The nodes that the
-    forward made on its thread have the numbers from `first` up to `last` (entries.py).
+    have had their gradients. `has_inputs`: one of the arguments requires a gradient. `inputs_done` is set when nothing of the call is
+    left in this backward but outputs that may still get gradients. The nodes that the forward made on its thread have the numbers from
+    `first` up to `last` (entries.py).
 
     Only while the forward runs, `given` has the arguments of the module, `gates` has each input that requires a gradient, its gate and the
     gate's node, and `before` the tensors that the caller gave, each with its grad_fn, by their ids.
