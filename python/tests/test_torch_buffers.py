@@ -1,7 +1,9 @@
 """Tests that the buffers of rank 0 reach all ranks at each boundary, with what that costs and what it refuses."""
 from __future__ import annotations
 
+import json
 import sys
+import tempfile
 import unittest
 from typing import Any
 from unittest import mock
@@ -200,6 +202,30 @@ def shapes(world: sherd.World) -> None:
     refused(lambda: engine_of(world, model), "rank 1 has its buffers in another order than rank 0")
 
 
+class Late(nn.Module):
+    """A model that gets its only buffer in a forward of the training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 1)
+        self.register_buffer("late", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and type(x) is torch.Tensor:
+            self.late = (0 if self.late is None else self.late) + x.detach().mean(0)
+        return self.linear(x).square().mean()
+
+
+def late(world: sherd.World) -> None:
+    """A buffer that comes with a forward reaches the other ranks, and a resume has it."""
+    engine = engine_of(world, Late())
+    for step in range(3):
+        train(engine, step)
+        mine = json.dumps(engine.module.late.tolist()).encode()
+        assert mine == world.share(mine), step
+    engine.destroy()
+
+
 def refused(call: Any, text: str, is_refused: bool = True) -> None:
     try:
         call()
@@ -211,7 +237,7 @@ def refused(call: Any, text: str, is_refused: bool = True) -> None:
 
 class Buffers(unittest.TestCase):
     def test_two_ranks(self) -> None:
-        ranks.run(2, "alike", "options", "bytes_counted", "shapes")
+        ranks.run(2, "alike", "options", "bytes_counted", "shapes", "late")
 
     def test_three_ranks(self) -> None:
         ranks.run(3, "alike", "bytes_counted")
@@ -222,6 +248,38 @@ class Buffers(unittest.TestCase):
                 mock.patch.object(sherd.World, "sum", side_effect=AssertionError):
             train(engine, 1)
         engine.destroy()
+
+    def test_checkpoints_have_all_buffers(self) -> None:
+        """Also those that had not changed when it was saved, and one that the model does not have yet."""
+        engine = engine_of(sherd.World.self(), Late())
+        other = engine_of(sherd.World.self())
+        with tempfile.TemporaryDirectory() as folder:
+            other.save_checkpoint(folder + "/other", "begin")
+            begun = {name: buffer.clone() for name, buffer in other.module.named_buffers() if name.endswith(("mean", "var", "tracked"))}
+            for step in range(2):
+                train(other, step)
+                train(engine, step)
+            other.load_checkpoint(folder + "/other", "begin")
+            for name, value in begun.items():
+                self.assertTrue(torch.equal(dict(other.module.named_buffers())[name], value), name)
+            engine.save_checkpoint(folder + "/late")
+            resumed = engine_of(sherd.World.self(), Late())
+            resumed.load_checkpoint(folder + "/late")
+            self.assertTrue(torch.equal(resumed.module.late, engine.module.late))
+            grown = Late()
+            grown.late = torch.zeros(WIDTH + 1)
+            wrong = engine_of(sherd.World.self(), grown)
+            with self.assertRaisesRegex(sherd.InvalidError, r"buffer late is \[8\] in the checkpoint and \[9\]"):
+                wrong.load_checkpoint(folder + "/late")
+            self.assertEqual(wrong.global_steps, 0)
+        for one in (engine, other, resumed, wrong):
+            one.destroy()
+
+    def test_any_name_of_a_buffer_is_its_own(self) -> None:
+        model = Plain()
+        model.register_buffer("first", torch.zeros(2))
+        model.register_buffer("second", model.first)
+        self.assertNotIn("first", buffers.Shared(mock.Mock(size=2, rank=0), model, ["second"])._found())
 
     def test_wrong_options(self) -> None:
         for given, words in (({"broadcast_buffers": "*running*"}, "broadcast_buffers is True, False or None.*own_buffers="),

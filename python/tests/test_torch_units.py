@@ -171,6 +171,14 @@ class Orders(unittest.TestCase):
         self.assertEqual(found.forward, guessed.forward)
         self.assertEqual({unit for unit, _ in found.backward}, {unit for unit, _ in guessed.backward})
 
+    def test_views_of_parameters_in_attributes(self) -> None:
+        """They would keep the values of initialize(); a hook before the forward, as spectral_norm's, makes them anew."""
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        model[0].turned = model[0].weight.t()
+        with self.assertRaisesRegex(ValueError, "0.turned is a view of parameter 0.weight"):
+            sherd.torch.divide(model)
+        sherd.torch.divide(nn.Sequential(torch.nn.utils.spectral_norm(nn.Linear(4, 4)), nn.Linear(4, 4)))
+
     def test_graphs_of_one_form_are_looked_at_once(self) -> None:
         engine = engine_of(3, options={"example": batch(0)})
         known = []

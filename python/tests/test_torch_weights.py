@@ -451,7 +451,7 @@ class TestWeights(unittest.TestCase):
             engine, other = engine_of(3, quantised(), example=ids), engine_of(3, quantised(), example=ids)
             engine.load_state_dict({**dict(engine.state_dict()), "bits": kept.flip(0), "again.bits": kept.flip(0)})
             engine.save_checkpoint(folder)
-            self.assertEqual(list(engine.buffers.changed()), ["bits"])  # once, by its first name
+            self.assertEqual([name for name in engine.buffers.saved() if "bits" in name], ["bits"])  # once, by its first name
             other.load_checkpoint(folder)
             self.assertEqual(other.module.again.bits.tolist(), [5, 4, 3, 2, 1, 0])
             engine.save_pretrained(folder + "/files")

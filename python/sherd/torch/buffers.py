@@ -20,7 +20,7 @@ class Shared:
     """The buffers of a model that all ranks have alike, and the message of their bytes, one after the other.
 
     The ranks agree once which buffers these are, by name, type and shape, and again where rank 0 has others since. `own` are patterns
-    of names that do not belong to them. Without buffers, and on one rank, nothing is exchanged.
+    of names that do not belong to them; of a buffer with several names, one is enough. Without buffers, and on one rank, nothing is exchanged.
     """
 
     def __init__(self, world: World, model: nn.Module, own: Sequence[str] = ()) -> None:
@@ -36,9 +36,11 @@ class Shared:
             return
         if self._agreed is None:
             self._agree()
+        found = self._found()
+        if not self._agreed and found:  # they came with a forward
+            self._agree()
         if not self._agreed:
             return
-        found = self._found()
         layout, agreed = layout_of(found), self._agreed
         begins, length = places(agreed)
         message = torch.zeros(length, dtype=torch.uint8, device="cpu")
@@ -57,7 +59,8 @@ class Shared:
 
     def _found(self) -> dict[str, torch.Tensor]:
         """Returns the buffers by name. Raises ValueError for one whose elements are not in one memory."""
-        found = {name: buffer for name, buffer in self._model.named_buffers() if not matches(name, self._own)}
+        own = {id(buffer) for name, buffer in self._model.named_buffers(remove_duplicate=False) if matches(name, self._own)}
+        found = {name: buffer for name, buffer in self._model.named_buffers() if id(buffer) not in own}
         for name, buffer in found.items():
             if buffer.layout != torch.strided:
                 raise ValueError(f"buffer {name} is {buffer.layout}, and only dense ones reach other ranks: name it in own_buffers=, with "

@@ -198,6 +198,7 @@ class Engine:
         self._init, self._same_on_all, self._weights = init, same_on_all, weights
         self._may_miss, self._may_be_extra = list(may_miss), list(may_be_extra)
         self._uses, self._retains = backward_uses, retain_grads
+        self.own_buffers = list(own_buffers)
         self._shared = buffers.Shared(world, self.module, own_buffers)
         self._shares_buffers = not same_on_all if broadcast_buffers is None else broadcast_buffers
         self.order: Order | None = None

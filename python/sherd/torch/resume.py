@@ -53,13 +53,15 @@ class Load:
 
         Raises what sherd.Engine.load raises, and InputOutputError where what was kept is not what was read before.
         """
+        kept = self.kept.read()["buffers"]
+        engine.buffers.check(kept)
         engine.core.load(self.folder, self.tag, weights_only=self.weights_only, **self.options)
         if not self.weights_only and save.kept_by(engine.core) != self.kept:  # the engine has checked its blobs
             raise InputOutputError(f"{os.path.join(self.folder, self.tag)} is not what engine.load_checkpoint() read: it is damaged, or was "
                                    f"saved again meanwhile")
         if not self.weights_only:
             save.forget(engine)
-        engine.buffers.take(self.kept.read()["buffers"])
+        engine.buffers.take(kept, engine.own_buffers if engine.rank else ())
 
 
 def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_only: bool,

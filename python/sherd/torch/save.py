@@ -1,4 +1,4 @@
-"""Saves checkpoints, and what the engine does not know of: client state, torch's schedules, rates that were set, changed buffers.
+"""Saves checkpoints, and what the engine does not know of: client state, torch's schedules, rates that were set, buffers.
 
 These are in two large blobs of a checkpoint, rank 0's: CLIENT_STATE is JSON, and CLIENT_BYTES has the tensors in it (packed.py).
 """
@@ -20,6 +20,7 @@ from sherd.torch import regroup
 from sherd.torch.fill import raw
 from sherd.torch.packed import Packer, unpack
 from sherd.torch.say import warn
+from sherd.torch.units import matches
 from sherd.torch.weights import Path, distinct, unmanaged_of
 from sherd.world import World
 
@@ -75,7 +76,7 @@ def blob_of(core: Core, key: str) -> bytes | None:
 
 def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_state: Mapping[str, Any] | None,
                     **options: Any) -> None:
-    """Saves everything that a later run needs: weights, optimizer, counters, changed buffers, torch's schedulers, rates that the script
+    """Saves everything that a later run needs: weights, optimizer, counters, buffers, torch's schedulers, rates that the script
     has set, `client_state`.
 
     Quantised weights count as buffers. Collective, blocking, between steps. Raises TypeError where `client_state` has what
@@ -84,7 +85,7 @@ def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_stat
     packer = Packer()
     text = json.dumps({"client_state": packer.pack(dict(client_state or {}), "client_state"),
                        "schedule": packer.pack(schedule_state(engine), "a schedule"), "rates": engine.rates.by_hand(),
-                       "groups": engine.rates.named(engine.division), "buffers": packer.pack(engine.buffers.changed(), "the buffers")})
+                       "groups": engine.rates.named(engine.division), "buffers": packer.pack(engine.buffers.saved(), "the buffers")})
     engine.core.set_blob(CLIENT_STATE, text.encode(), is_large=1)
     engine.core.set_blob(CLIENT_BYTES, packer.bytes(), is_large=1)
     try:
@@ -100,26 +101,42 @@ def forget(engine: "Engine") -> None:
 
 
 class Buffers:
-    """Finds what was changed of that which a state_dict has and the engine does not (unmanaged_of): buffers, such as the statistics of a
-    BatchNorm, and quantised weights that load_state_dict() has written.
+    """Finds what a checkpoint has of that which a state_dict has and the engine does not (unmanaged_of): buffers, such as the statistics of
+    a BatchNorm, and quantised weights that load_state_dict() has written.
 
-    It keeps a SHA-256 digest of each buffer as it was when the object was made, and compares with it.
+    It keeps a SHA-256 digest of each quantised weight as it was when the object was made, and compares with it.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._begun = {name: digest(buffer) for name, buffer in distinct(unmanaged_of(model)).items()}
+        self._begun = {name: digest(one) for name, one in distinct(unmanaged_of(model)).items() if isinstance(one, nn.Parameter)}
 
-    def changed(self) -> dict[str, torch.Tensor]:
-        """Returns each buffer that has changed on this rank, by its first name. Local. A checkpoint has rank 0's."""
-        return {name: buffer for name, buffer in distinct(unmanaged_of(self._model)).items() if digest(buffer) != self._begun.get(name)}
+    def saved(self) -> dict[str, torch.Tensor]:
+        """Returns each buffer of this rank, and each quantised weight that has changed, by its first name. Local. A checkpoint has rank 0's."""
+        return {name: one for name, one in distinct(unmanaged_of(self._model)).items()
+                if not isinstance(one, nn.Parameter) or digest(one) != self._begun.get(name)}
 
-    def take(self, kept: Mapping[str, torch.Tensor]) -> None:
-        """Writes what changed() returned to the model's buffers. Local. A name that the model does not have is passed over."""
+    def check(self, kept: Mapping[str, torch.Tensor]) -> None:
+        """Raises InvalidError, with the name, where one of these buffers has another number of elements in the model. Local."""
+        buffers = unmanaged_of(self._model)
+        for name in kept.keys() & buffers.keys():
+            if kept[name].numel() != buffers[name].numel():
+                raise InvalidError(f"buffer {name} is {list(kept[name].shape)} in the checkpoint and {list(buffers[name].shape)} in the model: "
+                                   f"give it that shape before the load")
+
+    def take(self, kept: Mapping[str, torch.Tensor], own: Sequence[str] = ()) -> None:
+        """Writes what saved() returned to the model's buffers. Local. Names that match `own`, or that the model does not have, are passed
+        over; a buffer that is None in the model is made."""
         buffers = unmanaged_of(self._model)
         with torch.no_grad():
-            for name in kept.keys() & buffers.keys():
-                buffers[name].copy_(kept[name].reshape(buffers[name].shape))
+            for name in [name for name in kept if not matches(name, own)]:
+                path, _, last = name.rpartition(".")
+                owner = dict(self._model.named_modules()).get(path)
+                if name in buffers:
+                    buffers[name].copy_(kept[name].reshape(buffers[name].shape))
+                elif owner is not None and owner._buffers.get(last, kept) is None:
+                    near = next(iter(self._model.parameters()), kept[name])
+                    owner._buffers[last] = kept[name].clone().to(near.device)
 
 
 def digest(buffer: torch.Tensor) -> bytes:

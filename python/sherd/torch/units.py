@@ -280,6 +280,8 @@ def check_params(model: nn.Module) -> None:
                              f"(module.weight = other.weight), or give one a copy")
         seen[address] = (name, tensor)
     for where, module in model.named_modules():
+        if module._forward_pre_hooks:  # as torch.nn.utils.spectral_norm has, which makes the attribute anew in each forward
+            continue
         for name, value in {**vars(module), **module._buffers}.items():
             if isinstance(value, torch.Tensor) and not value.is_meta and value.layout is torch.strided and value.numel():
                 shared = seen.get(value.untyped_storage().data_ptr())
