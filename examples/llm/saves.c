@@ -3,6 +3,8 @@
 
 #include "try.h"
 
+#include <sherd_tools.h>
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +77,7 @@ sherd_status saves_open(saves *s)
 {
     const char *dir = s->o->save_dir;
     char        tag[SAVES_TAG_BYTES];
+    char        latest[PATH_BYTES];
     struct stat at;
 
     if (dir == NULL || s->r == NULL) {
@@ -87,6 +90,8 @@ sherd_status saves_open(saves *s)
     if (!S_ISDIR(at.st_mode) || access(dir, W_OK | X_OK) != 0) {
         return folder_fail(s, "cannot be written to");
     }
+    (void)snprintf(latest, sizeof(latest), "%s/latest", dir);
+    TRY(sherd_output_check(latest)); /* each save replaces it */
     if (!s->o->is_resumed && s->o->resume_from == NULL && latest_read(dir, tag)) {
         report_warn(s->r,
                     "%s has checkpoints of an earlier run, the latest is %s: this run starts anew "

@@ -223,7 +223,8 @@ sherd_status weights_import(const arch *sizes, sherd_engine *engine, const char 
 
 sherd_status weights_export_check(const char *path)
 {
-    static const char *const NAMES[] = {"config.json", "model.safetensors"};
+    static const char *const NAMES[] = {"config.json", "model.safetensors",
+                                        "model.safetensors.index.json"};
     char                     name[4096];
 
     if (ends_with(path, ".bin") || ends_with(path, ".safetensors")) {
