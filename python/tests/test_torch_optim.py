@@ -542,6 +542,27 @@ class TestResumedGroups(unittest.TestCase):
             with self.subTest(name):
                 self.assert_goes_on(lambda turn: self.engine_of(turn, schedule))
 
+    def test_schedulers_around_one_of_torch_go_on(self) -> None:
+        class Around(torch.optim.lr_scheduler.ExponentialLR):
+            def state_dict(self):
+                return {"inner": super().state_dict()}
+
+            def load_state_dict(self, state):
+                super().load_state_dict(state["inner"])
+
+        self.assert_goes_on(lambda turn: self.engine_of(turn, lambda o: Around(o, 0.7)))
+
+    def test_other_values_by_group_are_refused(self) -> None:
+        """A tuple, a list in a dict or a tensor of a scheduler of the script's own may have an entry for each group."""
+        for value in ((0.5, 0.7, 0.9), {"factors": [0.5, 0.7, 0.9]}, torch.tensor([0.5, 0.7, 0.9])):
+            class Own(torch.optim.lr_scheduler.ExponentialLR):
+                def __init__(self, optimizer):
+                    self.factors = value
+                    super().__init__(optimizer, 0.7)
+
+            with self.assertRaisesRegex(sherd.InvalidError, "list factors with as many entries as parameter groups.*another order"):
+                self.assert_goes_on(lambda turn: self.engine_of(turn, Own))
+
     def test_rates_that_the_script_has_set_stay_with_their_groups(self) -> None:
         def set_one(engine: sherd.torch.Engine) -> None:
             engine.optimizer.param_groups[0]["lr"] = 1e-4
@@ -586,7 +607,7 @@ class TestResumedGroups(unittest.TestCase):
             for tag, turn, schedule, move, words in (
                     ("exponential", 1, exponential, True, "list base_lrs .*the groups of now are not recognised: the group of 0.bias, 2.bias, "
                                                           "3.bias is several groups there"),
-                    ("own", -1, Own, False, "list peaks with an entry for each parameter group, and the groups of now are in another order")):
+                    ("own", -1, Own, False, "list peaks with as many entries as parameter groups, and the groups of now are in another order")):
                 engine = self.engine_of(turn, schedule, move, example=batches()[0])
                 mark = engine.fingerprint()
                 with self.assertRaisesRegex(InvalidError, words):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from sherd.errors import InvalidError
 from sherd.torch.units import some
 
@@ -38,7 +40,7 @@ def order(before: Groups, now: Groups) -> list[int]:
 
 
 def schedule(state: dict[str, Any], before: Groups, now: Groups) -> dict[str, Any]:
-    """Returns the state of a scheduler, with its lists in the order of the groups of now.
+    """Returns the state of a scheduler, with its lists, tuples and tensors in the order of the groups of now, also those in dicts.
 
     A list that has one value for all groups fits any groups, if there are as many. Raises InvalidError, with the name, for another one where
     the groups are not recognised, and for a list that torch's schedulers do not have where the groups are in another order.
@@ -48,15 +50,24 @@ def schedule(state: dict[str, Any], before: Groups, now: Groups) -> dict[str, An
     except LookupError as error:
         groups, why = [], f"are not recognised: {error.args[0]}"
 
-    def arranged(key: str, listed: list[Any]) -> list[Any]:
+    def arranged(key: str, listed: Any) -> Any:
         if key not in BY_GROUP and len(listed) != len(before):
             return listed
         if groups and len(listed) == len(before) and (key in BY_GROUP or groups == sorted(groups)):
-            return [listed[group] for group in groups]
+            return type(listed)(listed[group] for group in groups) if isinstance(listed, (list, tuple)) else listed[groups]
         if len(listed) == len(now) and all(repr(one) == repr(listed[0]) for one in listed):
             return listed
-        raise InvalidError(f"the schedule of the checkpoint has a list {key} with an entry for each parameter group, and the groups of now "
+        raise InvalidError(f"the schedule of the checkpoint has a list {key} with as many entries as parameter groups, and the groups of now "
                            f"{why}. Give the groups that the checkpoint has, or load with load_module_only=True")
 
-    return {key: [schedule(one, before, now) for one in value] if key == NESTED else
-            arranged(key, value) if isinstance(value, list) and key not in OTHERS else value for key, value in state.items()}
+    def entry(key: str, value: Any) -> Any:
+        if key == NESTED:
+            return [schedule(one, before, now) for one in value]
+        if key in OTHERS:
+            return value
+        if type(value) is dict:  # such as the state of a scheduler inside of the script's own
+            return schedule(value, before, now)
+        is_listed = isinstance(value, (list, tuple)) or isinstance(value, torch.Tensor) and value.dim() > 0
+        return arranged(key, value) if is_listed else value
+
+    return {key: entry(key, value) for key, value in state.items()}
