@@ -258,11 +258,11 @@ def engine_step(engine: sherd.torch.Engine, step: int, accumulation: int = 1) ->
     for i in range(accumulation):
         loss = engine(batch((step * accumulation + i) * world.size + world.rank))
         engine.backward(loss)
-        report = engine.core.prepare()
+        report = engine.prepare_step()
     assert report.is_boundary
     grads = {p.name: torch.tensor(list(engine.core.read(p.number, "grad"))).view(p.tensor.shape)
              for p in engine.division.params if not p.is_frozen}
-    engine.core.apply()
+    engine.apply_step()
     return grads
 
 

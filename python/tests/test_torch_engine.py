@@ -286,6 +286,65 @@ class Loop(unittest.TestCase):
         self.assert_weights(engine, dict(model.named_parameters()))
         engine.destroy()
 
+    def test_every_way_into_modules_without_hooks(self) -> None:
+        """Where gradients are whole until the step, backwards may come as they like: one graph twice, by the module alone, by a parameter."""
+        class Open(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.kept = self.first(x)
+                return self.second(self.kept)
+
+        def gradients(model: nn.Module, backward: Any) -> None:
+            x = torch.arange(8.0).view(2, 4)
+            y = model(x)
+            backward(y.square().mean(), retain_graph=True)
+            backward(model.kept.sin().mean() + model.second.weight.square().mean(), retain_graph=True)
+            backward(y.mean())
+            backward(model(x).cos().mean())
+
+        for way in ("engine", "script"):
+            torch.manual_seed(3)
+            model = Open()
+            plain = copy.deepcopy(model)
+            gradients(plain, lambda loss, **more: loss.backward(**more))
+            engine = sherd.torch.initialize(model, config(0), units=[nn.Linear], world=sherd.World.self(),
+                                            example=torch.ones(2, 4))
+            self.assertFalse(model.first._forward_pre_hooks or model.first._forward_hooks)
+            gradients(model, engine.backward if way == "engine" else lambda loss, **more: loss.backward(**more))
+            engine.prepare_step()
+            for param, wanted in zip(engine.division.params, plain.parameters()):
+                read = torch.tensor(list(engine.core.read(param.number, "grad"))).view(wanted.shape)
+                torch.testing.assert_close(read, wanted.grad, msg=lambda text: f"{way}, {param.name}: {text}")
+            engine.apply_step()
+            engine.destroy()
+
+    def test_a_unit_that_is_passed_by_is_left_out_at_all_stages(self) -> None:
+        """With "skip" an update depends on what a backward has reached, and it is the same at stages 0 and 3."""
+        class Passed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.used, self.idle = nn.Linear(4, 4), nn.Linear(4, 4)
+                self.idle.forward = lambda x: x * 2  # type: ignore[method-assign]
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.used(self.idle(self.used(x)))
+
+        found = []
+        for stage in (0, 1, 3):
+            torch.manual_seed(3)
+            keys = config(stage, sherd={"unused_units": "skip"},
+                          optimizer={"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}})
+            engine = sherd.torch.initialize(Passed(), keys, units=[nn.Linear], world=sherd.World.self(), example=torch.ones(1, 4))
+            for _ in range(2):
+                engine.backward(engine(torch.ones(2, 4)).square().mean())
+                engine.step()
+            found.append(engine.fingerprint())
+            engine.destroy()
+        self.assertEqual(len(set(found)), 1)
+
     def test_too_many_uses_are_named(self) -> None:
         engine = engine_of(3, options={"example": batch(0)})
         engine.backward(engine(batch(0)))

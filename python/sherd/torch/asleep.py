@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -102,8 +102,8 @@ def kind_of(kind: type) -> type:
     return type(kind)(kind.__name__, (Asleep, kind), {"__module__": kind.__module__})
 
 
-def setter() -> Callable[[torch.Tensor, int], None]:
-    """Returns a function that sets torch's count of writes in place to a tensor, which its views share with it.
+def setter() -> Callable[[Sequence[torch.Tensor], Sequence[int]], None]:
+    """Returns a function that sets torch's counts of writes in place to tensors, each of which its views share with it.
 
     The first releases of torch that had the call set one count, and later ones several.
     """
@@ -111,11 +111,15 @@ def setter() -> Callable[[torch.Tensor, int], None]:
     try:
         set_counts((), ())
     except TypeError:
-        return set_counts
-    return lambda tensor, version: set_counts((tensor,), (version,))
+        def set_each(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+            for tensor, version in zip(tensors, versions):
+                set_counts(tensor, version)
+
+        return set_each
+    return lambda tensors, versions: set_counts(tuple(tensors), tuple(versions))
 
 
-set_version = setter()
+set_versions = setter()
 
 
 def number_in(error: BaseException) -> int | None:

@@ -15,7 +15,7 @@ from sherd._library import library
 from sherd.config import Config
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import InvalidError, NotSupportedError, StateError
-from sherd.torch import buffers, compiled, fill, first, gathered, generate, leftovers, optim, resume, save, tensors, weights
+from sherd.torch import buffers, compiled, fill, first, gathered, generate, leftovers, optim, resident, resume, save, tensors, weights
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import TRANSFORMS, Hooks, tensors_in, transform
 from sherd.torch.say import collective, unlogged, warn
@@ -187,6 +187,7 @@ class Engine:
             for text in settings.warnings if world.rank == 0 else ():
                 warn(text)
             self._opens_windows = bool(settings.resolved()["sherd.open_windows"]["value"])
+            self._skips_unused = settings.resolved()["sherd.unused_units"]["value"] == "skip"
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
             if optim.is_inference(settings):
@@ -333,7 +334,11 @@ class Engine:
     def _take_over(self) -> None:
         """Makes the model's parameters show the engine's memory, and sets all hooks and guards of the model."""
         self.driver = tensors.Driver(self.core, self.division, self._retains)
-        self.hooks = Hooks(self.module, self.division, self.driver)
+        if self._is_any and not self.driver.sleeps and not self._skips_unused:
+            waits = self.core.info.stage > 0 and self.world.size > 1
+            self.hooks: Hooks | resident.Hooks = resident.Hooks(self.module, self.division, self.driver, waits)
+        else:
+            self.hooks = Hooks(self.module, self.division, self.driver)
         self.hooks.before_forward, self.hooks.before_backward = self._before_forward, self._before_backward
         self.hooks.attach()
         compiled.mind_hooks()
@@ -407,8 +412,7 @@ class Engine:
             with self._differences_told():
                 scaled = loss if scale == 1 else loss * scale
                 if self.is_sealed:
-                    self.hooks.expect(scaled)
-                    self.driver.begin_backward()
+                    self.hooks.open_backward(scaled)
                 scaled.backward(retain_graph=retain_graph)
         except BaseException as error:
             self._is_failed = True
@@ -536,8 +540,11 @@ class Engine:
 
     def _latecomers_check(self) -> None:
         """Raises StateError where a parameter that the engine does not have got a gradient: nothing would update it."""
-        for name, tensor in self.module.named_parameters():
-            if not self.has_param(tensor) and tensor.grad is not None:
+        for module in self.module.modules():
+            for tensor in module._parameters.values():
+                if tensor is None or self.has_param(tensor) or tensor.grad is None:
+                    continue
+                name = next(name for name, one in self.module.named_parameters() if one is tensor)
                 raise StateError(f"parameter {name} came into the model after sherd.torch.initialize, and nothing updates it: change the "
                                  f"model before (resize_token_embeddings, new heads, adapters)")
 
@@ -645,7 +652,7 @@ class Engine:
                                  "docs/pytorch.md)")
             self._backwards += 1
             self._warn_of_ways()
-            self.driver.begin_backward()
+            self.hooks.open_backward(None)
         self.driver.backwards = self._backwards
 
     def _warn_of_ways(self) -> None:

@@ -179,7 +179,7 @@ def example_of(model: nn.Module, generate: Callable[..., Any], args: tuple[Any, 
     embeddings becomes one of tokens, since a model that trains reads its embedding, and a decoder begins with one token.
     """
     inner = generating(model)
-    given = {name: value for name, value in named(generate, args, kwargs).items() if next(tensors_in(value), None) is not None}
+    given = {name: value for name, value in named(generate, args, kwargs).items() if tensors_in(value)}
     if not given:
         return None
     known, is_open = parameters_of(model.forward)
@@ -187,7 +187,7 @@ def example_of(model: nn.Module, generate: Callable[..., Any], args: tuple[Any, 
         known += [name for module in inner for name in parameters_of(module.forward)[0]]
     prompt = "inputs" if "inputs" in given else next(iter(given))
     batch = {name: value for name, value in given.items() if name in known}
-    one = next(tensors_in(given[prompt]))
+    one = tensors_in(given[prompt])[0]
     if "inputs_embeds" in batch and "input_ids" in known:
         shape = batch.pop("inputs_embeds").shape[:2]
         if prompt in known:

@@ -14,7 +14,7 @@ import operator
 import sys
 import threading
 import weakref
-from typing import Any, Iterator, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -25,6 +25,8 @@ from sherd.errors import NotSupportedError, StateError
 from sherd.torch import asleep, entries
 from sherd.torch.units import Division, Param, Scope
 
+# Returns what compiles the code that this thread runs, or None. The first releases of torch do not tell; there it may be torch._dynamo.
+compiler_of_thread = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo"))
 current_task = torch._C._current_graph_task_id  # the number of the backward that runs on this thread; below 0: none
 # The transforms of torch.func in which a forward with gradients is refused, by torch's names: what they are called, and what to do instead.
 TRANSFORMS = {
@@ -41,13 +43,37 @@ def transform() -> str | None:
     return str(torch._C._functorch.get_interpreter_stack()[0].key().name)
 
 
+def transforms_check(name: str) -> None:
+    """Raises NotSupportedError inside of a transform of torch.func, for a forward with gradients of the module `name` that begins.
+
+    What the module returns there is not what the caller gets, so no gradient would reach it. Where the module's units are open already, a
+    scope around the transform has them, and nobody calls this.
+    """
+    given = transform()
+    if given is not None and given in TRANSFORMS:
+        label, instead = TRANSFORMS[given]
+        raise NotSupportedError(f"{label} goes over {f'module {name}' if name else 'the model'} in a forward with gradients, "
+                                f"and the backward would not find the module's outputs: {instead}")
+
+
+def first_order_check() -> None:
+    """Raises NotSupportedError in a backward with create_graph=True."""
+    if torch.is_grad_enabled():
+        raise NotSupportedError("a backward with create_graph=True (a gradient of a gradient) goes through units another time "
+                                "where nobody acquires them: sherd.torch does not do it")
+
+
 class Acquirer(Protocol):
     """The interface through which hooks acquire and release: tensors.Driver in training, trace.Recorder in the trace.
 
     `accumulated` tells that autograd has accumulated a gradient of the parameter with that number.
     """
 
+    sleeps: bool  # a parameter has values only while its unit is acquired
+
     def acquire(self, unit: int, which: int) -> None: ...
+
+    def begin_backward(self) -> None: ...
 
     def release(self, unit: int, which: int) -> None: ...
 
@@ -57,12 +83,12 @@ class Acquirer(Protocol):
 class Call:
     """One call of a scope's module in forward, and how far a backward has come with it.
 
-    `task` is the backward that has begun with the call. `outputs` counts the outputs that have hooks, and `outputs_done` those that
-    have had their gradients. `has_inputs`: one of the arguments requires a gradient. `inputs_done` is set when nothing of the call is
+    `task` is the backward that has begun with the call. `outputs` counts the nodes of its outputs, and `outputs_done` those that have
+    had their gradients. `has_inputs`: one of the arguments requires a gradient. `inputs_done` is set when nothing of the call is
     left in this backward but outputs that may still get gradients. The nodes that the forward made on its thread have the numbers from
     `first` up to `last` (entries.py).
 
-    Only while the forward runs, `given` has the arguments of the module, `gates` has each input that requires a gradient, its gate and the
+    Only while the forward runs, `given` has the arguments of the module, or a list of their tensors, `gates` has each input that requires a gradient, its gate and the
     gate's node, and `before` the tensors that the caller gave, each with its grad_fn, by their ids.
     """
 
@@ -79,8 +105,8 @@ class Call:
         self.gates: list[tuple[torch.Tensor, torch.Tensor, entries.Node]] = []
         self.before: dict[int, tuple[torch.Tensor, Any]] = {}
 
-    def on_output(self, _grad: Any) -> None:
-        """Is called when the gradient of one of the outputs has come."""
+    def on_output(self, _grads: Any) -> None:
+        """Is called when the gradients of a node of outputs have come."""
         self.hooks.begin(self)
         self.outputs_done += 1
         if self.inputs_done:
@@ -132,7 +158,6 @@ class Hooks:
         self._grads = [0] * count  # of each unit: its open uses by backward
         self._left = [0] * count  # of each unit: parameters whose gradients have not come yet in the backward `_left_task`
         self._left_task = [-1] * count
-        self.failed: Scope | None = None  # the innermost scope whose forward raised
         self._stack: list[tuple[Scope | None, int, Call | None]] = []  # scopes whose forward runs, outer before inner
         self._open: dict[int, list[Call]] = {}  # of each backward: the calls that it has begun and not ended
         self._entries = entries.Entries()
@@ -174,7 +199,8 @@ class Hooks:
         which = BACKWARD if is_again else self.which
         is_followed = which != EVAL and torch.is_grad_enabled() and bool(scope.units)  # by a backward
         if is_followed and not is_again:
-            self._transforms_check(scope)
+            if self._is_trained and not all(self._reads[unit] for unit in scope.units):
+                transforms_check(scope.name)
         self._take_all(scope, which)
         call = None
         if is_followed:
@@ -185,21 +211,8 @@ class Hooks:
         self._stack.append((scope, which, call))
         return args, kwargs
 
-    def _transforms_check(self, scope: Scope) -> None:
-        """Raises NotSupportedError for a scope that is entered inside of a transform of torch.func.
-
-        What the module returns there is not what the caller gets, so no gradient would reach it. A scope whose units are open already
-        belongs to one around the transform.
-        """
-        given = transform() if self._is_trained and not all(self._reads[unit] for unit in scope.units) else None
-        if given is not None and given in TRANSFORMS:
-            name, instead = TRANSFORMS[given]
-            raise NotSupportedError(f"{name} goes over {f'module {scope.name}' if scope.name else 'the model'} in a forward with gradients, "
-                                    f"and the backward would not find the module's outputs: {instead}")
-
     def _begin_forward(self) -> None:
         self.which = FORWARD if torch.is_grad_enabled() else EVAL
-        self.failed = None
         if self.which == FORWARD:
             self._entries.begin_forward()
         if self.before_forward is not None:
@@ -210,8 +223,6 @@ class Hooks:
         if not self._stack or self._stack[-1][0] is not scope:
             return None  # enter() failed for this scope
         _, which, call = self._stack.pop()
-        if self.failed is None and sys.exc_info()[0] is not None:
-            self.failed = scope
         is_again = current_task() >= 0
         replaced = None
         if call is not None:
@@ -223,6 +234,13 @@ class Hooks:
         if not self._stack:
             self.expect(output if replaced is None else replaced)
         return replaced
+
+    def open_backward(self, loss: torch.Tensor | None) -> None:
+        """Prepares for the backward of `loss`; None: of what the outermost forward has returned. Local."""
+        if loss is not None:
+            self.expect(loss)
+        if self.driver.sleeps:
+            self.driver.begin_backward()
 
     def expect(self, value: Any) -> None:
         """Prepares for a backward from the tensors in `value`: calls that a gradient may enter otherwise than by their outputs begin
@@ -245,14 +263,14 @@ class Hooks:
         """
         given, before, owners = ungated(call)
         replaced = self._copied(call.scope, output, owners)
-        nodes = []
-        for tensor in {id(t): t for t in tensors_in((given, output if replaced is None else replaced))}.values():
-            if tensor.requires_grad and not tensor.is_leaf and before.get(id(tensor), (None, None))[1] is not tensor.grad_fn:
-                tensor.register_hook(call.on_output)
-                call.outputs += 1
-                nodes.append(tensor.grad_fn)
+        nodes = {}
+        for tensor in tensors_in((given, output if replaced is None else replaced)):
+            node = tensor.grad_fn
+            if node is not None and node not in nodes and before.get(id(tensor), (None, None))[1] is not node:
+                nodes[node] = node.register_prehook(call.on_output)
+        call.outputs = len(nodes)
         call.last = entries.next_number()
-        self._entries.note(call, nodes, is_again)
+        self._entries.note(call, list(nodes), is_again)
         return replaced
 
     def _copied(self, scope: Scope, output: Any, owners: dict[int, torch.Tensor]) -> Any:
@@ -282,9 +300,7 @@ class Hooks:
         task = current_task()
         if call.task == task:
             return
-        if torch.is_grad_enabled():
-            raise NotSupportedError("a backward with create_graph=True (a gradient of a gradient) goes through units another time "
-                                    "where nobody acquires them: sherd.torch does not do it")
+        first_order_check()
         call.task, call.is_open = task, True
         call.inputs_done, call.outputs_done = False, 0
         if task not in self._open:
@@ -433,17 +449,16 @@ class Single:
 def untraced(function: Any) -> Any:
     """Returns `function` as one that torch.compile calls and does not compile.
 
-    torch._dynamo takes seconds to import, so it is used only where it is imported already.
+    torch._dynamo takes seconds to import, so it is used only where it is imported already, and where it compiles code on this thread.
     """
     disabled: list[Any] = []
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        dynamo = sys.modules.get("torch._dynamo")
-        if dynamo is None:
+        if not torch.compiler.is_dynamo_compiling() and compiler_of_thread() is None:
             return function(*args)
         if not disabled:
-            disabled.append(dynamo.disable(function))
+            disabled.append(sys.modules["torch._dynamo"].disable(function))
         return disabled[0](*args)
 
     return call
@@ -481,19 +496,25 @@ class Accumulated(Single):
 
 # ----------------------------------------------------------------- tensors --
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors in what a module takes or returns: in dicts, lists, tuples and dataclasses, nested too."""
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Returns the tensors in what a module takes or returns: in dicts, lists, tuples and dataclasses, nested too."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from tensors_in(inner)
+        return [value]
+    if isinstance(value, dict):
+        inside = value.values()
     elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from tensors_in(inner)
+        inside = value
     elif is_dataclass(value):
-        for inner in fields_of(value).values():
-            yield from tensors_in(inner)
+        inside = fields_of(value).values()
+    else:
+        return []
+    found: list[torch.Tensor] = []
+    for inner in inside:
+        if isinstance(inner, torch.Tensor):
+            found.append(inner)
+        elif inner is not None:
+            found += tensors_in(inner)
+    return found
 
 
 def is_dataclass(value: Any) -> bool:
@@ -546,6 +567,9 @@ def mapped(value: Any, change: Any, keeps: bool = False) -> Any:
     return made
 
 
+FLAT = (torch.Tensor, type(None), bool, int, float, str)  # what contains no other tensors
+
+
 def gated(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments, with a gate (Call.on_gate) in place of each tensor that requires gradients. ungated() ends what this begins.
 
@@ -564,20 +588,30 @@ def gated(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tu
         gate.grad_fn.register_prehook(call.on_gate)  # type: ignore[union-attr]
         call.gates.append((tensor, gate, gate.grad_fn))
     made = {id(tensor): gate for tensor, gate, _ in call.gates}
+    if is_flat(args) and is_flat(kwargs.values()):  # as most are: only tensors that were given can be outputs, too
+        call.given = [tensor for tensor, _ in call.before.values()]
+        return tuple(made.get(id(one), one) for one in args), {name: made.get(id(one), one) for name, one in kwargs.items()}
     call.given = mapped(call.given, lambda t: made.get(id(t), t), keeps=True)
     return call.given
+
+
+def is_flat(values: Any) -> bool:
+    """Whether there are no containers among the values."""
+    return all(isinstance(one, FLAT) for one in values)
 
 
 def ungated(call: Call) -> tuple[Any, dict[int, tuple[torch.Tensor, Any]], dict[int, torch.Tensor]]:
     """Puts the caller's tensors back in place of the gates where these still are in the caller's objects.
 
-    Returns the arguments as they are then, what `call.before` was, and the input of each gate by the gate's id.
+    Returns the arguments (a list of their tensors will do) as they are then, what `call.before` was, and the input of each gate by the gate's id.
     """
     changed = [tensor.grad_fn for tensor, _, _ in call.gates if tensor.grad_fn is not call.before[id(tensor)][1]]
     if changed:
         watch_changes(call, changed, [node for _, _, node in call.gates])
     owners = {id(gate): tensor for tensor, gate, _ in call.gates}
-    given, before = mapped(call.given, lambda t: owners.get(id(t), t), keeps=True), call.before
+    given, before = call.given, call.before
+    if type(given) is tuple and owners:
+        given = mapped(given, lambda t: owners.get(id(t), t), keeps=True)
     call.given, call.gates, call.before = None, [], {}
     return given, before, owners
 

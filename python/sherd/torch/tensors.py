@@ -46,10 +46,11 @@ class Taken(torch.Tensor):
 
     Code that computes with it or copies its elements gets a StateError (of torch, a RuntimeError, for numpy() and tolist()). With None
     in its place, code that clips or reads gradients would pass over the parameter in silence. Code that clears gradients passes over
-    it, and autograd, which adds to it where a gradient comes too late, is refused by Hooks.on_param, which says why.
+    it. What autograd adds to it is in `added` until the hook of the parameter takes it.
     """
 
     param_name: str
+    added: torch.Tensor | None = None
     is_cleared = False  # zero_() was called
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -73,6 +74,8 @@ class Taken(torch.Tensor):
         adds = op in (aten.add_.Tensor, aten.add.Tensor) and torch._C._current_graph_task_id() >= 0
         if op is aten.zero_.default:
             args[0].is_cleared = True
+        if adds:
+            args[0].added = args[1]
         if adds or op in (aten.zero_.default, aten.detach_.default):
             return args[0]
         name = next(one.param_name for one in tree_leaves((args, kwargs)) if isinstance(one, Taken))
@@ -123,26 +126,15 @@ class Bound:
     def rest(self) -> None:
         """Makes the parameter show what it shows while its unit is not acquired, whatever it has shown until now."""
         if self.sleeps:
-            self.sleep()
+            sleep([self])
         else:
             self.tensor.data = self.asleep
             self.version = self.rest_version = self.tensor._version
-
-    def wake(self) -> None:
-        """Makes the parameter show the engine's memory, which has its values."""
-        self.rouse(self.awake)
-        asleep.set_version(self.tensor, self.version)
 
     def rouse(self, values: torch.Tensor) -> None:
         """Makes the parameter show values, by its own class."""
         self.tensor.__class__ = self.kind
         self.tensor.data = values
-
-    def sleep(self) -> None:
-        """Makes the parameter show no values, by a class that says so."""
-        self.tensor.data = self.asleep
-        asleep.set_version(self.tensor, self.rest_version)
-        self.tensor.__class__ = self.asleep_kind
 
     def show_taken(self, window: int) -> None:
         """Shows in .grad that the engine has taken the gradient of micro-batch `window`, or None where there was none in it."""
@@ -197,6 +189,22 @@ class Bound:
                          f"them with engine.load_state_dict()")
 
 
+def wake(bound: list[Bound]) -> None:
+    """Makes parameters show the engine's memory, which has their values."""
+    for one in bound:
+        one.rouse(one.awake)
+    asleep.set_versions([one.tensor for one in bound], [one.version for one in bound])
+
+
+def sleep(bound: list[Bound]) -> None:
+    """Makes parameters show no values, by a class that says so."""
+    for one in bound:
+        one.tensor.data = one.asleep
+    asleep.set_versions([one.tensor for one in bound], [one.rest_version for one in bound])
+    for one in bound:
+        one.tensor.__class__ = one.asleep_kind
+
+
 def for_modules(text: str, backwards: int) -> str:
     """Returns a message of the engine with what to do in Python in place of the calls of C that it names.
 
@@ -245,17 +253,19 @@ class Driver:
                     one.check()
                     if which == BACKWARD:
                         one.check_not_cleared(self.window)
+        self._acquire(unit, which)
+        if self.sleeps and self._held[unit] == 1:
+            wake(bound)
+        if which == BACKWARD:
+            for one in bound:
+                one.tensor.grad = one.grad
+
+    def _acquire(self, unit: int, which: int) -> None:
         try:
             self.engine.acquire(unit, which)
         except StateError as error:
             raise StateError(for_modules(str(error), self.backwards)) from None
         self._held[unit] += 1
-        if self.sleeps and self._held[unit] == 1:
-            for one in bound:
-                one.wake()
-        if which == BACKWARD:
-            for one in bound:
-                one.tensor.grad = one.grad if one.window == self.window else None
 
     def release(self, unit: int, which: int) -> None:
         """Releases a unit: its parameters sleep again at stage 3. Collective.
@@ -273,41 +283,71 @@ class Driver:
         if self.sleeps and not self._held[unit]:
             for one in bound:
                 one.is_written = one.is_written or one.tensor._version != one.version
-                one.sleep()
+            sleep(bound)
         self.engine.release(unit, which)
         if moved is not None:
             moved.refuse_move()
 
-    def accumulated(self, number: int) -> None:
-        """Puts the gradient that autograd has accumulated for a parameter into the engine's memory, and shows it there as .grad.
+    def reach(self, unit: int) -> None:
+        """Acquires a unit for BACKWARD behind the first of its gradients. The further ones come to the engine's memory. Collective.
 
-        Autograd made this tensor itself where .grad was None: for the first gradient of a micro-batch, or because somebody
-        cleared .grad meanwhile. The first one is copied: the engine's memory is zero then, and need not be read. Later ones, and
-        sparse ones, are added.
+        It is for parameters that do not sleep. Raises what acquire raises.
+        """
+        bound = self.bound[unit]
+        for one in bound:
+            one.check()
+        self._acquire(unit, BACKWARD)
+        for one in bound:
+            if one.grad is not None and one.tensor.grad is None:
+                one.tensor.grad = one.grad
+
+    def check_all(self) -> None:
+        """Checks all parameters, which do not sleep, before a forward. Local.
+
+        Raises StateError where one was changed outside of the engine.
+        """
+        for bound in self.bound:
+            for one in bound:
+                one.check()
+
+    def open_grads(self) -> None:
+        """Prepares .grad of all parameters, which do not sleep, for autograd: it adds to gradients that are there, and makes others. Local.
+
+        Raises StateError where somebody has cleared a gradient that is there.
+        """
+        for bound in self.bound:
+            for one in bound:
+                if one.taken is not None:
+                    one.check_not_cleared(self.window)
+                    if one.tensor.grad is one.taken:
+                        one.tensor.grad = one.grad if one.window == self.window else None
+
+    def accumulated(self, number: int) -> None:
+        """Notes a gradient that autograd has accumulated for a parameter, in the engine's memory where .grad was that. Local.
+
+        Autograd made another tensor where .grad was None, as where somebody cleared .grad meanwhile, and it comes to the engine's memory
+        here.
         """
         one = self.by_number[number]
         made = one.tensor.grad
-        if leftovers.is_left(made):
-            raise StateError(f"the gradient of {one.param.name} has no memory: {leftovers.ADVICE}")
         if made is not one.grad:
-            if one.window == self.window or made.layout is not torch.strided:
-                one.grad.add_(made)
-            else:
-                one.grad.copy_(made)
+            if made is one.taken:
+                made, one.taken.added = one.taken.added, None
+            if leftovers.is_left(made):
+                raise StateError(f"the gradient of {one.param.name} has no memory: {leftovers.ADVICE}")
+            one.grad.add_(made)
             one.tensor.grad = one.grad
         one.window, one.grad_version = self.window, one.grad._version
 
     def begin_backward(self) -> None:
         """Gives all parameters that are asleep another count of writes in place (asleep.COUNT). Local."""
-        if not self.sleeps:
-            return
         ahead = asleep.MOST_PARAMS if self._turn + 1 < asleep.MOST_TURNS else -self._turn * asleep.MOST_PARAMS
         self._turn = (self._turn + 1) % asleep.MOST_TURNS
         for unit, bound in enumerate(self.bound):
             for one in bound:
                 one.rest_version += ahead
-                if not self._held[unit]:
-                    asleep.set_version(one.tensor, one.rest_version)
+            if not self._held[unit]:
+                asleep.set_versions([one.tensor for one in bound], [one.rest_version for one in bound])
 
     def refusal(self, error: BaseException) -> StateError | None:
         """Returns the error of a backward that has read a parameter whose unit was not acquired; None: it is another failure. Local."""
@@ -331,8 +371,8 @@ class Driver:
             self._held[unit] = 0
             for one in bound:
                 one.tensor.grad = None
-                if self.sleeps:
-                    one.sleep()
+            if self.sleeps:
+                sleep(bound)
 
     def end_micro_batch(self) -> None:
         """Ends the micro-batch, before the step: retained gradients end, and the next gradients begin at zero. Local.

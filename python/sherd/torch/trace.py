@@ -141,6 +141,8 @@ def uses_of(events: list[tuple[bool, int]]) -> list[Use]:
 class Recorder:
     """Stands in the place of the engine during the trace (hooks.Acquirer): records acquires and releases."""
 
+    sleeps = False
+
     def __init__(self) -> None:
         self.events: dict[int, list[tuple[bool, int]]] = {FORWARD: [], BACKWARD: []}
         self.held: dict[int, int] = {}
@@ -152,6 +154,9 @@ class Recorder:
     def release(self, unit: int, which: int) -> None:
         self.events[which].append((False, unit))
         self.held[unit] -= 1
+
+    def begin_backward(self) -> None:
+        pass
 
     def accumulated(self, number: int) -> None:
         pass
@@ -263,7 +268,7 @@ def like(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None =
 def backward_from(output: Any, hooks: Hooks) -> None:
     """Runs a backward from `output.loss` where there is one, else from the sum of all outputs that require a gradient."""
     loss = getattr(output, "loss", None)
-    tensors = [loss] if isinstance(loss, torch.Tensor) else list(tensors_in(output))
+    tensors = [loss] if isinstance(loss, torch.Tensor) else tensors_in(output)
     losses = [t.sum() for t in tensors if t.requires_grad and t.is_floating_point()]
     if losses:
         total = torch.stack([loss.float() for loss in losses]).sum()

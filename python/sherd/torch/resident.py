@@ -1,0 +1,161 @@
+"""Decides when units are acquired and released where parameters always have values and gradients are whole until the step.
+
+That is so at stages 0 and 1 (but with "deterministic", which takes the gradients of each micro-batch), and at stage 2 with backward_uses
+"any", if an update does not have to know which units a backward has reached (sherd.unused_units). There a forward needs no parameter that
+is not there, and gradients may come in any order. So modules need no hooks (hooks.py): a backward acquires a unit when the first of its gradients has come.
+"""
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+import torch
+from torch import nn
+from torch.autograd import Variable
+
+from sherd.engine import BACKWARD, EVAL, FORWARD
+from sherd.torch.hooks import Accumulated, Entry, Exit, Single, current_task, first_order_check, transforms_check, untraced
+from sherd.torch.tensors import Driver
+from sherd.torch.units import Division, Param
+
+NONE = -1
+
+
+class Hooks:
+    """The hooks of such a model, in the place of hooks.Hooks. attach sets them, detach removes them.
+
+    One unit at a time is acquired: in a forward the first one, and in a backward the one whose gradients come. With `waits`, other ranks
+    make a part of the new values of an update, and each module waits for its own before its forward.
+    """
+
+    hiding = None  # a gradient may enter a module by any way
+
+    def __init__(self, model: nn.Module, division: Division, driver: Driver, waits: bool) -> None:
+        self.model, self.division, self.driver = model, division, driver
+        self._params = division.params
+        self._waits = waits
+        self._is_trained = any(not param.is_frozen for param in division.params)
+        self._depth = 0  # forwards of the model that run, one inside of another
+        self._which: int | None = None  # the pass of the outermost one, which has acquired the first unit
+        self._tasks: set[int] = set()  # the backwards that run, one inside of another
+        self._held = NONE  # the unit that is acquired for BACKWARD
+        self._handles: list[Any] = []
+        self.before_forward: Any = None  # called when an outermost forward begins
+        self.before_backward: Any = None  # called when a backward, or one inside of it, has its first gradient
+
+    # ------------------------------------------------------------ attaching --
+
+    def attach(self) -> None:
+        """Sets the hooks: of the model itself, of every trainable parameter, and where forwards wait, of every module with units."""
+        self._handles += [self.model.register_forward_pre_hook(Entry(self, None), with_kwargs=True, prepend=True),
+                          self.model.register_forward_hook(Exit(self, None), always_call=True)]
+        if self._waits:
+            self._handles += [scope.module.register_forward_pre_hook(Wait(self, scope.units)) for scope in self.division.scopes]
+        for index, param in enumerate(self._params):
+            if not param.is_frozen:
+                self._handles.append(param.tensor.register_post_accumulate_grad_hook(Accumulated(self, index)))
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    # -------------------------------------------------------------- forward --
+
+    def enter(self, _of: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Begins a forward of the model, unless it is a part of another one or is computed again in a backward. Returns the arguments."""
+        if not self._depth and current_task() < 0:
+            which = pass_of_forward()
+            if which == FORWARD and self._is_trained:
+                transforms_check("")
+            if self.before_forward is not None:
+                self.before_forward()
+            self.driver.check_all()
+            if which == FORWARD:
+                self.driver.open_grads()
+            self.driver.acquire(0, which)
+            self._which = which
+            if not self._waits:
+                self.read(range(1, len(self.division.units)))
+        self._depth += 1
+        return args, kwargs
+
+    def leave(self, _of: Any, _output: Any) -> None:
+        """Ends a forward, also after an exception."""
+        if self._depth:  # else enter() failed
+            self._depth -= 1
+        if not self._depth and self._which is not None:
+            which, self._which = self._which, None
+            self.driver.release(0, which)
+
+    def read(self, units: Iterable[int]) -> None:
+        """Waits until these units have the values of the last update."""
+        which = pass_of_forward() if self._which is None else self._which
+        for unit in units:
+            self.driver.acquire(unit, which)
+            self.driver.release(unit, which)
+
+    def open_backward(self, loss: torch.Tensor | None) -> None:
+        """Prepares for the backward of `loss`; None: for one that has had its first gradient. Local."""
+        if loss is not None:
+            self.driver.open_grads()
+
+    # ------------------------------------------------------------- backward --
+
+    def on_param(self, param: Param) -> None:
+        """Is called when autograd has accumulated a parameter's gradient: acquires its unit for BACKWARD."""
+        task = current_task()
+        if task not in self._tasks:
+            self._begin_backward(task)
+        if param.unit != self._held:
+            self._let_go()
+            self.driver.reach(param.unit)
+            self._held = param.unit
+        self.driver.accumulated(param.number)
+
+    def _begin_backward(self, task: int) -> None:
+        first_order_check()
+        if self.before_backward is not None:
+            self.before_backward()
+        self._tasks.add(task)
+        Variable._execution_engine.queue_callback(lambda: self._end_backward(task))
+
+    def _end_backward(self, task: int) -> None:
+        self._tasks.discard(task)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Releases the unit that is acquired for BACKWARD, if there is one."""
+        unit, self._held = self._held, NONE
+        if unit != NONE:
+            self.driver.release(unit, BACKWARD)
+
+    # ------------------------------------------------------------- failures --
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether neither a forward nor a backward is under way."""
+        return not self._depth and not self._tasks
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether a backward has begun and not ended."""
+        return bool(self._tasks)
+
+    def forget(self) -> None:
+        """Forgets what is under way after the window was dropped, which releases all units."""
+        self._depth, self._which, self._held = 0, None, NONE
+        self._tasks.clear()
+
+
+def pass_of_forward() -> int:
+    """Returns the pass that a forward is which begins now."""
+    return FORWARD if torch.is_grad_enabled() else EVAL
+
+
+class Wait(Single):
+    """The hook before the forward of a module with units, where it may have to wait for their values."""
+
+    @untraced
+    def __call__(self, _module: nn.Module, _args: Any) -> None:
+        if current_task() < 0:  # else the forward before has waited
+            self.hooks.read(self.of)
