@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Steps of sherd.torch beside plain torch with fused AdamW, DistributedDataParallel, FSDP2 and DeepSpeed: the same model
-(GPT-2's shape), data and initial weights, fp32, over gloo on this machine. All of one table take turns in one run, so their
+(GPT-2's shape, or with `--model linears` as many linear layers, whose cost is calls alone), data and initial weights, fp32,
+over gloo on this machine. `foreach` is plain torch with the foreach AdamW. All of one table take turns in one run, so their
 ratios can be compared; seconds cannot be, with those of another run. Ratios are of medians, of the rounds from smallest to
 largest, of the medians of processor time, and of the least seconds and least processor time: what others on the machine
 take is in the least ones least.
@@ -44,6 +45,8 @@ class Contestant:
     def model_make(self):
         import torch
 
+        if self.arguments.model == "linears":
+            return linears(self.arguments)
         sys.path.insert(0, str(ROOT / "examples/pytorch/plain"))
         from nanogpt import GPT
         a = self.arguments
@@ -58,9 +61,12 @@ class Contestant:
         return torch.randint(a.vocab, (16, self.world_size, a.batch, a.length + 1), generator=draw)[:, self.rank]
 
     def open(self) -> None:
+        self.optimizer = self.optimizer_make(fused=True)
+
+    def optimizer_make(self, **way):
         import torch
 
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, fused=True)
+        return torch.optim.AdamW(self.model.parameters(), lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, **way)
 
     def step(self, number: int) -> float:
         import torch
@@ -80,6 +86,28 @@ class Contestant:
         return {"train_micro_batch_size_per_gpu": self.arguments.batch, "gradient_clipping": self.arguments.clip,
                 "optimizer": {"type": "AdamW", "params": {"lr": LR, "betas": list(BETAS), "eps": EPS, "weight_decay": DECAY}},
                 "zero_optimization": {"stage": stage}}
+
+
+class Foreach(Contestant):
+    def open(self) -> None:
+        self.optimizer = self.optimizer_make(foreach=True)
+
+
+def linears(arguments):
+    """A row of linear layers, which takes tokens as numbers; its loss is the mean square of what comes out."""
+    import torch
+
+    class Linears(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(*(torch.nn.Linear(arguments.width, arguments.width) for _ in range(arguments.layers)))
+
+        def forward(self, inputs, _targets):
+            rows = torch.nn.functional.one_hot(inputs % arguments.width, arguments.width).float()
+            return (self.layers(rows) - 1).square().mean()
+
+    torch.manual_seed(1)
+    return Linears()
 
 
 class Ddp(Contestant):
@@ -139,7 +167,7 @@ def staged(kind: type[DeepSpeed], stage: int) -> type[DeepSpeed]:
     return type(f"{kind.__name__}{stage}", (kind,), {"stage": stage})
 
 
-KINDS = {"plain": Contestant, "ddp": Ddp, "fsdp2": Fsdp2,
+KINDS = {"plain": Contestant, "foreach": Foreach, "ddp": Ddp, "fsdp2": Fsdp2,
          **{f"deepspeed-{stage}": staged(DeepSpeed, stage) for stage in (1, 2, 3)},
          **{f"sherd-{stage}": staged(Sherd, stage) for stage in (0, 1, 2, 3)}}
 
@@ -204,7 +232,7 @@ class Team:
 
     def command(self, name: str, arguments) -> list[str]:
         own = [sys.executable, __file__, "--serve", name, "--started", repr(time.time())]
-        for key in ("layers", "width", "heads", "vocab", "batch", "length", "clip", "threads"):
+        for key in ("model", "layers", "width", "heads", "vocab", "batch", "length", "clip", "threads"):
             own += [f"--{key}", str(getattr(arguments, key))]
         return own
 
@@ -319,6 +347,7 @@ def arguments_read():
     parser = argparse.ArgumentParser(prog="./run bench torch", description=__doc__)
     parser.add_argument("--ranks", default="1,2", help="worlds, one table each (1,2)")
     parser.add_argument("--who", help=f"of {', '.join(KINDS)}; ratios are to the first")
+    parser.add_argument("--model", choices=("gpt", "linears"), default="gpt")
     parser.add_argument("--batch", type=int, default=4, help="sequences of a rank (4)")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sequence (128)")
     parser.add_argument("--threads", type=int, default=1, help="threads of a rank (1)")
