@@ -33,11 +33,14 @@ def value_of(param: Param) -> str:
     return "compute" if param.is_frozen else "master"
 
 
-def read(core: Core, param: Param) -> torch.Tensor:
-    """Returns a parameter's exact values [its shape], fp32, on the CPU, in memory of their own. Collective, blocking."""
+def read(core: Core, param: Param, value: str | None = None) -> torch.Tensor:
+    """Returns a parameter's exact values [its shape], fp32, on the CPU, in memory of their own. Collective, blocking.
+
+    `value` is one of those of sherd.Engine.read; None: value_of().
+    """
     count = param.tensor.numel()
     array = (ctypes.c_float * max(count, 1))()
-    core.read(param.number, value_of(param), 0, count, array)
+    core.read(param.number, value or value_of(param), 0, count, array)
     return torch.frombuffer(array, dtype=torch.float32)[:count].reshape(param.tensor.shape)
 
 
