@@ -320,6 +320,12 @@ class CallersTest(unittest.TestCase):
                 result = compared(Model(), tokens(2), {**config(), "optimizer": one,
                                                        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4}}}, steps=3)
                 self.assertTrue(result.is_equal, result)
+        if hasattr(torch.optim, "Muon"):
+            muon = {"optimizer": {"type": "Muon"}, "sherd": {"groups": [{"name": "others", "type": "AdamW", "matching": [
+                "embed.*", "head.*", "norm.*", "*.bias"]}]}}
+            result = compared(Model(), tokens(2), {**config(), **muon}, steps=3)
+            self.assertTrue(result.is_equal, result)
+            self.assertIn("the updates by Muon were not compared", str(result))
         result = compared(Model(), None, {**config(), "optimizer": {"type": "Lamb", "params": {"lr": 1e-2}}})
         self.assertTrue(result.is_equal, result)
         self.assertIn("plain torch has no such Lamb", str(result))

@@ -151,6 +151,9 @@ class Plain:
             resolved = {key: one["value"] for key, one in settings.resolved().items()}
         self.clip, self.optimizer_name = resolved["gradient_clipping"], resolved["optimizer.type"]
         self.optimizers = self._optimizers(like, optimizer, resolved, names)
+        # torch makes Muon's iteration in bf16, and the engine in fp32, so these updates differ by far more than the tolerance.
+        self.rounded = {id(tensor) for one in self.optimizers or () if type(one) is optim.MUON for group in one.param_groups
+                        for tensor in group["params"]}
         self.schedulers = optim.made_schedulers(lr_scheduler, self.optimizers or [])
         self.has_engines_rates = lr_scheduler is None
         shares = options.get("broadcast_buffers")
@@ -252,6 +255,10 @@ class Plain:
         self.grads.clear()
         if self.shares:
             self.shared.share()
+
+    def is_rounded(self, param: Param) -> bool:
+        """Whether the optimizer of a parameter rounds its update to fewer bits than the engine does."""
+        return id(self.masters[param.name]) in self.rounded
 
     def weight(self, param: Param) -> torch.Tensor:
         return self.masters[param.name].detach()
