@@ -2,16 +2,21 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
+import threading
 from multiprocessing.connection import Connection, Pipe
+from typing import Any
 
 SKIPPED = 77  # the exit status of a test that is skipped
 
 _forker: Connection | None = None  # to the process that ready() has made
+
+atexit.register(gc.freeze)  # so that the interpreter does not look for cycles in all objects of torch when it ends
 
 
 def rank() -> int | None:
@@ -77,7 +82,7 @@ def _end(child: int) -> None:
 
 
 def _serve(client: Connection) -> None:
-    """Forks processes for start(), until the test has ended. Returns in a process that is to end as the interpreter does."""
+    """Forks processes for start(), until the test has ended."""
     while True:
         try:
             script, arguments, environments, folder = client.recv()
@@ -100,7 +105,10 @@ def _serve(client: Connection) -> None:
 
 
 def _become(script: str, arguments: tuple[str, ...], environment: dict[str, str], folder: str, output: int) -> None:
-    """Goes on as a process that was started with this script, and exits. Raises what the script raises."""
+    """Goes on as a process that was started with this script, and exits.
+
+    What is registered for the end of the program is done. The interpreter itself is not taken down, which takes a second with torch.
+    """
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(output, 1)
@@ -110,8 +118,22 @@ def _become(script: str, arguments: tuple[str, ...], environment: dict[str, str]
     os.chdir(folder)
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(script)
-    runpy.run_path(script, run_name="__main__")
-    sys.exit()
+    status: Any = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        status = ended.code
+    except BaseException:
+        status = 1
+        sys.excepthook(*sys.exc_info())
+    if status is not None and not isinstance(status, int):
+        print(status, file=sys.stderr)
+        status = 1
+    threading._shutdown()  # waits for threads, as the interpreter does
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
 
 
 def skip(reason: str) -> None:
