@@ -532,3 +532,8 @@ def check_precision(precision: str, enabled: Mapping[str, Any]) -> None:
     if enabled["bf16"] in (True, False) and enabled["bf16"] != (precision == "bf16"):
         raise InvalidError(f"mixed_precision is \"{precision}\" and \"bf16\": {{\"enabled\": {json.dumps(enabled['bf16'])}}} stands in the "
                            f"configuration: write \"auto\" there, or make both the same")
+
+
+def __getattr__(name: str) -> Any:
+    """Returns Accelerate's object of that name, so that `from sherd.accelerate import Accelerator, DistributedType` is one import too."""
+    return getattr(accelerate, name)
