@@ -141,12 +141,12 @@ class Loop(unittest.TestCase):
                         for engine in (halves, clipped, whole):
                             self.assertEqual(engine.has_window, micro > 0)
                             engine.backward(engine(batch(step * accumulation + micro)))
-                            self.assertTrue(engine.has_window)
+                            self.assertTrue(engine.has_window and engine.has_backward)
                         found = [halves.prepare_step(), clipped.prepare_step()]
                         is_last = micro + 1 == accumulation
                         self.assertEqual([bool(report.is_boundary) for report in found], [is_last] * 2)
                         if is_last:
-                            self.assertTrue(halves.has_window)
+                            self.assertEqual((halves.has_window, halves.has_backward), (True, False))
                             report = halves.apply_step(clip_coefficient=min(1, 0.1 / (found[0].grad_norm + 1e-6)))
                             clipped.apply_step()
                             want = whole.step()

@@ -677,6 +677,11 @@ class Engine:
         """Whether a window is open: a backward has made gradients that no update has used and no discard has dropped. Local."""
         return self._micro > 0 or self._backwards > 0 or self.prepared is not None
 
+    @property
+    def has_backward(self) -> bool:
+        """Whether there was a backward since the last step() or prepare_step(), whose micro-batch is not over yet. Local."""
+        return self._backwards > 0
+
     def get_global_grad_norm(self) -> float | None:
         """Returns the L2 norm of the mean gradient at the last boundary, before clipping; None before the first. Local."""
         return None if self.boundary is None else self.boundary.grad_norm
