@@ -1,48 +1,26 @@
-"""Accelerate's Accelerator over an engine of sherd: a script changes `from accelerate import Accelerator` to this module, and nothing else.
-
-docs/accelerate.md is the user's page. torch.distributed, which Accelerate sets up, goes on serving loaders, metrics and printing; the
-engines have a world of sherd's beside it.
-"""
+"""The class Accelerator: Accelerate's calls over engines of sherd."""
 from __future__ import annotations
 
 import contextlib
 import copy
 import inspect
-import json
-import math
 import os
-import weakref
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Iterable, Iterator, Mapping
 
 import accelerate
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.utils import DeepSpeedPlugin, convert_outputs_to_fp32, get_mixed_precision_context_manager, load
+from accelerate.utils import convert_outputs_to_fp32, get_mixed_precision_context_manager, load
 from torch import nn
 
 import sherd.torch
+from sherd.accelerate.configuration import ConfigSource, block_of, check_given, check_precision, given_config, is_unset, plugin_of
+from sherd.accelerate.training import Maker, Optimizer, Training
 from sherd.errors import InvalidError, NotSupportedError, StateError
-from sherd.torch import first
-from sherd.torch.hooks import untraced
 from sherd.world import World
 
-ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
-REFUSED = {  # arguments of Accelerate's Accelerator, with what they ask for
-    "fsdp_plugin": "FSDP: the engine shards by \"zero_optimization\": {\"stage\": 3}",
-    "megatron_lm_plugin": "Megatron-LM",
-    "torch_tp_plugin": "tensor parallelism",
-    "parallelism_config": "tensor, context and sequence parallelism",
-    "dynamo_backend": "compiling by prepare(): compile the model, or its blocks by block.compile()",
-    "dynamo_plugin": "compiling by prepare(): compile the model, or its blocks by block.compile()",
-}
-VARIABLES = {  # what `accelerate launch` sets for the same
-    "ACCELERATE_USE_FSDP": "fsdp_plugin", "ACCELERATE_USE_MEGATRON_LM": "megatron_lm_plugin",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config",
-}
-GUARD = 1e-6  # in the divisor of torch's clip coefficient
 FOLDER = "engine"  # of a model's checkpoint in a folder of save_state()
 TAG = "state"
 
@@ -60,153 +38,6 @@ def world_of(state: Any) -> World:
                            f"{_world.size}: start the script by a launcher that both read (docs/launching.md), such as torchrun")
     return _world
 
-
-# ----------------------------------------------------------- configuration --
-
-def given_config(source: ConfigSource | None, plugin: DeepSpeedPlugin | None) -> dict[str, Any]:
-    """Returns the configuration from the argument, else from a DeepSpeedPlugin, else from the launcher's variables, else stage 2."""
-    if source is not None:
-        if isinstance(source, Mapping):
-            return copy.deepcopy(dict(source))
-        with open(source, encoding="utf-8") as file:
-            return json.load(file)
-    names = ("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ACCELERATE_DEEPSPEED_ZERO_STAGE")
-    if plugin is None and (os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true" or any(name in os.environ for name in names)):
-        plugin = DeepSpeedPlugin()
-    if plugin is None:
-        return {"zero_optimization": {"stage": 2}}
-    config = copy.deepcopy(plugin.deepspeed_config)
-    config.pop("steps_per_print", None)  # the plugin's own, an Inf
-    for key in ("offload_optimizer", "offload_param"):
-        block = config["zero_optimization"].get(key)
-        if block is not None and block.get("device") in (None, "none"):
-            del config["zero_optimization"][key]
-        elif block is not None:
-            config["zero_optimization"][key] = {name: value for name, value in block.items() if value is not None}
-    return config
-
-
-def is_unset(config: Mapping[str, Any], key: str) -> bool:
-    """Whether the key is left out or "auto"."""
-    return config.get(key, "auto") == "auto"
-
-
-def block_of(config: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Returns a block of the configuration as a copy; empty where there is none."""
-    return dict(config.get(key) or {})
-
-
-# --------------------------------------------------------------- optimizer --
-
-class Optimizer(AcceleratedOptimizer):
-    """What prepare() makes of an optimizer: Accelerate's wrapper, whose step is the engine's."""
-
-    def __init__(self, accelerator: "Accelerator", optimizer: torch.optim.Optimizer) -> None:
-        super().__init__(optimizer, device_placement=False)
-        self._accelerator = accelerator  # which lives as long as its optimizers
-
-    def _training(self) -> "Training":
-        return self._accelerator._training_of(self)
-
-    def step(self, closure: Any = None) -> None:
-        """Updates the model where gradients are synchronised. Collective, blocking. Does nothing where there are no gradients."""
-        if closure is not None:
-            raise NotSupportedError("optimizer.step(closure) evaluates the model again inside of the step: call step() without it")
-        if self.gradient_state.sync_gradients:
-            self._is_overflow = self._training().update()
-
-    def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Drops the gradients that no step has used, where gradients are synchronised. Collective and blocking where there are any."""
-        if self.gradient_state.sync_gradients:
-            self._training().drop()
-
-
-@dataclass
-class Training:
-    """A prepared model with its optimizer, its engine, and the window that is open."""
-
-    model: nn.Module
-    optimizer: Optimizer | None = None
-    engine: Any = None
-    clipping: float = 0  # of the configuration; 0: none
-    micro: int = 0  # micro-batches of the window
-    clip: float | None = None  # the coefficient of clip_grad_norm_() for the prepared step
-    handles: list[Any] = field(default_factory=list)
-
-    def end_micro_batch(self) -> None:
-        """Ends the micro-batch whose backward is over, if there is one. The window stays open. Collective, blocking."""
-        if self.engine is not None and self.engine._backwards > 0:
-            self.engine.prepare_step()
-            self.micro += 1
-
-    def prepared(self) -> Any:
-        """Returns the report of the step that is prepared, and prepares it where it is not; None: there are no gradients."""
-        self.end_micro_batch()
-        if self.micro == 0:
-            return None
-        if self.engine.prepared is None:
-            self.engine.close_window()
-            self.engine.prepare_step()
-        return self.engine.prepared
-
-    def norm(self, report: Any) -> float:
-        """The norm of the gradient as torch has it: the sum of the window's losses, of which the engine takes the mean."""
-        return self.micro * report.grad_norm
-
-    def clip_by(self, most: float) -> float:
-        """Clips the step to a norm of at most `most`, and returns the norm before. Collective, blocking."""
-        report = self.prepared()
-        if report is None:
-            return 0.0
-        norm = self.norm(report) * (1 if self.clip is None else self.clip)
-        self.clip = (1 if self.clip is None else self.clip) * coefficient(norm, most)
-        return norm
-
-    def update(self) -> bool:
-        """Makes the update, and returns whether it was skipped for an overflow. Collective, blocking."""
-        report = self.prepared()
-        if report is None:
-            return False
-        if self.clip is None:
-            self.clip = coefficient(self.norm(report), self.clipping) if self.clipping > 0 else 1.0
-        report = self.engine.apply_step(clip_coefficient=self.micro * self.clip)
-        self.micro, self.clip = 0, None
-        return bool(report.has_overflow)
-
-    def drop(self) -> None:
-        """Drops the window. Collective and blocking where there is one."""
-        if self.engine is not None and self.engine.has_window:
-            self.engine.discard()
-        self.micro, self.clip = 0, None
-
-
-def coefficient(norm: float, most: float) -> float:
-    """The factor of torch's clip_grad_norm_; 1 for a norm that is not finite, with which there is no update."""
-    return min(1.0, most / (norm + GUARD)) if math.isfinite(norm) else 1.0
-
-
-class Maker:
-    """The hook before a prepared model's first forward, which makes the engine and seals it by this batch."""
-
-    def __init__(self, accelerator: "Accelerator | None" = None) -> None:
-        self._accelerator = (lambda: None) if accelerator is None else weakref.ref(accelerator)
-
-    def __deepcopy__(self, _memo: Any) -> "Maker":
-        return Maker()
-
-    def __reduce__(self) -> Any:
-        return Maker, ()
-
-    @untraced
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        accelerator = self._accelerator()
-        found = None if accelerator is None else accelerator._trainings.get(id(module))
-        if found is None or found.model is not module or found.engine is not None:
-            return None
-        return first.sealed(accelerator.engine(module), module, args, kwargs)
-
-
-# ------------------------------------------------------------- accelerator --
 
 class Accelerator(accelerate.Accelerator):
     """Accelerate's Accelerator, whose prepared models are trained by engines of sherd.
@@ -492,48 +323,3 @@ class Accelerator(accelerate.Accelerator):
     def lomo_backward(self, loss: torch.Tensor, learning_rate: float) -> None:
         """Raises NotSupportedError."""
         raise NotSupportedError("accelerator.lomo_backward(): the engine has no LOMO")
-
-
-def check_given(given: Mapping[str, Any]) -> None:
-    """Raises NotSupportedError for arguments of Accelerator, and for variables of `accelerate launch`, that an engine cannot have."""
-    for name, text in REFUSED.items():
-        if given.get(name) is not None:
-            raise NotSupportedError(f"sherd.accelerate.Accelerator({name}=) asks for {text}, which an engine does not have")
-    for variable, name in VARIABLES.items():
-        if os.environ.get(variable, "false").lower() == "true":
-            raise NotSupportedError(f"{variable} asks for {REFUSED[name]}, which an engine does not have: change the file of accelerate config")
-    if os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() != "no":
-        raise NotSupportedError(f"ACCELERATE_DYNAMO_BACKEND asks for {REFUSED['dynamo_backend']}")
-    for handler in given.get("kwargs_handlers") or ():
-        kind = type(handler).__name__
-        hook = getattr(handler, "comm_hook", None)
-        if kind in ("GradScalerKwargs", "FP8RecipeKwargs", "AORecipeKwargs", "TERecipeKwargs", "MSAMPRecipeKwargs"):
-            raise NotSupportedError(f"sherd.accelerate.Accelerator(kwargs_handlers=[{kind}]): an engine has no fp8, and scales by itself")
-        if kind == "DistributedDataParallelKwargs" and hook is not None and getattr(hook, "value", hook) != "no":
-            raise NotSupportedError("DistributedDataParallelKwargs(comm_hook=): \"communication_data_type\" of the configuration is the type in "
-                                    "which gradients travel")
-
-
-def plugin_of(one: Any, several: Any) -> DeepSpeedPlugin | None:
-    """Returns the plugin that Accelerator() was given. Raises NotSupportedError for several."""
-    given = several if one is None else one
-    if isinstance(given, Mapping):
-        if len(given) > 1:
-            raise NotSupportedError("sherd.accelerate.Accelerator(deepspeed_plugins=) with several plugins: give sherd_config= or one plugin")
-        given = next(iter(given.values()), None)
-    return given
-
-
-def check_precision(precision: str, enabled: Mapping[str, Any]) -> None:
-    """Raises NotSupportedError for fp16 and fp8, and InvalidError where Accelerate and the configuration name other types."""
-    if precision in ("fp16", "fp8") or enabled["fp16"] is True:
-        raise NotSupportedError(f"{'fp8' if precision == 'fp8' else 'fp16'} under sherd.accelerate: use mixed_precision=\"bf16\" or \"no\", or "
-                                f"sherd.torch, which has fp16")
-    if enabled["bf16"] in (True, False) and enabled["bf16"] != (precision == "bf16"):
-        raise InvalidError(f"mixed_precision is \"{precision}\" and \"bf16\": {{\"enabled\": {json.dumps(enabled['bf16'])}}} stands in the "
-                           f"configuration: write \"auto\" there, or make both the same")
-
-
-def __getattr__(name: str) -> Any:
-    """Returns Accelerate's object of that name, so that `from sherd.accelerate import Accelerator, DistributedType` is one import too."""
-    return getattr(accelerate, name)
