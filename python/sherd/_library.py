@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator
 
 from sherd._interrupt import Interrupts
 from sherd._types import Types
-from sherd.errors import BY_STATUS, SherdError
+from sherd.errors import BY_STATUS, PREFIX, SherdError
 
 HERE = Path(__file__).resolve().parent
 
@@ -102,7 +102,8 @@ class Library:
 
     def error(self, status: int) -> SherdError:
         """Returns the exception of a status, with the message of the last failure on this thread."""
-        return BY_STATUS.get(self._names.get(status, ""), SherdError)(self.last_error().decode(errors="replace"))
+        kind = BY_STATUS.get(self._names.get(status, ""), SherdError)
+        return kind(PREFIX.get(kind, "") + self.last_error().decode(errors="replace"))
 
     def new(self, struct: str, **values: Any) -> Any:
         """Returns a struct of the interface with its defaults, and with `values` in place of some. Text may be str or None.

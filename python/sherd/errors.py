@@ -1,7 +1,7 @@
 """The exceptions of the package: one class for each status of the library (sherd.h has the list).
 
 The text of an exception is the library's own message: what failed, where, and what to do. Each class but AgainError also has
-the built-in exception as a base that fits its cause, so `except ValueError` and the like work.
+the built-in exception as a base that fits its cause, so `except ValueError` and the like work. PREFIX has what Python adds to a text.
 """
 from __future__ import annotations
 
@@ -36,8 +36,12 @@ class NotSupportedError(SherdError, NotImplementedError):
     status = "SHERD_E_NOTSUP"
 
 
-class OutOfMemoryError(SherdError, MemoryError):
-    """There is too little memory. The message says how much is missing and, at seal, the nearest setting that fits."""
+class OutOfMemoryError(SherdError, MemoryError, RuntimeError):
+    """There is too little memory. The message says how much is missing and, at seal, the nearest setting that fits.
+
+    It is a RuntimeError whose text begins as torch's does, since that is how loops that try a smaller batch know such an error
+    (find_executable_batch_size of Accelerate).
+    """
 
     status = "SHERD_E_NOMEM"
 
@@ -71,3 +75,5 @@ BY_STATUS: dict[str, type[SherdError]] = {
     for kind in (AgainError, InvalidError, StateError, NotSupportedError, OutOfMemoryError, InputOutputError,
                  NumericError, PeerLostError, DeviceError)
 }
+
+PREFIX: dict[type[SherdError], str] = {OutOfMemoryError: "sherd is out of memory. "}

@@ -328,6 +328,15 @@ class TestEngine(unittest.TestCase):
         self.assertTrue(math.isfinite(engine.traffic().wear_days))
         engine.destroy()
 
+    def test_too_little_memory_reads_as_torch_says_it(self) -> None:
+        """Loops that try a smaller batch look for a RuntimeError with these words."""
+        with sherd.Engine(sherd.World.simulate(0, 1, host_bytes=1000), CONFIG) as engine:
+            engine.add_param(engine.add_unit("u"), "w", [1000, 1000])
+            with self.assertRaisesRegex(RuntimeError, "^sherd is out of memory\\. the plan needs") as found:
+                engine.seal()
+        self.assertIsInstance(found.exception, sherd.OutOfMemoryError)
+        self.assertEqual(len(found.exception.args), 1)
+
 
 if __name__ == "__main__":
     if ranks.rank() is not None:
