@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import pickle
 import sys
 import tempfile
 import unittest
@@ -17,7 +18,8 @@ try:
     import torch
     import accelerate
     from accelerate.state import AcceleratorState, GradientState, PartialState
-    from accelerate.utils.deepspeed import DummyOptim
+    from accelerate.utils import GradScalerKwargs, find_executable_batch_size
+    from accelerate.utils.deepspeed import DummyOptim, DummyScheduler
     from safetensors.torch import load_file
 except ImportError as error:
     ranks.skip(f"torch or accelerate is not here: {error}")
@@ -147,6 +149,86 @@ def main(told, **options):
         of_maker.step()
         told("made", accelerator.reduce(loss.detach(), "mean").item())
 '''
+# Two optimizers of one model, with a schedule each.
+TWO_OPTIMIZERS = IMPORT + MODEL + '''
+def main(told, **options):
+    accelerator = Accelerator(**options)
+    model, _, loader = made()
+    blocks = {id(p) for p in model.blocks.parameters()}
+    optimizers = [torch.optim.AdamW([p for p in model.parameters() if (id(p) in blocks) == inside], lr=rate)
+                  for inside, rate in ((True, 2e-3), (False, 1e-3))]
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(one, 0.9) for one in optimizers]
+    model, loader, *prepared = accelerator.prepare(model, loader, *optimizers, *schedulers)
+    for epoch in range(2):
+        for (ids,) in loader:
+            loss = loss_of(model, ids)
+            accelerator.backward(loss)
+            for one in prepared:
+                one.step()
+            for one in prepared[:2]:
+                one.zero_grad()
+            told("loss", loss.item())
+'''
+# What MiniMind's pretraining has: a buffer of complex numbers, a rate by hand for each micro-batch, accumulation by hand, clipping, a
+# parameter that gets no gradient. Each global batch is of the same samples whatever the number of ranks. It stops and resumes.
+MINIMIND = IMPORT + MODEL + '''
+import math
+
+
+class Mind(Model):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("pos_cis", torch.polar(torch.ones(6, 8), torch.outer(torch.arange(6.), 0.1 ** torch.arange(8.))), persistent=False)
+        self.unused = nn.Parameter(torch.ones(3))
+        self.batch = nn.LayerNorm(6)
+
+    def forward(self, ids):
+        x = torch.view_as_complex(self.words(ids).unflatten(-1, (8, 2))) * self.pos_cis
+        x = torch.view_as_real(x).flatten(-2)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(self.batch(x.transpose(1, 2)).transpose(1, 2))
+
+
+def get_lr(now, all, rate):
+    return rate / 10 + 0.5 * rate * (1 + math.cos(math.pi * now / all))
+
+
+def main(told, folder=None, first=0, last=24, **options):
+    accelerator = Accelerator(**options)
+    torch.manual_seed(7)
+    model = Mind()
+    ids = torch.randint(0, 32, (8 * 2 * 12, 6), generator=torch.Generator().manual_seed(1))
+    loader = DataLoader(TensorDataset(ids), batch_size=2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    accumulation = 8 // accelerator.num_processes
+    if first:
+        accelerator.load_state(folder)
+    for epoch in range(first // 12, 2):
+        skipped = first % 12 if epoch == first // 12 else 0
+        batches = accelerator.skip_first_batches(loader, accumulation * skipped) if skipped else loader
+        total = 0
+        for step, (ids,) in enumerate(batches, accumulation * skipped):
+            update = 12 * epoch + step // accumulation
+            for group in optimizer.param_groups:
+                group["lr"] = get_lr(update, 24, 2e-3)
+            loss = loss_of(model, ids) / accumulation
+            accelerator.backward(loss)
+            total = total + loss.detach()
+            if (step + 1) % accumulation == 0:
+                told("norm", accelerator.clip_grad_norm_(model.parameters(), 0.5).item())
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                told("loss", accelerator.reduce(total, "mean").item())
+                total = 0
+                if folder is not None and update + 1 == last:
+                    accelerator.save_state(folder)
+                    return accelerator, model, optimizer
+    if accelerator.is_main_process:
+        told("saved", sum(v.double().norm().item() for n, v in accelerator.unwrap_model(model).state_dict().items() if n != "unused"))
+    return accelerator, model, optimizer
+'''
 
 
 def fresh() -> None:
@@ -180,6 +262,17 @@ def config(stage: int, **more: Any) -> dict[str, Any]:
     return {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
             "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": "auto"},
             "bf16": {"enabled": "auto"}, "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}}, **more}
+
+
+# The keys of MiniMind's file; its fp16 is refused beside the bf16 of its launcher, and its betas and decay are the script's here.
+MIND = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": 2, "allgather_partitions": True, "allgather_bucket_size": 1e8, "overlap_comm": True,
+                              "reduce_scatter": True, "reduce_bucket_size": 1e8, "contiguous_gradients": True},
+        "fp16": {"enabled": "auto", "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16, "hysteresis": 2, "min_loss_scale": 1},
+        "bf16": {"enabled": "auto"},
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
+        "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": "auto", "warmup_num_steps": "auto",
+                                                          "total_num_steps": "auto"}}}
 
 
 def as_plain() -> None:
@@ -225,6 +318,36 @@ def resumed(folder: str) -> None:
         accelerator.load_state(os.path.join(folder, "state"))
         assert (counter.value, accelerator.step) == (5, step), (counter.value, accelerator.step, step)
         torch.testing.assert_close(torch.tensor(epoch(accelerator, model, optimizer)), torch.tensor(wanted), rtol=1e-5, atol=1e-5)
+
+
+def mind(folder: str, first: str, last: str) -> None:
+    """MiniMind's script from one update to another, compared with what plain() has written, on however many ranks there are."""
+    with open(os.path.join(folder, "plain.json"), encoding="utf-8") as file:
+        plain = json.load(file)
+    ours, _ = run(MINIMIND, "sherd.accelerate", sherd_config=MIND, folder=os.path.join(folder, "state"), first=int(first), last=int(last))
+    for name in ("loss", "norm"):
+        torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(plain[name][int(first):int(last)]), rtol=1e-5, atol=1e-5)
+    if "saved" in ours:
+        torch.testing.assert_close(torch.tensor(ours["saved"]), torch.tensor(plain["saved"]), rtol=1e-5, atol=1e-5)
+
+
+def together() -> None:
+    """state_dict() at stage 3 by all ranks, and by one alone; a step inside of no_sync()."""
+    _, (accelerator, model, optimizer, loader) = run(ACCUMULATE, "sherd.accelerate", sherd_config=config(3), epochs=1)
+    whole = accelerator.unwrap_model(model).state_dict()
+    values = accelerator.get_state_dict(model)
+    assert list(whole) == list(values) and all(torch.equal(whole[name], values[name]) for name in values)
+    with model.no_sync():
+        accelerator.backward(model(torch.ones(2, 6, dtype=torch.int64)).mean())
+        refused(sherd.NotSupportedError, "LocalSGD", optimizer.step)
+    sherd.accelerate.accelerator.PATIENCE = 0.2
+    if accelerator.is_main_process:
+        refused(sherd.StateError, "state_dict.. of the Model reads what all ranks have", model.state_dict)
+
+
+def refused(kind: type[Exception], said: str, call: Any) -> None:
+    with unittest.TestCase().assertRaisesRegex(kind, said):
+        call()
 
 
 class Counter:
@@ -279,6 +402,20 @@ class Scripts(unittest.TestCase):
             start(1, "saved", folder)
             start(2, "resumed", folder)
 
+    def test_two_optimizers_of_a_model(self) -> None:
+        compare(TWO_OPTIMIZERS, 40)
+
+    def test_what_all_ranks_call(self) -> None:
+        start(2, "together")
+
+    def test_pretraining_of_minimind(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            plain, _ = run(MINIMIND, "accelerate")
+            with open(os.path.join(folder, "plain.json"), "w", encoding="utf-8") as file:
+                json.dump(plain, file)
+            for world_size, first, last in ((1, 0, 24), (4, 0, 17), (2, 17, 24)):
+                start(world_size, "mind", folder, str(first), str(last))
+
 
 class Calls(unittest.TestCase):
     def made(self, config: Any = None, batch: int | None = 2, **options: Any) -> tuple[sherd.accelerate.Accelerator, nn.Module, Any]:
@@ -294,11 +431,9 @@ class Calls(unittest.TestCase):
 
     def test_refused_by_name(self) -> None:
         fresh()
-        for options, said in (({"mixed_precision": "fp16"}, "fp16"), ({"sherd_config": {"fp16": {"enabled": True}}}, "fp16"),
-                              ({"fsdp_plugin": 1}, "fsdp_plugin.*FSDP"), ({"megatron_lm_plugin": 1}, "megatron_lm_plugin"),
+        for options, said in (({"fsdp_plugin": 1}, "fsdp_plugin.*FSDP"), ({"megatron_lm_plugin": 1}, "megatron_lm_plugin"),
                               ({"parallelism_config": 1}, "parallelism"), ({"dynamo_backend": "inductor"}, "block.compile"),
-                              ({"deepspeed_plugins": {"a": 1, "b": 2}}, "several plugins"),
-                              ({"kwargs_handlers": [accelerate.utils.GradScalerKwargs()]}, "GradScalerKwargs")):
+                              ({"deepspeed_plugins": {"a": 1, "b": 2}}, "several plugins")):
             with self.subTest(options), self.assertRaisesRegex(sherd.NotSupportedError, said):
                 fresh()
                 sherd.accelerate.Accelerator(**options)
@@ -314,18 +449,17 @@ class Calls(unittest.TestCase):
                            (lambda: accelerator.clip_grad_norm_(model[0].parameters(), 1), "all trainable parameters"),
                            (lambda: accelerator.clip_grad_norm_(model.parameters(), 1, norm_type=1), "norm_type=1"),
                            (lambda: accelerator.backward(loss, create_graph=True), "create_graph"),
-                           (lambda: optimizer.step(lambda: 1), "closure"),
-                           (lambda: accelerator.prepare(DummyOptim([])), "DummyOptim")):
+                           (lambda: optimizer.step(lambda: 1), "closure")):
             with self.assertRaisesRegex(sherd.NotSupportedError, said):
                 call()
         accelerator.sync_gradients = False
         with self.assertRaisesRegex(sherd.StateError, "sync_gradients"):
             accelerator.clip_grad_norm_(model.parameters(), 1)
         accelerator.sync_gradients = True
-        for optimizers, said in ((2, "two prepared optimizers"), (0, "no prepared model")):
+        for optimizers, said in ((2, "is in the parameter groups"), (0, "no prepared model")):
             accelerator, model, _ = self.made()
-            one = accelerator.prepare(torch.optim.SGD((model if optimizers else nn.Linear(2, 2)).parameters(), lr=1))
-            with self.assertRaisesRegex(sherd.SherdError, said):
+            one = accelerator.prepare(torch.optim.AdamW((model if optimizers else nn.Linear(2, 2)).parameters(), lr=1))
+            with self.assertRaisesRegex((sherd.SherdError, ValueError), said):
                 model(torch.ones(2, 4))
                 one.step()
         fresh()
@@ -352,16 +486,213 @@ class Calls(unittest.TestCase):
         engine = accelerator.engine(model)
         self.assertEqual((engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps()), (3, 4))
         for changes, options, said in (({}, {}, "train_micro_batch_size_per_gpu.*no prepared loader"),
-                                       ({"gradient_accumulation_steps": 2, "train_micro_batch_size_per_gpu": 1}, {}, "2 in the conf.*1 in Accel"),
-                                       ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}},
-                                         "train_micro_batch_size_per_gpu": 1}, {}, "scheduler.*no scheduler of torch")):
+                                       ({"gradient_accumulation_steps": 2, "train_micro_batch_size_per_gpu": 1}, {}, "2 in the conf.*1 in Accel")):
             accelerator, model, _ = self.made({**config(2), **changes}, None, **options)
             with self.assertRaisesRegex(sherd.InvalidError, said):
                 accelerator.engine(model)
 
+    def test_what_the_file_of_minimind_says(self) -> None:
+        """It starts, or is refused by an error that has both values."""
+        begun = {**MIND, "fp16": {**MIND["fp16"], "enabled": True}}
+        with self.assertRaisesRegex(sherd.InvalidError, "mixed_precision is .bf16. and .fp16.: ..enabled.: true"):
+            self.made(begun, mixed_precision="bf16")
+        accelerator, model, optimizer = self.made(begun)  # the file alone decides
+        self.assertEqual(accelerator.mixed_precision, "fp16")
+        for betas, said in (((0.9, 0.999), "betas is .0.9, 0.95. in the conf.*.0.9, 0.999. in the torch"),
+                            ((0.9, 0.95), "scheduler.*warmup_max_lr.*no rate was set by hand")):
+            fresh()
+            accelerator = sherd.accelerate.Accelerator(sherd_config=MIND)
+            model = nn.Linear(4, 4)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=betas, weight_decay=0.1)
+            model, optimizer, loader = accelerator.prepare(model, optimizer, torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2))
+            with self.assertRaisesRegex(sherd.InvalidError, said):
+                for x in loader:
+                    accelerator.backward(model(x).mean())
+                    optimizer.step()
+
+    def test_a_plugin_whose_file_has_no_accumulation(self) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 2}, file)
+            file.flush()
+            plugin = accelerate.utils.DeepSpeedPlugin(hf_ds_config=file.name)
+        accelerator, model, _ = self.made(deepspeed_plugin=plugin, gradient_accumulation_steps=4)
+        self.assertEqual(accelerator.engine(model).gradient_accumulation_steps(), 4)
+
+    def test_dummy_optimizer_and_scheduler(self) -> None:
+        """What they say fills "auto", and the engine steps the schedule."""
+        given = config(2, optimizer={"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+                       scheduler={"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto",
+                                                                      "warmup_num_steps": "auto", "total_num_steps": "auto"}})
+        trained = []
+        for is_dummy in (True, False):
+            fresh()
+            accelerator = sherd.accelerate.Accelerator(sherd_config=given if is_dummy else config(2))
+            torch.manual_seed(1)
+            model = nn.Linear(4, 4)
+            values = {"lr": 0.01, "weight_decay": 0.1, "betas": (0.9, 0.95)}
+            optimizer = (DummyOptim if is_dummy else torch.optim.AdamW)(model.parameters(), **values)
+            schedule = DummyScheduler(optimizer, total_num_steps=8, warmup_num_steps=3) if is_dummy else \
+                torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+            loader = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
+            model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, loader)
+            self.assertEqual(optimizer.param_groups[0]["lr"], 0.01)
+            rates = []
+            for x in loader:
+                accelerator.backward(model(x).square().mean())
+                if not is_dummy:
+                    optimizer.param_groups[0]["lr"] = trained[0][0][len(rates)]
+                rates.append(optimizer.param_groups[0]["lr"])
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+            trained.append((rates, accelerator.get_state_dict(model)["weight"]))
+            with tempfile.TemporaryDirectory() as folder:
+                accelerator.save_state(folder)
+                accelerator.load_state(folder)
+        self.assertLess(trained[0][0][0], trained[0][0][2])  # it warms up
+        self.assertAlmostEqual(max(trained[0][0]), 0.01, places=6)
+        self.assertTrue(torch.equal(trained[0][1], trained[1][1]))
+        for changes, options, said in (({"optimizer": None}, {}, "DummyOptim"), ({"scheduler": None}, {}, "DummyScheduler")):
+            fresh()
+            accelerator = sherd.accelerate.Accelerator(sherd_config={key: value for key, value in {**given, **changes}.items() if value})
+            model = nn.Linear(4, 4)
+            optimizer = DummyOptim(model.parameters())
+            model, _, _, _ = accelerator.prepare(model, optimizer, DummyScheduler(optimizer, 8), loader)
+            with self.assertRaisesRegex(sherd.InvalidError, said):
+                accelerator.engine(model)
+
+    def test_fp16_with_the_engines_scale(self) -> None:
+        """A step that overflows is skipped and tells it; the scale is the script's to look at."""
+        handler = GradScalerKwargs(init_scale=2.0 ** 30, growth_interval=3)
+        accelerator, model, optimizer = self.made(config(2), mixed_precision="fp16", kwargs_handlers=[handler])
+        self.assertEqual(accelerator.scaler.get_scale(), 2.0 ** 30)
+        skipped, losses = [], []
+        for _ in range(30):
+            loss = model(torch.ones(2, 4)).square().mean()
+            self.assertEqual(loss.dtype, torch.float32)
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            skipped.append(accelerator.optimizer_step_was_skipped)
+            losses.append(loss.item())
+        self.assertTrue(skipped[0] and not skipped[-2] or not skipped[-1])
+        self.assertLess(accelerator.scaler.get_scale(), 2.0 ** 30)
+        self.assertLess(losses[-1], losses[0] / 10)
+        with self.assertRaisesRegex(sherd.NotSupportedError, "accelerator.backward"):
+            accelerator.scaler.scale(loss)
+        with tempfile.TemporaryDirectory() as folder:
+            accelerator.save_state(folder)
+            scale = accelerator.scaler.get_scale()
+            accelerator.load_state(folder)
+            self.assertEqual(accelerator.scaler.get_scale(), scale)
+        for options, own, said in (({"growth_factor": 3.0}, {}, "growth_factor=3"), ({"init_scale": 3.0}, {}, "power of 2"),
+                                   ({"growth_interval": 5}, {"loss_scale_window": 7}, "loss_scale_window.: 7.*gives 5")):
+            with self.assertRaisesRegex(sherd.SherdError, said):
+                self.made(config(2, fp16={"enabled": True, **own}), kwargs_handlers=[GradScalerKwargs(**options)])
+
+    def test_fp16_of_two_models(self) -> None:
+        """A loss is scaled by the engine that it goes through."""
+        accelerator, first, optimizer = self.made(config(2, fp16={"enabled": True, "initial_scale_power": 4}))
+        second = nn.Linear(1, 1)
+        second, other = accelerator.prepare(second, torch.optim.AdamW(second.parameters(), lr=0.1))
+        accelerator.backward(second(first(torch.ones(2, 4)).detach()).square().mean())
+        other.step()
+        self.assertEqual((accelerator.engine(first).has_window, accelerator.engine(second).global_steps), (False, 1))
+        with self.assertRaisesRegex(sherd.StateError, "loss through two engines"):
+            accelerator.backward(second(first(torch.ones(2, 4))).square().mean())
+
+    def test_out_of_memory_makes_the_batch_smaller(self) -> None:
+        sizes = []
+
+        @find_executable_batch_size(starting_batch_size=8)
+        def train(batch_size: int) -> int:
+            sizes.append(batch_size)
+            accelerator, model, _ = self.made()
+            world = sherd.World.simulate(0, 1, host_bytes=1000 if batch_size > 2 else 1 << 30)
+            with mock.patch.object(sherd.accelerate.accelerator, "world_of", lambda _: world):
+                accelerator.engine(model).seal(((torch.ones(batch_size, 4),), {}))
+            return batch_size
+
+        self.assertEqual((train(), sizes[0], sizes[-1]), (2, 8, 2))
+
+    def test_hooks_of_a_script_get_weights(self) -> None:
+        """As diffusers' scripts save: by the main process alone, at stage 3 too, and all models again."""
+        accelerator, model, optimizer = self.made(config(3))
+        accelerator.backward(model(torch.ones(2, 4)).mean())
+        optimizer.step()
+        got = []
+
+        def save(models: list[nn.Module], weights: list[Any], folder: str) -> None:
+            got.extend([models[0].state_dict(), weights.pop()])
+            torch.save(got[0], os.path.join(folder, "own.pt"))
+
+        def load(models: list[nn.Module], folder: str) -> None:
+            models.pop().load_state_dict(torch.load(os.path.join(folder, "own.pt")))
+
+        accelerator.register_save_state_pre_hook(save)
+        accelerator.register_load_state_pre_hook(load)
+        values = accelerator.get_state_dict(model)
+        with tempfile.TemporaryDirectory() as folder:
+            accelerator.save_state(folder)
+            accelerator.backward(model(torch.ones(2, 4)).mean())
+            optimizer.step()
+            accelerator.load_state(folder)
+        for one in (*got, accelerator.get_state_dict(model)):
+            self.assertTrue(all(torch.equal(one[name], value) for name, value in values.items()))
+
+    def test_windows_of_deterministic_engines(self) -> None:
+        """The key gives the most backwards of a window; one more is refused. The plan has the memory that adds them up."""
+        accelerator, model, optimizer = self.made(config(2, deterministic=True) | {"gradient_accumulation_steps": 3})
+        for count in (1, 3, 2):
+            for _ in range(count):
+                accelerator.backward(model(torch.ones(2, 4)).mean())
+            optimizer.step()
+        self.assertEqual(accelerator.engine(model).global_steps, 3)
+        with self.assertRaisesRegex(sherd.StateError, "gradient_accumulation_steps is 3"):
+            for _ in range(4):
+                accelerator.backward(model(torch.ones(2, 4)).mean())
+        planned = []
+        for is_open, accumulation in ((False, 1), (False, 2), (True, 1)):
+            model = nn.Linear(64, 64)
+            accelerator, _, _ = self.made({"zero_optimization": {"stage": 2}}, mixed_precision="bf16")
+            engine = accelerator.engine(accelerator.prepare(model, torch.optim.AdamW(model.parameters()))[0]) if is_open else \
+                sherd.torch.initialize(model, {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": accumulation,
+                                               "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}, torch.optim.AdamW(model.parameters()))
+            engine.seal(((torch.ones(2, 64),), {}))
+            planned.append(engine.plan(True)["grads_bytes"])
+        self.assertLess(planned[0], planned[1])
+        self.assertEqual(planned[1], planned[2])
+
+    def test_a_compiled_model(self) -> None:
+        """Compiled before prepare(), or after."""
+        got = []
+        for way in ("plain", "before", "after"):
+            fresh()
+            accelerator = sherd.accelerate.Accelerator(sherd_config=config(3))
+            torch.manual_seed(1)
+            model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            given = torch.compile(model, backend="eager") if way == "before" else model
+            loader = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
+            made, optimizer, loader = accelerator.prepare(given, optimizer, loader)
+            self.assertIs(made, given)
+            if way == "after":
+                made.compile(backend="eager")
+            for x in loader:
+                accelerator.backward(made(x).mean())
+                accelerator.clip_grad_norm_(made.parameters(), 0.1)
+                optimizer.step()
+            self.assertIs(accelerator.engine(made), accelerator.engine(model))
+            got.append(accelerator.get_state_dict(made))
+        for other in got[1:]:
+            torch.testing.assert_close({name.removeprefix("_orig_mod."): value for name, value in other.items()}, got[0])
+
     def test_the_model_stays_itself(self) -> None:
         accelerator, model, optimizer = self.made()
         twin = copy.deepcopy(model)
+        self.assertEqual(list(twin.state_dict()), list(model.state_dict()))
+        self.assertEqual(list(pickle.loads(pickle.dumps(model)).state_dict()), list(model.state_dict()))
         self.assertIs(accelerator.unwrap_model(model), model)
         self.assertIs(type(model), nn.Sequential)
         optimizer.step()  # without gradients

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
+import datetime
 import inspect
 import os
 from collections import OrderedDict
@@ -16,27 +16,43 @@ from accelerate.utils import convert_outputs_to_fp32, get_mixed_precision_contex
 from torch import nn
 
 import sherd.torch
-from sherd.accelerate.configuration import ConfigSource, block_of, check_given, check_precision, given_config, is_unset, plugin_of
-from sherd.accelerate.training import Maker, Optimizer, Training
+from sherd.accelerate.configuration import (ConfigSource, Facts, check_given, check_precision, filled, given_config, plugin_of, precision_of,
+                                            scaling)
+from sherd.accelerate.training import (Configured, LoadStateDict, Optimizer, Scaler, Scheduler, Training, reached)
 from sherd.errors import InvalidError, NotSupportedError, StateError
 from sherd.world import World
 
 FOLDER = "engine"  # of a model's checkpoint in a folder of save_state()
 TAG = "state"
+PATIENCE = 60  # seconds for which ranks wait for each other before they read all weights
 
 _world: World | None = None  # of the process
+_meeting: Any = None  # a group of torch.distributed with all of its ranks, on the CPU; None: there is one rank
 
 
 def world_of(state: Any) -> World:
     """Returns the world of sherd's that has the ranks of Accelerate's state. Collective and blocking at the first call."""
-    global _world
+    global _world, _meeting
     if _world is None:
         is_cpu = state.device.type == "cpu"
         _world = World.from_env(**({"backend": "cpu"} if is_cpu else {"device": state.device.index or 0}))
+        if state.num_processes > 1:
+            _meeting = torch.distributed.new_group(backend="gloo")
     if (_world.size, _world.rank) != (state.num_processes, state.process_index):
         raise InvalidError(f"Accelerate has rank {state.process_index} of {state.num_processes}, and sherd's world has rank {_world.rank} of "
                            f"{_world.size}: start the script by a launcher that both read (docs/launching.md), such as torchrun")
     return _world
+
+
+def meet(call: str) -> None:
+    """Waits for all ranks. Raises StateError where they do not come in time: a script may call on one rank what is all ranks' call."""
+    if _meeting is None:
+        return
+    try:
+        torch.distributed.monitored_barrier(_meeting, datetime.timedelta(seconds=PATIENCE))
+    except RuntimeError as error:
+        raise StateError(f"{call} reads what all ranks have, so all ranks call it, and not all did within {PATIENCE} seconds ({error}): call "
+                         f"accelerator.get_state_dict(model) on all ranks, and save what it returns on one") from error
 
 
 class Accelerator(accelerate.Accelerator):
@@ -57,13 +73,16 @@ class Accelerator(accelerate.Accelerator):
         self._config = given_config(sherd_config, plugin)
         self._options = dict(sherd_options or {})
         os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # else Accelerate looks for the package, and takes its branches
-        enabled = {kind: block_of(self._config, kind).get("enabled", "auto") for kind in ("bf16", "fp16")}
-        if enabled["bf16"] is True and given.get("mixed_precision") is None and "ACCELERATE_MIXED_PRECISION" not in os.environ:
-            given["mixed_precision"] = "bf16"
-        self._trainings: dict[int, Training] = {}  # by the model's id
-        self._is_saving = False
+        if given.get("mixed_precision") is None and "ACCELERATE_MIXED_PRECISION" not in os.environ:
+            given["mixed_precision"] = precision_of(self._config)
+        self._trainings: dict[int, Training] = {}  # by the module's id
+        self._configured: list[Scheduler] = []
         super().__init__(**given)
-        check_precision(self.mixed_precision, enabled)
+        check_precision(self.mixed_precision, self._config)
+        if self.mixed_precision == "fp16":
+            self.native_amp = True  # Accelerate leaves the forward of a CPU in fp32
+            block = self._config["fp16"] = scaling(self._config, self.scaler_handler)
+            self.scaler = Scaler(self, block.get("loss_scale") or 2.0 ** block.get("initial_scale_power", 16))
 
     # ------------------------------------------------------------- prepare --
 
@@ -71,111 +90,116 @@ class Accelerator(accelerate.Accelerator):
         """Notes the model, whose engine is made at its first forward, and returns the model itself. Local."""
         if evaluation_mode:
             return super().prepare_model(model, device_placement, evaluation_mode)
-        if not isinstance(model, nn.Module) or hasattr(model, "_orig_mod"):
-            raise NotSupportedError("prepare() of a model that torch.compile has wrapped: prepare the model first, then call model.compile()")
-        if id(model) not in self._trainings:
-            if self.mixed_precision == "bf16":
-                forward = get_mixed_precision_context_manager(self.native_amp, self.autocast_handler)(type(model).forward)
-                model.forward = MethodType(convert_outputs_to_fp32(forward), model)  # type: ignore[method-assign] # as Accelerate does
-            found = self._trainings[id(model)] = Training(model)
-            found.handles.append(model.register_forward_pre_hook(Maker(self), with_kwargs=True, prepend=True))
+        if self._found(model) is None:
+            found = Training(model)
+            if self.mixed_precision != "no":
+                forward = get_mixed_precision_context_manager(self.native_amp, self.autocast_handler)(type(found.module).forward)
+                found.module.forward = MethodType(convert_outputs_to_fp32(forward), found.module)  # type: ignore[method-assign] # as Accelerate does
+            self._trainings[id(found.module)] = found
+            found.attach(self)
             self._models.append(model)
         return model
 
-    def prepare_optimizer(self, optimizer: torch.optim.Optimizer, device_placement: bool | None = None) -> AcceleratedOptimizer:
-        """Returns the optimizer in a wrapper whose step is the engine's. Local. Raises StateError where its model has an engine already."""
+    def prepare_optimizer(self, optimizer: Any, device_placement: bool | None = None) -> AcceleratedOptimizer:
+        """Returns the optimizer, which may be a DummyOptim, in a wrapper whose step is the engine's. Local.
+
+        Raises StateError where its model has an engine already.
+        """
         if isinstance(optimizer, Optimizer):
             if not any(optimizer is one for one in self._optimizers):
                 self._optimizers.append(optimizer)
             return optimizer
-        tensors = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+        made = Optimizer(self, self._configured_optimizer(optimizer) if type(optimizer).__name__ == "DummyOptim" else optimizer, optimizer)
+        tensors = {id(tensor) for group in made.param_groups for tensor in group["params"]}
         for found in self._trainings.values():
             if found.engine is not None and any(id(param) in tensors for param in found.model.parameters()):
-                raise StateError(f"the {type(found.model).__name__} has made its first forward, or save_state() or load_state(), before its "
+                raise StateError(f"the {type(found.module).__name__} has made its first forward, or save_state() or load_state(), before its "
                                  f"{type(optimizer).__name__} was prepared, so its engine has no updates: prepare the optimizer before")
-        made = Optimizer(self, optimizer)
         self._optimizers.append(made)
         return made
 
+    def _configured_optimizer(self, dummy: Any) -> Configured:
+        """Returns what a DummyOptim says. Where the configuration has a rate, that is the rate, as with Accelerate."""
+        rate = ((self._config.get("optimizer") or {}).get("params") or {}).get("lr", "auto")
+        return Configured(dummy, dummy.lr if rate == "auto" else float(rate))
+
+    def prepare_scheduler(self, scheduler: Any) -> Any:
+        """Returns the scheduler in Accelerate's wrapper; for a DummyScheduler one that leaves the steps to the engine. Local."""
+        if type(scheduler).__name__ != "DummyScheduler":
+            return super().prepare_scheduler(scheduler)
+        self._configured.append(Scheduler(self, scheduler))
+        return self._configured[-1]
+
     def _prepare_one(self, obj: Any, first_pass: bool = False, device_placement: Any = None) -> Any:
-        if type(obj).__name__ in ("DummyOptim", "DummyScheduler"):
-            raise NotSupportedError(f"{type(obj).__name__}: prepare an optimizer of torch, such as torch.optim.AdamW(model.parameters(), lr=...), "
-                                    f"and a scheduler of torch")
+        kind = type(obj).__name__
+        if kind == "DummyOptim" and first_pass:
+            return self.prepare_optimizer(obj)
+        if kind == "DummyScheduler" and not first_pass:
+            return self.prepare_scheduler(obj)
         return super()._prepare_one(obj, first_pass, device_placement)
 
     def engine(self, model: nn.Module) -> sherd.torch.Engine:
         """Returns the engine of a prepared model, and makes it where it is not made yet. Collective and blocking then."""
-        found = self._trainings.get(id(model))
-        if found is None or found.model is not model:
+        found = self._found(model)
+        if found is None:
             raise StateError(f"accelerator.engine() is for a model that prepare() was given, and this {type(model).__name__} is none")
         if found.engine is None:
             self._bind()
-            config, found.clipping = self._filled(found)
-            wrapped = found.optimizer
-            found.engine = sherd.torch.initialize(model, config, None if wrapped is None else wrapped.optimizer,
-                                                  world=world_of(self.state), **self._options)
+            made = filled(self._config, self._facts(found))
+            found.clipping, found.unscheduled = made.clipping, made.unscheduled
+            found.engine = sherd.torch.initialize(found.model, made.config, world=world_of(self.state), **self._given(found), **self._options)
             for handle in found.handles:
                 handle.remove()
+            for one in found.optimizers:
+                if isinstance(one.optimizer, Configured):
+                    one.optimizer = found.engine.optimizer
         return found.engine
 
+    def _found(self, model: Any) -> Training | None:
+        """Returns the training of a prepared model; None: it is not prepared."""
+        found = self._trainings.get(id(getattr(model, "_orig_mod", model)))
+        return found if found is not None and found.is_of(model) else None
+
     def _bind(self) -> None:
-        """Finds the model of each optimizer by its parameters. Raises NotSupportedError where that is not one to one."""
+        """Finds the model of each optimizer by its parameters. Raises NotSupportedError for an optimizer of several models."""
         models = {id(param): found for found in self._trainings.values() for param in found.model.parameters()}
         for optimizer in self._optimizers:
             tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
             owners = {id(models[id(tensor)]): models[id(tensor)] for tensor in tensors if id(tensor) in models}
-            kind = type(optimizer.optimizer).__name__
             if len(owners) > 1:
-                raise NotSupportedError(f"the {kind} has parameters of {len(owners)} prepared models: give each model an optimizer of its own")
+                raise NotSupportedError(f"the {type(optimizer.given).__name__} has parameters of {len(owners)} prepared models: give each model "
+                                        f"an optimizer of its own")
             for found in owners.values():
-                if found.optimizer not in (None, optimizer):
-                    raise NotSupportedError(f"the {type(found.model).__name__} has two prepared optimizers: prepare one, whose groups have what "
-                                            f"differs")
-                found.optimizer = optimizer
+                if not any(optimizer is one for one in found.optimizers):
+                    found.optimizers.append(optimizer)
 
     def _training_of(self, optimizer: Optimizer) -> Training:
         """Returns the training of an optimizer. Raises StateError where no prepared model has its parameters."""
         self._bind()
         for found in self._trainings.values():
-            if found.optimizer is optimizer:
+            if any(optimizer is one for one in found.optimizers):
                 return found
-        raise StateError(f"no prepared model has the parameters of this {type(optimizer.optimizer).__name__}: give prepare() the model too")
+        raise StateError(f"no prepared model has the parameters of this {type(optimizer.given).__name__}: give prepare() the model too")
 
-    def _filled(self, found: Training) -> tuple[dict[str, Any], float]:
-        """Returns the configuration of a model's engine, and the norm to which it clips (0: none), without what it leaves open."""
-        config = copy.deepcopy(self._config)
-        if is_unset(config, "train_batch_size"):
-            config.pop("train_batch_size", None)
-        if is_unset(config, "train_micro_batch_size_per_gpu"):
-            size = self._micro_batch_size()
-            if size is None and "train_micro_batch_size_per_gpu" in config:
-                raise InvalidError('"train_micro_batch_size_per_gpu" is "auto", and no prepared loader has a batch_size: write the number in '
-                                   "the configuration")
-            config["train_micro_batch_size_per_gpu"] = size or 1
-            if "train_batch_size" in config:
-                del config["train_micro_batch_size_per_gpu"]
-        if is_unset(config, "gradient_accumulation_steps"):
-            config["gradient_accumulation_steps"] = self.gradient_accumulation_steps
-        elif config["gradient_accumulation_steps"] != self.gradient_accumulation_steps:
-            raise InvalidError(f"\"gradient_accumulation_steps\" is {config['gradient_accumulation_steps']} in the configuration and "
-                               f"{self.gradient_accumulation_steps} in Accelerator(): write \"auto\", or give both the same number")
-        clipping = config.get("gradient_clipping", "auto")
-        config["gradient_clipping"] = 0  # it is of the sum, which this module clips
-        block = block_of(config, "bf16")
-        if block.get("enabled", "auto") == "auto":
-            config["bf16"] = {**block, "enabled": self.mixed_precision == "bf16"}
-        if block_of(config, "fp16").get("enabled", "auto") == "auto":
-            config.pop("fp16", None)
-        if found.optimizer is None:
-            config["optimizer"] = {"type": "none"}
-        if "scheduler" in config and any(value == "auto" for value in block_of(config["scheduler"], "params").values()):
-            if not self._schedulers:
-                raise InvalidError('"scheduler" has values that are "auto", and no scheduler of torch is prepared: write the numbers in the '
-                                   "configuration, or prepare a scheduler")
-        if "scheduler" in config and (self._schedulers or found.optimizer is None):
-            del config["scheduler"]  # the script's has the rates
-        config["sherd"] = {**block_of(config, "sherd"), "open_windows": True}
-        return config, 0.0 if clipping == "auto" else float(clipping)
+    def _facts(self, found: Training) -> Facts:
+        own = [one for one in self._configured if any(one.belongs_to(optimizer) for optimizer in found.optimizers)]
+        scheduled = {id(optimizer) for scheduler in self._schedulers for optimizer in scheduler.optimizers}
+        return Facts(self._micro_batch_size(), self.gradient_accumulation_steps, self.mixed_precision, found.optimizers,
+                     any(id(one) in scheduled for one in found.optimizers), own[0] if own else None, self.num_processes, self.split_batches)
+
+    def _given(self, found: Training) -> dict[str, Any]:
+        """Returns what sherd.torch.initialize() gets of a model's optimizers and schedules."""
+        schedule = self._facts(found).schedule
+        given: dict[str, Any] = {}
+        if schedule is not None and schedule.dummy.lr_scheduler_callable is not None:
+            given["lr_scheduler"] = schedule.dummy.lr_scheduler_callable
+        optimizers = [one.optimizer for one in found.optimizers]
+        if any(isinstance(one, Configured) for one in optimizers):
+            if len(optimizers) > 1:
+                raise NotSupportedError(f"the {type(found.module).__name__} has {len(optimizers)} prepared optimizers, and one is a DummyOptim: give "
+                                        f"it all parameters, in groups, or prepare optimizers of torch")
+            return {"model_parameters": optimizers[0].param_groups, **given}
+        return {"optimizer": optimizers[0] if len(optimizers) == 1 else optimizers or None, **given}
 
     def _micro_batch_size(self) -> int | None:
         """Returns the smallest batch of a rank among the prepared loaders; None: no loader tells it."""
@@ -201,9 +225,11 @@ class Accelerator(accelerate.Accelerator):
             if name != "retain_graph" and value:
                 raise NotSupportedError(f"accelerator.backward({name}=): an engine takes the whole gradient, and none of a gradient")
         loss = loss / self.gradient_accumulation_steps
-        engines = [found.engine for found in self._trainings.values() if found.engine is not None and found.optimizer is not None]
-        if len(engines) == 1:
-            engines[0].backward(loss, retain_graph=bool(kwargs.get("retain_graph")))
+        trained = [found for found in self._trainings.values() if found.engine is not None and found.optimizers]
+        if len(trained) > 1:
+            trained = reached(loss, trained)
+        if len(trained) == 1:
+            trained[0].engine.backward(loss, retain_graph=bool(kwargs.get("retain_graph")))
         else:
             loss.backward(retain_graph=bool(kwargs.get("retain_graph")))  # each engine counts the backward that reaches it
         self._end_micro_batches()
@@ -237,27 +263,45 @@ class Accelerator(accelerate.Accelerator):
         raise NotSupportedError("accelerator.clip_grad_value_(): an engine clips by the norm: call accelerator.clip_grad_norm_()")
 
     def unscale_gradients(self, optimizer: Any = None) -> None:
-        """Does nothing: gradients are not scaled. Local."""
+        """Does nothing: with fp16 the step unscales the gradients, and else they are not scaled. Local."""
 
     # --------------------------------------------------------------- state --
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
         """Returns the weights by name, in fp32 and on the CPU, on every rank. Collective, blocking. It takes their memory on each rank."""
-        found = self._trainings.get(id(model))
-        if found is None or found.engine is None or found.model is not model:
+        found = self._found(model)
+        if found is None or found.engine is None:
             return super().get_state_dict(model, unwrap)
-        return {} if self._is_saving else dict(found.engine.state_dict())
+        return self._weights(found, "accelerator.get_state_dict()")
+
+    def _has_parts(self, found: Training) -> bool:
+        """Whether this rank has only parts of a model's parameters, outside of passes."""
+        return found.engine is not None and found.engine.is_sealed and found.engine.zero_optimization_stage() == 3
+
+    def _weights(self, found: Training, call: str) -> dict[str, torch.Tensor]:
+        """Returns the weights of an engine by name. `call` is what the script has called, for messages. Collective, blocking."""
+        if found.weights is None:
+            meet(call)
+            return dict(found.engine.state_dict())
+        return found.weights
 
     def save_state(self, output_dir: str | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any) -> Any:
         """Saves all that load_state() needs, with a checkpoint of each engine. Collective, blocking, between windows."""
         def save(_models: Any, weights: list[Any], folder: str) -> None:
             for index, found in enumerate(listed):
-                self.engine(found.model).save_checkpoint(os.path.join(folder, f"{FOLDER}_{index}"), TAG)
-            weights.clear()
+                found.engine.save_checkpoint(os.path.join(folder, f"{FOLDER}_{index}"), TAG)
+            weights[:] = [one for one in weights if not any(one is found.weights for found in listed)]
 
         listed = self._made()
-        with self._engines_apart("_save_model_state_pre_hook", save):
-            return super().save_state(output_dir, safe_serialization, **save_model_func_kwargs)
+        has_hooks = len(self._save_model_state_pre_hook) > 0  # which get the weights; else nobody reads them
+        for found in listed:
+            found.weights = self._weights(found, "accelerator.save_state()") if has_hooks else {}
+        try:
+            with self._engines_apart("_save_model_state_pre_hook", save):
+                return super().save_state(output_dir, safe_serialization, **save_model_func_kwargs)
+        finally:
+            for found in listed:
+                found.weights = None
 
     def load_state(self, input_dir: str | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any) -> None:
         """Loads what save_state() has saved, on this number of ranks or another. Collective, blocking.
@@ -275,11 +319,17 @@ class Accelerator(accelerate.Accelerator):
                                        f"Accelerate's own by Accelerate, and give the weights to the model before prepare()")
                 found.drop()
                 self.engine(found.model).load_checkpoint(own, TAG)
-            models.clear()
+            models[:] = [model for model in models if self._found(model) is None]
 
         listed = self._made()
-        with self._engines_apart("_load_model_state_pre_hook", load_engines):
-            super().load_state(input_dir, load_kwargs, **load_model_func_kwargs)
+        for found in listed:
+            found.module.load_state_dict = LoadStateDict(found.module, self)  # type: ignore[method-assign] # for hooks that load weights
+        try:
+            with self._engines_apart("_load_model_state_pre_hook", load_engines):
+                super().load_state(input_dir, load_kwargs, **load_model_func_kwargs)
+        finally:
+            for found in listed:
+                del vars(found.module)["load_state_dict"]
         states = os.path.join(folders[0], f"random_states_{self.process_index}.pkl")
         if not os.path.exists(states):  # there were fewer ranks: the counter is the same on all
             self.step = load(os.path.join(folders[0], "random_states_0.pkl"))["step"]
@@ -293,24 +343,24 @@ class Accelerator(accelerate.Accelerator):
     @contextlib.contextmanager
     def _engines_apart(self, name: str, hook: Any) -> Iterator[None]:
         """A context in which Accelerate leaves out the models and optimizers of engines, and calls `hook` as the last of its hooks."""
-        kept, optimizers = getattr(self, name), self._optimizers
+        kept, optimizers, scaler = getattr(self, name), self._optimizers, self.scaler
         setattr(self, name, OrderedDict([*kept.items(), ("sherd", hook)]))
         self._optimizers = [one for one in optimizers if not isinstance(one, Optimizer)]
-        self._is_saving = True
+        self.scaler = None  # the checkpoints have the loss scales
         try:
             yield
         finally:
             setattr(self, name, kept)
-            self._optimizers, self._is_saving = optimizers, False
+            self._optimizers, self.scaler = optimizers, scaler
 
     def free_memory(self, *objects: Any) -> Any:
         """Ends the engines, whose models have no values any more, and does what Accelerate's call does. Collective, blocking."""
         for found in self._trainings.values():
-            for handle in found.handles:
-                handle.remove()
+            found.detach()
             if found.engine is not None:
                 found.engine.destroy()
         self._trainings.clear()
+        self._configured.clear()
         return super().free_memory(*objects)
 
     def join_uneven_inputs(self, joinables: Any, even_batches: bool | None = None) -> Any:

@@ -1,16 +1,18 @@
-"""A prepared model in training: its window, its engine, which is made by the first forward, and the optimizer that the script sees."""
+"""A prepared model in training: its window, its engine, which is made by the first forward, and what the script sees of both."""
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
+from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Iterator
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
-from sherd.errors import NotSupportedError
+from sherd.errors import InvalidError, NotSupportedError
 from sherd.torch import first
 from sherd.torch.hooks import untraced
 
@@ -20,46 +22,154 @@ if TYPE_CHECKING:
 GUARD = 1e-6  # in the divisor of torch's clip coefficient
 
 
-class Optimizer(AcceleratedOptimizer):
-    """What prepare() makes of an optimizer: Accelerate's wrapper, whose step is the engine's."""
+# ------------------------------------------------------ optimizer, schedule --
 
-    def __init__(self, accelerator: "Accelerator", optimizer: torch.optim.Optimizer) -> None:
+class Configured:
+    """What Accelerate's DummyOptim says, in the form of an optimizer of torch: groups whose rates may be set until the engine is made."""
+
+    def __init__(self, dummy: Any, lr: float) -> None:
+        given = list(dummy.params)
+        self.param_groups = given if given and isinstance(given[0], dict) else [{"params": given}]
+        for group in self.param_groups:
+            group["params"] = list(group["params"])
+            group.setdefault("lr", lr)
+        self.values = {"lr": dummy.lr, "weight_decay": dummy.weight_decay, **dummy.kwargs}  # for what is "auto" in the configuration
+        self.defaults = {"lr": lr}
+
+
+class Optimizer(AcceleratedOptimizer):
+    """What prepare() makes of an optimizer: Accelerate's wrapper, whose step is the engine's. `given` is what prepare() was given."""
+
+    def __init__(self, accelerator: "Accelerator", optimizer: torch.optim.Optimizer | Configured, given: Any) -> None:
         super().__init__(optimizer, device_placement=False)
         self._accelerator = accelerator  # which lives as long as its optimizers
+        self.given = given
+        self._rates = self.rates()
 
-    def _training(self) -> "Training":
-        return self._accelerator._training_of(self)
+    def rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self.param_groups]
+
+    def has_rates_by_hand(self) -> bool:
+        """Whether the script has set rates since prepare(). Local."""
+        return self.rates() != self._rates
 
     def step(self, closure: Any = None) -> None:
         """Updates the model where gradients are synchronised. Collective, blocking. Does nothing where there are no gradients."""
         if closure is not None:
             raise NotSupportedError("optimizer.step(closure) evaluates the model again inside of the step: call step() without it")
         if self.gradient_state.sync_gradients:
-            self._is_overflow = self._training().update()
+            self._accelerator._training_of(self).step(self)
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Drops the gradients that no step has used, where gradients are synchronised. Collective and blocking where there are any."""
         if self.gradient_state.sync_gradients:
-            self._training().drop()
+            self._accelerator._training_of(self).zero_grad(self)
 
+
+class Scheduler:
+    """What prepare() makes of Accelerate's DummyScheduler: the schedule is the configuration's, and the engine steps it."""
+
+    def __init__(self, accelerator: "Accelerator", dummy: Any) -> None:
+        self._accelerator, self.dummy = accelerator, dummy
+
+    def belongs_to(self, optimizer: Optimizer) -> bool:
+        return self.dummy.optimizer in (optimizer, optimizer.given)
+
+    def step(self, *_args: Any, **_kwargs: Any) -> None:
+        """Does nothing: each update steps the schedule."""
+
+    def get_last_lr(self) -> list[float]:
+        """Returns the rates of the groups for the next update. Local."""
+        own = [optimizer for optimizer in self._accelerator._optimizers if self.belongs_to(optimizer)]
+        return own[0].rates() if own else [self.dummy.optimizer.lr]
+
+    get_lr = get_last_lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing: the state is in the engine's checkpoint."""
+        return {}
+
+    def load_state_dict(self, _state: dict[str, Any]) -> None:
+        """Does nothing, as state_dict()."""
+
+
+class Scaler:
+    """What `accelerator.scaler` is with fp16: the engines scale the loss, and a script may look at the scale."""
+
+    def __init__(self, accelerator: "Accelerator", begin: float) -> None:
+        self._accelerator, self._begin = weakref.ref(accelerator), begin
+
+    def get_scale(self) -> float:
+        """Returns the loss scale of the first engine; before there is one, that with which it begins. Local."""
+        accelerator = self._accelerator()
+        engines = [] if accelerator is None else [one.engine for one in accelerator._trainings.values() if one.engine is not None]
+        return engines[0].loss_scale if engines else self._begin
+
+    def is_enabled(self) -> bool:
+        return True
+
+    def scale(self, *_args: Any) -> Any:
+        """Raises NotSupportedError, as the other calls do by which a script scales by itself."""
+        raise NotSupportedError("accelerator.scaler scales nothing, since the engines do: call accelerator.backward(loss) and "
+                                "optimizer.step(), with the loss as it is")
+
+    unscale_ = step = update = scale
+
+
+# ------------------------------------------------------------------- window --
 
 @dataclass
 class Training:
-    """A prepared model with its optimizer, its engine, and the window that is open."""
+    """A prepared model with its optimizers, its engine, and the window that is open."""
 
-    model: nn.Module
-    optimizer: Optimizer | None = None
+    model: nn.Module  # as prepare() was given it; torch.compile may have wrapped it
+    optimizers: list[Optimizer] = field(default_factory=list)
     engine: Any = None
     clipping: float = 0  # of the configuration; 0: none
+    unscheduled: list[str] = field(default_factory=list)  # values of the configuration's scheduler that nothing has filled
     micro: int = 0  # micro-batches of the window
     clip: float | None = None  # the coefficient of clip_grad_norm_() for the prepared step
+    stepped: list[Optimizer] = field(default_factory=list)  # those of several optimizers whose step() has come for this window
+    cleared: list[Optimizer] = field(default_factory=list)  # and those whose zero_grad() has
+    apart: int = 0  # contexts of no_sync() that are open
+    weights: dict[str, torch.Tensor] | None = None  # while hooks of save_state() run
     handles: list[Any] = field(default_factory=list)
+
+    @property
+    def module(self) -> nn.Module:
+        """The model below what torch.compile has wrapped around it."""
+        return getattr(self.model, "_orig_mod", self.model)
+
+    def is_of(self, model: Any) -> bool:
+        return model is self.model or model is self.module
+
+    def attach(self, accelerator: "Accelerator") -> None:
+        """Sets what makes the engine, and the calls of the module that are another's now. Local."""
+        for one in {id(self.model): self.model, id(self.module): self.module}.values():
+            self.handles.append(one.register_forward_pre_hook(Maker(accelerator), with_kwargs=True, prepend=True))
+        self.module.state_dict = StateDict(self.module, accelerator)  # type: ignore[method-assign]
+        if accelerator.num_processes > 1 and not hasattr(self.module, "no_sync"):
+            self.module.no_sync = NoSync(self.module, accelerator)  # type: ignore[assignment] # DDP has it, around one rank there is no DDP
+
+    def detach(self) -> None:
+        """Takes them off again. Local."""
+        for handle in self.handles:
+            handle.remove()
+        for name in ("state_dict", "no_sync"):
+            if isinstance(vars(self.module).get(name), OfModule):
+                del vars(self.module)[name]
 
     def end_micro_batch(self) -> None:
         """Ends the micro-batch whose backward is over, if there is one. The window stays open. Collective, blocking."""
-        if self.engine is not None and self.engine._backwards > 0:
-            self.engine.prepare_step()
-            self.micro += 1
+        if self.engine is None or not self.engine.has_backward:
+            return
+        for done, call in ((self.stepped, "step"), (self.cleared, "zero_grad")):
+            if done:
+                raise NotSupportedError(f"a backward came behind the {call}() of {len(done)} of the {len(self.optimizers)} optimizers of the "
+                                        f"{type(self.module).__name__}: an engine updates all parameters of a model together, so call {call}() "
+                                        f"of each of them before the next forward")
+        self.engine.prepare_step()
+        self.micro += 1
 
     def prepared(self) -> Any:
         """Returns the report of the step that is prepared, and prepares it where it is not; None: there are no gradients."""
@@ -84,27 +194,134 @@ class Training:
         self.clip = (1 if self.clip is None else self.clip) * coefficient(norm, most)
         return norm
 
+    def step(self, optimizer: Optimizer) -> None:
+        """Makes the update, with the last of the optimizers. Collective, blocking."""
+        if self.apart:
+            raise NotSupportedError("optimizer.step() inside of no_sync(), as LocalSGD calls it, would update each rank by its own gradient: "
+                                    "all ranks of an engine have the same weights. Call it outside, or leave LocalSGD out (enabled=False)")
+        if self.prepared() is None:
+            return
+        self.stepped.append(optimizer)
+        if len({id(one) for one in self.stepped}) < len(self.optimizers):
+            return
+        is_overflow = self.update()
+        for one in self.optimizers:
+            one._is_overflow = is_overflow
+
     def update(self) -> bool:
-        """Makes the update, and returns whether it was skipped for an overflow. Collective, blocking."""
-        report = self.prepared()
-        if report is None:
-            return False
+        """Makes the update that is prepared, and returns whether it was skipped for an overflow. Collective, blocking.
+
+        Raises InvalidError at the second one where the configuration's scheduler lacks values and the script has set no rate: a loop may
+        set them behind the step.
+        """
+        if self.unscheduled and self.engine.global_steps and not any(one.has_rates_by_hand() for one in self.optimizers):
+            raise InvalidError(f"\"scheduler\" has {', '.join(self.unscheduled)} as \"auto\", no scheduler is prepared and no rate was set by "
+                               f"hand: write the numbers in the configuration, or prepare a scheduler of torch or a DummyScheduler")
         if self.clip is None:
-            self.clip = coefficient(self.norm(report), self.clipping) if self.clipping > 0 else 1.0
+            self.clip = coefficient(self.norm(self.engine.prepared), self.clipping) if self.clipping > 0 else 1.0
         report = self.engine.apply_step(clip_coefficient=self.micro * self.clip)
-        self.micro, self.clip = 0, None
+        self._begin_window()
         return bool(report.has_overflow)
+
+    def zero_grad(self, optimizer: Optimizer) -> None:
+        """Drops the window, with the last of the optimizers. Collective and blocking where there is one."""
+        if self.stepped or self.engine is None or not self.engine.has_window:
+            return  # the gradients of an optimizer that has stepped are used already
+        self.cleared.append(optimizer)
+        if len({id(one) for one in self.cleared}) == len(self.optimizers):
+            self.drop()
 
     def drop(self) -> None:
         """Drops the window. Collective and blocking where there is one."""
         if self.engine is not None and self.engine.has_window:
             self.engine.discard()
+        self._begin_window()
+
+    def _begin_window(self) -> None:
         self.micro, self.clip = 0, None
+        self.stepped, self.cleared = [], []
 
 
 def coefficient(norm: float, most: float) -> float:
     """The factor of torch's clip_grad_norm_; 1 for a norm that is not finite, with which there is no update."""
     return min(1.0, most / (norm + GUARD)) if math.isfinite(norm) else 1.0
+
+
+def reached(loss: torch.Tensor, trainings: list[Training]) -> list[Training]:
+    """Returns the trainings whose parameters the backward of `loss` reaches, found by a walk over its graph. Local."""
+    owners = {id(param): found for found in trainings for param in found.module.parameters()}
+    seen, todo, met = set(), [loss.grad_fn], {}
+    while todo and len(met) < len(trainings):
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found = owners.get(id(getattr(node, "variable", None)))
+        if found is not None:
+            met[id(found)] = found
+        todo += [one for one, _ in node.next_functions]
+    return list(met.values())
+
+
+# ---------------------------------------------------- in the module's place --
+
+class OfModule:
+    """Something of an accelerator's that a prepared module keeps. In a copy of the module it has no accelerator, and does nothing."""
+
+    def __init__(self, module: nn.Module, accelerator: "Accelerator | None" = None) -> None:
+        self.module = module
+        self._accelerator = (lambda: None) if accelerator is None else weakref.ref(accelerator)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "OfModule":
+        return type(self)(memo.get(id(self.module), self.module))
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.module,)
+
+    def training(self) -> Training | None:
+        """The module's training, where it is prepared still."""
+        accelerator = self._accelerator()
+        return None if accelerator is None else accelerator._found(self.module)
+
+
+class StateDict(OfModule):
+    """A prepared module's state_dict(): where the engine has parts of the parameters alone, at stage 3, it is all ranks' call."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        found, accelerator = self.training(), self._accelerator()
+        if found is None or accelerator is None or not accelerator._has_parts(found):
+            return type(self.module).state_dict(self.module, *args, **kwargs)
+        given = dict(zip(("destination", "prefix", "keep_vars"), args)) | kwargs
+        into = OrderedDict() if given.get("destination") is None else given["destination"]
+        weights = accelerator._weights(found, f"state_dict() of the {type(self.module).__name__}")
+        into.update({given.get("prefix", "") + name: value for name, value in weights.items()})
+        return into
+
+
+class LoadStateDict(OfModule):
+    """A prepared module's load_state_dict(), inside of the hooks of load_state()."""
+
+    def __call__(self, values: Any, strict: bool = True, assign: bool = False) -> Any:
+        found = self.training()
+        if found is None or found.engine is None or not found.engine.is_sealed:
+            return type(self.module).load_state_dict(self.module, values, strict, assign)
+        return found.engine.load_state_dict(values, strict)
+
+
+class NoSync(OfModule):
+    """A prepared module's no_sync(), which DDP's wrapper would have. Each backward is reduced all the same."""
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        found = self.training()
+        if found is None:
+            yield
+            return
+        found.apart += 1
+        try:
+            yield
+        finally:
+            found.apart -= 1
 
 
 class Maker:
@@ -122,7 +339,12 @@ class Maker:
     @untraced
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         accelerator = self._accelerator()
-        found = None if accelerator is None else accelerator._trainings.get(id(module))
-        if found is None or found.model is not module or found.engine is not None:
+        found = None if accelerator is None else accelerator._found(module)
+        if found is None or found.engine is not None:
             return None
-        return first.sealed(accelerator.engine(module), module, args, kwargs)
+        assert accelerator is not None
+        engine = accelerator.engine(module)
+        if module is not engine.module:  # the wrapper of torch.compile: no hook of the module has been looked up yet
+            engine.seal((args, kwargs))
+            return None
+        return first.sealed(engine, module, args, kwargs)
