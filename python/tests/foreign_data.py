@@ -8,7 +8,7 @@ from typing import Any, Callable
 import foreign
 
 WORDS = [f"w{number}" for number in range(60)]
-STD = 0.5  # of weights; wide, so that an update too few shows in the losses
+STD = 0.2  # of weights; wide, so that an update too few shows in the losses
 
 
 def sentences(rng: random.Random, many: int) -> list[str]:
@@ -29,7 +29,7 @@ def texts(rng: random.Random, many: int) -> dict[str, list[Any]]:
 # By the names that scripts give: how rows are made, and how many each split has.
 DATASETS: dict[str, tuple[Callable[[random.Random, int], dict[str, list[Any]]], dict[str, int]]] = {
     "nyu-mll/glue": (pairs, {"train": 392, "validation": 50, "test": 50}),  # an odd number of batches, the last one short
-    "Salesforce/wikitext": (texts, {"train": 240, "validation": 8, "test": 8}),
+    "Salesforce/wikitext": (texts, {"train": 520, "validation": 8, "test": 8}),
 }
 
 
@@ -37,6 +37,7 @@ def load_dataset(name: str, *_args: Any, split: str | None = None, **_kwargs: An
     """Stands in for datasets.load_dataset."""
     import datasets
     make, sizes = DATASETS[name]
+    sizes = sizes | {"train": int(os.environ.get("FOREIGN_ROWS", sizes["train"]))}
     made = {which: datasets.Dataset.from_dict(make(random.Random(which), many)) for which, many in sizes.items()}
     return datasets.DatasetDict(made) if split is None else made[split]
 
@@ -110,5 +111,53 @@ def hub() -> None:
         return made
 
     local(transformers.AutoTokenizer, tokenizer)
+    local(transformers.AutoConfig, lambda *_args, **_kwargs: model_config("AutoModelForCausalLM"))
     for name in ("AutoModelForSequenceClassification", "AutoModelForCausalLM"):
         local(getattr(transformers, name), model_of(getattr(transformers, name)))
+
+
+def images() -> None:
+    """Writes small images of three kinds to the folder images, and stands in for timm, whose models come with weights."""
+    import types
+    import sys
+    import torch
+    if not os.path.isdir("images") and os.environ.get("RANK", "0") == "0":
+        import numpy
+        from PIL import Image
+        os.makedirs("images.part")
+        rng = numpy.random.default_rng(1)
+        for number in range(800):
+            kind = number % 3
+            pixels = rng.integers(0, 120, (16, 16, 3), dtype=numpy.uint8)
+            pixels[..., kind] += 100
+            Image.fromarray(pixels).save(f"images.part/kind{kind}_{number}.jpg")
+        os.rename("images.part", "images")
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+    made = types.ModuleType("timm")
+    made.create_model = vision_model  # type: ignore[attr-defined]
+    sys.modules["timm"] = made
+
+
+def vision_model(_name: str, pretrained: bool, num_classes: int) -> Any:
+    """Stands in for timm.create_model: a small network with BatchNorm and a classifier."""
+    import torch
+    from torch import nn
+
+    class Vision(nn.Module):
+        default_cfg = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(3, 8, 16, 16), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+            self.fc = nn.Linear(32, num_classes)
+
+        def get_classifier(self) -> nn.Module:
+            return self.fc
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.body(images))
+
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return Vision()

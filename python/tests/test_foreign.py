@@ -14,10 +14,12 @@ if not os.path.isdir(os.environ.get("SHERD_FOREIGN", "")):
     ranks.skip("SHERD_FOREIGN names no folder with the sources of scripts, as <library>/<path in its repository>")
 try:
     import accelerate  # noqa: F401  what is imported here is not imported by each rank
+    import datasets  # noqa: F401
+    import evaluate  # noqa: F401
     import torch  # noqa: F401
     import transformers  # noqa: F401
 except ImportError as error:
-    ranks.skip(f"torch, transformers or accelerate is not here: {error}")
+    ranks.skip(f"torch, transformers, accelerate, datasets or evaluate is not here: {error}")
 
 import foreign
 import foreign_accelerate
