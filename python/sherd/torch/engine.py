@@ -634,7 +634,14 @@ class Engine:
         yield
 
     def _before_forward(self) -> None:
-        """Drops the window, with a warning, where a forward or a backward did not end, or a step refused its gradients."""
+        """Drops the window, with a warning, where a forward or a backward did not end, or a step refused its gradients.
+
+        Raises StateError behind prepare_step(), where the update has to come first.
+        """
+        if self.prepared is not None:
+            raise StateError("a step is prepared, by engine.prepare_step() or clip_grad_norm_(), and a forward comes before its update: call "
+                             "engine.apply_step() or optimizer.step() first, or drop the gradients with engine.discard() or "
+                             "optimizer.zero_grad()")
         if self._is_failed or not self.hooks.is_idle:
             warn("a forward or a backward did not end, or a step refused its gradients; the gradients of this window are dropped")
             self.discard()
