@@ -491,6 +491,32 @@ class Calls(unittest.TestCase):
             with self.assertRaisesRegex(sherd.InvalidError, said):
                 accelerator.engine(model)
 
+    def test_what_comes_at_the_wrong_time_is_named(self) -> None:
+        accelerator, model, optimizer = self.made()
+        model[0](torch.ones(2, 4)).mean().backward()  # a part of it, before there is an engine
+        with self.assertRaisesRegex(sherd.StateError, "own forward was not called yet"):
+            optimizer.step()
+        optimizer.given.zero_grad()
+        accelerator.backward(model(torch.ones(2, 4)).mean())
+        with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(sherd.StateError, "gradients that no optimizer.step"):
+            accelerator.save_state(folder)
+        accelerator.clip_grad_norm_(model.parameters(), 1)
+        with self.assertRaisesRegex(sherd.StateError, "optimizer.step.. first"):
+            model(torch.ones(2, 4))
+        optimizer.step()
+        self.assertEqual(accelerator.engine(model).global_steps, 1)
+
+    def test_modules_of_losses_and_forwards_of_a_script(self) -> None:
+        accelerator, _, _ = self.made(mixed_precision="bf16")
+        criterion = accelerator.prepare(nn.MSELoss())
+        model = nn.Linear(4, 4)
+        model.forward = lambda x, of=model.forward: 2 * of(x)  # type: ignore[method-assign]
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        out = model(torch.ones(2, 4))
+        torch.testing.assert_close(out, 2 * (torch.ones(2, 4) @ model.weight.float().T + model.bias.float()), rtol=2e-2, atol=2e-2)
+        accelerator.backward(criterion(out, torch.zeros(2, 4)))
+        optimizer.step()
+
     def test_what_the_file_of_minimind_says(self) -> None:
         """It starts, or is refused by an error that has both values."""
         begun = {**MIND, "fp16": {**MIND["fp16"], "enabled": True}}

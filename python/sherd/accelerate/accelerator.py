@@ -90,15 +90,22 @@ class Accelerator(accelerate.Accelerator):
         """Notes the model, whose engine is made at its first forward, and returns the model itself. Local."""
         if evaluation_mode:
             return super().prepare_model(model, device_placement, evaluation_mode)
+        if next(model.parameters(), None) is None:
+            return model  # a module of a loss, which has nothing that an engine could have
         if self._found(model) is None:
             found = Training(model)
             if self.mixed_precision != "no":
-                forward = get_mixed_precision_context_manager(self.native_amp, self.autocast_handler)(type(found.module).forward)
-                found.module.forward = MethodType(convert_outputs_to_fp32(forward), found.module)  # type: ignore[method-assign] # as Accelerate does
+                found.module.forward = self._autocast(found.module.forward)  # type: ignore[method-assign]
             self._trainings[id(found.module)] = found
             found.attach(self)
             self._models.append(model)
         return model
+
+    def _autocast(self, forward: Any) -> Any:
+        """Returns a forward that computes in the mixed precision, and whose outputs are fp32, as Accelerate makes it."""
+        function = getattr(forward, "__func__", forward)  # a script may have set another one
+        made = convert_outputs_to_fp32(get_mixed_precision_context_manager(self.native_amp, self.autocast_handler)(function))
+        return MethodType(made, forward.__self__) if function is not forward else made
 
     def prepare_optimizer(self, optimizer: Any, device_placement: bool | None = None) -> AcceleratedOptimizer:
         """Returns the optimizer, which may be a DummyOptim, in a wrapper whose step is the engine's. Local.
@@ -292,6 +299,11 @@ class Accelerator(accelerate.Accelerator):
                 found.engine.save_checkpoint(os.path.join(folder, f"{FOLDER}_{index}"), TAG)
             weights[:] = [one for one in weights if not any(one is found.weights for found in listed)]
 
+        waiting = [found for found in self._trainings.values() if found.engine is not None and found.engine.has_window]
+        if waiting:
+            raise StateError(f"accelerator.save_state() is for between windows, and the {type(waiting[0].module).__name__} has gradients that no "
+                             f"optimizer.step() has used, which no checkpoint has: call it behind the step, where accelerator.sync_gradients "
+                             f"is True, or drop them with optimizer.zero_grad()")
         listed = self._made()
         has_hooks = len(self._save_model_state_pre_hook) > 0  # which get the weights; else nobody reads them
         for found in listed:

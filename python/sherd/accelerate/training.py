@@ -12,7 +12,7 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
-from sherd.errors import InvalidError, NotSupportedError
+from sherd.errors import InvalidError, NotSupportedError, StateError
 from sherd.torch import first
 from sherd.torch.hooks import untraced
 
@@ -200,6 +200,10 @@ class Training:
             raise NotSupportedError("optimizer.step() inside of no_sync(), as LocalSGD calls it, would update each rank by its own gradient: "
                                     "all ranks of an engine have the same weights. Call it outside, or leave LocalSGD out (enabled=False)")
         if self.prepared() is None:
+            if (self.engine is None or not self.engine.is_sealed) and any(param.grad is not None for param in self.module.parameters()):
+                raise StateError(f"the {type(self.module).__name__} has gradients, and its own forward was not called yet, by which its engine "
+                                 f"is made: call the model itself, accelerator.engine(model)(...), or accelerator.engine(model).seal(...) with an "
+                                 f"example before the first call of a part of it")
             return
         self.stepped.append(optimizer)
         if len({id(one) for one in self.stepped}) < len(self.optimizers):
