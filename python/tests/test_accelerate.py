@@ -667,6 +667,17 @@ class Calls(unittest.TestCase):
         for one in (*got, accelerator.get_state_dict(model)):
             self.assertTrue(all(torch.equal(one[name], value) for name, value in values.items()))
 
+    def test_objects_of_a_script_see_weights_while_they_are_saved(self) -> None:
+        accelerator, model, _ = self.made(config(3))
+        model(torch.ones(2, 4))
+        counter = Counter(0)
+        counter.state_dict = lambda: {"value": len(model.state_dict())}  # type: ignore[method-assign]
+        accelerator.register_for_checkpointing(counter)
+        with tempfile.TemporaryDirectory() as folder:
+            accelerator.save_state(folder)
+            accelerator.load_state(folder)
+        self.assertEqual(counter.value, 4)
+
     def test_windows_of_deterministic_engines(self) -> None:
         """The key gives the most backwards of a window; one more is refused. The plan has the memory that adds them up."""
         accelerator, model, optimizer = self.made(config(2, deterministic=True) | {"gradient_accumulation_steps": 3})

@@ -91,7 +91,7 @@ class Accelerator(accelerate.Accelerator):
         if evaluation_mode:
             return super().prepare_model(model, device_placement, evaluation_mode)
         if next(model.parameters(), None) is None:
-            return model  # a module of a loss, which has nothing that an engine could have
+            return super().prepare_model(model, device_placement, True)  # a module of a loss: there is nothing that an engine could have
         if self._found(model) is None:
             found = Training(model)
             if self.mixed_precision != "no":
@@ -279,7 +279,7 @@ class Accelerator(accelerate.Accelerator):
         found = self._found(model)
         if found is None or found.engine is None:
             return super().get_state_dict(model, unwrap)
-        return self._weights(found, "accelerator.get_state_dict()")
+        return self._weights(found, "accelerator.get_state_dict()") if found.saved is None else found.saved
 
     def _has_parts(self, found: Training) -> bool:
         """Whether this rank has only parts of a model's parameters, outside of passes."""
@@ -297,7 +297,7 @@ class Accelerator(accelerate.Accelerator):
         def save(_models: Any, weights: list[Any], folder: str) -> None:
             for index, found in enumerate(listed):
                 found.engine.save_checkpoint(os.path.join(folder, f"{FOLDER}_{index}"), TAG)
-            weights[:] = [one for one in weights if not any(one is found.weights for found in listed)]
+            weights[:] = [one for one in weights if not any(one is found.saved for found in listed)]
 
         waiting = [found for found in self._trainings.values() if found.engine is not None and found.engine.has_window]
         if waiting:
@@ -307,13 +307,15 @@ class Accelerator(accelerate.Accelerator):
         listed = self._made()
         has_hooks = len(self._save_model_state_pre_hook) > 0  # which get the weights; else nobody reads them
         for found in listed:
-            found.weights = self._weights(found, "accelerator.save_state()") if has_hooks else {}
+            if has_hooks:
+                found.weights = self._weights(found, "accelerator.save_state()")
+            found.saved = found.weights or {}
         try:
             with self._engines_apart("_save_model_state_pre_hook", save):
                 return super().save_state(output_dir, safe_serialization, **save_model_func_kwargs)
         finally:
             for found in listed:
-                found.weights = None
+                found.weights = found.saved = None
 
     def load_state(self, input_dir: str | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any) -> None:
         """Loads what save_state() has saved, on this number of ranks or another. Collective, blocking.

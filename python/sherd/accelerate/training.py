@@ -132,7 +132,8 @@ class Training:
     stepped: list[Optimizer] = field(default_factory=list)  # those of several optimizers whose step() has come for this window
     cleared: list[Optimizer] = field(default_factory=list)  # and those whose zero_grad() has
     apart: int = 0  # contexts of no_sync() that are open
-    weights: dict[str, torch.Tensor] | None = None  # while hooks of save_state() run
+    weights: dict[str, torch.Tensor] | None = None  # while hooks of save_state() run: what state_dict() gives
+    saved: dict[str, torch.Tensor] | None = None  # while save_state() runs: what Accelerate gets, and does not save
     handles: list[Any] = field(default_factory=list)
 
     @property
