@@ -194,25 +194,25 @@ def get_lr(now, all, rate):
     return rate / 10 + 0.5 * rate * (1 + math.cos(math.pi * now / all))
 
 
-def main(told, folder=None, first=0, last=24, **options):
+def main(told, folder=None, first=0, last=12, **options):
     accelerator = Accelerator(**options)
     torch.manual_seed(7)
     model = Mind()
-    ids = torch.randint(0, 32, (8 * 2 * 12, 6), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(0, 32, (8 * 2 * 6, 6), generator=torch.Generator().manual_seed(1))
     loader = DataLoader(TensorDataset(ids), batch_size=2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     accumulation = 8 // accelerator.num_processes
     if first:
         accelerator.load_state(folder)
-    for epoch in range(first // 12, 2):
-        skipped = first % 12 if epoch == first // 12 else 0
+    for epoch in range(first // 6, 2):
+        skipped = first % 6 if epoch == first // 6 else 0
         batches = accelerator.skip_first_batches(loader, accumulation * skipped) if skipped else loader
         total = 0
         for step, (ids,) in enumerate(batches, accumulation * skipped):
-            update = 12 * epoch + step // accumulation
+            update = 6 * epoch + step // accumulation
             for group in optimizer.param_groups:
-                group["lr"] = get_lr(update, 24, 2e-3)
+                group["lr"] = get_lr(update, 12, 2e-3)
             loss = loss_of(model, ids) / accumulation
             accelerator.backward(loss)
             total = total + loss.detach()
@@ -222,7 +222,7 @@ def main(told, folder=None, first=0, last=24, **options):
                 optimizer.zero_grad(set_to_none=True)
                 told("loss", accelerator.reduce(total, "mean").item())
                 total = 0
-                if folder is not None and update + 1 == last:
+                if update + 1 == last < 12:
                     accelerator.save_state(folder)
                     return accelerator, model, optimizer
     if accelerator.is_main_process:
@@ -413,7 +413,7 @@ class Scripts(unittest.TestCase):
             plain, _ = run(MINIMIND, "accelerate")
             with open(os.path.join(folder, "plain.json"), "w", encoding="utf-8") as file:
                 json.dump(plain, file)
-            for world_size, first, last in ((1, 0, 24), (4, 0, 17), (2, 17, 24)):
+            for world_size, first, last in ((1, 0, 12), (4, 0, 9), (2, 9, 12)):
                 start(world_size, "mind", folder, str(first), str(last))
 
 
@@ -439,10 +439,11 @@ class Calls(unittest.TestCase):
                 sherd.accelerate.Accelerator(**options)
         with mock.patch.dict(os.environ, {"ACCELERATE_USE_FSDP": "true"}), self.assertRaisesRegex(sherd.NotSupportedError, "ACCELERATE_USE_FSDP"):
             sherd.accelerate.Accelerator()
-        with self.assertRaisesRegex(sherd.InvalidError, "mixed_precision is .no. and .bf16"), \
-                mock.patch.dict(os.environ, {"ACCELERATE_MIXED_PRECISION": "no"}):
+        with self.assertRaisesRegex(sherd.InvalidError, "mixed_precision is .no. and .bf16"):
             fresh()
-            sherd.accelerate.Accelerator(sherd_config={"bf16": {"enabled": True}})
+            sherd.accelerate.Accelerator(mixed_precision="no", sherd_config={"bf16": {"enabled": True}})
+        with self.assertRaisesRegex(sherd.NotSupportedError, "type xla"):
+            sherd.accelerate.configuration.check_device("xla")
         accelerator, model, optimizer = self.made()
         loss = model(torch.ones(2, 4)).mean()
         for call, said in ((lambda: accelerator.clip_grad_value_(model.parameters(), 1), "clip_grad_value_"),
@@ -535,6 +536,15 @@ class Calls(unittest.TestCase):
                 for x in loader:
                     accelerator.backward(model(x).mean())
                     optimizer.step()
+
+    def test_who_says_the_precision(self) -> None:
+        """The launcher's "no" stands where nobody has said anything, and "auto" is the launcher's precision."""
+        for launcher, enabled, said in (("no", True, "bf16"), ("bf16", "auto", "bf16"), ("fp16", "auto", "fp16"), ("no", "auto", "no")):
+            with mock.patch.dict(os.environ, {"ACCELERATE_MIXED_PRECISION": launcher}):
+                accelerator, model, _ = self.made({"bf16": {"enabled": enabled}, "fp16": {"enabled": "auto"}})
+            self.assertEqual(accelerator.mixed_precision, said)
+            model(torch.ones(2, 4))
+            self.assertEqual(next(model.parameters()).dtype, {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[said])
 
     def test_a_plugin_whose_file_has_no_accumulation(self) -> None:
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
@@ -677,6 +687,22 @@ class Calls(unittest.TestCase):
             accelerator.save_state(folder)
             accelerator.load_state(folder)
         self.assertEqual(counter.value, 4)
+
+    def test_names_and_limits_of_saved_states(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            project = accelerate.utils.ProjectConfiguration(folder, automatic_checkpoint_naming=True, total_limit=2)
+            accelerator, model, optimizer = self.made(project_config=project)
+            values = []
+            for _ in range(3):
+                accelerator.backward(model(torch.ones(2, 4)).mean())
+                optimizer.step()
+                accelerator.save_state()
+                values.append(accelerator.get_state_dict(model)["0.weight"])
+            self.assertEqual(sorted(os.listdir(os.path.join(folder, "checkpoints"))), ["checkpoint_1", "checkpoint_2"])
+            accelerator.load_state(os.path.join(folder, "checkpoints", "checkpoint_1"))
+            self.assertTrue(torch.equal(accelerator.get_state_dict(model)["0.weight"], values[1]))
+            accelerator.load_state()
+            self.assertTrue(torch.equal(accelerator.get_state_dict(model)["0.weight"], values[2]))
 
     def test_windows_of_deterministic_engines(self) -> None:
         """The key gives the most backwards of a window; one more is refused. The plan has the memory that adds them up."""

@@ -16,8 +16,8 @@ from accelerate.utils import convert_outputs_to_fp32, get_mixed_precision_contex
 from torch import nn
 
 import sherd.torch
-from sherd.accelerate.configuration import (ConfigSource, Facts, check_given, check_precision, filled, given_config, plugin_of, precision_of,
-                                            scaling)
+from sherd.accelerate.configuration import (ConfigSource, Facts, check_device, check_given, check_precision, filled, given_config, plugin_of,
+                                            precision_of, scaling)
 from sherd.accelerate.training import (Configured, LoadStateDict, Optimizer, Scaler, Scheduler, Training, reached)
 from sherd.errors import InvalidError, NotSupportedError, StateError
 from sherd.world import World
@@ -73,11 +73,12 @@ class Accelerator(accelerate.Accelerator):
         self._config = given_config(sherd_config, plugin)
         self._options = dict(sherd_options or {})
         os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # else Accelerate looks for the package, and takes its branches
-        if given.get("mixed_precision") is None and "ACCELERATE_MIXED_PRECISION" not in os.environ:
-            given["mixed_precision"] = precision_of(self._config)
+        if given.get("mixed_precision") is None and os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower() == "no":
+            given["mixed_precision"] = precision_of(self._config)  # `accelerate launch` sets "no" where nobody has said anything
         self._trainings: dict[int, Training] = {}  # by the module's id
         self._configured: list[Scheduler] = []
         super().__init__(**given)
+        check_device(self.device.type)
         check_precision(self.mixed_precision, self._config)
         if self.mixed_precision == "fp16":
             self.native_amp = True  # Accelerate leaves the forward of a CPU in fp32

@@ -191,6 +191,13 @@ def check_given(given: Mapping[str, Any]) -> None:
                                     "which gradients travel")
 
 
+def check_device(kind: str) -> None:
+    """Raises NotSupportedError for devices that an engine does not have."""
+    if kind not in ("cpu", "cuda"):
+        raise NotSupportedError(f"sherd.accelerate on a device of type {kind} (TPU, XPU, NPU, MPS): an engine computes on CUDA devices, or on the "
+                                f"CPU with Accelerator(cpu=True)")
+
+
 def plugin_of(one: Any, several: Any) -> DeepSpeedPlugin | None:
     """Returns the plugin that Accelerator() was given. Raises NotSupportedError for several."""
     given = several if one is None else one
