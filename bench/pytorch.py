@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Steps of sherd.torch beside plain torch with fused AdamW, DistributedDataParallel, FSDP2 and DeepSpeed: the same model
 (GPT-2's shape, or with `--model linears` as many linear layers, whose cost is calls alone), data and initial weights, fp32,
-over gloo on this machine. `foreach` is plain torch with the foreach AdamW. All of one table take turns in one run, so their
+over gloo on this machine. `foreach` is plain torch with the foreach AdamW. The doors `accelerate`, `deepspeed-as` and
+`trainer` are sherd's in place of Accelerate, DeepSpeed and transformers' Trainer; their cost is the ratio to `sherd`. All of one table take turns in one run, so their
 ratios can be compared; seconds cannot be, with those of another run. Ratios are of medians, of the rounds from smallest to
 largest, of the medians of processor time, and of the least seconds and least processor time: what others on the machine
 take is in the least ones least.
@@ -163,13 +164,90 @@ class Sherd(DeepSpeed):
         self.engine = sherd.torch.initialize(self.model, config=self.config(self.stage))
 
 
+class Accelerated(DeepSpeed):
+    def open(self) -> None:
+        from sherd.accelerate import Accelerator
+
+        super(DeepSpeed, self).open()
+        self.accelerator = Accelerator(sherd_config={"zero_optimization": {"stage": self.stage}}, cpu=True)
+        self.model, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
+
+    def step(self, number: int) -> float:
+        rows = self.rows[number % len(self.rows)]
+        loss = self.model(rows[:, :-1], rows[:, 1:])
+        self.accelerator.backward(loss)
+        self.backward_end = time.perf_counter()
+        if self.arguments.clip > 0:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.arguments.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+
+class AsDeepSpeed(DeepSpeed):
+    def open(self) -> None:
+        import sherd.deepspeed
+
+        self.engine = sherd.deepspeed.initialize(model=self.model, config=self.config(self.stage))[0]
+
+
+class Trained(DeepSpeed):
+    """The Trainer's loop runs on a thread of its own, and waits for a turn where it asks for the next batch."""
+
+    def open(self) -> None:
+        import queue
+        import threading
+
+        import torch
+        import transformers
+        from sherd.transformers import Trainer, TrainingArguments
+
+        turns, self.turns, self.results = queue.Queue(), None, queue.Queue()
+        self.turns = turns
+
+        class Rows(torch.utils.data.IterableDataset):
+            def __iter__(rows):
+                while True:
+                    yield {"rows": turns.get()}
+
+        class Told(transformers.TrainerCallback):
+            def on_step_end(told, *_, **__) -> None:
+                self.results.put(time.perf_counter())
+
+        class Losses(Trainer):
+            def compute_loss(own, model, inputs, **_):
+                self.loss = model(inputs["rows"][..., :-1], inputs["rows"][..., 1:])
+                return self.loss
+
+        a = self.arguments
+        self.folder = tempfile.TemporaryDirectory()
+        arguments = TrainingArguments(self.folder.name, max_steps=10 ** 6, per_device_train_batch_size=a.batch, learning_rate=LR, report_to=[],
+                                      weight_decay=DECAY, adam_beta1=BETAS[0], adam_beta2=BETAS[1], adam_epsilon=EPS, max_grad_norm=a.clip,
+                                      lr_scheduler_type="constant", logging_strategy="no", save_strategy="no", disable_tqdm=True, use_cpu=True)
+        trainer = Losses(model=self.model, args=arguments, train_dataset=Rows(), callbacks=[Told()],
+                         sherd={"zero_optimization": {"stage": self.stage}})
+        self.give(0)  # the loader is a batch ahead
+        threading.Thread(target=trainer.train, daemon=True).start()
+
+    def give(self, number: int) -> None:
+        for row in self.rows[number % len(self.rows)]:
+            self.turns.put(row)
+
+    def step(self, number: int) -> float:
+        self.backward_end = time.perf_counter()
+        self.give(number + 1)
+        self.results.get()
+        return self.loss.item()
+
+
 def staged(kind: type[DeepSpeed], stage: int) -> type[DeepSpeed]:
     return type(f"{kind.__name__}{stage}", (kind,), {"stage": stage})
 
 
 KINDS = {"plain": Contestant, "foreach": Foreach, "ddp": Ddp, "fsdp2": Fsdp2,
          **{f"deepspeed-{stage}": staged(DeepSpeed, stage) for stage in (1, 2, 3)},
-         **{f"sherd-{stage}": staged(Sherd, stage) for stage in (0, 1, 2, 3)}}
+         **{f"{name}-{stage}": staged(kind, stage) for stage in (0, 1, 2, 3)
+            for name, kind in {"sherd": Sherd, "accelerate": Accelerated, "deepspeed-as": AsDeepSpeed, "trainer": Trained}.items()}}
 
 
 def serve(arguments, kinds: dict) -> None:
