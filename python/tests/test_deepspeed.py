@@ -1,15 +1,20 @@
-"""Tests sherd.deepspeed: programs in the shapes of DeepSpeed's pages train as plain torch with the same gradient."""
+"""Tests sherd.deepspeed and sherd.run: programs in the shapes of DeepSpeed's pages train as plain torch with the same gradient."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import functools
+import importlib.util
+import io
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
 from typing import Any, Callable
+from unittest import mock
 
 import ranks
 
@@ -19,11 +24,13 @@ except ImportError as error:
     ranks.skip(f"torch is not here: {error}")
 import sherd
 import sherd.deepspeed as deepspeed
+import sherd.run
 from sherd.deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from sherd.deepspeed.runtime.lr_schedules import WarmupLR
 from torch import nn
 
 STEPS = 32
+HAS_ACCELERATE = importlib.util.find_spec("accelerate") is not None  # it looks for DeepSpeed when it is imported, so it is not imported here
 Window = list[tuple[int, float]]  # the micro-batches of an update, and the factor of each one's loss
 
 
@@ -478,8 +485,140 @@ class Parts:
         return 2
 
 
+# -------------------------------------------------------------------- run --
+
+SCRIPT = '''
+import argparse, importlib.metadata, importlib.util, os, sys
+import deepspeed
+import deepspeed.comm as dist
+from deepspeed.accelerator import get_accelerator
+from deepspeed.ops.adam import FusedAdam
+from deepspeed.runtime.zero.partition_parameters import Init
+from deepspeed.utils import logger
+import torch
+
+assert importlib.util.find_spec("deepspeed") is not None
+assert importlib.metadata.version("deepspeed") == deepspeed.__version__
+assert sys.modules["__main__"].__file__ == __file__ and sys.argv[0] == __file__
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser.add_argument("--local_rank", type=int, default=-1)
+args = parser.parse_args()
+deepspeed.init_distributed()
+assert (dist.get_rank(), dist.get_world_size()) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+model = torch.nn.Linear(2, 1)
+engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=FusedAdam(model.parameters()), config={"train_batch_size": 2})
+loss = engine(torch.ones(2, 2)).sum()
+engine.backward(loss)
+engine.step()
+total = torch.ones(1)
+dist.all_reduce(total)
+print("ranks", int(total), "local rank", args.local_rank, "steps", engine.global_steps)
+'''
+# Accelerate's own DeepSpeed branch over the stand-in.
+ACCELERATE = '''
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+loader = torch.utils.data.DataLoader(torch.arange(48.0).view(12, 4) / 48, batch_size=2)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+print(accelerator.distributed_type.value, type(model).__module__)
+losses = []
+for x in list(loader) * 2:
+    with accelerator.accumulate(model):
+        loss = model(x).pow(2).mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    losses.append(loss.item())
+assert losses[6] < losses[0] and model.global_steps == 6, (losses, model.global_steps)
+assert set(accelerator.get_state_dict(model)) == {"weight", "bias"}
+print("trained")
+'''
+STARTED = "import os, sys; print(sorted(v for v in os.environ.items() if v[0] in NAMES), sys.argv[1:])"
+NAMES = ("ACCELERATE_DEEPSPEED_ZERO_STAGE", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_MIXED_PRECISION", "WORLD_SIZE")
+YAML = '''
+compute_environment: LOCAL_MACHINE
+deepspeed_config:
+  gradient_accumulation_steps: 3
+  gradient_clipping: 0.5
+  zero_stage: 3
+distributed_type: DEEPSPEED
+downcast_bf16: 'no'
+mixed_precision: bf16
+num_machines: 1
+num_processes: 2
+use_cpu: false
+'''
+
+
+def ran(script: str, *options: str) -> None:
+    """Runs a script by sherd.run, as this rank."""
+    sherd.run.main([*options, script])
+
+
+class Run(unittest.TestCase):
+    def test_script_that_imports_the_package(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            script = written(folder, SCRIPT)
+            for many, options, said in ((1, (), "local rank -1"), (2, ("--local_rank",), "local rank {}")):
+                for rank, text in enumerate(start(many, "ran", script, "--as", "deepspeed", *options)):
+                    self.assertIn(f"ranks {many} {said.format(rank)} steps 1", text)
+
+    @unittest.skipUnless(HAS_ACCELERATE, "accelerate is not installed")
+    def test_accelerate_over_the_stand_in(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            text, = start(1, "ran", written(folder, ACCELERATE), "--as", "deepspeed", MASTER_ADDR="127.0.0.1", MASTER_PORT="0", HF_HOME=folder,
+                          ACCELERATE_USE_DEEPSPEED="true", ACCELERATE_DEEPSPEED_ZERO_STAGE="2", ACCELERATE_GRADIENT_ACCUMULATION_STEPS="2")
+        self.assertIn("DEEPSPEED sherd.deepspeed.engine\ntrained", text)
+
+    def test_ranks_as_by_the_command(self) -> None:
+        for options, wanted in ((["--num_gpus", "3"], ["--standalone", "--nproc-per-node", "3", "-m", "sherd.run", "--as", "deepspeed",
+                                                       "--local_rank"]),
+                                (["-n", "2", "--no_local_rank", "--master_port", "5"], ["--master-port", "5", "--nproc-per-node", "2", "-m",
+                                                                                        "sherd.run", "--as", "deepspeed"])):
+            with mock.patch("torch.distributed.run.main") as started:
+                sherd.run.main(["--as", "deepspeed", *options, __file__, "--deepspeed"])
+            started.assert_called_once_with([*wanted, __file__, "--deepspeed"])
+
+    @unittest.skipUnless(HAS_ACCELERATE, "accelerate is not installed")
+    def test_ranks_of_a_file_of_accelerate(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            script, file = written(folder, STARTED.replace("NAMES", repr(NAMES))), written(folder, YAML, "accelerate.yaml")
+            done = subprocess.run([sys.executable, "-m", "sherd.run", "--accelerate", file, "--main_process_port", "0", script, "--epochs", "2"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+        wanted = f"{list(zip(NAMES, ('3', '3', 'bf16', '2')))} ['--epochs', '2']"
+        self.assertEqual((done.returncode, done.stdout.count(wanted)), (0, 2), done.stdout)
+
+    @unittest.skipUnless(HAS_ACCELERATE, "accelerate is not installed")
+    def test_file_that_cannot_be_started(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for text, said in (("a: [", "is not YAML"), ("hello", "has no keys"), (YAML.replace("num_processes", "num_proceses"),
+                               "num_proceses is not a key .* is num_processes meant"), (YAML.replace("zero_stage", "zero_stag"),
+                               "deepspeed_config.zero_stag is not a key .* is deepspeed_config.zero_stage meant"),
+                               (YAML.replace("DEEPSPEED", "FSDP"), "distributed_type FSDP is not one"),
+                               (YAML.replace("LOCAL_MACHINE", "AMAZON_SAGEMAKER"), "AMAZON_SAGEMAKER"),
+                               (YAML.replace("bf16", "bf17"), "bf17"),
+                               (YAML.replace("num_machines: 1", "num_machines: 2\nmachine_rank: 0\nmain_process_ip: 127.0.0.1"), "standard")):
+                path = written(folder, text, "accelerate.yaml")
+                with self.subTest(said), self.assertRaisesRegex(SystemExit, said), mock.patch.dict(os.environ):
+                    sherd.run.main(["--accelerate", path, "--main_process_port", "0", __file__])
+            with self.assertRaisesRegex(SystemExit, "No such file"):
+                sherd.run.main(["--accelerate", os.path.join(folder, "none.yaml"), __file__])
+
+    def test_command_line(self) -> None:
+        for arguments, said in ((["--as", "torch", __file__], "invalid choice"), (["--num_gpus", "0", __file__], "no number of ranks"),
+                                (["nowhere.py"], "no script nowhere.py"), (["--nocturnal", __file__], "unrecognized|--nocturnal")):
+            printed = io.StringIO()
+            with self.subTest(said), self.assertRaises(SystemExit), contextlib.redirect_stderr(printed):
+                sherd.run.main(arguments)
+            self.assertRegex(printed.getvalue(), said)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] not in (["programs"], ["saved"], ["resumed"]):
+    if sys.argv[1:2] not in (["programs"], ["saved"], ["resumed"], ["ran"]):
         ranks.ready()
         unittest.main()
     globals()[sys.argv[1]](*sys.argv[2:])
