@@ -33,7 +33,7 @@ class Script:
 
     path: str  # below SHERD_FOREIGN
     changes: dict[str, str]  # what sherd's side changes in its text: what stands there, and what takes its place
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()  # {stage} in them is the stage, of the unchanged script the first one
     again: tuple[str, ...] = ()  # the arguments of a second start in the same folder, such as one that resumes
     stands_in: tuple[str, ...] = ("foreign_data:hub",)  # functions that replace what downloads, for both sides alike, as module:function
     needs: tuple[str, ...] = ()  # modules without which it is skipped
@@ -42,6 +42,8 @@ class Script:
     stages: tuple[int, ...] = (2, 3)
     ranks: tuple[int, ...] = (1, 2)
     least: int = 30  # losses of a rank
+    tolerance: float = TOLERANCE  # more where a script computes in 16 bits
+    package: str = ""  # the package that sherd's side stands in for, as `python -m sherd.run --as` does
     refused: str = ""  # a pattern of what sherd's side is refused with; "": it runs
 
     @property
@@ -86,7 +88,7 @@ def start(script: Script, arguments: tuple[str, ...], world_size: int, stage: in
     for rank in range(world_size):
         values = {"SHERD_THREADS": "1", "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_HOME": folder,
                   "TOKENIZERS_PARALLELISM": "false", "TOLD": os.path.join(folder, f"told_{rank}.json"), **script.environment}
-        if world_size > 1:
+        if world_size > 1 or script.package:  # DeepSpeed wants the variables of a launcher on one rank too
             values |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world_size),
                        "SHERD_RANK": str(rank), "SHERD_WORLD_SIZE": str(world_size), "SHERD_RENDEZVOUS": f"unix://{folder}/meet",
                        "MEETING": f"file://{folder}/torch"}
@@ -95,7 +97,8 @@ def start(script: Script, arguments: tuple[str, ...], world_size: int, stage: in
                        "ACCELERATE_DEEPSPEED_ZERO_STAGE": str(stage)}
         own.append(values)
     job = json.dumps({"path": source(script), "changes": script.changes if stage is not None else {}, "stands_in": script.stands_in,
-                      "arguments": arguments})
+                      "arguments": [one.replace("{stage}", str(script.stages[0] if stage is None else stage)) for one in arguments],
+                      "package": script.package if stage is not None else ""})
     ended = ranks.start(os.path.abspath(__file__), (job,), own, folder)
     failed = SPLIT.join(f"rank {rank} ended with {status}:\n{text}" for rank, (status, text) in enumerate(ended) if status != 0)
     told = []
@@ -110,7 +113,7 @@ def source(script: Script) -> str:
     return os.path.join(os.environ["SHERD_FOREIGN"], script.path)
 
 
-def difference(ours: list[dict[str, list[float]]], plain: list[dict[str, list[float]]]) -> tuple[float, float]:
+def difference(ours: list[dict[str, list[float]]], plain: list[dict[str, list[float]]], tolerance: float) -> tuple[float, float]:
     """Returns the largest difference of what the ranks told: over STEPS values, and over all as a part of the tolerance.
 
     Raises AssertionError where they told another number of values.
@@ -123,7 +126,7 @@ def difference(ours: list[dict[str, list[float]]], plain: list[dict[str, list[fl
             for index, (one, two) in enumerate(zip(own[name], values)):
                 apart = abs(one - two) / max(1.0, abs(two)) if one == one and two == two else float(one == one or two == two)
                 found = max(found, apart if index < STEPS else 0.0)
-                part = max(part, apart / (TOLERANCE * max(1.0, (index + 1) / STEPS)))
+                part = max(part, apart / (tolerance * max(1.0, (index + 1) / STEPS)))
     return found, part
 
 
@@ -154,7 +157,7 @@ def judged(script: Script, ours: list[dict[str, list[float]]], plain: list[dict[
     if script.refused:
         return f"runs, and is to be refused with {script.refused}", False
     try:
-        found, part = difference(ours, plain)
+        found, part = difference(ours, plain, script.tolerance)
     except AssertionError as error:
         return str(error), False
     return f"{len(ours[0]['loss'])} losses, largest difference of the first {STEPS} {found:.1e}, of all {part:.2f} of what is allowed", part <= 1
@@ -182,6 +185,9 @@ def main(job: str) -> None:
     if "MEETING" in os.environ:
         torch.distributed.init_process_group("gloo", init_method=os.environ["MEETING"], rank=int(os.environ["RANK"]),
                                              world_size=int(os.environ["WORLD_SIZE"]))
+    if given["package"]:
+        from sherd.run import stand_in
+        stand_in(given["package"])
     for one in given["stands_in"]:
         module, name = one.split(":")
         getattr(importlib.import_module(module), name)()

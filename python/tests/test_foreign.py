@@ -23,8 +23,9 @@ except ImportError as error:
 
 import foreign
 import foreign_accelerate
+import foreign_deepspeed
 
-LISTS = [foreign_accelerate]
+LISTS = [foreign_accelerate, foreign_deepspeed]
 
 
 def why_skipped(script: foreign.Script) -> str:
