@@ -505,9 +505,12 @@ typedef struct sherd_step_params {
     double        grad_norm;        /* norm to clip by, from outside; NaN: the engine's own */
     double        clip_coefficient; /* coefficient to clip with; NaN: computed from the norm */
     int           overflow;         /* 1: treat as overflow whatever this world saw */
-    int           group_count;      /* length of group_lr */
+    int           group_count;      /* length of each of the lists below */
     const double *group_lr;         /* rate per group, in order of creation; NULL: the schedule's;
                                        a NaN entry: the schedule's for that group */
+    /* Likewise, for schedules that change more than rates. NULL, or NaN: what the group has otherwise. */
+    const double *group_beta1;        /* the first beta, or the momentum: below 1 */
+    const double *group_weight_decay; /* the weight decay */
 } sherd_step_params;
 SHERD_API void sherd_step_params_init(sherd_step_params *params);
 

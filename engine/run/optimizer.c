@@ -75,14 +75,20 @@ static sherdi_schedule_point point_of(const sherd_engine *engine, int group, int
     };
 }
 
+/* Returns what the trainer gives a group in one of the lists of a step's parameters; NaN: nothing. */
+static double given_of(const sherd_step_params *params, const double *list, int group)
+{
+    return list != NULL && group < params->group_count ? list[group] : NAN;
+}
+
 double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
                                  int group, int64_t step)
 {
+    double                given = params == NULL ? NAN : given_of(params, params->group_lr, group);
     sherdi_schedule_point point;
 
-    if (params != NULL && params->group_lr != NULL && group < params->group_count &&
-        !isnan(params->group_lr[group])) {
-        return params->group_lr[group];
+    if (!isnan(given)) {
+        return given;
     }
     point = point_of(engine, group, step);
     return sherdi_schedule_lr(&engine->settings.schedule, &point);
@@ -114,6 +120,10 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_s
 
     if (optimizer->with_momentum == NULL) { /* a momentum is not scheduled, as in DeepSpeed */
         sherdi_schedule_betas(&settings->schedule, &point, betas);
+    }
+    if (params != NULL) {
+        betas[0]  = or_default(given_of(params, params->group_beta1, (int)g), betas[0]);
+        out.decay = or_default(given_of(params, params->group_weight_decay, (int)g), out.decay);
     }
     out.beta1 = betas[0];
     out.beta2 = betas[1];

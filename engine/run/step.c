@@ -481,12 +481,43 @@ static sherd_status given_check(const char *what, double value)
                        value);
 }
 
+static sherd_status listed_check(const char *what, const double *list, int group)
+{
+    return list == NULL ? SHERD_OK : given_check(what, list[group]);
+}
+
+/* Checks the first beta that the trainer gives a group. Without a momentum from the beginning, there is no memory for one. */
+static sherd_status beta1_check(const sherd_engine *engine, const double *list, int group)
+{
+    const sherdi_model_group *info = &engine->model.groups[group];
+    const sherdi_optimizer   *optimizer;
+
+    if (list == NULL || isnan(list[group])) {
+        return SHERD_OK;
+    }
+    if (list[group] >= 1) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_step_params.group_beta1 is %g for group %s: it must be below 1",
+                           list[group], info->name);
+    }
+    optimizer = sherdi_group_optimizer(&engine->settings, info);
+    if (list[group] != 0 && optimizer->without_momentum == optimizer &&
+        optimizer->with_momentum != optimizer) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_step_params.group_beta1 is %g for group %s, which has a momentum "
+                           "of 0: give the group a momentum when it is made",
+                           list[group], info->name);
+    }
+    return SHERD_OK;
+}
+
 static sherd_status step_params_check(const sherd_engine *engine, const sherd_step_params *params)
 {
     SHERDI_TRY(given_check("grad_norm", params->grad_norm));
     SHERDI_TRY(given_check("clip_coefficient", params->clip_coefficient));
     SHERDI_TRY(sherdi_api_check_flag(params->overflow, "sherd_step_params.overflow"));
-    if (params->group_lr == NULL) {
+    if (params->group_lr == NULL && params->group_beta1 == NULL &&
+        params->group_weight_decay == NULL) {
         return SHERD_OK;
     }
     if (params->group_count < 0 || (size_t)params->group_count > engine->model.num_groups) {
@@ -496,7 +527,10 @@ static sherd_status step_params_check(const sherd_engine *engine, const sherd_st
                            params->group_count, engine->model.num_groups);
     }
     for (int g = 0; g < params->group_count; g++) {
-        SHERDI_TRY(given_check("group_lr", params->group_lr[g]));
+        SHERDI_TRY(listed_check("group_lr", params->group_lr, g));
+        SHERDI_TRY(listed_check("group_weight_decay", params->group_weight_decay, g));
+        SHERDI_TRY(listed_check("group_beta1", params->group_beta1, g));
+        SHERDI_TRY(beta1_check(engine, params->group_beta1, g));
     }
     return SHERD_OK;
 }

@@ -310,18 +310,25 @@ class Engine:
         """
         return self._report("step_report", "step_prepare")
 
-    def apply(self, group_lr: Sequence[float] | None = None, **values: Any) -> None:
+    def apply(self, group_lr: Sequence[float] | None = None, group_beta1: Sequence[float] | None = None,
+              group_weight_decay: Sequence[float] | None = None, **values: Any) -> None:
         """Does the second half of step, the update, after prepare at a boundary. Collective, blocking.
 
         `group_lr` has one learning rate for each group, in the order of creation (NaN: the schedule's); None: the schedule's for
-        all. `values` are other fields of sherd_step_params, which replace what the engine found: `grad_norm` and
-        `clip_coefficient` (NaN: the engine's own), `overflow` (1: treat the step as one that overflowed). Raises
-        InvalidError, StateError.
+        all. `group_beta1` (or the momentum) and `group_weight_decay` are such lists too, for what the groups have otherwise. `values` are
+        other fields of sherd_step_params, which replace what the engine found: `grad_norm` and `clip_coefficient` (NaN: the engine's
+        own), `overflow` (1: treat the step as one that overflowed). Raises InvalidError, StateError, ValueError (lists of different
+        lengths).
         """
+        lists = {"group_lr": group_lr, "group_beta1": group_beta1, "group_weight_decay": group_weight_decay}
+        given = {name: (ctypes.c_double * len(listed))(*listed) for name, listed in lists.items() if listed is not None}
+        counts = {len(listed) for listed in given.values()}
+        if len(counts) > 1:
+            raise ValueError(f"{', '.join(given)} have different lengths: each has one number for each group")
         struct = self._lib.new("step_params", **values)
-        if group_lr is not None:
-            rates = (ctypes.c_double * len(group_lr))(*group_lr)
-            struct.group_lr, struct.group_count = rates, len(group_lr)
+        for name, listed in given.items():
+            setattr(struct, name, listed)
+            struct.group_count = len(listed)
         self._lib.step_apply(self.handle, ctypes.byref(struct))
 
     def grad_norms(self) -> list[float]:

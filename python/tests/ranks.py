@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import runpy
 import subprocess
@@ -15,8 +14,6 @@ from typing import Any
 SKIPPED = 77  # the exit status of a test that is skipped
 
 _forker: Connection | None = None  # to the process that ready() has made
-
-atexit.register(gc.freeze)  # so that the interpreter does not look for cycles in all objects of torch when it ends
 
 
 def rank() -> int | None:

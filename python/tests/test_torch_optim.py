@@ -107,6 +107,38 @@ class TestRead(unittest.TestCase):
         self.assert_close(values, plain(make, schedule))
         self.assertEqual([round(rate, 9) for rate in rates], [round(1e-2 / 7, 9), round(3e-2 / 7, 9)])
 
+    def test_schedules_that_change_more_than_rates(self) -> None:
+        """OneCycleLR and CyclicLR change the first beta or the momentum, and scripts the weight decay."""
+        class Decaying(torch.optim.lr_scheduler.LRScheduler):
+            def step(self, epoch=None):
+                for group in self.optimizer.param_groups:
+                    group["weight_decay"] *= 1.5
+                super().step(epoch)
+
+            def get_lr(self):
+                return [group["lr"] for group in self.optimizer.param_groups]
+
+        def cycle(optimizer):
+            return torch.optim.lr_scheduler.OneCycleLR(optimizer, [1e-2] * len(optimizer.param_groups), total_steps=20)
+
+        def cyclic(optimizer):
+            return torch.optim.lr_scheduler.CyclicLR(optimizer, 1e-3, 1e-2, 2, 3)
+
+        makes = {"AdamW": lambda m: torch.optim.AdamW(decayed(m), lr=1e-2, eps=EPS),
+                 "SGD": lambda m: torch.optim.SGD(decayed(m), lr=1e-2, momentum=0.9)}
+        for name, schedule in (("AdamW", cycle), ("AdamW", cyclic), ("SGD", cycle), ("SGD", cyclic), ("AdamW", Decaying), ("SGD", Decaying)):
+            with self.subTest(name, schedule=schedule.__name__):
+                self.assert_close(ours(makes[name], schedule)[0], plain(makes[name], schedule))
+        with self.assertRaisesRegex(sherd.InvalidError, "which has a momentum of 0: give the group a momentum when it is made"):
+            engine = sherd.torch.initialize(model := model_of(), SILENT, optimizer=torch.optim.SGD(model.parameters(), lr=1e-2))
+            engine.backward(engine(batches()[0]).square().mean())
+            engine.optimizer.param_groups[0]["momentum"] = 0.5
+            try:
+                engine.step()
+            finally:
+                engine.discard()
+                engine.destroy()
+
     def test_a_loaded_schedule_goes_on_from_its_rates(self) -> None:
         def schedule(optimizer):  # it computes the next rate from the one in the group
             return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -433,9 +465,9 @@ class TestMuon(unittest.TestCase):
         engine = sherd.torch.initialize(model, SILENT, optimizer=optimizers, lr_scheduler=halving)
         self.assertEqual([type(one).__name__ for one in engine.optimizer], ["Muon", "AdamW"])
         self.assertEqual([one.optimizer for one in engine.lr_scheduler], optimizers)
-        optimizers[1].param_groups[1]["weight_decay"] = 0.5
+        optimizers[1].param_groups[1]["eps"] = 0.5
         engine.backward(engine(batches()[0]).sum())
-        with self.assertRaisesRegex(StateError, r"weight_decay of parameter group 1 of optimizer 1 \(AdamW\)"):
+        with self.assertRaisesRegex(StateError, r"eps of parameter group 1 of optimizer 1 \(AdamW\)"):
             engine.step()
         engine.destroy()
 
@@ -501,10 +533,10 @@ class TestResumedGroups(unittest.TestCase):
         "exponential": lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.7),
         "by group": lambda o: torch.optim.lr_scheduler.LambdaLR(o, [Power(0.5 if g["eps"] == EPS else 0.9) for g in o.param_groups]),
         "cyclic": lambda o: torch.optim.lr_scheduler.CyclicLR(
-            o, [g["lr"] / 9 for g in o.param_groups], [g["lr"] for g in o.param_groups], 2, 3, cycle_momentum=False),
+            o, [g["lr"] / 9 for g in o.param_groups], [g["lr"] for g in o.param_groups], 2, 3),
         "sequence": lambda o: torch.optim.lr_scheduler.SequentialLR(o, [
             torch.optim.lr_scheduler.LinearLR(o, 0.1, total_iters=3), torch.optim.lr_scheduler.CosineAnnealingLR(o, 8)], [2]),
-        "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, [g["lr"] for g in o.param_groups], 20, cycle_momentum=False),
+        "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, [g["lr"] for g in o.param_groups], 20),
         "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 2)}
 
     def engine_of(self, turn: int, schedule=None, move: bool = False, **options) -> sherd.torch.Engine:

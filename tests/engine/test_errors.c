@@ -580,6 +580,15 @@ static void step_params_refuse_what_makes_no_sense(void)
     rates[0]           = -1;
     CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
     CHECK_ERROR_SAYS("group_lr");
+    rates[0]           = 1;
+    params.group_lr    = NULL;
+    params.group_beta1 = rates;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
+    CHECK_ERROR_SAYS("group_beta1 is 1 for group ");
+    rates[0]                  = INFINITY;
+    params.group_weight_decay = rates;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
+    CHECK_ERROR_SAYS("group_weight_decay");
     rates[0] = NAN;
     CHECK_OK(sherd_step_apply(r.engine, &params)); /* the step has stayed prepared all the time */
     rig_close(&r);

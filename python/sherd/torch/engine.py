@@ -430,14 +430,14 @@ class Engine:
 
         At the boundary it updates the parameters, by the rates of `optimizer`, and steps `lr_scheduler`. A gradient with Inf or NaN
         makes no update; the report has has_overflow 1. Collective, blocking. Raises StateError (there was no forward yet, or the
-        backward failed; a checkpoint is not loaded yet; a number of a group other than its rate was changed), InputOutputError,
+        backward failed; a checkpoint is not loaded yet; a number of a group was changed that does not change in training), InputOutputError,
         NumericError. It also raises StateError, and the window is lost, where a gradient was written or replaced after the backward,
         and where a parameter came into the model later.
         """
-        rates = self._end_micro_batch("engine.step()")
+        numbers = self._end_micro_batch("engine.step()")
         with self._differences_told():
-            report = self.core.step() if rates is None else self._step_at(rates)
-        return self._after(report, rates)
+            report = self.core.step() if numbers is None else self._step_at(numbers)
+        return self._after(report, numbers)
 
     @collective("engine.prepare_step()")
     def prepare_step(self) -> Report:
@@ -446,11 +446,11 @@ class Engine:
         Its `is_boundary` is 0 inside a window; nothing follows then. At the boundary it has `grad_norm`, the norm of the mean gradient
         before clipping, and `has_overflow`; apply_step() or discard() has to follow. Raises what step() raises.
         """
-        rates = self._end_micro_batch("engine.prepare_step()")
+        numbers = self._end_micro_batch("engine.prepare_step()")
         with self._differences_told():
             report = self.core.prepare()
         if not report.is_boundary:
-            return self._after(report, rates)
+            return self._after(report, numbers)
         self.prepared = report
         return report
 
@@ -460,31 +460,31 @@ class Engine:
 
         `clip_coefficient` is what the mean gradient is multiplied by, in place of the coefficient of `gradient_clipping`; 1 leaves it
         as it is. It is the same on all ranks. The rates are those of now. After an overflow, there is no update. Raises StateError
-        (no step is prepared; a number of a group other than its rate was changed), ValueError (a coefficient that is negative or
+        (no step is prepared; a number of a group was changed that does not change in training), ValueError (a coefficient that is negative or
         not finite), InvalidError (the ranks gave different ones; the step stays prepared), InputOutputError.
         """
         if self.prepared is None:
             raise StateError("engine.apply_step() comes behind an engine.prepare_step() whose report has is_boundary 1, and no step is prepared")
         if clip_coefficient is not None and not 0 <= clip_coefficient < math.inf:
             raise ValueError(f"clip_coefficient={clip_coefficient} is what the gradient is multiplied by: give a finite number of 0 or more")
-        rates = self.rates.now()
+        numbers = self.rates.now()
         values = {} if clip_coefficient is None else {"clip_coefficient": float(clip_coefficient)}
         try:
-            self.core.apply(group_lr=rates, **values)
+            self.core.apply(**(numbers or {}), **values)
         except (InvalidError, StateError):
             raise  # nothing was written: it stays prepared
         except BaseException:
             self.prepared, self._micro = None, 0  # the window is lost
             raise
-        return self._after(self.core.wait(), rates)
+        return self._after(self.core.wait(), numbers)
 
-    def _end_micro_batch(self, call: str) -> list[float] | None:
-        """Does what comes before each step: checks it, and ends the micro-batch. Returns the rates of the groups."""
+    def _end_micro_batch(self, call: str) -> dict[str, list[float]] | None:
+        """Does what comes before each step: checks it, and ends the micro-batch. Returns what was set for the groups (optim.Rates.now)."""
         self._loaded_check()
         if self._is_failed or self.is_sealed and not self.hooks.is_idle:
             raise StateError("the backward of this micro-batch failed, or its gradients were refused, so there is nothing to step by: the "
                              "next forward drops the window, or engine.discard() does on all ranks")
-        rates = self.rates.now()
+        numbers = self.rates.now()
         if not self.is_sealed:
             raise StateError(f"{call} comes behind the forward and the backward of a micro-batch, and there was none yet: call "
                              f"engine(batch) and engine.backward(loss) first")
@@ -492,9 +492,9 @@ class Engine:
         self._take_gradients()
         self._backwards = 0
         self._is_closing = False
-        return rates
+        return numbers
 
-    def _after(self, report: Report, rates: list[float] | None) -> Report:
+    def _after(self, report: Report, numbers: dict[str, list[float]] | None) -> Report:
         """Does what comes after each step. Returns its report."""
         self.prepared = None
         self._micro = 0 if report.is_boundary else self._micro + 1
@@ -506,7 +506,7 @@ class Engine:
             self.watch.after_update()
             if report.was_updated:
                 self._warn_of_schedulers()
-                self.rates.after_update(rates)
+                self.rates.after_update(numbers)
                 self.show_rates(keeps=False)
             elif report.has_overflow:
                 self._warn_of_overflow()
@@ -576,11 +576,11 @@ class Engine:
         warn(f"the gradient of update {self.global_steps + 1} has Inf or NaN in it, so the update was skipped{at_3}. "
              f"engine.was_step_applied() tells it of later steps, which do not warn")
 
-    def _step_at(self, rates: list[float]) -> Report:
-        """Makes the step with a rate for each group, in its two halves. Returns the complete report."""
+    def _step_at(self, numbers: dict[str, list[float]]) -> Report:
+        """Makes the step with numbers for each group, in its two halves. Returns the complete report."""
         report = self.core.prepare()
         if report.is_boundary:
-            self.core.apply(group_lr=rates)
+            self.core.apply(**numbers)
             report = self.core.wait()
         return report
 

@@ -338,7 +338,7 @@ class Rates:
         self.optimizers = as_list(optimizer) if optimizer is not None else [EngineOptimizer(groups)]
         self._given = [dict(group.values) for group in groups.all]
         self._shown = [float(given.get("lr") or 0.0) for given in self._given]  # the rates that nobody has set, as the groups show them
-        self._used: list[float] | None = None  # what now() returned for the last update
+        self._used: list[float] | None = None  # the rates that now() returned for the last update
         self.schedulers = made_schedulers(scheduler, self.optimizers)
         for one in self.optimizers:
             take_over(one)
@@ -367,33 +367,36 @@ class Rates:
             raise ValueError("the configuration has a scheduler and initialize() was given an lr_scheduler: leave one out, the block "
                              "\"scheduler\" or lr_scheduler=")
 
-    def now(self) -> list[float] | None:
-        """Returns a rate for each of the engine's groups; None where nobody has set any.
+    def now(self) -> dict[str, list[float]] | None:
+        """Returns the lists of sherd.Engine.apply with what has been set for each of the engine's groups; None where nothing has.
 
-        NaN stands for the configuration's: it is given for a group whose optimizer has no scheduler and whose rate is what it showed
-        (`show`). Raises StateError where a number other than the rate was changed.
+        NaN stands for the configuration's: a rate is that for a group whose optimizer has no scheduler and whose rate is what it showed
+        (`show`); the first beta (or momentum) and the weight decay are that where they are what they were at initialize(). Raises
+        StateError where another number was changed.
         """
-        rates = [] if self.groups.has_default else [math.nan]  # for the engine's group 0, which then has no parameters
-        is_set = False
+        default = [] if self.groups.has_default else [math.nan]  # for the engine's group 0, which then has no parameters
+        rates, betas, decays = list(default), list(default), list(default)
         index = 0
         for number, optimizer in enumerate(self.optimizers):
             is_scheduled = self._is_one_scheduler or self.schedulers[number] is not None
             for group in optimizer.param_groups[:len(self._given) - index]:
-                self._check_rest(self.groups.all[index].label, group, self._given[index])
+                given = self._given[index]
+                self._check_rest(self.groups.all[index].label, group, given)
                 rate = float(group["lr"])
-                is_own = is_scheduled or rate != self._shown[index]
-                is_set = is_set or is_own
-                rates.append(rate if is_own else math.nan)
+                rates.append(rate if is_scheduled or rate != self._shown[index] else math.nan)
+                betas.append(changed(first_beta(group), first_beta(given)))
+                decays.append(changed(group.get("weight_decay"), given.get("weight_decay")))
                 index += 1
-        return rates if is_set else None
+        lists = {"group_lr": rates, "group_beta1": betas, "group_weight_decay": decays}
+        return {name: listed for name, listed in lists.items() if not all(map(math.isnan, listed))} or None
 
     @staticmethod
     def _check_rest(label: str, group: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        """Raises StateError where a number of a group other than its rate is not what it was at initialize()."""
-        for key in ("betas", "eps", "weight_decay", "momentum"):
-            if key in given and group[key] != given[key]:
-                raise StateError(f"{key} of {label} was {given[key]} when the engine was made and is {group[key]} now: "
-                                 f"only rates may change (torch's OneCycleLR and CyclicLR: cycle_momentum=False)")
+        """Raises StateError where a number of a group that does not change in training is not what it was at initialize()."""
+        for key in ("betas", "eps"):
+            if key in given and (group[key][1:] != given[key][1:] if key == "betas" else group[key] != given[key]):
+                raise StateError(f"{key} of {label} was {given[key]} when the engine was made and is {group[key]} now: the rate, the weight "
+                                 f"decay, and the momentum or the first of the betas may change, and no other number")
 
     def _free(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields the index and torch's group of each group whose rate no scheduler of torch sets."""
@@ -427,6 +430,25 @@ class Rates:
             if not math.isnan(rate) and not (keeps and float(group["lr"]) != self._shown[index]):
                 group["lr"] = self._shown[index] = rate
 
+    def others(self) -> list[list[float | None]]:
+        """Returns the momentum (or first beta) and the weight decay of each group that are not those of initialize(), else None."""
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups][:len(self._given)]
+        pairs = [(changed(first_beta(group), first_beta(given)), changed(group.get("weight_decay"), given.get("weight_decay")))
+                 for group, given in zip(groups, self._given)]
+        return [[None if math.isnan(one) else one for one in pair] for pair in pairs]
+
+    def take_others(self, kept: Sequence[Sequence[float | None] | None]) -> None:
+        """Sets the numbers that others() returned in another run, in the order of the groups now."""
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups][:len(self._given)]
+        for group, pair in zip(groups, kept):
+            beta, decay = pair or (None, None)
+            if beta is not None and "betas" in group:
+                group["betas"] = (beta, *group["betas"][1:])
+            elif beta is not None and "momentum" in group:
+                group["momentum"] = beta
+            if decay is not None:
+                group["weight_decay"] = decay
+
     def take(self, kept: Sequence[float | None]) -> None:
         """Sets the rates that by_hand() returned in another run, in the order of the groups now. A scheduler of torch has its own."""
         self._used = None
@@ -452,12 +474,12 @@ class Rates:
         """Forgets the counters of the schedulers after these were loaded, because a load is no step."""
         self._epochs = None
 
-    def after_update(self, used: list[float] | None) -> None:
+    def after_update(self, used: Mapping[str, list[float]] | None) -> None:
         """Steps the schedulers that initialize() was given by one, as DeepSpeed does. The script must not step them too.
 
         `used` is what now() returned for this update.
         """
-        self._used = used if self._has_schedule else None
+        self._used = (used or {}).get("group_lr") if self._has_schedule else None
         for optimizer in self.optimizers:
             optimizer._opt_called = True  # torch's schedulers warn of a wrong order of calls where this is not set
         for scheduler in self.schedulers:
@@ -474,11 +496,21 @@ class Rates:
         are then those of the groups, without the schedule.
         """
         first = 0 if self.groups.has_default else 1
-        rates = self.now() or [math.nan] * (first + len(self._given))
+        rates = (self.now() or {}).get("group_lr") or [math.nan] * (first + len(self._given))
         rates = [used if math.isnan(rate) else rate for rate, used in zip(rates, self._used or rates)]
         if first and self._has_lists and not is_sealed:
             return [float(given["lr"]) if math.isnan(rate) else rate for rate, given in zip(rates[first:], self._given)]
         return [of_config(number) if math.isnan(rates[number]) else rates[number] for number in range(first, len(rates))]
+
+
+def first_beta(group: Mapping[str, Any]) -> Any:
+    """Returns the first of the betas of a group, or its momentum; None where it has neither."""
+    return group["betas"][0] if "betas" in group else group.get("momentum")
+
+
+def changed(now: Any, given: Any) -> float:
+    """Returns a number of a group where it is not what it was at initialize(); else NaN."""
+    return math.nan if now is None or given is None or now == given else float(now)
 
 
 def as_list(given: Any) -> list[Any]:

@@ -78,7 +78,7 @@ def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_onl
     if found is None:
         return None, {}
     kept = found["kept"].read()
-    rates, schedules = ([], []) if weights_only else save.arranged(engine, kept)
+    rates, others, schedules = ([], [], []) if weights_only else save.arranged(engine, kept)
     load = Load(os.path.abspath(folder), found["tag"], weights_only, options, found["kept"],
                 {} if weights_only else {key: found[key] for key in COUNTERS})
     if engine.is_sealed:
@@ -91,6 +91,7 @@ def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_onl
         engine.show_rates(keeps=True)
         engine.rates.take(rates)
         save.schedule_load(engine, schedules)
+        engine.rates.take_others(others)
     return os.path.join(folder, found["tag"]), kept["client_state"]
 
 

@@ -44,9 +44,9 @@ class Kept:
         return Kept(text, world.share(self.data))
 
     def read(self) -> dict[str, Any]:
-        """Returns client state, schedule, rates, groups and buffers. Raises ValueError where the blobs are not of save_checkpoint().
+        """Returns client state, schedule, rates and other numbers, groups and buffers. Raises ValueError where the blobs are not of save_checkpoint().
 
-        Earlier versions wrote no rates, no groups, and the bytes of buffers in base64.
+        Earlier versions wrote no rates or other numbers, no groups, and the bytes of buffers in base64.
         """
         kept: dict[str, Any] = {"client_state": {}, "schedule": None, "buffers": {}}
         found = kept if self.text is None else json.loads(self.text)
@@ -55,7 +55,7 @@ class Kept:
         try:
             old = {name: torch.frombuffer(bytearray(base64.b64decode(one["data"])), dtype=getattr(torch, one["dtype"]))
                    for name, one in found["buffers"].items() if "data" in one}
-            return {"rates": [], "groups": None, **unpack(found, self.data), **({"buffers": old} if old else {})}
+            return {"rates": [], "others": [], "groups": None, **unpack(found, self.data), **({"buffers": old} if old else {})}
         except (AttributeError, KeyError, TypeError, RuntimeError) as error:
             raise ValueError(f"it is damaged, {error!r}") from None
 
@@ -85,7 +85,8 @@ def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_stat
     packer = Packer()
     text = json.dumps({"client_state": packer.pack(dict(client_state or {}), "client_state"),
                        "schedule": packer.pack(schedule_state(engine), "a schedule"), "rates": engine.rates.by_hand(),
-                       "groups": engine.rates.named(engine.division), "buffers": packer.pack(engine.buffers.saved(), "the buffers")})
+                       "others": engine.rates.others(), "groups": engine.rates.named(engine.division),
+                       "buffers": packer.pack(engine.buffers.saved(), "the buffers")})
     engine.core.set_blob(CLIENT_STATE, text.encode(), is_large=1)
     engine.core.set_blob(CLIENT_BYTES, packer.bytes(), is_large=1)
     try:
@@ -166,20 +167,24 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
 Schedules = list[tuple[Any, dict[str, Any]]]  # schedulers, each with its state
 
 
-def arranged(engine: "Engine", kept: Mapping[str, Any]) -> tuple[list[float | None], Schedules]:
-    """Returns what Kept.read() has of rates and schedules in the order of the groups now: rates by group, and states by scheduler. Local.
+def arranged(engine: "Engine", kept: Mapping[str, Any]) -> tuple[list[Any], list[Any], Schedules]:
+    """Returns what Kept.read() has of rates and schedules in the order of the groups now: rates and other numbers (optim.Rates.others) by
+    group, and states by scheduler. Local.
 
-    Rates of other groups are not taken, with a warning. Raises InvalidError where the checkpoint has the states of another number of
+    Numbers of other groups are not taken, with a warning. Raises InvalidError where the checkpoint has the states of another number of
     schedulers, or a state of other groups. Earlier versions did not keep the groups, which are then taken to be those of now.
     """
     now = engine.rates.named(engine.division)
     before = now if kept["groups"] is None else kept["groups"]
-    return rates_of(engine, kept["rates"], sum(before, []), sum(now, [])), schedules_of(engine, kept["schedule"], before, now)
+    of_before, of_now = sum(before, []), sum(now, [])
+    others = [pair if any(one is not None for one in pair) else None for pair in kept["others"]]
+    return (numbers_of(engine, kept["rates"], of_before, of_now), numbers_of(engine, others, of_before, of_now),
+            schedules_of(engine, kept["schedule"], before, now))
 
 
-def rates_of(engine: "Engine", kept: Sequence[float | None], before: regroup.Groups, now: regroup.Groups) -> list[float | None]:
-    """Returns the rates that the script has set for the groups of now; None for a group without one."""
-    if all(rate is None for rate in kept):
+def numbers_of(engine: "Engine", kept: Sequence[Any], before: regroup.Groups, now: regroup.Groups) -> list[Any]:
+    """Returns the numbers that the script has set for the groups of now; None for a group without one."""
+    if all(one is None for one in kept):
         return [None] * len(now)
     try:
         if len(kept) != len(before):  # of an earlier version
@@ -187,8 +192,8 @@ def rates_of(engine: "Engine", kept: Sequence[float | None], before: regroup.Gro
         return [kept[group] for group in regroup.order(before, now)]
     except LookupError as error:
         if engine.rank == 0:
-            warn(f"the checkpoint has learning rates that its script has set for {len(kept)} parameter groups, and they are not those of now "
-                 f"({error.args[0]}): the rates are not taken, so set them in engine.optimizer.param_groups")
+            warn(f"the checkpoint has learning rates, or other numbers, that its script has set for {len(kept)} parameter groups, and they are not "
+                 f"those of now ({error.args[0]}): the rates are not taken, so set them in engine.optimizer.param_groups")
         return [None] * len(now)
 
 
