@@ -153,7 +153,7 @@ class Accelerator(accelerate.Accelerator):
             raise StateError(f"accelerator.engine() is for a model that prepare() was given, and this {type(model).__name__} is none")
         if found.engine is None:
             self._bind()
-            made = filled(self._config, self._facts(found))
+            made = filled(self._config_of(found), self._facts(found))
             found.clipping, found.unscheduled = made.clipping, made.unscheduled
             found.engine = sherd.torch.initialize(found.model, made.config, world=world_of(self.state), **self._given(found), **self._options)
             for handle in found.handles:
@@ -189,10 +189,18 @@ class Accelerator(accelerate.Accelerator):
                 return found
         raise StateError(f"no prepared model has the parameters of this {type(optimizer.given).__name__}: give prepare() the model too")
 
+    def _config_of(self, _found: Training) -> Mapping[str, Any]:
+        """Returns the configuration for the engine of this model. A door over this one fills what it knows."""
+        return self._config
+
+    def _accumulation(self) -> int:
+        """Returns the usual number of micro-batches in a window. A door over this one may know it from elsewhere."""
+        return int(self.gradient_accumulation_steps)
+
     def _facts(self, found: Training) -> Facts:
         own = [one for one in self._configured if any(one.belongs_to(optimizer) for optimizer in found.optimizers)]
         scheduled = {id(optimizer) for scheduler in self._schedulers for optimizer in scheduler.optimizers}
-        return Facts(self._micro_batch_size(), self.gradient_accumulation_steps, self.mixed_precision, found.optimizers,
+        return Facts(self._micro_batch_size(), self._accumulation(), self.mixed_precision, found.optimizers,
                      any(id(one) in scheduled for one in found.optimizers), own[0] if own else None, self.num_processes, self.split_batches)
 
     def _given(self, found: Training) -> dict[str, Any]:
