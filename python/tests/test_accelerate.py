@@ -790,6 +790,11 @@ class Calls(unittest.TestCase):
         torch.testing.assert_close(*[{name: torch.tensor(value) for name, value in one.items()} for one in got[:2]])
         torch.testing.assert_close(*[{name: torch.tensor(value) for name, value in one.items()} for one in got[1:]])
 
+    def test_tied_weights_are_one_tensor_in_a_state_dict(self) -> None:
+        _, (accelerator, model, _, _) = run(ACCUMULATE, "sherd.accelerate", epochs=1)
+        values = accelerator.get_state_dict(model)
+        self.assertIs(values["head.weight"], values["words.weight"])
+
     def test_bf16_is_close_to_autocast(self) -> None:
         plain, _ = run(ACCUMULATE, "accelerate", epochs=1, mixed_precision="bf16", cpu=True)
         for options in ({"sherd_config": config(3)}, {"mixed_precision": "bf16"}):

@@ -40,7 +40,8 @@ def world_of(state: Any) -> World:
             _meeting = torch.distributed.new_group(backend="gloo")
     if (_world.size, _world.rank) != (state.num_processes, state.process_index):
         raise InvalidError(f"Accelerate has rank {state.process_index} of {state.num_processes}, and sherd's world has rank {_world.rank} of "
-                           f"{_world.size}: start the script by a launcher that both read (docs/launching.md), such as torchrun")
+                           f"{_world.size}: start the script by a launcher that both read (docs/launching.md), such as torchrun. Without a "
+                           f"GPU, Accelerate finds other ranks only with cpu=True, or the variable ACCELERATE_USE_CPU=true")
     return _world
 
 
@@ -298,7 +299,7 @@ class Accelerator(accelerate.Accelerator):
         """Returns the weights of an engine by name. `call` is what the script has called, for messages. Collective, blocking."""
         if found.weights is None:
             meet(call)
-            return dict(found.engine.state_dict())
+            return found.read()
         return found.weights
 
     def save_state(self, output_dir: str | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any) -> Any:

@@ -108,6 +108,13 @@ class Scaler:
     def is_enabled(self) -> bool:
         return True
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing: the loss scale is in the engine's checkpoint."""
+        return {}
+
+    def load_state_dict(self, _state: dict[str, Any]) -> None:
+        """Does nothing, as state_dict()."""
+
     def scale(self, *_args: Any) -> Any:
         """Raises NotSupportedError, as the other calls do by which a script scales by itself."""
         raise NotSupportedError("accelerator.scaler scales nothing, since the engines do: call accelerator.backward(loss) and "
@@ -241,6 +248,22 @@ class Training:
         if self.engine is not None and self.engine.has_window:
             self.engine.discard()
         self._begin_window()
+
+    def read(self, is_kept: bool = True) -> dict[str, torch.Tensor]:
+        """Returns the weights by name, in fp32 and on the CPU; without `is_kept`, nothing on this rank. Collective, blocking.
+
+        Names of one tied parameter have one tensor, as in the state_dict() of a module: what saves weights knows by that what is tied.
+        """
+        values = self.engine.state_dict()
+        params = {name: id(param) for name, param in self.module.named_parameters(remove_duplicate=False)}
+        first_of: dict[int, str] = {}  # by the parameter: its first name
+        made: dict[str, torch.Tensor] = {}
+        for name in values:
+            other = first_of.setdefault(params.get(name, id(name)), name)
+            value = values[name] if other == name else made.get(other)
+            if is_kept and value is not None:
+                made[name] = value
+        return made
 
     def _begin_window(self) -> None:
         self.micro, self.clip = 0, None
