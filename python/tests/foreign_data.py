@@ -26,14 +26,27 @@ def texts(rng: random.Random, many: int) -> dict[str, list[Any]]:
     return {"text": [" ".join(sentences(rng, 3)) for _ in range(many)]}
 
 
+def translations(rng: random.Random, many: int) -> dict[str, list[Any]]:
+    """Rows of wmt16."""
+    return {"translation": [{"en": one, "ro": " ".join(reversed(one.split()))} for one in sentences(rng, many)]}
+
+
+def preferences(rng: random.Random, many: int) -> dict[str, list[Any]]:
+    """Rows for DPO."""
+    return {"prompt": sentences(rng, many), "chosen": [f" {one}" for one in sentences(rng, many)],
+            "rejected": [f" {one}" for one in sentences(rng, many)]}
+
+
 # By the names that scripts give: how rows are made, and how many each split has.
 DATASETS: dict[str, tuple[Callable[[random.Random, int], dict[str, list[Any]]], dict[str, int]]] = {
+    "wmt16": (translations, {"train": 160, "validation": 10, "test": 10}),
+    "preferences": (preferences, {"train": 160, "test": 10}),
     "nyu-mll/glue": (pairs, {"train": 392, "validation": 50, "test": 50}),  # an odd number of batches, the last one short
     "Salesforce/wikitext": (texts, {"train": 520, "validation": 8, "test": 8}),
 }
 
 
-def load_dataset(name: str, *_args: Any, split: str | None = None, **_kwargs: Any) -> Any:
+def load_dataset(name: str, /, *_args: Any, split: str | None = None, **_kwargs: Any) -> Any:
     """Stands in for datasets.load_dataset."""
     import datasets
     make, sizes = DATASETS[name]
@@ -75,7 +88,12 @@ class Metric:
     def add_batch(self, *, predictions: Any, references: Any) -> None:
         self.hits += [float(int(one) == int(two)) for one, two in zip(predictions, references)]
 
-    def compute(self, *, predictions: Any = (), references: Any = ()) -> dict[str, float]:
+    def compute(self, *, predictions: Any = (), references: Any = (), **_kwargs: Any) -> dict[str, float]:
+        if len(predictions) and isinstance(predictions[0], str):  # texts, such as translations, each with a list of references
+            words = [(one.split(), two[0].split()) for one, two in zip(predictions, references)]
+            predictions = [sum(a == b for a, b in zip(*pair)) for pair in words]
+            foreign.tell("words", sum(predictions))
+            return {"score": float(sum(predictions))}
         self.add_batch(predictions=predictions, references=references)
         accuracy = sum(self.hits) / max(1, len(self.hits))
         foreign.tell("samples", len(self.hits))
@@ -114,6 +132,25 @@ def hub() -> None:
     local(transformers.AutoConfig, lambda *_args, **_kwargs: model_config("AutoModelForCausalLM"))
     for name in ("AutoModelForSequenceClassification", "AutoModelForCausalLM"):
         local(getattr(transformers, name), model_of(getattr(transformers, name)))
+
+
+def folders() -> None:
+    """Replaces what downloads, but for models and tokenizers: the folders decoder, classifier and translator have small ones."""
+    import torch
+    import transformers
+    if not os.path.isdir("decoder") and os.environ.get("RANK", "0") == "0":
+        words = len(WORDS) + 4
+        t5 = transformers.T5Config(vocab_size=words, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, pad_token_id=0, eos_token_id=3,
+                                   decoder_start_token_id=0, dropout_rate=0.1)
+        for name, kind, config in (("classifier", transformers.BertForSequenceClassification, model_config("")),
+                                   ("translator", transformers.T5ForConditionalGeneration, t5),
+                                   ("decoder", transformers.LlamaForCausalLM, model_config("AutoModelForCausalLM"))):
+            torch.manual_seed(5)
+            kind(config).save_pretrained(name)
+            tokenizer().save_pretrained(name)
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+    hub()
 
 
 def images() -> None:

@@ -24,8 +24,9 @@ except ImportError as error:
 import foreign
 import foreign_accelerate
 import foreign_deepspeed
+import foreign_transformers
 
-LISTS = [foreign_accelerate, foreign_deepspeed]
+LISTS = [foreign_accelerate, foreign_deepspeed, foreign_transformers]
 
 
 def why_skipped(script: foreign.Script) -> str:
