@@ -48,10 +48,10 @@ check_names(transformers.Trainer)
 # --------------------------------------------------------------- arguments --
 
 class ArgumentsMixin:
-    """What arguments of a Trainer take first, so that `deepspeed` is read by sherd, whether or not the package deepspeed is installed."""
+    """What arguments of a Trainer take first, so that `deepspeed` is read by sherd, whether or not the package deepspeed is installed.
 
-    deepspeed: Any
-    use_cpu: bool
+    It has no annotations of its own: transformers' parser makes options of a class by those of the whole line of its bases.
+    """
 
     def __post_init__(self) -> None:
         given, self.deepspeed = self.deepspeed, None
