@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -66,15 +67,31 @@ def script_check(folder: str, name: str, scratch: str, text: str) -> None:
 
 
 def trainer_check(folder: str, scratch: str, text: str) -> None:
-    """Runs hf_trainer.py on two ranks. It is left out where there is no accelerate, which transformers' Trainer needs."""
+    """Runs hf_trainer.py alone and on two ranks, and with the import of plain transformers. Without accelerate it is left out."""
     if importlib.util.find_spec("accelerate") is None:
         print("hf_trainer is left out: there is no accelerate")
         return
-    output = world_output(2, os.path.join(folder, "hf_trainer.py"), "--data", text, "--steps", "12", "--length", "32", "--batch", "2",
-                          "--out", scratch, "--config", os.path.join(folder, "ds_config.json"))
-    first, last = map(float, re.search(r"^loss ([0-9.]+) at first, ([0-9.]+) at the end$", output, re.MULTILINE).groups())
-    print(f"hf_trainer: {first} at first, {last} at the end")
-    assert last < first, "the Trainer learns nothing"
+    script, plain, begin, config = (os.path.join(folder, "hf_trainer.py"), *(os.path.join(scratch, name) for name in ("plain.py", "begin.py", "c.json")))
+    with open(script) as ours, open(plain, "w") as out:
+        out.write(ours.read().replace("from sherd.transformers import", "from transformers import"))
+    with open(begin, "w") as out:  # where torch's ranks meet, which needs no port
+        out.write("import os, runpy, sys, torch\ntorch.distributed.init_process_group('gloo', init_method=os.environ['MEETING'], world_size=2, "
+                  "rank=int(os.environ['RANK']))\nsys.argv.pop(0)\nrunpy.run_path(sys.argv[0], run_name='__main__')\n")
+    with open(config, "w") as out:
+        json.dump({"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto"}, out)
+    arguments = ("--data", text, "--length", "32", "--max_steps", "12", "--logging_steps", "3", "--per_device_train_batch_size", "2", "--output_dir",
+                 os.path.join(scratch, "out"), "--learning_rate", "1e-3", "--use_cpu", "--disable_tqdm", "true", "--report_to", "none")
+    alone = [{"WORLD_SIZE": "1"}]
+    world = [{"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "SHERD_RANK": str(rank), "SHERD_THREADS": "1",
+              "SHERD_WORLD_SIZE": "2", "SHERD_RENDEZVOUS": f"unix://{scratch}/meet", "MEETING": f"file://{scratch}/torch"} for rank in range(2)]
+    found = []
+    for start, own, more in ((plain, alone, ()), (script, alone, ("--deepspeed", config)), (begin, world, (script, "--deepspeed", config))):
+        ended = ranks.start(start, (*more[:len(more) - 2], *arguments, *more[-2:]), own, scratch)
+        assert not any(status for status, _ in ended), "\n".join(output for _, output in ended)
+        found.append([float(value) for value in re.search(r"^loss ([0-9.]+) at first, ([0-9.]+) at the end$", ended[0][1], re.MULTILINE).groups()])
+    print(f"hf_trainer: plain {found[0]}, alone {found[1]}, two ranks {found[2]}")
+    assert all(abs(a - b) <= 2e-4 for a, b in zip(found[0], found[1])), "the Trainer trains otherwise than by itself"
+    assert found[2][1] < found[2][0], "the Trainer learns nothing on two ranks"
 
 
 def main() -> None:
