@@ -379,6 +379,25 @@ class Tests(unittest.TestCase):
         with self.assertRaisesRegex(sherd.InvalidError, "was given a scheduler too"):
             made.train()
 
+    def test_16_bits_are_close_to_those_of_the_trainer_and_are_saved_as_its_own(self) -> None:
+        plain = trainer(transformers, self.folder, None, model=lambda: llama(0.0), bf16=True, max_steps=4)
+        plain.train()
+        for kind in ("bf16", "fp16"):
+            made = self.made(config(3), **{kind: True}, save_strategy="steps", save_steps=1)
+            made.train()
+            losses = [[one["loss"] for one in a_trainer.state.log_history if "loss" in one] for a_trainer in (made, plain)]
+            torch.testing.assert_close(losses[0], losses[1][:2], rtol=3e-2, atol=3e-2)
+            made.train(resume_from_checkpoint=os.path.join(self.folder, "checkpoint-1"))
+            self.assertEqual([one["loss"] for one in made.state.log_history if "loss" in one], losses[0])
+            made.save_model()
+            self.assertEqual(load_file(os.path.join(self.folder, "model.safetensors"))["lm_head.weight"].dtype, torch.float32)
+            self.assertEqual(transformers.AutoConfig.from_pretrained(self.folder).dtype, torch.float32)
+
+    def test_the_options_of_the_command_line_are_transformers_own(self) -> None:
+        parser = transformers.HfArgumentParser(sherd.transformers.Seq2SeqTrainingArguments)
+        [args] = parser.parse_args_into_dataclasses(["--output_dir", self.folder, "--deepspeed", "some.json", "--use_cpu"])
+        self.assertEqual((args.deepspeed, args.use_cpu), ("some.json", True))
+
     def test_what_is_refused(self) -> None:
         for changes, arguments, said in (({"gradient_accumulation_steps": 3}, {}, "gradient_accumulation_steps is 3, and gradient_acc.* is 2"),
                                          ({"optimizer": {"type": "AdamW", "params": {"lr": 0.5}}}, {}, "lr"),
@@ -387,6 +406,11 @@ class Tests(unittest.TestCase):
                 self.made({**config(2), **changes}, **arguments).train()
         with self.assertRaisesRegex(sherd.InvalidError, "bf16"):
             self.made(config(2, bf16={"enabled": True}))
+        made = self.made(config(2), bf16_full_eval=True)  # it trains in fp32
+        made.train()
+        self.assertEqual(made.model.lm_head.weight.dtype, torch.float32)
+        with self.assertRaisesRegex(sherd.StateError, "neither moved nor cast"):
+            made.evaluate()
         with self.assertRaisesRegex(sherd.NotSupportedError, "FSDP"), mock.patch.dict(os.environ, {"ACCELERATE_USE_FSDP": "true"}):
             self.made()
         trainer(transformers, self.folder, None, max_steps=1, save_strategy="steps", save_steps=1).train()
