@@ -186,7 +186,8 @@ CASES: dict[str, dict[str, Any]] = {
     "a batch size that is found": {"model": narrow, "auto_find_batch_size": True, "per_device_train_batch_size": 4, "max_steps": 4},
     "a model made by the Trainer": {"max_steps": 3, "twice": True, "options": {"model": None, "model_init": lambda: llama()}},
 }
-LONG = ("torch_compile",)  # tracing takes ten seconds
+LONG = ("torch_compile", "its reentrant form", "an endless dataset", "another dataset by name", "Adagrad, loss at the end of epochs",
+        "evaluation in parts")  # with SHERD_TEST_LONG alone
 
 
 def numbers(history: list[dict[str, Any]]) -> list[dict[str, float]]:
@@ -289,6 +290,13 @@ def processes(many: int, *arguments: str, **environment: str) -> None:
         ended = ranks.start(sys.argv[0], arguments, own)
     print(ended[0][1], end="")
     assert not any(status for status, _ in ended), "\n".join(text for status, text in ended if status)
+
+
+def meet() -> None:
+    """Makes the process group of a rank that processes() has started."""
+    if "MEETING" in os.environ:
+        torch.distributed.init_process_group("gloo", init_method=os.environ["MEETING"], rank=int(os.environ["RANK"]),
+                                             world_size=int(os.environ["WORLD_SIZE"]))
 
 
 class Tests(unittest.TestCase):
@@ -425,9 +433,7 @@ if __name__ == "__main__":
     transformers.utils.logging.disable_progress_bar()
     if "AS_A_RANK" in os.environ:
         gc.freeze()  # each train() collects, which takes a third of a second over what the imports have made
-        if "MEETING" in os.environ:
-            torch.distributed.init_process_group("gloo", init_method=os.environ["MEETING"], rank=int(os.environ["RANK"]),
-                                                 world_size=int(os.environ["WORLD_SIZE"]))
+        meet()
         globals()[sys.argv[1]](*sys.argv[2:])
         gc.unfreeze()
         sys.exit()
