@@ -435,7 +435,6 @@ if __name__ == "__main__":
         gc.freeze()  # each train() collects, which takes a third of a second over what the imports have made
         meet()
         globals()[sys.argv[1]](*sys.argv[2:])
-        gc.unfreeze()
         sys.exit()
     ranks.ready()
     unittest.main(argv=sys.argv, warnings=False)
