@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 from peak import Peak, pss_bytes
 
@@ -222,12 +223,20 @@ class Trained(DeepSpeed):
         a = self.arguments
         self.folder = tempfile.TemporaryDirectory()
         arguments = TrainingArguments(self.folder.name, max_steps=10 ** 6, per_device_train_batch_size=a.batch, learning_rate=LR, report_to=[],
-                                      weight_decay=DECAY, adam_beta1=BETAS[0], adam_beta2=BETAS[1], adam_epsilon=EPS, max_grad_norm=a.clip,
+                                      remove_unused_columns=False, weight_decay=DECAY, adam_beta1=BETAS[0], adam_beta2=BETAS[1], adam_epsilon=EPS, max_grad_norm=a.clip,
                                       lr_scheduler_type="constant", logging_strategy="no", save_strategy="no", disable_tqdm=True, use_cpu=True)
         trainer = Losses(model=self.model, args=arguments, train_dataset=Rows(), callbacks=[Told()],
                          sherd={"zero_optimization": {"stage": self.stage}})
         self.give(0)  # the loader is a batch ahead
-        threading.Thread(target=trainer.train, daemon=True).start()
+
+        def train() -> None:
+            try:
+                trainer.train()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+
+        threading.Thread(target=train, daemon=True).start()
 
     def give(self, number: int) -> None:
         for row in self.rows[number % len(self.rows)]:
