@@ -168,6 +168,53 @@ def main(told, **options):
             one.zero_grad()
         told("loss", loss.item())
 '''
+# One optimizer of two models, whose groups have parameters of both, with a schedule; both are clipped together.
+TWO_MODELS = IMPORT + MODEL + '''
+def main(told, **options):
+    accelerator = Accelerator(gradient_accumulation_steps=2, **options)
+    torch.manual_seed(3)
+    text, image = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    both = [*text.parameters(), *image.parameters()]
+    optimizer = torch.optim.AdamW([{"params": [p for p in both if p.ndim == 2]}, {"params": [p for p in both if p.ndim == 1], "lr": 1e-3}], lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    text, optimizer, image, scheduler, _ = accelerator.prepare(text, optimizer, image, scheduler, DataLoader(torch.zeros(8, 4), batch_size=8))
+    for step in range(12):
+        torch.manual_seed(10 * step + accelerator.process_index)
+        with accelerator.accumulate(text, image):
+            x = torch.randn(8, 4)
+            if step in (8, 9):
+                with torch.no_grad():
+                    x = text(x)
+            loss = image(x if step in (8, 9) else text(x)).square().mean()  # the text is left out of a window
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                told("norm", accelerator.clip_grad_norm_([*text.parameters(), *image.parameters()], 0.1).item())
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        told("loss", accelerator.reduce(loss.detach(), "mean").item())
+'''
+# Gradients that the script drops by the module, or by the optimizer that it has made, in the middle of a window too.
+DROPPED = IMPORT + MODEL + '''
+def main(told, **options):
+    accelerator = Accelerator(**options)
+    model, plain, loader = made()
+    model, optimizer, loader = accelerator.prepare(model, plain, loader)
+    for number, (ids,) in enumerate(loader):
+        loss = loss_of(model, ids)
+        accelerator.backward(loss)
+        if number % 4 == 3:
+            model.zero_grad()
+        elif number % 4 == 1:
+            plain.zero_grad()
+        elif number % 8 == 2:
+            for param in model.parameters():
+                param.grad = None
+        optimizer.step()
+        if number % 2:
+            model.zero_grad()
+        told("loss", loss.item())
+'''
 # What MiniMind's pretraining has: a buffer of complex numbers, a rate by hand for each micro-batch, accumulation by hand, clipping, a
 # parameter that gets no gradient. Each global batch is of the same samples whatever the number of ranks. It stops and resumes.
 MINIMIND = IMPORT + MODEL + '''
@@ -277,8 +324,9 @@ MIND = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "g
 def as_plain() -> None:
     """The scripts above, on however many ranks there are, over 30 steps at least."""
     compare(ACCUMULATE, 30, epochs=3 * PartialState().num_processes)
-    compare(ACCUMULATE, 10, stages=(0,), epochs=1, steps=1)
+    compare(ACCUMULATE, 10, stages=(0,), epochs=1)
     compare(BY_HAND, 50)
+    compare(TWO_MODELS, 12, stages=(3,))
     plain, _ = run(ADVERSARIES, "accelerate")
     for options in ({}, {"sherd_config": {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}}):
         ours, _ = run(ADVERSARIES, "sherd.accelerate", sherd_options={"backward_uses": "any"}, **options)
@@ -339,9 +387,16 @@ def together() -> None:
     with model.no_sync():
         accelerator.backward(model(torch.ones(2, 6, dtype=torch.int64)).mean())
         refused(sherd.NotSupportedError, "LocalSGD", optimizer.step)
-    sherd.accelerate.accelerator.PATIENCE = 0.2
+    optimizer.zero_grad()
+    sherd.accelerate.accelerator.PATIENCE, sherd.accelerate.accelerator.LONGEST = 0.05, 1
     if accelerator.is_main_process:
-        refused(sherd.StateError, "state_dict.. of the Model reads what all ranks have", model.state_dict)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            refused(sherd.StateError, "save_state.. needs.*is_main_process.*within 1 seconds", accelerator.save_state)
+        assert any("has waited 0.05 seconds" in str(one.message) for one in told), told
+        refused(sherd.StateError, "load_state.. needs", accelerator.load_state)
+        refused(sherd.StateError, "state_dict.. of the Model needs what all ranks have.*within 0.05", model.state_dict)
+    torch.distributed.barrier()
 
 
 def refused(kind: type[Exception], said: str, call: Any) -> None:
@@ -404,6 +459,16 @@ class Scripts(unittest.TestCase):
     def test_two_optimizers_of_a_model(self) -> None:
         compare(TWO_OPTIMIZERS, 20, stages=(3,))
 
+    def test_one_optimizer_of_two_models(self) -> None:
+        compare(TWO_MODELS, 12, stages=(0, 3))
+
+    def test_gradients_dropped_by_the_script(self) -> None:
+        compare(DROPPED, 20)
+        by_module = DROPPED.replace("number % 8 == 2", "False")
+        compare(by_module, 20, stages=(0,))
+        with self.assertRaisesRegex(sherd.StateError, "was cleared behind its backward"):
+            compare(DROPPED, 20, stages=(0,))
+
     def test_what_all_ranks_call(self) -> None:
         start(2, "together")
 
@@ -453,6 +518,14 @@ class Calls(unittest.TestCase):
                            (lambda: optimizer.step(lambda: 1), "closure")):
             with self.assertRaisesRegex(sherd.NotSupportedError, said):
                 call()
+        loss.backward()
+        model[0].zero_grad()
+        with self.assertRaisesRegex(sherd.StateError, "gradient of 0.weight was cleared"):
+            optimizer.step()
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).mean() + model(torch.zeros(2, 4)).mean()
+        with self.assertRaisesRegex(sherd.StateError, 'sherd_options={"backward_uses": "any"}'):
+            accelerator.backward(loss)
         accelerator.sync_gradients = False
         with self.assertRaisesRegex(sherd.StateError, "sync_gradients"):
             accelerator.clip_grad_norm_(model.parameters(), 1)
@@ -467,6 +540,10 @@ class Calls(unittest.TestCase):
         accelerator = sherd.accelerate.Accelerator()
         model = accelerator.prepare(nn.Linear(2, 2))
         self.assertFalse(model(torch.ones(2, 2)).requires_grad)  # for inference
+        with self.assertRaisesRegex(sherd.StateError, "no optimizer of the Linear is prepared"):
+            accelerator.backward(model(torch.ones(2, 2)).sum())
+        with self.assertRaisesRegex(sherd.StateError, "gradient goes through a frozen model.*out of accelerator.prepare"):
+            model(torch.ones(2, 2, requires_grad=True)).sum().backward()
         with self.assertRaisesRegex(sherd.StateError, "before its SGD was prepared"):
             accelerator.prepare(torch.optim.SGD(model.parameters(), lr=1))
 
@@ -638,6 +715,21 @@ class Calls(unittest.TestCase):
         with self.assertRaisesRegex(sherd.StateError, "loss through two engines"):
             accelerator.backward(second(first(torch.ones(2, 4))).square().mean())
 
+    def test_an_overflow_skips_all_models_of_an_optimizer(self) -> None:
+        accelerator, _, _ = self.made()
+        models = [nn.Linear(2, 1), nn.Linear(2, 1)]
+        *models, optimizer = accelerator.prepare(*models, torch.optim.SGD([*models[0].parameters(), *models[1].parameters()], lr=1))
+        accelerator.backward(models[0](torch.ones(1, 2)).sum())
+        accelerator.backward(models[1](torch.ones(1, 2)).sum() * float("inf"))
+        before = models[0].weight.clone()
+        with self.assertWarnsRegex(UserWarning, "Inf or NaN"):
+            optimizer.step()
+        self.assertTrue(accelerator.optimizer_step_was_skipped)
+        self.assertTrue(torch.equal(models[0].weight, before))
+        accelerator.backward(models[0](torch.ones(1, 2)).sum())
+        optimizer.step()
+        self.assertFalse(torch.equal(models[0].weight, before))
+
     def test_out_of_memory_makes_the_batch_smaller(self) -> None:
         sizes = []
 
@@ -687,6 +779,29 @@ class Calls(unittest.TestCase):
             accelerator.save_state(folder)
             accelerator.load_state(folder)
         self.assertEqual(counter.value, 4)
+
+    def test_rates_of_an_optimizer_of_two_models_are_saved(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            rates = []
+            for is_new in (True, False):
+                fresh()
+                accelerator = sherd.accelerate.Accelerator()
+                torch.manual_seed(1)
+                first, second = nn.Linear(2, 2), nn.Linear(2, 1)
+                optimizer = torch.optim.AdamW([{"params": first.parameters(), "lr": 0.2}, {"params": second.parameters()}], lr=0.1)
+                first, second, optimizer, schedule = accelerator.prepare(first, second, optimizer,
+                                                                         torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+                if is_new:
+                    accelerator.backward(second(first(torch.ones(1, 2))).sum())
+                    optimizer.step()
+                    schedule.step()
+                    accelerator.save_state(folder)
+                else:
+                    accelerator.load_state(folder)
+                accelerator.backward(second(first(torch.ones(1, 2))).sum())
+                optimizer.step()
+                rates.append([group["lr"] for group in optimizer.param_groups])
+            self.assertEqual(rates, [[0.1, 0.05]] * 2)
 
     def test_names_and_limits_of_saved_states(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

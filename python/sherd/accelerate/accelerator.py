@@ -4,7 +4,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import inspect
+import math
 import os
+import threading
 from collections import OrderedDict
 from types import MethodType
 from typing import Any, Iterable, Iterator, Mapping
@@ -18,13 +20,16 @@ from torch import nn
 import sherd.torch
 from sherd.accelerate.configuration import (ConfigSource, Facts, check_device, check_given, check_precision, filled, given_config, plugin_of,
                                             precision_of, scaling)
-from sherd.accelerate.training import (Configured, LoadStateDict, Optimizer, Scaler, Scheduler, Training, reached)
+from sherd.accelerate.training import (Configured, LoadStateDict, Optimizer, Scaler, Scheduler, Training, coefficient, reached)
 from sherd.errors import InvalidError, NotSupportedError, StateError
+from sherd.torch import resident
+from sherd.torch.say import warn
 from sherd.world import World
 
 FOLDER = "engine"  # of a model's checkpoint in a folder of save_state()
 TAG = "state"
-PATIENCE = 60  # seconds for which ranks wait for each other before they read all weights
+PATIENCE = 60  # seconds for which ranks wait for each other before one of them says so
+LONGEST = 30 * 60  # and before they fail
 
 _world: World | None = None  # of the process
 _meeting: Any = None  # a group of torch.distributed with all of its ranks, on the CPU; None: there is one rank
@@ -45,15 +50,26 @@ def world_of(state: Any) -> World:
     return _world
 
 
-def meet(call: str) -> None:
-    """Waits for all ranks. Raises StateError where they do not come in time: a script may call on one rank what is all ranks' call."""
+def meet(call: str, longest: float | None = None) -> None:
+    """Waits for all ranks, `longest` seconds at most; None: LONGEST, with a warning when PATIENCE is over. Collective, blocking.
+
+    A script may call on one rank what is all ranks' call. Others may also be late, since one evaluates alone. Raises StateError where they
+    do not come in time.
+    """
     if _meeting is None:
         return
+    longest = LONGEST if longest is None else longest
+    why = f"{call} needs what all ranks have, so all ranks call it, and none of them under `if accelerator.is_main_process`"
+    timer = threading.Timer(PATIENCE, warn, (f"{why}: it has waited {PATIENCE} seconds for other ranks",))
+    timer.daemon = True
+    timer.start()
     try:
-        torch.distributed.monitored_barrier(_meeting, datetime.timedelta(seconds=PATIENCE))
+        torch.distributed.monitored_barrier(_meeting, datetime.timedelta(seconds=longest))
     except RuntimeError as error:
-        raise StateError(f"{call} reads what all ranks have, so all ranks call it, and not all did within {PATIENCE} seconds ({error}): call "
-                         f"accelerator.get_state_dict(model) on all ranks, and save what it returns on one") from error
+        raise StateError(f"{why}; not all did within {longest} seconds ({error}). To save on one rank, call "
+                         f"accelerator.get_state_dict(model) on all ranks, and save there what it returns") from error
+    finally:
+        timer.cancel()
 
 
 class Accelerator(accelerate.Accelerator):
@@ -157,6 +173,7 @@ class Accelerator(accelerate.Accelerator):
             made = filled(self._config_of(found), self._facts(found))
             found.clipping, found.unscheduled = made.clipping, made.unscheduled
             found.engine = sherd.torch.initialize(found.model, made.config, world=world_of(self.state), **self._given(found), **self._options)
+            found.take_over_zero_grad()
             for handle in found.handles:
                 handle.remove()
             for one in found.optimizers:
@@ -170,25 +187,25 @@ class Accelerator(accelerate.Accelerator):
         return found if found is not None and found.is_of(model) else None
 
     def _bind(self) -> None:
-        """Finds the model of each optimizer by its parameters. Raises NotSupportedError for an optimizer of several models."""
+        """Finds the models of each optimizer by its parameters. Raises NotSupportedError for a DummyOptim of several models."""
         models = {id(param): found for found in self._trainings.values() for param in found.model.parameters()}
         for optimizer in self._optimizers:
             tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
             owners = {id(models[id(tensor)]): models[id(tensor)] for tensor in tensors if id(tensor) in models}
-            if len(owners) > 1:
+            if len(owners) > 1 and isinstance(optimizer.optimizer, Configured):
                 raise NotSupportedError(f"the {type(optimizer.given).__name__} has parameters of {len(owners)} prepared models: give each model "
-                                        f"an optimizer of its own")
+                                        f"one of its own, or prepare an optimizer of torch")
             for found in owners.values():
                 if not any(optimizer is one for one in found.optimizers):
                     found.optimizers.append(optimizer)
 
-    def _training_of(self, optimizer: Optimizer) -> Training:
-        """Returns the training of an optimizer. Raises StateError where no prepared model has its parameters."""
+    def _trainings_of(self, optimizer: Optimizer) -> list[Training]:
+        """Returns the trainings of an optimizer. Raises StateError where no prepared model has its parameters."""
         self._bind()
-        for found in self._trainings.values():
-            if any(optimizer is one for one in found.optimizers):
-                return found
-        raise StateError(f"no prepared model has the parameters of this {type(optimizer.given).__name__}: give prepare() the model too")
+        owners = [found for found in self._trainings.values() if any(optimizer is one for one in found.optimizers)]
+        if not owners:
+            raise StateError(f"no prepared model has the parameters of this {type(optimizer.given).__name__}: give prepare() the model too")
+        return owners
 
     def _config_of(self, _found: Training) -> Mapping[str, Any]:
         """Returns the configuration for the engine of this model. A door over this one fills what it knows."""
@@ -210,7 +227,7 @@ class Accelerator(accelerate.Accelerator):
         given: dict[str, Any] = {}
         if schedule is not None and schedule.dummy.lr_scheduler_callable is not None:
             given["lr_scheduler"] = schedule.dummy.lr_scheduler_callable
-        optimizers = [one.optimizer for one in found.optimizers]
+        optimizers = [one.of(found, len(self._trainings_of(one)) > 1) for one in found.optimizers]
         if any(isinstance(one, Configured) for one in optimizers):
             if len(optimizers) > 1:
                 raise NotSupportedError(f"the {type(found.module).__name__} has {len(optimizers)} prepared optimizers, and one is a DummyOptim: give "
@@ -241,6 +258,12 @@ class Accelerator(accelerate.Accelerator):
         for name, value in kwargs.items():
             if name != "retain_graph" and value:
                 raise NotSupportedError(f"accelerator.backward({name}=): an engine takes the whole gradient, and none of a gradient")
+        for found in self._trainings.values():
+            if found.engine is not None and not isinstance(found.engine.hooks, resident.Hooks):
+                found.see_cleared()
+            if not loss.requires_grad and found.engine is not None and not found.optimizers:
+                raise StateError(f"the loss has no gradient: no optimizer of the {type(found.module).__name__} is prepared, so its engine is for "
+                                 f"inference. Prepare the optimizer too, before the model's first forward")
         loss = loss / self.gradient_accumulation_steps
         trained = [found for found in self._trainings.values() if found.engine is not None and found.optimizers]
         if len(trained) > 1:
@@ -258,7 +281,7 @@ class Accelerator(accelerate.Accelerator):
     def clip_grad_norm_(self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2) -> torch.Tensor:
         """Clips the step that follows to this norm, and returns the norm before. Collective, blocking.
 
-        `parameters` are all of one prepared model. Raises NotSupportedError (some of them alone, another norm), StateError (inside a
+        `parameters` are all of one prepared model, or of several. Raises NotSupportedError (some of them alone, another norm), StateError (inside a
         window).
         """
         if float(norm_type) != 2:
@@ -268,12 +291,21 @@ class Accelerator(accelerate.Accelerator):
                              "accelerator.sync_gradients is True, as Accelerate's examples do")
         tensors = {id(one) for one in ([parameters] if isinstance(parameters, torch.Tensor) else parameters)}
         self._bind()
+        clipped = []
         for found in self._trainings.values():
-            own = {id(param) for param in found.model.parameters() if param.requires_grad}
-            if own and own <= tensors and tensors <= {id(param) for param in found.model.parameters()}:
-                return torch.tensor(found.clip_by(float(max_norm)), device=self.device)
-        raise NotSupportedError("accelerator.clip_grad_norm_() of these parameters: an engine clips by the norm of all trainable parameters of "
-                                "one prepared model, model.parameters()")
+            own = {id(param): param.requires_grad for param in found.model.parameters()}
+            if tensors & set(own):
+                clipped.append(found)
+                tensors |= {number for number, is_trained in own.items() if not is_trained}
+        trained = {id(param) for found in clipped for param in found.model.parameters()}
+        if not clipped or tensors != trained:
+            raise NotSupportedError("accelerator.clip_grad_norm_() of these parameters: an engine clips by the norm of all trainable parameters "
+                                    "of a prepared model, model.parameters(), or of several prepared models together")
+        norms = [found.norm_before() for found in clipped]
+        norm = norms[0] if len(norms) == 1 else math.hypot(*norms)
+        for found in clipped:
+            found.clip_further(coefficient(norm, float(max_norm)))
+        return torch.tensor(norm, device=self.device)
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
         """Raises NotSupportedError."""
@@ -295,10 +327,13 @@ class Accelerator(accelerate.Accelerator):
         """Whether this rank has only parts of a model's parameters, outside of passes."""
         return found.engine is not None and found.engine.is_sealed and found.engine.zero_optimization_stage() == 3
 
-    def _weights(self, found: Training, call: str) -> dict[str, torch.Tensor]:
-        """Returns the weights of an engine by name. `call` is what the script has called, for messages. Collective, blocking."""
+    def _weights(self, found: Training, call: str, may_be_alone: bool = False) -> dict[str, torch.Tensor]:
+        """Returns the weights of an engine by name. Collective, blocking.
+
+        `call` is what the script has called, for messages. With `may_be_alone` it is one that scripts make on one rank, which fails early.
+        """
         if found.weights is None:
-            meet(call)
+            meet(call, PATIENCE if may_be_alone else None)
             return found.read()
         return found.weights
 
@@ -306,6 +341,7 @@ class Accelerator(accelerate.Accelerator):
         """Saves all that load_state() needs, with a checkpoint of each engine. Collective, blocking, between windows."""
         def save(_models: Any, weights: list[Any], folder: str) -> None:
             for index, found in enumerate(listed):
+                found.share_groups()
                 found.engine.save_checkpoint(os.path.join(folder, f"{FOLDER}_{index}"), TAG)
             weights[:] = [one for one in weights if not any(one is found.saved for found in listed)]
 
@@ -314,6 +350,7 @@ class Accelerator(accelerate.Accelerator):
             raise StateError(f"accelerator.save_state() is for between windows, and the {type(waiting[0].module).__name__} has gradients that no "
                              f"optimizer.step() has used, which no checkpoint has: call it behind the step, where accelerator.sync_gradients "
                              f"is True, or drop them with optimizer.zero_grad()")
+        meet("accelerator.save_state()")
         listed = self._made()
         has_hooks = len(self._save_model_state_pre_hook) > 0  # which get the weights; else nobody reads them
         for found in listed:
@@ -343,8 +380,10 @@ class Accelerator(accelerate.Accelerator):
                                        f"Accelerate's own by Accelerate, and give the weights to the model before prepare()")
                 found.drop()
                 self.engine(found.model).load_checkpoint(own, TAG)
+                found.share_groups()
             models[:] = [model for model in models if self._found(model) is None]
 
+        meet("accelerator.load_state()")
         listed = self._made()
         for found in listed:
             found.module.load_state_dict = LoadStateDict(found.module, self)  # type: ignore[method-assign] # for hooks that load weights

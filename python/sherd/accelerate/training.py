@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import weakref
 from collections import OrderedDict
@@ -13,7 +14,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
 from sherd.errors import InvalidError, NotSupportedError, StateError
-from sherd.torch import first
+from sherd.torch import first, resident
 from sherd.torch.hooks import untraced
 
 if TYPE_CHECKING:
@@ -45,6 +46,20 @@ class Optimizer(AcceleratedOptimizer):
         self._accelerator = accelerator  # which lives as long as its optimizers
         self.given = given
         self._rates = self.rates()
+        self._parts: dict[int, Part] = {}  # by the training's id, where it has parameters of several models
+
+    def of(self, found: "Training", is_shared: bool) -> Any:
+        """Returns what the engine of a training gets: the optimizer, or one over its part of the parameters where others share it. Local."""
+        if not is_shared:
+            return self.optimizer
+        if id(found) not in self._parts:
+            self._parts[id(found)] = Part(self.optimizer, found.model)
+        return self._parts[id(found)].optimizer
+
+    def share_groups(self, found: "Training") -> None:
+        """Makes rates that the script or the engine has set stand on the other side too. Local."""
+        if id(found) in self._parts:
+            self._parts[id(found)].share()
 
     def rates(self) -> list[float]:
         return [float(group["lr"]) for group in self.param_groups]
@@ -57,13 +72,46 @@ class Optimizer(AcceleratedOptimizer):
         """Updates the model where gradients are synchronised. Collective, blocking. Does nothing where there are no gradients."""
         if closure is not None:
             raise NotSupportedError("optimizer.step(closure) evaluates the model again inside of the step: call step() without it")
-        if self.gradient_state.sync_gradients:
-            self._accelerator._training_of(self).step(self)
+        if not self.gradient_state.sync_gradients:
+            return
+        owners = self._accelerator._trainings_of(self)
+        if len(owners) > 1:  # an overflow of one model skips the update of all, as torch's scaler does
+            reports = [found.prepared() for found in owners]
+            if any(report is not None and report.has_overflow for report in reports):
+                for found, report in zip(owners, reports):
+                    if report is not None and not report.has_overflow:
+                        found.drop()
+        for found in owners:
+            found.step(self)
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Drops the gradients that no step has used, where gradients are synchronised. Collective and blocking where there are any."""
         if self.gradient_state.sync_gradients:
-            self._accelerator._training_of(self).zero_grad(self)
+            for found in self._accelerator._trainings_of(self):
+                found.zero_grad(self)
+
+
+class Part:
+    """The part of an optimizer that is of one model, as an optimizer with groups of its own, for the model's engine."""
+
+    def __init__(self, whole: torch.optim.Optimizer, model: nn.Module) -> None:
+        own = {id(param) for param in model.parameters()}
+        self.optimizer = copy.copy(whole)
+        self._pairs = []
+        for group in whole.param_groups:
+            params = [param for param in group["params"] if id(param) in own]
+            if params:
+                self._pairs.append((group, {**group, "params": params}))
+        self.optimizer.param_groups = [part for _, part in self._pairs]
+        self._last = [dict(part) for part in self.optimizer.param_groups]
+        whole._opt_called = True  # type: ignore[attr-defined] # torch's schedulers warn of a wrong order of calls where this is not set
+
+    def share(self) -> None:
+        """Copies what has changed in the groups of the one to those of the other; what the script has set goes first. Local."""
+        for (group, part), last in zip(self._pairs, self._last):
+            for key in group.keys() - {"params"}:
+                value = group[key] if group[key] != last.get(key) else part.get(key, group[key])
+                group[key] = part[key] = last[key] = value
 
 
 class Scheduler:
@@ -142,6 +190,7 @@ class Training:
     weights: dict[str, torch.Tensor] | None = None  # while hooks of save_state() run: what state_dict() gives
     saved: dict[str, torch.Tensor] | None = None  # while save_state() runs: what Accelerate gets, and does not save
     handles: list[Any] = field(default_factory=list)
+    shown: list[tuple[nn.Parameter, Any]] = field(default_factory=list)  # what .grad of the parameters shows after a backward
 
     @property
     def module(self) -> nn.Module:
@@ -156,6 +205,7 @@ class Training:
         for one in {id(self.model): self.model, id(self.module): self.module}.values():
             self.handles.append(one.register_forward_pre_hook(Maker(accelerator), with_kwargs=True, prepend=True))
         self.module.state_dict = StateDict(self.module, accelerator)  # type: ignore[method-assign]
+        self.module.zero_grad = ZeroGrad(self.module, accelerator)  # type: ignore[method-assign]
         if accelerator.num_processes > 1 and not hasattr(self.module, "no_sync"):
             self.module.no_sync = NoSync(self.module, accelerator)  # type: ignore[assignment] # DDP has it, around one rank there is no DDP
 
@@ -163,7 +213,7 @@ class Training:
         """Takes them off again. Local."""
         for handle in self.handles:
             handle.remove()
-        for name in ("state_dict", "no_sync"):
+        for name in ("state_dict", "zero_grad", "no_sync"):
             if isinstance(vars(self.module).get(name), OfModule):
                 del vars(self.module)[name]
 
@@ -176,12 +226,44 @@ class Training:
                 raise NotSupportedError(f"a backward came behind the {call}() of {len(done)} of the {len(self.optimizers)} optimizers of the "
                                         f"{type(self.module).__name__}: an engine updates all parameters of a model together, so call {call}() "
                                         f"of each of them before the next forward")
+        self.share_groups()
         self.engine.prepare_step()
         self.micro += 1
+        self.shown = [(param, param.grad) for param in self.engine.module.parameters() if param.grad is not None]
+
+    def see_cleared(self) -> None:
+        """Drops the window where the script has cleared .grad of all parameters. Raises StateError for some of them. Collective then.
+
+        Where modules have no hooks, a forward takes away what .grad shows too, so the two are not told apart.
+        """
+        if self.micro == 0 or not self.shown:
+            return
+        cleared = [param for param, grad in self.shown if param.grad is None or getattr(param.grad, "is_cleared", False)]
+        if not cleared:
+            return
+        if len(cleared) == len(self.shown) and not isinstance(self.engine.hooks, resident.Hooks):
+            self.drop()
+            return
+        name = next(name for name, one in self.module.named_parameters() if one is cleared[0])
+        raise StateError(f"the gradient of {name} was cleared behind its backward, by the script or by another forward with gradients: an engine "
+                         f"has added it up already, so drop all gradients with optimizer.zero_grad(), and write torch.no_grad() around "
+                         f"forwards without a backward")
+
+    def share_groups(self) -> None:
+        """Makes rates stand in the script's optimizers and in their parts alike, where an optimizer has several models. Local."""
+        for one in self.optimizers:
+            one.share_groups(self)
+
+    def take_over_zero_grad(self) -> None:
+        """Makes zero_grad() of the optimizers that the script has given drop the window, as that of the prepared ones does. Local."""
+        for one in self.optimizers:
+            if not isinstance(one.optimizer, Configured):
+                one.optimizer.zero_grad = lambda set_to_none=True, one=one: self.zero_grad(one)  # type: ignore[method-assign]
 
     def prepared(self) -> Any:
         """Returns the report of the step that is prepared, and prepares it where it is not; None: there are no gradients."""
         self.end_micro_batch()
+        self.see_cleared()
         if self.micro == 0:
             return None
         if self.engine.prepared is None:
@@ -193,14 +275,15 @@ class Training:
         """The norm of the gradient as torch has it: the sum of the window's losses, of which the engine takes the mean."""
         return self.micro * report.grad_norm
 
-    def clip_by(self, most: float) -> float:
-        """Clips the step to a norm of at most `most`, and returns the norm before. Collective, blocking."""
+    def norm_before(self) -> float:
+        """Returns the norm of the gradient as clipping so far leaves it; 0 where there is none. Collective, blocking."""
         report = self.prepared()
-        if report is None:
-            return 0.0
-        norm = self.norm(report) * (1 if self.clip is None else self.clip)
-        self.clip = (1 if self.clip is None else self.clip) * coefficient(norm, most)
-        return norm
+        return 0.0 if report is None else self.norm(report) * (1 if self.clip is None else self.clip)
+
+    def clip_further(self, by: float) -> None:
+        """Multiplies the gradient of the prepared step, where there is one. Local."""
+        if self.micro:
+            self.clip = (1 if self.clip is None else self.clip) * by
 
     def step(self, optimizer: Optimizer) -> None:
         """Makes the update, with the last of the optimizers. Collective, blocking."""
@@ -231,7 +314,9 @@ class Training:
                                f"hand: write the numbers in the configuration, or prepare a scheduler of torch or a DummyScheduler")
         if self.clip is None:
             self.clip = coefficient(self.norm(self.engine.prepared), self.clipping) if self.clipping > 0 else 1.0
+        self.share_groups()
         report = self.engine.apply_step(clip_coefficient=self.micro * self.clip)
+        self.share_groups()
         self._begin_window()
         return bool(report.has_overflow)
 
@@ -268,6 +353,7 @@ class Training:
     def _begin_window(self) -> None:
         self.micro, self.clip = 0, None
         self.stepped, self.cleared = [], []
+        self.shown = []
 
 
 def coefficient(norm: float, most: float) -> float:
@@ -321,9 +407,22 @@ class StateDict(OfModule):
             return type(self.module).state_dict(self.module, *args, **kwargs)
         given = dict(zip(("destination", "prefix", "keep_vars"), args)) | kwargs
         into = OrderedDict() if given.get("destination") is None else given["destination"]
-        weights = accelerator._weights(found, f"state_dict() of the {type(self.module).__name__}")
+        weights = accelerator._weights(found, f"state_dict() of the {type(self.module).__name__}", may_be_alone=True)
         into.update({given.get("prefix", "") + name: value for name, value in weights.items()})
         return into
+
+
+class ZeroGrad(OfModule):
+    """A prepared module's zero_grad(), which drops the window, in the middle of one too: torch's clears the gradients of all backwards."""
+
+    def __call__(self, set_to_none: bool = True) -> None:
+        found = self.training()
+        if found is not None and found.stepped:
+            raise NotSupportedError(f"zero_grad() of the {type(self.module).__name__} between the step() of its {len(found.optimizers)} optimizers: "
+                                    f"an engine updates all parameters of a model together, so call it behind the last of them")
+        if found is not None:
+            found.drop()
+        type(self.module).zero_grad(self.module, set_to_none)
 
 
 class LoadStateDict(OfModule):

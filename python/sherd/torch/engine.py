@@ -520,7 +520,7 @@ class Engine:
         except (InvalidError, StateError) as error:
             if "disagree" in str(error) and not self._is_any:
                 error.args = (f"{error}. If the ranks run different modules (LayerDrop, routing that differs by rank), give "
-                              f"sherd.torch.initialize(..., backward_uses=\"any\")",)
+                              f"sherd.torch.initialize(..., backward_uses=\"any\"); {tensors.AS_OPTION}",)
             raise
 
     def show_rates(self, keeps: bool) -> None:

@@ -80,8 +80,8 @@ class Taken(torch.Tensor):
             return args[0]
         name = next(one.param_name for one in tree_leaves((args, kwargs)) if isinstance(one, Taken))
         raise StateError(f"the gradient of {name} is not in .grad: the engine has taken it, and clips and reduces it itself. Clip by the "
-                         f"key gradient_clipping, get the norm from engine.get_global_grad_norm(), and leave updates to engine.step(); "
-                         f"initialize(..., retain_grads=True) keeps gradients readable until the step")
+                         f"key gradient_clipping, or by accelerator.clip_grad_norm_(), get the norm from engine.get_global_grad_norm(), and leave "
+                         f"updates to engine.step(); initialize(..., retain_grads=True) keeps gradients readable until the step")
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Taken({self.param_name}, {list(self.shape)})"
@@ -205,11 +205,18 @@ def sleep(bound: list[Bound]) -> None:
         one.tensor.__class__ = one.asleep_kind
 
 
+AS_OPTION = "a script of Accelerate or DeepSpeed gives sherd_options={\"backward_uses\": \"any\"}"
+
+
 def for_modules(text: str, backwards: int) -> str:
     """Returns a message of the engine with what to do in Python in place of the calls of C that it names.
 
     `backwards` counts the backward passes since the last step. Where there were several, a step is forgotten more often than not.
     """
+    what, found, _ = text.partition("; acquire it for SHERD_FORWARD")
+    if found:
+        return (f"{what}. Where a gradient goes through a frozen model to its input, leave that model out of sherd.torch.initialize(), or out "
+                f"of accelerator.prepare(), and move it to the device")
     what, found, _ = text.partition("; list every use with sherd_pass_add")
     if not found:
         return text
@@ -217,7 +224,7 @@ def for_modules(text: str, backwards: int) -> str:
              f"gradient_accumulation_steps too (engine.zero_grad() drops a backward that no step is to use): " if backwards > 1 else "")
     return (f"{first}{what}; the plan comes from the example, or else from the first batch, also of an evaluation: give "
             f"sherd.torch.initialize(..., example=) a batch of the training, and backward_uses=\"any\" where a step goes through the model "
-            f"more than once (several forwards or losses)")
+            f"more than once (several forwards or losses); {AS_OPTION}")
 
 
 class Driver:
