@@ -539,7 +539,7 @@ class Loop(unittest.TestCase):
                 for change, said in changes:
                     engine.backward(engine(batch(5)))
                     change(params)
-                    with self.assertRaisesRegex(sherd.StateError, f"was {said} between the backward and engine.step"):
+                    with self.assertRaisesRegex(sherd.StateError, f"was {said} by other code than a backward, and engine.step"):
                         engine.step()
                     with self.assertRaisesRegex(sherd.StateError, "the next forward drops the window"):
                         engine.step()
@@ -549,6 +549,49 @@ class Loop(unittest.TestCase):
                 engine.step()
                 self.assert_weights(engine, trained(2))
                 engine.destroy()
+
+    def test_a_change_of_a_gradient_between_backwards_is_refused(self) -> None:
+        """Where a step has several backwards, what was cleared, replaced or written behind the first one is not lost in silence."""
+        def gone(engine: sherd.torch.Engine) -> None:
+            engine.module.blocks[1].up.weight.grad = None
+
+        def ones(engine: sherd.torch.Engine) -> None:
+            engine.module.blocks[1].up.weight.grad = torch.ones_like(engine.module.blocks[1].up.weight)
+
+        def clip(engine: sherd.torch.Engine) -> None:
+            nn.utils.clip_grad_norm_(engine.module.parameters(), 1e-9)
+
+        changes = ((gone, "was cleared"), (lambda engine: engine.module.zero_grad(set_to_none=False), "was cleared"), (ones, "was replaced"),
+                   (clip, "is not in .grad"))
+        for stage in (0, 3):
+            engine = engine_of(stage, options={"example": batch(0), "backward_uses": "any"})
+            train(engine, 1)
+            for again in ("forward", "graph"):
+                for change, said in changes:
+                    loss = engine(batch(5))
+                    engine.backward(loss, retain_graph=True)
+                    with self.assertRaisesRegex(sherd.StateError, f"the gradient of .* {said}"):
+                        if again == "forward":
+                            loss = engine(batch(6))
+                        change(engine)
+                        loss.backward()
+                    engine.discard()
+            engine.backward(engine(batch(5)))
+            engine.discard()
+            with self.assertRaisesRegex(sherd.StateError, "was replaced"):  # torch would add to it
+                ones(engine)
+                engine.backward(engine(batch(5)))
+            engine.discard()
+            hook = engine.module.blocks[1].up.weight.register_post_accumulate_grad_hook(
+                lambda param: setattr(param, "grad", torch.ones_like(param)))
+            with self.assertRaisesRegex(sherd.StateError, "the gradient of blocks.1.up.weight was replaced"):
+                engine.backward(engine(batch(5)))
+            hook.remove()
+            engine.discard()
+            engine.backward(engine(batch(1)))
+            engine.step()
+            self.assert_weights(engine, trained(2))
+            engine.destroy()
 
     def test_gradients_that_are_kept_can_be_read(self) -> None:
         engine = engine_of(1, options={"example": batch(0), "retain_grads": True})

@@ -108,7 +108,7 @@ class Hooks:
             self._begin_backward(task)
         if param.unit != self._held:
             self._let_go()
-            self.driver.reach(param.unit)
+            self.driver.reach(param)
             self._held = param.unit
         self.driver.accumulated(param.number)
 

@@ -142,30 +142,39 @@ class Bound:
             self.taken.is_cleared = False
         self.tensor.grad = self.taken if self.window == window else None
 
-    def check_not_cleared(self, window: int) -> None:
-        """Raises StateError where somebody has cleared .grad after a backward of micro-batch `window`: the engine has its gradient."""
+    def check_shown(self, window: int) -> None:
+        """Raises StateError where .grad is not what the engine has left there, because somebody has cleared it after a backward of
+        micro-batch `window`, or has put another tensor in its place."""
         shown = self.tensor.grad
         if self.window == window and (shown is None or shown is self.taken and shown.is_cleared):
             raise StateError(f"the gradient of {self.param.name} was cleared behind its backward, as module.zero_grad() does, and the "
                              f"engine has added it already: engine.zero_grad() drops it, and so does zero_grad() of the optimizer")
+        if self.is_replaced:
+            self.refuse_grad("replaced")
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether .grad shows a tensor that the engine has not put there."""
+        shown = self.tensor.grad
+        return shown is not None and shown is not self.grad and shown is not self.taken
 
     def check_grad(self, is_kept: bool) -> None:
-        """Checks that .grad shows no other tensor, that nobody has written to a gradient that `is_kept` until the step, and that the
-        parameter was not frozen meanwhile.
+        """Checks that nobody has written to a gradient that `is_kept` until the step, and that the parameter was not frozen meanwhile.
 
-        Whether such a write counts depends on the stage: the engine may have reduced the gradient already. What else is assigned to
-        .grad never counts. StateError names the parameter.
+        Whether such a write counts depends on the stage: the engine may have reduced the gradient already. StateError names the parameter.
         """
-        shown = self.tensor.grad
         if self.grad is not None and not self.tensor.requires_grad:
             raise StateError(f"parameter {self.param.name} was frozen (requires_grad_(False)) after the engine was made, which goes on "
                              f"to update it, by momentum and weight decay: freeze it before sherd.torch.initialize, or set the rate and "
                              f"the weight decay of its group to 0")
-        is_replaced = shown is not None and shown is not self.grad and shown is not self.taken
-        if is_replaced or is_kept and self.grad._version != self.grad_version:
-            raise StateError(f"the gradient of {self.param.name} was {'replaced' if is_replaced else 'written'} between the backward and "
-                             f"engine.step(), which takes the gradients as the backward made them: clip by the key gradient_clipping, "
-                             f"get the norm from engine.get_global_grad_norm(), and scale the loss in place of its gradients")
+        if is_kept and self.grad._version != self.grad_version:
+            self.refuse_grad("written")
+
+    def refuse_grad(self, how: str) -> NoReturn:
+        """Raises the StateError of a gradient that was `how` by others than a backward."""
+        raise StateError(f"the gradient of {self.param.name} was {how} by other code than a backward, and engine.step() takes the gradients as the "
+                         f"backward made them: clip by the key gradient_clipping, get the norm from engine.get_global_grad_norm(), and "
+                         f"scale the loss in place of its gradients")
 
     def check(self) -> None:
         """Raises StateError, with the name, where the parameter was given other memory, was written in place, or was unfrozen.
@@ -259,7 +268,7 @@ class Driver:
                 for one in bound:
                     one.check()
                     if which == BACKWARD:
-                        one.check_not_cleared(self.window)
+                        one.check_shown(self.window)
         self._acquire(unit, which)
         if self.sleeps and self._held[unit] == 1:
             wake(bound)
@@ -278,12 +287,13 @@ class Driver:
         """Releases a unit: its parameters sleep again at stage 3. Collective.
 
         After BACKWARD, unless gradients are retained, .grad shows that the engine has taken the gradient (Taken), or is None where
-        there was none in this micro-batch. Raises StateError, after the release, where a parameter was given other memory meanwhile,
-        and what sherd.Engine.release raises.
+        there was none in this micro-batch. Raises StateError, after the release, where a parameter was given other memory or .grad
+        another tensor meanwhile, and what sherd.Engine.release raises.
         """
         bound = self.bound[unit]
         moved = next((one for one in bound if self.sleeps and one.tensor.data_ptr() != one.address), None)
         self._held[unit] -= 1
+        replaced = next((one for one in bound if which == BACKWARD and one.is_replaced), None)
         if which == BACKWARD and not self.retains_grads:
             for one in bound:
                 one.show_taken(self.window)
@@ -294,18 +304,23 @@ class Driver:
         self.engine.release(unit, which)
         if moved is not None:
             moved.refuse_move()
+        if replaced is not None:
+            replaced.refuse_grad("replaced")
 
-    def reach(self, unit: int) -> None:
-        """Acquires a unit for BACKWARD behind the first of its gradients. The further ones come to the engine's memory. Collective.
+    def reach(self, reached: Param) -> None:
+        """Acquires the unit of a parameter for BACKWARD behind the first gradient of the unit, which is that of this parameter.
 
-        It is for parameters that do not sleep. Raises what acquire raises.
+        The further ones come to the engine's memory. It is for parameters that do not sleep. Collective. Raises what acquire raises.
         """
-        bound = self.bound[unit]
+        bound = self.bound[reached.unit]
         for one in bound:
             one.check()
-        self._acquire(unit, BACKWARD)
+            if one.param is not reached or one.window == self.window:  # else autograd has made what it shows
+                one.check_shown(self.window)
+        self._acquire(reached.unit, BACKWARD)
         for one in bound:
-            if one.grad is not None and one.tensor.grad is None:
+            shown = one.tensor.grad
+            if shown is None or shown is one.taken and shown.added is None:
                 one.tensor.grad = one.grad
 
     def check_all(self) -> None:
@@ -318,16 +333,16 @@ class Driver:
                 one.check()
 
     def open_grads(self) -> None:
-        """Prepares .grad of all parameters, which do not sleep, for autograd: it adds to gradients that are there, and makes others. Local.
+        """Clears .grad of all parameters, which do not sleep, of earlier micro-batches, so that autograd makes the first gradients. Local.
 
-        Raises StateError where somebody has cleared a gradient that is there.
+        What comes to others is added (Taken). Raises StateError where somebody has cleared or replaced a gradient.
         """
         for bound in self.bound:
             for one in bound:
                 if one.taken is not None:
-                    one.check_not_cleared(self.window)
-                    if one.tensor.grad is one.taken:
-                        one.tensor.grad = one.grad if one.window == self.window else None
+                    one.check_shown(self.window)
+                    if one.tensor.grad is one.taken and one.window != self.window:
+                        one.tensor.grad = None
 
     def accumulated(self, number: int) -> None:
         """Notes a gradient that autograd has accumulated for a parameter, in the engine's memory where .grad was that. Local.
@@ -389,7 +404,7 @@ class Driver:
         every = [one for unit in self.bound for one in unit]
         with asleep.looked_at():
             for one in every:
-                one.check_not_cleared(self.window)
+                one.check_shown(self.window)
                 one.check_grad(self.retains_grads and one.window == self.window)
             if self.retains_grads:
                 for one in every:
