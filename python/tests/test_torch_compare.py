@@ -263,6 +263,20 @@ class OneRankTest(unittest.TestCase):
         self.check(result, "forward", "blocks.0.act", "sherd raises StateError", "blocks.2.down.weight", "plain torch does not")
         self.assertIsInstance(result.error, sherd.StateError)
 
+    def test_a_loss_function_that_is_refused_is_named(self) -> None:
+        """The exception comes outside of every module: where a loss reads a parameter, and in a second backward through the model."""
+        def reads(model: Any, ids: torch.Tensor) -> torch.Tensor:
+            return loss_of(model, ids) + model.head.weight.square().mean()
+
+        def twice(model: Any, ids: torch.Tensor) -> torch.Tensor:
+            return loss_of(model, ids) + loss_of(model, ids.flip(0))
+
+        for loss, begin in ((reads, "In step 1, the loss function is the first that differs: sherd raises StateError there, and plain torch does not: "),
+                            (twice, "In step 1, the backward is the first that differs: sherd raises StateError there, and plain torch does not: ")):
+            verdict = sherd.torch.compare(Model(), tokens(), config(), loss, world=sherd.World.self()).verdict
+            self.assertTrue(verdict.startswith(begin), verdict)
+            self.assertEqual(verdict, verdict.strip())
+
     def test_what_fails_in_plain_torch_too_is_raised(self) -> None:
         class Failing(nn.Module):
             def forward(self, x: torch.Tensor) -> torch.Tensor:

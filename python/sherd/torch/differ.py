@@ -72,6 +72,8 @@ class Entry:
     @property
     def subject(self) -> str:
         """What was compared, such as "the output .logits of lm_head (Linear)"."""
+        if self.problem and not self.kind and self.where != "loss":  # an exception outside of modules
+            return "the backward" if self.where == "backward" else "the loss function"
         of = f"{self.name or 'the whole model'} ({self.kind})"
         call = f" in call {self.call}" if self.call > 1 else ""
         if self.where == "forward":
@@ -80,6 +82,8 @@ class Entry:
             return f"the gradient of the output{self.part and ' '}{self.part} of {of}{call}"
         if self.where == "loss":
             return "the loss"
+        if self.where == "backward":
+            return f"the backward, where {of} is computed again,"
         return {"weight": "the first value of", "gradient": "this rank's gradient of", "mean gradient": "the mean gradient of",
                 "update": "the updated value of", "buffer": "the value of"}.get(self.where, self.where) + f" {self.kind} {self.name}"
 
@@ -148,7 +152,7 @@ class Comparison:
         micro = f", micro-batch {first.micro}" if first.micro else ""
         rank = f", on rank {first.rank}" if first.rank is not None else ""
         text = f"{when}{micro}{rank}, {first.subject} is the first that differs: {first.numbers(self.other)}."
-        return " ".join(one for one in (text, first.hint or HINTS.get(first.where, ""), self._of_nan()) if one)
+        return " ".join(one.strip() for one in (text, first.hint or HINTS.get(first.where, ""), self._of_nan()) if one.strip())
 
     def _of_nan(self) -> str:
         found = next((entry for entry in self.entries if entry.has_nan), None)
