@@ -345,6 +345,25 @@ class Loop(unittest.TestCase):
             engine.destroy()
         self.assertEqual(len(set(found)), 1)
 
+    def test_the_first_forward_may_be_inside_of_hooks_of_saved_tensors(self) -> None:
+        """The caller computes the whole model again in backward, or keeps what is saved elsewhere; the trace has no part in it."""
+        def around(engine: sherd.torch.Engine, ids: torch.Tensor) -> torch.Tensor:
+            return torch.utils.checkpoint.checkpoint(engine, ids, use_reentrant=False)
+
+        def moved(engine: sherd.torch.Engine, ids: torch.Tensor) -> torch.Tensor:
+            with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.numpy(), torch.from_numpy):
+                return engine(ids)
+
+        for call, stages in ((around, (0, 3)), (moved, (0, 2))):
+            for stage in stages:
+                engine = engine_of(stage, options={"backward_uses": "any"})
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")  # the trace does not fail
+                    engine.backward(call(engine, batch(0)))
+                engine.step()
+                self.assert_weights(engine, trained(1))
+                engine.destroy()
+
     def test_too_many_uses_are_named(self) -> None:
         engine = engine_of(3, options={"example": batch(0)})
         engine.backward(engine(batch(0)))

@@ -17,7 +17,7 @@ from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import InvalidError, NotSupportedError, StateError
 from sherd.torch import buffers, compiled, fill, first, gathered, generate, leftovers, optim, resident, resume, save, tensors, weights
 from sherd.torch.guard import Refusals
-from sherd.torch.hooks import TRANSFORMS, Hooks, tensors_in, transform
+from sherd.torch.hooks import TRANSFORMS, Hooks, current_task, tensors_in, transform
 from sherd.torch.say import collective, unlogged, warn
 from sherd.torch.trace import Order, order_of
 from sherd.torch.units import Division, Policy, divide, keep_fp32, matches
@@ -384,7 +384,8 @@ class Engine:
         if not self.is_sealed or self.waiting is not None:
             self.seal((args, kwargs))
         compiled.mind_hooks()
-        self._before_forward()  # Ctrl-C may have ended a forward in its middle
+        if current_task() < 0:  # else a backward computes it again, as with checkpoint(engine, x)
+            self._before_forward()  # Ctrl-C may have ended a forward in its middle
         try:
             output = self._called(*args, **kwargs)
         except RuntimeError as error:

@@ -70,7 +70,8 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
     modes: list[Any] = []
     kept = [(scope, list(scope.units), scope.is_late) for scope in division.scopes]
     try:
-        order = traced(model, division, example, dtype, device, modes)
+        with torch.autograd.graph.saved_tensors_hooks(same, same):  # else those around the first forward, as of checkpoint(engine, x), see it
+            order = traced(model, division, example, dtype, device, modes)
     except Exception as error:  # a model's own code may fail in any way on tensors without values
         division.scopes[:] = [scope for scope, _, _ in kept]  # the other ranks hear only of what a whole trace has found
         for scope, units, is_late in kept:
@@ -78,6 +79,11 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
         order = registered(division, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     leftovers.take_out(modes)
     return order
+
+
+def same(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns what it is given: what autograd saves stays as it is."""
+    return tensor
 
 
 # ------------------------------------------------------------ registration --
