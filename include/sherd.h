@@ -564,7 +564,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_grad_norms(sherd_engine *engine, dou
  *  finished yet ("wall_clock_breakdown", SHERD_TRACE). They count for the next report, unless this call, which waits for them,
  *  comes before the next micro-batch. Available on every rank. After a sherd_step_queue, and before the boundary that follows, it
  *  also waits for the update, whose fingerprint the report lacks until then: collective in that case, at the first call; else
- *  local. Errors: E_STATE (before seal), E_INVAL, E_PEER_LOST, E_DEVICE. */
+ *  local. At stages 1 and 2, work on the compute stream behind this call (on the CPU: what comes after it) finds the new values at
+ *  sherd_param_address, without an acquire. Errors: E_STATE (before seal), E_INVAL, E_PEER_LOST, E_DEVICE. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out);
 /** Makes the next sherd_step or _prepare a boundary even if the window is short; the mean is taken over the micro-batches that
  *  the window has seen. With sherd.open_windows nothing else ends a window. That step may be the one of a micro-batch, or, where the

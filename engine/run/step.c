@@ -618,6 +618,8 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_step_wait", SHERDI_NEED_SEALED));
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(sherdi_world_status(engine->world));
+    SHERDI_TRY(sherdi_engine_outcome(
+        engine, sherdi_world_follow(engine->world, engine->backend, engine->boundary_wire)));
     SHERDI_TRY(sherdi_engine_outcome(engine, times_wait(engine)));
     SHERDI_TRY(sherdi_engine_outcome(engine, fingerprint_tell(engine)));
     report_fill(&engine->boundary, out);

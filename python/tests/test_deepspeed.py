@@ -25,6 +25,7 @@ except ImportError as error:
 import sherd
 import sherd.deepspeed as deepspeed
 import sherd.run
+import sherd.torch
 from sherd.deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from sherd.deepspeed.runtime.lr_schedules import WarmupLR
 from torch import nn
@@ -256,6 +257,22 @@ def values(stage: int) -> None:
         deepspeed.comm.barrier()
 
 
+def read_at_once(stage: int) -> None:
+    """Parameters read right behind a step, as a moving average or torch.save of a state_dict does, have the values of the update."""
+    for _ in range(6 if 0 < stage < 3 else 1):
+        model = made()
+        engine, *_ = deepspeed.initialize(model=model, config=config(stage, **ADAM))
+        plainly = sherd.torch.initialize(made(), config(stage, **ADAM), world=deepspeed.comm.world())
+        for one, step in ((engine, engine.step), (plainly, plainly.step)):
+            for number in range(2):
+                one.backward(loss_of(one, number))
+                step()
+                if stage < 3:
+                    found = {name: value.clone() for name, value in one.module.state_dict().items()}
+                    torch.testing.assert_close(found, dict(getattr(one, "engine", one).state_dict().items()))
+            one.destroy()
+
+
 def loaded(stage: int) -> None:
     """A loader of the engine's, a configuration on the command line, and an evaluation."""
     with tempfile.TemporaryDirectory() as folder:
@@ -325,7 +342,7 @@ def told(engine: Any, written: str | None, wanted: str | None = None) -> None:
 
 def programs() -> None:
     for program, stages in ((accumulated, (2, 3)), (given, (2, 3)), (by_hand, (0, 3)), (unmanaged, (2,)), (warmed, (3,)), (values, (2, 3)),
-                            (loaded, (2,))):
+                            (loaded, (2,)), (read_at_once, (1, 2))):
         for stage in stages:
             program(stage)
 

@@ -335,8 +335,7 @@ class Engine:
         """Makes the model's parameters show the engine's memory, and sets all hooks and guards of the model."""
         self.driver = tensors.Driver(self.core, self.division, self._retains)
         if self._is_any and not self.driver.sleeps and not self._skips_unused:
-            waits = self.core.info.stage > 0 and self.world.size > 1
-            self.hooks: Hooks | resident.Hooks = resident.Hooks(self.module, self.division, self.driver, waits)
+            self.hooks: Hooks | resident.Hooks = resident.Hooks(self.module, self.division, self.driver)
         else:
             self.hooks = Hooks(self.module, self.division, self.driver)
         self.hooks.before_forward, self.hooks.before_backward = self._before_forward, self._before_backward
@@ -438,7 +437,7 @@ class Engine:
         numbers = self._end_micro_batch("engine.step()")
         with self._differences_told():
             report = self.core.step() if numbers is None else self._step_at(numbers)
-        return self._after(report, numbers)
+        return self._after(self._waited(report), numbers)
 
     @collective("engine.prepare_step()")
     def prepare_step(self) -> Report:
@@ -578,12 +577,16 @@ class Engine:
              f"engine.was_step_applied() tells it of later steps, which do not warn")
 
     def _step_at(self, numbers: dict[str, list[float]]) -> Report:
-        """Makes the step with numbers for each group, in its two halves. Returns the complete report."""
+        """Makes the step with numbers for each group, in its two halves. Returns the report of the first one."""
         report = self.core.prepare()
         if report.is_boundary:
             self.core.apply(**numbers)
-            report = self.core.wait()
         return report
+
+    def _waited(self, report: Report) -> Report:
+        """Returns the complete report of a step. Behind a boundary, scripts read parameters that are whole on this rank, which have their
+        new values only then."""
+        return self.core.wait() if report.is_boundary else report
 
     def close_window(self) -> None:
         """Makes the next step() or prepare_step() a boundary, even if the window is short; the mean is then over the micro-batches that it has.

@@ -6,14 +6,14 @@ is not there, and gradients may come in any order. So modules need no hooks (hoo
 """
 from __future__ import annotations
 
-from typing import Any, Iterable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd import Variable
 
 from sherd.engine import BACKWARD, EVAL, FORWARD
-from sherd.torch.hooks import Accumulated, Entry, Exit, Single, current_task, first_order_check, transforms_check, untraced
+from sherd.torch.hooks import Accumulated, Entry, Exit, current_task, first_order_check, transforms_check
 from sherd.torch.tensors import Driver
 from sherd.torch.units import Division, Param
 
@@ -23,16 +23,14 @@ NONE = -1
 class Hooks:
     """The hooks of such a model, in the place of hooks.Hooks. attach sets them, detach removes them.
 
-    One unit at a time is acquired: in a forward the first one, and in a backward the one whose gradients come. With `waits`, other ranks
-    make a part of the new values of an update, and each module waits for its own before its forward.
+    One unit at a time is acquired: in a forward the first one, and in a backward the one whose gradients come.
     """
 
     hiding = None  # a gradient may enter a module by any way
 
-    def __init__(self, model: nn.Module, division: Division, driver: Driver, waits: bool) -> None:
+    def __init__(self, model: nn.Module, division: Division, driver: Driver) -> None:
         self.model, self.division, self.driver = model, division, driver
         self._params = division.params
-        self._waits = waits
         self._is_trained = any(not param.is_frozen for param in division.params)
         self._depth = 0  # forwards of the model that run, one inside of another
         self._which: int | None = None  # the pass of the outermost one, which has acquired the first unit
@@ -45,11 +43,9 @@ class Hooks:
     # ------------------------------------------------------------ attaching --
 
     def attach(self) -> None:
-        """Sets the hooks: of the model itself, of every trainable parameter, and where forwards wait, of every module with units."""
+        """Sets the hooks: of the model itself, and of every trainable parameter."""
         self._handles += [self.model.register_forward_pre_hook(Entry(self, None), with_kwargs=True, prepend=True),
                           self.model.register_forward_hook(Exit(self, None), always_call=True)]
-        if self._waits:
-            self._handles += [scope.module.register_forward_pre_hook(Wait(self, scope.units)) for scope in self.division.scopes]
         for index, param in enumerate(self._params):
             if not param.is_frozen:
                 self._handles.append(param.tensor.register_post_accumulate_grad_hook(Accumulated(self, index)))
@@ -64,7 +60,7 @@ class Hooks:
     def enter(self, _of: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Begins a forward of the model, unless it is a part of another one or is computed again in a backward. Returns the arguments."""
         if not self._depth and current_task() < 0:
-            which = pass_of_forward()
+            which = FORWARD if torch.is_grad_enabled() else EVAL
             if which == FORWARD and self._is_trained:
                 transforms_check("")
             if self.before_forward is not None:
@@ -74,8 +70,9 @@ class Hooks:
                 self.driver.open_grads()
             self.driver.acquire(0, which)
             self._which = which
-            if not self._waits:
-                self.read(range(1, len(self.division.units)))
+            for unit in range(1, len(self.division.units)):
+                self.driver.acquire(unit, which)  # the compute stream then follows what has made its values
+                self.driver.release(unit, which)
         self._depth += 1
         return args, kwargs
 
@@ -86,13 +83,6 @@ class Hooks:
         if not self._depth and self._which is not None:
             which, self._which = self._which, None
             self.driver.release(0, which)
-
-    def read(self, units: Iterable[int]) -> None:
-        """Waits until these units have the values of the last update."""
-        which = pass_of_forward() if self._which is None else self._which
-        for unit in units:
-            self.driver.acquire(unit, which)
-            self.driver.release(unit, which)
 
     def open_backward(self, loss: torch.Tensor | None) -> None:
         """Prepares for the backward of `loss`; None: for one that has had its first gradient. Local."""
@@ -145,17 +135,3 @@ class Hooks:
         """Forgets what is under way after the window was dropped, which releases all units."""
         self._depth, self._which, self._held = 0, None, NONE
         self._tasks.clear()
-
-
-def pass_of_forward() -> int:
-    """Returns the pass that a forward is which begins now."""
-    return FORWARD if torch.is_grad_enabled() else EVAL
-
-
-class Wait(Single):
-    """The hook before the forward of a module with units, where it may have to wait for their values."""
-
-    @untraced
-    def __call__(self, _module: nn.Module, _args: Any) -> None:
-        if current_task() < 0:  # else the forward before has waited
-            self.hooks.read(self.of)
