@@ -174,7 +174,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--accelerate", metavar="FILE", help="start the ranks that a file of `accelerate config` asks for")
     made.add_argument("-n", "--num_gpus", "--num_processes", dest="count", type=int, metavar="N",
                       help="start N ranks on this host; with --accelerate in place of the file's num_processes")
-    made.add_argument("--master_port", "--main_process_port", dest="port", type=int, metavar="PORT", help="where they meet; any free port without it")
+    made.add_argument("--master_port", "--main_process_port", dest="port", type=int, metavar="PORT",
+                      help="where they meet; without it or with 0, any free port, and with --accelerate that of the file")
     made.add_argument("--local_rank", action="store_true", help="give the script --local_rank=N, as the command `deepspeed` does; on with --num_gpus")
     made.add_argument("--no_local_rank", action="store_true", help="do not")
     made.add_argument("script", metavar="SCRIPT", help="the script, with its arguments behind it")
@@ -196,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         more = [] if args.count is None else ["--num_processes", str(args.count)]
         launched(args.accelerate, more + ([] if args.port is None else ["--main_process_port", str(args.port)]), command)
     elif args.count is not None:
-        start(args.count, command, ["--standalone"] if args.port is None else ["--master-port", str(args.port)])
+        start(args.count, command, ["--master-port", str(args.port)] if args.port else ["--standalone"])
     else:
         if args.package is not None:
             stand_in(args.package)

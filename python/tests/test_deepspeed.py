@@ -594,6 +594,8 @@ class Run(unittest.TestCase):
     def test_ranks_as_by_the_command(self) -> None:
         for options, wanted in ((["--num_gpus", "3"], ["--standalone", "--nproc-per-node", "3", "-m", "sherd.run", "--as", "deepspeed",
                                                        "--local_rank"]),
+                                (["--num_gpus", "1", "--master_port", "0"], ["--standalone", "--nproc-per-node", "1", "-m", "sherd.run", "--as",
+                                                                             "deepspeed", "--local_rank"]),
                                 (["-n", "2", "--no_local_rank", "--master_port", "5"], ["--master-port", "5", "--nproc-per-node", "2", "-m",
                                                                                         "sherd.run", "--as", "deepspeed"])):
             with mock.patch("torch.distributed.run.main") as started:
