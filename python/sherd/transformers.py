@@ -306,7 +306,10 @@ class TrainerMixin:
         if state_dict is not None or found is None or found.engine is None:
             super()._save(output_dir, state_dict)  # type: ignore[misc]
             return
-        super()._save(output_dir, found.read(self.args.should_save))  # type: ignore[misc]
+        weights = found.read(self.args.should_save)
+        named = [param for module in self.model.modules() if hasattr(module, "adapter_state_dict") for param in module.parameters()]
+        with sherd.torch.gathered_parameters(named):  # PEFT asks these modules for the names of what they save
+            super()._save(output_dir, weights)  # type: ignore[misc]
         if self.args.should_save:
             tell_type(os.path.join(self.args.output_dir if output_dir is None else output_dir, "config.json"))
 

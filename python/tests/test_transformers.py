@@ -145,6 +145,10 @@ def of_groups(door: Any, folder: str, stage: int | None, **arguments: Any) -> An
     return trainer(door, folder, stage, model=lambda: model, options={"optimizers": (optimizer, schedule)}, **arguments)
 
 
+def layered() -> nn.Module:
+    return lora(modules_to_save=["lm_head"])
+
+
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 SAVED = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
 CASES: dict[str, dict[str, Any]] = {
@@ -184,6 +188,8 @@ CASES: dict[str, dict[str, Any]] = {
     "the best of weights alone": {**SAVED, **EVALUATED, "eval_steps": 2, "load_best_model_at_end": True, "save_only_model": True,
                                   "learning_rate": 0.05},
     "a batch size that is found": {"model": narrow, "auto_find_batch_size": True, "per_device_train_batch_size": 4, "max_steps": 4},
+    "LoRA with a layer that trains whole": {"model": layered, **SAVED, **EVALUATED, "eval_steps": 2, "save_total_limit": None, "resumed": True,
+                                            "load_best_model_at_end": True},
     "a model made by the Trainer": {"max_steps": 3, "twice": True, "options": {"model": None, "model_init": lambda: llama()}},
 }
 LONG = ("torch_compile", "its reentrant form", "an endless dataset", "another dataset by name", "Adagrad, loss at the end of epochs",
