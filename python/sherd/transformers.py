@@ -21,8 +21,10 @@ from transformers.integrations import unset_hf_deepspeed_config
 import sherd.accelerate
 import sherd.torch
 from sherd.accelerate.configuration import ConfigSource, check_given
-from sherd.accelerate.training import Training
+from sherd.accelerate.training import OfModule, Training
 from sherd.errors import InvalidError, NotSupportedError
+from sherd.torch.gathered import owner_of
+from sherd.torch.weights import read
 
 OVERRIDDEN = (  # the private names of the Trainer that TrainerMixin overrides, beside public ones
     "_build_accelerator_args", "_has_mixed_mesh_grads", "_load_best_model", "_load_from_checkpoint", "_load_optimizer_and_scheduler",
@@ -31,7 +33,6 @@ OVERRIDDEN = (  # the private names of the Trainer that TrainerMixin overrides, 
 FOLDER = "engine"  # of the engine's checkpoint in a folder checkpoint-N
 TAG = "state"
 SCHEDULE, OPTIMIZER = "scheduler.pt", "optimizer.pt"  # the Trainer's files
-
 
 
 def check_names(kind: type) -> None:
@@ -149,6 +150,20 @@ def tell_type(path: str) -> None:
             file.write(json.dumps({**said, "dtype": "float32"}, indent=2, sort_keys=True) + "\n")
 
 
+def end_others(model: nn.Module) -> None:
+    """Ends the engines by which earlier Trainers have trained a model, which keeps its weights, in fp32. Collective, blocking."""
+    for engine in {id(one): one for one in map(owner_of, model.parameters()) if one is not None}.values():
+        prepared = vars(engine.module).get("state_dict")
+        if isinstance(prepared, OfModule):
+            prepared.leave()
+        if engine.has_window:
+            engine.discard()
+        kept = [(param.tensor, read(engine.core, param)) for param in engine.division.params if engine.is_sealed]  # whatever PEFT calls them now
+        engine.destroy()
+        for tensor, value in kept:
+            tensor.data = value.to(tensor.device)
+
+
 # ------------------------------------------------------------- accelerator --
 
 class Accelerator(sherd.accelerate.Accelerator):
@@ -162,6 +177,8 @@ class Accelerator(sherd.accelerate.Accelerator):
     def prepare_model(self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False) -> nn.Module:
         """As sherd.accelerate has it, and compiles the model in place where the Trainer asks for torch_compile. Local."""
         is_new = self._found(model) is None
+        if is_new and not evaluation_mode:
+            end_others(model)
         model = super().prepare_model(model, device_placement, evaluation_mode)
         if not evaluation_mode and not is_new:
             self._models.append(model)  # which free_memory() has taken out
@@ -302,7 +319,8 @@ class TrainerMixin:
 
         The weights are the master weights, in fp32. The ranks that write have the memory of all of them on the CPU for a while.
         """
-        found = self._prepared()
+        prepared = vars(self.model).get("state_dict")
+        found = prepared.training() if isinstance(prepared, OfModule) else None  # that of an earlier Trainer of the model, too
         if state_dict is not None or found is None or found.engine is None:
             super()._save(output_dir, state_dict)  # type: ignore[misc]
             return

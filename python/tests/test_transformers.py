@@ -84,9 +84,9 @@ def t5() -> nn.Module:
         vocab_size=WORDS, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0))
 
 
-def lora(**more: Any) -> nn.Module:
+def lora(model: nn.Module | None = None, **more: Any) -> nn.Module:
     import peft
-    model = llama()
+    model = model or llama()
     torch.manual_seed(8)
     return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, **more))
 
@@ -149,6 +149,33 @@ def layered() -> nn.Module:
     return lora(modules_to_save=["lm_head"])
 
 
+def second(door: Any, folder: str, stage: int | None, **given: Any) -> Any:
+    """A Trainer of the model that another one has trained."""
+    earlier = trainer(door, os.path.join(folder, "earlier"), stage, **given)
+    earlier.train()
+    return trainer(door, folder, stage, **{**given, "model": lambda: earlier.model, "seed": 5})
+
+
+def adapting(door: Any, folder: str, stage: int | None, **given: Any) -> Any:
+    """A Trainer of adapters on a model that another one has trained, which is gone."""
+    earlier = trainer(door, os.path.join(folder, "earlier"), stage, **given)
+    earlier.train()
+    model = lora(earlier.model)
+    del earlier
+    return trainer(door, folder, stage, **{**given, "model": lambda: model})
+
+
+def evaluating(door: Any, folder: str, stage: int | None, **given: Any) -> Any:
+    """A Trainer that evaluates and saves what another one has trained."""
+    earlier = trainer(door, os.path.join(folder, "earlier"), stage, **given)
+    earlier.train()
+    made = trainer(door, folder, stage, **{**given, "model": lambda: earlier.model})
+    made.evaluate()
+    made.train = lambda: None
+    made.earlier = earlier
+    return made
+
+
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 SAVED = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
 CASES: dict[str, dict[str, Any]] = {
@@ -190,7 +217,10 @@ CASES: dict[str, dict[str, Any]] = {
     "a batch size that is found": {"model": narrow, "auto_find_batch_size": True, "per_device_train_batch_size": 4, "max_steps": 4},
     "LoRA with a layer that trains whole": {"model": layered, **SAVED, **EVALUATED, "eval_steps": 2, "save_total_limit": None, "resumed": True,
                                             "load_best_model_at_end": True},
+    "a second Trainer of the model": {"make": second, "max_steps": 3},
     "a model made by the Trainer": {"max_steps": 3, "twice": True, "options": {"model": None, "model_init": lambda: llama()}},
+    "adapters on a model that a Trainer has trained": {"make": adapting, "max_steps": 2},
+    "a second Trainer evaluates": {"make": evaluating, "max_steps": 2},
 }
 LONG = ("torch_compile", "its reentrant form", "an endless dataset", "another dataset by name", "Adagrad, loss at the end of epochs",
         "evaluation in parts")  # with SHERD_TEST_LONG alone

@@ -397,6 +397,13 @@ class OfModule:
         accelerator = self._accelerator()
         return None if accelerator is None else accelerator._found(self.module)
 
+    def leave(self) -> None:
+        """Takes the module out of its accelerator, as free_memory() does, and leaves the engine as it is. Local."""
+        found, accelerator = self.training(), self._accelerator()
+        if found is not None and accelerator is not None:
+            found.detach()
+            del accelerator._trainings[id(found.module)]
+
 
 class StateDict(OfModule):
     """A prepared module's state_dict(): where the engine has parts of the parameters alone, at stage 3, it is all ranks' call."""
