@@ -328,6 +328,9 @@ class TrainerMixin:
         named = [param for module in self.model.modules() if hasattr(module, "adapter_state_dict") for param in module.parameters()]
         with sherd.torch.gathered_parameters(named):  # PEFT asks these modules for the names of what they save
             super()._save(output_dir, weights)  # type: ignore[misc]
+        if not self.args.should_save:
+            for adapter in getattr(self.model, "prompt_encoder", ()):
+                self.model.get_prompt_embedding_to_save(adapter)  # which PEFT computes by a forward on the ranks that write, and all ranks make it
         if self.args.should_save:
             tell_type(os.path.join(self.args.output_dir if output_dir is None else output_dir, "config.json"))
 

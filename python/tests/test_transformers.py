@@ -149,6 +149,13 @@ def layered() -> nn.Module:
     return lora(modules_to_save=["lm_head"])
 
 
+def prompted() -> nn.Module:
+    import peft
+    model = llama()
+    torch.manual_seed(8)
+    return peft.get_peft_model(model, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+
+
 def second(door: Any, folder: str, stage: int | None, **given: Any) -> Any:
     """A Trainer of the model that another one has trained."""
     earlier = trainer(door, os.path.join(folder, "earlier"), stage, **given)
@@ -221,6 +228,8 @@ CASES: dict[str, dict[str, Any]] = {
     "a model made by the Trainer": {"max_steps": 3, "twice": True, "options": {"model": None, "model_init": lambda: llama()}},
     "adapters on a model that a Trainer has trained": {"make": adapting, "max_steps": 2},
     "a second Trainer evaluates": {"make": evaluating, "max_steps": 2},
+    "a cosine down to a least rate": {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-4}, "max_steps": 3},
+    "prompts that are tuned": {"model": prompted, "max_steps": 3, "save_strategy": "steps", "save_steps": 1},
 }
 LONG = ("torch_compile", "its reentrant form", "an endless dataset", "another dataset by name", "Adagrad, loss at the end of epochs",
         "evaluation in parts")  # with SHERD_TEST_LONG alone
