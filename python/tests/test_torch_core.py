@@ -308,9 +308,8 @@ class TestGradients(unittest.TestCase):
                 with self.subTest(model=name, stage=stage), self.assertWarnsRegex(UserWarning, "registration"):
                     compare(name, sherd.World.self(), stage, traced=False, accumulation=2)
 
-    def test_two_and_three_ranks(self) -> None:
-        ranks.run(2, "on_ranks", "plain,twice,segment")
-        ranks.run(3, "on_ranks", "frozen,segment_reentrant")
+    def test_three_ranks(self) -> None:
+        ranks.run(3, "on_ranks", "plain,twice,segment,frozen,segment_reentrant")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ except ImportError as missing:
 from torch_compare import case_check
 from torch_ways import WayCase
 
-SAMPLE, LONG_SAMPLE, AT_ONCE = 48, 600, 16
+SAMPLE, LONG_SAMPLE, AT_ONCE = 24, 600, 8
 WORLDS = (1, 2, 3)
 REFUSED = ("another way than its outputs", "otherwise than as an output", "expected version")  # by the engine, or by torch
 
