@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -27,6 +28,7 @@ import sherd.transformers
 from safetensors.torch import load_file
 from torch import nn
 
+BEFORE = os.path.join(sys.prefix, "transformers-before")  # .ci/run installs it there
 TIMES = ("runtime", "per_second", "preparation_time", "total_flos")  # parts of the names in a log that differ from run to run
 WORDS = 24
 
@@ -286,6 +288,7 @@ def difference(ours: Any, plain: Any, path: str = "") -> float:
 
 def as_plain(*names: str) -> None:
     """The cases, on however many ranks there are: at stages 2 and 3 in turn, or at those of the variable STAGES."""
+    print(f"transformers {transformers.__version__}:", flush=True)
     for at, name in enumerate(names):
         plain = played(transformers, None, **CASES[name])
         for stage in map(int, os.environ["STAGES"].split()) if "STAGES" in os.environ else [2 + at % 2]:
@@ -355,6 +358,16 @@ class Tests(unittest.TestCase):
             names = [name for name in names if name not in LONG]
             processes(1, "as_plain", *names[::2])
             processes(2, "as_plain", *names[1::2])
+
+    @unittest.skipUnless(os.path.isdir(BEFORE), f"{BEFORE} has no release of transformers before this one")
+    def test_the_release_before(self) -> None:
+        """The overrides are private names of transformers, so cases that use most of them run under its release before this one, too."""
+        path = os.pathsep.join(filter(None, [BEFORE, os.environ.get("PYTHONPATH")]))
+        ended = subprocess.run([sys.executable, sys.argv[0], "as_plain", "LoRA resumed, weights of the best", "resumed in an epoch"],
+                               env={**os.environ, "PYTHONPATH": path, "AS_A_RANK": "1", "SHERD_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        self.assertNotIn(f"transformers {transformers.__version__}:", ended.stdout)
 
     def test_saved_on_two_ranks_and_resumed_on_one(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
