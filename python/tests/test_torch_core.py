@@ -298,7 +298,7 @@ class TestGradients(unittest.TestCase):
     def test_every_model_alone(self) -> None:
         warnings.filterwarnings("error", message="sherd")
         for name in MODELS:
-            for stage in (0, 2, 3):
+            for stage in (0, 3):
                 with self.subTest(model=name, stage=stage):
                     compare(name, sherd.World.self(), stage, traced=True)
 

@@ -234,7 +234,8 @@ CASES: dict[str, dict[str, Any]] = {
     "prompts that are tuned": {"model": prompted, "max_steps": 3, "save_strategy": "steps", "save_steps": 1},
 }
 LONG = ("torch_compile", "its reentrant form", "an endless dataset", "another dataset by name", "Adagrad, loss at the end of epochs",
-        "evaluation in parts")  # with SHERD_TEST_LONG alone
+        "evaluation in parts", "noise in the embedding", "trained twice", "batches of equal work", "dropped last batches", "callbacks",
+        "the best of weights alone", "a loss function", "label smoothing")  # with SHERD_TEST_LONG alone
 
 
 def numbers(history: list[dict[str, Any]]) -> list[dict[str, float]]:
