@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import json
 import os
@@ -11,8 +12,12 @@ from typing import Any, Iterator, Mapping
 
 from sherd._callbacks import written
 from sherd._library import library
-from sherd.errors import SherdError
+from sherd.errors import InvalidError, SherdError
 
+ConfigSource = str | os.PathLike[str] | Mapping[str, Any]  # the path of a JSON file, or a dict with the same keys
+
+# Texts, comments, and commas behind the last entry of a list or a block.
+_PARTS = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/|,(?=(?:\s|//[^\n]*|/\*.*?\*/)*[}\]])', re.DOTALL)
 # A dict becomes one line of JSON. This pattern finds what the library's messages say of places in it, at their beginning or inside.
 _PLACE = re.compile(r"\bconfiguration:1:\d+: | \(configuration:1:\d+\)| at configuration:1:\d+")
 
@@ -22,6 +27,41 @@ def as_json(value: Any) -> str:
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
     raise TypeError(f"a configuration has text, numbers, lists and dicts in it, and {value!r} is of type {type(value).__name__}")
+
+
+def read_config(source: ConfigSource) -> dict[str, Any]:
+    """Returns a configuration as a dict of its own, before any key is looked at. A file may have comments and trailing commas.
+
+    It is for programs that complete a configuration before they make an engine. Local. Raises InvalidError (no JSON, or a key twice; it
+    names the file), FileNotFoundError, TypeError (neither a path nor a mapping), and what open() raises.
+    """
+    if isinstance(source, Mapping):
+        return copy.deepcopy(dict(source))
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"a configuration is the path of a JSON file or a dict with the same keys, not {type(source).__name__}")
+    if not os.path.exists(source):
+        raise FileNotFoundError(f"the configuration {os.fspath(source)} is not there: give the path of a JSON file, or a dict")
+    with open(source, encoding="utf-8") as file:
+        return parsed(file.read(), os.fspath(source))
+
+
+def parsed(text: str, name: str) -> dict[str, Any]:
+    """Returns the text of a configuration as a dict. `name` says in messages what it is. Raises InvalidError."""
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in pairs]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise InvalidError(f"{name}: a block has the key {twice} twice")
+        return dict(pairs)
+
+    plain = _PARTS.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), text)  # lines and columns stay
+    try:
+        made = json.loads(plain, object_pairs_hook=distinct)
+    except json.JSONDecodeError as error:
+        raise InvalidError(f"{name}:{error.lineno}:{error.colno}: it is not JSON: {error.msg}") from None
+    if not isinstance(made, dict):
+        raise InvalidError(f"{name}: a configuration is an object of JSON, and this is a {type(made).__name__}")
+    return made
 
 
 class Config:
@@ -35,7 +75,7 @@ class Config:
     read), TypeError (neither a path nor a mapping, or a value that JSON does not have).
     """
 
-    def __init__(self, source: str | os.PathLike[str] | Mapping[str, Any]) -> None:
+    def __init__(self, source: ConfigSource) -> None:
         self._lib = library()
         self.is_dict = isinstance(source, Mapping)
         out = ctypes.c_void_p()

@@ -22,6 +22,7 @@ import sherd.accelerate
 import sherd.torch
 from sherd.accelerate.configuration import ConfigSource, check_given
 from sherd.accelerate.training import OfModule, Training
+from sherd.config import parsed
 from sherd.errors import InvalidError, NotSupportedError
 from sherd.torch.gathered import owner_of
 from sherd.torch.weights import read
@@ -75,7 +76,7 @@ class Seq2SeqTrainingArguments(ArgumentsMixin, transformers.Seq2SeqTrainingArgum
 def source_of(sherd_config: ConfigSource | None, args: Any) -> ConfigSource | None:
     """Returns where the configuration comes from: the argument `sherd`, else args.deepspeed; None: the launcher's variables."""
     source = getattr(args, "deepspeed", None) if sherd_config is None else sherd_config
-    return json.loads(source) if isinstance(source, str) and source.lstrip().startswith("{") else source
+    return parsed(source, "args.deepspeed") if isinstance(source, str) and source.lstrip().startswith("{") else source
 
 
 def without_deepspeed(args: Any) -> None:

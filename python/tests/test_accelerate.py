@@ -442,6 +442,22 @@ def start(world_size: int, *arguments: str) -> None:
 
 
 class Scripts(unittest.TestCase):
+    def test_files_of_a_configuration_are_read_as_the_engine_reads_them(self) -> None:
+        """A file may have comments and trailing commas; what is wrong in it is told with its name and the place."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "own.json")
+            for text, said in (('{ // stage\n "a//b": "c, }", /* x */\n "l": [1, 2, // e\n ],\n}', None), ('{"a": 1, "a": 2}', "the key a twice"),
+                               ('{\n "a" 1}', "own.json:2:6: it is not JSON"), ("[1]", "an object of JSON")):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+                if said is None:
+                    self.assertEqual(sherd.config.read_config(path), {"a//b": "c, }", "l": [1, 2]})
+                else:
+                    with self.assertRaisesRegex(sherd.InvalidError, said):
+                        sherd.accelerate.Accelerator(cpu=True, sherd_config=path)
+            with self.assertRaisesRegex(FileNotFoundError, "none.json is not there: give the path"):
+                sherd.accelerate.Accelerator(cpu=True, sherd_config=os.path.join(folder, "none.json"))
+
     def test_one_rank(self) -> None:
         as_plain()
 

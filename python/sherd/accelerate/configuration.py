@@ -11,9 +11,9 @@ from typing import Any, Mapping, Sequence
 from accelerate.utils import DeepSpeedPlugin
 
 from sherd.accelerate.training import Configured, Optimizer, Scheduler
+from sherd.config import ConfigSource, read_config
 from sherd.errors import InvalidError, NotSupportedError
 
-ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
 REFUSED = {  # arguments of Accelerate's Accelerator, with what they ask for
     "fsdp_plugin": "FSDP: the engine shards by \"zero_optimization\": {\"stage\": 3}",
     "megatron_lm_plugin": "Megatron-LM",
@@ -31,10 +31,7 @@ VARIABLES = {  # what `accelerate launch` sets for the same
 def given_config(source: ConfigSource | None, plugin: DeepSpeedPlugin | None) -> dict[str, Any]:
     """Returns the configuration from the argument, else from a DeepSpeedPlugin, else from the launcher's variables, else stage 2."""
     if source is not None:
-        if isinstance(source, Mapping):
-            return copy.deepcopy(dict(source))
-        with open(source, encoding="utf-8") as file:
-            return json.load(file)
+        return read_config(source)
     names = ("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ACCELERATE_DEEPSPEED_ZERO_STAGE")
     if plugin is None and (os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true" or any(name in os.environ for name in names)):
         plugin = DeepSpeedPlugin()

@@ -364,16 +364,16 @@ def coefficient(norm: float, most: float) -> float:
 def reached(loss: torch.Tensor, trainings: list[Training]) -> list[Training]:
     """Returns the trainings whose parameters the backward of `loss` reaches, found by a walk over its graph. Local."""
     owners = {id(param): found for found in trainings for param in found.module.parameters()}
-    seen, todo, met = set(), [loss.grad_fn], {}
-    while todo and len(met) < len(trainings):
-        node = todo.pop()
+    seen, pending, met = set(), [loss.grad_fn], {}
+    while pending and len(met) < len(trainings):
+        node = pending.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         found = owners.get(id(getattr(node, "variable", None)))
         if found is not None:
             met[id(found)] = found
-        todo += [one for one, _ in node.next_functions]
+        pending += [one for one, _ in node.next_functions]
     return list(met.values())
 
 

@@ -1,11 +1,11 @@
 """deepspeed.checkpointing: activations that are computed again in backward, by torch.utils.checkpoint."""
 from __future__ import annotations
 
-import json
 from typing import Any, Callable
 
 import torch.utils.checkpoint
 
+from sherd.config import read_config
 from sherd.deepspeed.refusals import missing, refused
 from sherd.errors import NotSupportedError
 
@@ -23,8 +23,7 @@ def configure(mpu_: Any, deepspeed_config: Any = None, **options: Any) -> None:
     """Takes the settings of activation checkpointing. Raises NotSupportedError for one that changes something, by its name."""
     global _is_configured
     if isinstance(deepspeed_config, str):
-        with open(deepspeed_config, encoding="utf-8") as file:
-            deepspeed_config = json.load(file)
+        deepspeed_config = read_config(deepspeed_config)
     block = (deepspeed_config or {}).get("activation_checkpointing", {}) if isinstance(deepspeed_config, (dict, type(None))) else {}
     for name, value in {**block, **options}.items():
         if value and name in REFUSED:

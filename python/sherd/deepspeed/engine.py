@@ -3,8 +3,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import copy
-import json
 import math
 import os
 from typing import Any, Callable, Iterator, Mapping
@@ -13,13 +11,12 @@ import torch
 from torch import nn
 
 import sherd.torch
-from sherd.config import Config
+from sherd.config import Config, ConfigSource, parsed, read_config
 from sherd.deepspeed import comm, loader, utils
 from sherd.deepspeed.refusals import MissingError, missing
 from sherd.deepspeed.schedules import Schedule
 from sherd.errors import InvalidError, NotSupportedError, StateError
 
-ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
 KEPT = "sherd.deepspeed"  # the key in a checkpoint's client state that has what this engine counts itself
 GUARD = 1e-6  # in the divisor of DeepSpeed's and torch's clip coefficient
 MISSING = {  # attributes of DeepSpeed's engine, and what takes their place
@@ -38,34 +35,18 @@ MISSING = {  # attributes of DeepSpeed's engine, and what takes their place
 
 # ----------------------------------------------------------- configuration --
 
-def read_config(source: ConfigSource) -> dict[str, Any]:
-    """Returns a configuration as a dict of its own: from a dict, the path of a JSON file, or JSON in base64, as DeepSpeed takes it.
+def given_config(source: ConfigSource) -> dict[str, Any]:
+    """Returns a configuration as a dict of its own: from what sherd takes, or from JSON in base64, as DeepSpeed takes it too.
 
-    Raises InvalidError (no JSON, a key twice), TypeError (something else), and what open() raises.
+    Raises what read_config raises.
     """
-    if isinstance(source, Mapping):
-        return copy.deepcopy(dict(source))
-    if not isinstance(source, (str, os.PathLike)):
-        raise TypeError(f"a configuration is a dict, or the path of a JSON file, not {type(source).__name__}")
-    if os.path.exists(source):
-        with open(source, encoding="utf-8") as file:
-            text, name = file.read(), os.fspath(source)
-    else:
-        try:
-            text, name = base64.urlsafe_b64decode(str(source)).decode(), "the base64 text"
-        except ValueError:
-            raise FileNotFoundError(f"the configuration {source} is not there") from None
-
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise InvalidError(f"{name}: a block has the key {next(key for key, _ in pairs if [one for one, _ in pairs].count(key) > 1)} twice")
-        return found
-
+    if not isinstance(source, str) or os.path.exists(source):
+        return read_config(source)
     try:
-        return json.loads(text, object_pairs_hook=distinct)
-    except json.JSONDecodeError as error:
-        raise InvalidError(f"{name} is not JSON: {error}") from None
+        text = base64.urlsafe_b64decode(source).decode()
+    except ValueError:
+        return read_config(source)
+    return parsed(text, "the base64 text")
 
 
 def without_nones(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +68,7 @@ def chosen_config(args: Any, config: ConfigSource | None, config_params: ConfigS
         raise InvalidError("deepspeed.initialize() has no configuration: give config=, or --deepspeed_config on the command line")
     if len(found) > 1 and not (len(found) == 2 and config is not None and config is config_params):
         raise InvalidError(f"deepspeed.initialize() has several configurations: {' and '.join(found)}: give one")
-    return without_nones(read_config(next(iter(found.values()))))
+    return without_nones(given_config(next(iter(found.values()))))
 
 
 def own_params(model_parameters: Any) -> list[Any] | None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sherd._library import library
-from sherd.config import Config
+from sherd.config import Config, ConfigSource
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import InvalidError, NotSupportedError, StateError
 from sherd.torch import buffers, compiled, fill, first, gathered, generate, leftovers, optim, resident, resume, save, tensors, weights
@@ -23,7 +23,6 @@ from sherd.torch.trace import Order, order_of
 from sherd.torch.units import Division, Policy, divide, keep_fp32, matches
 from sherd.world import World
 
-ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
 Example = tuple[tuple[Any, ...], dict[str, Any]]  # the positional and the keyword arguments of the model's forward
 
 
