@@ -458,21 +458,12 @@ class NoSync(OfModule):
             found.apart -= 1
 
 
-class Maker:
+class Maker(first.Owned):
     """The hook before a prepared model's first forward, which makes the engine and seals it by this batch."""
-
-    def __init__(self, accelerator: "Accelerator | None" = None) -> None:
-        self._accelerator = (lambda: None) if accelerator is None else weakref.ref(accelerator)
-
-    def __deepcopy__(self, _memo: Any) -> "Maker":
-        return Maker()
-
-    def __reduce__(self) -> Any:
-        return Maker, ()
 
     @untraced
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        accelerator = self._accelerator()
+        accelerator = self.owner()
         found = None if accelerator is None else accelerator._found(module)
         if found is None or found.engine is not None:
             return None

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 from torch import nn
 
@@ -14,25 +14,29 @@ if TYPE_CHECKING:
     from sherd.torch.engine import Engine
 
 
-class First:
+class Owned:
+    """A hook that refers weakly to what has set it, `owner()`. A copy of it, and what is pickled of it, belong to nobody (None)."""
+
+    def __init__(self, owner: Any = None) -> None:
+        self.owner: Callable[[], Any] = (lambda: None) if owner is None else weakref.ref(owner)
+
+    def __deepcopy__(self, _memo: Any) -> "Owned":
+        return type(self)()
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
+
+
+class First(Owned):
     """The hook before a module's forward that seals the engine; of(engine, module) sets it. It does nothing for an engine that has ended.
 
     It does nothing in a copy of the model either, where another engine has the parameters, or where others stand in their places
     for a while (torch.func.functional_call): that forward is not the engine's.
     """
 
-    def __init__(self, engine: "Engine | None" = None) -> None:
-        self._engine = (lambda: None) if engine is None else weakref.ref(engine)
-
-    def __deepcopy__(self, _memo: Any) -> "First":
-        return First()
-
-    def __reduce__(self) -> Any:
-        return First, ()
-
     @untraced
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        engine = self._engine()
+        engine = self.owner()
         if engine is None or engine.is_sealed and engine.waiting is None or not is_own(engine):
             return None
         return sealed(engine, module, args, kwargs)

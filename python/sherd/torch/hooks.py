@@ -140,19 +140,45 @@ class Call:
             self.hooks.try_end(self)
 
 
-class Hooks:
-    """The hooks of a model, and what they know of its passes. `driver` acquires and releases for them.
+class Attached:
+    """Hooks of a model's modules and parameters: what sets them, and takes them off. `driver` acquires and releases for them."""
+
+    def __init__(self, model: nn.Module, division: Division, driver: Any) -> None:
+        self.model, self.division, self.driver = model, division, driver
+        self._params = division.params
+        self._is_trained = any(not param.is_frozen for param in division.params)
+        self._handles: list[Any] = []
+        self.before_forward: Any = None  # called when an outermost forward begins
+        self.before_backward: Any = None  # called when a backward, or one inside of it, reaches its first module or parameter
+
+    def _attach(self, modules: dict[nn.Module, Any]) -> None:
+        """Sets the hooks around the forward of modules, each with what it is known by, and of every trainable parameter."""
+        for module, known_by in modules.items():
+            self._handles += [module.register_forward_pre_hook(Entry(self, known_by), with_kwargs=True, prepend=True),
+                              module.register_forward_hook(Exit(self, known_by), always_call=True)]
+        for index, param in enumerate(self._params):
+            if not param.is_frozen:
+                self._handles.append(param.tensor.register_post_accumulate_grad_hook(Accumulated(self, index)))
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+class Hooks(Attached):
+    """The hooks of a model, and what they know of its passes.
 
     Each unit counts its open uses, so that scopes that nest or overlap acquire it once. attach sets the hooks, detach removes them.
     Errors of the engine come out of the model's forward or backward.
     """
 
+    driver: Acquirer
+
     def __init__(self, model: nn.Module, division: Division, driver: Acquirer) -> None:
-        self.model, self.division, self.driver = model, division, driver
+        super().__init__(model, division, driver)
         count = len(division.units)
-        self._params = division.params
         self.trainable = [sum(not p.is_frozen for p in unit.params) for unit in division.units]
-        self._is_trained = any(self.trainable)
         self._has_frozen = [any(p.is_frozen for p in unit.params) for unit in division.units]
         self._reads = [0] * count  # of each unit: its open uses by forward and evaluation
         self._grads = [0] * count  # of each unit: its open uses by backward
@@ -164,30 +190,14 @@ class Hooks:
         self._ids: dict[tuple[int, ...], set[int]] = {}  # of units: of their parameters
         # The unit that was computed again last. It stays acquired, because its backward usually comes next.
         self._lingering: int | None = None
-        self._handles: list[Any] = []
         self.which = FORWARD  # the pass of the outermost forward: FORWARD or EVAL
-        self.before_forward: Any = None  # called when an outermost forward begins
-        self.before_backward: Any = None  # called when a backward, or one inside of it, reaches its first scope
 
     # ------------------------------------------------------------ attaching --
 
     def attach(self) -> None:
         """Sets the hooks: of every scope, of the model itself, and of every trainable parameter."""
         scopes = {scope.module: scope for scope in self.division.scopes}
-        scopes.setdefault(self.model, Scope("", self.model))
-        for scope in scopes.values():
-            entry, exit_ = Entry(self, scope), Exit(self, scope)
-            self._handles += [
-                scope.module.register_forward_pre_hook(entry, with_kwargs=True, prepend=True),
-                scope.module.register_forward_hook(exit_, always_call=True)]
-        for index, param in enumerate(self._params):
-            if not param.is_frozen:
-                self._handles.append(param.tensor.register_post_accumulate_grad_hook(Accumulated(self, index)))
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._attach({self.model: Scope("", self.model), **scopes})
 
     # -------------------------------------------------------------- forward --
 

@@ -2,7 +2,8 @@
 
 That is so at stages 0 and 1 (but with "deterministic", which takes the gradients of each micro-batch), and at stage 2 with backward_uses
 "any", if an update does not have to know which units a backward has reached (sherd.unused_units). There a forward needs no parameter that
-is not there, and gradients may come in any order. So modules need no hooks (hooks.py): a backward acquires a unit when the first of its gradients has come.
+is not there, and gradients may come in any order. So modules need no hooks (hooks.py): a backward acquires a unit when the first of its
+gradients has come.
 """
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from torch import nn
 from torch.autograd import Variable
 
 from sherd.engine import BACKWARD, EVAL, FORWARD
-from sherd.torch.hooks import Accumulated, Entry, Exit, current_task, first_order_check, transforms_check
+from sherd.torch.hooks import Attached, current_task, first_order_check, transforms_check
 from sherd.torch.tensors import Driver
 from sherd.torch.units import Division, Param
 
 NONE = -1
 
 
-class Hooks:
+class Hooks(Attached):
     """The hooks of such a model, in the place of hooks.Hooks. attach sets them, detach removes them.
 
     One unit at a time is acquired: in a forward the first one, and in a backward the one whose gradients come.
@@ -29,31 +30,17 @@ class Hooks:
     hiding = None  # a gradient may enter a module by any way
 
     def __init__(self, model: nn.Module, division: Division, driver: Driver) -> None:
-        self.model, self.division, self.driver = model, division, driver
-        self._params = division.params
-        self._is_trained = any(not param.is_frozen for param in division.params)
+        super().__init__(model, division, driver)
         self._depth = 0  # forwards of the model that run, one inside of another
         self._which: int | None = None  # the pass of the outermost one, which has acquired the first unit
         self._tasks: set[int] = set()  # the backwards that run, one inside of another
         self._held = NONE  # the unit that is acquired for BACKWARD
-        self._handles: list[Any] = []
-        self.before_forward: Any = None  # called when an outermost forward begins
-        self.before_backward: Any = None  # called when a backward, or one inside of it, has its first gradient
 
     # ------------------------------------------------------------ attaching --
 
     def attach(self) -> None:
         """Sets the hooks: of the model itself, and of every trainable parameter."""
-        self._handles += [self.model.register_forward_pre_hook(Entry(self, None), with_kwargs=True, prepend=True),
-                          self.model.register_forward_hook(Exit(self, None), always_call=True)]
-        for index, param in enumerate(self._params):
-            if not param.is_frozen:
-                self._handles.append(param.tensor.register_post_accumulate_grad_hook(Accumulated(self, index)))
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._attach({self.model: None})
 
     # -------------------------------------------------------------- forward --
 
