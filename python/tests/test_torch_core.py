@@ -298,7 +298,7 @@ class TestGradients(unittest.TestCase):
     def test_every_model_alone(self) -> None:
         warnings.filterwarnings("error", message="sherd")
         for name in MODELS:
-            for stage in (0, 3):
+            for stage in (0, 2, 3) if os.environ.get("SHERD_TEST_LONG") else (0, 3):
                 with self.subTest(model=name, stage=stage):
                     compare(name, sherd.World.self(), stage, traced=True)
 
@@ -309,7 +309,9 @@ class TestGradients(unittest.TestCase):
                     compare(name, sherd.World.self(), stage, traced=False, accumulation=2)
 
     def test_three_ranks(self) -> None:
-        ranks.run(3, "on_ranks", "plain,twice,segment,frozen,segment_reentrant")
+        """With SHERD_TEST_LONG, two ranks too."""
+        for size in (2, 3) if os.environ.get("SHERD_TEST_LONG") else (3,):
+            ranks.run(size, "on_ranks", "plain,twice,segment,frozen,segment_reentrant")
 
 
 if __name__ == "__main__":
