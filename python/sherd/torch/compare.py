@@ -224,7 +224,6 @@ class Run:
         before = {param.name: self.expected.weight(self.its[param.name]).cpu().clone() for param in trained}
         self._note_update(report)
         self.tested.apply()
-        plain = self.expected if isinstance(self.expected, Plain) else None
         without = {param.name for param in trained if plain is not None and plain.gradient(param) is None}
         updates = plain is None or plain.optimizers is not None and not report.has_overflow
         if updates:
