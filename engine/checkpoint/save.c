@@ -152,8 +152,8 @@ static sherd_status manifest_begin(sherdi_save *save)
     m->stage              = engine->settings.stage;
     m->compute_dtype      = engine->settings.compute_dtype;
     m->step               = engine->step;
-    m->micro_step         = engine->micro_step;
-    m->samples            = sherdi_samples_seen(engine);
+    m->micro_step         = engine->window.first_micro;
+    m->samples            = sherdi_samples_at(engine, m->micro_step);
     m->skipped_steps      = engine->skipped_steps;
     m->accumulation       = engine->settings.accumulation;
     m->micro_batch_size   = engine->settings.micro_batch_size;
@@ -582,6 +582,7 @@ static sherd_status params_resolve(const sherd_engine *engine, const sherd_save_
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_SAVE_PARAMS, out));
     out->is_async = out->is_async < 0 ? engine->settings.checkpoint_async : out->is_async;
     SHERDI_TRY(sherdi_api_check_flag(out->is_async, "sherd_save_params.is_async"));
+    SHERDI_TRY(sherdi_api_check_flag(out->may_be_in_window, "sherd_save_params.may_be_in_window"));
     out->keep_last = out->keep_last < 0 ? engine->settings.checkpoint_keep_last : out->keep_last;
     if (out->is_async && !engine->settings.checkpoint_async) {
         return sherdi_fail(SHERD_E_NOTSUP,
@@ -591,9 +592,11 @@ static sherd_status params_resolve(const sherd_engine *engine, const sherd_save_
     return SHERD_OK;
 }
 
-static sherd_status save_check(const sherd_engine *engine, const char *dir, const char *tag)
+static sherd_status save_check(const sherd_engine *engine, const char *dir, const char *tag,
+                               const sherd_save_params *params)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_checkpoint_save"));
+    unsigned needs = SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED | SHERDI_NEED_RELEASED;
+
     SHERDI_TRY(sherdi_api_need(dir != NULL, "sherd_checkpoint_save", "dir"));
     SHERDI_TRY(sherdi_checksum_check_built());
     if (strlen(dir) + SHERDI_CHECKPOINT_NAME_BYTES >= SHERDI_CHECKPOINT_PATH_BYTES) {
@@ -601,8 +604,7 @@ static sherd_status save_check(const sherd_engine *engine, const char *dir, cons
     }
     SHERDI_TRY(tag == NULL ? SHERD_OK : sherdi_tag_check(tag));
     return sherdi_engine_need(engine, "sherd_checkpoint_save",
-                              SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED | SHERDI_NEED_RELEASED |
-                                  SHERDI_NEED_NO_GRADIENTS);
+                              params->may_be_in_window ? needs : needs | SHERDI_NEED_NO_GRADIENTS);
 }
 
 sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const char *tag,
@@ -612,8 +614,9 @@ sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const 
     sherd_status      status;
     int64_t           start_ns;
 
-    SHERDI_TRY(save_check(engine, dir, tag));
+    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_checkpoint_save"));
     SHERDI_TRY(params_resolve(engine, params, &given));
+    SHERDI_TRY(save_check(engine, dir, tag, &given));
     SHERDI_TRY(sherdi_fill_finish(engine));
     SHERDI_TRY(sherd_checkpoint_wait(engine, NULL));
     sherd_checkpoint_report_init(&engine->checkpoint);

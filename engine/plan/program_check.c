@@ -640,6 +640,13 @@ static sherd_status undo(check *check)
     return happen(check, sherdi_program_fetch_ahead);
 }
 
+/* As in update.c. */
+static sherd_status save(check *check)
+{
+    SHERDI_TRY(ring_settle(check, SHERDI_RING_STATE));
+    return sherdi_calls_walk(&check->calls, SHERDI_WALK_SAVE);
+}
+
 /* As in load.c; values_write proves the loading of frozen parameters. */
 static sherd_status load(check *check, sherdi_walk walk)
 {
@@ -729,6 +736,7 @@ static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth
         if (m + 1 < count) {
             SHERDI_TRY(micro_batch_end(check));
             SHERDI_TRY(happen(check, sherdi_program_fetch_ahead));
+            SHERDI_TRY(nth % 3 == 0 ? save(check) : SHERD_OK);
         }
     }
     return SHERD_OK;
@@ -755,7 +763,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     SHERDI_TRY(apply(check));
     SHERDI_TRY(nth % 2 == 1 ? fingerprint(check) : values_read(check));
     if (nth % 3 == 1) {
-        SHERDI_TRY(sherdi_calls_walk(&check->calls, SHERDI_WALK_SAVE));
+        SHERDI_TRY(save(check));
     }
     if (nth % 5 == 2) {
         SHERDI_TRY(load(check, nth % 2 == 0 ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME));

@@ -193,11 +193,15 @@ static inline int64_t sherdi_samples_of(const sherd_engine *engine, int64_t micr
 {
     return sherdi_samples(micro_batches, engine->settings.micro_batch_size, engine->world_size);
 }
-/** Returns the samples that all ranks have seen, in earlier runs too. */
-static inline int64_t sherdi_samples_seen(const sherd_engine *engine)
+/** Returns the samples that all ranks had seen after a micro-batch, in earlier runs too. */
+static inline int64_t sherdi_samples_at(const sherd_engine *engine, int64_t micro_step)
 {
     return (int64_t)((uint64_t)engine->samples_before +
-                     (uint64_t)sherdi_samples_of(engine, engine->micro_step));
+                     (uint64_t)sherdi_samples_of(engine, micro_step));
+}
+static inline int64_t sherdi_samples_seen(const sherd_engine *engine)
+{
+    return sherdi_samples_at(engine, engine->micro_step);
 }
 /** Sets the counters of what was seen. */
 static inline void sherdi_samples_set(sherd_engine *engine, int64_t micro_step, int64_t samples)

@@ -26,6 +26,7 @@ static int steps(void)
 typedef struct layout {
     int         world_size, stage;
     const char *state, *params; /* devices of the offload; NULL: none */
+    int         has_grads;      /* the gradients are on the drive of the state, too */
 } layout;
 
 typedef struct job {
@@ -54,8 +55,9 @@ static const char *layout_keys(const layout *l, char keys[1024])
     if (l->state != NULL) {
         len +=
             (size_t)snprintf(keys + len, 1024 - len,
-                             ", \"offload_optimizer\": {\"device\": \"%s\", \"nvme_path\": \"%s\"}",
-                             l->state, test_scratch());
+                             ", \"offload_optimizer\": {\"device\": \"%s\", \"nvme_path\": \"%s\", "
+                             "\"gradients\": \"%s\"}",
+                             l->state, test_scratch(), l->has_grads ? "nvme" : "cpu");
     }
     if (l->params != NULL) {
         (void)snprintf(keys + len, 1024 - len,
@@ -217,9 +219,9 @@ static void dir_make(job *j, const char *name)
 }
 
 static const layout LAYOUTS[] = {
-    {1, 3, NULL, NULL},     {2, 0, NULL, NULL},   {3, 2, "cpu", NULL},
-    {7, 3, "nvme", "nvme"}, {1, 1, "nvme", NULL}, {4, 3, "cpu", "cpu"},
-    {2, 1, NULL, NULL},     {3, 3, "nvme", NULL}, {4, 0, "cpu", NULL},
+    {1, 3, NULL, NULL, 0},     {2, 0, NULL, NULL, 0},   {3, 2, "cpu", NULL, 0},
+    {7, 3, "nvme", "nvme", 1}, {1, 1, "nvme", NULL, 0}, {4, 3, "cpu", "cpu", 0},
+    {2, 1, NULL, NULL, 0},     {3, 3, "nvme", NULL, 0}, {4, 0, "cpu", NULL, 0},
 };
 
 static void goes_on_everywhere(const rig_options *options, const layout *from, const char *name)
@@ -244,7 +246,7 @@ static void goes_on_everywhere(const rig_options *options, const layout *from, c
 
 static void saved_at_stage_3_on_nvme_goes_on_on_every_layout(void)
 {
-    layout from = {4, 3, "nvme", "nvme"};
+    layout from = {4, 3, "nvme", "nvme", 0};
 
     need_checksums();
     goes_on_everywhere(
@@ -255,7 +257,7 @@ static void saved_at_stage_3_on_nvme_goes_on_on_every_layout(void)
 
 static void saved_at_stage_0_goes_on_on_every_layout(void)
 {
-    layout from = {3, 0, NULL, NULL};
+    layout from = {3, 0, NULL, NULL, 0};
 
     need_checksums();
     goes_on_everywhere(
@@ -265,7 +267,7 @@ static void saved_at_stage_0_goes_on_on_every_layout(void)
 
 static void saved_with_a_loss_scale_goes_on_on_every_layout(void)
 {
-    layout from = {2, 2, "cpu", NULL};
+    layout from = {2, 2, "cpu", NULL, 0};
 
     need_checksums();
     goes_on_everywhere(
@@ -297,7 +299,7 @@ static void the_loss_scale_of_another_type_is_left(void)
     need_checksums();
     for (int from = 0; from < 3; from++) {
         job first = {
-            .options = {.dtype = DTYPES[from]}, .layout = {2, 2, NULL, NULL}, .is_saved_on = 1};
+            .options = {.dtype = DTYPES[from]}, .layout = {2, 2, NULL, NULL, 0}, .is_saved_on = 1};
 
         dir_make(&first, sherd_dtype_name(DTYPES[from]));
         test_world(2, first_run, &first);
@@ -405,7 +407,7 @@ static void state_on_a_drive_is_kept_by_a_link(void)
     need_checksums();
     for (int i = 0; i < 3; i++) {
         job kept     = {.options = {.dtype = SHERD_BF16, .accumulation = 1, .top = STORED[i]},
-                        .layout  = {2, 2, "nvme", NULL}};
+                        .layout  = {2, 2, "nvme", NULL, 0}};
         job straight = kept;
 
         dir_make(&kept, i == 0 ? "links" : i == 1 ? "encoded" : "codes");
@@ -417,6 +419,86 @@ static void state_on_a_drive_is_kept_by_a_link(void)
             test_world(2, removed_body, &kept);
             CHECK_INT(straight.fingerprint, kept.fingerprint);
         }
+    }
+}
+
+/* ------------------------------------------------------------ inside of a window -- */
+
+#define MICRO_BATCHES 3
+
+/* Trains one micro-batch of a window, saves, and ends the window. */
+static void window_body(sherd_world *world, void *raw)
+{
+    job              *j = raw;
+    sherd_save_params params;
+    char              keys[1024];
+    rig               r;
+
+    sherd_save_params_init(&params);
+    open_as(&r, world, j, keys);
+    model_fill(&r);
+    train(&r, 1);
+    (void)rig_train(&r, 1);
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_save(r.engine, j->dir, j->tag, &params));
+    params.may_be_in_window = 1;
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, j->tag, &params));
+    (void)rig_train(&r, MICRO_BATCHES - 1);
+    train(&r, 1);
+    j->fingerprint = rig_fingerprint(&r);
+    rig_close(&r);
+}
+
+static void window_straight_body(sherd_world *world, void *raw)
+{
+    job *j = raw;
+    char keys[1024];
+    rig  r;
+
+    open_as(&r, world, j, keys);
+    model_fill(&r);
+    train(&r, 3);
+    j->fingerprint = rig_fingerprint(&r);
+    rig_close(&r);
+}
+
+/* What was saved is of the update before the window. */
+static void window_next_body(sherd_world *world, void *raw)
+{
+    job              *j = raw;
+    sherd_engine_info info;
+    char              keys[1024];
+    rig               r;
+
+    open_as(&r, world, j, keys);
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, j->tag, NULL));
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    CHECK_INT(1, info.step);
+    CHECK_INT(MICRO_BATCHES, info.micro_step);
+    model_fill(&r);
+    train(&r, 2);
+    j->fingerprint = rig_fingerprint(&r);
+    rig_close(&r);
+}
+
+static void saved_inside_of_a_window_is_the_update_before(void)
+{
+    static const char *const TOPS[] = {NULL, ", \"deterministic\": true"};
+
+    need_checksums();
+    for (size_t i = 0; i < 2 * sizeof(LAYOUTS) / sizeof(LAYOUTS[0]); i++) {
+        job straight = {
+            .options = {.dtype = SHERD_BF16, .accumulation = MICRO_BATCHES, .top = TOPS[i % 2]},
+            .layout  = LAYOUTS[i / 2],
+            .tag     = "window"};
+        job saved = straight;
+
+        dir_make(&saved, "window");
+        test_world(straight.layout.world_size, window_straight_body, &straight);
+        test_world(straight.layout.world_size, window_body, &saved);
+        CHECK_INT(straight.fingerprint, saved.fingerprint);
+        test_world(straight.layout.world_size, window_next_body, &saved);
+        CHECK_INT(straight.fingerprint, saved.fingerprint);
     }
 }
 
@@ -444,7 +526,7 @@ static void tags_body(sherd_world *world, void *raw)
 
 static void last_two_are_kept_and_latest_names_one(void)
 {
-    job  j = {.options = {.dtype = SHERD_BF16}, .layout = {3, 3, NULL, NULL}};
+    job  j = {.options = {.dtype = SHERD_BF16}, .layout = {3, 3, NULL, NULL, 0}};
     char tag[SHERDI_CHECKPOINT_NAME_BYTES];
 
     need_checksums();
@@ -498,7 +580,7 @@ static void query_body(sherd_world *world, void *raw)
 static void asynchronous_save_ends_at_one_boundary(void)
 {
     job j = {.options = {.dtype = SHERD_BF16, .top = ", \"checkpoint\": {\"async\": true}"},
-             .layout  = {2, 3, NULL, NULL}};
+             .layout  = {2, 3, NULL, NULL, 0}};
 
     need_checksums();
     dir_make(&j, "query");
@@ -551,7 +633,7 @@ static void last_byte_flip(const char *path)
 static void tools_read_the_blobs_of_the_run(void)
 {
     static taken      t;
-    job               j = {.options = {.dtype = SHERD_F32}, .layout = {2, 2, NULL, NULL}};
+    job               j = {.options = {.dtype = SHERD_F32}, .layout = {2, 2, NULL, NULL, 0}};
     char              path[512];
     int               is_there;
     sherd_checkpoint *open;
@@ -585,6 +667,7 @@ static const test_case CASES[] = {
     CASE(the_loss_scale_of_another_type_is_left),
     CASE(every_mode_goes_on_on_its_own_layout),
     CASE(state_on_a_drive_is_kept_by_a_link),
+    CASE(saved_inside_of_a_window_is_the_update_before),
     CASE(last_two_are_kept_and_latest_names_one),
     CASE(asynchronous_save_ends_at_one_boundary),
     CASE(tools_read_the_blobs_of_the_run),
