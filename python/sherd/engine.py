@@ -520,8 +520,9 @@ class Engine:
 
         Without a tag it is "step-" and the number of updates. `progress` is called on this thread. `values`: `is_async` (1: the
         call returns when the state is copied in memory) and `keep_last` (how many complete checkpoints stay in the folder; 0: all);
-        the configuration has their defaults. Collective, blocking, between steps, with the same names on every rank. A failure
-        leaves earlier checkpoints as they are. Raises StateError (a window is open), InvalidError, InputOutputError,
+        the configuration has their defaults. With `may_be_in_window` 1 the call may come inside of a window, whose gradients are not
+        in the checkpoint and stay in the engine. Collective, blocking, else between steps, with the same names on every rank. A
+        failure leaves earlier checkpoints as they are. Raises StateError (a window is open), InvalidError, InputOutputError,
         NotSupportedError, OutOfMemoryError.
         """
         with Calls() as calls:

@@ -592,13 +592,36 @@ class Calls(unittest.TestCase):
             optimizer.step()
         optimizer.given.zero_grad()
         accelerator.backward(model(torch.ones(2, 4)).mean())
-        with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(sherd.StateError, "gradients that no optimizer.step"):
-            accelerator.save_state(folder)
         accelerator.clip_grad_norm_(model.parameters(), 1)
         with self.assertRaisesRegex(sherd.StateError, "optimizer.step.. first"):
             model(torch.ones(2, 4))
         optimizer.step()
         self.assertEqual(accelerator.engine(model).global_steps, 1)
+
+    def test_a_state_that_is_saved_between_two_backwards(self) -> None:
+        """It has what the last step has left, and the window goes on."""
+        ends = []
+        for is_saved in (True, False):
+            accelerator, model, optimizer = self.made()
+            with tempfile.TemporaryDirectory() as folder:
+                for number in range(4):
+                    accelerator.backward(model(torch.full((2, 4), number + 1.0)).square().mean() / 2)
+                    if number == 2 and is_saved:
+                        with self.assertWarnsRegex(UserWarning, "inside of a window"):
+                            accelerator.save_state(folder)
+                    if number % 2:
+                        optimizer.step()
+                        optimizer.zero_grad()
+                    if number == 1:
+                        first = accelerator.get_state_dict(model)
+                ends.append(accelerator.get_state_dict(model))
+                if is_saved:
+                    accelerator.load_state(folder)
+                    self.assertEqual(accelerator.engine(model).global_steps, 1)
+                    for name, value in accelerator.get_state_dict(model).items():
+                        self.assertTrue(torch.equal(value, first[name]))
+        for name, value in ends[0].items():
+            self.assertTrue(torch.equal(value, ends[1][name]))
 
     def test_modules_of_losses_and_forwards_of_a_script(self) -> None:
         accelerator, _, _ = self.made(mixed_precision="bf16")

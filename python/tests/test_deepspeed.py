@@ -310,11 +310,15 @@ def saved(folder: str) -> None:
     engine.step()
     assert (engine.global_steps, engine.skipped_steps, engine.optimizer.overflow) == (4, 1, True)
     assert engine.save_checkpoint(folder, client_state={"epoch": 3, "best": [1.5]})
+    engine.backward(loss_of(engine, 4))
+    assert engine.save_checkpoint(os.path.join(folder, "window"))  # before its step
+    engine.zero_grad()
     told(engine, os.path.join(folder, "losses.json"))
 
 
 def resumed(folder: str) -> None:
     engine, *_ = deepspeed.initialize(model=made(), config=config(3, 1, **ADAM))
+    assert engine.load_checkpoint(os.path.join(folder, "window"))[0] is not None and engine.global_steps == 4
     path, state = engine.load_checkpoint(folder)
     assert path == os.path.join(folder, "global_step4") and state == {"epoch": 3, "best": [1.5]}, (path, state)
     assert (engine.global_steps, engine.skipped_steps) == (4, 1)

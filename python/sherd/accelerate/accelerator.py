@@ -338,18 +338,19 @@ class Accelerator(accelerate.Accelerator):
         return found.weights
 
     def save_state(self, output_dir: str | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any) -> Any:
-        """Saves all that load_state() needs, with a checkpoint of each engine. Collective, blocking, between windows."""
+        """Saves all that load_state() needs, with a checkpoint of each engine. Collective, blocking.
+
+        Gradients that no optimizer.step() has used are not saved, as with Accelerate, and stay.
+        """
         def save(_models: Any, weights: list[Any], folder: str) -> None:
             for index, found in enumerate(listed):
                 found.share_groups()
-                found.engine.save_checkpoint(os.path.join(folder, f"{FOLDER}_{index}"), TAG)
+                found.engine.save_checkpoint(os.path.join(folder, f"{FOLDER}_{index}"), TAG, may_be_in_window=1)
             weights[:] = [one for one in weights if not any(one is found.saved for found in listed)]
 
-        waiting = [found for found in self._trainings.values() if found.engine is not None and found.engine.has_window]
-        if waiting:
-            raise StateError(f"accelerator.save_state() is for between windows, and the {type(waiting[0].module).__name__} has gradients that no "
-                             f"optimizer.step() has used, which no checkpoint has: call it behind the step, where accelerator.sync_gradients "
-                             f"is True, or drop them with optimizer.zero_grad()")
+        if any(found.engine is not None and found.engine.has_window for found in self._trainings.values()) and self.is_main_process:
+            warn("accelerator.save_state() comes inside of a window: the folder has what the last optimizer.step() has left, and not the "
+                 "gradients since then, as with Accelerate")
         meet("accelerator.save_state()")
         listed = self._made()
         has_hooks = len(self._save_model_state_pre_hook) > 0  # which get the weights; else nobody reads them

@@ -452,14 +452,18 @@ class DeepSpeedEngine(nn.Module):
 
     def save_checkpoint(self, save_dir: str | os.PathLike[str], tag: Any = None, client_state: Mapping[str, Any] | None = None,
                         save_latest: bool = True, exclude_frozen_parameters: bool = False) -> bool:
-        """Saves a checkpoint of sherd's (docs/checkpoints.md), under global_stepN without a tag. Returns True. Collective, blocking."""
+        """Saves a checkpoint of sherd's (docs/checkpoints.md), under global_stepN without a tag. Returns True. Collective, blocking.
+
+        Gradients that no update has used yet are not saved, as with DeepSpeed, and stay.
+        """
         if not save_latest:
             raise NotSupportedError("engine.save_checkpoint(save_latest=False): the file `latest` names the last checkpoint of a folder: save to "
                                     "another folder")
         if exclude_frozen_parameters:
             raise NotSupportedError("engine.save_checkpoint(exclude_frozen_parameters=True): a checkpoint has the whole model")
         state = {**(client_state or {}), KEPT: {"skipped_steps": self.skipped_steps}}
-        return self.engine.save_checkpoint(save_dir, f"global_step{self.global_steps}" if tag is None else str(tag), state)
+        return self.engine.save_checkpoint(save_dir, f"global_step{self.global_steps}" if tag is None else str(tag), state,
+                                           may_be_in_window=1)
 
     def load_checkpoint(self, load_dir: str | os.PathLike[str], tag: Any = None, load_module_strict: bool = True,
                         load_optimizer_states: bool = True, load_lr_scheduler_states: bool = True, load_module_only: bool = False,

@@ -831,7 +831,7 @@ class Engine:
 
         docs/checkpoints.md describes checkpoints. `client_state` is rank 0's: None, numbers, text, lists, tuples and dicts of them,
         tensors and numpy's arrays, of any size; tensors come back on the CPU. It is never a pickle. Options are `is_async`,
-        `keep_last` and `progress` of sherd.Engine.save. Collective, blocking, between steps, with the same arguments on every rank.
+        `keep_last`, `progress` and `may_be_in_window` of sherd.Engine.save. Collective, blocking, between steps, with the same arguments on every rank.
         Raises TypeError (something else is in `client_state`), and what sherd.Engine.save raises.
         """
         self.seal()
