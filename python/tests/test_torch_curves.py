@@ -17,7 +17,7 @@ try:
 except ImportError as missing:
     ranks.skip(str(missing))
 
-STEPS, BATCH, LENGTH, VOCAB = 50, 6, 12, 32
+STEPS, BATCH, LENGTH, VOCAB = 50 if os.environ.get("SHERD_TEST_LONG") else 25, 6, 12, 32
 EXACT_STEPS = 8
 SETTINGS = {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}
 FIRST_MOST, LAST_MOST = 1e-6, 1e-4  # largest relative differences of two losses, at the first and at the last step
