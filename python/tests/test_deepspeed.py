@@ -558,7 +558,8 @@ assert losses[6] < losses[0] and model.global_steps == 6, (losses, model.global_
 assert set(accelerator.get_state_dict(model)) == {"weight", "bias"}
 print("trained")
 '''
-STARTED = "import os, sys; print(sorted(v for v in os.environ.items() if v[0] in NAMES), sys.argv[1:])"
+# One write, in which another rank's does not come.
+STARTED = "import os, sys; os.write(1, (str(sorted(v for v in os.environ.items() if v[0] in NAMES)) + f' {sys.argv[1:]}\\n').encode())"
 NAMES = ("ACCELERATE_DEEPSPEED_ZERO_STAGE", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_MIXED_PRECISION", "WORLD_SIZE")
 YAML = '''
 compute_environment: LOCAL_MACHINE
