@@ -108,26 +108,6 @@ sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_b
     return sherdi_program_emit(program, &op);
 }
 
-sherd_status sherdi_program_sum(const sherdi_program *program)
-{
-    const sherdi_plan         *plan  = program->plan;
-    const sherdi_plan_scalars *at    = &plan->scalars;
-    size_t                     bytes = at->results_bytes - at->norms;
-    sherdi_op                  op    = sherdi_op_of(SHERDI_OP_SUM, SHERDI_LANE_WIRE);
-
-    if (!plan->is_sliced) {
-        return SHERD_OK;
-    }
-    op.flags                    = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
-    op.elems                    = bytes / sizeof(uint64_t);
-    op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_sum_u64(plan->world_size, op.elems);
-    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
-                  sherdi_range_of(plan->machine.has_device ? SHERDI_BUFFER_HOST_SCALARS
-                                                           : SHERDI_BUFFER_SCALARS,
-                                  at->norms, bytes));
-    return sherdi_program_emit(program, &op);
-}
-
 sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind)
 {
     const sherdi_plan *plan  = program->plan;
@@ -155,11 +135,11 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
 const char *sherdi_op_kind_name(sherdi_op_kind kind)
 {
     static const char *const NAMES[SHERDI_OP_KINDS] = {
-        "use",     "zero",     "copy",   "cast",    "accumulate", "encode",
-        "decode",  "widen",    "gather", "reduce",  "all-reduce", "exchange",
-        "sum",     "fill",     "take",   "read",    "write",      "commit",
-        "abandon", "rollback", "norm",   "update",  "matrix",     "fingerprint",
-        "save",    "load",     "clear",  "collect", "poison",
+        "use",    "zero",         "copy",        "cast",       "accumulate", "encode",   "decode",
+        "widen",  "gather",       "reduce",      "all-reduce", "exchange",   "sum",      "fill",
+        "take",   "read",         "write",       "commit",     "abandon",    "rollback", "norm",
+        "update", "matrix",       "fingerprint", "save",       "load",       "clear",    "collect",
+        "poison", "coefficients", "ratios",
     };
 
     return NAMES[kind];

@@ -13,6 +13,7 @@
  *   program_walk.c     walks over the blocks: update, publish, fingerprint
  *   program_matrices.c directions of matrices, and what is made of them
  *   program_params.c   the parameters of a block, beside its state and at rest
+ *   program_scalars.c  what kernels are told, and their results
  *   program_values.c   first values, and any range of any value */
 #ifndef SHERDI_ENGINE_PLAN_PROGRAM_H
 #define SHERDI_ENGINE_PLAN_PROGRAM_H
@@ -48,8 +49,10 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_SAVE,    /* a block's values go to a checkpoint */
     SHERDI_OP_LOAD,    /* a block's values come from a checkpoint */
     SHERDI_OP_CLEAR,   /* results of kernels are set to zero */
-    SHERDI_OP_COLLECT, /* results of kernels come to the host */
+    SHERDI_OP_COLLECT, /* the device's results, which have come down, are added to the host's */
     SHERDI_OP_POISON,  /* debug: fills what nobody may read any more with NaN */
+    SHERDI_OP_COEFFS,  /* the host writes what kernels are told of a step ... */
+    SHERDI_OP_RATIOS,  /* ... and, of the norms of tensors, the ratios */
     SHERDI_OP_KINDS,
 } sherdi_op_kind;
 
@@ -308,6 +311,8 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program);
 
 /** Exchanges control data between the ranks, `len_bytes` of each. */
 sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes);
+/** Writes what kernels are told, by SHERDI_OP_COEFFS or SHERDI_OP_RATIOS, and sends it to the device. */
+sherd_status sherdi_program_scalars_tell(const sherdi_program *program, sherdi_op_kind kind);
 /** Adds the norms of tensors over the ranks, where a rank has only a part of them. */
 sherd_status sherdi_program_sum(const sherdi_program *program);
 /** Emits SHERDI_OP_COMMIT, SHERDI_OP_ABANDON or SHERDI_OP_ROLLBACK; nothing where no state is on a drive. */
@@ -335,8 +340,11 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
  *  way; so this rank does too, and emits nothing else. What it brings does not matter: the exchange after the walk tells all ranks of
  *  the failure. The rings must be settled. */
 sherd_status sherdi_program_walk_leave(const sherdi_program *program, sherdi_walk walk);
-/** Brings the results of a walk to the host. */
+/** Brings the results of kernels to the host, which waits for them. */
 sherd_status sherdi_program_collect(const sherdi_program *program);
+/** Sends the fingerprint of a walk to the host, which does not wait; and waits for it, before the next walk. */
+sherd_status sherdi_program_fingerprint_send(const sherdi_program *program);
+sherd_status sherdi_program_fingerprint_sent(const sherdi_program *program);
 /** Sends what the ranks have updated to all ranks, where it has not been sent yet. */
 sherd_status sherdi_program_publish(const sherdi_program *program);
 
@@ -454,8 +462,9 @@ sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segme
                                      const sherdi_block *block);
 /** Returns what fingerprints of a space's kernels are added to. */
 sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space);
-/** Sets `bytes` bytes of the results of kernels to zero. */
-sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, size_t bytes);
+/** Sets `bytes` bytes of the results of kernels to zero, on a lane. */
+sherd_status sherdi_program_clear(const sherdi_program *program, sherdi_lane_id lane, size_t offset,
+                                  size_t bytes);
 
 /** Return the first `bytes` bytes of the slot that the extent of that number takes; the number of slots; the number of extents. */
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,

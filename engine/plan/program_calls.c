@@ -29,6 +29,8 @@ sherd_status sherdi_event_run(const sherdi_program *program, const sherdi_event 
         return sherdi_program_gradient_begin(program, event->what);
     case SHERDI_EVENT_GENERATION:
         return sherdi_program_generation(program, (sherdi_op_kind)event->what);
+    case SHERDI_EVENT_TELL:
+        return sherdi_program_scalars_tell(program, (sherdi_op_kind)event->what);
     case SHERDI_EVENT_WALK:
         return sherdi_program_walk(program, (sherdi_walk)event->what);
     }
@@ -101,6 +103,11 @@ sherd_status sherdi_calls_prepare(const sherdi_calls *calls)
     return sherdi_calls_plain(calls, sherdi_program_forget);
 }
 
+static sherd_status scalars_tell(const sherdi_calls *calls, sherdi_op_kind kind)
+{
+    return event_tell(calls, (sherdi_event){.kind = SHERDI_EVENT_TELL, .what = (int)kind});
+}
+
 /* The first sweep: the ranks exchange how it went, and sum the norms of all tensors. */
 static sherd_status measure(const sherdi_calls *calls)
 {
@@ -109,11 +116,13 @@ static sherd_status measure(const sherdi_calls *calls)
     }
     SHERDI_TRY(sherdi_calls_walk(calls, SHERDI_WALK_MEASURE));
     SHERDI_TRY(sherdi_calls_exchange(calls, SHERDI_AGREE_STATUS_WORDS * sizeof(double)));
-    return sherdi_calls_plain(calls, sherdi_program_sum);
+    SHERDI_TRY(sherdi_calls_plain(calls, sherdi_program_sum));
+    return scalars_tell(calls, SHERDI_OP_RATIOS);
 }
 
 sherd_status sherdi_calls_apply(const sherdi_calls *calls)
 {
+    SHERDI_TRY(scalars_tell(calls, SHERDI_OP_COEFFS));
     SHERDI_TRY(measure(calls));
     SHERDI_TRY(sherdi_calls_walk(calls, SHERDI_WALK_UPDATE));
     SHERDI_TRY(sherdi_calls_generation(calls, SHERDI_OP_COMMIT));

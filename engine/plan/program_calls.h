@@ -20,6 +20,7 @@ typedef enum sherdi_event_kind {
     SHERDI_EVENT_RELEASE,
     SHERDI_EVENT_BEGIN, /* begins a gradient */
     SHERDI_EVENT_GENERATION,
+    SHERDI_EVENT_TELL, /* writes scalars: SHERDI_OP_COEFFS or SHERDI_OP_RATIOS */
     SHERDI_EVENT_WALK,
 } sherdi_event_kind;
 

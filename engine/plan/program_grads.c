@@ -565,9 +565,6 @@ sherd_status sherdi_program_window_end(const sherdi_program *program)
 sherd_status sherdi_program_window_begin(const sherdi_program *program)
 {
     sherdi_progress *progress = program->progress;
-    sherdi_op        op       = sherdi_op_of(SHERDI_OP_CLEAR, SHERDI_LANE_COMPUTE);
-    sherdi_range     counts   = sherdi_range_of(
-              SHERDI_BUFFER_SCALARS, offsetof(sherdi_scalars_head, counts), sizeof(sherdi_fixed_counts));
 
     for (size_t u = 0; u < program->plan->num_units; u++) {
         sherdi_unit_state *state = &progress->units[u];
@@ -582,10 +579,6 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program)
         progress->staged[slot].segment =
             -1; /* dropped: the next window overwrites the sum to which it belonged */
     }
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, counts);
-    if (program->plan->machine.has_device) {
-        counts.where = SHERDI_BUFFER_HOST_SCALARS;
-        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_WRITES, counts);
-    }
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_clear(program, SHERDI_LANE_COMPUTE, offsetof(sherdi_scalars_head, counts),
+                                sizeof(sherdi_fixed_counts));
 }

@@ -135,7 +135,7 @@ static sherd_status segment_norm(const sherdi_program *program, const sherdi_seg
 
 static sherd_status norm_clear(const sherdi_program *program)
 {
-    return sherdi_program_clear(program, offsetof(sherdi_scalars_head, norm),
+    return sherdi_program_clear(program, SHERDI_LANE_UPDATE, offsetof(sherdi_scalars_head, norm),
                                 sizeof(sherdi_norm_acc));
 }
 

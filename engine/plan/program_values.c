@@ -799,8 +799,8 @@ sherd_status sherdi_program_fingerprint(const sherdi_program *program, const she
     sherdi_values weights = *values;
 
     weights.parts = SHERDI_VALUES_MASTER;
-    SHERDI_TRY(sherdi_program_clear(program, offsetof(sherdi_scalars_head, fingerprint),
-                                    sizeof(uint64_t)));
+    SHERDI_TRY(sherdi_program_clear(program, SHERDI_LANE_UPDATE,
+                                    offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t)));
     SHERDI_TRY(values_run(program, &weights, weights_look));
     return sherdi_program_collect(program);
 }

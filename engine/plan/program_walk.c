@@ -389,22 +389,6 @@ static sherd_status segment_close(const sherdi_program *program, const sherdi_se
 
 /* ------------------------------------------------------------------- walks -- */
 
-/* Where the kernels of a space leave their results. */
-sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
-                                       size_t bytes)
-{
-    return sherdi_range_of(plan->machine.has_device && !sherdi_is_on_device(space)
-                               ? SHERDI_BUFFER_HOST_SCALARS
-                               : SHERDI_BUFFER_SCALARS,
-                           offset, bytes);
-}
-
-sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space)
-{
-    return sherdi_program_scalars_at(plan, space, offsetof(sherdi_scalars_head, fingerprint),
-                                     sizeof(uint64_t));
-}
-
 /* Returns the bytes of those parts of a block whose bits are in `which`. A master that is the parameter itself counts in the same
  * way. */
 static uint64_t parts_bytes(const sherdi_segment *segment, size_t elems, unsigned which)
@@ -651,19 +635,6 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
     return sherdi_walk_publishes(walk) ? segment_close(program, segment) : SHERD_OK;
 }
 
-sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, size_t bytes)
-{
-    sherdi_op op = sherdi_op_of(SHERDI_OP_CLEAR, SHERDI_LANE_UPDATE);
-
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
-                  sherdi_range_of(SHERDI_BUFFER_SCALARS, offset, bytes));
-    if (program->plan->machine.has_device) {
-        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_WRITES,
-                      sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, offset, bytes));
-    }
-    return sherdi_program_emit(program, &op);
-}
-
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk)
 {
     const sherdi_plan *plan = program->plan;
@@ -672,7 +643,8 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     program->progress->bounced    = 0;
     program->progress->met        = 0;
     program->progress->is_updated = walk == SHERDI_WALK_UPDATE;
-    SHERDI_TRY(sherdi_program_clear(program, from, plan->scalars.results_bytes - from));
+    SHERDI_TRY(sherdi_program_clear(program, SHERDI_LANE_UPDATE, from,
+                                    plan->scalars.results_bytes - from));
     if (walk != SHERDI_WALK_LOAD) {
         SHERDI_TRY(sherdi_program_slots_begin(program, walk, SHERDI_RING_STATE));
     }
@@ -714,19 +686,4 @@ sherd_status sherdi_program_walk_leave(const sherdi_program *program, sherdi_wal
     leaving.fn  = rest_emit;
     leaving.ctx = &rest;
     return sherdi_program_walk(&leaving, walk);
-}
-
-sherd_status sherdi_program_collect(const sherdi_program *program)
-{
-    size_t    bytes = program->plan->scalars.results_bytes;
-    sherdi_op op    = sherdi_op_of(SHERDI_OP_COLLECT, SHERDI_LANE_UPDATE);
-
-    op.flags = SHERDI_OP_WAITS;
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                  sherdi_range_of(SHERDI_BUFFER_SCALARS, 0, bytes));
-    if (program->plan->machine.has_device) {
-        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
-                      sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, 0, bytes));
-    }
-    return sherdi_program_emit(program, &op);
 }

@@ -98,8 +98,7 @@ typedef struct sherdi_fingerprints {
     uint64_t frozen;  /* of frozen parameters, over all ranks */
     uint64_t own;     /* of this rank's master weights ... */
     int      has_own; /* ... valid if set: it is computed when it is needed */
-    /* Of an update that was queued: it is on its way (sherdi_scalars_sent), and `own` is the share of what the host updated. */
-    int is_sent;
+    int is_sent; /* of an update that was queued: it is on its way (sherdi_program_fingerprint_sent) */
     int is_untold; /* the report of the last boundary lacks it; the same on all ranks */
 } sherdi_fingerprints;
 

@@ -10,7 +10,6 @@
 #include "engine/run/failure.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
-#include "engine/run/scalars.h"
 #include "engine/run/update.h"
 
 #include <stdio.h>
@@ -471,7 +470,10 @@ sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out)
     sherdi_scalars_head head = {0};
 
     if (engine->fingerprints.is_sent) {
-        return sherdi_scalars_sent(engine, out);
+        engine->fingerprints.is_sent = 0;
+        SHERDI_TRY(sherdi_program_fingerprint_sent(&engine->run.program));
+        *out = engine->results.fingerprint;
+        return SHERD_OK;
     }
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
     SHERDI_TRY(sherdi_update_fingerprint(engine, &head));

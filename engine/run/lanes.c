@@ -67,27 +67,6 @@ void sherdi_lanes_drain(sherd_engine *engine)
     (void)sherdi_lane_wait(engine->lanes.down);
 }
 
-static void link_copy(sherd_engine *engine, sherdi_mark_kind kind, const sherdi_backend *lane,
-                      void *dst, const void *src, size_t len_bytes)
-{
-    sherdi_mark mark = sherdi_mark_begin(&engine->marks, kind, lane, NULL, len_bytes);
-
-    lane->kernels->copy(lane, dst, src, len_bytes);
-    sherdi_mark_end(&engine->marks, lane, &mark);
-}
-
-void sherdi_link_down(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
-{
-    engine->store.link.down_bytes += len_bytes;
-    link_copy(engine, SHERDI_MARK_DOWN, engine->lanes.down, dst, src, len_bytes);
-}
-
-void sherdi_link_up(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
-{
-    engine->store.link.up_bytes += len_bytes;
-    link_copy(engine, SHERDI_MARK_UP, engine->lanes.up, dst, src, len_bytes);
-}
-
 void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
                       size_t len_bytes)
 {

@@ -52,8 +52,4 @@ static inline const sherdi_scalars *sherdi_space_scalars(const sherd_engine *eng
     return space == SHERDI_SPACE_DEVICE ? &engine->device : &engine->on_host;
 }
 
-/* Copy between device and host: counted, on the lanes of the link. */
-void sherdi_link_down(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
-void sherdi_link_up(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
-
 #endif

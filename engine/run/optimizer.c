@@ -94,9 +94,11 @@ double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_pa
     return sherdi_schedule_lr(&engine->settings.schedule, &point);
 }
 
-static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_step_params *params,
-                                       size_t g, double grad_scale, int64_t step)
+static sherdi_group_step group_step_of(const sherd_engine *engine, const sherdi_coeffs_call *call,
+                                       size_t g)
 {
+    const sherd_step_params  *params    = call->params;
+    int64_t                   step      = call->step;
     const sherdi_settings    *settings  = &engine->settings;
     const sherdi_model_group *group     = &engine->model.groups[g];
     const sherdi_optimizer   *optimizer = sherdi_group_optimizer(settings, group);
@@ -105,7 +107,7 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_s
     double                    betas[]   = {or_default(group->beta1, numbers.betas[0]),
                                            or_default(group->beta2, numbers.betas[1])};
     sherdi_group_step         out       = {
-                      .grad_scale  = grad_scale,
+                      .grad_scale  = call->grad_scale,
                       .lr          = sherdi_optimizer_group_lr(engine, params, (int)g, step),
                       .eps         = or_default(group->eps, numbers.eps),
                       .decay       = or_default(group->weight_decay, settings->weight_decay),
@@ -134,26 +136,25 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_s
     return out;
 }
 
-uint64_t sherdi_optimizer_coeffs(sherd_engine *engine, const sherd_step_params *params,
-                                 double grad_scale, int64_t step)
+void sherdi_optimizer_coeffs(sherd_engine *engine)
 {
-    const sherdi_plan *plan = engine->plan;
-    uint64_t           hash = 1;
+    const sherdi_plan  *plan = engine->plan;
+    sherdi_coeffs_call *call = &engine->run.coeffs;
+
+    call->hash = 1;
 
     for (size_t i = 0; i < plan->num_optimizers; i++) {
         const sherdi_optimizer *optimizer = plan->optimizers[i].optimizer;
         unsigned char          *coeffs    = engine->on_host.memory + plan->optimizers[i].coeffs;
 
         for (size_t g = 0; g < engine->model.num_groups; g++) {
-            sherdi_group_step group = group_step_of(engine, params, g, grad_scale, step);
+            sherdi_group_step group = group_step_of(engine, call, g);
 
             if (sherdi_group_optimizer(&engine->settings, &engine->model.groups[g]) == optimizer) {
                 optimizer->coeffs(&engine->settings, &group, coeffs + g * optimizer->coeff_bytes);
-                hash = sherdi_hash_bytes(hash, coeffs + g * optimizer->coeff_bytes,
-                                         optimizer->coeff_bytes);
+                call->hash = sherdi_hash_bytes(call->hash, coeffs + g * optimizer->coeff_bytes,
+                                               optimizer->coeff_bytes);
             }
         }
     }
-    sherdi_scalars_tell(engine);
-    return hash;
 }

@@ -10,10 +10,9 @@ sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine);
 /** Returns the factor that turns the prepared gradient into the mean over the window, without the loss scale. */
 double sherdi_optimizer_unscale(const sherd_engine *engine);
 
-/** Writes the coefficients of this update, of all groups, for the kernels of both sides. Returns their hash. */
-uint64_t sherdi_optimizer_coeffs(sherd_engine *engine, const sherd_step_params *params,
-                                 double grad_scale, int64_t step);
-double   sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
-                                   int group, int64_t step);
+/** Writes the coefficients of the update that engine->run.coeffs describes, of all groups, and their hash there. */
+void   sherdi_optimizer_coeffs(sherd_engine *engine);
+double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
+                                 int group, int64_t step);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "engine/run/lanes.h"
+#include "engine/run/optimizer.h"
 #include "engine/run/scalars.h"
 
 #include <assert.h>
@@ -221,14 +222,19 @@ static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sher
     size_t      bytes = op->uses[SHERDI_USE_DST].bytes;
     void       *dst   = address_of(engine, op, SHERDI_USE_DST);
     const void *src   = address_of(engine, op, SHERDI_USE_SRC);
+    sherdi_mark mark;
 
-    if (op->lane == SHERDI_LANE_DOWN) {
-        sherdi_link_down(engine, dst, src, bytes);
-    } else if (op->lane == SHERDI_LANE_UP) {
-        sherdi_link_up(engine, dst, src, bytes);
-    } else {
+    engine->store.link.down_bytes += op->moves[SHERDI_MOVES_DOWN];
+    engine->store.link.up_bytes += op->moves[SHERDI_MOVES_UP];
+    if (op->lane != SHERDI_LANE_DOWN && op->lane != SHERDI_LANE_UP) {
         lane->kernels->copy(lane, dst, src, bytes);
+        return;
     }
+    mark = sherdi_mark_begin(&engine->marks,
+                             op->lane == SHERDI_LANE_DOWN ? SHERDI_MARK_DOWN : SHERDI_MARK_UP, lane,
+                             NULL, bytes);
+    lane->kernels->copy(lane, dst, src, bytes);
+    sherdi_mark_end(&engine->marks, lane, &mark);
 }
 
 static void op_cast(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
@@ -359,13 +365,32 @@ static void op_matrix(sherd_engine *engine, const sherdi_backend *lane, const sh
 
 static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_range *range  = &op->uses[SHERDI_USE_DST];
-    unsigned char      *device = (unsigned char *)engine->device.head + range->offset;
-    unsigned char      *host   = (unsigned char *)engine->on_host.head + range->offset;
+    const sherdi_range   *range = &op->uses[SHERDI_USE_DST];
+    const sherdi_scalars *side =
+        range->where == SHERDI_BUFFER_SCALARS ? &engine->device : &engine->on_host;
 
-    memset(host, 0, range->bytes);
-    if (device != host) {
-        lane->device->fill(lane, device, 0, range->bytes);
+    lane->device->fill(lane, side->memory + range->offset, 0, range->bytes);
+}
+
+static void op_coeffs(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    (void)lane, (void)op;
+    sherdi_optimizer_coeffs(engine);
+}
+
+static void op_ratios(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    (void)lane, (void)op;
+    sherdi_scalars_ratios(engine);
+}
+
+static void op_collect(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    (void)lane;
+    if (op->uses[SHERDI_USE_SCALARS].bytes == engine->plan->scalars.results_bytes) {
+        sherdi_scalars_collect(engine, &engine->results);
+    } else {
+        engine->results.fingerprint = sherdi_scalars_fingerprint(engine);
     }
 }
 
@@ -616,14 +641,6 @@ static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint6
                                  op->elems, engine->run.given_what);
 }
 
-static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
-{
-    (void)op, (void)number_out;
-    SHERDI_TRY(sherdi_scalars_read(engine, &engine->results)); /* waits for the update lane */
-    sherdi_order_forget(&engine->run.order, SHERDI_LANE_UPDATE, 0);
-    return SHERD_OK;
-}
-
 static sherd_status op_generation(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     (void)number_out;
@@ -662,7 +679,8 @@ static const kernel_fn KERNELS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_UPDATE] = op_update, [SHERDI_OP_FINGERPRINT] = op_fingerprint,
     [SHERDI_OP_ENCODE] = op_encode, [SHERDI_OP_DECODE] = op_decode,
     [SHERDI_OP_CLEAR] = op_clear,   [SHERDI_OP_POISON] = op_poison,
-    [SHERDI_OP_MATRIX] = op_matrix,
+    [SHERDI_OP_MATRIX] = op_matrix, [SHERDI_OP_COEFFS] = op_coeffs,
+    [SHERDI_OP_RATIOS] = op_ratios, [SHERDI_OP_COLLECT] = op_collect,
 };
 
 /* An operation that can fail at once. *number_out is the lane's next number; a collective replaces it by its ticket, or by 0 if
@@ -674,7 +692,6 @@ static const call_fn CALLS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_REDUCE]     = op_reduce,
     [SHERDI_OP_ALL_REDUCE] = op_all_reduce,
     [SHERDI_OP_EXCHANGE]   = op_exchange,
-    [SHERDI_OP_COLLECT]    = op_collect,
     [SHERDI_OP_SUM]        = op_sum,
     [SHERDI_OP_COMMIT]     = op_generation,
     [SHERDI_OP_ABANDON]    = op_generation,
@@ -788,9 +805,7 @@ static sherd_status events_open(sherd_engine *engine)
                                                              &engine->run.events[LANES[l]][i]));
         }
     }
-    return sherdi_has_device(engine)
-               ? engine->backend->device->event_create(engine->backend, 0, &engine->run.sent)
-               : SHERD_OK;
+    return SHERD_OK;
 }
 
 sherd_status sherdi_run_open(sherd_engine *engine)
@@ -826,8 +841,6 @@ void sherdi_run_close(sherd_engine *engine)
             run->events[lane][i] = NULL;
         }
     }
-    engine->backend->device->event_destroy(run->sent);
-    run->sent = NULL;
 }
 
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)

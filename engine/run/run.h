@@ -15,6 +15,14 @@
  * sherdi_run_block_put (SHERDI_OP_LOAD). */
 typedef sherd_status (*sherdi_block_fn)(void *ctx, const sherdi_op *op);
 
+/* The update whose coefficients SHERDI_OP_COEFFS writes. */
+typedef struct sherdi_coeffs_call {
+    const sherd_step_params *params; /* NULL: none were given */
+    double                   grad_scale;
+    int64_t                  step;
+    uint64_t                 hash; /* result: of all coefficients */
+} sherdi_coeffs_call;
+
 typedef struct sherdi_run {
     sherdi_order    order;
     sherdi_progress progress;
@@ -23,7 +31,7 @@ typedef struct sherdi_run {
     uint64_t        given[SHERDI_LANES]; /* number of the lane's latest operation */
     /* by number modulo SHERDI_RUN_EVENTS; NULL: the lane is the host's */
     sherdi_event       *events[SHERDI_LANES][SHERDI_RUN_EVENTS];
-    sherdi_event       *sent;       /* sherdi_scalars_send; NULL without a device */
+    sherdi_coeffs_call  coeffs;
     const void         *given_mine; /* of an exchange: this rank's data, and room for all ranks' */
     void               *given_all;
     const char         *given_what;

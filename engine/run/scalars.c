@@ -29,6 +29,11 @@ sherdi_optimizer_scalars sherdi_scalars_of_optimizer(const sherdi_scalars       
     };
 }
 
+static size_t num_norms(const sherdi_plan *plan)
+{
+    return (plan->scalars.results_bytes - plan->scalars.norms) / sizeof(sherdi_norm_acc);
+}
+
 /* Where the device's results arrive in host memory. */
 static unsigned char *down_area(const sherd_engine *engine)
 {
@@ -90,67 +95,59 @@ void sherdi_scalars_close(sherd_engine *engine)
     engine->on_host     = (sherdi_scalars){0};
 }
 
-void sherdi_scalars_tell(sherd_engine *engine)
-{
-    const sherdi_plan_scalars *at = &engine->plan->scalars;
+/* ----------------------------------------------------------------- results -- */
 
-    if (sherdi_has_device(engine)) {
-        engine->lanes.update->kernels->copy(engine->lanes.update, engine->device.memory + at->told,
-                                            engine->on_host.memory + at->told,
-                                            at->shared_bytes - at->told);
-    }
-}
-
-/* Adds the device's results to those of the host's kernels. */
-static void down_add(sherd_engine *engine, sherdi_scalars_head *out)
+/* Adds the device's results, which have come down, to those of the host's kernels. */
+static void arrived_add(sherd_engine *engine, sherdi_scalars_head *out)
 {
-    const sherdi_plan_scalars *at   = &engine->plan->scalars;
-    const sherdi_scalars       down = scalars_at(engine->plan, down_area(engine));
+    const sherdi_scalars down = scalars_at(engine->plan, down_area(engine));
 
     sherdi_norm_merge(&out->norm, &down.head->norm);
     out->counts.nonfinite += down.head->counts.nonfinite;
     out->counts.out_of_range += down.head->counts.out_of_range;
     out->fingerprint += down.head->fingerprint;
-    for (size_t i = 0; i < (at->results_bytes - at->norms) / sizeof(*down.norms); i++) {
+    for (size_t i = 0; i < num_norms(engine->plan); i++) {
         sherdi_norm_merge(&engine->on_host.norms[i], &down.norms[i]);
     }
 }
 
-sherd_status sherdi_scalars_read(sherd_engine *engine, sherdi_scalars_head *out)
+void sherdi_scalars_collect(sherd_engine *engine, sherdi_scalars_head *out)
 {
-    if (sherdi_has_device(engine)) {
-        engine->lanes.update->kernels->copy(engine->lanes.update, down_area(engine),
-                                            engine->device.head,
-                                            engine->plan->scalars.results_bytes);
-        SHERDI_TRY(sherdi_lane_wait(engine->lanes.update));
-    }
     *out = *engine->on_host.head;
     if (sherdi_has_device(engine)) {
-        down_add(engine, out);
+        arrived_add(engine, out);
     }
     sherdi_norm_normalise(&out->norm);
-    return SHERD_OK;
+    for (size_t i = 0; i < num_norms(engine->plan); i++) {
+        sherdi_norm_normalise(&engine->on_host.norms[i]);
+    }
 }
 
-void sherdi_scalars_send(sherd_engine *engine)
+uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine)
 {
-    size_t offset = offsetof(sherdi_scalars_head, fingerprint);
+    uint64_t own = engine->on_host.head->fingerprint;
 
-    engine->fingerprints.own     = engine->on_host.head->fingerprint;
-    engine->fingerprints.has_own = 0;
-    engine->fingerprints.is_sent = 1;
-    engine->lanes.update->kernels->copy(engine->lanes.update, down_area(engine) + offset,
-                                        (const unsigned char *)engine->device.head + offset,
-                                        sizeof(uint64_t));
-    engine->backend->device->event_record(engine->run.sent, engine->lanes.update);
+    return sherdi_has_device(engine)
+               ? own + scalars_at(engine->plan, down_area(engine)).head->fingerprint
+               : own;
 }
 
-sherd_status sherdi_scalars_sent(sherd_engine *engine, uint64_t *out)
-{
-    const sherdi_scalars down = scalars_at(engine->plan, down_area(engine));
+/* -------------------------------------------------------------------- told -- */
 
-    engine->fingerprints.is_sent = 0;
-    SHERDI_TRY(engine->backend->device->event_wait(engine->run.sent));
-    *out = engine->fingerprints.own + down.head->fingerprint;
-    return SHERD_OK;
+void sherdi_scalars_ratios(sherd_engine *engine)
+{
+    for (size_t i = 0; i < engine->plan->num_optimizers; i++) {
+        const sherdi_plan_optimizer *of  = &engine->plan->optimizers[i];
+        sherdi_optimizer_scalars     own = sherdi_scalars_of_optimizer(&engine->on_host, of);
+
+        if (of->optimizer->grain == SHERDI_GRAIN_TENSOR) {
+            of->optimizer->ratios(engine->host, &(sherdi_ratio_args){
+                                                    .norms      = own.norms,
+                                                    .groups     = own.groups,
+                                                    .coeffs     = own.coeffs,
+                                                    .ratios     = own.ratios,
+                                                    .num_params = engine->plan->num_params,
+                                                });
+        }
+    }
 }

@@ -364,8 +364,11 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     report->lr = sherdi_optimizer_group_lr(engine, params, engine->first_trained, engine->step + 1);
     if (!overflows) {
         report->clip_coefficient = clip_coefficient(engine, params);
-        choice = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
-                                         engine->step + 1);
+        engine->run.coeffs       = (sherdi_coeffs_call){.params     = params,
+                                                        .grad_scale = report->clip_coefficient * unscale,
+                                                        .step       = engine->step + 1};
+        SHERDI_TRY(sherdi_program_scalars_tell(&engine->run.program, SHERDI_OP_COEFFS));
+        choice = engine->run.coeffs.hash;
     }
     if (is_chosen && engine->world_size > 1) {
         SHERDI_TRY(choice_compare(engine, choice));

@@ -5,7 +5,6 @@
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/lanes.h"
-#include "engine/run/scalars.h"
 
 /* Waits for the transfers of a walk. One that only reads leaves alone what was read ahead. */
 static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *all)
@@ -98,35 +97,6 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
     return SHERD_OK;
 }
 
-/* Sums the norms of every tensor over the ranks, where each rank has only a part. */
-static sherd_status norms_sum(sherd_engine *engine)
-{
-    const sherdi_plan_scalars *at    = &engine->plan->scalars;
-    sherdi_norm_acc           *norms = engine->on_host.norms;
-    size_t                     bytes = at->results_bytes - at->norms;
-
-    for (size_t i = 0; i < bytes / sizeof(*norms); i++) {
-        sherdi_norm_normalise(&norms[i]); /* digits below 2^32: the sum over ranks fits */
-    }
-    return sherdi_program_sum(&engine->run.program);
-}
-
-/* Makes the ratios of an optimizer that has ratios. */
-static void ratios_make(const sherd_engine *engine, const sherdi_plan_optimizer *of)
-{
-    sherdi_optimizer_scalars own = sherdi_scalars_of_optimizer(&engine->on_host, of);
-
-    if (of->optimizer->grain == SHERDI_GRAIN_TENSOR) {
-        of->optimizer->ratios(engine->host, &(sherdi_ratio_args){
-                                                .norms      = own.norms,
-                                                .groups     = own.groups,
-                                                .coeffs     = own.coeffs,
-                                                .ratios     = own.ratios,
-                                                .num_params = engine->plan->num_params,
-                                            });
-    }
-}
-
 sherd_status sherdi_update_measure(sherd_engine *engine)
 {
     sherdi_scalars_head unused;
@@ -140,12 +110,8 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
         return status;
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
-    SHERDI_TRY(norms_sum(engine));
-    for (size_t i = 0; i < engine->plan->num_optimizers; i++) {
-        ratios_make(engine, &engine->plan->optimizers[i]);
-    }
-    sherdi_scalars_tell(engine);
-    return SHERD_OK;
+    SHERDI_TRY(sherdi_program_sum(&engine->run.program));
+    return sherdi_program_scalars_tell(&engine->run.program, SHERDI_OP_RATIOS);
 }
 
 static sherd_status range_run(sherd_engine *engine)
@@ -178,7 +144,9 @@ static int can_be_queued(const sherd_engine *engine)
 static sherd_status range_queue(sherd_engine *engine)
 {
     SHERDI_TRY(walk_run(engine, SHERDI_WALK_UPDATE, NULL));
-    sherdi_scalars_send(engine);
+    SHERDI_TRY(sherdi_program_fingerprint_send(&engine->run.program));
+    engine->fingerprints.has_own   = 0;
+    engine->fingerprints.is_sent   = 1;
     engine->fingerprints.is_untold = 1;
     engine->report.fingerprint     = 0;
     return publish_run(engine);

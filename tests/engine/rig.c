@@ -1,6 +1,7 @@
 /* See rig.h. */
 #include "tests/engine/rig.h"
 
+#include "engine/run/engine_impl.h"
 #include "kernels/formulas.h"
 #include "tests/engine/elements.h"
 #include "tests/lib/check.h"
@@ -315,6 +316,21 @@ uint64_t rig_fingerprint(rig *r)
 
     CHECK_OK(sherd_engine_fingerprint(r->engine, &fingerprint));
     return fingerprint;
+}
+
+/* The norm and the fingerprint are brought apart. */
+size_t rig_scalars_down(const rig *r)
+{
+    const sherdi_plan *plan = r->engine->plan;
+
+    return plan->machine.has_device ? 2 * plan->scalars.results_bytes : 0;
+}
+
+size_t rig_scalars_up(const rig *r)
+{
+    const sherdi_plan *plan = r->engine->plan;
+
+    return plan->machine.has_device ? plan->scalars.shared_bytes - plan->scalars.told : 0;
 }
 
 void rig_values(rig *r, int param, float *out)

@@ -93,6 +93,9 @@ sherd_step_report rig_step(rig *r);
 /** Trains for `count` micro-batches, each with its call of sherd_step; returns the last report. */
 sherd_step_report rig_train(rig *r, int count);
 uint64_t          rig_fingerprint(rig *r);
+/** Return the bytes that the scalars of kernels move in a step, from the device and to it; 0 where there is none. */
+size_t rig_scalars_down(const rig *r);
+size_t rig_scalars_up(const rig *r);
 /** Reads all values of a parameter in an EVAL pass. */
 void rig_values(rig *r, int param, float *out);
 

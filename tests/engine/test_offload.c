@@ -339,8 +339,8 @@ static void check_budget(sherd_world *world, void *ctx)
     (void)rig_train(&r, 2);
     report = rig_train(&r, 1);
     index  = r.engine->plan->moves.nvme_index_bytes;
-    CHECK_INT(elems * 2, report.link_down_bytes);
-    CHECK_INT(elems * 2, report.link_up_bytes);
+    CHECK_INT(elems * 2 + rig_scalars_down(&r), report.link_down_bytes);
+    CHECK_INT(elems * 2 + rig_scalars_up(&r), report.link_up_bytes);
     CHECK_INT(elems * 12, report.nvme_read_bytes);
     CHECK_INT(elems * 12 + index, report.nvme_written_bytes);
     CHECK(index < elems);

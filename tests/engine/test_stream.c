@@ -118,13 +118,13 @@ static void the_host_waits_twice_in_a_step(void)
     }
 }
 
-/* The host waits for each gradient that went down, before it computes the norm; then for the norm and the fingerprint,
+/* The host waits for the last gradient that went down, before it computes the norm; then for the norm and the fingerprint,
  * and for the bounce buffer of each block. */
 static void an_offloaded_step_waits_for_what_the_host_needs(void)
 {
     waiting what = {
         {.stage = 2, .dtype = SHERD_BF16, .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
-        3 + 2 + 3,
+        1 + 2 + 3,
         3,
         3 * 5056 * 2 + ADAMW_UP,    /* parameters: 5000 elements, padded to chunks */
         3 * 5056 * 2 + ADAMW_DOWN}; /* gradients */
