@@ -1,14 +1,10 @@
 /* See job.h. A job's key is a SipHash key that is made of a text. */
 #include "collectives/job.h"
 
-#include "base/clock.h"
-#include "base/hash.h"
 #include "base/siphash.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #define MEETING_NS     (120 * INT64_C(1000000000))
 #define MEETING_MOST_S (30 * 86400.0)
@@ -16,16 +12,6 @@
 #define HOST_NS      (30 * INT64_C(1000000000))
 #define HOST_LEAST_S 2.0
 #define HOST_MOST_S  (7 * 86400.0)
-
-uint64_t sherdi_random_u64(void)
-{
-    uint64_t number;
-
-    if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number)) {
-        number = sherdi_mix64((uint64_t)sherdi_now_ns() ^ (uint64_t)getpid() << 40);
-    }
-    return number;
-}
 
 void sherdi_job_key_read(const char *name, const char *id, job_key *out)
 {

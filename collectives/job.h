@@ -19,9 +19,6 @@ void sherdi_job_key_read(const char *name, const char *id, job_key *out);
 uint64_t sherdi_job_proof(const job_key *key, const uint64_t *words, size_t num_words);
 uint64_t sherdi_job_digest(const job_key *key, const void *data, size_t len_bytes);
 
-/** Returns a number that nobody can predict. */
-uint64_t sherdi_random_u64(void);
-
 /** Sets *ns_out to the longest wait for all ranks to meet: SHERD_TIMEOUT, in seconds; without it two minutes, or
  *  params->timeout_ns if that is shorter. Errors: E_INVAL. */
 sherd_status sherdi_meeting_limit(const sherd_world_params *params, int64_t *ns_out);

@@ -2,6 +2,7 @@
  * host. */
 #include "collectives/meeting_point.h"
 
+#include "base/random.h"
 #include "collectives/split.h"
 
 #include <ifaddrs.h>

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "collectives/desk.h"
 
 #include <fcntl.h>

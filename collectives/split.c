@@ -3,7 +3,7 @@
 #include "collectives/split.h"
 
 #include "base/checked.h"
-#include "collectives/job.h"
+#include "base/random.h"
 
 #include <stddef.h>
 #include <stdio.h>

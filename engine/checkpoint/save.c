@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/run/agree.h"
@@ -18,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 /* ------------------------------------------------------------------ manifest -- */
@@ -262,7 +262,7 @@ static sherd_status folder_share(sherdi_save *save)
     sherd_status  status = SHERD_OK;
 
     if (engine->rank == 0) {
-        (void)!getrandom(&nonce, sizeof(nonce), 0);
+        nonce  = sherdi_random_u64();
         status = sherdi_checkpoint_begin(save->dir, save->tag, &save->claim);
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));

@@ -7,11 +7,11 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "engine/run/agree.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 /* ------------------------------------------------------------------- open -- */
@@ -137,11 +137,8 @@ static uint64_t layout_hash(const sherd_engine *engine)
 
 static uint64_t run_draw(void)
 {
-    uint64_t run = 0;
+    uint64_t run = sherdi_random_u64();
 
-    if (getrandom(&run, sizeof(run), 0) != sizeof(run)) {
-        run = sherdi_mix64((uint64_t)sherdi_now_ns());
-    }
     return run == 0 ? 1 : run;
 }
 
@@ -279,9 +276,9 @@ static sherd_status run_choose(sherd_engine *engine, const file_search *search, 
         wanted[i] = search->runs[i].run;
     }
     SHERDI_TRY(sherd_world_broadcast(engine->world, wanted, sizeof(wanted), 0));
-    for (size_t i = 0; i < MOST_RUNS * search->num_runs; i++) {
-        if (wanted[i / search->num_runs] == search->runs[i % search->num_runs].run) {
-            mine.fingerprint |= (uint64_t)1 << i / search->num_runs;
+    for (size_t w = 0; w < MOST_RUNS; w++) {
+        for (size_t i = 0; i < search->num_runs; i++) {
+            mine.fingerprint |= (uint64_t)(wanted[w] == search->runs[i].run) << w;
         }
     }
     SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
