@@ -169,6 +169,11 @@ void sherdi_world_caller_note(sherd_world *world, const char *call)
     atomic_store_explicit(&world->caller, call, memory_order_relaxed);
 }
 
+const char *sherdi_world_caller(const sherd_world *world)
+{
+    return atomic_load_explicit(&world->caller, memory_order_relaxed);
+}
+
 const char *sherdi_world_callback_set(sherd_world *world, const char *call)
 {
     const char *before = world->callback_of;
@@ -315,6 +320,24 @@ sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *a
     return sherdi_world_all_gather(world, &args, NULL);
 }
 
+sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_bytes,
+                               const char *what, sherdi_told *out)
+{
+    *out = (sherdi_told){world->sum_scratch, len_bytes};
+    if (len_bytes > SHERDI_TOLD_BYTES) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: a rank can tell %zu bytes, and not %zu", what,
+                           SHERDI_TOLD_BYTES, len_bytes);
+    }
+    if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
+        SHERDI_TRY(sherdi_world_status(world));
+        memcpy(world->sum_scratch, mine, len_bytes);
+        traffic_add_slices(world, len_bytes);
+        out->stride_bytes = 0;
+        return SHERD_OK;
+    }
+    return sherdi_world_exchange(world, mine, world->sum_scratch, len_bytes, what);
+}
+
 /* Rank r adds up slice r of a portion. The portion is padded with zeros. */
 static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t count, size_t slice)
 {
@@ -371,23 +394,16 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
 /* Sums one portion: values[i] = ((v of rank 0 + v of rank 1) + ...). All simulated ranks have this rank's values. */
 static sherd_status sum_portion(sherd_world *world, double *values, size_t count, const char *what)
 {
-    int           is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
-    const double *all          = world->sum_scratch;
+    sherdi_told told;
 
-    if (!is_simulated) {
-        SHERDI_TRY(sherdi_world_exchange(world, values, world->sum_scratch, count * sizeof(*values),
-                                         what));
-    } else {
-        traffic_add_slices(world, count * sizeof(*values));
-    }
-    for (size_t i = 0; i < count; i++) {
-        double mine = values[i];
-        double sum  = is_simulated ? mine : all[i];
+    SHERDI_TRY(sherdi_world_tell(world, values, count * sizeof(*values), what, &told));
+    memcpy(values, sherdi_told_by(&told, 0), count * sizeof(*values));
+    for (int r = 1; r < world->world_size; r++) {
+        const double *other = sherdi_told_by(&told, r);
 
-        for (int r = 1; r < world->world_size; r++) {
-            sum += is_simulated ? mine : all[(size_t)r * count + i];
+        for (size_t i = 0; i < count; i++) {
+            values[i] += other[i];
         }
-        values[i] = sum;
     }
     return SHERD_OK;
 }

@@ -23,7 +23,7 @@ typedef struct split_message {
     unsigned char data[SPLIT_TOLD_BYTES];
 } split_message;
 
-_Static_assert(sizeof(split_message) <= 2 * SHERDI_SUM_PORTION * sizeof(double) &&
+_Static_assert(sizeof(split_message) <= SHERDI_TOLD_BYTES &&
                    sizeof(split_wish) <= sizeof(split_message),
                "what all ranks tell fits the scratch of sums");
 

@@ -95,10 +95,11 @@ static sherd_status threads_wanted(const sherd_world_params *params, int sharers
 sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int share,
                                 int shares)
 {
-    sherdi_cpu_params cpu = {.share   = world->shares > 0 ? world->share : share,
-                             .shares  = world->shares > 0 ? world->shares : shares,
-                             .rank    = world->rank,
-                             .is_idle = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0};
+    int               is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
+    sherdi_cpu_params cpu          = {.share   = world->shares > 0 ? world->share : share,
+                                      .shares  = world->shares > 0 ? world->shares : shares,
+                                      .rank    = world->rank,
+                                      .is_idle = is_simulated};
     char              threads[128];
 
     SHERDI_TRY(threads_wanted(params, cpu.shares, &cpu.threads));
@@ -107,15 +108,13 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
     world->cpu_threads = cpu.threads;
     SHERDI_TRY(sherdi_backend_cpu_create_with(&cpu, &world->mem, &world->host));
     world->backend = world->host;
-    if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
-        world->sum_scratch =
-            sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL,
-                               2 * (size_t)world->world_size * SHERDI_SUM_PORTION, sizeof(double));
-        if (world->sum_scratch == NULL) {
-            return SHERD_E_NOMEM;
-        }
+    world->sum_scratch =
+        sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL,
+                           is_simulated ? 1 : (size_t)world->world_size, SHERDI_TOLD_BYTES);
+    if (world->sum_scratch == NULL) {
+        return SHERD_E_NOMEM;
     }
-    if (!(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
+    if (!is_simulated) {
         SHERDI_TRY(sherdi_world_device_open(world, params));
     }
     sherdi_backend_cpu_describe(world->host, threads, sizeof(threads));

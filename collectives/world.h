@@ -261,6 +261,24 @@ sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *a
 sherd_status sherdi_world_sum_f64(sherd_world *world, double *values, size_t count,
                                   const char *what);
 
+/* Most bytes that a rank can tell. */
+#define SHERDI_TOLD_BYTES ((size_t)4096)
+
+/* What all ranks have told, until the next call on the world. */
+typedef struct sherdi_told {
+    const void *first;
+    size_t      stride_bytes; /* from rank to rank; 0: all have told the same */
+} sherdi_told;
+
+/** Exchanges control data like sherdi_world_exchange; what the ranks have told lies in memory of the world. */
+sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_bytes,
+                               const char *what, sherdi_told *out);
+
+static inline const void *sherdi_told_by(const sherdi_told *told, int rank)
+{
+    return (const unsigned char *)told->first + (size_t)rank * told->stride_bytes;
+}
+
 /** Replaces values[i] by the sum over the ranks modulo 2^64, on all ranks. Host memory; `count` must be equal on all ranks. Meets.
  *  Blocking; allocates nothing. On the simulated world the values stay as they are. */
 sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t count);
@@ -302,6 +320,8 @@ sherd_status sherdi_world_check_caller(sherd_world *world, const char *call);
 /** Notes the call of the program, on a world or on one of its engines, that what is sent from now on belongs to: for messages. Static
  *  storage. */
 void sherdi_world_caller_note(sherd_world *world, const char *call);
+/** Returns the call that was noted last. */
+const char *sherdi_world_caller(const sherd_world *world);
 /** Notes that `call` makes a function of the program run, which may not use the world; NULL: no call does. Returns what held
  *  before, to be set again: such a function may use another engine of the world. */
 const char *sherdi_world_callback_set(sherd_world *world, const char *call);
@@ -311,7 +331,7 @@ sherd_status sherdi_callback_check(const char *call, const char *outer);
 sherd_status sherdi_world_status(sherd_world *world);
 
 /* Most values for each rank in one portion of a sum; a sum works through its values in such portions. */
-#define SHERDI_SUM_PORTION ((size_t)256)
+#define SHERDI_SUM_PORTION (SHERDI_TOLD_BYTES / (2 * sizeof(double)))
 
 /* Bytes that a call puts on the wire for one rank: sent, which equals received. They do not depend on the transport: the plan counts
  * with them. */

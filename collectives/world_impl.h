@@ -138,7 +138,8 @@ struct sherd_world {
     sherdi_backend       *backend; /* the lane of collectives on a device; else `host` */
     world_device          device;
     size_t                overhead_bytes;
-    double          *sum_scratch; /* [2 * world_size * SHERDI_SUM_PORTION]; NULL where not needed */
+    /* SHERDI_TOLD_BYTES for each rank; for one where the world is simulated */
+    double          *sum_scratch;
     _Atomic uint64_t sent_bytes;
     _Atomic uint64_t received_bytes;
     uint64_t         calls; /* made on the transport; written by one thread at a time */

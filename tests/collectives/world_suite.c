@@ -660,6 +660,27 @@ static void exchange_gives_every_rank_what_each_gave(sherd_world *world, void *c
     free(mine);
 }
 
+/* Also on a world of one rank, and after another call has used the world's memory. */
+static void tell_keeps_what_every_rank_has_told(sherd_world *world, void *ctx)
+{
+    const size_t   lens[] = {1, 8, 24, SHERDI_TOLD_BYTES};
+    unsigned char *mine   = malloc(SHERDI_TOLD_BYTES);
+    sherdi_told    told;
+
+    (void)ctx;
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+        fill_bytes(mine, sherd_world_rank(world), i, lens[i]);
+        CHECK_OK(sherdi_world_tell(world, mine, lens[i], "data", &told));
+        memset(mine, 0, lens[i]);
+        for (int r = 0; r < sherd_world_size(world); r++) {
+            check_bytes(sherdi_told_by(&told, r), r, i, lens[i]);
+        }
+    }
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherdi_world_tell(world, mine, SHERDI_TOLD_BYTES + 1, "data", &told));
+    free(mine);
+}
+
 static void sum_f64_adds_in_the_order_of_ranks(sherd_world *world, void *ctx)
 {
     double values[130];
@@ -959,6 +980,7 @@ const world_case WORLD_SUITE[] = {
     WORLD_CASE(all_to_all_swaps_slices),
     WORLD_CASE(broadcast_reaches_all_from_each_root),
     WORLD_CASE(exchange_gives_every_rank_what_each_gave),
+    WORLD_CASE(tell_keeps_what_every_rank_has_told),
     WORLD_CASE(sum_f64_adds_in_the_order_of_ranks),
     WORLD_CASE(barrier_can_follow_barrier),
     WORLD_CASE(regroup_is_the_end_of_what_was_queued),
