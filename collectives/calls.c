@@ -264,13 +264,24 @@ sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all
     return SHERD_OK;
 }
 
-sherd_status sherd_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
+sherd_status sherdi_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
 {
     const world_call call = {
         .kind           = CALL_BROADCAST,
         .flags          = SHERDI_COLL_HOST,
         .args.broadcast = {.data = data, .len_bytes = len_bytes, .root = root}};
 
+    SHERDI_TRY(sherdi_world_queue_call(world, &call, NULL));
+    if (world->rank == root) {
+        traffic_add(world, sherdi_wire_all_gather(world->world_size, len_bytes), 0);
+    } else {
+        traffic_add(world, 0, len_bytes);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
+{
     SHERDI_TRY(sherdi_world_check_caller(world, "sherd_world_broadcast"));
     if (root < 0 || root >= world->world_size) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -281,13 +292,7 @@ sherd_status sherd_world_broadcast(sherd_world *world, void *data, size_t len_by
         return sherdi_fail(SHERD_E_INVAL,
                            "sherd_world_broadcast: data is NULL, but len_bytes is %zu", len_bytes);
     }
-    SHERDI_TRY(sherdi_world_queue_call(world, &call, NULL));
-    if (world->rank == root) {
-        traffic_add(world, sherdi_wire_all_gather(world->world_size, len_bytes), 0);
-    } else {
-        traffic_add(world, 0, len_bytes);
-    }
-    return SHERD_OK;
+    return sherdi_world_broadcast(world, data, len_bytes, root);
 }
 
 sherd_status sherd_world_barrier(sherd_world *world)
@@ -392,11 +397,11 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
 }
 
 /* Sums one portion: values[i] = ((v of rank 0 + v of rank 1) + ...). All simulated ranks have this rank's values. */
-static sherd_status sum_portion(sherd_world *world, double *values, size_t count, const char *what)
+static sherd_status sum_portion(sherd_world *world, double *values, size_t count)
 {
     sherdi_told told;
 
-    SHERDI_TRY(sherdi_world_tell(world, values, count * sizeof(*values), what, &told));
+    SHERDI_TRY(sherdi_world_tell(world, values, count * sizeof(*values), "a sum", &told));
     memcpy(values, sherdi_told_by(&told, 0), count * sizeof(*values));
     for (int r = 1; r < world->world_size; r++) {
         const double *other = sherdi_told_by(&told, r);
@@ -414,18 +419,12 @@ sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t coun
     if (values == NULL && count > 0) {
         return sherdi_fail(SHERD_E_INVAL, "sherd_world_sum_f64: values is NULL");
     }
-    return sherdi_world_sum_f64(world, values, count, "a sum");
-}
-
-sherd_status sherdi_world_sum_f64(sherd_world *world, double *values, size_t count,
-                                  const char *what)
-{
     SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
     sherdi_world_drain(world);
     for (size_t at = 0; at < count && world->world_size > 1; at += SHERDI_SUM_PORTION) {
         SHERDI_TRY(
-            sum_portion(world, values + at, sherdi_min_size(SHERDI_SUM_PORTION, count - at), what));
+            sum_portion(world, values + at, sherdi_min_size(SHERDI_SUM_PORTION, count - at)));
     }
     return SHERD_OK;
 }

@@ -257,9 +257,8 @@ int sherdi_world_takes_back(const sherd_world *world);
 sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
                                    size_t len_bytes, const char *what);
 
-/** Does what sherd_world_sum_f64 does; `what` is as in sherdi_world_exchange. */
-sherd_status sherdi_world_sum_f64(sherd_world *world, double *values, size_t count,
-                                  const char *what);
+/** Does what sherd_world_broadcast does, for a call that is noted already. */
+sherd_status sherdi_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
 
 /* Most bytes that a rank can tell. */
 #define SHERDI_TOLD_BYTES ((size_t)4096)

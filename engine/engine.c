@@ -121,7 +121,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     /* The account lives in the engine, so the engine itself is not counted. */
     engine = aligned_alloc(64, sherdi_round_up(sizeof(*engine), 64));
     if (engine == NULL) {
-        return sherdi_agree_status(world, sherdi_fail(SHERD_E_NOMEM, "no memory for the engine"));
+        return sherdi_agree_world(world, sherdi_fail(SHERD_E_NOMEM, "no memory for the engine"));
     }
     memset(engine, 0, sizeof(*engine));
     sherdi_mem_init(&engine->mem);
@@ -132,9 +132,9 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     engine->host       = sherdi_world_host(world);
     engine->rank       = sherd_world_rank(world);
     engine->world_size = sherd_world_size(world);
-    status             = sherdi_agree_status(world, engine_open(engine, config));
+    status             = sherdi_agree_world(world, engine_open(engine, config));
     if (status == SHERD_OK) {
-        status = sherdi_agree_settings(world, &engine->settings, &engine->mem);
+        status = sherdi_agree_settings(world, &engine->settings);
     }
     if (status != SHERD_OK) {
         sherd_engine_destroy(engine);
@@ -384,21 +384,13 @@ static sherd_status tables_open(sherd_engine *engine)
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->compute_marks));
     engine->param_hashes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
                                               sizeof(*engine->param_hashes));
-    engine->exchange.agree =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->exchange.agree));
-    engine->exchange.norm =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->exchange.norm));
-    engine->exchange.publish =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->exchange.publish));
     engine->exchange.uses =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->exchange.uses));
     engine->exchange.used = sherdi_alloc_array(
         mem, SHERDI_MEM_CONTROL, world * sherdi_plan_used_words(engine->plan->num_open_ended),
         sizeof(*engine->exchange.used));
     if (engine->compute_marks == NULL || engine->param_hashes == NULL ||
-        engine->exchange.agree == NULL || engine->exchange.norm == NULL ||
-        engine->exchange.publish == NULL || engine->exchange.uses == NULL ||
-        engine->exchange.used == NULL) {
+        engine->exchange.uses == NULL || engine->exchange.used == NULL) {
         return SHERD_E_NOMEM;
     }
     return sherdi_fill_open(engine);
@@ -417,18 +409,18 @@ static sherd_status memory_open(sherd_engine *engine)
     if (status == SHERD_OK) {
         status = sherdi_watch_open(engine);
     }
-    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(sherdi_agree_status(engine, status));
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         status = buffer_open(engine, b);
         if (status == SHERD_E_PEER_LOST) {
             return status;
         }
         if (!engine->plan->buffers[b].is_shared) { /* the world agrees on its memory itself */
-            status = sherdi_agree_status(engine->world, status);
+            status = sherdi_agree_status(engine, status);
         }
         SHERDI_TRY(status);
     }
-    return sherdi_agree_status(engine->world, sherdi_scalars_open(engine));
+    return sherdi_agree_status(engine, sherdi_scalars_open(engine));
 }
 
 /* Waits for the transfers into and out of the engine's memory before it is freed; ignores their failures. */
@@ -456,18 +448,12 @@ static void memory_close(sherd_engine *engine)
     sherdi_fill_close(engine);
     sherdi_free(engine->compute_marks);
     sherdi_free(engine->param_hashes);
-    sherdi_free(engine->exchange.agree);
-    sherdi_free(engine->exchange.norm);
-    sherdi_free(engine->exchange.publish);
     sherdi_free(engine->exchange.uses);
     sherdi_free(engine->exchange.used);
-    engine->compute_marks    = NULL;
-    engine->param_hashes     = NULL;
-    engine->exchange.agree   = NULL;
-    engine->exchange.norm    = NULL;
-    engine->exchange.publish = NULL;
-    engine->exchange.uses    = NULL;
-    engine->exchange.used    = NULL;
+    engine->compute_marks = NULL;
+    engine->param_hashes  = NULL;
+    engine->exchange.uses = NULL;
+    engine->exchange.used = NULL;
     sherdi_plan_destroy(engine->plan);
     engine->plan = NULL;
 }
@@ -555,7 +541,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     sherd_status   status;
 
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_seal", SHERDI_NEED_OPEN));
-    SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_groups_settle(engine)));
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_groups_settle(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));
     SHERDI_TRY(sherdi_world_warm(engine->world, engine->settings.vendor_reduction));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
@@ -570,7 +556,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     if (status == SHERD_OK) {
         status = order_check(engine);
     }
-    status = sherdi_agree_status(engine->world, status);
+    status = sherdi_agree_status(engine, status);
     if (status == SHERD_OK) {
         status = memory_open(engine);
     }
@@ -578,7 +564,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
         status = sherdi_world_reserve(engine->world, engine->plan->reduced_bytes);
     }
     if (status == SHERD_OK) {
-        status = sherdi_agree_status(engine->world, overlap_start(engine));
+        status = sherdi_agree_status(engine, overlap_start(engine));
     }
     if (status == SHERD_OK) {
         status = sherdi_store_open(engine);

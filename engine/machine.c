@@ -200,7 +200,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
                                 .is_on_lane     = simulated->is_on_lane};
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_agree_status(
+    SHERDI_TRY(sherdi_agree_world(
         world, sherdi_machine_free_memory(&mine.memory_bytes, &mine.memory_bound)));
     SHERDI_TRY(device_sharers(world, backend, &sharers));
     mine.device_bytes /= (size_t)sharers; /* each is promised only its part of what is free */

@@ -43,16 +43,8 @@ static sherd_status fingerprint_check(sherd_engine *engine, const void *out, con
 static sherd_status fingerprint_sum(sherd_engine *engine, sherd_status status, uint64_t share,
                                     int is_shared_out, uint64_t *out)
 {
-    sherdi_publish_message mine = {.fingerprint = share};
-    uint64_t               sum  = is_shared_out ? 0 : share;
-
-    SHERDI_TRY(sherdi_agree_status(engine->world, status));
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
-                                     "the fingerprint"));
-    for (int r = 0; r < engine->world_size && is_shared_out; r++) {
-        sum += engine->exchange.publish[r].fingerprint;
-    }
-    *out = sum;
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_FINGERPRINT, status, share, NULL));
+    *out = is_shared_out ? sherdi_agree_sum(engine) : share;
     return SHERD_OK;
 }
 
@@ -400,7 +392,7 @@ sherd_status sherd_engine_fits(sherd_engine *engine)
     sherd_status   status;
 
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_fits", SHERDI_NEED_OPEN));
-    SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_groups_settle(engine)));
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_groups_settle(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
     status = sherdi_engine_plan_make(engine, &machine, &plan);
@@ -408,7 +400,7 @@ sherd_status sherd_engine_fits(sherd_engine *engine)
         status = sherdi_plan_check_fit(plan, &engine->model);
         sherdi_plan_destroy(plan);
     }
-    return sherdi_agree_status(engine->world, status);
+    return sherdi_agree_status(engine, status);
 }
 
 sherd_status sherd_engine_check_plans(sherd_engine *engine)

@@ -58,7 +58,7 @@ sherd_status sherdi_weights_agree(void *ctx, sherd_status own)
 {
     sherd_engine *engine = ctx;
 
-    return sherdi_agree_status(engine->world, own);
+    return sherdi_agree_status(engine, own);
 }
 
 /* ---- the calls ---- */
@@ -141,7 +141,7 @@ static sherd_status export_run(sherd_engine *engine, const char *call, const cha
     sherd_export_params         params;
     sherdi_weights_writing      writing;
     sherd_status                status = sherdi_agree_status(
-                       engine->world, export_begin(engine, call, path, header != NULL, given, &params, &maps));
+                       engine, export_begin(engine, call, path, header != NULL, given, &params, &maps));
 
     if (status == SHERD_OK) {
         told.params = &params;

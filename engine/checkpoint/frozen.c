@@ -99,19 +99,16 @@ static sherd_status param_load(sherd_engine *engine, sherdi_reader *reader, size
     return SHERD_OK;
 }
 
-static sherd_status shares_sum(sherd_engine *engine, uint64_t *sum_out)
+/* Adds the shares of the ranks; `own` is the outcome on this rank so far. */
+static sherd_status shares_sum(sherd_engine *engine, sherd_status own, uint64_t *sum_out)
 {
-    sherdi_publish_message mine = {.fingerprint = 0};
+    uint64_t share = 0;
 
     for (size_t p = 0; p < engine->model.num_params; p++) {
-        mine.fingerprint += engine->model.params[p].is_frozen ? engine->fill.shares[p] : 0;
+        share += engine->model.params[p].is_frozen ? engine->fill.shares[p] : 0;
     }
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
-                                     "frozen parameters of a checkpoint"));
-    *sum_out = 0;
-    for (int r = 0; r < engine->world_size; r++) {
-        *sum_out += engine->exchange.publish[r].fingerprint;
-    }
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_FROZEN, own, share, NULL));
+    *sum_out = sherdi_agree_sum(engine);
     return SHERD_OK;
 }
 
@@ -127,6 +124,5 @@ sherd_status sherdi_frozen_load(sherd_engine *engine, sherdi_reader *reader, con
         }
     }
     own = sherdi_values_end(engine);
-    SHERDI_TRY(sherdi_agree_status(engine->world, status == SHERD_OK ? own : status));
-    return shares_sum(engine, sum_out);
+    return shares_sum(engine, status == SHERD_OK ? own : status, sum_out);
 }

@@ -73,7 +73,7 @@ static sherd_status given_write(import *m, const sherdi_weights_given *given)
         size_t count = sherdi_min_size(SHERDI_WEIGHTS_PORTION_ELEMS, elems - at);
 
         SHERDI_TRY(sherdi_agree_status(
-            m->engine->world, sherdi_weights_given_read(&m->match, given, at, count, m->values)));
+            m->engine, sherdi_weights_given_read(&m->match, given, at, count, m->values)));
         SHERDI_TRY(
             sherd_param_write(m->engine, param, value, map->first_elem + at, count, m->values));
         progress_tell(m, given, count);
@@ -85,7 +85,7 @@ static sherd_status params_write(import *m)
 {
     m->values = sherdi_alloc_array(&m->engine->mem, SHERDI_MEM_STAGING,
                                    SHERDI_WEIGHTS_PORTION_ELEMS, sizeof(*m->values));
-    SHERDI_TRY(sherdi_agree_status(m->engine->world, m->values == NULL ? SHERD_E_NOMEM : SHERD_OK));
+    SHERDI_TRY(sherdi_agree_status(m->engine, m->values == NULL ? SHERD_E_NOMEM : SHERD_OK));
     for (size_t i = 0; i < m->match.num_given; i++) {
         if (m->match.given[i].is_there) {
             SHERDI_TRY(given_write(m, &m->match.given[i]));
@@ -132,12 +132,11 @@ static sherd_status import_run(sherd_engine *engine, const import_file *from,
                                const sherd_import_params *params)
 {
 import m = {.engine = engine, .call = from->call };
-    sherd_status status = sherdi_agree_status(engine->world, import_begin(&m, from, params));
+    sherd_status status = sherdi_agree_status(engine, import_begin(&m, from, params));
 
     if (status == SHERD_OK) {
-        status = engine->phase == SHERDI_PHASE_SEALED
-                     ? sherdi_agree_status(engine->world, params_fill(&m))
-                     : params_write(&m);
+        status = engine->phase == SHERDI_PHASE_SEALED ? sherdi_agree_status(engine, params_fill(&m))
+                                                      : params_write(&m);
     }
     sherdi_free(m.values);
     sherdi_weights_match_close(&m.match);

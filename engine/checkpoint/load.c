@@ -478,12 +478,12 @@ static uint64_t arguments_hash(const load *l, const char *tag)
     return names_hash(hash, l->params.may_be_extra, l->params.num_may_be_extra);
 }
 
-/* Returns E_INVAL on all ranks if `own` is not the same on all of them. Collective. */
-static sherd_status same_check(const load *l, uint64_t own, const char *what)
+/* Returns E_INVAL on all ranks if `word` is not the same on all of them; `own` is the outcome on this rank so far. Collective. */
+static sherd_status same_check(const load *l, sherd_status own, uint64_t word, const char *what)
 {
     int odd;
 
-    SHERDI_TRY(sherdi_agree_word(l->engine, own, "sherd_checkpoint_load", &odd));
+    SHERDI_TRY(sherdi_agree_same(l->engine, "sherd_checkpoint_load", own, word, &odd));
     return odd == 0 ? SHERD_OK
                     : sherdi_fail(SHERD_E_INVAL,
                                   "sherd_checkpoint_load: rank %d %s than rank 0; all ranks load "
@@ -496,8 +496,8 @@ static sherd_status tag_find(load *l, const char *tag)
     sherd_engine *engine = l->engine;
     sherd_status  status = tag == NULL ? SHERD_OK : sherdi_tag_check(tag);
 
-    SHERDI_TRY(sherdi_agree_status_of(engine->world, status, "sherd_checkpoint_load"));
-    SHERDI_TRY(same_check(l, arguments_hash(l, tag), "gives another tag, or other params,"));
+    SHERDI_TRY(
+        same_check(l, status, arguments_hash(l, tag), "gives another tag, or other params,"));
     if (tag != NULL) {
         (void)snprintf(l->tag, sizeof(l->tag), "%s", tag);
         return SHERD_OK;
@@ -505,8 +505,8 @@ static sherd_status tag_find(load *l, const char *tag)
     if (engine->rank == 0) {
         status = sherdi_checkpoint_latest(l->dir, l->tag);
     }
-    SHERDI_TRY(sherdi_agree_status(engine->world, status));
-    return sherd_world_broadcast(engine->world, l->tag, sizeof(l->tag), 0);
+    SHERDI_TRY(sherdi_agree_status(engine, status));
+    return sherdi_world_broadcast(engine->world, l->tag, sizeof(l->tag), 0);
 }
 
 static sherd_status open_local(load *l)
@@ -547,22 +547,32 @@ static void load_close(load *l)
     sherdi_free(l->parts);
 }
 
+typedef struct loaded_message {
+    uint64_t status;
+    uint64_t fingerprint, state_fingerprint;
+} loaded_message;
+
+_Static_assert(sizeof(loaded_message) == SHERDI_WORDS_OF_LOADED * sizeof(uint64_t),
+               "the table has the words of the message");
+
 /* Compares the fingerprints with the manifest. The checksums were right, but the values must also be those that were saved. The
  * ranks add up what they have read. Collective. */
 static sherd_status fingerprints_check(load *l)
 {
     const sherdi_manifest *m      = sherdi_reader_manifest(l->reader);
     sherd_engine          *engine = l->engine;
-    sherdi_publish_message mine = {.fingerprint = l->fingerprint, .decision = l->state_fingerprint};
-    uint64_t               sum  = engine->fingerprints.frozen;
-    uint64_t               state = 0;
-    int                    parts = engine->plan->is_sliced ? engine->world_size : 1;
+    loaded_message         mine   = {.fingerprint       = l->fingerprint,
+                                     .state_fingerprint = l->state_fingerprint};
+    uint64_t               sum    = engine->fingerprints.frozen;
+    uint64_t               state  = 0;
+    int                    parts  = engine->plan->is_sliced ? engine->world_size : 1;
 
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
-                                     "sherd_checkpoint_load"));
+    SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_LOADED, SHERD_OK, &mine, NULL, NULL));
     for (int r = 0; r < parts; r++) {
-        sum += engine->exchange.publish[r].fingerprint;
-        state += engine->exchange.publish[r].decision;
+        const loaded_message *other = sherdi_agree_told(engine, r);
+
+        sum += other->fingerprint;
+        state += other->state_fingerprint;
     }
     engine->checkpoint.fingerprint = sum;
     if (!l->is_whole ||
@@ -632,14 +642,14 @@ static sherd_status values_load(load *l)
     for (size_t p = 0; p < engine->model.num_params; p++) {
         is_all = is_all && l->found[p] != NOT_THERE;
     }
-    SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_run_drop(engine)));
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_run_drop(engine)));
     SHERDI_TRY(sherdi_frozen_load(engine, l->reader, l->found, &engine->fingerprints.frozen));
     SHERDI_TRY(sherdi_update_load(engine, is_all ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME,
                                   block_load, l));
     SHERDI_TRY(fingerprints_check(l));
     counters_take(l);
-    SHERDI_TRY(sherdi_agree_status(engine->world, blobs_take(l)));
-    SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_run_commit_written(engine)));
+    SHERDI_TRY(sherdi_agree_status(engine, blobs_take(l)));
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_run_commit_written(engine)));
     sherdi_store_agreed(engine);
     fill_settle(l);
     return SHERD_OK;
@@ -675,8 +685,9 @@ static sherd_status load_run(load *l, const char *tag)
     sherd_status  status;
 
     SHERDI_TRY(tag_find(l, tag));
-    SHERDI_TRY(sherdi_agree_status(engine->world, open_local(l)));
-    SHERDI_TRY(same_check(l, sherdi_reader_manifest(l->reader)->checksum,
+    status = open_local(l);
+    SHERDI_TRY(same_check(l, status,
+                          status == SHERD_OK ? sherdi_reader_manifest(l->reader)->checksum : 0,
                           "finds another checkpoint in its folder"));
     losses_warn(l);
     l->all_bytes               = bytes_wanted(l);

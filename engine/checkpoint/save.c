@@ -223,32 +223,13 @@ static void old_remove(const sherdi_save *save)
 
 /* -------------------------------------------------------------------- phases -- */
 
-/* Exchanges `save->mine`. If any rank has failed, all ranks fail, with the first failure. Collective. */
-static sherd_status exchange(sherdi_save *save, sherd_status own)
+_Static_assert(sizeof(sherdi_save_message) == SHERDI_WORDS_OF_SAVED * sizeof(uint64_t),
+               "the table has the words of the message");
+
+static sherd_status files_exchange(sherdi_save *save, sherd_status own)
 {
-    const sherdi_outcome mine = sherdi_outcome_of(own);
-
-    save->mine.status = (uint64_t)own;
-    SHERDI_TRY(sherdi_world_exchange(save->engine->world, &save->mine, save->all,
-                                     sizeof(save->mine), "sherd_checkpoint_save"));
-    SHERDI_TRY(sherdi_outcome_end(&mine));
-    for (int r = 0; r < save->engine->world_size; r++) {
-        sherd_status status = (sherd_status)save->all[r].status;
-
-        if (status != SHERD_OK) {
-            return sherdi_fail(status,
-                               "rank %d could not save its part: %s; its own sherd_last_error() "
-                               "says more",
-                               r, sherd_status_text(status));
-        }
-        if (save->all[r].arguments != save->all[0].arguments) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "rank %d saves to another folder or tag, or in another way, than "
-                               "rank 0; all ranks must save the same",
-                               r);
-        }
-    }
-    return SHERD_OK;
+    return sherdi_agree_on(save->engine, SHERDI_EXCHANGE_SAVED, own, &save->mine, save->all,
+                           "while it saved its part");
 }
 
 /* Makes the partial folder, and checks that all ranks see a file that rank 0 makes in it: the hosts must share the folder.
@@ -265,19 +246,19 @@ static sherd_status folder_share(sherdi_save *save)
         nonce  = sherdi_random_u64();
         status = sherdi_checkpoint_begin(save->dir, save->tag, &save->claim);
     }
-    SHERDI_TRY(sherdi_agree_status(engine->world, status));
-    SHERDI_TRY(sherd_world_broadcast(engine->world, &nonce, sizeof(nonce), 0));
+    SHERDI_TRY(sherdi_agree_status(engine, status));
+    SHERDI_TRY(sherdi_world_broadcast(engine->world, &nonce, sizeof(nonce), 0));
     (void)snprintf(name, sizeof(name), "seen-%016llx", (unsigned long long)nonce);
     SHERDI_TRY(sherdi_checkpoint_partial_path(save->dir, save->tag, name, path));
-    SHERDI_TRY(sherdi_agree_status(engine->world,
-                                   engine->rank == 0 ? sherdi_checkpoint_mark(path) : SHERD_OK));
+    SHERDI_TRY(
+        sherdi_agree_status(engine, engine->rank == 0 ? sherdi_checkpoint_mark(path) : SHERD_OK));
     if (!sherdi_checkpoint_has(path)) {
         status = sherdi_fail(SHERD_E_IO,
                              "rank %d does not see what rank 0 writes to %s: all hosts must share "
                              "the folder of checkpoints; name a folder that they share",
                              engine->rank, save->dir);
     }
-    status = sherdi_agree_status(engine->world, status);
+    status = sherdi_agree_status(engine, status);
     if (engine->rank == 0) {
         sherdi_checkpoint_unlink(path);
     }
@@ -291,9 +272,9 @@ static sherd_status space_check(sherdi_save *save)
     for (int r = 0; r < save->engine->world_size; r++) {
         need += save->all[r].bytes;
     }
-    return sherdi_agree_status(
-        save->engine->world,
-        save->engine->rank == 0 ? sherdi_checkpoint_check_space(save->dir, need) : SHERD_OK);
+    return sherdi_agree_status(save->engine, save->engine->rank == 0
+                                                 ? sherdi_checkpoint_check_space(save->dir, need)
+                                                 : SHERD_OK);
 }
 
 /* Links the frozen file of the checkpoint before, which has the same bytes, into this one. Returns 0 if it cannot. */
@@ -346,7 +327,7 @@ static sherd_status state_reserve(sherdi_save *save)
                  : status == SHERD_E_NOTSUP ? SHERD_OK
                                             : status;
     }
-    status = sherdi_agree_status(engine->world, status);
+    status = sherdi_agree_status(engine, status);
     if (status != SHERD_OK && sherdi_plan_has_generations(engine->plan)) {
         sherdi_tier_state_unreserve(state);
     }
@@ -463,14 +444,14 @@ static void save_close(sherdi_save *save)
 static sherd_status save_end(sherdi_save *save, sherd_status own)
 {
     sherd_engine  *engine = save->engine;
-    sherd_status   status = exchange(save, own);
+    sherd_status   status = files_exchange(save, own);
     sherdi_outcome all;
 
     if (status != SHERD_E_PEER_LOST) {
         if (status == SHERD_OK && engine->rank == 0) {
             status = manifest_publish(save);
         }
-        status = sherdi_agree_status(engine->world, status);
+        status = sherdi_agree_status(engine, status);
     }
     all                           = sherdi_outcome_of(status);
     engine->checkpoint.is_running = 0;
@@ -504,14 +485,13 @@ static sherd_status save_prepare(sherdi_save *save)
 {
     sherd_status status;
 
-    save->mine.arguments = arguments_hash(save);
-    SHERDI_TRY(exchange(save, open_local(save)));
+    SHERDI_TRY(sherdi_agree_status(save->engine, open_local(save)));
     SHERDI_TRY(folder_share(save));
     SHERDI_TRY(state_reserve(save));
     status = files_open(save);
-    SHERDI_TRY(exchange(save, status));
+    SHERDI_TRY(files_exchange(save, status));
     SHERDI_TRY(space_check(save));
-    return sherdi_agree_status(save->engine->world, writers_open(save));
+    return sherdi_agree_status(save->engine, writers_open(save));
 }
 
 static sherd_status save_run(sherdi_save *save)
@@ -522,7 +502,7 @@ static sherd_status save_run(sherdi_save *save)
     if (status == SHERD_OK) {
         status = sherdi_save_data(save);
         if (save->is_async) { /* either all ranks start to write, or none */
-            status = sherdi_agree_status(engine->world, status);
+            status = sherdi_agree_status(engine, status);
         }
     }
     engine->checkpoint.bytes = save->mine.bytes;
@@ -559,6 +539,22 @@ static sherd_status save_create(sherd_engine *engine, const char *dir, const cha
     return save->all == NULL
                ? SHERD_E_NOMEM
                : sherdi_checkpoint_partial_path(save->dir, save->tag, NULL, save->folder);
+}
+
+/* Makes the save, the same on all ranks. Collective. */
+static sherd_status save_begin(sherd_engine *engine, const char *dir, const char *tag,
+                               const sherd_save_params *params)
+{
+    sherd_status status = save_create(engine, dir, tag, params);
+    uint64_t     hash   = status == SHERD_OK ? arguments_hash(engine->save) : 0;
+    int          odd;
+
+    SHERDI_TRY(sherdi_agree_same(engine, "sherd_checkpoint_save", status, hash, &odd));
+    return odd == 0 ? SHERD_OK
+                    : sherdi_fail(SHERD_E_INVAL,
+                                  "rank %d saves to another folder or tag, or in another way, than "
+                                  "rank 0; all ranks must save the same",
+                                  odd);
 }
 
 /* ---------------------------------------------------------------------- calls -- */
@@ -607,34 +603,6 @@ static sherd_status save_check(const sherd_engine *engine, const char *dir, cons
                               params->may_be_in_window ? needs : needs | SHERDI_NEED_NO_GRADIENTS);
 }
 
-sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const char *tag,
-                                   const sherd_save_params *params)
-{
-    sherd_save_params given;
-    sherd_status      status;
-    int64_t           start_ns;
-
-    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_checkpoint_save"));
-    SHERDI_TRY(params_resolve(engine, params, &given));
-    SHERDI_TRY(save_check(engine, dir, tag, &given));
-    SHERDI_TRY(sherdi_fill_finish(engine));
-    SHERDI_TRY(sherd_checkpoint_wait(engine, NULL));
-    sherd_checkpoint_report_init(&engine->checkpoint);
-    status = sherdi_agree_status_of(engine->world, save_create(engine, dir, tag, &given),
-                                    "sherd_checkpoint_save");
-    if (status != SHERD_OK) {
-        if (engine->save != NULL) {
-            save_close(engine->save);
-        }
-        return status;
-    }
-    start_ns                     = engine->save->start_ns;
-    status                       = save_run(engine->save);
-    engine->at_boundary          = engine->save == NULL ? NULL : sherdi_save_poll;
-    engine->checkpoint.blocked_s = (double)(sherdi_now_ns() - start_ns) / 1e9;
-    return sherdi_engine_outcome(engine, status);
-}
-
 /* Ends an asynchronous save. The next call that waits for it returns its error. */
 static void save_settle(sherd_engine *engine)
 {
@@ -649,13 +617,52 @@ static void save_settle(sherd_engine *engine)
     }
 }
 
+/* Waits for an asynchronous save, and returns the error of the last one. */
+static sherd_status save_wait(sherd_engine *engine)
+{
+    sherdi_outcome failure;
+
+    if (engine->save != NULL) {
+        save_settle(engine);
+    }
+    failure                     = engine->save_failure;
+    engine->save_failure.status = SHERD_OK;
+    return sherdi_outcome_end(&failure);
+}
+
+sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const char *tag,
+                                   const sherd_save_params *params)
+{
+    sherd_save_params given;
+    sherd_status      status;
+    int64_t           start_ns;
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_checkpoint_save"));
+    SHERDI_TRY(params_resolve(engine, params, &given));
+    SHERDI_TRY(save_check(engine, dir, tag, &given));
+    SHERDI_TRY(sherdi_fill_finish(engine));
+    SHERDI_TRY(save_wait(engine));
+    sherd_checkpoint_report_init(&engine->checkpoint);
+    status = save_begin(engine, dir, tag, &given);
+    if (status != SHERD_OK) {
+        if (engine->save != NULL) {
+            save_close(engine->save);
+        }
+        return status;
+    }
+    start_ns                     = engine->save->start_ns;
+    status                       = save_run(engine->save);
+    engine->at_boundary          = engine->save == NULL ? NULL : sherdi_save_poll;
+    engine->checkpoint.blocked_s = (double)(sherdi_now_ns() - start_ns) / 1e9;
+    return sherdi_engine_outcome(engine, status);
+}
+
 sherd_status sherdi_save_poll(sherd_engine *engine)
 {
-    sherdi_save *save    = engine->save;
-    double       running = !atomic_load(&save->is_over);
+    uint64_t is_running = !atomic_load(&engine->save->is_over);
 
-    SHERDI_TRY(sherd_world_sum_f64(engine->world, &running, 1));
-    if (running == 0) {
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_SAVING, SHERD_OK, is_running, NULL));
+    if (sherdi_agree_sum(engine) == 0) {
         save_settle(engine);
     }
     return SHERD_OK;
@@ -682,19 +689,15 @@ void sherdi_save_abandon(sherd_engine *engine)
 
 sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report *out)
 {
-    sherdi_outcome failure;
+    sherd_status status;
 
     SHERDI_TRY(sherdi_engine_check_caller(engine, "sherd_checkpoint_wait"));
     SHERDI_TRY(out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API_CHECKPOINT_REPORT));
-    if (engine->save != NULL) {
-        save_settle(engine);
-    }
+    status = save_wait(engine);
     if (out != NULL) {
         sherdi_api_write(&engine->checkpoint, out);
     }
-    failure                     = engine->save_failure;
-    engine->save_failure.status = SHERD_OK;
-    return sherdi_outcome_end(&failure);
+    return status;
 }
 
 sherd_status sherd_checkpoint_query(const sherd_engine *engine, sherd_checkpoint_report *out)

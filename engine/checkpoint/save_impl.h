@@ -10,11 +10,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* What a rank tells the others: first about its arguments, later about its files. */
+/* What a rank tells the others about its files. */
 typedef struct sherdi_save_message {
     uint64_t             status;
-    uint64_t             arguments; /* their hash */
-    uint64_t             bytes;     /* that the rank is going to write */
+    uint64_t             bytes; /* that the rank is going to write */
     sherdi_manifest_file files[SHERDI_DATA_FILES];
     uint64_t             fingerprint, state_fingerprint;
     uint64_t             is_kept; /* its state is kept by a link, and was not read */

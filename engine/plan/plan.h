@@ -334,34 +334,12 @@ typedef struct sherdi_scalars_head {
     uint64_t            fingerprint;
 } sherdi_scalars_head;
 
-/* Words that sherdi_agree_status exchanges: the number of ranks by status, and the sum of the ranks that failed. */
-#define SHERDI_AGREE_STATUS_WORDS (SHERD_E_DEVICE + 2)
-
-/* Control messages of a boundary, one per rank; step.c fills them. */
-typedef struct sherdi_agree_message {
-    uint64_t uses_hash; /* which units were acquired and had a backward, and how often */
-    uint64_t micro_seen;
-    uint64_t micro_backward; /* micro-batches seen that had a backward pass */
-} sherdi_agree_message;
-
 /* Words of 64 bits that say which open-ended units have a gradient in a micro-batch: one bit each in the order of the units, then
  * one for whether there was a backward pass at all. 0: there are no such units. */
 static inline size_t sherdi_plan_used_words(size_t num_open_ended)
 {
     return num_open_ended == 0 ? 0 : num_open_ended / 64 + 1;
 }
-
-typedef struct sherdi_norm_message {
-    sherdi_norm_acc     norm;
-    sherdi_fixed_counts counts;
-    uint64_t            status;
-} sherdi_norm_message;
-
-typedef struct sherdi_publish_message {
-    uint64_t fingerprint;
-    uint64_t status;
-    uint64_t decision; /* hash of what this rank did: skip, or update with which coefficients */
-} sherdi_publish_message;
 
 /** Makes the plan of one rank. Pure: the same arguments give the same plan. Errors: E_INVAL (binding at stage 3, atoms that cannot
  *  be kept whole), E_NOTSUP (types that cannot be combined), E_NOMEM. */

@@ -98,11 +98,13 @@ sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, si
                            program->model->params[param].elems * elem);
 }
 
-sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes)
+sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_exchange_kind kind)
 {
-    sherdi_op op = sherdi_op_of(SHERDI_OP_EXCHANGE, SHERDI_LANE_WIRE);
+    size_t    len_bytes = sherdi_exchange_bytes(program->plan, kind);
+    sherdi_op op        = sherdi_op_of(SHERDI_OP_EXCHANGE, SHERDI_LANE_WIRE);
 
     op.flags                    = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
+    op.part                     = (int)kind;
     op.elems                    = len_bytes;
     op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(program->plan->world_size, len_bytes);
     return sherdi_program_emit(program, &op);

@@ -18,7 +18,7 @@
 #ifndef SHERDI_ENGINE_PLAN_PROGRAM_H
 #define SHERDI_ENGINE_PLAN_PROGRAM_H
 
-#include "engine/plan/plan.h"
+#include "engine/plan/exchange.h"
 #include "sherd_tools.h"
 
 typedef enum sherdi_op_kind {
@@ -142,7 +142,8 @@ typedef struct sherdi_op {
     /* Number of the first element, for values that are given or asked for and what is made of them: in the model; for ENCODE and
      * DECODE in the block. */
     uint64_t     index;
-    int          part; /* the part of these values: of the optimizer's state, or SHERDI_VALUE_... */
+    int          part;   /* the part of these values: of the optimizer's state, or SHERDI_VALUE_...;
+                        * for EXCHANGE its kind */
     size_t       extent; /* of a file */
     sherdi_ring  ring;   /* the ring whose slot the extent comes into, or goes back from */
     int          sweep;  /* of the optimizer */
@@ -309,8 +310,8 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program);
 
 /* ---- events: parts of the calls at a boundary ---- */
 
-/** Exchanges control data between the ranks, `len_bytes` of each. */
-sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes);
+/** Exchanges control data between the ranks; the operation's `part` is the kind. */
+sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_exchange_kind kind);
 /** Writes what kernels are told, by SHERDI_OP_COEFFS or SHERDI_OP_RATIOS, and sends it to the device. */
 sherd_status sherdi_program_scalars_tell(const sherdi_program *program, sherdi_op_kind kind);
 /** Adds the norms of tensors over the ranks, where a rank has only a part of them. */

@@ -7,7 +7,7 @@ sherd_status sherdi_event_run(const sherdi_program *program, const sherdi_event 
     case SHERDI_EVENT_PLAIN:
         return event->plain(program);
     case SHERDI_EVENT_EXCHANGE:
-        return sherdi_program_exchange(program, event->len_bytes);
+        return sherdi_program_exchange(program, (sherdi_exchange_kind)event->what);
     case SHERDI_EVENT_SETTLE:
         sherdi_progress_forget(program->progress, program->plan, (sherdi_ring)event->what);
         return SHERD_OK;
@@ -49,9 +49,9 @@ sherd_status sherdi_calls_plain(const sherdi_calls *calls, sherdi_plain_fn plain
     return event_tell(calls, (sherdi_event){.plain = plain});
 }
 
-sherd_status sherdi_calls_exchange(const sherdi_calls *calls, size_t len_bytes)
+sherd_status sherdi_calls_exchange(const sherdi_calls *calls, sherdi_exchange_kind kind)
 {
-    return event_tell(calls, (sherdi_event){.kind = SHERDI_EVENT_EXCHANGE, .len_bytes = len_bytes});
+    return event_tell(calls, (sherdi_event){.kind = SHERDI_EVENT_EXCHANGE, .what = (int)kind});
 }
 
 sherd_status sherdi_calls_settle(const sherdi_calls *calls, sherdi_ring ring)
@@ -95,11 +95,11 @@ sherd_status sherdi_calls_walk(const sherdi_calls *calls, sherdi_walk walk)
 /* As in step.c. */
 sherd_status sherdi_calls_prepare(const sherdi_calls *calls)
 {
-    SHERDI_TRY(sherdi_calls_exchange(calls, sizeof(sherdi_agree_message)));
+    SHERDI_TRY(sherdi_calls_exchange(calls, SHERDI_EXCHANGE_USES));
     SHERDI_TRY(sherdi_calls_plain(calls, sherdi_program_window_end));
     SHERDI_TRY(sherdi_calls_plain(calls, sherdi_program_norm));
     SHERDI_TRY(sherdi_calls_settle(calls, SHERDI_RING_GRADS));
-    SHERDI_TRY(sherdi_calls_exchange(calls, sizeof(sherdi_norm_message)));
+    SHERDI_TRY(sherdi_calls_exchange(calls, SHERDI_EXCHANGE_NORM));
     return sherdi_calls_plain(calls, sherdi_program_forget);
 }
 
@@ -115,7 +115,7 @@ static sherd_status measure(const sherdi_calls *calls)
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_calls_walk(calls, SHERDI_WALK_MEASURE));
-    SHERDI_TRY(sherdi_calls_exchange(calls, SHERDI_AGREE_STATUS_WORDS * sizeof(double)));
+    SHERDI_TRY(sherdi_calls_exchange(calls, SHERDI_EXCHANGE_STATUS));
     SHERDI_TRY(sherdi_calls_plain(calls, sherdi_program_sum));
     return scalars_tell(calls, SHERDI_OP_RATIOS);
 }
@@ -126,6 +126,6 @@ sherd_status sherdi_calls_apply(const sherdi_calls *calls)
     SHERDI_TRY(measure(calls));
     SHERDI_TRY(sherdi_calls_walk(calls, SHERDI_WALK_UPDATE));
     SHERDI_TRY(sherdi_calls_generation(calls, SHERDI_OP_COMMIT));
-    SHERDI_TRY(sherdi_calls_exchange(calls, sizeof(sherdi_publish_message)));
+    SHERDI_TRY(sherdi_calls_exchange(calls, SHERDI_EXCHANGE_OUTCOME));
     return sherdi_calls_plain(calls, sherdi_program_publish);
 }

@@ -28,10 +28,9 @@ typedef sherd_status (*sherdi_plain_fn)(const sherdi_program *program);
 
 typedef struct sherdi_event {
     sherdi_event_kind kind;
-    int               what; /* parameter, unit, ring, kind of an operation or of a walk */
+    int               what; /* parameter, unit, ring, kind of an operation, an exchange or a walk */
     sherd_pass        pass;
     sherdi_plain_fn   plain;
-    size_t            len_bytes; /* bytes that each rank exchanges */
     sherdi_values     values;
 } sherdi_event;
 
@@ -46,7 +45,7 @@ typedef struct sherdi_calls {
 } sherdi_calls;
 
 sherd_status sherdi_calls_plain(const sherdi_calls *calls, sherdi_plain_fn plain);
-sherd_status sherdi_calls_exchange(const sherdi_calls *calls, size_t len_bytes);
+sherd_status sherdi_calls_exchange(const sherdi_calls *calls, sherdi_exchange_kind kind);
 sherd_status sherdi_calls_settle(const sherdi_calls *calls, sherdi_ring ring);
 /** `kind`: SHERDI_OP_COMMIT, SHERDI_OP_ABANDON or SHERDI_OP_ROLLBACK. */
 sherd_status sherdi_calls_generation(const sherdi_calls *calls, sherdi_op_kind kind);

@@ -201,10 +201,10 @@ static sherd_status happen(check *check, sherdi_plain_fn plain)
     return sherdi_calls_plain(&check->calls, plain);
 }
 
-/* The size of control data does not matter here: it is a word. */
+/* What the ranks tell each other does not matter here. */
 static sherd_status exchange(check *check)
 {
-    return sherdi_calls_exchange(&check->calls, sizeof(uint64_t));
+    return sherdi_calls_exchange(&check->calls, SHERDI_EXCHANGE_STATUS);
 }
 
 static sherd_status generation_change(check *check, sherdi_op_kind how)

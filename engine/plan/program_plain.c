@@ -57,14 +57,12 @@ static sherd_status pass_run(plain_run *run, const sherdi_sequence *sequence)
 
 static sherd_status micro_batch_run(plain_run *run)
 {
-    size_t words = sherdi_plan_used_words(run->program.plan->num_open_ended);
-
     run->phase = SHERDI_IN_FORWARD;
     SHERDI_TRY(sherdi_program_fetch_ahead(&run->program));
     SHERDI_TRY(pass_run(run, &run->program.plan->train));
     run->phase = SHERDI_IN_BACKWARD;
-    if (words > 0) {
-        SHERDI_TRY(sherdi_program_exchange(&run->program, words * sizeof(uint64_t)));
+    if (run->program.plan->num_open_ended > 0) {
+        SHERDI_TRY(sherdi_program_exchange(&run->program, SHERDI_EXCHANGE_USED));
     }
     SHERDI_TRY(sherdi_program_micro_batch_end(&run->program));
     return sherdi_program_staged_drain(&run->program); /* listed with what was staged */

@@ -10,11 +10,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the first rank whose value differs from rank 0's; 0: all agree. */
-static int odd_rank(const uint64_t *values, int world_size)
+/* Returns the first rank whose word number `at` differs from rank 0's; 0: all agree. */
+static int odd_rank(const sherdi_told *told, int world_size, size_t at)
 {
+    const uint64_t *first = sherdi_told_by(told, 0);
+
     for (int r = 1; r < world_size; r++) {
-        if (values[r] != values[0]) {
+        const uint64_t *other = sherdi_told_by(told, r);
+
+        if (other[at] != first[at]) {
             return r;
         }
     }
@@ -23,57 +27,113 @@ static int odd_rank(const uint64_t *values, int world_size)
 
 /* -------------------------------------------------------------- status ---- */
 
-#define NUM_STATUSES (SHERDI_AGREE_STATUS_WORDS - 1)
-
-sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
+/* Every message with a status begins with it. */
+static sherd_status peers_check(const sherd_world *world, const sherdi_told *told, const char *when)
 {
-    return sherdi_agree_status_of(world, own, "the ranks' statuses");
-}
+    for (int r = 0; r < sherd_world_size(world); r++) {
+        sherd_status status = (sherd_status) * (const uint64_t *)sherdi_told_by(told, r);
 
-sherd_status sherdi_agree_status_of(sherd_world *world, sherd_status own, const char *call)
-{
-    double               counts[NUM_STATUSES + 1] = {0}; /* ranks by status; sum of failed ranks */
-    const sherdi_outcome here                     = sherdi_outcome_of(own);
-    sherd_status         status;
-    double               failed;
-
-    counts[own]          = 1;
-    counts[NUM_STATUSES] = own == SHERD_OK ? 0 : sherd_world_rank(world);
-    status               = sherdi_world_sum_f64(world, counts, NUM_STATUSES + 1, call);
-    SHERDI_TRY(sherdi_outcome_end(&here));
-    SHERDI_TRY(status);
-    failed = sherd_world_size(world) - counts[SHERD_OK];
-    for (int code = SHERD_OK + 1; code < NUM_STATUSES && failed > 0; code++) {
-        if (counts[code] == 0) {
-            continue;
+        if (status != SHERD_OK) {
+            return sherdi_fail(status,
+                               "%s: rank %d failed%s%s: %s; its own sherd_last_error() says more",
+                               sherdi_world_caller(world), r, when == NULL ? "" : " ",
+                               when == NULL ? "" : when, sherd_status_text(status));
         }
-        if (failed > 1) {
-            return sherdi_fail((sherd_status)code,
-                               "%d other ranks could not take part: %s; their own "
-                               "sherd_last_error() says more",
-                               (int)failed, sherd_status_text((sherd_status)code));
-        }
-        return sherdi_fail((sherd_status)code,
-                           "rank %d could not take part: %s; its own sherd_last_error() says more",
-                           (int)counts[NUM_STATUSES], sherd_status_text((sherd_status)code));
     }
     return SHERD_OK;
 }
 
+sherd_status sherdi_agree_world(sherd_world *world, sherd_status own)
+{
+    const sherdi_outcome here = sherdi_outcome_of(own);
+    const uint64_t       mine = (uint64_t)own;
+    const char          *name = sherdi_exchange_row_of(SHERDI_EXCHANGE_STATUS)->name;
+    sherdi_told          told;
+    sherd_status         status = sherdi_world_tell(world, &mine, sizeof(mine), name, &told);
+
+    SHERDI_TRY(sherdi_outcome_end(&here));
+    SHERDI_TRY(status);
+    return peers_check(world, &told, NULL);
+}
+
+/* ----------------------------------------------------------- exchanges ---- */
+
+/* `status` is the outcome of the exchange. */
+static sherd_status exchange_end(const sherd_engine *engine, const sherdi_outcome *own,
+                                 sherd_status status, const char *when)
+{
+    SHERDI_TRY(sherdi_outcome_end(own));
+    SHERDI_TRY(status);
+    return peers_check(engine->world, &engine->run.told, when);
+}
+
+sherd_status sherdi_agree_on(sherd_engine *engine, sherdi_exchange_kind kind, sherd_status own,
+                             void *mine, void *all, const char *when)
+{
+    const sherdi_outcome here = sherdi_outcome_of(own);
+
+    *(uint64_t *)mine = (uint64_t)own;
+    return exchange_end(engine, &here, sherdi_run_exchange(engine, kind, mine, all, NULL), when);
+}
+
+sherd_status sherdi_agree_word(sherd_engine *engine, sherdi_exchange_kind kind, sherd_status own,
+                               uint64_t word, const char *when)
+{
+    sherdi_word_message mine = {.word = word};
+
+    return sherdi_agree_on(engine, kind, own, &mine, NULL, when);
+}
+
+sherd_status sherdi_agree_status(sherd_engine *engine, sherd_status own)
+{
+    uint64_t mine;
+
+    return engine->run.program.fn == NULL
+               ? sherdi_agree_world(engine->world, own)
+               : sherdi_agree_on(engine, SHERDI_EXCHANGE_STATUS, own, &mine, NULL, NULL);
+}
+
+const void *sherdi_agree_told(const sherd_engine *engine, int rank)
+{
+    return sherdi_told_by(&engine->run.told, rank);
+}
+
+uint64_t sherdi_agree_word_of(const sherd_engine *engine, int rank)
+{
+    const sherdi_word_message *message = sherdi_agree_told(engine, rank);
+
+    return message->word;
+}
+
+uint64_t sherdi_agree_sum(const sherd_engine *engine)
+{
+    uint64_t sum = 0;
+
+    for (int r = 0; r < engine->world_size; r++) {
+        sum += sherdi_agree_word_of(engine, r);
+    }
+    return sum;
+}
+
 /* ---------------------------------------------------------------- calls ---- */
 
-sherd_status sherdi_agree_word(sherd_engine *engine, uint64_t word, const char *what, int *odd_out)
+sherd_status sherdi_agree_same(sherd_engine *engine, const char *call, sherd_status own,
+                               uint64_t word, int *odd_out)
 {
-    sherdi_publish_message mine = {.fingerprint = word};
+    const sherdi_outcome here = sherdi_outcome_of(own);
+    sherdi_word_message  mine = {.status = (uint64_t)own, .word = word};
 
-    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), what));
-    *odd_out = 0;
-    for (int r = engine->world_size - 1; r > 0; r--) {
-        *odd_out =
-            engine->exchange.publish[r].fingerprint != engine->exchange.publish[0].fingerprint
-                ? r
-                : *odd_out;
-    }
+    SHERDI_TRY(exchange_end(
+        engine, &here, sherdi_run_exchange(engine, SHERDI_EXCHANGE_CALL, &mine, NULL, call), NULL));
+    *odd_out = odd_rank(&engine->run.told, engine->world_size, 1);
+    return SHERD_OK;
+}
+
+static sherd_status argument_compare(sherd_engine *engine, sherd_status own, uint64_t word,
+                                     int *odd_out)
+{
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_ARGUMENTS, own, word, NULL));
+    *odd_out = odd_rank(&engine->run.told, engine->world_size, 1);
     return SHERD_OK;
 }
 
@@ -82,7 +142,7 @@ static sherd_status arguments_differ(sherd_engine *engine, const char *call, uin
 {
     int rank;
 
-    SHERDI_TRY(sherdi_agree_word(engine, hash, "arguments of a call", &rank));
+    SHERDI_TRY(argument_compare(engine, SHERD_OK, hash, &rank));
     if (rank != 0) {
         return sherdi_fail(SHERD_E_INVAL,
                            "the ranks disagree: rank %d makes another call than rank 0 (this rank "
@@ -91,7 +151,7 @@ static sherd_status arguments_differ(sherd_engine *engine, const char *call, uin
                            rank, call);
     }
     for (size_t i = 0; i < count && rank == 0; i++) {
-        SHERDI_TRY(sherdi_agree_word(engine, arguments[i].value, "arguments of a call", &rank));
+        SHERDI_TRY(argument_compare(engine, SHERD_OK, arguments[i].value, &rank));
         if (rank != 0) {
             return sherdi_fail(SHERD_E_INVAL,
                                "the ranks disagree: rank %d calls %s with another %s than rank 0; "
@@ -109,46 +169,40 @@ sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
     uint64_t hash = name;
     int      odd;
 
-    SHERDI_TRY(sherdi_agree_status(engine->world, own));
     for (size_t i = 0; i < count; i++) {
         hash = sherdi_hash_u64(hash, arguments[i].value);
     }
-    SHERDI_TRY(sherdi_agree_word(engine, hash, "arguments of a call", &odd));
+    SHERDI_TRY(argument_compare(engine, own, hash, &odd));
     return odd == 0 ? SHERD_OK : arguments_differ(engine, call, name, arguments, count);
 }
 
 /* ------------------------------------------------------------ settings ---- */
 
-sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,
-                                   sherdi_mem *mem)
+_Static_assert(SHERDI_SETTINGS_MOST * sizeof(uint64_t) <= SHERDI_TOLD_BYTES,
+               "a rank can tell its settings");
+
+sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings)
 {
     sherdi_named_bits list[SHERDI_SETTINGS_MOST];
     uint64_t          mine[SHERDI_SETTINGS_MOST];
-    size_t            count      = sherdi_settings_list(settings, list);
-    int               world_size = sherd_world_size(world);
-    uint64_t         *all =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)world_size, count * sizeof(*mine));
-    sherd_status status = sherdi_agree_status(world, all == NULL ? SHERD_E_NOMEM : SHERD_OK);
+    size_t            count = sherdi_settings_list(settings, list);
+    sherdi_told       told;
 
     for (size_t i = 0; i < count; i++) {
         mine[i] = list[i].bits;
     }
-    if (status == SHERD_OK) {
-        status = sherdi_world_exchange(world, mine, all, count * sizeof(*mine), "settings");
-    }
-    for (int r = 1; r < world_size && status == SHERD_OK; r++) {
-        for (size_t i = 0; i < count && status == SHERD_OK; i++) {
-            if (all[(size_t)r * count + i] != all[i]) {
-                status =
-                    sherdi_fail(SHERD_E_INVAL,
-                                "rank %d has another value of %s than rank 0; all ranks must be "
-                                "given the same configuration",
-                                r, list[i].key);
-            }
+    SHERDI_TRY(sherdi_world_tell(world, mine, count * sizeof(*mine), "settings", &told));
+    for (size_t i = 0; i < count; i++) {
+        int rank = odd_rank(&told, sherd_world_size(world), i);
+
+        if (rank != 0) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "rank %d has another value of %s than rank 0; all ranks must be "
+                               "given the same configuration",
+                               rank, list[i].key);
         }
     }
-    sherdi_free(all);
-    return status;
+    return SHERD_OK;
 }
 
 /* --------------------------------------------------------------- model ---- */
@@ -163,18 +217,28 @@ static uint64_t items_hash(const sherdi_model *model, size_t count)
     return hash;
 }
 
+/* Compares a word; *told_out has those of all ranks. */
+static sherd_status model_compare(const sherd_engine *engine, uint64_t word, sherdi_told *told_out,
+                                  int *odd_out)
+{
+    SHERDI_TRY(sherdi_world_tell(engine->world, &word, sizeof(word), "the model", told_out));
+    *odd_out = odd_rank(told_out, engine->world_size, 0);
+    return SHERD_OK;
+}
+
 /* Finds the first item that differs: all ranks halve the list together until one item is left. */
-static sherd_status first_difference(sherd_engine *engine, uint64_t *all, size_t *out)
+static sherd_status first_difference(const sherd_engine *engine, size_t *out)
 {
     size_t low  = 0; /* the first `low` items agree */
     size_t high = sherdi_model_num_items(&engine->model);
 
     while (high - low > 1) {
-        size_t   middle = low + (high - low) / 2;
-        uint64_t mine   = items_hash(&engine->model, middle);
+        size_t      middle = low + (high - low) / 2;
+        sherdi_told unused;
+        int         odd;
 
-        SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, all, sizeof(mine), "the model"));
-        if (odd_rank(all, engine->world_size) == 0) {
+        SHERDI_TRY(model_compare(engine, items_hash(&engine->model, middle), &unused, &odd));
+        if (odd == 0) {
             low = middle;
         } else {
             high = middle;
@@ -186,58 +250,40 @@ static sherd_status first_difference(sherd_engine *engine, uint64_t *all, size_t
 
 #define ITEM_TEXT_BYTES 192
 
-static sherd_status model_difference_name(sherd_engine *engine, uint64_t *all, char *texts)
+static sherd_status model_difference_name(const sherd_engine *engine)
 {
-    char     mine[ITEM_TEXT_BYTES] = "";
-    uint64_t hash;
-    size_t   item;
-    int      rank;
+    char        mine[ITEM_TEXT_BYTES] = "";
+    sherdi_told told;
+    size_t      item;
+    int         rank;
 
-    SHERDI_TRY(first_difference(engine, all, &item));
-    hash = sherdi_model_item_hash(&engine->model, item);
+    SHERDI_TRY(first_difference(engine, &item));
     sherdi_model_item_text(&engine->model, item, mine, sizeof(mine));
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &hash, all, sizeof(hash), "the model"));
-    SHERDI_TRY(sherdi_world_exchange(engine->world, mine, texts, sizeof(mine), "the model"));
-    rank = odd_rank(all, engine->world_size);
+    SHERDI_TRY(model_compare(engine, sherdi_model_item_hash(&engine->model, item), &told, &rank));
+    SHERDI_TRY(sherdi_world_tell(engine->world, mine, sizeof(mine), "the model", &told));
     return sherdi_fail(SHERD_E_INVAL,
                        "the ranks declare different models: rank 0 has %s where rank %d has %s; "
                        "declare the same on every rank",
-                       texts, rank, texts + (size_t)rank * ITEM_TEXT_BYTES);
+                       (const char *)sherdi_told_by(&told, 0), rank,
+                       (const char *)sherdi_told_by(&told, rank));
 }
 
-sherd_status sherdi_agree_model(sherd_engine *engine)
+sherd_status sherdi_agree_model(const sherd_engine *engine)
 {
-    size_t    world = (size_t)engine->world_size;
-    size_t    count = sherdi_model_num_items(&engine->model);
-    uint64_t  mine;
-    uint64_t *all   = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, world, sizeof(*all));
-    char     *texts = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, world, ITEM_TEXT_BYTES);
-    sherd_status status =
-        sherdi_agree_status(engine->world, all == NULL || texts == NULL ? SHERD_E_NOMEM : SHERD_OK);
+    size_t      count = sherdi_model_num_items(&engine->model);
+    sherdi_told told;
+    int         rank;
 
-    if (status == SHERD_OK) {
-        mine   = count;
-        status = sherdi_world_exchange(engine->world, &mine, all, sizeof(mine), "the model");
+    SHERDI_TRY(model_compare(engine, count, &told, &rank));
+    if (rank != 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "the ranks declare different models: rank 0 has %llu groups, units and "
+                           "parameters, rank %d has %llu; declare the same on every rank",
+                           *(const unsigned long long *)sherdi_told_by(&told, 0), rank,
+                           *(const unsigned long long *)sherdi_told_by(&told, rank));
     }
-    if (status == SHERD_OK && odd_rank(all, engine->world_size) != 0) {
-        int rank = odd_rank(all, engine->world_size);
-
-        status =
-            sherdi_fail(SHERD_E_INVAL,
-                        "the ranks declare different models: rank 0 has %llu groups, units and "
-                        "parameters, rank %d has %llu; declare the same on every rank",
-                        (unsigned long long)all[0], rank, (unsigned long long)all[rank]);
-    }
-    if (status == SHERD_OK) {
-        mine   = items_hash(&engine->model, count);
-        status = sherdi_world_exchange(engine->world, &mine, all, sizeof(mine), "the model");
-    }
-    if (status == SHERD_OK && odd_rank(all, engine->world_size) != 0) {
-        status = model_difference_name(engine, all, texts);
-    }
-    sherdi_free(texts);
-    sherdi_free(all);
-    return status;
+    SHERDI_TRY(model_compare(engine, items_hash(&engine->model, count), &told, &rank));
+    return rank == 0 ? SHERD_OK : model_difference_name(engine);
 }
 
 /* ---------------------------------------------------------------- uses ---- */
@@ -346,7 +392,7 @@ sherd_status sherdi_agree_used(sherd_engine *engine)
     }
     memset(mine, 0, count * sizeof(*mine));
     used_note(engine, mine);
-    SHERDI_TRY(sherdi_run_exchange(engine, mine, all, count * sizeof(*mine), "units of any uses"));
+    SHERDI_TRY(sherdi_run_exchange(engine, SHERDI_EXCHANGE_USED, mine, all, NULL));
     for (size_t i = count; i < count * (size_t)engine->world_size; i++) {
         all[i % count] |= all[i];
     }
@@ -355,11 +401,11 @@ sherd_status sherdi_agree_used(sherd_engine *engine)
 
 sherd_status sherdi_agree_uses(sherd_engine *engine)
 {
-    size_t               num_units = engine->plan->num_units;
-    sherdi_unit_uses    *mine      = &engine->exchange.uses[(size_t)engine->rank * num_units];
-    sherdi_agree_message message   = {.micro_seen     = (uint64_t)engine->window.micro_seen,
-                                      .micro_backward = (uint64_t)engine->window.micro_backward};
-    int                  differs   = 0;
+    size_t              num_units = engine->plan->num_units;
+    sherdi_unit_uses   *mine      = &engine->exchange.uses[(size_t)engine->rank * num_units];
+    sherdi_uses_message message   = {.micro_seen     = (uint64_t)engine->window.micro_seen,
+                                     .micro_backward = (uint64_t)engine->window.micro_backward};
+    int                 differs   = 0;
 
     for (size_t u = 0; u < num_units; u++) {
         mine[u] = sherdi_unit_of(engine, (int)u)->uses;
@@ -369,11 +415,10 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
         }
         message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
     }
-    SHERDI_TRY(sherdi_run_exchange(engine, &message, engine->exchange.agree, sizeof(message),
-                                   "sherd_step"));
+    SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_USES, SHERD_OK, &message, NULL, NULL));
     for (int r = 1; r < engine->world_size; r++) {
-        differs |=
-            memcmp(&engine->exchange.agree[r], &engine->exchange.agree[0], sizeof(message)) != 0;
+        differs |= memcmp(sherdi_agree_told(engine, r), sherdi_agree_told(engine, 0),
+                          sizeof(message)) != 0;
     }
     if (!differs && engine->window.micro_backward == engine->window.micro_seen) {
         return SHERD_OK;
@@ -386,7 +431,7 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
                            engine->window.micro_seen - engine->window.micro_backward,
                            engine->window.micro_seen);
     }
-    SHERDI_TRY(sherdi_world_exchange(engine->world, mine, engine->exchange.uses,
-                                     num_units * sizeof(*mine), "sherd_step"));
+    SHERDI_TRY(
+        sherdi_run_exchange(engine, SHERDI_EXCHANGE_UNIT_USES, mine, engine->exchange.uses, NULL));
     return uses_difference_name(engine);
 }

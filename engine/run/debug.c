@@ -28,8 +28,8 @@ sherd_status sherdi_debug_acquire_meet(sherd_engine *engine, int unit, sherd_pas
         is_free || engine->window.met == acquire_number(unit, pass)) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &nothing, &nothing, 0,
-                                     engine->model.units[unit].name));
+    SHERDI_TRY(sherdi_run_exchange(engine, SHERDI_EXCHANGE_ACQUIRE, &nothing, NULL,
+                                   engine->model.units[unit].name));
     engine->window.met = acquire_number(unit, pass);
     return SHERD_OK;
 }

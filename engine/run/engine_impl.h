@@ -60,13 +60,10 @@ typedef struct sherdi_fill {
     int       is_changed; /* ... and since then some were filled */
 } sherdi_fill;
 
-/* Messages that the ranks exchange, one per rank. */
+/* Room for what the ranks exchange of units. */
 typedef struct sherdi_exchange {
-    sherdi_agree_message   *agree;
-    sherdi_norm_message    *norm;
-    sherdi_publish_message *publish;
-    sherdi_unit_uses       *uses; /* [world_size x units]; exchanged only when ranks disagree */
-    uint64_t               *used; /* [world_size x sherdi_plan_used_words] */
+    sherdi_unit_uses *uses; /* [world_size x units]; exchanged only when ranks disagree */
+    uint64_t         *used; /* [world_size x sherdi_plan_used_words] */
 } sherdi_exchange;
 
 /* The buffers of the plan. */

@@ -217,7 +217,6 @@ static sherd_status portion_give(void *raw, int part, size_t first, size_t count
 static sherd_status portion_fill(root_fill *fill, size_t count, sherd_status own)
 {
     sherd_engine *engine = fill->engine;
-    const char   *name   = engine->model.params[fill->given.param].name;
     sherdi_values values = {.param = fill->given.param, .first = fill->first, .count = count};
     sherd_status  given  = SHERD_OK;
 
@@ -225,15 +224,11 @@ static sherd_status portion_fill(root_fill *fill, size_t count, sherd_status own
         given = given_ask(&fill->given, 0, fill->first, count, fill->portion->values);
         fill->portion->status = (uint64_t)given;
     }
-    SHERDI_TRY(sherd_world_broadcast(engine->world, fill->portion,
-                                     offsetof(portion, values) + count * sizeof(float),
-                                     fill->root));
-    SHERDI_TRY(given);
+    SHERDI_TRY(sherdi_world_broadcast(engine->world, fill->portion,
+                                      offsetof(portion, values) + count * sizeof(float),
+                                      fill->root));
     if (fill->portion->status != SHERD_OK) {
-        return sherdi_fail((sherd_status)fill->portion->status,
-                           "the fill function of parameter %s failed on rank %d; its own "
-                           "sherd_last_error() says more",
-                           name, fill->root);
+        return given; /* the other ranks hear of it where all agree */
     }
     values.parts = engine->model.params[fill->given.param].is_frozen ? SHERDI_VALUES_COMPUTE
                                                                      : SHERDI_VALUES_MASTER;
@@ -251,12 +246,12 @@ static sherd_status portions_fill(root_fill *fill)
         sherd_status own =
             portion_fill(fill, sherdi_min_size(PORTION_ELEMS, elems - fill->first), all.status);
 
-        if (own == SHERD_E_PEER_LOST || fill->portion->status != SHERD_OK) {
-            return own;
-        }
         if (all.status == SHERD_OK && own != SHERD_OK) {
             sherdi_outcome_add(&all, own);
             (void)rings_settle(engine);
+        }
+        if (own == SHERD_E_PEER_LOST || fill->portion->status != SHERD_OK) {
+            break;
         }
     }
     return sherdi_outcome_end(&all);
@@ -274,10 +269,7 @@ static sherd_status root_run(root_fill *fill)
     engine->fill.is_filled[param]                               = 0;
     *share                                                      = 0;
     status                                                      = portions_fill(fill);
-    if (status == SHERD_E_PEER_LOST) {
-        return status;
-    }
-    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(sherdi_agree_status(engine, status));
     engine->fill.samples[param]   = param; /* all ranks got the root's values */
     engine->fill.shares[param]    = *share;
     engine->fill.is_filled[param] = 1;
@@ -324,6 +316,8 @@ sherd_status sherd_param_fill_from(sherd_engine *engine, sherd_param param, int 
 
 /* ------------------------------------------------------- the first acquire -- */
 
+#define BEGINNING "while it began with its first values"
+
 static sherd_status unfilled_take(sherd_engine *engine)
 {
     for (size_t p = 0; p < engine->model.num_params; p++) {
@@ -341,42 +335,52 @@ static sherd_status unfilled_take(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Writes "rank 2" or "ranks 1, 3", as many as there is room for: the ranks whose value for parameter `p` differs from rank
- * 0's. */
-static void others_text(const uint64_t *all, size_t p, size_t count, int world_size, char *text,
-                        size_t len_bytes)
+/* Returns what a rank has told of the first value of a parameter. */
+static uint64_t start_told(const sherd_engine *engine, int rank, size_t param)
+{
+    const uint64_t *words = sherdi_agree_told(engine, rank);
+
+    return words[SHERDI_WORDS_OF_FIRST_HASHES + param];
+}
+
+static int starts_differ(const sherd_engine *engine, int rank, size_t param)
+{
+    return start_told(engine, rank, param) != start_told(engine, 0, param);
+}
+
+/* Writes "rank 2" or "ranks 1, 3", as many as there is room for: the ranks whose value for a parameter differs from rank 0's. */
+static void others_text(const sherd_engine *engine, size_t param, char *text, size_t len_bytes)
 {
     size_t used   = 0;
     int    others = 0;
 
-    for (int r = 1; r < world_size; r++) {
-        others += all[(size_t)r * count + p] != all[p];
+    for (int r = 1; r < engine->world_size; r++) {
+        others += starts_differ(engine, r, param);
     }
     used = (size_t)snprintf(text, len_bytes, "rank%s", others > 1 ? "s" : "");
-    for (int r = 1; r < world_size && used + 8 < len_bytes; r++) {
-        if (all[(size_t)r * count + p] != all[p]) {
+    for (int r = 1; r < engine->world_size && used + 8 < len_bytes; r++) {
+        if (starts_differ(engine, r, param)) {
             used += (size_t)snprintf(text + used, len_bytes - used, "%s %d",
                                      used > sizeof("ranks") ? "," : "", r);
         }
     }
 }
 
-static sherd_status starts_check(const sherd_engine *engine, const uint64_t *all)
+static sherd_status start_check(const sherd_engine *engine, size_t param)
 {
-    size_t count = engine->model.num_params;
-    char   others[64];
+    const sherdi_model_param *info = &engine->model.params[param];
+    char                      others[64];
 
-    for (size_t i = count; i < count * (size_t)engine->world_size; i++) {
-        if (all[i] != all[i % count]) {
-            others_text(all, i % count, count, engine->world_size, others, sizeof(others));
+    for (int r = 1; r < engine->world_size; r++) {
+        if (starts_differ(engine, r, param)) {
+            others_text(engine, param, others, sizeof(others));
             return sherdi_fail(
                 SHERD_E_INVAL,
                 "parameter %s starts with other values on %s than on rank 0; %s must have the same "
                 "values on every rank (same seed, same file)",
-                engine->model.params[i % count].name, others,
-                engine->model.params[i % count].bound_data != NULL
-                    ? "the memory that is bound, or the fill function,"
-                    : "the fill function");
+                info->name, others,
+                info->bound_data != NULL ? "the memory that is bound, or the fill function,"
+                                         : "the fill function");
         }
     }
     return SHERD_OK;
@@ -392,11 +396,26 @@ static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out
                                                      : SHERD_OK;
 }
 
-static sherd_status starts_compare(sherd_engine *engine)
+/* `all` has room for what each rank tells of its parameters; `mine`, too, for this rank. */
+static sherd_status starts_exchange(sherd_engine *engine, uint64_t *mine, uint64_t *all)
 {
     size_t       count = engine->model.num_params;
-    size_t       world = (size_t)engine->world_size;
     sherd_status own   = SHERD_OK;
+
+    for (size_t p = 0; p < count && own == SHERD_OK; p++) {
+        own = start_hash(engine, p, &mine[SHERDI_WORDS_OF_FIRST_HASHES + p]);
+    }
+    SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_FIRST_HASHES, own, mine, all, BEGINNING));
+    for (size_t p = 0; p < count; p++) {
+        SHERDI_TRY(start_check(engine, p));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status starts_compare(sherd_engine *engine)
+{
+    size_t       bytes = sherdi_exchange_bytes(engine->plan, SHERDI_EXCHANGE_FIRST_HASHES);
+    size_t       world = (size_t)engine->world_size;
     sherd_status status;
     uint64_t    *mine;
     uint64_t    *all;
@@ -404,63 +423,15 @@ static sherd_status starts_compare(sherd_engine *engine)
     if (world == 1) {
         return SHERD_OK;
     }
-    mine = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, count, sizeof(*mine));
-    all  = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, count * world, sizeof(*all));
-    status =
-        sherdi_agree_status(engine->world, mine == NULL || all == NULL ? SHERD_E_NOMEM : SHERD_OK);
-    for (size_t p = 0; p < count && status == SHERD_OK; p++) {
-        own = start_hash(engine, p, &mine[p]);
-        if (own != SHERD_OK) {
-            break;
-        }
-    }
+    mine   = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, bytes);
+    all    = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, world, bytes);
+    status = sherdi_agree_status(engine, mine == NULL || all == NULL ? SHERD_E_NOMEM : SHERD_OK);
     if (status == SHERD_OK) {
-        status = sherdi_agree_status(engine->world, own);
-    }
-    if (status == SHERD_OK) {
-        status =
-            sherdi_world_exchange(engine->world, mine, all, count * sizeof(*mine), "first values");
-    }
-    if (status == SHERD_OK) {
-        status = starts_check(engine, all);
+        status = starts_exchange(engine, mine, all);
     }
     sherdi_free(all);
     sherdi_free(mine);
     return status;
-}
-
-#define BEGINNING "while it began its state"
-
-/* Exchanges one message per rank: the fingerprint of its frozen elements, whether its parameters are filled, and whether its
- * state could begin. */
-static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int is_filled,
-                                    uint64_t fingerprint)
-{
-    sherdi_publish_message mine = {
-        .fingerprint = fingerprint, .status = (uint64_t)own, .decision = (uint64_t)is_filled};
-    const sherdi_outcome here = sherdi_outcome_of(own);
-
-    SHERDI_TRY(
-        sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), "first values"));
-    SHERDI_TRY(sherdi_outcome_end(&here));
-    engine->fingerprints.frozen = 0;
-    for (int r = 0; r < engine->world_size; r++) {
-        sherd_status status = (sherd_status)engine->exchange.publish[r].status;
-
-        if (engine->exchange.publish[r].decision == 0) {
-            return sherdi_fail(status,
-                               "rank %d has parameters that were not filled; its own "
-                               "sherd_last_error() names the first",
-                               r);
-        }
-        if (status != SHERD_OK) {
-            return sherdi_fail(
-                status, "rank %d failed " BEGINNING ": %s; its own sherd_last_error() says more", r,
-                sherd_status_text(status));
-        }
-        engine->fingerprints.frozen += engine->exchange.publish[r].fingerprint;
-    }
-    return SHERD_OK;
 }
 
 /* ------------------------------------------------------------ fingerprints -- */
@@ -559,18 +530,17 @@ static sherd_status state_commit(sherd_engine *engine, uint64_t wanted)
 /* Commits what was filled, so that all ranks are at the same generation: a start that failed may have left some of them ahead. */
 static sherd_status state_begin(sherd_engine *engine)
 {
-    sherdi_publish_message mine   = {0};
-    uint64_t               wanted = 0;
-    uint64_t               unused;
+    uint64_t wanted = 0;
+    uint64_t unused;
 
     if (!sherdi_plan_has_generations(engine->plan) || engine->store.is_resumed) {
         return SHERD_OK;
     }
-    mine.fingerprint = sherdi_store_live(engine) + (uint64_t)sherdi_fill_commits(engine);
-    SHERDI_TRY(
-        sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), "first values"));
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_GENERATION, SHERD_OK,
+                                 sherdi_store_live(engine) + (uint64_t)sherdi_fill_commits(engine),
+                                 NULL));
     for (int r = 0; r < engine->world_size; r++) {
-        uint64_t other = engine->exchange.publish[r].fingerprint;
+        uint64_t other = sherdi_agree_word_of(engine, r);
 
         wanted = other > wanted ? other : wanted;
     }
@@ -579,13 +549,14 @@ static sherd_status state_begin(sherd_engine *engine)
 
 static sherd_status filling_end(sherd_engine *engine)
 {
-    sherd_status status    = unfilled_take(engine);
-    int          is_filled = status != SHERD_E_STATE;
+    sherd_status status = unfilled_take(engine);
 
     if (status == SHERD_OK) {
         status = state_settle(engine);
     }
-    SHERDI_TRY(filled_exchange(engine, status, is_filled, filled_fingerprint(engine, 1)));
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_FIRST_VALUES, status,
+                                 filled_fingerprint(engine, 1), BEGINNING));
+    engine->fingerprints.frozen = sherdi_agree_sum(engine);
     SHERDI_TRY(state_begin(engine));
     sherdi_store_agreed(engine);
     SHERDI_TRY(sherdi_run_drain(engine));

@@ -68,7 +68,7 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
                              "%016llx and was committed with %016llx; load a checkpoint instead",
                              (unsigned long long)own, (unsigned long long)from->note.fingerprint);
     }
-    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(sherdi_agree_status(engine, status));
     SHERDI_TRY(sherdi_store_blobs(engine));
     sherdi_store_agreed(engine);
     return SHERD_OK;
@@ -78,36 +78,42 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
  * number (fill.c), so their generations differ by one at most. */
 static sherd_status generation_smallest(sherd_engine *engine, uint64_t *out)
 {
-    sherdi_publish_message mine = {.fingerprint = sherdi_store_live(engine)};
-
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
-                                     "the state on NVMe"));
-    *out = mine.fingerprint;
+    *out = sherdi_store_live(engine);
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_GENERATION, SHERD_OK, *out, NULL));
     for (int r = 0; r < engine->world_size; r++) {
-        uint64_t other = engine->exchange.publish[r].fingerprint;
+        uint64_t other = sherdi_agree_word_of(engine, r);
 
         *out = other < *out ? other : *out;
     }
     return SHERD_OK;
 }
 
-/* Ranks are at one step, or their state is no state of the model. */
-static sherd_status steps_compare(sherd_engine *engine, const sherdi_state_note *note)
-{
-    sherdi_publish_message        mine  = {.fingerprint = (uint64_t)note->step,
-                                           .decision    = (uint64_t)note->micro_step};
-    const sherdi_publish_message *ranks = engine->exchange.publish;
+typedef struct steps_message {
+    uint64_t status;
+    int64_t  step, micro_step;
+} steps_message;
 
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
-                                     "the state on NVMe"));
+_Static_assert(sizeof(steps_message) == SHERDI_WORDS_OF_STEPS * sizeof(uint64_t),
+               "the table has the words of the message");
+
+/* Ranks are at one step, or their state is no state of the model. `own` is the outcome on this rank so far. */
+static sherd_status steps_compare(sherd_engine *engine, sherd_status own,
+                                  const sherdi_state_note *note)
+{
+    steps_message        mine  = {.step = note->step, .micro_step = note->micro_step};
+    const steps_message *first = NULL;
+
+    SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_STEPS, own, &mine, NULL, NULL));
+    first = sherdi_agree_told(engine, 0);
     for (int r = 1; r < engine->world_size; r++) {
-        if (ranks[r].fingerprint != ranks[0].fingerprint ||
-            ranks[r].decision != ranks[0].decision) {
+        const steps_message *other = sherdi_agree_told(engine, r);
+
+        if (other->step != first->step || other->micro_step != first->micro_step) {
             return sherdi_fail(SHERD_E_STATE,
                                "the state of run %016llx on NVMe does not belong together: rank 0 "
                                "is at step %lld and rank %d at step %lld; load a checkpoint",
-                               (unsigned long long)engine->store.run,
-                               (long long)ranks[0].fingerprint, r, (long long)ranks[r].fingerprint);
+                               (unsigned long long)engine->store.run, (long long)first->step, r,
+                               (long long)other->step);
         }
     }
     return SHERD_OK;
@@ -159,14 +165,14 @@ static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
 
 sherd_status sherdi_restore_resume(sherd_engine *engine)
 {
-    sherdi_state_record found;
+    sherdi_state_record found = {0};
     uint64_t            wanted;
     int                 has_begun;
+    sherd_status        status;
 
     SHERDI_TRY(generation_smallest(engine, &wanted));
-    SHERDI_TRY(
-        sherdi_agree_status(engine->world, generation_aim(engine, wanted, &found, &has_begun)));
-    SHERDI_TRY(steps_compare(engine, &found.note));
+    status = generation_aim(engine, wanted, &found, &has_begun);
+    SHERDI_TRY(steps_compare(engine, status, &found.note));
     SHERDI_TRY(generation_take(engine, &found));
     for (size_t p = 0; p < engine->model.num_params; p++) {
         engine->fill.is_filled[p] = !engine->model.params[p].is_frozen;
@@ -241,16 +247,9 @@ static sherd_status window_drop(sherd_engine *engine)
 /* Whether any rank has begun to go back, or cannot say. Collective. */
 static int any_has_begun(sherd_engine *engine, int has_begun)
 {
-    sherdi_publish_message mine = {.status = (uint64_t)has_begun};
-
-    if (sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
-                              "sherd_step_undo") != SHERD_OK) {
-        return 1;
-    }
-    for (int r = 0; r < engine->world_size; r++) {
-        has_begun |= engine->exchange.publish[r].status != 0;
-    }
-    return has_begun;
+    return sherdi_agree_word(engine, SHERDI_EXCHANGE_BEGUN, SHERD_OK, (uint64_t)has_begun, NULL) !=
+               SHERD_OK ||
+           sherdi_agree_sum(engine) > 0;
 }
 
 /* After a failure: if no rank has begun to go back, the engine is as it was. Else nothing but another undo, which takes all ranks
@@ -278,7 +277,7 @@ sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted)
     if (status == SHERD_OK) {
         status = generation_aim(engine, wanted, &found, &has_begun);
     }
-    status = sherdi_agree_status(engine->world, status);
+    status = sherdi_agree_status(engine, status);
     if (status == SHERD_OK) {
         status    = generation_take(engine, &found);
         has_begun = 1;
@@ -301,7 +300,7 @@ sherd_status sherd_step_undo(sherd_engine *engine)
     wanted = engine->store.agreed;
     if (engine->failure.why.status == SHERD_OK) {
         SHERDI_TRY(update_check(engine));
-        SHERDI_TRY(sherdi_agree_status(engine->world, previous_check(engine)));
+        SHERDI_TRY(sherdi_agree_status(engine, previous_check(engine)));
         wanted--;
     }
     return sherdi_restore_generation(engine, wanted);

@@ -637,6 +637,11 @@ static sherd_status op_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *
 static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     *number_out = 0; /* no ticket: the exchange is done when the call returns */
+    if (engine->run.given_all == NULL) {
+        return sherdi_world_tell(engine->world, engine->run.given_mine, op->elems,
+                                 engine->run.given_what, &engine->run.told);
+    }
+    engine->run.told = (sherdi_told){engine->run.given_all, op->elems};
     return sherdi_world_exchange(engine->world, engine->run.given_mine, engine->run.given_all,
                                  op->elems, engine->run.given_what);
 }
@@ -744,13 +749,13 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     return SHERD_OK;
 }
 
-sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
-                                 size_t len_bytes, const char *what)
+sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind, const void *mine,
+                                 void *all, const char *what)
 {
     engine->run.given_mine = mine;
     engine->run.given_all  = all;
-    engine->run.given_what = what;
-    return sherdi_program_exchange(&engine->run.program, len_bytes);
+    engine->run.given_what = what != NULL ? what : sherdi_exchange_row_of(kind)->name;
+    return sherdi_program_exchange(&engine->run.program, kind);
 }
 
 sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
@@ -813,6 +818,10 @@ sherd_status sherdi_run_open(sherd_engine *engine)
     sherdi_run         *run    = &engine->run;
     sherdi_drive_others others = {lane_is_over, host_wait, engine};
 
+    SHERDI_TRY(sherdi_progress_open(&run->progress, engine->plan, &engine->model, &engine->mem));
+    SHERDI_TRY(sherdi_drive_open(&run->drive, sherdi_program_transfers(engine->plan), &run->order,
+                                 &others, &engine->mem));
+    SHERDI_TRY(events_open(engine));
     run->program = (sherdi_program){
         .plan     = engine->plan,
         .model    = &engine->model,
@@ -820,10 +829,7 @@ sherd_status sherdi_run_open(sherd_engine *engine)
         .fn       = op_run,
         .ctx      = engine,
     };
-    SHERDI_TRY(sherdi_progress_open(&run->progress, engine->plan, &engine->model, &engine->mem));
-    SHERDI_TRY(sherdi_drive_open(&run->drive, sherdi_program_transfers(engine->plan), &run->order,
-                                 &others, &engine->mem));
-    return events_open(engine);
+    return SHERD_OK;
 }
 
 void sherdi_run_close(sherd_engine *engine)
@@ -833,6 +839,7 @@ void sherdi_run_close(sherd_engine *engine)
     if (engine->backend == NULL) {
         return;
     }
+    run->program = (sherdi_program){0};
     sherdi_drive_close(&run->drive);
     sherdi_progress_close(&run->progress);
     for (int lane = 0; lane < SHERDI_LANES; lane++) {

@@ -4,6 +4,7 @@
 #ifndef SHERDI_ENGINE_RUN_RUN_H
 #define SHERDI_ENGINE_RUN_RUN_H
 
+#include "collectives/world.h"
 #include "engine/run/drive.h"
 #include "engine/run/state_note.h"
 
@@ -35,6 +36,7 @@ typedef struct sherdi_run {
     const void         *given_mine; /* of an exchange: this rank's data, and room for all ranks' */
     void               *given_all;
     const char         *given_what;
+    sherdi_told         told;     /* where the data of all ranks lie after an exchange */
     sherdi_block_fn     block_fn; /* of the walk under way */
     void               *block_ctx;
     sherdi_state_record record; /* to commit; or what a rollback found */
@@ -44,9 +46,10 @@ typedef struct sherdi_run {
 sherd_status sherdi_run_open(sherd_engine *engine);
 /** Waits for transfers, then frees all that. */
 void sherdi_run_close(sherd_engine *engine);
-/** Gathers the `mine` of every rank in `all`; `what` is as in sherdi_world_exchange. Meets; blocks. */
-sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
-                                 size_t len_bytes, const char *what);
+/** Gathers the `mine` of every rank in `all`, or in engine->run.told if that is NULL; `what` is as in sherdi_world_exchange, NULL: the
+ *  kind's name. Meets; blocks. */
+sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind, const void *mine,
+                                 void *all, const char *what);
 /** Commits what was written of the state, as the state after update `step`. */
 sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
                                const sherdi_scaler *scaler);

@@ -62,7 +62,6 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     const sherdi_plan  *plan = engine->plan;
     sherdi_scalars_head head = {0};
     sherdi_mark         mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_NORM, NULL, NULL, 0);
-    sherdi_outcome      here;
 
     memset(own, 0, sizeof(*own));
     if (status == SHERD_OK) {
@@ -71,27 +70,18 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     if (status == SHERD_OK) {
         head = engine->results;
     }
-    here        = sherdi_outcome_of(status);
     own->norm   = head.norm;
     own->counts = head.counts;
-    own->status = (uint64_t)status;
     sherdi_mark_end(&engine->marks, NULL, &mark);
-    SHERDI_TRY(sherdi_run_exchange(engine, own, engine->exchange.norm, sizeof(*own),
-                                   "the norm of sherd_step"));
-    SHERDI_TRY(sherdi_outcome_end(&here));
-    for (int r = 0; r < engine->world_size; r++) {
-        if (engine->exchange.norm[r].status != SHERD_OK) {
-            return sherdi_fail((sherd_status)engine->exchange.norm[r].status,
-                               "rank %d could not read its gradient, nothing was updated; its own "
-                               "sherd_last_error() says more",
-                               r);
-        }
-    }
+    SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_NORM, status, own, NULL,
+                               "while it read its gradient, and nothing was updated"));
     for (int r = 0; (plan->is_sliced || plan->is_deterministic) && r < engine->world_size; r++) {
+        const sherdi_norm_message *other = sherdi_agree_told(engine, r);
+
         if (r != engine->rank) {
-            sherdi_norm_merge(&own->norm, &engine->exchange.norm[r].norm);
-            own->counts.nonfinite += engine->exchange.norm[r].counts.nonfinite;
-            own->counts.out_of_range += engine->exchange.norm[r].counts.out_of_range;
+            sherdi_norm_merge(&own->norm, &other->norm);
+            own->counts.nonfinite += other->counts.nonfinite;
+            own->counts.out_of_range += other->counts.out_of_range;
         }
     }
     return SHERD_OK;
@@ -341,7 +331,7 @@ static sherd_status choice_compare(sherd_engine *engine, uint64_t choice)
 {
     int odd;
 
-    SHERDI_TRY(sherdi_agree_word(engine, choice, "sherd_step_apply", &odd));
+    SHERDI_TRY(sherdi_agree_same(engine, "sherd_step_apply", SHERD_OK, choice, &odd));
     return odd == 0 ? SHERD_OK
                     : sherdi_fail(SHERD_E_INVAL,
                                   "rank %d was given other sherd_step_params than rank 0 (norm, "

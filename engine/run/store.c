@@ -268,23 +268,22 @@ static sherd_status files_search(const sherd_engine *engine, const char *folder,
 /* Chooses the newest of rank 0's runs for which every rank has its file; 0: there is none. Collective. */
 static sherd_status run_choose(sherd_engine *engine, const file_search *search, uint64_t *out)
 {
-    uint64_t               wanted[MOST_RUNS] = {0};
-    sherdi_publish_message mine              = {0};
-    uint64_t               common            = ~(uint64_t)0;
+    uint64_t wanted[MOST_RUNS] = {0};
+    uint64_t mine              = 0;
+    uint64_t common            = ~(uint64_t)0;
 
     for (size_t i = 0; i < search->num_runs; i++) {
         wanted[i] = search->runs[i].run;
     }
-    SHERDI_TRY(sherd_world_broadcast(engine->world, wanted, sizeof(wanted), 0));
+    SHERDI_TRY(sherdi_world_broadcast(engine->world, wanted, sizeof(wanted), 0));
     for (size_t w = 0; w < MOST_RUNS; w++) {
         for (size_t i = 0; i < search->num_runs; i++) {
-            mine.fingerprint |= (uint64_t)(wanted[w] == search->runs[i].run) << w;
+            mine |= (uint64_t)(wanted[w] == search->runs[i].run) << w;
         }
     }
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine),
-                                     "files of state"));
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_RUNS, SHERD_OK, mine, NULL));
     for (int r = 0; r < engine->world_size; r++) {
-        common &= engine->exchange.publish[r].fingerprint;
+        common &= sherdi_agree_word_of(engine, r);
     }
     *out = common == 0 ? 0 : wanted[__builtin_ctzll(common)];
     return SHERD_OK;
@@ -328,10 +327,10 @@ static void others_report(const sherd_engine *engine, const char *folder, const 
 static sherd_status state_create(sherd_engine *engine, sherdi_tier_state_params *params)
 {
     params->id.run = run_draw();
-    SHERDI_TRY(sherd_world_broadcast(engine->world, &params->id.run, sizeof(params->id.run), 0));
-    SHERDI_TRY(sherdi_agree_status(
-        engine->world,
-        sherdi_tier_state_create(engine->store.queue, params, &engine->mem, &engine->store.state)));
+    SHERDI_TRY(sherdi_world_broadcast(engine->world, &params->id.run, sizeof(params->id.run), 0));
+    SHERDI_TRY(
+        sherdi_agree_status(engine, sherdi_tier_state_create(engine->store.queue, params,
+                                                             &engine->mem, &engine->store.state)));
     engine->store.run = params->id.run;
     return SHERD_OK;
 }
@@ -343,7 +342,7 @@ static sherd_status state_reopen(sherd_engine *engine, sherdi_tier_state_params 
     store->is_worth_keeping =
         1; /* whatever happens here or on another rank: it is an earlier run's */
     SHERDI_TRY(sherdi_agree_status(
-        engine->world, sherdi_tier_state_open(store->queue, params, &engine->mem, &store->state)));
+        engine, sherdi_tier_state_open(store->queue, params, &engine->mem, &store->state)));
     store->run        = params->id.run;
     store->is_resumed = 1;
     return SHERD_OK;
@@ -366,8 +365,7 @@ static sherd_status state_open(sherd_engine *engine)
     };
 
     engine->store.note = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_NOTE_BYTES);
-    SHERDI_TRY(
-        sherdi_agree_status(engine->world, engine->store.note == NULL
+    SHERDI_TRY(sherdi_agree_status(engine, engine->store.note == NULL
                                                ? SHERD_E_NOMEM
                                                : files_search(engine, folders.paths[0], &search)));
     if (engine->settings.resume_state) {
@@ -406,7 +404,7 @@ static sherd_status state_scratch_open(sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
 
-    return sherdi_agree_status(engine->world,
+    return sherdi_agree_status(engine,
                                scratch_tier_open(engine, &engine->settings.offload_state, "state",
                                                  plan->extents[SHERDI_SPACE_STORAGE],
                                                  sherdi_plan_stored(plan), &engine->store.state));
@@ -437,7 +435,7 @@ static sherd_status local_open(sherd_engine *engine)
 
 sherd_status sherdi_store_open(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_agree_status(engine->world, local_open(engine)));
+    SHERDI_TRY(sherdi_agree_status(engine, local_open(engine)));
     if (engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 0) {
         SHERDI_TRY(sherdi_plan_has_generations(engine->plan) ? state_open(engine)
                                                              : state_scratch_open(engine));
@@ -554,8 +552,8 @@ static size_t note_write(const sherd_engine *engine, const sherdi_state_record *
 /* Gives all ranks the run's blobs of rank 0, which are the valid ones. Collective. */
 static sherd_status run_blobs_share(sherd_engine *engine, unsigned char *bytes, uint64_t *len)
 {
-    SHERDI_TRY(sherd_world_broadcast(engine->world, len, sizeof(*len), 0));
-    return *len == 0 ? SHERD_OK : sherd_world_broadcast(engine->world, bytes, *len, 0);
+    SHERDI_TRY(sherdi_world_broadcast(engine->world, len, sizeof(*len), 0));
+    return *len == 0 ? SHERD_OK : sherdi_world_broadcast(engine->world, bytes, *len, 0);
 }
 
 sherd_status sherdi_store_blobs(sherd_engine *engine)
@@ -577,12 +575,12 @@ sherd_status sherdi_store_blobs(sherd_engine *engine)
             SHERD_E_IO,
             "the blobs that belong to the state on NVMe are damaged; load a checkpoint instead");
     }
-    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(sherdi_agree_status(engine, status));
     SHERDI_TRY(run_blobs_share(engine, note + head, &run));
     if (run > 0) {
         status = sherdi_blobs_read(&engine->blobs, note + head, run);
     }
-    return sherdi_agree_status(engine->world, status);
+    return sherdi_agree_status(engine, status);
 }
 
 sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,

@@ -60,56 +60,22 @@ static sherd_status publish_run(sherd_engine *engine)
     return status;
 }
 
-static sherd_status peers_check(const sherd_engine *engine, const char *when)
-{
-    for (int r = 0; r < engine->world_size; r++) {
-        if (engine->exchange.publish[r].status != SHERD_OK) {
-            return sherdi_fail((sherd_status)engine->exchange.publish[r].status,
-                               "rank %d failed %s: %s; its own sherd_last_error() says more", r,
-                               when,
-                               sherd_status_text((sherd_status)engine->exchange.publish[r].status));
-        }
-    }
-    return SHERD_OK;
-}
-
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
                                  const char *when, uint64_t *out)
 {
-    sherdi_publish_message mine = {.fingerprint = own, .status = (uint64_t)status};
-    const sherdi_outcome   here = sherdi_outcome_of(status);
-
-    if (status == SHERD_E_PEER_LOST) {
-        return status;
-    }
-    SHERDI_TRY(
-        sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine), "an outcome"));
-    SHERDI_TRY(sherdi_outcome_end(&here));
-    SHERDI_TRY(peers_check(engine, when));
-    *out = engine->fingerprints.frozen;
-    if (!engine->plan->is_sliced) {
-        *out += own;
-        return SHERD_OK;
-    }
-    for (int r = 0; r < engine->world_size; r++) {
-        *out += engine->exchange.publish[r].fingerprint;
-    }
+    SHERDI_TRY(sherdi_agree_word(engine, SHERDI_EXCHANGE_OUTCOME, status, own, when));
+    *out = engine->fingerprints.frozen + (engine->plan->is_sliced ? sherdi_agree_sum(engine) : own);
     return SHERD_OK;
 }
 
 sherd_status sherdi_update_measure(sherd_engine *engine)
 {
     sherdi_scalars_head unused;
-    sherd_status        status;
 
     if (!sherdi_plan_is_measured(engine->plan)) {
         return SHERD_OK;
     }
-    status = walk_run(engine, SHERDI_WALK_MEASURE, &unused);
-    if (status == SHERD_E_PEER_LOST) {
-        return status;
-    }
-    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(sherdi_agree_status(engine, walk_run(engine, SHERDI_WALK_MEASURE, &unused)));
     SHERDI_TRY(sherdi_program_sum(&engine->run.program));
     return sherdi_program_scalars_tell(&engine->run.program, SHERDI_OP_RATIOS);
 }

@@ -205,7 +205,7 @@ static sherd_status owned_share(sherd_engine *engine, const value_call *call, in
         if (owner == engine->rank && all.status == SHERD_OK) {
             sherdi_outcome_add(&all, range_get(engine, call, at, some, portion));
         }
-        SHERDI_TRY(sherd_world_broadcast(engine->world, portion, some * sizeof(*portion), owner));
+        SHERDI_TRY(sherdi_world_broadcast(engine->world, portion, some * sizeof(*portion), owner));
     }
     return sherdi_outcome_end(&all);
 }
@@ -231,7 +231,7 @@ static sherd_status read_run(sherd_engine *engine, const value_call *call, float
     if (call->part == SHERDI_VALUE_GRADIENT) {
         sherdi_outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     }
-    return sherdi_agree_status(engine->world, sherdi_outcome_end(&all));
+    return sherdi_agree_status(engine, sherdi_outcome_end(&all));
 }
 
 sherd_status sherd_param_read(sherd_engine *engine, sherd_param param, sherd_value value,
@@ -314,7 +314,7 @@ static sherd_status norms_run(sherd_engine *engine, double *out, size_t count)
                                out + first, &all));
     }
     sherdi_outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
-    return sherdi_agree_status(engine->world, sherdi_outcome_end(&all));
+    return sherdi_agree_status(engine, sherdi_outcome_end(&all));
 }
 
 sherd_status sherd_grad_norms(sherd_engine *engine, double *out, size_t count)
@@ -489,9 +489,7 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
     if (status != SHERD_OK) {
         return write_fail(engine, is_frozen, status);
     }
-    for (int r = 0; r < engine->world_size && is_frozen; r++) {
-        engine->fingerprints.frozen += engine->exchange.publish[r].fingerprint;
-    }
+    engine->fingerprints.frozen += is_frozen ? sherdi_agree_sum(engine) : 0;
     sherdi_store_agreed(engine);
     sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;

@@ -628,9 +628,9 @@ static void settings_agree_on_two_ranks(sherd_world *world, void *ctx)
         }
         settings = resolved(config, 2);
         if (RANK_ROWS[i].may_differ) {
-            CHECK_OK(sherdi_agree_settings(world, &settings, &mem));
+            CHECK_OK(sherdi_agree_settings(world, &settings));
         } else {
-            CHECK_STATUS(SHERD_E_INVAL, sherdi_agree_settings(world, &settings, &mem));
+            CHECK_STATUS(SHERD_E_INVAL, sherdi_agree_settings(world, &settings));
             CHECK_ERROR_SAYS("rank 1 has another value of ");
             CHECK_ERROR_SAYS(RANK_ROWS[i].key);
         }

@@ -81,16 +81,13 @@ typedef enum op_order {
     ORDER_READ_AHEAD = 0,
     ORDER_STAGED,
     ORDER_OTHERS,
-    ORDER_NONE, /* the ranks' agreement on a walk is a call of the world's */
+    ORDERS,
 } op_order;
 
 static op_order order_of(const sherdi_op *op)
 {
     int from = op->uses[SHERDI_USE_SRC].where;
 
-    if (op->kind == SHERDI_OP_EXCHANGE && op->elems == SHERDI_AGREE_STATUS_WORDS * sizeof(double)) {
-        return ORDER_NONE;
-    }
     if (op->kind == SHERDI_OP_READ && op->ring != SHERDI_RING_GRADS) {
         return ORDER_READ_AHEAD;
     }
@@ -233,7 +230,7 @@ static void window_compare(sherd_world *world, void *raw)
         record_begin(&recorder, r.engine);
         window_run(&r, what->options.accumulation);
         record_end(&recorder, r.engine);
-        for (int order = ORDER_STAGED; order < ORDER_NONE; order++) {
+        for (int order = ORDER_STAGED; order < ORDERS; order++) {
             lists_compare(&told, &recorder.list, (op_order)order, name);
         }
         reads_compare(&told, &recorder.list, name);

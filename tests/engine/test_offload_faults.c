@@ -615,7 +615,7 @@ static void the_others_hear_what_failed(void)
     test_files_remove(test_scratch(), "");
     (void)setenv("SHERD_IO", "threads", 1);
     test_world(2, first_commit_fails, &run);
-    expect_told(&run, "while it began its state");
+    expect_told(&run, "while it began with its first values");
     test_world(2, keep_train, NULL);
     CHECK_INT(2, test_files(test_scratch(), ".state"));
     drive_bits_flip();

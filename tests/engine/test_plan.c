@@ -303,8 +303,9 @@ static void expect_ops(const sherdi_plan *plan, const sherdi_model *model, const
     IS(told.micro == plan->wire_micro_bytes);
     IS(told.boundary == plan->wire_boundary_bytes);
     IS(told.control == (uint64_t)(plan->world_size - 1) *
-                           (sizeof(sherdi_agree_message) + sizeof(sherdi_norm_message) +
-                            sizeof(sherdi_publish_message)));
+                           (sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_USES) +
+                            sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_NORM) +
+                            sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_OUTCOME)));
     for (size_t s = 0; s < plan->num_segments && plan->num_segments <= 64 && plan->world_size > 1;
          s++) {
         int is_trained = plan->segments[s].kind != SHERDI_SEGMENT_FROZEN;

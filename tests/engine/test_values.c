@@ -479,7 +479,7 @@ static void differences(rig *r)
     CHECK_ERROR_SAYS("makes another call than rank 0");
     CHECK_STATUS(SHERD_E_STATE, /* only rank 0 calls at the wrong time */
                  sherd_param_read(r->engine, p, rank == 0 ? SHERD_GRAD : SHERD_MASTER, 0, 1, v));
-    CHECK_ERROR_SAYS(rank == 0 ? "between sherd_step_prepare" : "rank 0 could not take part");
+    CHECK_ERROR_SAYS(rank == 0 ? "between sherd_step_prepare" : "sherd_param_read: rank 0 failed: ");
 }
 
 static void ranks_that_differ_are_told(void)
@@ -559,7 +559,7 @@ static void from_one_run(sherd_world *world, void *raw)
         if (p == 2) {
             CHECK_STATUS(SHERD_E_IO, sherd_param_fill_from(r.engine, p, root, source_fill, &s));
             CHECK_ERROR_SAYS(rank == root ? "the fill function of parameter unit0.2 returned"
-                                          : "failed on rank");
+                                          : "sherd_param_fill_from: rank ");
         }
         CHECK_OK(sherd_param_fill_from(r.engine, p, root, rank == root ? source_fill : NULL, &s));
         CHECK(rank == root || s.calls == 0);
