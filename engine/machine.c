@@ -153,21 +153,20 @@ sherd_status sherdi_machine_free_memory(size_t *out, sherdi_memory_bound *bound_
 /* Counts the ranks whose device is this rank's. Its number does not tell: a launcher may give each rank a number 0 of its own. */
 static sherd_status device_sharers(sherd_world *world, const sherdi_backend *backend, int *out)
 {
-    int32_t  kind, index;
-    uint64_t identity;
+    int32_t     kind, index;
+    uint64_t    identity;
+    sherdi_told told;
 
     *out = 1;
     if (!backend->device->is_async || backend->device->lane_dlpack == NULL) {
         return SHERD_OK;
     }
     backend->device->lane_dlpack(backend, &kind, &index);
-    identity = sherdi_backend_device_identity(backend->name, index) >> 11; /* exact as a double */
-    *out     = 0;
+    identity = sherdi_backend_device_identity(backend->name, index);
+    SHERDI_TRY(sherdi_world_tell(world, &identity, sizeof(identity), "devices of ranks", &told));
+    *out = 0;
     for (int r = 0; r < sherd_world_size(world); r++) {
-        double its = r == sherd_world_rank(world) ? (double)identity : 0;
-
-        SHERDI_TRY(sherd_world_sum_f64(world, &its, 1));
-        *out += its == (double)identity;
+        *out += memcmp(sherdi_told_by(&told, r), &identity, sizeof(identity)) == 0;
     }
     return SHERD_OK;
 }
@@ -187,9 +186,8 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
                       .device_bytes    = backend->device->free_bytes(backend, NULL),
                       .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };
-    int    world_size = sherd_world_size(world);
-    int    sharers;
-    double all[5] = {0, 0, 0, 0, 0};
+    sherdi_told told;
+    int         sharers;
 
     if (simulated != NULL) {
         *out = (sherdi_machine){.memory_bytes   = simulated->host_bytes,
@@ -204,29 +202,19 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
         world, sherdi_machine_free_memory(&mine.memory_bytes, &mine.memory_bound)));
     SHERDI_TRY(device_sharers(world, backend, &sharers));
     mine.device_bytes /= (size_t)sharers; /* each is promised only its part of what is free */
-    for (int r = 0; r < world_size; r++) {
-        /* one rank at a time, through the ordered sum: this takes no memory but the stack's */
-        double one[5] = {0, 0, 0, 0, 0};
+    SHERDI_TRY(sherdi_world_tell(world, &mine, sizeof(mine), "machines of ranks", &told));
+    *out = mine;
+    for (int r = 0; r < sherd_world_size(world); r++) {
+        const sherdi_machine *its = sherdi_told_by(&told, r);
 
-        if (r == sherd_world_rank(world)) {
-            one[0] = (double)mine.memory_bytes;
-            one[1] = (double)mine.ranks_per_host;
-            one[2] = (double)mine.transport_bytes;
-            one[3] = (double)mine.device_bytes;
-            one[4] = (double)mine.memory_bound;
+        if (r == 0 || its->memory_bytes < out->memory_bytes) {
+            out->memory_bytes = its->memory_bytes;
+            out->memory_bound = its->memory_bound;
         }
-        SHERDI_TRY(sherd_world_sum_f64(world, one, 5));
-        all[4] = r == 0 || one[0] < all[0] ? one[4] : all[4];
-        all[0] = r == 0 || one[0] < all[0] ? one[0] : all[0];
-        all[1] = one[1] > all[1] ? one[1] : all[1];
-        all[2] = one[2] > all[2] ? one[2] : all[2];
-        all[3] = r == 0 || one[3] < all[3] ? one[3] : all[3];
+        out->device_bytes = sherdi_min_size(out->device_bytes, its->device_bytes);
+        out->ranks_per_host =
+            its->ranks_per_host > out->ranks_per_host ? its->ranks_per_host : out->ranks_per_host;
+        out->transport_bytes = sherdi_max_size(out->transport_bytes, its->transport_bytes);
     }
-    *out                 = mine;
-    out->device_bytes    = (size_t)all[3];
-    out->memory_bytes    = (size_t)all[0];
-    out->memory_bound    = (sherdi_memory_bound)all[4];
-    out->ranks_per_host  = (int)all[1];
-    out->transport_bytes = (size_t)all[2];
     return SHERD_OK;
 }
