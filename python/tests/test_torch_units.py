@@ -126,6 +126,15 @@ class Orders(unittest.TestCase):
             self.assertTrue(torch.equal(value, before[name]) and type(value) is torch.Tensor, name)
         self.assertTrue(all(type(p) is nn.Parameter for p in model.parameters()))
 
+    def test_transforms_inside_of_a_model_are_traced(self) -> None:
+        class Curved(Model):
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                return super().forward(ids) + torch.func.grad(lambda x: x.square().sum())(torch.ones(2)).sum()
+
+        model = Curved()
+        order = order_of(model, sherd.torch.divide(model), ((batch(0),), {}), torch.float32)
+        self.assertTrue(order.is_traced, order.reason)
+
     def test_hooks_and_members_that_the_first_pass_adds_are_added_once(self) -> None:
         """transformers sets its hooks for output_hidden_states so, and notes it in an attribute that the trace takes back."""
         class Watched(Model):

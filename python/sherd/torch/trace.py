@@ -70,7 +70,7 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
     modes: list[Any] = []
     kept = [(scope, list(scope.units), scope.is_late) for scope in division.scopes]
     try:
-        with torch.autograd.graph.saved_tensors_hooks(same, same):  # else those around the first forward, as of checkpoint(engine, x), see it
+        with apart():
             order = traced(model, division, example, dtype, device, modes)
     except Exception as error:  # a model's own code may fail in any way on tensors without values
         division.scopes[:] = [scope for scope, _, _ in kept]  # the other ranks hear only of what a whole trace has found
@@ -79,6 +79,15 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
         order = registered(division, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     leftovers.take_out(modes)
     return order
+
+
+def apart() -> contextlib.AbstractContextManager[Any]:
+    """A context in which hooks of saved tensors around the first forward, as of checkpoint(engine, x), do not see what autograd saves.
+
+    torch.func takes no such hooks at all, so there is none where none is around.
+    """
+    has_hooks = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    return torch.autograd.graph.saved_tensors_hooks(same, same) if has_hooks else contextlib.nullcontext()
 
 
 def same(tensor: torch.Tensor) -> torch.Tensor:
