@@ -177,6 +177,19 @@ void sherdi_mem_forbid_end(void)
     forbid_depth--;
 }
 
+int sherdi_mem_forbid_suspend(void)
+{
+    int depth = forbid_depth;
+
+    forbid_depth = 0;
+    return depth;
+}
+
+void sherdi_mem_forbid_resume(int depth)
+{
+    forbid_depth = depth;
+}
+
 size_t sherdi_mem_fail_nth(size_t n)
 {
     size_t made = allocations_here;

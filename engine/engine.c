@@ -373,8 +373,7 @@ static void buffer_close(sherd_engine *engine, int b)
     engine->memory.buffers[b] = NULL;
 }
 
-/* Allocates the tables that the loop needs, because the loop itself allocates nothing. */
-static sherd_status tables_open(sherd_engine *engine)
+sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry)
 {
     size_t      world = (size_t)engine->world_size;
     size_t      units = engine->model.num_units;
@@ -384,21 +383,37 @@ static sherd_status tables_open(sherd_engine *engine)
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->compute_marks));
     engine->param_hashes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
                                               sizeof(*engine->param_hashes));
-    engine->exchange.uses =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->exchange.uses));
+    engine->exchange.own_uses =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->exchange.own_uses));
+    engine->exchange.uses = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, is_dry ? 0 : world * units,
+                                               sizeof(*engine->exchange.uses));
     engine->exchange.used = sherdi_alloc_array(
         mem, SHERDI_MEM_CONTROL, world * sherdi_plan_used_words(engine->plan->num_open_ended),
         sizeof(*engine->exchange.used));
     if (engine->compute_marks == NULL || engine->param_hashes == NULL ||
-        engine->exchange.uses == NULL || engine->exchange.used == NULL) {
+        engine->exchange.own_uses == NULL || engine->exchange.uses == NULL ||
+        engine->exchange.used == NULL) {
         return SHERD_E_NOMEM;
     }
     return sherdi_fill_open(engine);
 }
 
+void sherdi_engine_tables_close(sherd_engine *engine)
+{
+    sherdi_fill_close(engine);
+    sherdi_free(engine->compute_marks);
+    sherdi_free(engine->param_hashes);
+    sherdi_free(engine->exchange.own_uses);
+    sherdi_free(engine->exchange.uses);
+    sherdi_free(engine->exchange.used);
+    engine->compute_marks = NULL;
+    engine->param_hashes  = NULL;
+    engine->exchange      = (sherdi_exchange){0};
+}
+
 static sherd_status memory_open(sherd_engine *engine)
 {
-    sherd_status status = tables_open(engine);
+    sherd_status status = sherdi_engine_tables_open(engine, 0);
 
     if (status == SHERD_OK) {
         status = sherdi_lanes_open(engine);
@@ -445,15 +460,7 @@ static void memory_close(sherd_engine *engine)
         buffer_close(engine, b);
         engine->memory.is_shared[b] = 0;
     }
-    sherdi_fill_close(engine);
-    sherdi_free(engine->compute_marks);
-    sherdi_free(engine->param_hashes);
-    sherdi_free(engine->exchange.uses);
-    sherdi_free(engine->exchange.used);
-    engine->compute_marks = NULL;
-    engine->param_hashes  = NULL;
-    engine->exchange.uses = NULL;
-    engine->exchange.used = NULL;
+    sherdi_engine_tables_close(engine);
     sherdi_plan_destroy(engine->plan);
     engine->plan = NULL;
 }

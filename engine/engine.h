@@ -8,4 +8,10 @@
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out);
 
+/** Allocates the tables that the loop needs, because the loop itself allocates nothing. A dry engine (dry.h) has none of those that
+ *  name what other ranks did. E_NOMEM. */
+sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry);
+/** Frees them; accepts tables that were not opened. */
+void sherdi_engine_tables_close(sherd_engine *engine);
+
 #endif

@@ -351,7 +351,7 @@ static sherd_status uses_difference_name(sherd_engine *engine)
                                       "and " SHERDI_USUAL_CAUSE);
 }
 
-static void used_note(const sherd_engine *engine, uint64_t *words)
+void sherdi_agree_used_note(const sherd_engine *engine, uint64_t *words)
 {
     size_t bit = 0;
 
@@ -391,7 +391,7 @@ sherd_status sherdi_agree_used(sherd_engine *engine)
         return SHERD_OK;
     }
     memset(mine, 0, count * sizeof(*mine));
-    used_note(engine, mine);
+    sherdi_agree_used_note(engine, mine);
     SHERDI_TRY(sherdi_run_exchange(engine, SHERDI_EXCHANGE_USED, mine, all, NULL));
     for (size_t i = count; i < count * (size_t)engine->world_size; i++) {
         all[i % count] |= all[i];
@@ -402,7 +402,7 @@ sherd_status sherdi_agree_used(sherd_engine *engine)
 sherd_status sherdi_agree_uses(sherd_engine *engine)
 {
     size_t              num_units = engine->plan->num_units;
-    sherdi_unit_uses   *mine      = &engine->exchange.uses[(size_t)engine->rank * num_units];
+    sherdi_unit_uses   *mine      = engine->exchange.own_uses;
     sherdi_uses_message message   = {.micro_seen     = (uint64_t)engine->window.micro_seen,
                                      .micro_backward = (uint64_t)engine->window.micro_backward};
     int                 differs   = 0;

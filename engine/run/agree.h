@@ -43,6 +43,8 @@ sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
 /** At the end of a micro-batch: begins, on every rank, the gradients of open-ended units that another rank has, and tells every
  *  rank whether any had a backward pass. Does nothing if there are no such units. */
 sherd_status sherdi_agree_used(sherd_engine *engine);
+/** Adds what this rank tells then: a bit for each open-ended unit that has a gradient, and one for a backward pass. Local. */
+void sherdi_agree_used_note(const sherd_engine *engine, uint64_t *words);
 /** Compares which units the ranks used in the window; call it before the window's gradients are reduced. E_STATE names the unit
  *  and the ranks that differ, or says that a micro-batch had no backward pass. */
 sherd_status sherdi_agree_uses(sherd_engine *engine);

@@ -62,7 +62,8 @@ typedef struct sherdi_fill {
 
 /* Room for what the ranks exchange of units. */
 typedef struct sherdi_exchange {
-    sherdi_unit_uses *uses; /* [world_size x units]; exchanged only when ranks disagree */
+    sherdi_unit_uses *own_uses; /* [units] */
+    sherdi_unit_uses *uses;     /* [world_size x units]; exchanged only when ranks disagree */
     uint64_t         *used; /* [world_size x sherdi_plan_used_words] */
 } sherdi_exchange;
 

@@ -634,9 +634,8 @@ static sherd_status op_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *
                                 op->elems);
 }
 
-static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op)
 {
-    *number_out = 0; /* no ticket: the exchange is done when the call returns */
     if (engine->run.given_all == NULL) {
         return sherdi_world_tell(engine->world, engine->run.given_mine, op->elems,
                                  engine->run.given_what, &engine->run.told);
@@ -644,6 +643,12 @@ static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint6
     engine->run.told = (sherdi_told){engine->run.given_all, op->elems};
     return sherdi_world_exchange(engine->world, engine->run.given_mine, engine->run.given_all,
                                  op->elems, engine->run.given_what);
+}
+
+static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    *number_out = 0; /* no ticket: the exchange is done when the call returns */
+    return sherdi_run_answer(engine, op);
 }
 
 static sherd_status op_generation(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)

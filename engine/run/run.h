@@ -50,6 +50,8 @@ void sherdi_run_close(sherd_engine *engine);
  *  kind's name. Meets; blocks. */
 sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind, const void *mine,
                                  void *all, const char *what);
+/** Carries out the exchange of an operation, with what sherdi_run_exchange was given. */
+sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op);
 /** Commits what was written of the state, as the state after update `step`. */
 sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
                                const sherdi_scaler *scaler);

@@ -627,7 +627,7 @@ void sherdi_store_agreed(sherd_engine *engine)
 
 void sherdi_store_verify(sherd_engine *engine, int is_on)
 {
-    if (sherdi_plan_has_generations(engine->plan)) {
+    if (engine->store.state != NULL && sherdi_plan_has_generations(engine->plan)) {
         sherdi_tier_state_verify(engine->store.state, is_on);
     }
 }

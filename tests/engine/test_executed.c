@@ -2,6 +2,7 @@
  * counted, played against rates and proved, one by one, with their lanes, ranges and bytes. */
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
+#include "tests/engine/op_list.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
@@ -12,32 +13,10 @@
 
 /* ------------------------------------------------------------------ lists -- */
 
-typedef struct op_list {
-    sherdi_op *ops;
-    size_t     count, room;
-} op_list;
-
-static void list_add(op_list *list, const sherdi_op *op)
-{
-    if (list->count == list->room) {
-        list->room = 2 * list->room + 256;
-        list->ops  = realloc(list->ops, list->room * sizeof(*list->ops));
-        CHECK(list->ops != NULL);
-    }
-    list->ops[list->count++] = *op;
-}
-
-static void list_free(op_list *list)
-{
-    free(list->ops);
-    *list = (op_list){0};
-}
-
 static sherd_status told_add(void *ctx, sherdi_phase_name phase, const sherdi_op *op)
 {
     (void)phase;
-    list_add(ctx, op);
-    return SHERD_OK;
+    return op_list_add(ctx, op);
 }
 
 /* Stands before the engine's own function. */
@@ -51,7 +30,7 @@ static sherd_status op_record(void *ctx, const sherdi_op *op)
 {
     recorder *recorder = ctx;
 
-    list_add(&recorder->list, op);
+    SHERDI_TRY(op_list_add(&recorder->list, op));
     return recorder->fn(recorder->ctx, op);
 }
 
@@ -117,12 +96,7 @@ static int are_ranges_same(const sherdi_op *a, const sherdi_op *b)
 
 static int are_same(const sherdi_op *a, const sherdi_op *b)
 {
-    return a->kind == b->kind && a->lane == b->lane && a->unit == b->unit &&
-           a->segment == b->segment && a->param == b->param && a->block == b->block &&
-           a->flags == b->flags && a->from == b->from && a->to == b->to && a->elems == b->elems &&
-           a->index == b->index && a->part == b->part && a->extent == b->extent &&
-           a->ring == b->ring && a->sweep == b->sweep && a->space == b->space &&
-           are_ranges_same(a, b);
+    return op_is_alike(a, b) && are_ranges_same(a, b);
 }
 
 /* The next of an order. */
@@ -134,26 +108,12 @@ static size_t next_of(const op_list *list, op_order order, size_t at)
     return at;
 }
 
-static const char *op_text(const op_list *list, size_t at, char out[96])
-{
-    if (at == list->count) {
-        (void)snprintf(out, 96, "nothing more");
-    } else {
-        const sherdi_op *op = &list->ops[at];
-
-        (void)snprintf(out, 96, "%s (number %zu) on lane %d, unit %d, segment %d, %zu elements",
-                       sherdi_op_kind_name(op->kind), at, (int)op->lane, op->unit, op->segment,
-                       op->elems);
-    }
-    return out;
-}
-
 static void lists_compare(const op_list *told, const op_list *done, op_order order,
                           const char *what)
 {
     size_t t = next_of(told, order, 0);
     size_t d = next_of(done, order, 0);
-    char   text[2][96];
+    char   text[2][128];
 
     while (t < told->count && d < done->count && are_same(&told->ops[t], &done->ops[d])) {
         t = next_of(told, order, t + 1);
@@ -161,7 +121,7 @@ static void lists_compare(const op_list *told, const op_list *done, op_order ord
     }
     if (t < told->count || d < done->count) {
         test_fail(__FILE__, __LINE__, "%s: told is %s; carried out is %s", what,
-                  op_text(told, t, text[0]), op_text(done, d, text[1]));
+                  op_list_text(told, t, text[0]), op_list_text(done, d, text[1]));
     }
 }
 
@@ -234,9 +194,9 @@ static void window_compare(sherd_world *world, void *raw)
             lists_compare(&told, &recorder.list, (op_order)order, name);
         }
         reads_compare(&told, &recorder.list, name);
-        list_free(&recorder.list);
+        op_list_free(&recorder.list);
     }
-    list_free(&told);
+    op_list_free(&told);
     rig_close(&r);
 }
 

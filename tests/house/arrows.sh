@@ -29,6 +29,7 @@ allowed engine/optimizers "engine/(config|optimizers)/|engine/model\.h|kernels/|
 allowed engine/monitor "engine/(monitor|config)/|base/|sherd"
 allowed engine/plan "engine/(plan|config|optimizers)/|engine/model\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
 allowed engine/checkpoint "engine/(checkpoint|run|plan|config|optimizers)/|engine/model\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
+allowed engine/dry "engine/(dry|run|plan|config|optimizers)/|engine/(model|engine)\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
 allowed models "models/|sherd"
 allowed planning "planning/|models/|sherd"
 allowed cli "cli/|planning/|models/|sherd|examples/llm/(blas|onednn)\.h"

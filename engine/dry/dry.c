@@ -1,0 +1,196 @@
+#include "engine/dry/dry.h"
+
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/run/agree.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/loop.h"
+
+#include <string.h>
+#include <unistd.h>
+
+struct sherdi_dry {
+    sherd_engine        engine;
+    sherdi_op_fn        fn;
+    void               *ctx;
+    sherdi_scalars_head head; /* the engine's on_host */
+    sherdi_backend      nothing;
+    int                 overflows;
+    uint64_t           *joined; /* [sherdi_plan_used_words] */
+};
+
+/* ----------------------------------------------------------------- device -- */
+
+/* A device that does nothing: its memory is not there. */
+
+static void nothing_follow(const sherdi_backend *lane, const sherdi_backend *other)
+{
+    (void)lane, (void)other;
+}
+
+static sherd_status nothing_wait(const sherdi_backend *lane)
+{
+    (void)lane;
+    return SHERD_OK;
+}
+
+static const sherdi_device_ops NOTHING_DEVICE = {
+    .struct_size = sizeof(NOTHING_DEVICE),
+    .name        = "dry",
+    .is_async    = 1,
+    .lane_follow = nothing_follow,
+    .lane_wait   = nothing_wait,
+};
+
+/* ------------------------------------------------------------- operations -- */
+
+static void used_join(sherdi_dry *dry)
+{
+    uint64_t *told  = dry->engine.exchange.used;
+    size_t    count = sherdi_plan_used_words(dry->engine.plan->num_open_ended);
+
+    for (size_t i = 0; i < count; i++) {
+        told[i] |= dry->joined[i];
+        dry->joined[i] = 0;
+    }
+}
+
+/* What an operation leaves in the engine, as far as calls look at it. */
+static sherd_status op_answer(sherdi_dry *dry, const sherdi_op *op)
+{
+    sherd_engine *engine = &dry->engine;
+
+    switch (op->kind) {
+    case SHERDI_OP_EXCHANGE:
+        SHERDI_TRY(sherdi_run_answer(engine, op));
+        if (op->part == SHERDI_EXCHANGE_USED) {
+            used_join(dry);
+        }
+        return SHERD_OK;
+    case SHERDI_OP_COLLECT:
+        engine->results                  = (sherdi_scalars_head){0};
+        engine->results.counts.nonfinite = (uint64_t)dry->overflows;
+        return SHERD_OK;
+    default:
+        return SHERD_OK;
+    }
+}
+
+static sherd_status op_take(void *ctx, const sherdi_op *op)
+{
+    sherdi_dry  *dry   = ctx;
+    int          depth = sherdi_mem_forbid_suspend();
+    sherd_status status;
+
+    status = dry->fn(dry->ctx, op);
+    sherdi_mem_forbid_resume(depth);
+    return status == SHERD_OK ? op_answer(dry, op) : status;
+}
+
+/* ------------------------------------------------------------ open, close -- */
+
+/* It says nothing, and writes nothing. */
+static void settings_still(sherdi_settings *settings)
+{
+    settings->wall_clock_breakdown = 0;
+    settings->logs_comms           = 0;
+    settings->steps_per_print      = 0;
+    settings->is_debug             = 0;
+}
+
+static void start(sherd_engine *engine)
+{
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        engine->fill.is_filled[p] = 1;
+    }
+    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_STATE);
+    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_PARAMS);
+    engine->phase = SHERDI_PHASE_RUNNING;
+    sherdi_loop_fetch_ahead(engine);
+}
+
+static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const sherdi_model *model)
+{
+    sherd_engine *engine = &dry->engine;
+
+    SHERDI_TRY(sherd_world_simulate(plan->rank, plan->world_size, &engine->world));
+    engine->host         = sherdi_world_host(engine->world);
+    dry->nothing         = (sherdi_backend){.name = "dry", .device = &NOTHING_DEVICE, .threads = 1};
+    engine->backend      = plan->machine.has_device
+                               ? &dry->nothing
+                               : (sherdi_backend *)(uintptr_t)sherdi_world_backend(engine->world);
+    engine->lanes        = (sherdi_lanes){engine->backend, engine->backend, engine->backend};
+    engine->marks.device = engine->backend->device;
+    engine->step_mark    = (sherdi_mark){.slot = -1};
+    engine->on_host.head = &dry->head;
+    engine->rank         = plan->rank;
+    engine->world_size   = plan->world_size;
+    engine->process      = getpid();
+    engine->settings     = plan->settings;
+    engine->model        = *model;
+    engine->plan         = (sherdi_plan *)(uintptr_t)plan;
+    engine->first_group  = sherdi_model_first_group(model);
+    engine->first_trained = sherdi_model_first_trained(model);
+    settings_still(&engine->settings);
+    sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
+    SHERDI_TRY(sherdi_engine_tables_open(engine, 1));
+    SHERDI_TRY(sherdi_progress_open(&engine->run.progress, plan, model, &engine->mem));
+    dry->joined =
+        sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
+                           sherdi_plan_used_words(plan->num_open_ended), sizeof(*dry->joined));
+    if (dry->joined == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    engine->run.program =
+        (sherdi_program){plan, &engine->model, &engine->run.progress, op_take, dry};
+    start(engine);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_dry_create(const sherdi_plan *plan, const sherdi_model *model, sherdi_op_fn fn,
+                               void *ctx, sherdi_dry **out)
+{
+    sherdi_dry  *dry = sherdi_alloc(plan->mem, SHERDI_MEM_CONTROL, sizeof(*dry));
+    sherd_status status;
+
+    if (dry == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    sherdi_mem_init(&dry->engine.mem);
+    dry->fn  = fn;
+    dry->ctx = ctx;
+    status   = dry_open(dry, plan, model);
+    if (status != SHERD_OK) {
+        sherdi_dry_destroy(dry);
+        return status;
+    }
+    *out = dry;
+    return SHERD_OK;
+}
+
+void sherdi_dry_destroy(sherdi_dry *dry)
+{
+    if (dry == NULL) {
+        return;
+    }
+    sherdi_progress_close(&dry->engine.run.progress);
+    sherdi_engine_tables_close(&dry->engine);
+    sherdi_free(dry->joined);
+    sherd_world_destroy(dry->engine.world);
+    sherdi_free(dry);
+}
+
+sherd_engine *sherdi_dry_engine(sherdi_dry *dry)
+{
+    return &dry->engine;
+}
+
+void sherdi_dry_overflow(sherdi_dry *dry, int overflows)
+{
+    dry->overflows = overflows;
+}
+
+void sherdi_dry_join(sherdi_dry *dry, const sherdi_dry *other)
+{
+    sherdi_agree_used_note(&other->engine, dry->joined);
+}
