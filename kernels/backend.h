@@ -118,6 +118,23 @@ typedef struct sherdi_update_args {
     const float *ratios;
 } sherdi_update_args;
 
+/** Returns whether any part is stored otherwise than as plain fp32. */
+static inline int sherdi_update_is_encoded(const sherdi_update_args *args)
+{
+    for (int i = 0; i < SHERDI_UPDATE_MOST_PARTS; i++) {
+        if (args->encodings[i] != SHERDI_ENCODING_F32) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/** Returns whether the signs of a part are the ties of the master. */
+static inline int sherdi_update_has_ties(const sherdi_update_args *args, int part)
+{
+    return args->encodings[0] == SHERDI_ENCODING_BESIDE && part > 0 && part == args->ties_part;
+}
+
 /* Trust ratios of all parameters: ratios[i] = sherdi_lamb_ratio(...) of norms[i], in any form (normalised or not). */
 typedef struct sherdi_lamb_ratio_args {
     const sherdi_lamb_norms  *norms;

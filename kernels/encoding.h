@@ -77,6 +77,12 @@ static inline size_t sherdi_encoding_bytes(sherdi_encoding encoding, size_t elem
            elems % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
 }
 
+/** Returns whether it is one of a master that lies beside its parameter: the bf16 parameter is a half of the master. */
+static inline int sherdi_encoding_is_beside(sherdi_encoding encoding)
+{
+    return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
+}
+
 /** Returns the name in configurations and manifests: "fp32", "bf16", "bf16_beside" (BESIDE and BESIDE_PLANE) or "fp8" (FP8 and
  *  UFP8). */
 static inline const char *sherdi_encoding_name(sherdi_encoding encoding)

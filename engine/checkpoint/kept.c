@@ -343,9 +343,7 @@ static sherd_status encoding_read(sherdi_kept *kept, const sherdi_json_node *nod
     tensor->has_ties = next != NULL && next->kind == SHERDI_JSON_STRING;
     if (tensor->at % ALIGN_BYTES[tensor->encoding] != 0 ||
         !lies_inside(kept, tensor->extent, tensor->at, tensor->encoding, tensor->count) ||
-        ((tensor->encoding == SHERDI_ENCODING_BESIDE ||
-          tensor->encoding == SHERDI_ENCODING_BESIDE_PLANE) &&
-         !beside_of(kept, next, tensor))) {
+        (sherdi_encoding_is_beside(tensor->encoding) && !beside_of(kept, next, tensor))) {
         return damaged(kept, "a tensor lies outside of its extent");
     }
     return SHERD_OK;
@@ -534,11 +532,10 @@ sherd_status sherdi_kept_read(sherdi_kept *kept, size_t extent, const unsigned c
 static sherd_status values_decode(sherdi_kept *kept, const sherdi_kept_tensor *tensor, size_t first,
                                   size_t count)
 {
-    int          is_apart  = tensor->values_extent != tensor->extent;
-    read_extent *values    = is_apart ? &kept->values : &kept->state;
-    int          is_beside = tensor->encoding == SHERDI_ENCODING_BESIDE ||
-                    tensor->encoding == SHERDI_ENCODING_BESIDE_PLANE;
-    sherdi_encoded part = {.encoding = tensor->encoding, .has_ties = tensor->has_ties};
+    int            is_apart  = tensor->values_extent != tensor->extent;
+    read_extent   *values    = is_apart ? &kept->values : &kept->state;
+    int            is_beside = sherdi_encoding_is_beside(tensor->encoding);
+    sherdi_encoded part      = {.encoding = tensor->encoding, .has_ties = tensor->has_ties};
 
     if (kept->decoded == NULL) {
         kept->decoded =

@@ -34,10 +34,8 @@ typedef struct sherdi_kept_tensor {
 
 static inline int sherdi_kept_tensor_lies_in(const sherdi_kept_tensor *tensor, size_t extent)
 {
-    int is_beside = tensor->encoding == SHERDI_ENCODING_BESIDE ||
-                    tensor->encoding == SHERDI_ENCODING_BESIDE_PLANE;
-
-    return tensor->extent == extent || (is_beside && tensor->values_extent == extent);
+    return tensor->extent == extent ||
+           (sherdi_encoding_is_beside(tensor->encoding) && tensor->values_extent == extent);
 }
 
 typedef struct sherdi_kept sherdi_kept;

@@ -417,8 +417,7 @@ static inline size_t sherdi_segment_part_bytes(const sherdi_segment *segment, in
 /** Returns whether the bf16 parameter is a half of the master. */
 static inline int sherdi_segment_is_beside(const sherdi_segment *segment)
 {
-    return segment->encodings[0] == SHERDI_ENCODING_BESIDE ||
-           segment->encodings[0] == SHERDI_ENCODING_BESIDE_PLANE;
+    return sherdi_encoding_is_beside(segment->encodings[0]);
 }
 
 /** Return whether one part, and whether any part, is stored otherwise than as plain fp32. */

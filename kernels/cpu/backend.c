@@ -201,19 +201,18 @@ static size_t parts_bytes(const sherdi_update_args *args, size_t elems, int num_
     return bytes;
 }
 
-static int is_beside(const sherdi_update_args *args)
+/* Of the parameter that is a half of the master. */
+static size_t beside_bytes(const sherdi_update_args *args)
 {
-    return args->encodings[0] == SHERDI_ENCODING_BESIDE ||
-           args->encodings[0] == SHERDI_ENCODING_BESIDE_PLANE;
+    return sherdi_encoding_is_beside(args->encodings[0]) ? sizeof(uint16_t) : 0;
 }
 
 size_t sherdi_update_traffic_bytes(sherdi_update_id update, const sherdi_update_args *args)
 {
     size_t elems = spans_elems(args->spans, args->num_spans);
     size_t parts = parts_bytes(args, elems, sherdi_update_parts(update));
-    size_t reads = is_beside(args) ? sizeof(uint16_t) : 0; /* of the parameter */
 
-    return 2 * parts + elems * (sherd_dtype_bytes(args->grad_dtype) + reads +
+    return 2 * parts + elems * (sherd_dtype_bytes(args->grad_dtype) + beside_bytes(args) +
                                 param_bytes(args->param, args->param_dtype));
 }
 
@@ -222,5 +221,5 @@ size_t sherdi_lamb_norms_traffic_bytes(const sherdi_update_args *args)
     size_t elems = spans_elems(args->spans, args->num_spans);
 
     return parts_bytes(args, elems, sherdi_update_parts(SHERDI_UPDATE_lamb)) +
-           elems * (sherd_dtype_bytes(args->grad_dtype) + (is_beside(args) ? sizeof(uint16_t) : 0));
+           elems * (sherd_dtype_bytes(args->grad_dtype) + beside_bytes(args));
 }

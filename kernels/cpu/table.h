@@ -206,28 +206,16 @@ typedef struct encoded_tile {
     float values[SHERDI_UPDATE_MOST_PARTS][ENCODED_TILE_ELEMS] __attribute__((aligned(64)));
 } encoded_tile;
 
-static int is_encoded(const sherdi_update_args *args)
-{
-    for (int i = 0; i < SHERDI_UPDATE_MOST_PARTS; i++) {
-        if (args->encodings[i] != SHERDI_ENCODING_F32) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
 /* A sweep that only reads leaves the ties in the signs of the other part, so it has to mask them when it reads that part. */
 static void encoded_tile_init(encoded_tile *tile, const update_call *call, int only_reads)
 {
     const sherdi_update_args *args = call->args;
 
     for (int i = 0; i < SHERDI_UPDATE_MOST_PARTS; i++) {
-        int has_ties =
-            args->encodings[0] == SHERDI_ENCODING_BESIDE && i > 0 && i == args->ties_part;
-
-        tile->parts[i] = (sherdi_encoded){.encoding = args->encodings[i],
-                                          .data     = call->block.parts[i],
-                                          .has_ties = has_ties && only_reads};
+        tile->parts[i] =
+            (sherdi_encoded){.encoding = args->encodings[i],
+                             .data     = call->block.parts[i],
+                             .has_ties = only_reads && sherdi_update_has_ties(args, i)};
         tile->is_decoded[i] =
             tile->parts[i].data != NULL &&
             (args->encodings[i] != SHERDI_ENCODING_F32 || tile->parts[i].has_ties);
@@ -235,8 +223,7 @@ static void encoded_tile_init(encoded_tile *tile, const update_call *call, int o
     tile->parts[0].param         = args->param;
     tile->parts[0].ties          = args->parts[args->ties_part];
     tile->parts[0].ties_encoding = args->encodings[args->ties_part];
-    tile->is_beside              = args->encodings[0] == SHERDI_ENCODING_BESIDE ||
-                      args->encodings[0] == SHERDI_ENCODING_BESIDE_PLANE;
+    tile->is_beside              = sherdi_encoding_is_beside(args->encodings[0]);
 }
 
 static float *tile_part(encoded_tile *tile, int part, float *direct, size_t first, size_t count,
@@ -368,7 +355,7 @@ static void update_task(void *ctx, int task, int tasks)
 {
     update_call              *call      = ctx;
     const sherdi_update_args *args      = call->args;
-    int                       has_tiles = is_encoded(args);
+    int                       has_tiles = sherdi_update_is_encoded(args);
     span_walk    walk        = walk_task(args->spans, args->num_spans, call->chunks, task, tasks);
     span_range   where       = {0};
     uint64_t     fingerprint = 0;
@@ -413,9 +400,10 @@ static void table_update(const sherdi_backend *backend, sherdi_update_id update,
 #define SHERDI_UPDATE(name, num_parts) name##_span,
 #include "kernels/updates/rows.h"
     };
-    update_call        call  = {.args = args, .update = UPDATES[update]};
-    size_t             bytes = sherdi_update_traffic_bytes(update, args);
-    sherdi_ahead_kind  kind  = is_encoded(args) ? SHERDI_AHEAD_ENCODED : SHERDI_AHEAD_PLAIN;
+    update_call       call  = {.args = args, .update = UPDATES[update]};
+    size_t            bytes = sherdi_update_traffic_bytes(update, args);
+    sherdi_ahead_kind kind =
+        sherdi_update_is_encoded(args) ? SHERDI_AHEAD_ENCODED : SHERDI_AHEAD_PLAIN;
     sherdi_ahead_trial trial = sherdi_ahead_begin(backend, kind, bytes);
 
     update_call_run(backend, &call, sherdi_update_parts(update), bytes, trial.ahead_bytes,
@@ -447,7 +435,7 @@ static void lamb_norms_range(const update_call *call, encoded_tile *tile, const 
     const sherdi_lamb_coeffs *coeffs =
         (const sherdi_lamb_coeffs *)call->args->coeffs + where->span->group;
 
-    if (!is_encoded(call->args)) {
+    if (!sherdi_update_is_encoded(call->args)) {
         sherdi_update_range range = update_range_at(&call->block, where);
 
         range_lamb_norms(&range, coeffs, share);

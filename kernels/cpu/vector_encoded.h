@@ -490,11 +490,6 @@ typedef struct encoded_step_tile {
     int    is_beside;             /* parts[0] is in the form TILE_BESIDE */
 } encoded_step_tile;
 
-INLINE int encoding_is_beside(sherdi_encoding encoding)
-{
-    return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
-}
-
 /* Returns the form of the moments: at most two of bf16, or the two of fp8, are converted in registers, since one hash has bits
  * for two. */
 INLINE tile_form encoded_moments(const sherdi_update_range *range, int num_parts)
@@ -515,7 +510,7 @@ INLINE void encoded_loop_init(encoded_loop *loop, const sherdi_update_range *ran
 {
     loop->range              = *range;
     loop->range.is_streaming = range->is_streaming && is_line_aligned(range->param);
-    loop->is_beside          = encoding_is_beside(range->encoded[0].encoding);
+    loop->is_beside          = sherdi_encoding_is_beside(range->encoded[0].encoding);
     loop->moments            = encoded_moments(range, num_parts);
     for (int index = 0; index < num_parts; index++) {
         const sherdi_encoded *from     = &range->encoded[index];

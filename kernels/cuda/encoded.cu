@@ -136,7 +136,7 @@ static encoded_arrays values_arrays(const sherdi_encoded *part)
 
     arrays.parts[is_fp8]          = encoded_part_of(part->data, part->encoding);
     arrays.parts[is_fp8].has_ties = part->has_ties;
-    if (encoding_is_beside(part->encoding)) {
+    if (sherdi_encoding_is_beside(part->encoding)) {
         arrays.beside = part->param;
     }
     if (part->encoding == SHERDI_ENCODING_BESIDE) {

@@ -52,11 +52,6 @@ template <int PARTS> struct encoded_vector {
 
 /* ----------------------------------------------------------- host -- */
 
-static inline int encoding_is_beside(sherdi_encoding encoding)
-{
-    return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
-}
-
 static inline encoded_part encoded_part_of(const void *data, sherdi_encoding encoding)
 {
     encoded_part part = {};
@@ -95,10 +90,9 @@ static inline encoded_arrays encoded_arrays_of(const sherdi_update_args *args, i
     for (int i = 0; i < num_parts; i++) {
         a.parts[i]      = encoded_part_of(args->parts[i], args->encodings[i]);
         a.parts[i].random = sherdi_random_of(args->step, (unsigned)i);
-        a.parts[i].has_ties =
-            args->encodings[0] == SHERDI_ENCODING_BESIDE && i > 0 && i == args->ties_part;
+        a.parts[i].has_ties = sherdi_update_has_ties(args, i);
     }
-    if (encoding_is_beside(args->encodings[0])) {
+    if (sherdi_encoding_is_beside(args->encodings[0])) {
         a.beside = (uint16_t *)args->param;
     } else {
         a.param       = args->param;
@@ -106,16 +100,6 @@ static inline encoded_arrays encoded_arrays_of(const sherdi_update_args *args, i
     }
     encoded_arrays_finish(&a);
     return a;
-}
-
-static inline int update_is_encoded(const sherdi_update_args *args)
-{
-    for (int i = 0; i < SHERDI_UPDATE_MOST_PARTS; i++) {
-        if (args->encodings[i] != SHERDI_ENCODING_F32) {
-            return 1;
-        }
-    }
-    return 0;
 }
 
 /* ----------------------------------------------------------- parts -- */

@@ -126,7 +126,7 @@ extern "C" void sherdi_cuda_update(const sherdi_backend *backend, sherdi_update_
 #include "kernels/updates/rows.h"
     };
 
-    if (update_is_encoded(args)) {
+    if (sherdi_update_is_encoded(args)) {
         sherdi_cuda_update_encoded(backend, update, args);
     } else {
         LAUNCHES[update](backend, args);

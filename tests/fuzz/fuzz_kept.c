@@ -46,8 +46,7 @@ static void check(const sherdi_kept *kept)
         room = sherdi_kept_extent_bytes(kept, tensor->extent);
         hold(tensor->at % sizeof(uint16_t) == 0 && tensor->at <= room &&
              tensor->count <= (room - tensor->at) / sherdi_encoding_elem_bytes(tensor->encoding));
-        if (tensor->encoding == SHERDI_ENCODING_BESIDE ||
-            tensor->encoding == SHERDI_ENCODING_BESIDE_PLANE) {
+        if (sherdi_encoding_is_beside(tensor->encoding)) {
             hold(tensor->values_extent < sherdi_kept_extents(kept));
             room = sherdi_kept_extent_bytes(kept, tensor->values_extent);
             hold(tensor->values_at <= room &&
