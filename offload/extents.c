@@ -5,9 +5,11 @@
 
 #include <stdint.h>
 
-sherd_status sherdi_extents_check(const sherdi_extent *extents, size_t num_extents)
+sherd_status sherdi_extents_lay_out(const sherdi_extent *extents, size_t num_extents,
+                                    sherdi_extent *in_file, size_t *end_out)
 {
     size_t end_bytes = 0;
+    size_t at_bytes  = 0;
 
     for (size_t i = 0; i < num_extents; i++) {
         size_t offset_bytes = extents[i].offset_bytes, len_bytes = extents[i].len_bytes;
@@ -19,21 +21,8 @@ sherd_status sherdi_extents_check(const sherdi_extent *extents, size_t num_exten
                                "and do not overlap are needed",
                                i, offset_bytes, len_bytes, SHERD_ALIGN_BYTES);
         }
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_extents_lay_out(const sherdi_extent *extents, size_t num_extents, size_t slots,
-                                    size_t start_bytes, sherdi_extent *in_file, size_t *end_out)
-{
-    size_t at_bytes = start_bytes;
-
-    for (size_t i = 0; i < num_extents; i++) {
-        size_t all_bytes;
-
-        in_file[i] = (sherdi_extent){at_bytes, extents[i].len_bytes};
-        if (!sherdi_mul_fits(extents[i].len_bytes, slots, &all_bytes) ||
-            !sherdi_add_fits(at_bytes, all_bytes, &at_bytes) || at_bytes > INT64_MAX) {
+        in_file[i] = (sherdi_extent){at_bytes, len_bytes};
+        if (!sherdi_add_fits(at_bytes, len_bytes, &at_bytes) || at_bytes > INT64_MAX) {
             return sherdi_fail(SHERD_E_INVAL, "%zu extents are too many for one file", num_extents);
         }
     }

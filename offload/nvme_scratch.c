@@ -1,5 +1,5 @@
 /* The tier on a drive whose contents mean nothing after this process: one slot per extent, in a file without a name. See
- * tier.h; nvme_state.c is the tier with generations. */
+ * tier.h; state.h is for what outlives the process. */
 #include "offload/tier_impl.h"
 
 #include "base/clock.h"
@@ -21,11 +21,10 @@ typedef struct scratch_tier {
 
 /* ----------------------------------------------------------------- slots -- */
 
-static void scratch_close(sherdi_tier *tier, int is_kept)
+static void scratch_close(sherdi_tier *tier)
 {
     scratch_tier *self = (scratch_tier *)tier;
 
-    (void)is_kept; /* another process could find nothing anyway */
     sherdi_file_close(self->file, 0);
     sherdi_free(self->is_written);
     sherdi_free(self->in_file);
@@ -77,8 +76,6 @@ static int scratch_is_done(sherdi_tier *tier, const sherdi_io *io)
 }
 
 static const sherdi_tier_ops SCRATCH_OPS = {
-    .struct_size = sizeof(sherdi_tier_ops),
-    .name        = "nvme",
     .close       = scratch_close,
     .read_start  = scratch_read_start,
     .write_start = scratch_write_start,
@@ -104,7 +101,7 @@ static sherd_status scratch_open(scratch_tier *self, const sherdi_tier_params *p
     if (self->in_file == NULL || self->is_written == NULL) {
         return SHERD_E_NOMEM;
     }
-    SHERDI_TRY(sherdi_extents_lay_out(params->extents, params->num_extents, 1, 0, self->in_file,
+    SHERDI_TRY(sherdi_extents_lay_out(params->extents, params->num_extents, self->in_file,
                                       &file.capacity_bytes));
     /* The file is unlinked at once; until then its name must differ from that of any other rank. */
     (void)snprintf(name, sizeof(name), "sherd-%016llx.scratch",
@@ -118,7 +115,6 @@ static sherd_status nvme_open(const sherdi_tier_params *params, sherdi_mem *mem,
     scratch_tier *self;
     sherd_status  status;
 
-    SHERDI_TRY(sherdi_extents_check(params->extents, params->num_extents));
     self = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*self));
     if (self == NULL) {
         return SHERD_E_NOMEM;
@@ -128,7 +124,7 @@ static sherd_status nvme_open(const sherdi_tier_params *params, sherdi_mem *mem,
     self->what     = params->what;
     status         = scratch_open(self, params, mem);
     if (status != SHERD_OK) {
-        scratch_close(&self->tier, 0);
+        scratch_close(&self->tier);
         return status;
     }
     *out = &self->tier;

@@ -38,7 +38,7 @@ size_t sherdi_state_tail_bytes(size_t note_bytes)
                : sherdi_round_up(note_bytes - SHERDI_STATE_NOTE_FRONT, SHERDI_STATE_PAGE_BYTES);
 }
 
-size_t sherdi_tier_state_commit_bytes(size_t num_extents, size_t note_bytes)
+size_t sherdi_state_commit_bytes(size_t num_extents, size_t note_bytes)
 {
     size_t len_bytes;
 
@@ -48,7 +48,7 @@ size_t sherdi_tier_state_commit_bytes(size_t num_extents, size_t note_bytes)
     return len_bytes;
 }
 
-size_t sherdi_tier_state_index_bytes(size_t num_extents, size_t note_bytes)
+size_t sherdi_state_index_bytes(size_t num_extents, size_t note_bytes)
 {
     size_t record_bytes, len_bytes;
 
@@ -68,7 +68,6 @@ sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_e
     sherdi_state_map map = {.table_bytes = sherdi_state_table_bytes(num_extents),
                             .note_bytes  = note_bytes};
 
-    SHERDI_TRY(sherdi_extents_check(extents, num_extents));
     if (map.table_bytes == SIZE_MAX) {
         return sherdi_fail(SHERD_E_INVAL, "%zu extents are too many for one file", num_extents);
     }
@@ -82,7 +81,7 @@ sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_e
     map.notes_at[0]  = map.tables_at[1] + map.table_bytes;
     map.notes_at[1]  = map.notes_at[0] + map.tail_bytes;
     map.index_bytes  = map.notes_at[1] + map.tail_bytes;
-    SHERDI_TRY(sherdi_extents_lay_out(extents, num_extents, 1, 0, in_file, &map.set_bytes));
+    SHERDI_TRY(sherdi_extents_lay_out(extents, num_extents, in_file, &map.set_bytes));
     *out = map;
     return SHERD_OK;
 }
@@ -137,7 +136,7 @@ static uint64_t header_checksum(const sherdi_state_header *header)
     return sherdi_checksum(header, offsetof(sherdi_state_header, checksum));
 }
 
-static sherd_status folders_fill(const sherdi_tier_state_params *params, sherdi_state_header *out)
+static sherd_status folders_fill(const sherdi_state_params *params, sherdi_state_header *out)
 {
     char   path[PATH_MAX];
     char   buffer[128];
@@ -163,7 +162,7 @@ static sherd_status folders_fill(const sherdi_tier_state_params *params, sherdi_
     return SHERD_OK;
 }
 
-sherd_status sherdi_state_header_fill(const sherdi_tier_state_params *params,
+sherd_status sherdi_state_header_fill(const sherdi_state_params *params,
                                       const sherdi_state_map *map, sherdi_state_header *out)
 {
     memset(out, 0, sizeof(*out));
@@ -198,8 +197,8 @@ sherdi_state_id sherdi_state_header_id(const sherdi_state_header *header)
                              .layout     = header->layout};
 }
 
-sherd_status sherdi_state_header_compare(const sherdi_state_header      *header,
-                                         const sherdi_tier_state_params *params,
+sherd_status sherdi_state_header_compare(const sherdi_state_header *header,
+                                         const sherdi_state_params *params,
                                          const sherdi_state_map *map, const char *path)
 {
     const sherdi_state_id *id = &params->id;

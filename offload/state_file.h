@@ -1,4 +1,4 @@
-/* The format of state files, without input and output: these functions lay out and check pages. nvme_state.c, state_keep.c,
+/* The format of state files, without input and output: these functions lay out and check pages. state.c, state_keep.c,
  * state_sets.c and find.c use them.
  *
  * The index, in the first folder:
@@ -21,6 +21,7 @@
 #ifndef SHERDI_OFFLOAD_STATE_FILE_H
 #define SHERDI_OFFLOAD_STATE_FILE_H
 
+#include "offload/state.h"
 #include "offload/tier_impl.h"
 
 #define SHERDI_STATE_PAGE_BYTES   4096
@@ -110,13 +111,13 @@ int sherdi_state_name_parse(const char *name, sherdi_state_id *out);
 
 /** Makes the header page for these params. Errors: E_INVAL when the folders' names are too long for it, E_IO when a folder
  *  does not exist. */
-sherd_status sherdi_state_header_fill(const sherdi_tier_state_params *params,
+sherd_status sherdi_state_header_fill(const sherdi_state_params *params,
                                       const sherdi_state_map *map, sherdi_state_header *out);
 /** Returns whether it is a header, unchanged since it was written. */
 int sherdi_state_header_is_whole(const sherdi_state_header *header);
 /** Returns E_STATE, with what differs, when the header is not the one that these params would have. `path` is for the message. */
-sherd_status    sherdi_state_header_compare(const sherdi_state_header      *header,
-                                            const sherdi_tier_state_params *params,
+sherd_status    sherdi_state_header_compare(const sherdi_state_header *header,
+                                            const sherdi_state_params *params,
                                             const sherdi_state_map *map, const char *path);
 sherdi_state_id sherdi_state_header_id(const sherdi_state_header *header);
 /** Returns the folder of a stripe, from an intact header; NULL when the header has no such stripe. */

@@ -1,6 +1,6 @@
 /* Keeps the live generation for a checkpoint, by links, and makes a generation that a checkpoint keeps the first one of a new
- * tier. See tier.h and state_sets.h. */
-#include "offload/nvme_state_impl.h"
+ * state. See state.h and state_sets.h. */
+#include "offload/state_impl.h"
 
 #include "base/checked.h"
 #include "offload/checksum.h"
@@ -11,39 +11,39 @@
 
 /* ---------------------------------------------------- where it lies now -- */
 
-static const sherdi_state_entry *live_table(const sherdi_state_tier *self)
+static const sherdi_state_entry *live_table(const sherdi_state *state)
 {
-    return self->tables[self->live];
+    return state->tables[state->live];
 }
 
 /* Returns the bytes of the live generation that lie in a set. */
-static size_t live_bytes(const sherdi_state_tier *self, int set)
+static size_t live_bytes(const sherdi_state *state, int set)
 {
-    const sherdi_state_entry *live      = live_table(self);
+    const sherdi_state_entry *live      = live_table(state);
     size_t                    len_bytes = 0;
 
-    for (size_t i = 0; i < self->num_extents; i++) {
+    for (size_t i = 0; i < state->num_extents; i++) {
         len_bytes +=
-            live[i].is_written && (int)live[i].slot == set ? self->in_file[i].len_bytes : 0;
+            live[i].is_written && (int)live[i].slot == set ? state->in_file[i].len_bytes : 0;
     }
     return len_bytes;
 }
 
 /* Chooses the set that will have all of the live generation: the set that has all of it already; else, of the sets that are
  * written, the one that has most of it. */
-static int target_choose(const sherdi_state_tier *self)
+static int target_choose(const sherdi_state *state)
 {
-    uint32_t sets   = sherdi_state_sets_of(self, self->live);
+    uint32_t sets   = sherdi_state_sets_of(state, state->live);
     int      target = -1;
     size_t   most   = 0;
 
     for (int s = 0; s < SHERDI_STATE_SETS; s++) {
-        size_t here = live_bytes(self, s);
+        size_t here = live_bytes(state, s);
 
         if (sets == 1u << s) {
             return s;
         }
-        if (self->sets.sets[s].role == SHERDI_SET_WRITABLE && (target < 0 || here > most)) {
+        if (state->sets.sets[s].role == SHERDI_SET_WRITABLE && (target < 0 || here > most)) {
             target = s;
             most   = here;
         }
@@ -51,189 +51,186 @@ static int target_choose(const sherdi_state_tier *self)
     return target;
 }
 
-static int needs_a_set(const sherdi_state_tier *self, int target)
+static int needs_a_set(const sherdi_state *state, int target)
 {
-    return self->sets.sets[target].role == SHERDI_SET_WRITABLE &&
-           sherdi_state_sets_count(&self->sets, SHERDI_SET_RESERVED) == 0;
+    return state->sets.sets[target].role == SHERDI_SET_WRITABLE &&
+           sherdi_state_sets_count(&state->sets, SHERDI_SET_RESERVED) == 0;
 }
 
-void sherdi_tier_state_keep_needs(const sherdi_tier *tier, sherdi_tier_keep_needs *out)
+void sherdi_state_keep_needs(const sherdi_state *state, sherdi_state_needs *out)
 {
-    const sherdi_state_tier *self   = (const sherdi_state_tier *)tier;
-    int                      target = target_choose(self);
+    int target = target_choose(state);
 
-    *out = (sherdi_tier_keep_needs){.reserved_bytes =
-                                        needs_a_set(self, target) ? self->map.set_bytes : 0};
+    *out = (sherdi_state_needs){.reserved_bytes =
+                                    needs_a_set(state, target) ? state->map.set_bytes : 0};
     for (int s = 0; s < SHERDI_STATE_SETS; s++) {
-        out->copied_bytes += s == target ? 0 : live_bytes(self, s);
+        out->copied_bytes += s == target ? 0 : live_bytes(state, s);
     }
 }
 
 /* --------------------------------------------------------------- space -- */
 
-static int reserved_find(const sherdi_state_tier *self)
+static int reserved_find(const sherdi_state *state)
 {
     int set = SHERDI_STATE_SETS - 1;
 
-    while (set >= 0 && self->sets.sets[set].role != SHERDI_SET_RESERVED) {
+    while (set >= 0 && state->sets.sets[set].role != SHERDI_SET_RESERVED) {
         set--;
     }
     return set;
 }
 
-sherd_status sherdi_tier_state_reserve(sherdi_tier *tier)
+sherd_status sherdi_state_reserve(sherdi_state *state)
 {
-    sherdi_state_tier *self = (sherdi_state_tier *)tier;
-    int                set;
+    int set;
 
-    if (!needs_a_set(self, target_choose(self))) {
+    if (!needs_a_set(state, target_choose(state))) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_state_set_create(&self->sets, SHERDI_SET_RESERVED, &set));
-    for (size_t i = 0; i < self->num_extents; i++) {
-        self->is_ours[i] &= (unsigned char)~(1u << set);
+    SHERDI_TRY(sherdi_state_set_create(&state->sets, SHERDI_SET_RESERVED, &set));
+    for (size_t i = 0; i < state->num_extents; i++) {
+        state->is_ours[i] &= (unsigned char)~(1u << set);
     }
     return SHERD_OK;
 }
 
-void sherdi_tier_state_unreserve(sherdi_tier *tier)
+void sherdi_state_unreserve(sherdi_state *state)
 {
-    sherdi_state_tier *self = (sherdi_state_tier *)tier;
-    int                set  = reserved_find(self);
+    int set = reserved_find(state);
 
     if (set >= 0) {
-        sherdi_state_set_drop(&self->sets, set);
+        sherdi_state_set_drop(&state->sets, set);
     }
 }
 
 /* ------------------------------------------------------------ one set -- */
 
-static sherd_status portion_move(sherdi_state_tier *self, int is_write, unsigned char *memory,
+static sherd_status portion_move(sherdi_state *state, int is_write, unsigned char *memory,
                                  size_t extent, uint32_t set, size_t from_bytes, size_t len_bytes)
 {
     sherdi_io io = {0};
 
-    sherdi_state_slot_start(self, &io, is_write, memory, extent, set, from_bytes, len_bytes);
-    return sherdi_io_wait(self->queue, &io);
+    sherdi_state_slot_start(state, &io, is_write, memory, extent, set, from_bytes, len_bytes);
+    return sherdi_io_wait(state->queue, &io);
 }
 
 /* Copies an extent's live contents to its slot in the target, where no live extent lies. */
-static sherd_status extent_copy(sherdi_state_tier *self, size_t extent, uint32_t target,
+static sherd_status extent_copy(sherdi_state *state, size_t extent, uint32_t target,
                                 unsigned char *memory)
 {
-    const sherdi_state_entry *live      = &live_table(self)[extent];
-    size_t                    len_bytes = self->in_file[extent].len_bytes;
+    const sherdi_state_entry *live      = &live_table(state)[extent];
+    size_t                    len_bytes = state->in_file[extent].len_bytes;
     sherdi_checksum_stream    stream;
 
     sherdi_checksum_begin(&stream);
     for (size_t done = 0; done < len_bytes;) {
         size_t portion = sherdi_min_size(SHERDI_STATE_PORTION_BYTES, len_bytes - done);
 
-        SHERDI_TRY(portion_move(self, 0, memory, extent, live->slot, done, portion));
+        SHERDI_TRY(portion_move(state, 0, memory, extent, live->slot, done, portion));
         sherdi_checksum_add(&stream, memory, portion);
-        SHERDI_TRY(portion_move(self, 1, memory, extent, target, done, portion));
+        SHERDI_TRY(portion_move(state, 1, memory, extent, target, done, portion));
         done += portion;
     }
     if (sherdi_checksum_end(&stream) != live->checksum) {
-        return sherdi_state_contents_fail(self, extent, live->slot);
+        return sherdi_state_contents_fail(state, extent, live->slot);
     }
     return SHERD_OK;
 }
 
-static sherd_status extents_copy(sherdi_state_tier *self, uint32_t target, unsigned char *memory)
+static sherd_status extents_copy(sherdi_state *state, uint32_t target, unsigned char *memory)
 {
-    const sherdi_state_entry *live = live_table(self);
+    const sherdi_state_entry *live = live_table(state);
 
-    self->has_previous               = 0; /* the copies write over its slots */
-    self->sets.sets[target].is_dirty = 1;
-    for (size_t i = 0; i < self->num_extents; i++) {
+    state->has_previous               = 0; /* the copies write over its slots */
+    state->sets.sets[target].is_dirty = 1;
+    for (size_t i = 0; i < state->num_extents; i++) {
         if (live[i].is_written && live[i].slot != target) {
-            SHERDI_TRY(extent_copy(self, i, target, memory));
+            SHERDI_TRY(extent_copy(state, i, target, memory));
         }
     }
-    for (size_t i = 0; i < self->num_extents; i++) {
+    for (size_t i = 0; i < state->num_extents; i++) {
         if (live[i].is_written && live[i].slot != target) {
-            self->is_ours[i] |= (unsigned char)(1u << target);
-            self->now[i].slot = target;
+            state->is_ours[i] |= (unsigned char)(1u << target);
+            state->now[i].slot = target;
         }
     }
     return SHERD_OK;
 }
 
 /* Gathers all of the live generation in one set. */
-static sherd_status live_gather(sherdi_state_tier *self, int target)
+static sherd_status live_gather(sherdi_state *state, int target)
 {
     unsigned char *memory;
     sherd_status   status;
 
-    if ((sherdi_state_sets_of(self, self->live) & ~(1u << target)) == 0) {
+    if ((sherdi_state_sets_of(state, state->live) & ~(1u << target)) == 0) {
         return SHERD_OK;
     }
-    memory = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_PORTION_BYTES);
+    memory = sherdi_alloc(state->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_PORTION_BYTES);
     if (memory == NULL) {
         return SHERD_E_NOMEM;
     }
-    status = extents_copy(self, (uint32_t)target, memory);
+    status = extents_copy(state, (uint32_t)target, memory);
     sherdi_free(memory);
     if (status == SHERD_OK) {
-        status = sherdi_state_move_live(self);
+        status = sherdi_state_move_live(state);
     }
-    if (status != SHERD_OK && !self->is_broken) { /* the live generation is where it was */
-        (void)self->tier.ops->abandon(&self->tier);
+    if (status != SHERD_OK && !state->is_broken) { /* the live generation is where it was */
+        (void)sherdi_state_abandon(state);
     }
     return status;
 }
 
 /* ------------------------------------------------------------- keeping -- */
 
-static sherd_status keep_check(const sherdi_state_tier *self)
+static sherd_status keep_check(const sherdi_state *state)
 {
-    assert(self->in_flight == 0);
-    if (self->is_broken) {
-        return sherdi_state_broken_fail(self, SHERD_E_STATE);
+    assert(state->in_flight == 0);
+    if (state->is_broken) {
+        return sherdi_state_broken_fail(state, SHERD_E_STATE);
     }
-    if (self->generation == 0) {
+    if (state->generation == 0) {
         return sherdi_fail(SHERD_E_STATE, "%s holds no generation: nothing was committed to it",
-                           sherdi_file_path(self->index));
+                           sherdi_file_path(state->index));
     }
-    if (self->num_extents > 0 &&
-        memcmp(self->now, live_table(self), self->num_extents * sizeof(*self->now)) != 0) {
+    if (state->num_extents > 0 &&
+        memcmp(state->now, live_table(state), state->num_extents * sizeof(*state->now)) != 0) {
         return sherdi_fail(SHERD_E_STATE,
                            "%s was written to since the last commit: commit or abandon it first",
-                           sherdi_file_path(self->index));
+                           sherdi_file_path(state->index));
     }
     return SHERD_OK;
 }
 
 /* Makes sure that all of the live generation is in the set, and on the medium. */
-static sherd_status set_fill(sherdi_state_tier *self, int target)
+static sherd_status set_fill(sherdi_state *state, int target)
 {
-    SHERDI_TRY(sherdi_tier_state_reserve(&self->tier));
-    SHERDI_TRY(live_gather(self, target));
-    return self->sets.sets[target].role == SHERDI_SET_WRITABLE
-               ? sherdi_file_sync(self->sets.sets[target].file)
+    SHERDI_TRY(sherdi_state_reserve(state));
+    SHERDI_TRY(live_gather(state, target));
+    return state->sets.sets[target].role == SHERDI_SET_WRITABLE
+               ? sherdi_file_sync(state->sets.sets[target].file)
                : SHERD_OK;
 }
 
 /* Ends writing to a set; the reserved set takes its place. */
-static void set_freeze(sherdi_state_tier *self, int set)
+static void set_freeze(sherdi_state *state, int set)
 {
-    if (self->sets.sets[set].role == SHERDI_SET_WRITABLE) {
-        sherdi_state_set_assign(&self->sets, set, SHERDI_SET_KEPT);
-        sherdi_state_set_assign(&self->sets, reserved_find(self), SHERDI_SET_WRITABLE);
+    if (state->sets.sets[set].role == SHERDI_SET_WRITABLE) {
+        sherdi_state_set_assign(&state->sets, set, SHERDI_SET_KEPT);
+        sherdi_state_set_assign(&state->sets, reserved_find(state), SHERDI_SET_WRITABLE);
     }
 }
 
-/* The stripes of a kept set lie in one folder, even if the tier has several. */
+/* The stripes of a kept set lie in one folder, even if the state has several. */
 typedef struct one_folder {
     const char *paths[SHERDI_STATE_FOLDER_BYTES / 2]; /* a name takes at least two bytes */
 } one_folder;
 
-static one_folder folders_of(const sherdi_state_tier *self, const char *folder)
+static one_folder folders_of(const sherdi_state *state, const char *folder)
 {
     one_folder all;
 
-    for (int i = 0; i < self->sets.num_folders; i++) {
+    for (int i = 0; i < state->sets.num_folders; i++) {
         all.paths[i] = folder;
     }
     return all;
@@ -253,127 +250,118 @@ static sherd_status links_try(const sherdi_file *file, const char *const *folder
     return status;
 }
 
-sherd_status sherdi_tier_state_keep_check(sherdi_tier *tier, const char *folder, const char *name)
+sherd_status sherdi_state_keep_check(sherdi_state *state, const char *folder, const char *name)
 {
-    sherdi_state_tier *self    = (sherdi_state_tier *)tier;
-    const one_folder   folders = folders_of(self, folder);
+    const one_folder folders = folders_of(state, folder);
 
-    SHERDI_TRY(keep_check(self));
-    return links_try(self->sets.sets[target_choose(self)].file, folders.paths, name);
+    SHERDI_TRY(keep_check(state));
+    return links_try(state->sets.sets[target_choose(state)].file, folders.paths, name);
 }
 
 /* Tries links first: where they cannot be made, nothing needs to be reserved or gathered. Makes the final links last, so that
  * a file with that name is complete. */
-sherd_status sherdi_tier_state_keep(sherdi_tier *tier, const char *folder, const char *name)
+sherd_status sherdi_state_keep(sherdi_state *state, const char *folder, const char *name)
 {
-    sherdi_state_tier *self    = (sherdi_state_tier *)tier;
-    const one_folder   folders = folders_of(self, folder);
-    int                target;
-    sherd_status       status;
+    const one_folder folders = folders_of(state, folder);
+    int              target;
+    sherd_status     status;
 
-    status = sherdi_tier_state_keep_check(tier, folder, name);
-    target = target_choose(self);
+    status = sherdi_state_keep_check(state, folder, name);
+    target = target_choose(state);
     if (status == SHERD_OK) {
-        status = set_fill(self, target);
+        status = set_fill(state, target);
     }
     if (status == SHERD_OK) {
-        status = sherdi_file_link(self->sets.sets[target].file, folders.paths, name);
+        status = sherdi_file_link(state->sets.sets[target].file, folders.paths, name);
     }
     if (status == SHERD_OK) {
-        set_freeze(self, target);
+        set_freeze(state, target);
     }
-    sherdi_tier_state_unreserve(tier);
+    sherdi_state_unreserve(state);
     return status;
 }
 
-void sherdi_tier_state_describe(const sherdi_tier *tier, size_t extent, sherdi_tier_slot *out)
+void sherdi_state_describe(const sherdi_state *state, size_t extent, sherdi_state_slot *out)
 {
-    const sherdi_state_tier  *self = (const sherdi_state_tier *)tier;
-    const sherdi_state_entry *live = &live_table(self)[extent];
+    const sherdi_state_entry *live = &live_table(state)[extent];
 
-    assert(extent < self->num_extents);
-    *out = (sherdi_tier_slot){.offset_bytes = self->in_file[extent].offset_bytes,
-                              .len_bytes    = self->in_file[extent].len_bytes,
-                              .checksum     = live->is_written ? live->checksum : 0,
-                              .is_written   = live->is_written != 0};
+    assert(extent < state->num_extents);
+    *out = (sherdi_state_slot){.offset_bytes = state->in_file[extent].offset_bytes,
+                               .len_bytes    = state->in_file[extent].len_bytes,
+                               .checksum     = live->is_written ? live->checksum : 0,
+                               .is_written   = live->is_written != 0};
 }
 
-void sherdi_tier_state_describe_file(const sherdi_tier *tier, sherdi_tier_slots_file *out)
+void sherdi_state_describe_file(const sherdi_state *state, sherdi_state_slots_file *out)
 {
-    const sherdi_state_tier *self = (const sherdi_state_tier *)tier;
 
-    *out = (sherdi_tier_slots_file){.len_bytes    = self->map.set_bytes,
-                                    .stripe_bytes = SHERDI_STRIPE_BYTES,
-                                    .num_stripes  = self->sets.num_folders};
+    *out = (sherdi_state_slots_file){.len_bytes    = state->map.set_bytes,
+                                     .stripe_bytes = SHERDI_STRIPE_BYTES,
+                                     .num_stripes  = state->sets.num_folders};
 }
 
 /* ------------------------------------------------------------ taking up -- */
 
-static sherd_status slots_check(const sherdi_state_tier *self, const sherdi_tier_slot *slots)
+static sherd_status slots_check(const sherdi_state *state, const sherdi_state_slot *slots)
 {
-    for (size_t i = 0; i < self->num_extents; i++) {
-        if (slots[i].offset_bytes != self->in_file[i].offset_bytes ||
-            slots[i].len_bytes != self->in_file[i].len_bytes) {
+    for (size_t i = 0; i < state->num_extents; i++) {
+        if (slots[i].offset_bytes != state->in_file[i].offset_bytes ||
+            slots[i].len_bytes != state->in_file[i].len_bytes) {
             return sherdi_fail(SHERD_E_NOTSUP,
                                "extent %zu was kept at byte %zu with %zu bytes, but lies at %zu "
                                "with %zu in this layout; it can be taken over only as it was kept",
                                i, slots[i].offset_bytes, slots[i].len_bytes,
-                               self->in_file[i].offset_bytes, self->in_file[i].len_bytes);
+                               state->in_file[i].offset_bytes, state->in_file[i].len_bytes);
         }
     }
     return SHERD_OK;
 }
 
-static sherd_status kept_open(sherdi_state_tier *self, const char *folder, const char *name,
+static sherd_status kept_open(sherdi_state *state, const char *folder, const char *name,
                               sherdi_file **out)
 {
-    const char              *folders[SHERDI_STATE_FOLDER_BYTES / 2];
-    const sherdi_file_params params = {.folders        = folders,
-                                       .num_folders    = self->sets.num_folders,
-                                       .name           = name,
-                                       .capacity_bytes = self->map.set_bytes,
-                                       .stripe_bytes   = SHERDI_STRIPE_BYTES,
-                                       .flags          = SHERDI_FILE_READ};
+    const one_folder         folders = folders_of(state, folder);
+    const sherdi_file_params params  = {.folders        = folders.paths,
+                                        .num_folders    = state->sets.num_folders,
+                                        .name           = name,
+                                        .capacity_bytes = state->map.set_bytes,
+                                        .stripe_bytes   = SHERDI_STRIPE_BYTES,
+                                        .flags          = SHERDI_FILE_READ};
 
-    for (int i = 0; i < self->sets.num_folders; i++) {
-        folders[i] = folder;
-    }
-    return sherdi_file_open(self->queue, &params, out);
+    return sherdi_file_open(state->queue, &params, out);
 }
 
-static void now_take(sherdi_state_tier *self, const sherdi_tier_slot *slots, int set)
+static void now_take(sherdi_state *state, const sherdi_state_slot *slots, int set)
 {
-    for (size_t i = 0; i < self->num_extents; i++) {
-        self->now[i] = (sherdi_state_entry){.checksum   = slots[i].checksum,
-                                            .slot       = slots[i].is_written ? (uint32_t)set : 0,
-                                            .is_written = slots[i].is_written != 0};
+    for (size_t i = 0; i < state->num_extents; i++) {
+        state->now[i] = (sherdi_state_entry){.checksum   = slots[i].checksum,
+                                             .slot       = slots[i].is_written ? (uint32_t)set : 0,
+                                             .is_written = slots[i].is_written != 0};
     }
 }
 
-sherd_status sherdi_tier_state_adopt(sherdi_tier *tier, const char *folder, const char *name,
-                                     const sherdi_tier_slot *slots, const void *note,
-                                     size_t note_bytes)
+sherd_status sherdi_state_adopt(sherdi_state *state, const char *folder, const char *name,
+                                const sherdi_state_slot *slots, const void *note, size_t note_bytes)
 {
-    sherdi_state_tier *self = (sherdi_state_tier *)tier;
-    sherdi_file       *kept;
-    int                set;
-    sherd_status       status;
+    sherdi_file *kept;
+    int          set;
+    sherd_status status;
 
-    assert(self->in_flight == 0);
-    if (self->generation != 0 || self->is_broken) {
+    assert(state->in_flight == 0);
+    if (state->generation != 0 || state->is_broken) {
         return sherdi_fail(SHERD_E_STATE, "%s holds a generation already",
-                           sherdi_file_path(self->index));
+                           sherdi_file_path(state->index));
     }
-    SHERDI_TRY(slots_check(self, slots));
-    SHERDI_TRY(kept_open(self, folder, name, &kept));
-    status = sherdi_state_set_adopt(&self->sets, kept, &set);
+    SHERDI_TRY(slots_check(state, slots));
+    SHERDI_TRY(kept_open(state, folder, name, &kept));
+    status = sherdi_state_set_adopt(&state->sets, kept, &set);
     sherdi_file_close(kept, 0);
     SHERDI_TRY(status);
-    now_take(self, slots, set);
-    status = tier->ops->commit(tier, note, note_bytes);
-    if (status != SHERD_OK && !self->is_broken) { /* the commit had not begun */
-        (void)tier->ops->abandon(tier);
-        sherdi_state_set_drop(&self->sets, set);
+    now_take(state, slots, set);
+    status = sherdi_state_commit(state, note, note_bytes);
+    if (status != SHERD_OK && !state->is_broken) { /* the commit had not begun */
+        (void)sherdi_state_abandon(state);
+        sherdi_state_set_drop(&state->sets, set);
     }
     return status;
 }

@@ -29,7 +29,7 @@ static sherd_status folder_copy(sherdi_state_sets *sets, const char *folder, cha
 }
 
 sherd_status sherdi_state_sets_init(sherdi_state_sets *sets, sherdi_ioq *queue,
-                                    const sherdi_tier_state_params *params, sherdi_mem *mem)
+                                    const sherdi_state_params *params, sherdi_mem *mem)
 {
     sets->queue   = queue;
     sets->mem     = mem;

@@ -1,4 +1,4 @@
-/* The sets of slots of one rank's state on a drive: which files exist, and which of them may be written. nvme_state.c and
+/* The sets of slots of one rank's state on a drive: which files exist, and which of them may be written. state.c and
  * state_keep.c use it.
  *
  * Two sets are written in turn: an extent whose live copy is in one set is written to the other. A set that a checkpoint keeps
@@ -38,7 +38,7 @@ typedef struct sherdi_state_sets {
 
 /** Initialises zeroed memory; opens nothing. `fini` undoes it, also if it failed midway. */
 sherd_status sherdi_state_sets_init(sherdi_state_sets *sets, sherdi_ioq *queue,
-                                    const sherdi_tier_state_params *params, sherdi_mem *mem);
+                                    const sherdi_state_params *params, sherdi_mem *mem);
 /** Closes all sets. `is_kept` 0: also removes them; a RESERVED set is removed in any case. */
 void sherdi_state_sets_fini(sherdi_state_sets *sets, int is_kept);
 

@@ -32,14 +32,14 @@ typedef struct read_extent {
 } read_extent;
 
 struct sherdi_kept {
-    sherdi_mem            *mem;
-    sherdi_json           *json; /* owns the names of tensors */
-    char                  *label;
-    sherdi_tier_slots_file file;
-    sherdi_tier_slot      *slots;
-    size_t                 num_slots, cap_slots;
-    sherdi_kept_tensor    *tensors;
-    size_t                 num_tensors, cap_tensors;
+    sherdi_mem             *mem;
+    sherdi_json            *json; /* owns the names of tensors */
+    char                   *label;
+    sherdi_state_slots_file file;
+    sherdi_state_slot      *slots;
+    size_t                  num_slots, cap_slots;
+    sherdi_kept_tensor     *tensors;
+    size_t                  num_tensors, cap_tensors;
 
     sherdi_ioq  *queue;
     sherdi_file *open;
@@ -55,13 +55,13 @@ void sherdi_kept_name(int rank, int world_size, char out[SHERDI_CHECKPOINT_NAME_
 
 /* ------------------------------------------------------------------- describing -- */
 
-static void slots_print(sherdi_text *text, const sherdi_plan *plan, const sherdi_tier *tier)
+static void slots_print(sherdi_text *text, const sherdi_plan *plan, const sherdi_state *state)
 {
     sherdi_text_print(text, "\"extents\": [");
     for (size_t e = 0; e < sherdi_plan_stored(plan); e++) {
-        sherdi_tier_slot slot;
+        sherdi_state_slot slot;
 
-        sherdi_tier_state_describe(tier, e, &slot);
+        sherdi_state_describe(state, e, &slot);
         sherdi_text_print(text, "%s[%zu, %zu, \"%016" PRIx64 "\"]", e == 0 ? "" : ", ",
                           slot.offset_bytes, slot.len_bytes, slot.is_written ? slot.checksum : 0);
     }
@@ -173,17 +173,17 @@ static sherd_status tensors_print(sherdi_text *text, const sherdi_plan *plan,
 }
 
 sherd_status sherdi_kept_describe(const sherdi_plan *plan, const sherdi_model *model,
-                                  const sherdi_tier *tier, sherdi_mem *mem, char **out)
+                                  const sherdi_state *state, sherdi_mem *mem, char **out)
 {
-    sherdi_tier_slots_file file;
-    sherdi_text            text;
-    sherd_status           status;
+    sherdi_state_slots_file file;
+    sherdi_text             text;
+    sherd_status            status;
 
     sherdi_text_init(&text, mem);
-    sherdi_tier_state_describe_file(tier, &file);
+    sherdi_state_describe_file(state, &file);
     sherdi_text_print(&text, "{\"bytes\": %zu, \"stripe_bytes\": %zu, \"stripes\": %d, ",
                       file.len_bytes, file.stripe_bytes, file.num_stripes);
-    slots_print(&text, plan, tier);
+    slots_print(&text, plan, state);
     status = tensors_print(&text, plan, model);
     *out   = status == SHERD_OK ? sherdi_strdup(mem, text.bytes) : NULL;
     sherdi_text_fini(&text);
@@ -257,7 +257,7 @@ static sherd_status slots_read(sherdi_kept *kept, const sherdi_json_node *root)
     for (const sherdi_json_node *n = sherdi_json_first(all); n != NULL; n = sherdi_json_next(n)) {
         const sherdi_json_node *offset = sherdi_json_first(n);
         const sherdi_json_node *len    = offset == NULL ? NULL : sherdi_json_next(offset);
-        sherdi_tier_slot       *slot;
+        sherdi_state_slot      *slot;
 
         SHERDI_TRY(sherdi_grow(kept->mem, SHERDI_MEM_CONTROL, (void **)&kept->slots,
                                &kept->cap_slots, kept->num_slots + 1, sizeof(*kept->slots)));
@@ -489,12 +489,12 @@ static sherd_status memory_take(sherdi_kept *kept, read_extent *into)
 
 static sherd_status extent_read(sherdi_kept *kept, size_t extent, read_extent *into)
 {
-    const sherdi_tier_slot *slot = &kept->slots[extent];
-    sherdi_io               io   = {.file         = kept->open,
-                                    .offset_bytes = slot->offset_bytes,
-                                    .len_bytes    = slot->len_bytes,
-                                    .what         = "kept state",
-                                    .number       = extent};
+    const sherdi_state_slot *slot = &kept->slots[extent];
+    sherdi_io                io   = {.file         = kept->open,
+                                     .offset_bytes = slot->offset_bytes,
+                                     .len_bytes    = slot->len_bytes,
+                                     .what         = "kept state",
+                                     .number       = extent};
 
     SHERDI_TRY(memory_take(kept, into));
     if (into->number == extent) {

@@ -6,7 +6,7 @@
 
 #include "engine/checkpoint/manifest.h"
 #include "engine/model.h"
-#include "offload/tier.h"
+#include "offload/state.h"
 
 /* The metadata key of the description. */
 #define SHERDI_KEPT_KEY "slots"
@@ -14,9 +14,9 @@
 /** Writes "slots-00003-of-00008"; the names of stripes behind the first add ".1", ".2", ... */
 void sherdi_kept_name(int rank, int world_size, char out[SHERDI_CHECKPOINT_NAME_BYTES]);
 
-/** Describes what was kept (sherdi_tier_state_keep) as JSON, in memory of the account, which the caller frees. E_NOMEM. */
+/** Describes what was kept (sherdi_state_keep) as JSON, in memory of the account, which the caller frees. E_NOMEM. */
 sherd_status sherdi_kept_describe(const sherdi_plan *plan, const sherdi_model *model,
-                                  const sherdi_tier *tier, sherdi_mem *mem, char **out);
+                                  const sherdi_state *state, sherdi_mem *mem, char **out);
 
 /* Elements of a part of a parameter in an extent, as they are stored (kernels/encoding.h). */
 typedef struct sherdi_kept_tensor {

@@ -314,22 +314,21 @@ static sherd_status open_local(sherdi_save *save)
 static sherd_status state_reserve(sherdi_save *save)
 {
     sherd_engine *engine = save->engine;
-    sherdi_tier  *state  = engine->store.state;
+    sherdi_state *state  = engine->store.state;
     char          name[SHERDI_CHECKPOINT_NAME_BYTES];
     sherd_status  status = SHERD_OK;
 
     if (sherdi_plan_has_generations(engine->plan)) {
         sherdi_kept_name(engine->rank, engine->world_size, name);
         status = sherdi_run_settle(engine, SHERDI_RING_STATE);
-        status =
-            status == SHERD_OK ? sherdi_tier_state_keep_check(state, save->folder, name) : status;
-        status = status == SHERD_OK         ? sherdi_tier_state_reserve(state)
+        status = status == SHERD_OK ? sherdi_state_keep_check(state, save->folder, name) : status;
+        status = status == SHERD_OK         ? sherdi_state_reserve(state)
                  : status == SHERD_E_NOTSUP ? SHERD_OK
                                             : status;
     }
     status = sherdi_agree_status(engine, status);
     if (status != SHERD_OK && sherdi_plan_has_generations(engine->plan)) {
-        sherdi_tier_state_unreserve(state);
+        sherdi_state_unreserve(state);
     }
     return status;
 }
@@ -337,16 +336,16 @@ static sherd_status state_reserve(sherdi_save *save)
 /* Gives the state's live generation to the checkpoint as it lies on the drive, if links are possible. */
 static sherd_status state_keep(sherdi_save *save)
 {
-    sherd_engine          *engine = save->engine;
-    sherdi_tier_slots_file file;
-    char                   name[SHERDI_CHECKPOINT_NAME_BYTES];
-    sherd_status           status;
+    sherd_engine           *engine = save->engine;
+    sherdi_state_slots_file file;
+    char                    name[SHERDI_CHECKPOINT_NAME_BYTES];
+    sherd_status            status;
 
     if (!sherdi_plan_has_generations(engine->plan)) {
         return SHERD_OK;
     }
     sherdi_kept_name(engine->rank, engine->world_size, name);
-    status = sherdi_tier_state_keep(engine->store.state, save->folder, name);
+    status = sherdi_state_keep(engine->store.state, save->folder, name);
     if (status == SHERD_E_NOTSUP) {
         sherdi_log(SHERD_LOG_INFO, engine->rank, "the state is copied into the checkpoint: %s",
                    sherd_last_error());
@@ -354,7 +353,7 @@ static sherd_status state_keep(sherdi_save *save)
     }
     SHERDI_TRY(status);
     save->mine.is_kept = 1;
-    sherdi_tier_state_describe_file(engine->store.state, &file);
+    sherdi_state_describe_file(engine->store.state, &file);
     engine->checkpoint.kept_bytes += file.len_bytes;
     return SHERD_OK;
 }

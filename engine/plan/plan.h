@@ -14,7 +14,7 @@
 #include "engine/optimizers/optimizer.h"
 #include "kernels/backend.h"
 #include "kernels/encoding.h"
-#include "offload/tier.h"
+#include "offload/state.h"
 
 #define SHERDI_SPACES 3 /* values of sherdi_space */
 

@@ -564,7 +564,7 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *
               settings->offload_state.buffer_count, &plan->grad_ring_bytes);
     plan->index_bytes =
         sherdi_plan_has_generations(plan)
-            ? sherdi_tier_state_index_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_BYTES)
+            ? sherdi_state_index_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_BYTES)
             : 0;
     /* a state of which only a part is on storage cannot be resumed, so it needs no spare slots */
     plan->nvme_bytes[0] =

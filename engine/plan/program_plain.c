@@ -199,7 +199,7 @@ sherd_status sherdi_plan_count(sherdi_plan *plan, const sherdi_model *model)
     counts_spread(&c, plan->settings.accumulation);
     if (sherdi_plan_has_generations(plan)) {
         moves->nvme_index_bytes =
-            sherdi_tier_state_commit_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_FRONT);
+            sherdi_state_commit_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_FRONT);
     }
     plan->wire_micro_bytes          = micro[SHERDI_MOVES_WIRE];
     plan->wire_boundary_bytes       = c.step[SHERDI_MOVES_WIRE];

@@ -13,22 +13,17 @@
 #include <stdio.h>
 #include <string.h>
 
-static sherdi_tier *state_tier(const sherd_engine *engine)
-{
-    return engine->store.state;
-}
-
 /* Makes generation `wanted` the live one; this rank must be at it or one ahead. Gives its record. On failure *has_begun says
  * whether the drive may have gone back nevertheless. */
 static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi_state_record *out,
                                    int *has_begun)
 {
     *has_begun = 0;
-    (void)sherdi_tier_state_note(state_tier(engine), out, sizeof(*out));
+    (void)sherdi_state_get_note(engine->store.state, out, sizeof(*out));
     if (sherdi_store_live(engine) == wanted + 1) {
         sherd_status status = sherdi_run_generation(engine, SHERDI_OP_ROLLBACK);
 
-        *has_begun = status != SHERD_E_STATE; /* which a tier says before it touches anything */
+        *has_begun = status != SHERD_E_STATE; /* which it says before it touches anything */
         SHERDI_TRY(status);
         *out = engine->run.record;
     }
@@ -216,7 +211,7 @@ static sherd_status update_check(const sherd_engine *engine)
             SHERD_E_STATE,
             "there is no update that could be undone: no step has updated anything yet");
     }
-    (void)sherdi_tier_state_note(state_tier(engine), &live, sizeof(live));
+    (void)sherdi_state_get_note(engine->store.state, &live, sizeof(live));
     if (live.note.is_written) {
         return sherdi_fail(SHERD_E_STATE,
                            "nothing to go back to: values or counters were written after the last "
@@ -228,7 +223,7 @@ static sherd_status update_check(const sherd_engine *engine)
 /* A rank that has nothing to go back to says so before another rank has begun. */
 static sherd_status previous_check(const sherd_engine *engine)
 {
-    return sherdi_tier_state_has_previous(state_tier(engine))
+    return sherdi_state_has_previous(engine->store.state)
                ? SHERD_OK
                : sherdi_fail(SHERD_E_STATE,
                              "nothing to go back to: the update was undone already, or the state "

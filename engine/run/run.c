@@ -662,16 +662,14 @@ static sherd_status op_generation(sherd_engine *engine, const sherdi_op *op, uin
 static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
                               const sherdi_follows *follows)
 {
-    sherdi_tier *const tiers[SHERDI_RINGS] = {engine->store.state, engine->store.params,
-                                              engine->store.grads};
-    int                is_write            = op->kind == SHERDI_OP_WRITE;
-    sherdi_transfer    transfer            = {
-                      .tier     = tiers[op->ring],
-                      .memory   = address_of(engine, op, is_write ? SHERDI_USE_SRC : SHERDI_USE_DST),
-                      .extent   = op->extent,
-                      .ring     = op->ring,
-                      .is_write = is_write,
-                      .follows  = *follows,
+    int             is_write = op->kind == SHERDI_OP_WRITE;
+    sherdi_transfer transfer = {
+        .tier     = engine->store.tiers[op->ring],
+        .memory   = address_of(engine, op, is_write ? SHERDI_USE_SRC : SHERDI_USE_DST),
+        .extent   = op->extent,
+        .ring     = op->ring,
+        .is_write = is_write,
+        .follows  = *follows,
     };
 
     return sherdi_drive_give(&engine->run.drive, &transfer);

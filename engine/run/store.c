@@ -324,25 +324,25 @@ static void others_report(const sherd_engine *engine, const char *folder, const 
     }
 }
 
-static sherd_status state_create(sherd_engine *engine, sherdi_tier_state_params *params)
+static sherd_status state_create(sherd_engine *engine, sherdi_state_params *params)
 {
     params->id.run = run_draw();
     SHERDI_TRY(sherdi_world_broadcast(engine->world, &params->id.run, sizeof(params->id.run), 0));
     SHERDI_TRY(
-        sherdi_agree_status(engine, sherdi_tier_state_create(engine->store.queue, params,
-                                                             &engine->mem, &engine->store.state)));
+        sherdi_agree_status(engine, sherdi_state_create(engine->store.queue, params, &engine->mem,
+                                                        &engine->store.state)));
     engine->store.run = params->id.run;
     return SHERD_OK;
 }
 
-static sherd_status state_reopen(sherd_engine *engine, sherdi_tier_state_params *params)
+static sherd_status state_reopen(sherd_engine *engine, sherdi_state_params *params)
 {
     sherdi_store *store = &engine->store;
 
     store->is_worth_keeping =
         1; /* whatever happens here or on another rank: it is an earlier run's */
     SHERDI_TRY(sherdi_agree_status(
-        engine, sherdi_tier_state_open(store->queue, params, &engine->mem, &store->state)));
+        engine, sherdi_state_open(store->queue, params, &engine->mem, &store->state)));
     store->run        = params->id.run;
     store->is_resumed = 1;
     return SHERD_OK;
@@ -353,7 +353,7 @@ static sherd_status state_open(sherd_engine *engine)
     const sherdi_plan *plan    = engine->plan;
     folder_list        folders = folders_of(&engine->settings.offload_state);
     file_search search = {.engine = engine, .layout = layout_hash(engine), .folders = folders};
-    sherdi_tier_state_params params = {
+    sherdi_state_params params = {
         .folders     = folders.paths,
         .num_folders = folders.count,
         .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
@@ -383,10 +383,10 @@ static sherd_status state_open(sherd_engine *engine)
     return state_create(engine, &params);
 }
 
-/* Opens the tier that a block of the configuration names, for contents that mean nothing after this process. */
+/* Opens the tier of a ring that a block of the configuration names, for contents that mean nothing after this process. */
 static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_offload_settings *where,
-                                      const char *what, const sherdi_extent *extents,
-                                      size_t num_extents, sherdi_tier **out)
+                                      sherdi_ring ring, const char *what,
+                                      const sherdi_extent *extents, size_t num_extents)
 {
     folder_list        folders = folders_of(where);
     sherdi_tier_params params  = {.queue       = engine->store.queue,
@@ -396,7 +396,8 @@ static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_offload
                                   .extents     = extents,
                                   .num_extents = num_extents};
 
-    return num_extents == 0 ? SHERD_OK : where->tier->open(&params, &engine->mem, out);
+    return num_extents == 0 ? SHERD_OK
+                            : where->tier->open(&params, &engine->mem, &engine->store.tiers[ring]);
 }
 
 /* Opens state that cannot be resumed: the rest of it is in memory, or its tier keeps no generations. */
@@ -404,21 +405,20 @@ static sherd_status state_scratch_open(sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
 
-    return sherdi_agree_status(engine,
-                               scratch_tier_open(engine, &engine->settings.offload_state, "state",
-                                                 plan->extents[SHERDI_SPACE_STORAGE],
-                                                 sherdi_plan_stored(plan), &engine->store.state));
+    return sherdi_agree_status(engine, scratch_tier_open(engine, &engine->settings.offload_state,
+                                                         SHERDI_RING_STATE, "state",
+                                                         plan->extents[SHERDI_SPACE_STORAGE],
+                                                         sherdi_plan_stored(plan)));
 }
 
 static sherd_status scratch_open(sherd_engine *engine)
 {
-    sherdi_store      *store = &engine->store;
-    const sherdi_plan *plan  = engine->plan;
+    const sherdi_plan *plan = engine->plan;
 
-    SHERDI_TRY(scratch_tier_open(engine, &engine->settings.offload_param, "parameters",
-                                 plan->piece_extents, plan->num_pieces, &store->params));
-    return scratch_tier_open(engine, &engine->settings.offload_state, "gradients",
-                             plan->grad_extents, plan->num_grad_extents, &store->grads);
+    SHERDI_TRY(scratch_tier_open(engine, &engine->settings.offload_param, SHERDI_RING_PARAMS,
+                                 "parameters", plan->piece_extents, plan->num_pieces));
+    return scratch_tier_open(engine, &engine->settings.offload_state, SHERDI_RING_GRADS,
+                             "gradients", plan->grad_extents, plan->num_grad_extents);
 }
 
 /* Opens what a rank can open without the other ranks. */
@@ -435,28 +435,23 @@ static sherd_status local_open(sherd_engine *engine)
 
 sherd_status sherdi_store_open(sherd_engine *engine)
 {
+    sherdi_store *store = &engine->store;
+
     SHERDI_TRY(sherdi_agree_status(engine, local_open(engine)));
-    if (engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 0) {
-        SHERDI_TRY(sherdi_plan_has_generations(engine->plan) ? state_open(engine)
-                                                             : state_scratch_open(engine));
+    if (sherdi_plan_has_generations(engine->plan)) {
+        SHERDI_TRY(state_open(engine));
+        store->tiers[SHERDI_RING_STATE] = sherdi_state_extents(store->state);
+        sherdi_world_ending_open(engine->world, &store->ending, store->run);
+        return SHERD_OK;
     }
-    if (engine->store.run != 0) {
-        sherdi_world_ending_open(engine->world, &engine->store.ending, engine->store.run);
-    }
-    return SHERD_OK;
+    return engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 0 ? state_scratch_open(engine)
+                                                               : SHERD_OK;
 }
 
 /* ------------------------------------------------------------------ close -- */
 
 /* How long a rank that has ended waits for the others; sherd_engine_destroy states this time. */
 #define END_PATIENCE_NS ((int64_t)10 * 1000 * 1000 * 1000)
-
-static void tier_close(sherdi_tier *tier, int is_kept)
-{
-    if (tier != NULL) {
-        tier->ops->close(tier, is_kept);
-    }
-}
 
 /* Whether the state's files stay on the drive. Files with a whole generation stay if the run failed, if keep_state is set, or if
  * this run has committed nothing. A run that ended well removes them once every rank has ended: until then the ranks that still
@@ -493,9 +488,15 @@ void sherdi_store_close(sherd_engine *engine)
     sherdi_store *store   = &engine->store;
     int           is_kept = state_is_kept(engine);
 
-    tier_close(store->state, is_kept);
-    tier_close(store->params, 0);
-    tier_close(store->grads, 0);
+    if (store->state != NULL) {
+        sherdi_state_close(store->state, is_kept);
+        store->tiers[SHERDI_RING_STATE] = NULL;
+    }
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        if (store->tiers[ring] != NULL) {
+            store->tiers[ring]->ops->close(store->tiers[ring]);
+        }
+    }
     sherdi_ioq_destroy(store->queue);
     sherdi_free(store->note);
     *store = (sherdi_store){0};
@@ -523,12 +524,12 @@ size_t sherdi_store_blob_bytes(const sherd_engine *engine)
 {
     size_t extents;
 
-    if (engine->store.note == NULL) { /* no generations */
+    if (engine->store.state == NULL) {
         return 0;
     }
     extents = sherdi_plan_stored(engine->plan);
-    return sherdi_tier_state_commit_bytes(extents, note_bytes(engine)) -
-           sherdi_tier_state_commit_bytes(extents, sizeof(sherdi_state_record));
+    return sherdi_state_commit_bytes(extents, note_bytes(engine)) -
+           sherdi_state_commit_bytes(extents, sizeof(sherdi_state_record));
 }
 
 /* Writes the note: the record, the length of the run's blobs, the run's blobs, this rank's blobs. Returns its length. */
@@ -559,9 +560,9 @@ static sherd_status run_blobs_share(sherd_engine *engine, unsigned char *bytes, 
 sherd_status sherdi_store_blobs(sherd_engine *engine)
 {
     unsigned char *note = engine->store.note;
-    size_t         len = sherdi_tier_state_note(engine->store.state, note, SHERDI_STATE_NOTE_BYTES);
-    size_t         head   = sizeof(sherdi_state_record) + sizeof(uint64_t);
-    uint64_t       run    = 0;
+    size_t         len  = sherdi_state_get_note(engine->store.state, note, SHERDI_STATE_NOTE_BYTES);
+    size_t         head = sizeof(sherdi_state_record) + sizeof(uint64_t);
+    uint64_t       run  = 0;
     sherd_status   status = SHERD_OK;
 
     sherdi_blobs_clear(&engine->blobs, 0);
@@ -586,18 +587,18 @@ sherd_status sherdi_store_blobs(sherd_engine *engine)
 sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
                                      sherdi_state_record *record)
 {
-    sherdi_tier *tier  = engine->store.state;
-    int64_t      start = sherdi_now_ns();
+    sherdi_state *state = engine->store.state;
+    int64_t       start = sherdi_now_ns();
 
-    if (tier == NULL || tier->ops->commit == NULL) {
+    if (state == NULL) {
         return SHERD_OK;
     }
     if (kind == SHERDI_OP_ABANDON) {
-        return tier->ops->abandon(tier);
+        return sherdi_state_abandon(state);
     }
     if (kind != SHERDI_OP_COMMIT) {
-        SHERDI_TRY(tier->ops->rollback(tier));
-        (void)sherdi_tier_state_note(tier, record, sizeof(*record));
+        SHERDI_TRY(sherdi_state_rollback(state));
+        (void)sherdi_state_get_note(state, record, sizeof(*record));
         return SHERD_OK;
     }
     if (note_bytes(engine) > SHERDI_STATE_NOTE_BYTES) { /* blobs of a checkpoint can be larger */
@@ -606,7 +607,7 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
                            "room for %d; set fewer or shorter ones",
                            engine->rank, note_bytes(engine), SHERD_BLOB_MAX_BYTES);
     }
-    SHERDI_TRY(tier->ops->commit(tier, engine->store.note, note_write(engine, record)));
+    SHERDI_TRY(sherdi_state_commit(state, engine->store.note, note_write(engine, record)));
     engine->store.is_worth_keeping = 1;
     engine->store.is_changed       = 1;
     engine->run.drive.waits[SHERDI_RING_STATE].write_ns += sherdi_now_ns() - start;
@@ -615,9 +616,7 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
 
 uint64_t sherdi_store_live(const sherd_engine *engine)
 {
-    const sherdi_tier *tier = engine->store.state;
-
-    return tier != NULL && tier->ops->generation != NULL ? tier->ops->generation(tier) : 0;
+    return engine->store.state == NULL ? 0 : sherdi_state_generation(engine->store.state);
 }
 
 void sherdi_store_agreed(sherd_engine *engine)
@@ -627,7 +626,7 @@ void sherdi_store_agreed(sherd_engine *engine)
 
 void sherdi_store_verify(sherd_engine *engine, int is_on)
 {
-    if (engine->store.state != NULL && sherdi_plan_has_generations(engine->plan)) {
-        sherdi_tier_state_verify(engine->store.state, is_on);
+    if (engine->store.state != NULL) {
+        sherdi_state_verify(engine->store.state, is_on);
     }
 }

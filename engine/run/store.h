@@ -13,8 +13,9 @@ typedef struct sherdi_link {
 } sherdi_link;
 
 typedef struct sherdi_store {
-    sherdi_ioq       *queue;                  /* NULL: nothing rests on NVMe */
-    sherdi_tier      *state, *params, *grads; /* NULL: no such data rests on storage */
+    sherdi_ioq       *queue;               /* NULL: nothing rests on NVMe */
+    sherdi_tier      *tiers[SHERDI_RINGS]; /* NULL: no such data rests on storage */
+    sherdi_state     *state;               /* whose extents tiers has; NULL: without generations */
     sherdi_link       link;
     sherdi_io_traffic reported; /* the queue's traffic at the last boundary's report */
     sherdi_link       reported_link;
@@ -38,13 +39,13 @@ void sherdi_store_close(sherd_engine *engine);
 
 /** Changes the generation of the state. SHERDI_OP_COMMIT makes what was written the live generation, with `record`.
  *  SHERDI_OP_ABANDON forgets what was written. SHERDI_OP_ROLLBACK makes the generation before the live one again, and gives its
- *  record in `record`. Does nothing on a tier without generations. */
+ *  record in `record`. Does nothing on state without generations. */
 sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
                                      sherdi_state_record *record);
 
-/** Returns the number of the live generation; 0: there is none yet, or the tier keeps none. */
+/** Returns the number of the live generation; 0: there is none yet, or the state keeps none. */
 uint64_t sherdi_store_live(const sherd_engine *engine);
-/** Records that all ranks now know that every rank has the live generation. Does nothing on a tier without generations. */
+/** Records that all ranks now know that every rank has the live generation. Does nothing on state without generations. */
 void sherdi_store_agreed(sherd_engine *engine);
 
 /** Replaces the blobs by those of the live generation of the state. Collective. Errors: E_IO (damaged), E_NOMEM. */

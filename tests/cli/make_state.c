@@ -9,7 +9,7 @@
 
 static unsigned char block[SHERD_ALIGN_BYTES] __attribute__((aligned(SHERD_ALIGN_BYTES)));
 
-static sherd_status step_commit(sherdi_tier *tier, int64_t step)
+static sherd_status step_commit(sherdi_state *state, int64_t step)
 {
     unsigned char     note[SHERDI_STATE_NOTE_FRONT] = {0};
     sherdi_state_note filled                        = {.step = step};
@@ -17,9 +17,9 @@ static sherd_status step_commit(sherdi_tier *tier, int64_t step)
 
     memcpy(note, &filled, sizeof(filled));
     memset(block, (int)step, sizeof(block));
-    tier->ops->write_start(tier, 0, block, &io);
-    SHERDI_TRY(tier->ops->wait(tier, &io));
-    return tier->ops->commit(tier, note, sizeof(note));
+    sherdi_state_extents(state)->ops->write_start(sherdi_state_extents(state), 0, block, &io);
+    SHERDI_TRY(sherdi_state_extents(state)->ops->wait(sherdi_state_extents(state), &io));
+    return sherdi_state_commit(state, note, sizeof(note));
 }
 
 static void stand_still(void)
@@ -36,7 +36,7 @@ static sherd_status state_make(char **argv, int is_held, sherdi_mem *mem)
     sherdi_extent     extents[] = {{0, sizeof(block)}};
     sherdi_ioq_params queueing  = {
          .kind = SHERDI_IOQ_THREADS, .request_bytes = sizeof(block), .depth = 1};
-    sherdi_tier_state_params params = {
+    sherdi_state_params params = {
         .folders     = folders,
         .num_folders = 1,
         .id          = {.run        = strtoull(argv[2], NULL, 16),
@@ -46,20 +46,20 @@ static sherd_status state_make(char **argv, int is_held, sherdi_mem *mem)
         .num_extents = 1,
         .note_bytes  = SHERDI_STATE_NOTE_FRONT,
     };
-    sherdi_ioq  *queue = NULL;
-    sherdi_tier *tier  = NULL;
-    sherd_status status;
+    sherdi_ioq   *queue = NULL;
+    sherdi_state *state = NULL;
+    sherd_status  status;
 
     SHERDI_TRY(sherdi_ioq_create(&queueing, mem, &queue));
-    status = sherdi_tier_state_create(queue, &params, mem, &tier);
+    status = sherdi_state_create(queue, &params, mem, &state);
     for (int step = 1; step <= atoi(argv[5]) && status == SHERD_OK; step++) {
-        status = step_commit(tier, step);
+        status = step_commit(state, step);
     }
     if (status == SHERD_OK && is_held) {
         stand_still();
     }
-    if (tier != NULL) {
-        tier->ops->close(tier, 1);
+    if (state != NULL) {
+        sherdi_state_close(state, 1);
     }
     sherdi_ioq_destroy(queue);
     return status;

@@ -22,11 +22,10 @@ typedef struct cupboard {
     sherdi_extent *extents;
 } cupboard;
 
-static void cupboard_close(sherdi_tier *tier, int is_kept)
+static void cupboard_close(sherdi_tier *tier)
 {
     cupboard *self = (cupboard *)tier;
 
-    (void)is_kept;
     free(self->shelves);
     free(self->extents);
     free(self);
@@ -76,8 +75,6 @@ static int cupboard_is_done(sherdi_tier *tier, const sherdi_io *io)
 }
 
 static const sherdi_tier_ops CUPBOARD_OPS = {
-    .struct_size = sizeof(sherdi_tier_ops),
-    .name        = "cupboard",
     .close       = cupboard_close,
     .read_start  = cupboard_read_start,
     .write_start = cupboard_write_start,
@@ -99,7 +96,7 @@ static sherd_status cupboard_open(const sherdi_tier_params *params, sherdi_mem *
     self->shelves  = calloc(1, last->offset_bytes + last->len_bytes);
     self->extents  = calloc(params->num_extents, sizeof(*self->extents));
     if (self->shelves == NULL || self->extents == NULL) {
-        cupboard_close(&self->tier, 0);
+        cupboard_close(&self->tier);
         return sherdi_fail(SHERD_E_NOMEM, "no room for the cupboard");
     }
     memcpy(self->extents, params->extents, params->num_extents * sizeof(*self->extents));

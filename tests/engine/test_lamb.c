@@ -156,7 +156,8 @@ static void check_bytes(sherd_world *world, void *ctx)
     CHECK_INT(moves->nvme_read_micro_bytes + moves->nvme_read_step_bytes, report.nvme_read_bytes);
     CHECK_INT(moves->nvme_written_micro_bytes + moves->nvme_written_step_bytes,
               report.nvme_written_bytes);
-    if (r.engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 0 && r.engine->store.params == NULL) {
+    if (r.engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 0 &&
+        r.engine->store.tiers[SHERDI_RING_PARAMS] == NULL) {
         size_t state = (48 << 10) / 2 * 12;
 
         CHECK_INT(2 * state, report.nvme_read_bytes);

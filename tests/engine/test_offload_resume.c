@@ -461,7 +461,7 @@ static void state_link(const rig *r, int64_t step)
     char name[64];
 
     (void)snprintf(name, sizeof(name), "kept-%lld-%d", (long long)step, sherd_world_rank(r->world));
-    CHECK_OK(sherdi_tier_state_keep(r->engine->store.state, folder_path(2), name));
+    CHECK_OK(sherdi_state_keep(r->engine->store.state, folder_path(2), name));
 }
 
 /* Keeps each step, undoes it, does it again and keeps it again; the last one is left for another run. */

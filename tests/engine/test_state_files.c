@@ -51,43 +51,43 @@ static void maker_close(state_maker *maker)
 }
 
 /* Open still; committed once with `step` unless that is negative. */
-static sherdi_tier *state_make(state_maker *maker, uint64_t run, int64_t step)
+static sherdi_state *state_make(state_maker *maker, uint64_t run, int64_t step)
 {
-    const char              *folders[]                     = {test_scratch()};
-    sherdi_extent            extents[]                     = {{0, sizeof(block)}};
-    sherdi_tier_state_params params                        = {.folders     = folders,
-                                                              .num_folders = 1,
-                                                              .extents     = extents,
-                                                              .num_extents = 1,
-                                                              .note_bytes  = SHERDI_STATE_NOTE_FRONT};
-    unsigned char            note[SHERDI_STATE_NOTE_FRONT] = {0};
-    sherdi_state_note        filled                        = {.step = step};
-    sherdi_io                io                            = {0};
-    sherdi_tier             *tier;
+    const char         *folders[]                     = {test_scratch()};
+    sherdi_extent       extents[]                     = {{0, sizeof(block)}};
+    sherdi_state_params params                        = {.folders     = folders,
+                                                         .num_folders = 1,
+                                                         .extents     = extents,
+                                                         .num_extents = 1,
+                                                         .note_bytes  = SHERDI_STATE_NOTE_FRONT};
+    unsigned char       note[SHERDI_STATE_NOTE_FRONT] = {0};
+    sherdi_state_note   filled                        = {.step = step};
+    sherdi_io           io                            = {0};
+    sherdi_state       *state;
 
     params.id = (sherdi_state_id){.run = run, .rank = 1, .world_size = 3};
-    CHECK_OK(sherdi_tier_state_create(maker->queue, &params, &maker->mem, &tier));
+    CHECK_OK(sherdi_state_create(maker->queue, &params, &maker->mem, &state));
     if (step >= 0) {
         memcpy(note, &filled, sizeof(filled));
-        tier->ops->write_start(tier, 0, block, &io);
-        CHECK_OK(tier->ops->wait(tier, &io));
-        CHECK_OK(tier->ops->commit(tier, note, sizeof(note)));
+        sherdi_state_extents(state)->ops->write_start(sherdi_state_extents(state), 0, block, &io);
+        CHECK_OK(sherdi_state_extents(state)->ops->wait(sherdi_state_extents(state), &io));
+        CHECK_OK(sherdi_state_commit(state, note, sizeof(note)));
     }
-    return tier;
+    return state;
 }
 
 static void state_files_are_found_and_removed(void)
 {
-    found_files  found = {.most = NUM_RUNS};
-    state_maker  maker;
-    sherdi_tier *held, *whole, *empty;
+    found_files   found = {.most = NUM_RUNS};
+    state_maker   maker;
+    sherdi_state *held, *whole, *empty;
 
     maker_open(&maker);
     held  = state_make(&maker, 0xa, 7);
     whole = state_make(&maker, 0xb, 0);
     empty = state_make(&maker, 0xc, -1);
-    whole->ops->close(whole, 1);
-    empty->ops->close(empty, 1);
+    sherdi_state_close(whole, 1);
+    sherdi_state_close(empty, 1);
     CHECK_OK(sherd_state_files_find(test_scratch(), found_add, &found));
     CHECK_INT(3, found.count);
     for (int i = 0; i < NUM_RUNS; i++) {
@@ -110,7 +110,7 @@ static void state_files_are_found_and_removed(void)
     CHECK_OK(sherd_state_file_remove(found.files[1].path));
     CHECK_OK(sherd_state_file_remove(found.files[2].path));
     CHECK_STATUS(SHERD_E_IO, sherd_state_file_remove(found.files[2].path));
-    held->ops->close(held, 0);
+    sherdi_state_close(held, 0);
     found.count = 0;
     CHECK_OK(sherd_state_files_find(test_scratch(), found_add, &found));
     CHECK_INT(0, found.count);
@@ -119,9 +119,9 @@ static void state_files_are_found_and_removed(void)
 
 static void state_files_search_ends_when_told(void)
 {
-    found_files  found = {.most = 1};
-    state_maker  maker;
-    sherdi_tier *one, *two;
+    found_files   found = {.most = 1};
+    state_maker   maker;
+    sherdi_state *one, *two;
 
     maker_open(&maker);
     CHECK_STATUS(SHERD_E_IO, sherd_state_files_find("/no/such/folder", found_add, &found));
@@ -130,8 +130,8 @@ static void state_files_search_ends_when_told(void)
     two = state_make(&maker, 0xb, 1);
     CHECK_STATUS(SHERD_E_AGAIN, sherd_state_files_find(test_scratch(), found_add, &found));
     CHECK_INT(1, found.count);
-    one->ops->close(one, 0);
-    two->ops->close(two, 0);
+    sherdi_state_close(one, 0);
+    sherdi_state_close(two, 0);
     maker_close(&maker);
 }
 

@@ -27,13 +27,13 @@ static void name_read(const uint8_t *data, size_t len_bytes)
 
 static void header_read(sherdi_state_header *header)
 {
-    static const char *const       FOLDERS[]            = {"/"};
-    static const sherdi_extent     EXTENTS[NUM_EXTENTS] = {{0, 4096}, {4096, 8192}, {16384, 0}};
-    const sherdi_tier_state_params params               = {.folders     = FOLDERS,
-                                                           .num_folders = 1,
-                                                           .id          = sherdi_state_header_id(header),
-                                                           .extents     = EXTENTS,
-                                                           .num_extents = NUM_EXTENTS};
+    static const char *const   FOLDERS[]            = {"/"};
+    static const sherdi_extent EXTENTS[NUM_EXTENTS] = {{0, 4096}, {4096, 8192}, {16384, 0}};
+    const sherdi_state_params  params               = {.folders     = FOLDERS,
+                                                       .num_folders = 1,
+                                                       .id          = sherdi_state_header_id(header),
+                                                       .extents     = EXTENTS,
+                                                       .num_extents = NUM_EXTENTS};
 
     sherdi_extent    in_file[NUM_EXTENTS];
     sherdi_state_map map;

@@ -27,13 +27,13 @@
 /* Generations 1 and 2 in every extent, closed. */
 static void state_make(sherdi_ioq *queue, int folders)
 {
-    sherdi_tier *tier = rig_state_create(queue, folders);
+    sherdi_state *state = rig_state_create(queue, folders);
 
     for (uint64_t seed = 1; seed <= 2; seed++) {
-        rig_put_all(tier, seed);
-        rig_commit(tier, seed);
+        rig_put_all(state, seed);
+        rig_commit(state, seed);
     }
-    tier->ops->close(tier, 1);
+    sherdi_state_close(state, 1);
 }
 
 static void file_flip(const char *path, size_t offset_bytes, unsigned char bits)
@@ -51,22 +51,22 @@ static void file_flip(const char *path, size_t offset_bytes, unsigned char bits)
  * the generation, 0 when it was refused. */
 static uint64_t state_probe(sherdi_ioq *queue)
 {
-    sherdi_tier_state_params params = rig_state_params(1);
-    sherdi_tier             *tier   = NULL;
-    sherd_status             status = sherdi_tier_state_open(queue, &params, rig_mem(), &tier);
-    uint64_t                 generation;
+    sherdi_state_params params = rig_state_params(1);
+    sherdi_state       *state  = NULL;
+    sherd_status        status = sherdi_state_open(queue, &params, rig_mem(), &state);
+    uint64_t            generation;
 
     if (status != SHERD_OK) {
-        CHECK(tier == NULL && (status == SHERD_E_STATE || status == SHERD_E_IO));
+        CHECK(state == NULL && (status == SHERD_E_STATE || status == SHERD_E_IO));
         return 0;
     }
-    generation = tier->ops->generation(tier);
+    generation = sherdi_state_generation(state);
     for (size_t i = 0; i < RIG_EXTENTS; i++) {
-        status = rig_try_expect(tier, i, generation); /* checks what it could read */
+        status = rig_try_expect(state, i, generation); /* checks what it could read */
         CHECK(status == SHERD_OK || status == SHERD_E_IO);
     }
-    rig_expect_generation(tier, generation, generation);
-    tier->ops->close(tier, 1);
+    rig_expect_generation(state, generation, generation);
+    sherdi_state_close(state, 1);
     return generation;
 }
 
@@ -181,49 +181,49 @@ static void live_slot_flip(size_t extent, size_t byte, unsigned char bits)
 
 static void state_flipped_bit_in_data_is_found_on_load(void)
 {
-    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier *tier;
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_state *state;
 
     state_make(queue, 1);
     live_slot_flip(3, 12345, 0x40);
-    tier = rig_state_open(queue, 1);
-    rig_expect(tier, 2, 2);
+    state = rig_state_open(queue, 1);
+    rig_expect(state, 2, 2);
     for (int again = 0; again < 2; again++) {
-        CHECK_STATUS(SHERD_E_IO, rig_try_expect(tier, 3, 2));
+        CHECK_STATUS(SHERD_E_IO, rig_try_expect(state, 3, 2));
         CHECK_ERROR_SAYS("state 3 at byte");
         CHECK_ERROR_SAYS("-0of1.slots-");
         CHECK_ERROR_SAYS("does not hold what was written");
     }
-    rig_put(tier, 3, 3); /* written anew it is whole again */
-    rig_expect(tier, 3, 3);
-    tier->ops->abandon(tier);
-    CHECK_STATUS(SHERD_E_IO, rig_try_expect(tier, 3, 2));
-    rig_put(tier, 3, 3);
-    rig_commit(tier, 3);
-    rig_expect(tier, 3, 3);
-    tier->ops->close(tier, 0);
+    rig_put(state, 3, 3); /* written anew it is whole again */
+    rig_expect(state, 3, 3);
+    sherdi_state_abandon(state);
+    CHECK_STATUS(SHERD_E_IO, rig_try_expect(state, 3, 2));
+    rig_put(state, 3, 3);
+    rig_commit(state, 3);
+    rig_expect(state, 3, 3);
+    sherdi_state_close(state, 0);
     sherdi_ioq_destroy(queue);
 }
 BOTH(state_flipped_bit_in_data_is_found_on_load)
 
 static void state_flipped_bit_is_found_by_every_read_that_verifies(void)
 {
-    sherdi_ioq              *queue  = rig_queue(CHUNK, DEPTH);
-    sherdi_tier_state_params params = rig_state_params(1);
-    sherdi_tier             *tier   = NULL;
+    sherdi_ioq         *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_state_params params = rig_state_params(1);
+    sherdi_state       *state  = NULL;
 
     params.is_verified = 1;
-    CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
-    rig_put_all(tier, 2);
-    rig_expect_all(tier, 2);
+    CHECK_OK(sherdi_state_create(queue, &params, rig_mem(), &state));
+    rig_put_all(state, 2);
+    rig_expect_all(state, 2);
     live_slot_flip(4, 1, 1); /* before its commit */
-    CHECK_STATUS(SHERD_E_IO, rig_try_expect(tier, 4, 2));
-    rig_put(tier, 4, 2);
-    rig_commit(tier, 1);
-    rig_expect_all(tier, 2);
+    CHECK_STATUS(SHERD_E_IO, rig_try_expect(state, 4, 2));
+    rig_put(state, 4, 2);
+    rig_commit(state, 1);
+    rig_expect_all(state, 2);
     live_slot_flip(4, 1, 1); /* after it */
-    CHECK_STATUS(SHERD_E_IO, rig_try_expect(tier, 4, 2));
-    tier->ops->close(tier, 0);
+    CHECK_STATUS(SHERD_E_IO, rig_try_expect(state, 4, 2));
+    sherdi_state_close(state, 0);
     sherdi_ioq_destroy(queue);
 }
 BOTH(state_flipped_bit_is_found_by_every_read_that_verifies)
@@ -232,39 +232,38 @@ BOTH(state_flipped_bit_is_found_by_every_read_that_verifies)
 
 static void state_of_another_layout_is_refused(void)
 {
-    static sherdi_extent     other[RIG_EXTENTS];
-    sherdi_ioq              *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier             *tier  = NULL;
-    sherdi_tier_state_params params;
+    static sherdi_extent other[RIG_EXTENTS];
+    sherdi_ioq          *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_state        *state = NULL;
+    sherdi_state_params  params;
 
     state_make(queue, 1);
     params           = rig_state_params(1);
     params.id.layout = 78;
-    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_open(queue, &params, rig_mem(), &state));
     CHECK_ERROR_SAYS("another model or configuration");
     params             = rig_state_params(1);
     params.num_extents = RIG_EXTENTS - 1;
-    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_open(queue, &params, rig_mem(), &state));
     params = rig_state_params(1);
     memcpy(other, rig_extents(), sizeof(other));
     other[0].len_bytes = 0; /* lengths alone; one page more after it */
     other[2].len_bytes += PAGE;
     other[2].offset_bytes -= PAGE;
     params.extents = other;
-    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_open(queue, &params, rig_mem(), &state));
     params        = rig_state_params(1);
     params.id.run = 5;
-    CHECK_STATUS(SHERD_E_IO, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
-    CHECK(tier == NULL);
+    CHECK_STATUS(SHERD_E_IO, sherdi_state_open(queue, &params, rig_mem(), &state));
+    CHECK(state == NULL);
     CHECK_INT(2, state_probe(queue)); /* and nothing was harmed */
-    CHECK_STATUS(SHERD_E_IO,
-                 sherdi_tier_state_create(queue,
-                                          &(sherdi_tier_state_params){.folders     = params.folders,
-                                                                      .num_folders = 1,
-                                                                      .id = {RIG_RUN, 0, 1, 77},
-                                                                      .extents     = rig_extents(),
-                                                                      .num_extents = RIG_EXTENTS},
-                                          rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_IO, sherdi_state_create(queue,
+                                                 &(sherdi_state_params){.folders = params.folders,
+                                                                        .num_folders = 1,
+                                                                        .id = {RIG_RUN, 0, 1, 77},
+                                                                        .extents = rig_extents(),
+                                                                        .num_extents = RIG_EXTENTS},
+                                                 rig_mem(), &state));
     CHECK_ERROR_SAYS("already exists");
     CHECK_INT(2, state_probe(queue)); /* not removed on that account */
     CHECK_OK(sherdi_state_remove(rig_state_path()));
@@ -275,17 +274,17 @@ BOTH(state_of_another_layout_is_refused)
 /* A file that was renamed to be another rank's. */
 static void state_of_another_rank_is_refused(void)
 {
-    sherdi_ioq              *queue  = rig_queue(CHUNK, DEPTH);
-    sherdi_tier_state_params params = rig_state_params(1);
-    sherdi_tier             *tier   = NULL;
-    char                     path[512];
+    sherdi_ioq         *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_state_params params = rig_state_params(1);
+    sherdi_state       *state  = NULL;
+    char                path[512];
 
     state_make(queue, 1);
     (void)snprintf(path, sizeof(path), "%s/sherd-ab54a98ceb1f0ad2-1of2.state", params.folders[0]);
     CHECK(rename(rig_state_path(), path) == 0);
     params.id.rank       = 1;
     params.id.world_size = 2;
-    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_open(queue, &params, rig_mem(), &state));
     CHECK_ERROR_SAYS("belongs to rank 0 of 1");
     CHECK_OK(sherdi_state_remove(path));
     sherdi_ioq_destroy(queue);
@@ -294,16 +293,16 @@ BOTH(state_of_another_rank_is_refused)
 
 static void state_in_other_folders_is_refused(void)
 {
-    sherdi_ioq              *queue  = rig_queue(CHUNK, DEPTH);
-    sherdi_tier_state_params params = rig_state_params(2);
-    sherdi_tier             *tier   = NULL;
+    sherdi_ioq         *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_state_params params = rig_state_params(2);
+    sherdi_state       *state  = NULL;
 
     state_make(queue, 2);
     params.num_folders = 1;
-    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_open(queue, &params, rig_mem(), &state));
     CHECK_ERROR_SAYS("lies in 2 folders, and nvme_path names 1");
     params.num_folders = 3;
-    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_open(queue, &params, rig_mem(), &state));
     CHECK_OK(sherdi_state_remove(rig_state_path()));
     CHECK_INT(0, rig_folder_count(rig_folder("f0")) + rig_folder_count(rig_folder("f1")));
     sherdi_ioq_destroy(queue);
@@ -312,13 +311,13 @@ BOTH(state_in_other_folders_is_refused)
 
 static void state_without_a_commit_is_refused(void)
 {
-    sherdi_ioq              *queue  = rig_queue(CHUNK, DEPTH);
-    sherdi_tier_state_params params = rig_state_params(1);
-    sherdi_tier             *tier   = rig_state_create(queue, 1);
+    sherdi_ioq         *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_state_params params = rig_state_params(1);
+    sherdi_state       *state  = rig_state_create(queue, 1);
 
-    rig_put_all(tier, 1);
-    tier->ops->close(tier, 1);
-    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
+    rig_put_all(state, 1);
+    sherdi_state_close(state, 1);
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_open(queue, &params, rig_mem(), &state));
     CHECK_ERROR_SAYS("nothing was committed");
     CHECK_OK(sherdi_state_remove(rig_state_path()));
     sherdi_ioq_destroy(queue);
@@ -385,22 +384,22 @@ static int child_looks(void)
 
 static void state_in_use_is_listed_and_left_alone(void)
 {
-    sherdi_ioq              *queue  = rig_queue(CHUNK, DEPTH);
-    sherdi_tier_state_params params = rig_state_params(1);
-    sherdi_tier             *tier   = rig_state_create(queue, 1);
-    sherdi_tier             *second = NULL;
+    sherdi_ioq         *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_state_params params = rig_state_params(1);
+    sherdi_state       *state  = rig_state_create(queue, 1);
+    sherdi_state       *second = NULL;
 
-    rig_put_all(tier, 1);
-    rig_commit(tier, 1);
-    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &second));
+    rig_put_all(state, 1);
+    rig_commit(state, 1);
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_open(queue, &params, rig_mem(), &second));
     CHECK_ERROR_SAYS("in use");
     CHECK_STATUS(SHERD_E_STATE, sherdi_state_remove(rig_state_path()));
     CHECK_ERROR_SAYS("in use");
     CHECK_INT(0, in_a_child(child_looks));
-    rig_expect_all(tier, 1);
-    rig_put_all(tier, 2);
-    rig_commit(tier, 2);
-    tier->ops->close(tier, 1);
+    rig_expect_all(state, 1);
+    rig_put_all(state, 2);
+    rig_commit(state, 2);
+    sherdi_state_close(state, 1);
     CHECK_INT(2, state_probe(queue));
     CHECK_OK(sherdi_state_remove(rig_state_path()));
     sherdi_ioq_destroy(queue);
@@ -440,24 +439,24 @@ static void found_check(const sherdi_state_found *found, uint64_t run, int rank,
 
 static void state_files_are_listed_in_order_of_name(void)
 {
-    sherdi_ioq              *queue  = rig_queue(CHUNK, DEPTH);
-    sherdi_tier_state_params params = rig_state_params(2);
-    const char              *folder = params.folders[0];
-    const found_list        *list;
-    found_list               stopped = {.fail_at = 2};
+    sherdi_ioq         *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_state_params params = rig_state_params(2);
+    const char         *folder = params.folders[0];
+    const found_list   *list;
+    found_list          stopped = {.fail_at = 2};
 
     CHECK_INT(0, list_of(folder)->count);
     for (uint64_t run = 3; run > 0; run--) { /* run 1 has no commit, 2 one, 3 three */
-        sherdi_tier *tier    = NULL;
+        sherdi_state *state  = NULL;
         params.id.run        = run;
         params.id.rank       = (int)run;
         params.id.world_size = 12;
-        CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
+        CHECK_OK(sherdi_state_create(queue, &params, rig_mem(), &state));
         for (uint64_t seed = 1; seed <= (run == 3 ? 3 : run - 1); seed++) {
-            rig_put(tier, 1, seed);
-            rig_commit(tier, seed);
+            rig_put(state, 1, seed);
+            rig_commit(state, seed);
         }
-        tier->ops->close(tier, 1);
+        sherdi_state_close(state, 1);
     }
     file_put(folder, "sherd-0000000000000009-0of4.state", 100 * PAGE, 1); /* no header */
     file_put(folder, "sherd-000000000000000a-0of4.state", 10, 0);         /* never written to */
@@ -512,14 +511,14 @@ BOTH(state_listed_as_damaged_is_refused_and_removed)
 /* All stripes in one folder, and a header that nobody can read. */
 static void state_without_a_header_is_removed_with_its_stripes(void)
 {
-    sherdi_ioq              *queue  = rig_queue(CHUNK, DEPTH);
-    sherdi_tier_state_params params = rig_state_params(3);
-    const char *const        same[] = {params.folders[0], params.folders[0], params.folders[0]};
-    sherdi_tier             *tier   = NULL;
+    sherdi_ioq         *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_state_params params = rig_state_params(3);
+    const char *const   same[] = {params.folders[0], params.folders[0], params.folders[0]};
+    sherdi_state       *state  = NULL;
 
     params.folders = same;
-    CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
-    tier->ops->close(tier, 1);
+    CHECK_OK(sherdi_state_create(queue, &params, rig_mem(), &state));
+    sherdi_state_close(state, 1);
     CHECK_INT(1 + 2 * 3, rig_folder_count(same[0]));
     file_flip(rig_state_path(), 100, 1);
     file_put(same[0], "sherd-ab54a98ceb1f0ad2-0of1.state.2", PAGE, 1); /* of format 2 */
@@ -541,19 +540,19 @@ static size_t count_in_log(const char *part)
 
 static void state_removed_by_somebody_is_warned_of_once(void)
 {
-    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier *tier  = rig_state_create(queue, 2);
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_state *state = rig_state_create(queue, 2);
 
-    rig_commit(tier, 1);
+    rig_commit(state, 1);
     CHECK_INT(0, count_in_log("was removed"));
     CHECK(unlink(rig_state_path()) == 0);
     for (uint64_t seed = 1; seed <= 3; seed++) {
-        rig_put_all(tier, seed);
-        rig_commit(tier, seed);
-        rig_expect_all(tier, seed);
+        rig_put_all(state, seed);
+        rig_commit(state, seed);
+        rig_expect_all(state, seed);
     }
     CHECK_INT(1, count_in_log("was removed"));
-    tier->ops->close(tier, 0);
+    sherdi_state_close(state, 0);
     CHECK_INT(0, rig_folder_count(rig_folder("f1")));
     sherdi_ioq_destroy(queue);
 }
@@ -577,37 +576,37 @@ static void state_commit_that_fails_ends_the_writing_until_it_is_abandoned(void)
     faults_need_to_be_possible();
     queue = rig_queue(CHUNK, DEPTH);
     for (int nth = 1; nth <= 3; nth++) { /* note, table, head */
-        sherdi_tier *tier = rig_state_create(queue, 1);
+        sherdi_state *state = rig_state_create(queue, 1);
 
-        rig_put_all(tier, 1);
-        rig_commit(tier, 1);
-        rig_put_all(tier, 2);
+        rig_put_all(state, 1);
+        rig_commit(state, 1);
+        rig_put_all(state, 2);
         fault_arm(FAULT_EIO, FAULT_WRITES, nth, 1);
-        CHECK_STATUS(SHERD_E_IO, rig_try_commit(tier, 2));
+        CHECK_STATUS(SHERD_E_IO, rig_try_commit(state, 2));
         CHECK_ERROR_SAYS(nth == 1 ? "note" : "index");
         CHECK_INT(1, fault_hits());
         fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
-        CHECK_STATUS(SHERD_E_STATE, rig_try_commit(tier, 2));
+        CHECK_STATUS(SHERD_E_STATE, rig_try_commit(state, 2));
         CHECK_ERROR_SAYS("an earlier commit failed");
-        CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
-        CHECK_STATUS(SHERD_E_IO, rig_try_put(tier, 1, 3));
+        CHECK_STATUS(SHERD_E_STATE, sherdi_state_rollback(state));
+        CHECK_STATUS(SHERD_E_IO, rig_try_put(state, 1, 3));
         CHECK_ERROR_SAYS("an earlier commit failed");
-        rig_expect_generation(tier, 1, 1);
-        rig_expect_all(tier, 2); /* still what was written last */
+        rig_expect_generation(state, 1, 1);
+        rig_expect_all(state, 2); /* still what was written last */
         fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1);
-        CHECK_STATUS(SHERD_E_IO, tier->ops->abandon(tier)); /* the drive does not take it back */
+        CHECK_STATUS(SHERD_E_IO, sherdi_state_abandon(state)); /* the drive does not take it back */
         fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
-        CHECK_STATUS(SHERD_E_STATE, rig_try_commit(tier, 2));
-        rig_expect_all(tier, 1);
+        CHECK_STATUS(SHERD_E_STATE, rig_try_commit(state, 2));
+        rig_expect_all(state, 1);
         if (nth == 1) {
-            CHECK_OK(tier->ops->abandon(tier));
-            rig_put_all(tier, 2);
-            rig_commit(tier, 2);
-            rig_expect_generation(tier, 2, 2);
-            tier->ops->close(tier, 1);
+            CHECK_OK(sherdi_state_abandon(state));
+            rig_put_all(state, 2);
+            rig_commit(state, 2);
+            rig_expect_generation(state, 2, 2);
+            sherdi_state_close(state, 1);
             CHECK_INT(2, state_probe(queue));
         } else {
-            tier->ops->close(tier, 1);
+            sherdi_state_close(state, 1);
             CHECK_INT(1, state_probe(queue));
         }
         CHECK_OK(sherdi_state_remove(rig_state_path()));
@@ -618,57 +617,57 @@ BOTH(state_commit_that_fails_ends_the_writing_until_it_is_abandoned)
 
 static void state_write_that_fails_is_not_committed(void)
 {
-    sherdi_ioq  *queue;
-    sherdi_tier *tier;
+    sherdi_ioq   *queue;
+    sherdi_state *state;
 
     faults_need_to_be_possible();
     queue = rig_queue(CHUNK, DEPTH);
-    tier  = rig_state_create(queue, 1);
-    rig_put_all(tier, 1);
-    rig_commit(tier, 1);
+    state = rig_state_create(queue, 1);
+    rig_put_all(state, 1);
+    rig_commit(state, 1);
     fault_arm(FAULT_ENOSPC, FAULT_WRITES, 2, 1);
-    CHECK_STATUS(SHERD_E_IO, rig_try_put(tier, 3, 2));
+    CHECK_STATUS(SHERD_E_IO, rig_try_put(state, 3, 2));
     CHECK_ERROR_SAYS("writing state 3");
     fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
-    CHECK_STATUS(SHERD_E_IO, rig_try_expect(tier, 3, 2)); /* half of it, and never given out */
-    CHECK_STATUS(SHERD_E_STATE, rig_try_commit(tier, 2));
+    CHECK_STATUS(SHERD_E_IO, rig_try_expect(state, 3, 2)); /* half of it, and never given out */
+    CHECK_STATUS(SHERD_E_STATE, rig_try_commit(state, 2));
     CHECK_ERROR_SAYS("a write failed since the last commit");
-    tier->ops->abandon(tier);
-    rig_expect_all(tier, 1);
-    rig_put(tier, 3, 3);
-    rig_commit(tier, 3);
-    rig_expect(tier, 3, 3);
-    tier->ops->close(tier, 0);
+    sherdi_state_abandon(state);
+    rig_expect_all(state, 1);
+    rig_put(state, 3, 3);
+    rig_commit(state, 3);
+    rig_expect(state, 3, 3);
+    sherdi_state_close(state, 0);
     sherdi_ioq_destroy(queue);
 }
 BOTH(state_write_that_fails_is_not_committed)
 
 static void state_rollback_that_fails_leaves_one_of_both(void)
 {
-    sherdi_ioq  *queue;
-    sherdi_tier *tier;
+    sherdi_ioq   *queue;
+    sherdi_state *state;
 
     faults_need_to_be_possible();
     queue = rig_queue(CHUNK, DEPTH);
     state_make(queue, 1);
-    tier = rig_state_open(queue, 1);
+    state = rig_state_open(queue, 1);
     fault_arm(FAULT_EIO, FAULT_READS, 3, 1); /* while it compares: nothing has changed */
-    CHECK_STATUS(SHERD_E_IO, tier->ops->rollback(tier));
+    CHECK_STATUS(SHERD_E_IO, sherdi_state_rollback(state));
     fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1); /* while it takes the head away */
-    CHECK_STATUS(SHERD_E_IO, tier->ops->rollback(tier));
+    CHECK_STATUS(SHERD_E_IO, sherdi_state_rollback(state));
     fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
-    CHECK_STATUS(SHERD_E_IO, rig_try_put(tier, 1, 3));
-    tier->ops->close(tier, 1);
+    CHECK_STATUS(SHERD_E_IO, rig_try_put(state, 1, 3));
+    sherdi_state_close(state, 1);
     CHECK_INT(2, state_probe(queue));
-    tier = rig_state_open(queue, 1);
+    state = rig_state_open(queue, 1);
     fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1);
-    CHECK_STATUS(SHERD_E_IO, tier->ops->rollback(tier));
+    CHECK_STATUS(SHERD_E_IO, sherdi_state_rollback(state));
     fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
-    CHECK_OK(tier->ops->abandon(tier)); /* changes nothing about it */
-    CHECK_STATUS(SHERD_E_IO, rig_try_put(tier, 1, 3));
-    rig_rollback(tier, 1); /* goes on where the one before failed */
-    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
-    tier->ops->close(tier, 1);
+    CHECK_OK(sherdi_state_abandon(state)); /* changes nothing about it */
+    CHECK_STATUS(SHERD_E_IO, rig_try_put(state, 1, 3));
+    rig_rollback(state, 1); /* goes on where the one before failed */
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_rollback(state));
+    sherdi_state_close(state, 1);
     CHECK_INT(1, state_probe(queue));
     CHECK_OK(sherdi_state_remove(rig_state_path()));
     sherdi_ioq_destroy(queue);
@@ -677,46 +676,52 @@ BOTH(state_rollback_that_fails_leaves_one_of_both)
 
 static void state_whose_header_cannot_be_written_leaves_nothing(void)
 {
-    sherdi_ioq              *queue;
-    sherdi_tier_state_params params;
-    sherdi_tier             *tier = NULL;
+    sherdi_ioq         *queue;
+    sherdi_state_params params;
+    sherdi_state       *state = NULL;
 
     faults_need_to_be_possible();
     queue  = rig_queue(CHUNK, DEPTH);
     params = rig_state_params(2);
     fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1);
-    CHECK_STATUS(SHERD_E_IO, sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_IO, sherdi_state_create(queue, &params, rig_mem(), &state));
     fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
     CHECK_INT(0, rig_folder_count(params.folders[0]) + rig_folder_count(params.folders[1]));
     sherdi_ioq_destroy(queue);
 }
 BOTH(state_whose_header_cannot_be_written_leaves_nothing)
 
-typedef sherd_status (*tier_make_fn)(sherdi_ioq *queue, sherdi_tier **out);
+/* What is made: one of the two. */
+typedef struct made {
+    sherdi_state *state;
+    sherdi_tier  *tier;
+} made;
 
-static sherd_status make_state(sherdi_ioq *queue, sherdi_tier **out)
+typedef sherd_status (*make_fn)(sherdi_ioq *queue, made *out);
+
+static sherd_status make_state(sherdi_ioq *queue, made *out)
 {
-    const sherdi_tier_state_params params = rig_state_params(2);
+    const sherdi_state_params params = rig_state_params(2);
 
-    return sherdi_tier_state_create(queue, &params, rig_mem(), out);
+    return sherdi_state_create(queue, &params, rig_mem(), &out->state);
 }
 
-static sherd_status make_opened(sherdi_ioq *queue, sherdi_tier **out)
+static sherd_status make_opened(sherdi_ioq *queue, made *out)
 {
-    const sherdi_tier_state_params params = rig_state_params(2);
+    const sherdi_state_params params = rig_state_params(2);
 
-    return sherdi_tier_state_open(queue, &params, rig_mem(), out);
+    return sherdi_state_open(queue, &params, rig_mem(), &out->state);
 }
 
-static sherd_status make_scratch(sherdi_ioq *queue, sherdi_tier **out)
+static sherd_status make_scratch(sherdi_ioq *queue, made *out)
 {
-    return rig_tier_open(&sherdi_tier_nvme, queue, 2, rig_extents(), RIG_EXTENTS, out);
+    return rig_tier_open(&sherdi_tier_nvme, queue, 2, rig_extents(), RIG_EXTENTS, &out->tier);
 }
 
-/* Every allocation in turn. Returns the tier that was made when all of them succeeded. */
-static sherdi_tier *make_with_faults(sherdi_ioq *queue, tier_make_fn make)
+/* Every allocation in turn. Returns what was made when all of them succeeded. */
+static made make_with_faults(sherdi_ioq *queue, make_fn make)
 {
-    sherdi_tier *tier = NULL;
+    made         out = {NULL, NULL};
     sherd_status status;
     size_t       nth = 0;
 
@@ -726,11 +731,11 @@ static sherdi_tier *make_with_faults(sherdi_ioq *queue, tier_make_fn make)
         size_t held        = sherdi_mem_held_all(rig_mem());
 
         (void)sherdi_mem_fail_nth(++nth);
-        status = make(queue, &tier);
+        status = make(queue, &out);
         (void)sherdi_mem_fail_nth(0);
         if (status != SHERD_OK) {
             CHECK_STATUS(SHERD_E_NOMEM, status);
-            CHECK(tier == NULL);
+            CHECK(out.state == NULL && out.tier == NULL);
             CHECK_INT(held, sherdi_mem_held_all(rig_mem()));
             CHECK_INT(files,
                       rig_folder_count(rig_folder("f0")) + rig_folder_count(rig_folder("f1")));
@@ -738,28 +743,29 @@ static sherdi_tier *make_with_faults(sherdi_ioq *queue, tier_make_fn make)
         }
     } while (status != SHERD_OK);
     CHECK(nth > 3);
-    return tier;
+    return out;
 }
 
 static void tiers_without_memory_leave_nothing(void)
 {
-    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier *tier  = make_with_faults(queue, make_state);
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_state *state = make_with_faults(queue, make_state).state;
+    sherdi_tier  *tier;
 
     for (uint64_t seed = 1; seed <= 2; seed++) {
-        rig_put_all(tier, seed);
-        rig_commit(tier, seed);
+        rig_put_all(state, seed);
+        rig_commit(state, seed);
     }
-    tier->ops->close(tier, 1);
-    tier = make_with_faults(queue, make_opened);
-    rig_expect_all(tier, 2);
+    sherdi_state_close(state, 1);
+    state = make_with_faults(queue, make_opened).state;
+    rig_expect_all(state, 2);
     (void)sherdi_mem_fail_nth(1);
-    CHECK_STATUS(SHERD_E_NOMEM, tier->ops->rollback(tier));
+    CHECK_STATUS(SHERD_E_NOMEM, sherdi_state_rollback(state));
     (void)sherdi_mem_fail_nth(0);
-    rig_rollback(tier, 1);
-    tier->ops->close(tier, 0);
-    tier = make_with_faults(queue, make_scratch);
-    tier->ops->close(tier, 0);
+    rig_rollback(state, 1);
+    sherdi_state_close(state, 0);
+    tier = make_with_faults(queue, make_scratch).tier;
+    tier->ops->close(tier);
     sherdi_ioq_destroy(queue);
 }
 BOTH(tiers_without_memory_leave_nothing)
@@ -767,11 +773,11 @@ BOTH(tiers_without_memory_leave_nothing)
 /* Folders whose names the header has no room for. */
 static void state_in_folders_of_long_names_is_refused(void)
 {
-    static char              name[4][1200];
-    const char              *folders[4];
-    sherdi_ioq              *queue  = rig_queue(CHUNK, DEPTH);
-    sherdi_tier_state_params params = rig_state_params(1);
-    sherdi_tier             *tier   = NULL;
+    static char         name[4][1200];
+    const char         *folders[4];
+    sherdi_ioq         *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_state_params params = rig_state_params(1);
+    sherdi_state       *state  = NULL;
 
     for (int i = 0; i < 4; i++) {
         size_t used = (size_t)snprintf(name[i], sizeof(name[i]), "%s/%d", params.folders[0], i);
@@ -788,13 +794,13 @@ static void state_in_folders_of_long_names_is_refused(void)
     }
     params.folders     = folders;
     params.num_folders = 4;
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_state_create(queue, &params, rig_mem(), &state));
     CHECK_ERROR_SAYS("more than 3072 bytes together");
     params.num_folders = 2;
-    CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
-    tier->ops->close(tier, 0);
+    CHECK_OK(sherdi_state_create(queue, &params, rig_mem(), &state));
+    sherdi_state_close(state, 0);
     name[1][20] = '?';
-    CHECK_STATUS(SHERD_E_IO, sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_IO, sherdi_state_create(queue, &params, rig_mem(), &state));
     sherdi_ioq_destroy(queue);
 }
 BOTH(state_in_folders_of_long_names_is_refused)

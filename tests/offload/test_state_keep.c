@@ -23,9 +23,9 @@ static const char *kept_folder(void)
 
 /* ------------------------------------------------------------ looking -- */
 
-/* A kept file, opened without the tier. */
+/* A kept file, opened without the state. */
 static sherdi_file *kept_open(sherdi_ioq *queue, const char *name,
-                              const sherdi_tier_slots_file *shape)
+                              const sherdi_state_slots_file *shape)
 {
     const char              *folders[] = {kept_folder(), kept_folder(), kept_folder()};
     const sherdi_file_params params    = {.folders        = folders,
@@ -42,18 +42,18 @@ static sherdi_file *kept_open(sherdi_ioq *queue, const char *name,
 
 /* What was told of the live generation, and its contents as a reader finds them. */
 typedef struct description {
-    sherdi_tier_slot       slots[RIG_EXTENTS];
-    sherdi_tier_slots_file file;
+    sherdi_state_slot       slots[RIG_EXTENTS];
+    sherdi_state_slots_file file;
 } description;
 
-static description describe(const sherdi_tier *tier)
+static description describe(const sherdi_state *state)
 {
     description d;
 
     for (size_t i = 0; i < RIG_EXTENTS; i++) {
-        sherdi_tier_state_describe(tier, i, &d.slots[i]);
+        sherdi_state_describe(state, i, &d.slots[i]);
     }
-    sherdi_tier_state_describe_file(tier, &d.file);
+    sherdi_state_describe_file(state, &d.file);
     return d;
 }
 
@@ -67,7 +67,7 @@ static void kept_expect_each(sherdi_ioq *queue, const char *name, const descript
 
     CHECK_INT(d->file.len_bytes, sherdi_file_len(file));
     for (size_t i = 0; i < RIG_EXTENTS; i++) {
-        const sherdi_tier_slot *slot = &d->slots[i];
+        const sherdi_state_slot *slot = &d->slots[i];
 
         CHECK_INT(rig_extents()[i].len_bytes, slot->len_bytes);
         CHECK_INT(seeds[i] != 0, slot->is_written);
@@ -126,10 +126,10 @@ static int files_in_state_folders(void)
     return rig_folder_count(rig_folder("f0")) + rig_folder_count(rig_folder("f1"));
 }
 
-static void step(sherdi_tier *tier, uint64_t seed)
+static void step(sherdi_state *state, uint64_t seed)
 {
-    rig_put_all(tier, seed);
-    rig_commit(tier, seed);
+    rig_put_all(state, seed);
+    rig_commit(state, seed);
 }
 
 /* -------------------------------------------------------------- keeping -- */
@@ -139,27 +139,27 @@ static void kept_generation_never_changes(void)
     sherdi_ioq *queue = rig_queue(CHUNK, DEPTH);
 
     for (int folders = 1; folders <= 2; folders++) {
-        sherdi_tier *tier   = rig_state_create(queue, folders);
-        char         name[] = "state-0";
-        description  kept[4];
-        uint64_t     sums[4];
+        sherdi_state *state  = rig_state_create(queue, folders);
+        char          name[] = "state-0";
+        description   kept[4];
+        uint64_t      sums[4];
 
         name[6] = (char)('0' + folders);
-        step(tier, 1);
-        step(tier, 2);
-        CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), name));
-        kept[0] = describe(tier);
+        step(state, 1);
+        step(state, 2);
+        CHECK_OK(sherdi_state_keep(state, kept_folder(), name));
+        kept[0] = describe(state);
         sums[0] = folder_checksum(kept_folder());
         for (uint64_t seed = 3; seed <= 7; seed++) {
-            step(tier, seed);
-            rig_expect_all(tier, seed);
+            step(state, seed);
+            rig_expect_all(state, seed);
             CHECK_INT(sums[0], folder_checksum(kept_folder()));
             /* index, and a third set as long as a generation that may be returned to lies in the kept one */
             CHECK_INT(1 + (seed == 3 ? 3 : 2) * folders, files_in_state_folders());
         }
         kept_expect(queue, name, &kept[0], 2);
-        rig_expect_generation(tier, 7, 7);
-        tier->ops->close(tier, 0);
+        rig_expect_generation(state, 7, 7);
+        sherdi_state_close(state, 0);
         CHECK_INT(0, files_in_state_folders());
         CHECK_INT(sums[0],
                   folder_checksum(kept_folder())); /* the run's end is not the checkpoint's */
@@ -171,38 +171,38 @@ BOTH(kept_generation_never_changes)
 /* After every step, as often as one likes, and twice the same. */
 static void each_generation_can_be_kept(void)
 {
-    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier *tier  = rig_state_create(queue, 2);
-    description  kept[12];
-    char         name[32];
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_state *state = rig_state_create(queue, 2);
+    description   kept[12];
+    char          name[32];
 
     for (uint64_t seed = 1; seed <= 12; seed++) {
-        step(tier, seed);
+        step(state, seed);
         (void)snprintf(name, sizeof(name), "g%d", (int)seed);
-        CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), name));
+        CHECK_OK(sherdi_state_keep(state, kept_folder(), name));
         if (seed % 5 == 0) {
-            CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "again"));
-            CHECK_STATUS(SHERD_E_IO, sherdi_tier_state_keep(tier, kept_folder(), "again"));
+            CHECK_OK(sherdi_state_keep(state, kept_folder(), "again"));
+            CHECK_STATUS(SHERD_E_IO, sherdi_state_keep(state, kept_folder(), "again"));
             CHECK_ERROR_SAYS("File exists");
-            kept[seed - 1] = describe(tier);
+            kept[seed - 1] = describe(state);
             kept_expect(queue, "again", &kept[seed - 1], seed);
             test_files_remove(kept_folder(), "again");
         }
-        kept[seed - 1] = describe(tier);
-        rig_expect_all(tier, seed);
+        kept[seed - 1] = describe(state);
+        rig_expect_all(state, seed);
     }
     for (int i = 0; i < 12; i++) {
         (void)snprintf(name, sizeof(name), "g%d", i + 1);
         kept_expect(queue, name, &kept[i], (uint64_t)i + 1);
     }
-    CHECK(sherdi_tier_state_has_previous(tier));
-    rig_rollback(tier, 11); /* the kept one before */
-    rig_expect_all(tier, 11);
-    step(tier, 20);
-    rig_expect_all(tier, 20);
+    CHECK(sherdi_state_has_previous(state));
+    rig_rollback(state, 11); /* the kept one before */
+    rig_expect_all(state, 11);
+    step(state, 20);
+    rig_expect_all(state, 20);
     kept_expect(queue, "g12", &kept[11], 12);
     kept_expect(queue, "g11", &kept[10], 11);
-    tier->ops->close(tier, 0);
+    sherdi_state_close(state, 0);
     sherdi_ioq_destroy(queue);
 }
 BOTH(each_generation_can_be_kept)
@@ -210,30 +210,30 @@ BOTH(each_generation_can_be_kept)
 /* Opened by another process's run, which has nothing but the number of links to know it by. */
 static void kept_generation_is_gone_on_from_and_stays(void)
 {
-    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier *tier  = rig_state_create(queue, 2);
-    description  kept;
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_state *state = rig_state_create(queue, 2);
+    description   kept;
 
-    step(tier, 1);
-    step(tier, 2);
-    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "state"));
-    kept = describe(tier);
+    step(state, 1);
+    step(state, 2);
+    CHECK_OK(sherdi_state_keep(state, kept_folder(), "state"));
+    kept = describe(state);
     for (uint64_t seed = 2; seed <= 6; seed++) {
-        tier->ops->close(tier, 1);
-        tier = rig_state_open(queue, 2);
-        rig_expect_generation(tier, seed, seed);
-        rig_expect_all(tier, seed);
+        sherdi_state_close(state, 1);
+        state = rig_state_open(queue, 2);
+        rig_expect_generation(state, seed, seed);
+        rig_expect_all(state, seed);
         if (seed == 4) { /* back into it, and on again */
-            rig_rollback(tier, 3);
-            rig_expect_all(tier, 3);
-            rig_put_all(tier, 4);
-            rig_commit(tier, 4);
+            rig_rollback(state, 3);
+            rig_expect_all(state, 3);
+            rig_put_all(state, 4);
+            rig_commit(state, 4);
         }
         kept_expect(queue, "state", &kept, 2);
-        step(tier, seed + 1);
+        step(state, seed + 1);
         kept_expect(queue, "state", &kept, 2);
     }
-    tier->ops->close(tier, 0);
+    sherdi_state_close(state, 0);
     kept_expect(queue, "state", &kept, 2);
     CHECK_INT(0, files_in_state_folders());
     sherdi_ioq_destroy(queue);
@@ -243,27 +243,27 @@ BOTH(kept_generation_is_gone_on_from_and_stays)
 /* When its checkpoint is removed, the set is the run's own again, from the next start on. */
 static void kept_generation_whose_checkpoint_went_is_written_again(void)
 {
-    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier *tier  = rig_state_create(queue, 1);
-    char         path[256];
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_state *state = rig_state_create(queue, 1);
+    char          path[256];
 
-    step(tier, 1);
-    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "state"));
+    step(state, 1);
+    CHECK_OK(sherdi_state_keep(state, kept_folder(), "state"));
     (void)snprintf(path, sizeof(path), "%s/state", kept_folder());
     CHECK(unlink(path) == 0);
-    step(tier, 2);
-    rig_rollback(tier, 1);
-    rig_expect_all(tier, 1);
-    tier->ops->close(tier, 1);
-    tier = rig_state_open(queue, 1);
-    rig_expect_generation(tier, 1, 1);
-    rig_expect_all(tier, 1);
+    step(state, 2);
+    rig_rollback(state, 1);
+    rig_expect_all(state, 1);
+    sherdi_state_close(state, 1);
+    state = rig_state_open(queue, 1);
+    rig_expect_generation(state, 1, 1);
+    rig_expect_all(state, 1);
     for (uint64_t seed = 2; seed <= 5; seed++) {
-        step(tier, seed);
-        rig_expect_all(tier, seed);
+        step(state, seed);
+        rig_expect_all(state, seed);
         CHECK_INT(3, rig_folder_count(rig_folder("f0")));
     }
-    tier->ops->close(tier, 0);
+    sherdi_state_close(state, 0);
     sherdi_ioq_destroy(queue);
 }
 BOTH(kept_generation_whose_checkpoint_went_is_written_again)
@@ -271,73 +271,73 @@ BOTH(kept_generation_whose_checkpoint_went_is_written_again)
 /* Some extents alone were written last: they lie in the other set and are brought together. */
 static void mixed_generation_is_gathered(void)
 {
-    static const size_t    AGAIN[] = {1, 3};
-    sherdi_ioq            *queue   = rig_queue(CHUNK, DEPTH);
-    sherdi_tier           *tier    = rig_state_create(queue, 2);
-    uint64_t               seeds[] = {1, 1, 1, 1, 1, 1, 1};
-    sherdi_tier_keep_needs needs;
-    sherdi_io_traffic      before, after;
-    description            kept;
+    static const size_t AGAIN[] = {1, 3};
+    sherdi_ioq         *queue   = rig_queue(CHUNK, DEPTH);
+    sherdi_state       *state   = rig_state_create(queue, 2);
+    uint64_t            seeds[] = {1, 1, 1, 1, 1, 1, 1};
+    sherdi_state_needs  needs;
+    sherdi_io_traffic   before, after;
+    description         kept;
 
-    step(tier, 1);
-    sherdi_tier_state_keep_needs(tier, &needs);
+    step(state, 1);
+    sherdi_state_keep_needs(state, &needs);
     CHECK_INT(0, needs.copied_bytes);
     CHECK_INT(453 * PAGE, needs.reserved_bytes);
     for (size_t i = 0; i < 2; i++) {
-        rig_put(tier, AGAIN[i], 2);
+        rig_put(state, AGAIN[i], 2);
         seeds[AGAIN[i]] = 2;
     }
-    rig_commit(tier, 2);
-    sherdi_tier_state_keep_needs(tier, &needs);
+    rig_commit(state, 2);
+    sherdi_state_keep_needs(state, &needs);
     CHECK_INT(150 * PAGE, needs.copied_bytes); /* the others: those two have most */
     before = sherdi_ioq_traffic(queue);
-    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "mixed"));
+    CHECK_OK(sherdi_state_keep(state, kept_folder(), "mixed"));
     after = sherdi_ioq_traffic(queue);
-    CHECK_INT(needs.copied_bytes + sherdi_tier_state_commit_bytes(RIG_EXTENTS, RIG_NOTE_BYTES) +
+    CHECK_INT(needs.copied_bytes + sherdi_state_commit_bytes(RIG_EXTENTS, RIG_NOTE_BYTES) +
                   PAGE, /* the head of the record before */
               after.written_bytes - before.written_bytes);
-    rig_expect_generation(tier, 2, 2); /* the same one */
-    CHECK(!sherdi_tier_state_has_previous(tier));
-    kept = describe(tier);
+    rig_expect_generation(state, 2, 2); /* the same one */
+    CHECK(!sherdi_state_has_previous(state));
+    kept = describe(state);
     kept_expect_each(queue, "mixed", &kept, seeds);
     /* Over a kept set: some extents alone again, then all. */
-    rig_put(tier, 0, 5);
-    rig_commit(tier, 5);
-    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "next"));
+    rig_put(state, 0, 5);
+    rig_commit(state, 5);
+    CHECK_OK(sherdi_state_keep(state, kept_folder(), "next"));
     kept_expect_each(queue, "mixed", &kept, seeds);
     seeds[0] = 5;
-    kept     = describe(tier);
+    kept     = describe(state);
     kept_expect_each(queue, "next", &kept, seeds);
-    rig_expect_generation(tier, 3, 5);
-    tier->ops->close(tier, 1);
-    tier = rig_state_open(queue, 2);
-    rig_expect_generation(tier, 3, 5);
-    step(tier, 6);
-    step(tier, 7);
+    rig_expect_generation(state, 3, 5);
+    sherdi_state_close(state, 1);
+    state = rig_state_open(queue, 2);
+    rig_expect_generation(state, 3, 5);
+    step(state, 6);
+    step(state, 7);
     kept_expect_each(queue, "next", &kept, seeds);
-    rig_expect_all(tier, 7);
-    tier->ops->close(tier, 0);
+    rig_expect_all(state, 7);
+    sherdi_state_close(state, 0);
     sherdi_ioq_destroy(queue);
 }
 BOTH(mixed_generation_is_gathered)
 
 static void extents_never_written_are_told(void)
 {
-    sherdi_ioq  *queue   = rig_queue(CHUNK, DEPTH);
-    sherdi_tier *tier    = rig_state_create(queue, 1);
-    uint64_t     seeds[] = {0, 0, 0, 4, 0, 0, 0};
-    description  kept;
+    sherdi_ioq   *queue   = rig_queue(CHUNK, DEPTH);
+    sherdi_state *state   = rig_state_create(queue, 1);
+    uint64_t      seeds[] = {0, 0, 0, 4, 0, 0, 0};
+    description   kept;
 
-    rig_commit(tier, 1);
-    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "none"));
-    rig_put(tier, 3, 4);
-    rig_commit(tier, 4);
-    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "one"));
-    kept = describe(tier);
+    rig_commit(state, 1);
+    CHECK_OK(sherdi_state_keep(state, kept_folder(), "none"));
+    rig_put(state, 3, 4);
+    rig_commit(state, 4);
+    CHECK_OK(sherdi_state_keep(state, kept_folder(), "one"));
+    kept = describe(state);
     kept_expect_each(queue, "one", &kept, seeds);
-    step(tier, 5);
+    step(state, 5);
     kept_expect_each(queue, "one", &kept, seeds);
-    tier->ops->close(tier, 0);
+    sherdi_state_close(state, 0);
     sherdi_ioq_destroy(queue);
 }
 BOTH(extents_never_written_are_told)
@@ -346,39 +346,39 @@ BOTH(extents_never_written_are_told)
 
 static void keep_that_cannot_be_is_refused_and_changes_nothing(void)
 {
-    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier *tier  = rig_state_create(queue, 2);
-    struct stat  here, there;
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_state *state = rig_state_create(queue, 2);
+    struct stat   here, there;
 
-    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_keep(tier, kept_folder(), "state"));
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_keep(state, kept_folder(), "state"));
     CHECK_ERROR_SAYS("nothing was committed");
-    step(tier, 1);
-    CHECK_STATUS(SHERD_E_IO, sherdi_tier_state_keep(tier, "/nowhere/at/all", "state"));
+    step(state, 1);
+    CHECK_STATUS(SHERD_E_IO, sherdi_state_keep(state, "/nowhere/at/all", "state"));
     CHECK_ERROR_SAYS("/nowhere/at/all/.state: No such file");
     CHECK(stat(kept_folder(), &here) == 0 && stat("/dev/shm", &there) == 0);
     if (here.st_dev != there.st_dev) {
-        CHECK_STATUS(SHERD_E_NOTSUP, sherdi_tier_state_keep(tier, "/dev/shm", "sherd-test-state"));
+        CHECK_STATUS(SHERD_E_NOTSUP, sherdi_state_keep(state, "/dev/shm", "sherd-test-state"));
         CHECK_ERROR_SAYS("Invalid cross-device link");
     }
-    rig_put(tier, 2, 9);
-    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_keep(tier, kept_folder(), "state"));
+    rig_put(state, 2, 9);
+    CHECK_STATUS(SHERD_E_STATE, sherdi_state_keep(state, kept_folder(), "state"));
     CHECK_ERROR_SAYS("commit or abandon it first");
-    CHECK_OK(tier->ops->abandon(tier));
+    CHECK_OK(sherdi_state_abandon(state));
     CHECK_INT(1 + 2 * 2, files_in_state_folders());
     CHECK_INT(0, rig_folder_count(kept_folder()));
-    rig_expect_all(tier, 1);
-    CHECK_OK(sherdi_tier_state_reserve(tier));
-    CHECK_OK(sherdi_tier_state_reserve(tier)); /* is there */
+    rig_expect_all(state, 1);
+    CHECK_OK(sherdi_state_reserve(state));
+    CHECK_OK(sherdi_state_reserve(state)); /* is there */
     CHECK_INT(1 + 3 * 2, files_in_state_folders());
-    sherdi_tier_state_unreserve(tier);
-    sherdi_tier_state_unreserve(tier);
+    sherdi_state_unreserve(state);
+    sherdi_state_unreserve(state);
     CHECK_INT(1 + 2 * 2, files_in_state_folders());
-    CHECK_OK(sherdi_tier_state_reserve(tier));
-    step(tier, 2); /* nothing is written there */
-    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "state"));
-    CHECK_OK(sherdi_tier_state_reserve(tier)); /* a kept one needs none */
+    CHECK_OK(sherdi_state_reserve(state));
+    step(state, 2); /* nothing is written there */
+    CHECK_OK(sherdi_state_keep(state, kept_folder(), "state"));
+    CHECK_OK(sherdi_state_reserve(state)); /* a kept one needs none */
     CHECK_INT(1 + 3 * 2, files_in_state_folders());
-    tier->ops->close(tier, 0);
+    sherdi_state_close(state, 0);
     CHECK_INT(0, files_in_state_folders());
     sherdi_ioq_destroy(queue);
 }
@@ -386,9 +386,9 @@ BOTH(keep_that_cannot_be_is_refused_and_changes_nothing)
 
 static void keep_without_room_body(int rank, void *ctx)
 {
-    sherdi_ioq  *queue;
-    sherdi_tier *tier;
-    char         path[256];
+    sherdi_ioq   *queue;
+    sherdi_state *state;
+    char          path[256];
 
     (void)rank;
     (void)ctx;
@@ -396,24 +396,24 @@ static void keep_without_room_body(int rank, void *ctx)
     (void)snprintf(path, sizeof(path), "%s/kept", rig_folder("f0"));
     CHECK(mkdir(path, 0700) == 0);
     queue = rig_queue(CHUNK, DEPTH);
-    tier  = rig_state_create(queue, 1);
-    step(tier, 1);
+    state = rig_state_create(queue, 1);
+    step(state, 1);
     for (int i = 0; i < 2; i++) {
-        CHECK_STATUS(SHERD_E_IO, i == 0 ? sherdi_tier_state_reserve(tier)
-                                        : sherdi_tier_state_keep(tier, path, "state"));
+        CHECK_STATUS(SHERD_E_IO, i == 0 ? sherdi_state_reserve(state)
+                                        : sherdi_state_keep(state, path, "state"));
         CHECK_ERROR_SAYS("slots-c needs 1855488 bytes");
     }
     /* Where it would have to be copied, there is nothing that room is missing for. */
-    CHECK_STATUS(SHERD_E_NOTSUP, sherdi_tier_state_keep(tier, kept_folder(), "state"));
+    CHECK_STATUS(SHERD_E_NOTSUP, sherdi_state_keep(state, kept_folder(), "state"));
     CHECK_INT(0, rig_folder_count(path));
     CHECK_INT(1 + 2 + 1, rig_folder_count(rig_folder("f0")));
-    step(tier, 2);
-    step(tier, 3);
-    rig_expect_all(tier, 3);
-    tier->ops->close(tier, 1);
-    tier = rig_state_open(queue, 1);
-    rig_expect_all(tier, 3);
-    tier->ops->close(tier, 0);
+    step(state, 2);
+    step(state, 3);
+    rig_expect_all(state, 3);
+    sherdi_state_close(state, 1);
+    state = rig_state_open(queue, 1);
+    rig_expect_all(state, 3);
+    sherdi_state_close(state, 0);
     sherdi_ioq_destroy(queue);
 }
 
@@ -436,14 +436,14 @@ static void keep_that_fails_at_each_request_leaves_nothing(void)
     }
     queue = rig_queue(CHUNK, DEPTH);
     do {
-        sherdi_tier *tier = rig_state_create(queue, 1);
-        sherd_status status;
+        sherdi_state *state = rig_state_create(queue, 1);
+        sherd_status  status;
 
-        step(tier, 1);
-        rig_put(tier, 1, 2);
-        rig_commit(tier, 2);
+        step(state, 1);
+        rig_put(state, 1, 2);
+        rig_commit(state, 2);
         fault_arm(FAULT_EIO, FAULT_ANY, ++nth, 1);
-        status = sherdi_tier_state_keep(tier, kept_folder(), "state");
+        status = sherdi_state_keep(state, kept_folder(), "state");
         hits   = fault_hits();
         fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
         CHECK_STATUS(hits > 0 ? SHERD_E_IO : SHERD_OK, status);
@@ -451,18 +451,18 @@ static void keep_that_fails_at_each_request_leaves_nothing(void)
             CHECK_INT(0, rig_folder_count(kept_folder()));
             CHECK_INT(3, rig_folder_count(rig_folder("f0")));
             if (nth % 2 == 0) { /* by the next process */
-                tier->ops->close(tier, 1);
-                tier = rig_state_open(queue, 1);
+                sherdi_state_close(state, 1);
+                state = rig_state_open(queue, 1);
             }
-            CHECK_OK(tier->ops->abandon(tier));
-            rig_expect_generation(tier, 2, 2);
-            rig_expect(tier, 0, 1);
-            rig_expect(tier, 1, 2);
-            CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "state"));
+            CHECK_OK(sherdi_state_abandon(state));
+            rig_expect_generation(state, 2, 2);
+            rig_expect(state, 0, 1);
+            rig_expect(state, 1, 2);
+            CHECK_OK(sherdi_state_keep(state, kept_folder(), "state"));
         }
-        step(tier, 3);
-        rig_expect_all(tier, 3);
-        tier->ops->close(tier, 0);
+        step(state, 3);
+        rig_expect_all(state, 3);
+        sherdi_state_close(state, 0);
         test_files_remove(kept_folder(), "");
     } while (hits > 0);
     CHECK(nth > 5);
@@ -472,68 +472,68 @@ BOTH(keep_that_fails_at_each_request_leaves_nothing)
 
 static void keep_that_fails_at_each_allocation_leaves_nothing(void)
 {
-    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier *tier  = rig_state_create(queue, 2);
-    size_t       nth   = 0, held;
-    sherd_status status;
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_state *state = rig_state_create(queue, 2);
+    size_t        nth   = 0, held;
+    sherd_status  status;
 
-    step(tier, 1);
-    rig_put(tier, 1, 2);
-    rig_commit(tier, 2);
+    step(state, 1);
+    rig_put(state, 1, 2);
+    rig_commit(state, 2);
     held = sherdi_mem_held_all(rig_mem());
     do {
         (void)sherdi_mem_fail_nth(++nth);
-        status = sherdi_tier_state_keep(tier, kept_folder(), "state");
+        status = sherdi_state_keep(state, kept_folder(), "state");
         (void)sherdi_mem_fail_nth(0);
         if (status != SHERD_OK) {
             CHECK_STATUS(SHERD_E_NOMEM, status);
             CHECK_INT(0, rig_folder_count(kept_folder()));
             CHECK_INT(1 + 2 * 2, files_in_state_folders());
             CHECK_INT(held, sherdi_mem_held_all(rig_mem()));
-            rig_expect(tier, 0, 1);
-            rig_expect(tier, 1, 2);
+            rig_expect(state, 0, 1);
+            rig_expect(state, 1, 2);
         }
     } while (status != SHERD_OK);
     CHECK_INT(6, nth); /* file, stripes, two paths, memory to copy through */
-    step(tier, 3);
-    rig_expect_all(tier, 3);
-    tier->ops->close(tier, 0);
+    step(state, 3);
+    rig_expect_all(state, 3);
+    sherdi_state_close(state, 0);
     sherdi_ioq_destroy(queue);
 }
 BOTH(keep_that_fails_at_each_allocation_leaves_nothing)
 
 /* -------------------------------------------------------------- taking up -- */
 
-static sherd_status adopt(sherdi_tier *tier, const description *d)
+static sherd_status adopt(sherdi_state *state, const description *d)
 {
     static const char NOTE[] = "taken up";
 
-    return sherdi_tier_state_adopt(tier, kept_folder(), "state", d->slots, NOTE, sizeof(NOTE));
+    return sherdi_state_adopt(state, kept_folder(), "state", d->slots, NOTE, sizeof(NOTE));
 }
 
-static sherdi_tier *other_run(sherdi_ioq *queue, uint64_t run)
+static sherdi_state *other_run(sherdi_ioq *queue, uint64_t run)
 {
-    sherdi_tier_state_params params = rig_state_params(2);
-    sherdi_tier             *tier   = NULL;
+    sherdi_state_params params = rig_state_params(2);
+    sherdi_state       *state  = NULL;
 
     params.id.run = run;
-    CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
-    return tier;
+    CHECK_OK(sherdi_state_create(queue, &params, rig_mem(), &state));
+    return state;
 }
 
 /* By two other runs at a time, while the first one goes on. */
 static void kept_generation_is_taken_up_without_a_copy(void)
 {
     sherdi_ioq       *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier      *first = rig_state_create(queue, 2);
-    sherdi_tier      *others[2];
+    sherdi_state     *first = rig_state_create(queue, 2);
+    sherdi_state     *others[2];
     sherdi_io_traffic before, after;
     description       kept;
     char              note[16];
     uint64_t          sum;
 
     step(first, 1);
-    CHECK_OK(sherdi_tier_state_keep(first, kept_folder(), "state"));
+    CHECK_OK(sherdi_state_keep(first, kept_folder(), "state"));
     kept = describe(first);
     sum  = folder_checksum(kept_folder());
     for (int i = 0; i < 2; i++) {
@@ -541,12 +541,12 @@ static void kept_generation_is_taken_up_without_a_copy(void)
         before    = sherdi_ioq_traffic(queue);
         CHECK_OK(adopt(others[i], &kept));
         after = sherdi_ioq_traffic(queue);
-        CHECK_INT(sherdi_tier_state_commit_bytes(RIG_EXTENTS, 9),
+        CHECK_INT(sherdi_state_commit_bytes(RIG_EXTENTS, 9),
                   after.written_bytes - before.written_bytes);
         CHECK_INT(0, after.read_bytes - before.read_bytes);
         CHECK_STATUS(SHERD_E_STATE, adopt(others[i], &kept));
-        CHECK_INT(1, others[i]->ops->generation(others[i]));
-        CHECK_INT(9, sherdi_tier_state_note(others[i], note, sizeof(note)));
+        CHECK_INT(1, sherdi_state_generation(others[i]));
+        CHECK_INT(9, sherdi_state_get_note(others[i], note, sizeof(note)));
         CHECK(strcmp(note, "taken up") == 0);
         rig_expect_all(others[i], 1);
     }
@@ -560,9 +560,9 @@ static void kept_generation_is_taken_up_without_a_copy(void)
     }
     CHECK_INT(sum, folder_checksum(kept_folder()));
     kept_expect(queue, "state", &kept, 1);
-    first->ops->close(first, 0);
-    others[0]->ops->close(others[0], 0);
-    others[1]->ops->close(others[1], 0);
+    sherdi_state_close(first, 0);
+    sherdi_state_close(others[0], 0);
+    sherdi_state_close(others[1], 0);
     CHECK_INT(sum, folder_checksum(kept_folder()));
     sherdi_ioq_destroy(queue);
 }
@@ -570,16 +570,16 @@ BOTH(kept_generation_is_taken_up_without_a_copy)
 
 static void kept_generation_that_does_not_fit_is_not_taken_up(void)
 {
-    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier *tier  = rig_state_create(queue, 2);
-    sherdi_tier *other;
-    description  kept, wrong;
-    char         path[256];
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_state *state = rig_state_create(queue, 2);
+    sherdi_state *other;
+    description   kept, wrong;
+    char          path[256];
 
-    step(tier, 1);
-    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "state"));
-    kept = describe(tier);
-    tier->ops->close(tier, 0);
+    step(state, 1);
+    CHECK_OK(sherdi_state_keep(state, kept_folder(), "state"));
+    kept = describe(state);
+    sherdi_state_close(state, 0);
     other = other_run(queue, 7);
     wrong = kept;
     wrong.slots[2].len_bytes -= PAGE;
@@ -591,7 +591,7 @@ static void kept_generation_that_does_not_fit_is_not_taken_up(void)
     rig_expect(other, 2, 1);
     CHECK_STATUS(SHERD_E_IO, rig_try_expect(other, 3, 1));
     CHECK_ERROR_SAYS("does not hold what was written");
-    other->ops->close(other, 0);
+    sherdi_state_close(other, 0);
     other = other_run(queue, 8);
     (void)snprintf(path, sizeof(path), "%s/state.1", kept_folder());
     CHECK(truncate(path, 5 * PAGE) == 0);
@@ -600,11 +600,11 @@ static void kept_generation_that_does_not_fit_is_not_taken_up(void)
     CHECK(unlink(path) == 0 && symlink("state", path) == 0);
     CHECK_STATUS(SHERD_E_IO, adopt(other, &kept));
     CHECK_ERROR_SAYS("symbolic link");
-    CHECK_INT(0, other->ops->generation(other));
+    CHECK_INT(0, sherdi_state_generation(other));
     CHECK_INT(1 + 2 * 2, files_in_state_folders());
     step(other, 3); /* it can begin by itself */
     rig_expect_all(other, 3);
-    other->ops->close(other, 0);
+    sherdi_state_close(other, 0);
     sherdi_ioq_destroy(queue);
 }
 BOTH(kept_generation_that_does_not_fit_is_not_taken_up)

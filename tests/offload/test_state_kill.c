@@ -34,9 +34,9 @@ static void pause_for(long ns)
     (void)nanosleep(&pause, NULL);
 }
 
-static sherdi_tier_state_params kill_params(int is_durable)
+static sherdi_state_params kill_params(int is_durable)
 {
-    sherdi_tier_state_params params = rig_state_params(2);
+    sherdi_state_params params = rig_state_params(2);
 
     for (size_t i = 0; i < EXTENTS; i++) {
         extents[i] = (sherdi_extent){i * 64 * PAGE, (1 + i * i % 50) * PAGE};
@@ -66,9 +66,10 @@ static void words_fill(unsigned char *memory, size_t len_bytes, uint64_t word)
 }
 
 /* All writes of a generation are in flight at a time, as many as the queue takes. The first `count` extents. */
-static sherd_status extents_write(sherdi_tier *tier, unsigned char *memory, uint64_t serial,
+static sherd_status extents_write(sherdi_state *state, unsigned char *memory, uint64_t serial,
                                   size_t count)
 {
+    sherdi_tier  *tier             = sherdi_state_extents(state);
     unsigned char note[NOTE_BYTES] = {0};
     sherdi_io     ios[EXTENTS]     = {0};
     sherd_status  status           = SHERD_OK;
@@ -83,22 +84,23 @@ static sherd_status extents_write(sherdi_tier *tier, unsigned char *memory, uint
         status = status == SHERD_OK ? one : status;
     }
     words_fill(note, sizeof(note), serial);
-    return status == SHERD_OK ? tier->ops->commit(tier, note, sizeof(note)) : status;
+    return status == SHERD_OK ? sherdi_state_commit(state, note, sizeof(note)) : status;
 }
 
-static sherd_status generation_write(sherdi_tier *tier, unsigned char *memory, uint64_t serial)
+static sherd_status generation_write(sherdi_state *state, unsigned char *memory, uint64_t serial)
 {
-    return extents_write(tier, memory, serial, EXTENTS);
+    return extents_write(state, memory, serial, EXTENTS);
 }
 
 /* Every word of every extent is the serial of the note. */
-static void generation_check(sherdi_tier *tier)
+static void generation_check(sherdi_state *state)
 {
+    sherdi_tier   *tier = sherdi_state_extents(state);
     unsigned char  note[NOTE_BYTES];
     unsigned char *want = rig_memory(64 * PAGE);
     unsigned char *got  = rig_memory(64 * PAGE);
 
-    CHECK_INT(NOTE_BYTES, sherdi_tier_state_note(tier, note, sizeof(note)));
+    CHECK_INT(NOTE_BYTES, sherdi_state_get_note(state, note, sizeof(note)));
     words_fill(want, 64 * PAGE, note_serial(note));
     CHECK_BYTES_EQUAL(want, note, sizeof(note));
     for (size_t i = 0; i < EXTENTS; i++) {
@@ -115,46 +117,46 @@ static void generation_check(sherdi_tier *tier)
 /* --------------------------------------------------------------- the child -- */
 
 /* "kept-<serial>", in a folder beside; when the drive is full of them the parent takes them away. */
-static sherd_status generation_keep(sherdi_tier *tier, unsigned char *memory, int is_mixed)
+static sherd_status generation_keep(sherdi_state *state, unsigned char *memory, int is_mixed)
 {
     unsigned char note[NOTE_BYTES];
     char          name[64];
 
-    (void)sherdi_tier_state_note(tier, note, sizeof(note));
+    (void)sherdi_state_get_note(state, note, sizeof(note));
     if (is_mixed) { /* some extents once more, so that it has to be gathered */
-        SHERDI_TRY(extents_write(tier, memory, note_serial(note), EXTENTS / 2));
+        SHERDI_TRY(extents_write(state, memory, note_serial(note), EXTENTS / 2));
     }
     (void)snprintf(name, sizeof(name), "kept-%016llx", (unsigned long long)note_serial(note));
-    return sherdi_tier_state_keep(tier, rig_folder("kept"), name);
+    return sherdi_state_keep(state, rig_folder("kept"), name);
 }
 
 /* Writes until it is killed; says when it has begun, and when it has kept one. Now and then it goes back, or keeps what is
  * live. */
 static int child_write(int ready, int is_durable, uint64_t seed)
 {
-    const sherdi_tier_state_params params = kill_params(is_durable);
-    sherdi_ioq                    *queue  = rig_queue(CHUNK, DEPTH);
-    unsigned char                 *memory = rig_memory(64 * PAGE);
-    sherdi_tier                   *tier;
-    int                            has_kept = 0;
+    const sherdi_state_params params = kill_params(is_durable);
+    sherdi_ioq               *queue  = rig_queue(CHUNK, DEPTH);
+    unsigned char            *memory = rig_memory(64 * PAGE);
+    sherdi_state             *state;
+    int                       has_kept = 0;
 
-    if (sherdi_tier_state_open(queue, &params, rig_mem(), &tier) != SHERD_OK ||
+    if (sherdi_state_open(queue, &params, rig_mem(), &state) != SHERD_OK ||
         write(ready, "r", 1) != 1) {
         return 1;
     }
     for (;;) {
-        if (generation_write(tier, memory, test_random(&seed)) != SHERD_OK) {
+        if (generation_write(state, memory, test_random(&seed)) != SHERD_OK) {
             return 2;
         }
         if (test_random(&seed) % 3 == 0) {
-            if (generation_keep(tier, memory, test_random(&seed) % 2 == 0) != SHERD_OK ||
+            if (generation_keep(state, memory, test_random(&seed) % 2 == 0) != SHERD_OK ||
                 (!has_kept && write(ready, "k", 1) != 1)) {
                 return 4;
             }
             has_kept = 1;
         }
-        if (test_random(&seed) % 4 == 0 && sherdi_tier_state_has_previous(tier) &&
-            tier->ops->rollback(tier) != SHERD_OK) {
+        if (test_random(&seed) % 4 == 0 && sherdi_state_has_previous(state) &&
+            sherdi_state_rollback(state) != SHERD_OK) {
             return 3;
         }
     }
@@ -236,54 +238,54 @@ static int kept_check_all(void)
     return count;
 }
 
-static sherdi_tier *open_after_death(sherdi_ioq *queue, const sherdi_tier_state_params *params)
+static sherdi_state *open_after_death(sherdi_ioq *queue, const sherdi_state_params *params)
 {
-    sherdi_tier *tier   = NULL;
-    sherd_status status = SHERD_E_STATE;
+    sherdi_state *state  = NULL;
+    sherd_status  status = SHERD_E_STATE;
 
     for (int i = 0; i < OPEN_TRIES && status == SHERD_E_STATE; i++) {
-        status = sherdi_tier_state_open(queue, params, rig_mem(), &tier);
+        status = sherdi_state_open(queue, params, rig_mem(), &state);
         if (status == SHERD_E_STATE) {
             test_check_contains(__FILE__, __LINE__, sherd_last_error(), "in use");
             pause_for(OPEN_PAUSE_NS);
         }
     }
     CHECK_OK(status);
-    return tier;
+    return state;
 }
 
 /* Returns whether the generation before was there too. */
 static int survivor_check(int is_durable, int is_rolled_back)
 {
-    const sherdi_tier_state_params params = kill_params(is_durable);
-    sherdi_ioq                    *queue  = rig_queue(CHUNK, DEPTH);
-    sherdi_tier                   *tier   = open_after_death(queue, &params);
-    uint64_t                       before;
-    sherd_status                   status = SHERD_E_STATE;
+    const sherdi_state_params params = kill_params(is_durable);
+    sherdi_ioq               *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_state             *state  = open_after_death(queue, &params);
+    uint64_t                  before;
+    sherd_status              status = SHERD_E_STATE;
 
-    before = tier->ops->generation(tier);
-    generation_check(tier);
-    if (is_rolled_back && sherdi_tier_state_has_previous(tier)) {
-        status = tier->ops->rollback(tier);
+    before = sherdi_state_generation(state);
+    generation_check(state);
+    if (is_rolled_back && sherdi_state_has_previous(state)) {
+        status = sherdi_state_rollback(state);
         CHECK(status == SHERD_OK || status == SHERD_E_STATE);
-        CHECK_INT(status == SHERD_OK ? before - 1 : before, tier->ops->generation(tier));
-        generation_check(tier);
+        CHECK_INT(status == SHERD_OK ? before - 1 : before, sherdi_state_generation(state));
+        generation_check(state);
     }
-    tier->ops->close(tier, 1);
+    sherdi_state_close(state, 1);
     sherdi_ioq_destroy(queue);
     return status == SHERD_OK;
 }
 
 static void first_generation(int is_durable)
 {
-    const sherdi_tier_state_params params = kill_params(is_durable);
-    sherdi_ioq                    *queue  = rig_queue(CHUNK, DEPTH);
-    unsigned char                 *memory = rig_memory(64 * PAGE);
-    sherdi_tier                   *tier   = NULL;
+    const sherdi_state_params params = kill_params(is_durable);
+    sherdi_ioq               *queue  = rig_queue(CHUNK, DEPTH);
+    unsigned char            *memory = rig_memory(64 * PAGE);
+    sherdi_state             *state  = NULL;
 
-    CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
-    CHECK_OK(generation_write(tier, memory, 1));
-    tier->ops->close(tier, 1);
+    CHECK_OK(sherdi_state_create(queue, &params, rig_mem(), &state));
+    CHECK_OK(generation_write(state, memory, 1));
+    sherdi_state_close(state, 1);
     sherdi_free(memory);
     sherdi_ioq_destroy(queue);
 }
@@ -326,15 +328,15 @@ int unlink(const char *path)
 
 static int child_end(int is_durable, int unlinks)
 {
-    const sherdi_tier_state_params params = kill_params(is_durable);
-    sherdi_ioq                    *queue  = rig_queue(CHUNK, DEPTH);
-    sherdi_tier                   *tier;
+    const sherdi_state_params params = kill_params(is_durable);
+    sherdi_ioq               *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_state             *state;
 
-    if (sherdi_tier_state_open(queue, &params, rig_mem(), &tier) != SHERD_OK) {
+    if (sherdi_state_open(queue, &params, rig_mem(), &state) != SHERD_OK) {
         return 1;
     }
     unlinks_until_death = unlinks;
-    tier->ops->close(tier, 0);
+    sherdi_state_close(state, 0);
     return 0;
 }
 

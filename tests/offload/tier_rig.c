@@ -37,12 +37,12 @@ int rig_has_state(void)
     return sherdi_checksum_check_built() == SHERD_OK;
 }
 
-sherdi_tier_state_params rig_state_params(int num_folders)
+sherdi_state_params rig_state_params(int num_folders)
 {
     if (!rig_has_state()) {
         test_skip("built without libxxhash");
     }
-    return (sherdi_tier_state_params){
+    return (sherdi_state_params){
         .folders     = rig_folders(),
         .num_folders = num_folders,
         .id          = {.run = RIG_RUN, .rank = 0, .world_size = 1, .layout = 77},
@@ -52,22 +52,22 @@ sherdi_tier_state_params rig_state_params(int num_folders)
     };
 }
 
-sherdi_tier *rig_state_create(sherdi_ioq *queue, int num_folders)
+sherdi_state *rig_state_create(sherdi_ioq *queue, int num_folders)
 {
-    const sherdi_tier_state_params params = rig_state_params(num_folders);
-    sherdi_tier                   *tier   = NULL;
+    const sherdi_state_params params = rig_state_params(num_folders);
+    sherdi_state             *state  = NULL;
 
-    CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
-    return tier;
+    CHECK_OK(sherdi_state_create(queue, &params, rig_mem(), &state));
+    return state;
 }
 
-sherdi_tier *rig_state_open(sherdi_ioq *queue, int num_folders)
+sherdi_state *rig_state_open(sherdi_ioq *queue, int num_folders)
 {
-    const sherdi_tier_state_params params = rig_state_params(num_folders);
-    sherdi_tier                   *tier   = NULL;
+    const sherdi_state_params params = rig_state_params(num_folders);
+    sherdi_state             *state  = NULL;
 
-    CHECK_OK(sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
-    return tier;
+    CHECK_OK(sherdi_state_open(queue, &params, rig_mem(), &state));
+    return state;
 }
 
 sherd_status rig_tier_open(const sherdi_tier_kind *kind, sherdi_ioq *queue, int num_folders,
@@ -85,9 +85,9 @@ sherd_status rig_tier_open(const sherdi_tier_kind *kind, sherdi_ioq *queue, int 
 
 const char *rig_state_path(void)
 {
-    static char                    path[256];
-    const sherdi_tier_state_params params = rig_state_params(1);
-    char                           name[SHERDI_STATE_NAME_BYTES];
+    static char               path[256];
+    const sherdi_state_params params = rig_state_params(1);
+    char                      name[SHERDI_STATE_NAME_BYTES];
 
     sherdi_state_name(&params.id, name);
     (void)snprintf(path, sizeof(path), "%s/%s", params.folders[0], name);
@@ -96,10 +96,10 @@ const char *rig_state_path(void)
 
 const char *rig_slots_path(int set, int stripe)
 {
-    static char                    path[256];
-    const sherdi_tier_state_params params = rig_state_params(1);
-    char                           name[SHERDI_STATE_NAME_BYTES];
-    size_t                         len;
+    static char               path[256];
+    const sherdi_state_params params = rig_state_params(1);
+    char                      name[SHERDI_STATE_NAME_BYTES];
+    size_t                    len;
 
     sherdi_state_set_name(&params.id, set, name);
     len = (size_t)snprintf(path, sizeof(path), "%s/%s", params.folders[stripe], name);
@@ -118,7 +118,7 @@ void rig_contents(size_t extent, uint64_t seed, unsigned char *memory)
     }
 }
 
-sherd_status rig_try_put(sherdi_tier *tier, size_t extent, uint64_t seed)
+sherd_status rig_tier_put(sherdi_tier *tier, size_t extent, uint64_t seed)
 {
     unsigned char *memory = rig_memory(EXTENTS[extent].len_bytes);
     sherdi_io      io     = {0};
@@ -132,19 +132,24 @@ sherd_status rig_try_put(sherdi_tier *tier, size_t extent, uint64_t seed)
     return status;
 }
 
-void rig_put(sherdi_tier *tier, size_t extent, uint64_t seed)
+sherd_status rig_try_put(sherdi_state *state, size_t extent, uint64_t seed)
 {
-    CHECK_OK(rig_try_put(tier, extent, seed));
+    return rig_tier_put(sherdi_state_extents(state), extent, seed);
 }
 
-void rig_put_all(sherdi_tier *tier, uint64_t seed)
+void rig_put(sherdi_state *state, size_t extent, uint64_t seed)
+{
+    CHECK_OK(rig_try_put(state, extent, seed));
+}
+
+void rig_put_all(sherdi_state *state, uint64_t seed)
 {
     for (size_t i = 0; i < RIG_EXTENTS; i++) {
-        rig_put(tier, i, seed);
+        rig_put(state, i, seed);
     }
 }
 
-sherd_status rig_try_expect(sherdi_tier *tier, size_t extent, uint64_t seed)
+sherd_status rig_tier_expect(sherdi_tier *tier, size_t extent, uint64_t seed)
 {
     size_t         len_bytes = EXTENTS[extent].len_bytes;
     unsigned char *want      = rig_memory(len_bytes);
@@ -164,15 +169,20 @@ sherd_status rig_try_expect(sherdi_tier *tier, size_t extent, uint64_t seed)
     return status;
 }
 
-void rig_expect(sherdi_tier *tier, size_t extent, uint64_t seed)
+sherd_status rig_try_expect(sherdi_state *state, size_t extent, uint64_t seed)
 {
-    CHECK_OK(rig_try_expect(tier, extent, seed));
+    return rig_tier_expect(sherdi_state_extents(state), extent, seed);
 }
 
-void rig_expect_all(sherdi_tier *tier, uint64_t seed)
+void rig_expect(sherdi_state *state, size_t extent, uint64_t seed)
+{
+    CHECK_OK(rig_try_expect(state, extent, seed));
+}
+
+void rig_expect_all(sherdi_state *state, uint64_t seed)
 {
     for (size_t i = 0; i < RIG_EXTENTS; i++) {
-        rig_expect(tier, i, seed);
+        rig_expect(state, i, seed);
     }
 }
 
@@ -181,33 +191,33 @@ static void note_make(uint64_t seed, unsigned char *note)
     rig_fill(note, RIG_NOTE_BYTES, seed);
 }
 
-sherd_status rig_try_commit(sherdi_tier *tier, uint64_t seed)
+sherd_status rig_try_commit(sherdi_state *state, uint64_t seed)
 {
     unsigned char note[RIG_NOTE_BYTES];
 
     note_make(seed, note);
-    return tier->ops->commit(tier, note, sizeof(note));
+    return sherdi_state_commit(state, note, sizeof(note));
 }
 
-void rig_commit(sherdi_tier *tier, uint64_t seed)
+void rig_commit(sherdi_state *state, uint64_t seed)
 {
-    CHECK_OK(rig_try_commit(tier, seed));
+    CHECK_OK(rig_try_commit(state, seed));
 }
 
-void rig_expect_generation(sherdi_tier *tier, uint64_t generation, uint64_t seed)
+void rig_expect_generation(sherdi_state *state, uint64_t generation, uint64_t seed)
 {
     unsigned char want[RIG_NOTE_BYTES], got[RIG_NOTE_BYTES];
 
-    CHECK_INT(generation, tier->ops->generation(tier));
+    CHECK_INT(generation, sherdi_state_generation(state));
     note_make(seed, want);
-    CHECK_INT(generation == 0 ? 0 : RIG_NOTE_BYTES, sherdi_tier_state_note(tier, got, sizeof(got)));
+    CHECK_INT(generation == 0 ? 0 : RIG_NOTE_BYTES, sherdi_state_get_note(state, got, sizeof(got)));
     CHECK_BYTES_EQUAL(want, got, sizeof(want));
 }
 
-void rig_rollback(sherdi_tier *tier, uint64_t seed)
+void rig_rollback(sherdi_state *state, uint64_t seed)
 {
-    CHECK(sherdi_tier_state_has_previous(tier));
-    CHECK_OK(tier->ops->rollback(tier));
-    rig_expect_generation(tier, tier->ops->generation(tier), seed);
-    CHECK(!sherdi_tier_state_has_previous(tier));
+    CHECK(sherdi_state_has_previous(state));
+    CHECK_OK(sherdi_state_rollback(state));
+    rig_expect_generation(state, sherdi_state_generation(state), seed);
+    CHECK(!sherdi_state_has_previous(state));
 }

@@ -2,7 +2,7 @@
 #ifndef TESTS_OFFLOAD_TIER_RIG_H
 #define TESTS_OFFLOAD_TIER_RIG_H
 
-#include "offload/tier.h"
+#include "offload/state.h"
 #include "tests/offload/io_rig.h"
 
 /* Of different lengths, one of them longer than a stripe, with gaps between some. */
@@ -21,9 +21,9 @@ const char *const *rig_folders(void);
 /** Whether state can be kept: it needs libxxhash. */
 int rig_has_state(void);
 /** Over rig_folders; rank 0 of 1, not verified, not durable. Skips the case when state cannot be kept. */
-sherdi_tier_state_params rig_state_params(int num_folders);
-sherdi_tier             *rig_state_create(sherdi_ioq *queue, int num_folders);
-sherdi_tier             *rig_state_open(sherdi_ioq *queue, int num_folders);
+sherdi_state_params rig_state_params(int num_folders);
+sherdi_state       *rig_state_create(sherdi_ioq *queue, int num_folders);
+sherdi_state       *rig_state_open(sherdi_ioq *queue, int num_folders);
 /** Of its index. The path is overwritten by the next call. */
 const char *rig_state_path(void);
 /** Of a stripe of a set: beside the index, or in one of the other folders. Overwritten by the next call. */
@@ -38,22 +38,24 @@ sherd_status rig_tier_open(const sherdi_tier_kind *kind, sherdi_ioq *queue, int 
 /** What an extent holds for a seed; 0: zeros. */
 void rig_contents(size_t extent, uint64_t seed, unsigned char *memory);
 
-/** Writes, from start to end. */
-sherd_status rig_try_put(sherdi_tier *tier, size_t extent, uint64_t seed);
-void         rig_put(sherdi_tier *tier, size_t extent, uint64_t seed);
-void         rig_put_all(sherdi_tier *tier, uint64_t seed);
-/** The extent holds what rig_put wrote with the seed. */
-void rig_expect(sherdi_tier *tier, size_t extent, uint64_t seed);
-void rig_expect_all(sherdi_tier *tier, uint64_t seed);
-/** E_IO when it cannot be read; anything else but the seed's contents fails the case. */
-sherd_status rig_try_expect(sherdi_tier *tier, size_t extent, uint64_t seed);
+/** Writes an extent of a tier, from start to end; reads one, which holds what was written with the seed. E_IO when it cannot be read;
+ *  anything else but the seed's contents fails the case. */
+sherd_status rig_tier_put(sherdi_tier *tier, size_t extent, uint64_t seed);
+sherd_status rig_tier_expect(sherdi_tier *tier, size_t extent, uint64_t seed);
+/** The same with an extent of a state. */
+sherd_status rig_try_put(sherdi_state *state, size_t extent, uint64_t seed);
+void         rig_put(sherdi_state *state, size_t extent, uint64_t seed);
+void         rig_put_all(sherdi_state *state, uint64_t seed);
+sherd_status rig_try_expect(sherdi_state *state, size_t extent, uint64_t seed);
+void         rig_expect(sherdi_state *state, size_t extent, uint64_t seed);
+void         rig_expect_all(sherdi_state *state, uint64_t seed);
 
 /** With a note made of the seed. */
-sherd_status rig_try_commit(sherdi_tier *tier, uint64_t seed);
-void         rig_commit(sherdi_tier *tier, uint64_t seed);
+sherd_status rig_try_commit(sherdi_state *state, uint64_t seed);
+void         rig_commit(sherdi_state *state, uint64_t seed);
 /** Generation, and the note that rig_commit made of the seed. */
-void rig_expect_generation(sherdi_tier *tier, uint64_t generation, uint64_t seed);
+void rig_expect_generation(sherdi_state *state, uint64_t generation, uint64_t seed);
 /** Rolls back and checks the note. */
-void rig_rollback(sherdi_tier *tier, uint64_t seed);
+void rig_rollback(sherdi_state *state, uint64_t seed);
 
 #endif
