@@ -629,8 +629,8 @@ static void fill_settle(load *l)
     }
     engine->fill.is_loaded  = 1;
     engine->fill.is_changed = 0;
-    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_STATE);
-    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_PARAMS);
+    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
+    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
 }
 
 /* Loads all values and counters. From here on, a failure leaves the engine changed. Collective. */

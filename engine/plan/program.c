@@ -112,9 +112,10 @@ sherd_status sherdi_program_exchange(const sherdi_program *program, sherdi_excha
 
 sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind)
 {
-    const sherdi_plan *plan  = program->plan;
-    size_t             bytes = 0;
-    sherdi_op          op    = sherdi_op_of(kind, SHERDI_LANE_HOST);
+    const sherdi_plan    *plan  = program->plan;
+    sherdi_ring_progress *state = &program->progress->rings[SHERDI_RING_STATE];
+    size_t                bytes = 0;
+    sherdi_op             op    = sherdi_op_of(kind, SHERDI_LANE_HOST);
 
     if (plan->settings.offload_state.space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
@@ -124,8 +125,8 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
 
         bytes = sherdi_max_size(bytes, extent->offset_bytes + extent->len_bytes);
     }
-    for (size_t e = 0; e < sherdi_ring_extents(plan, SHERDI_RING_STATE); e++) {
-        program->progress->filled[SHERDI_RING_STATE][e].is_spare = 0;
+    for (size_t e = 0; e < state->num_extents; e++) {
+        state->extents[e].is_spare = 0;
     }
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
                   sherdi_range_of(SHERDI_AT_STATE_LIVE, 0, bytes));
@@ -287,31 +288,29 @@ static int has_tail(const sherdi_plan *plan, sherdi_ring which, size_t extent)
 sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring which, size_t number,
                                  size_t extent, int unit)
 {
-    size_t *held =
-        &program->progress->held[which][number % sherdi_ring_slots(program->plan, which)];
-    sherdi_op op;
+    sherdi_slot *slot = sherdi_progress_slot(program->progress, which, number);
+    sherdi_op    op;
 
-    if (*held == extent) {
+    if (slot->extent == extent) {
         return SHERD_OK;
     }
-    sherdi_progress_release(program->progress, program->plan, which, number);
-    *held = extent;
-    op    = sherdi_op_of_transfer(program->plan, SHERDI_OP_READ, which, number, extent, unit);
+    sherdi_progress_release(program->progress, which, number);
+    slot->extent = extent;
+    op = sherdi_op_of_transfer(program->plan, SHERDI_OP_READ, which, number, extent, unit);
     return sherdi_program_emit(program, &op);
 }
 
 sherd_status sherdi_program_read_tail(const sherdi_program *program, sherdi_ring which,
                                       size_t number, size_t extent, int unit)
 {
-    unsigned char *is_there =
-        &program->progress->has_tail[which][number % sherdi_ring_slots(program->plan, which)];
-    sherdi_op op;
+    sherdi_slot *slot = sherdi_progress_slot(program->progress, which, number);
+    sherdi_op    op;
 
-    if (*is_there || !has_tail(program->plan, which, extent)) {
+    if (slot->has_tail || !has_tail(program->plan, which, extent)) {
         return SHERD_OK;
     }
-    *is_there = 1;
-    op        = sherdi_op_of_tail(program->plan, SHERDI_OP_READ, number, extent, unit);
+    slot->has_tail = 1;
+    op             = sherdi_op_of_tail(program->plan, SHERDI_OP_READ, number, extent, unit);
     return sherdi_program_emit(program, &op);
 }
 
@@ -321,7 +320,7 @@ sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring whi
     sherdi_op op =
         sherdi_op_of_transfer(program->plan, SHERDI_OP_WRITE, which, number, extent, unit);
 
-    sherdi_progress_release(program->progress, program->plan, which, number);
+    sherdi_progress_release(program->progress, which, number);
     SHERDI_TRY(sherdi_program_emit(program, &op));
     if (!has_tail(program->plan, which, extent)) {
         return SHERD_OK;
@@ -332,24 +331,21 @@ sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring whi
 
 /* --------------------------------------------------------------- progress -- */
 
-/* Allocates what is kept by slot and by extent. */
 static sherd_status ring_open(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which,
                               sherdi_mem *mem)
 {
-    size_t slots = sherdi_ring_slots(plan, which);
+    sherdi_ring_progress *ring = &progress->rings[which];
 
-    progress->held[which] =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, slots, sizeof(*progress->held[which]));
-    progress->is_changed[which] = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, slots, 1);
-    progress->has_tail[which]   = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, slots, 1);
-    progress->filled[which] =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, sherdi_ring_extents(plan, which),
-                           sizeof(*progress->filled[which]));
-    if (progress->held[which] == NULL || progress->is_changed[which] == NULL ||
-        progress->has_tail[which] == NULL || progress->filled[which] == NULL) {
+    ring->num_slots   = sherdi_ring_slots(plan, which);
+    ring->num_extents = sherdi_ring_extents(plan, which);
+    ring->slots =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, ring->num_slots, sizeof(*ring->slots));
+    ring->extents =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, ring->num_extents, sizeof(*ring->extents));
+    if (ring->slots == NULL || ring->extents == NULL) {
         return SHERD_E_NOMEM;
     }
-    sherdi_progress_forget(progress, plan, which);
+    sherdi_progress_forget(progress, which);
     return SHERD_OK;
 }
 
@@ -380,34 +376,32 @@ void sherdi_progress_close(sherdi_progress *progress)
 {
     sherdi_free(progress->units);
     for (int r = 0; r < SHERDI_RINGS; r++) {
-        sherdi_free(progress->held[r]);
-        sherdi_free(progress->is_changed[r]);
-        sherdi_free(progress->has_tail[r]);
-        sherdi_free(progress->filled[r]);
+        sherdi_free(progress->rings[r].slots);
+        sherdi_free(progress->rings[r].extents);
     }
     *progress = (sherdi_progress){0};
 }
 
-void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which)
+void sherdi_progress_forget(sherdi_progress *progress, sherdi_ring which)
 {
-    for (size_t slot = 0; slot < sherdi_ring_slots(plan, which); slot++) {
-        sherdi_progress_release(progress, plan, which, slot);
-        progress->is_changed[which][slot] = 0;
+    for (size_t i = 0; i < progress->rings[which].num_slots; i++) {
+        progress->rings[which].slots[i] = (sherdi_slot){.extent = SHERDI_NO_EXTENT};
     }
 }
 
-void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which,
-                             size_t number)
+void sherdi_progress_release(sherdi_progress *progress, sherdi_ring which, size_t number)
 {
-    size_t slot = number % sherdi_ring_slots(plan, which);
+    sherdi_slot *slot = sherdi_progress_slot(progress, which, number);
 
-    progress->held[which][slot]     = SHERDI_NO_EXTENT;
-    progress->has_tail[which][slot] = 0;
+    slot->extent   = SHERDI_NO_EXTENT;
+    slot->has_tail = 0;
 }
 
-void sherdi_progress_keep(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which)
+void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring which)
 {
-    for (size_t slot = 0; slot < sherdi_ring_slots(plan, which); slot++) {
-        progress->is_changed[which][slot] = progress->held[which][slot] != SHERDI_NO_EXTENT;
+    for (size_t i = 0; i < progress->rings[which].num_slots; i++) {
+        sherdi_slot *slot = &progress->rings[which].slots[i];
+
+        slot->is_changed = slot->extent != SHERDI_NO_EXTENT;
     }
 }

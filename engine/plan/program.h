@@ -214,6 +214,22 @@ typedef struct sherdi_fill_extent {
     uint16_t is_spare; /* what was written of it is not committed */
 } sherdi_fill_extent;
 
+/* A slot of a ring. */
+typedef struct sherdi_slot {
+    size_t        extent;     /* that was read into it; SHERDI_NO_EXTENT: none */
+    unsigned char has_tail;   /* the extent's tail is there too */
+    unsigned char is_changed; /* since it was last written */
+} sherdi_slot;
+
+/* A ring: its slots, and the extents that pass through them. */
+typedef struct sherdi_ring_progress {
+    sherdi_slot        *slots;
+    size_t              num_slots;
+    size_t              next; /* the slot whose turn it is to make room */
+    sherdi_fill_extent *extents;
+    size_t              num_extents;
+} sherdi_ring_progress;
+
 /* What the next operations depend on, beside the plan: what is where by now. */
 typedef struct sherdi_progress {
     sherdi_unit_state *units;
@@ -222,17 +238,11 @@ typedef struct sherdi_progress {
     size_t             eval_keep;
     sherdi_staged_grad staged[SHERDI_MOST_STAGED];
     int                staged_next;
-    size_t            *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
-    size_t             bounced;            /* blocks whose gradient went down in this walk */
-    size_t             met;                /* operations of this walk that meet, and were given */
+    size_t             bounced; /* blocks whose gradient went down in this walk */
+    size_t             met;     /* operations of this walk that meet, and were given */
     /* 1: the parameters that are published next come from an update; 0: from the state as it is. */
-    int is_updated;
-
-    /* values that are given or asked for */
-    sherdi_fill_extent *filled[SHERDI_RINGS];
-    unsigned char      *is_changed[SHERDI_RINGS]; /* by slot: changed since it was last written */
-    unsigned char      *has_tail[SHERDI_RINGS];   /* by slot: the extent's tail is there too */
-    size_t              next[SHERDI_RINGS];       /* the slot whose turn it is to make room */
+    int                  is_updated;
+    sherdi_ring_progress rings[SHERDI_RINGS];
 } sherdi_progress;
 
 typedef struct sherdi_program {
@@ -248,15 +258,14 @@ sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *
                                   const sherdi_model *model, sherdi_mem *mem);
 void         sherdi_progress_close(sherdi_progress *progress);
 /** Forgets what the slots of a ring hold: it is read again, or the slots are used otherwise. */
-void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
-/** Forgets what one slot holds. */
-void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring,
-                             size_t number);
+void sherdi_progress_forget(sherdi_progress *progress, sherdi_ring ring);
+/** Forgets what the slot that the extent of that number takes holds. */
+void sherdi_progress_release(sherdi_progress *progress, sherdi_ring ring, size_t number);
 /** Records that not all writes of a ring were made: what its slots hold is written again. */
-void sherdi_progress_keep(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
+void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring ring);
 
 /** Records that all first values of a ring are there: an extent of which some are given later is read first. */
-void sherdi_progress_complete(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
+void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring);
 /** Records that all first values are to come again: what the extents hold does not matter. */
 void sherdi_progress_anew(sherdi_progress *progress, const sherdi_plan *plan,
                           const sherdi_model *model);
@@ -390,6 +399,12 @@ static inline size_t sherdi_trainer_offset(const sherdi_plan *plan, const sherdi
 static inline sherdi_unit_state *sherdi_program_unit(const sherdi_program *program, int unit)
 {
     return &program->progress->units[unit];
+}
+/** Returns the slot that the extent of that number takes. */
+static inline sherdi_slot *sherdi_progress_slot(sherdi_progress *progress, sherdi_ring ring,
+                                                size_t number)
+{
+    return &progress->rings[ring].slots[number % progress->rings[ring].num_slots];
 }
 static inline const char *sherdi_program_name(const sherdi_program *program, int unit)
 {

@@ -9,7 +9,7 @@ sherd_status sherdi_event_run(const sherdi_program *program, const sherdi_event 
     case SHERDI_EVENT_EXCHANGE:
         return sherdi_program_exchange(program, (sherdi_exchange_kind)event->what);
     case SHERDI_EVENT_SETTLE:
-        sherdi_progress_forget(program->progress, program->plan, (sherdi_ring)event->what);
+        sherdi_progress_forget(program->progress, (sherdi_ring)event->what);
         return SHERD_OK;
     case SHERDI_EVENT_FILL:
         return sherdi_program_fill(program, (size_t)event->what, 1);

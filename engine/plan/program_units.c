@@ -183,7 +183,7 @@ static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segm
     own.offset += plan->pieces[piece].offset_elems * elem;
     SHERDI_TRY(sherdi_program_read(program, SHERDI_RING_PARAMS, number, piece, segment->unit));
     SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_UP, segment, own, slot));
-    sherdi_progress_release(program->progress, plan, SHERDI_RING_PARAMS, number);
+    sherdi_progress_release(program->progress, SHERDI_RING_PARAMS, number);
     if (!plan->settings.pipeline_read || next >= from->count) {
         return SHERD_OK;
     }

@@ -84,11 +84,11 @@ static void left_count(sherdi_progress *progress, const sherdi_plan *plan, size_
         const sherdi_block *block = &plan->blocks[segment->first_block + c.index];
 
         if (block->space == SHERDI_SPACE_STORAGE) {
-            progress->filled[SHERDI_RING_STATE][block->extent].left++;
+            progress->rings[SHERDI_RING_STATE].extents[block->extent].left++;
         }
     }
     for (c = pieces_of(plan, segment, start + begin, start + end); cuts_next(&c);) {
-        progress->filled[SHERDI_RING_PARAMS][segment->first_piece + c.index].left++;
+        progress->rings[SHERDI_RING_PARAMS].extents[segment->first_piece + c.index].left++;
     }
 }
 
@@ -100,11 +100,11 @@ void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *pla
     }
 }
 
-void sherdi_progress_complete(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring)
+void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring)
 {
-    for (size_t e = 0; e < sherdi_ring_extents(plan, ring); e++) {
-        progress->filled[ring][e].left     = 0;
-        progress->filled[ring][e].is_begun = 1;
+    for (size_t e = 0; e < progress->rings[ring].num_extents; e++) {
+        progress->rings[ring].extents[e].left     = 0;
+        progress->rings[ring].extents[e].is_begun = 1;
     }
 }
 
@@ -112,9 +112,9 @@ void sherdi_progress_anew(sherdi_progress *progress, const sherdi_plan *plan,
                           const sherdi_model *model)
 {
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        for (size_t e = 0; e < sherdi_ring_extents(plan, (sherdi_ring)ring); e++) {
-            progress->filled[ring][e].left     = 0;
-            progress->filled[ring][e].is_begun = 0;
+        for (size_t e = 0; e < progress->rings[ring].num_extents; e++) {
+            progress->rings[ring].extents[e].left     = 0;
+            progress->rings[ring].extents[e].is_begun = 0;
         }
     }
     sherdi_program_fill_count(progress, plan, model);
@@ -173,23 +173,21 @@ static value_range range_slice(const value_range *s)
 
 /* -------------------------------------------------------------------- slots -- */
 
-static sherd_status slot_write(const sherdi_program *program, sherdi_ring ring, size_t slot)
+static sherd_status slot_write(const sherdi_program *program, sherdi_ring ring, size_t number)
 {
-    sherdi_progress *progress = program->progress;
-    size_t           extent   = progress->held[ring][slot];
-    sherd_status     status   = sherdi_program_write(program, ring, slot, extent, -1);
+    sherdi_slot *slot   = sherdi_progress_slot(program->progress, ring, number);
+    size_t       extent = slot->extent;
+    sherd_status status = sherdi_program_write(program, ring, number, extent, -1);
 
-    progress->is_changed[ring][slot]        = status != SHERD_OK;
-    progress->held[ring][slot]              = extent;
-    progress->has_tail[ring][slot]          = 1;
-    progress->filled[ring][extent].is_spare = 1;
+    *slot = (sherdi_slot){.extent = extent, .has_tail = 1, .is_changed = status != SHERD_OK};
+    program->progress->rings[ring].extents[extent].is_spare = 1;
     return status;
 }
 
 /* Reads what was written last of an extent, committed or not. */
 static sherd_status spare_read(const value_range *f, size_t extent, sherdi_op read, sherdi_op write)
 {
-    if (f->program->progress->filled[read.ring][extent].is_spare) {
+    if (f->program->progress->rings[read.ring].extents[extent].is_spare) {
         sherdi_op_use(&read, SHERDI_USE_SRC, SHERDI_READS, write.uses[SHERDI_USE_DST]);
     }
     return sherdi_program_emit(f->program, &read);
@@ -202,14 +200,14 @@ static int has_tail(const value_range *f, sherdi_ring ring, size_t extent)
 
 static sherd_status tail_read(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
-    const sherdi_plan *plan     = f->program->plan;
-    unsigned char     *is_there = &f->program->progress->has_tail[ring][slot];
-    int                unit     = f->segment->unit;
+    const sherdi_plan *plan = f->program->plan;
+    sherdi_slot       *into = sherdi_progress_slot(f->program->progress, ring, slot);
+    int                unit = f->segment->unit;
 
-    if (*is_there || !has_tail(f, ring, extent)) {
+    if (into->has_tail || !has_tail(f, ring, extent)) {
         return SHERD_OK;
     }
-    *is_there = 1;
+    into->has_tail = 1;
     return spare_read(f, extent, sherdi_op_of_tail(plan, SHERDI_OP_READ, slot, extent, unit),
                       sherdi_op_of_tail(plan, SHERDI_OP_WRITE, slot, extent, unit));
 }
@@ -240,7 +238,7 @@ static sherdi_range slot_range(const value_range *f, sherdi_ring ring, size_t sl
  * writes from the slot: if one of these failed, this fails too, and the slot still holds its extent. */
 static sherd_status slot_clear(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
-    size_t       held = f->program->progress->held[ring][slot];
+    size_t       held = sherdi_progress_slot(f->program->progress, ring, slot)->extent;
     size_t       left = held == SHERDI_NO_EXTENT ? 0 : slot_range(f, ring, slot, held).bytes;
     sherdi_range all  = slot_range(f, ring, slot, extent);
     sherdi_op    zero = range_op(f, SHERDI_OP_ZERO, SHERDI_LANE_HOST);
@@ -258,38 +256,39 @@ static sherd_status slot_clear(const value_range *f, sherdi_ring ring, size_t sl
 static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
     sherdi_progress *progress = f->program->progress;
+    sherdi_slot     *into     = sherdi_progress_slot(progress, ring, slot);
 
     SHERDI_TRY(slot_clear(f, ring, slot, extent));
-    sherdi_progress_release(progress, f->program->plan, ring, slot);
-    if (f->is_put && !progress->filled[ring][extent].is_begun) {
-        progress->has_tail[ring][slot] = 1;
+    sherdi_progress_release(progress, ring, slot);
+    if (f->is_put && !progress->rings[ring].extents[extent].is_begun) {
+        into->has_tail = 1;
         return SHERD_OK;
     }
     SHERDI_TRY(slot_read(f, ring, slot, extent));
     SHERDI_TRY(tail_read(f, ring, slot, extent));
-    progress->held[ring][slot] = extent;
+    into->extent = extent;
     return SHERD_OK;
 }
 
 /* Chooses a slot whose extent is on the drive already; if there is none, the slot whose turn it is. */
-static size_t slot_choose(sherdi_progress *progress, sherdi_ring ring, size_t slots)
+static size_t slot_choose(sherdi_ring_progress *ring)
 {
-    size_t *next = &progress->next[ring];
-    size_t  i    = 0;
+    size_t i = 0;
 
-    while (i < slots && progress->is_changed[ring][(*next + i) % slots]) {
+    while (i < ring->num_slots && ring->slots[(ring->next + i) % ring->num_slots].is_changed) {
         i++;
     }
-    *next = (*next + i) % slots + 1;
-    return *next - 1;
+    ring->next = (ring->next + i) % ring->num_slots + 1;
+    return ring->next - 1;
 }
 
 /* Invariant: no two slots of a ring hold the same extent. So the first slot that holds an extent has all that has come of it. */
-static int are_held_once(const size_t *held, size_t slots)
+static int are_held_once(const sherdi_ring_progress *ring)
 {
-    for (size_t i = 0; i < slots; i++) {
+    for (size_t i = 0; i < ring->num_slots; i++) {
         for (size_t j = 0; j < i; j++) {
-            if (held[i] == held[j] && held[i] != SHERDI_NO_EXTENT) {
+            if (ring->slots[i].extent == ring->slots[j].extent &&
+                ring->slots[i].extent != SHERDI_NO_EXTENT) {
                 return 0;
             }
         }
@@ -298,43 +297,41 @@ static int are_held_once(const size_t *held, size_t slots)
 }
 
 /* Gives a slot with the extent in it. */
-static sherd_status slot_take(const value_range *f, sherdi_ring ring, size_t extent, size_t *out)
+static sherd_status slot_take(const value_range *f, sherdi_ring which, size_t extent, size_t *out)
 {
-    sherdi_progress *progress = f->program->progress;
-    size_t           slots    = sherdi_ring_slots(f->program->plan, ring);
+    sherdi_ring_progress *ring = &f->program->progress->rings[which];
 
-    SHERDI_SLOW_ASSERT(are_held_once(progress->held[ring], slots));
-    for (*out = 0; *out < slots; ++*out) {
-        if (progress->held[ring][*out] ==
-            extent) { /* an update may have read it without its tail */
-            return tail_read(f, ring, *out, extent);
+    SHERDI_SLOW_ASSERT(are_held_once(ring));
+    for (*out = 0; *out < ring->num_slots; ++*out) {
+        if (ring->slots[*out].extent == extent) { /* an update may have read it without its tail */
+            return tail_read(f, which, *out, extent);
         }
     }
-    *out = slot_choose(progress, ring, slots);
-    if (progress->is_changed[ring][*out]) {
-        SHERDI_TRY(slot_write(f->program, ring, *out));
+    *out = slot_choose(ring);
+    if (ring->slots[*out].is_changed) {
+        SHERDI_TRY(slot_write(f->program, which, *out));
     }
-    return slot_begin(f, ring, *out, extent);
+    return slot_begin(f, which, *out, extent);
 }
 
 /* Records that some of an extent's values have come; `is_last`: the last ones of the parameter in it. */
-static sherd_status slot_give(const value_range *f, sherdi_ring ring, size_t extent, size_t slot,
+static sherd_status slot_give(const value_range *f, sherdi_ring which, size_t extent, size_t slot,
                               int is_last)
 {
-    sherdi_progress    *progress = f->program->progress;
-    sherdi_fill_extent *filled   = &progress->filled[ring][extent];
+    sherdi_ring_progress *ring   = &f->program->progress->rings[which];
+    sherdi_fill_extent   *filled = &ring->extents[extent];
 
     if (!f->is_put) {
         return SHERD_OK; /* the next caller may need it too */
     }
-    progress->held[ring][slot]       = extent;
-    progress->is_changed[ring][slot] = 1;
-    filled->is_begun                 = 1;
+    ring->slots[slot].extent     = extent;
+    ring->slots[slot].is_changed = 1;
+    filled->is_begun             = 1;
     if (!is_last || filled->left == 0) {
         return SHERD_OK;
     }
     filled->left--;
-    return filled->left == 0 ? slot_write(f->program, ring, slot) : SHERD_OK;
+    return filled->left == 0 ? slot_write(f->program, which, slot) : SHERD_OK;
 }
 
 /* ------------------------------------------------------------------- values -- */
@@ -784,10 +781,12 @@ sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_valu
 
 sherd_status sherdi_program_fill_end(const sherdi_program *program)
 {
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        for (size_t slot = 0; slot < sherdi_ring_slots(program->plan, (sherdi_ring)ring); slot++) {
-            if (program->progress->is_changed[ring][slot]) {
-                SHERDI_TRY(slot_write(program, (sherdi_ring)ring, slot));
+    for (int r = 0; r < SHERDI_RINGS; r++) {
+        const sherdi_ring_progress *ring = &program->progress->rings[r];
+
+        for (size_t slot = 0; slot < ring->num_slots; slot++) {
+            if (ring->slots[slot].is_changed) {
+                SHERDI_TRY(slot_write(program, (sherdi_ring)r, slot));
             }
         }
     }

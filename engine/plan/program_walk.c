@@ -75,7 +75,7 @@ static sherd_status slot_read(const sherdi_program *program, sherdi_walk walk, s
 static sherd_status slot_go_on(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
                                size_t extent, int unit)
 {
-    sherdi_progress_release(program->progress, program->plan, ring, extent);
+    sherdi_progress_release(program->progress, ring, extent);
     return slot_read(program, walk, ring, extent + sherdi_ring_slots(program->plan, ring), unit);
 }
 
@@ -139,7 +139,7 @@ static sherd_status slot_empty(const sherdi_program *program, const sherdi_block
     if (block->state_offset != 0) { /* not the first block of the extent */
         return SHERD_OK;
     }
-    sherdi_progress_release(program->progress, plan, SHERDI_RING_STATE, block->extent);
+    sherdi_progress_release(program->progress, SHERDI_RING_STATE, block->extent);
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
                   sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent, bytes));
     return sherdi_program_emit(program, &op);

@@ -103,7 +103,7 @@ static sherd_status rings_settle(sherd_engine *engine)
         sherd_status own = sherdi_drive_settle(&engine->run.drive, (sherdi_ring)ring);
 
         if (own != SHERD_OK) {
-            sherdi_progress_keep(&engine->run.progress, engine->plan, (sherdi_ring)ring);
+            sherdi_progress_keep(&engine->run.progress, (sherdi_ring)ring);
             status = own;
         }
     }
@@ -561,8 +561,8 @@ static sherd_status filling_end(sherd_engine *engine)
     sherdi_store_agreed(engine);
     SHERDI_TRY(sherdi_run_drain(engine));
     SHERDI_TRY(starts_compare(engine));
-    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_STATE);
-    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_PARAMS);
+    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
+    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
     sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
 }

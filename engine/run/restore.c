@@ -172,7 +172,7 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
     for (size_t p = 0; p < engine->model.num_params; p++) {
         engine->fill.is_filled[p] = !engine->model.params[p].is_frozen;
     }
-    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_STATE);
+    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
     sherdi_log(SHERD_LOG_INFO, engine->rank, "resumed from step %lld of run %016llx",
                (long long)engine->step, (unsigned long long)engine->store.run);
     run_compare(engine, &found.note);

@@ -857,7 +857,7 @@ sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
 {
     sherd_status status = sherdi_drive_settle(&engine->run.drive, ring);
 
-    sherdi_progress_forget(&engine->run.progress, engine->plan, ring);
+    sherdi_progress_forget(&engine->run.progress, ring);
     return status;
 }
 
