@@ -298,7 +298,8 @@ typedef struct sherdi_plan {
     sherdi_extent *extents[SHERDI_SPACES];
     size_t         num_extents[SHERDI_SPACES], cap_extents[SHERDI_SPACES];
     /* Extents of state on storage may have tails: bf16 values that exist elsewhere too, which a step writes and does not read. A
-     * tail is an extent of its own in the tier, behind all others (sherdi_plan_tail). All of them have one, or none has. */
+     * tail is an extent of its own, in the tier behind all others, and in a slot behind its own head (sherdi_ring_tail). All extents
+     * have one, which may be empty, or none has. */
     size_t         num_tails;
     sherdi_piece  *pieces;
     sherdi_extent *piece_extents;
@@ -492,8 +493,6 @@ static inline size_t sherdi_plan_stored(const sherdi_plan *plan)
 {
     return plan->num_extents[SHERDI_SPACE_STORAGE] + plan->num_tails;
 }
-/** Returns the tail of an extent on storage; its number in the tier is that of the extent plus num_extents. NULL: it has none. */
-const sherdi_extent *sherdi_plan_tail(const sherdi_plan *plan, size_t extent);
 /** Returns the most elements that a block has. */
 size_t sherdi_plan_block_elems(const sherdi_plan *plan);
 /** Decides where each block's state and gradient rest, the pieces of parameters, and the buffers between. */

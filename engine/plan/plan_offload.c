@@ -102,18 +102,6 @@ size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *bloc
                : sherdi_plan_part_offset(plan, block, last, block->elems);
 }
 
-const sherdi_extent *sherdi_plan_tail(const sherdi_plan *plan, size_t extent)
-{
-    size_t               heads = plan->num_extents[SHERDI_SPACE_STORAGE];
-    const sherdi_extent *tail;
-
-    if (extent >= plan->num_tails) {
-        return NULL;
-    }
-    tail = &plan->extents[SHERDI_SPACE_STORAGE][heads + extent];
-    return tail->len_bytes == 0 ? NULL : tail;
-}
-
 /* Whether the values of a block's parameter are stored with its state: the bf16 parameter is a half of the master, so a commit
  * needs both. */
 static int keeps_values(const sherdi_plan *plan, const sherdi_block *block)
@@ -278,10 +266,9 @@ static size_t longest_state(const sherdi_plan *plan)
     size_t               longest = 0;
 
     for (size_t e = 0; e < plan->num_extents[SHERDI_SPACE_STORAGE]; e++) {
-        const sherdi_extent *tail = sherdi_plan_tail(plan, e);
+        size_t tail_bytes = e < plan->num_tails ? heads[plan->num_tails + e].len_bytes : 0;
 
-        longest =
-            sherdi_max_size(longest, heads[e].len_bytes + (tail == NULL ? 0 : tail->len_bytes));
+        longest = sherdi_max_size(longest, heads[e].len_bytes + tail_bytes);
     }
     return longest;
 }
@@ -640,8 +627,7 @@ static int values_are_valid(const sherdi_plan *plan)
             extent = block->extent;
             begin  = all[extent].len_bytes + end;
             end += values_bytes(plan, block);
-            if (sherdi_plan_tail(plan, extent) == NULL ||
-                end > sherdi_plan_tail(plan, extent)->len_bytes) {
+            if (plan->num_tails == 0 || end > all[heads + extent].len_bytes) {
                 return 0;
             }
         }

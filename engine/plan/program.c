@@ -233,100 +233,95 @@ sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t
     return sherdi_range_of(r.buffer, slot * r.slot_bytes, bytes);
 }
 
-/* Returns a transfer between extent `stored` of the ring's tier and its slot in memory. */
-static sherdi_op transfer_between(const ring *r, sherdi_op_kind kind, sherdi_ring which,
-                                  size_t stored, sherdi_range slot)
+size_t sherdi_ring_tail(const sherdi_plan *plan, sherdi_ring which, size_t extent)
 {
-    const sherdi_extent *at      = &r->extents[stored];
-    int                  is_read = kind == SHERDI_OP_READ;
-    sherdi_op            op      = sherdi_op_of(kind, SHERDI_LANE_DRIVE);
-    sherdi_range         file =
-        sherdi_range_of(is_read ? r->reads_from : r->writes_to, at->offset_bytes, at->len_bytes);
+    const sherdi_extent *all  = plan->extents[SHERDI_SPACE_STORAGE];
+    size_t               tail = plan->num_tails + extent;
 
-    slot.bytes = at->len_bytes;
-    op.extent  = stored;
-    op.ring    = which;
+    return which == SHERDI_RING_STATE && extent < plan->num_tails && all[tail].len_bytes > 0
+               ? tail
+               : SHERDI_NO_EXTENT;
+}
+
+sherdi_range sherdi_ring_whole(const sherdi_plan *plan, sherdi_ring which, size_t number,
+                               size_t extent)
+{
+    const sherdi_extent *all  = ring_of(plan, which).extents;
+    size_t               tail = sherdi_ring_tail(plan, which, extent);
+
+    return sherdi_ring_slot(plan, which, number,
+                            all[extent].len_bytes +
+                                (tail == SHERDI_NO_EXTENT ? 0 : all[tail].len_bytes));
+}
+
+/* Emits a transfer of an extent, which may be a tail, from or to the slot of that number; of SHERDI_NO_EXTENT none. */
+static sherd_status extent_move(const sherdi_program *program, sherdi_op_kind kind,
+                                sherdi_ring which, size_t number, size_t extent, int unit)
+{
+    const sherdi_plan *plan    = program->plan;
+    const ring         r       = ring_of(plan, which);
+    int                is_tail = extent >= r.num_extents;
+    size_t             head    = is_tail ? extent - r.num_extents : extent;
+    int                is_read = kind == SHERDI_OP_READ;
+    sherdi_op          op      = sherdi_op_of(kind, SHERDI_LANE_DRIVE);
+    sherdi_range       slot, file;
+
+    if (extent == SHERDI_NO_EXTENT) {
+        return SHERD_OK;
+    }
+    slot = sherdi_ring_slot(plan, which, number, r.extents[extent].len_bytes);
+    slot.offset += is_tail ? r.extents[head].len_bytes : 0;
+    file = sherdi_range_of(is_read && !program->progress->rings[which].extents[head].is_spare
+                               ? r.reads_from
+                               : r.writes_to,
+                           r.extents[extent].offset_bytes, slot.bytes);
+    op.extent = extent;
+    op.ring   = which;
+    op.unit   = unit;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? slot : file);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
-    op.moves[is_read ? SHERDI_MOVES_READ : SHERDI_MOVES_WRITTEN] = at->len_bytes;
-    return op;
-}
-
-sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring which,
-                                size_t number, size_t extent, int unit)
-{
-    ring      r = ring_of(plan, which);
-    sherdi_op op =
-        transfer_between(&r, kind, which, extent, sherdi_ring_slot(plan, which, number, 0));
-
-    op.unit = unit;
-    if (kind == SHERDI_OP_READ && which == SHERDI_RING_PARAMS &&
-        plan->pieces[extent].is_never_written) {
-        op.moves[SHERDI_MOVES_READ] = 0;
+    if (!is_read) {
+        op.moves[SHERDI_MOVES_WRITTEN] = slot.bytes;
+    } else if (which != SHERDI_RING_PARAMS || !plan->pieces[extent].is_never_written) {
+        op.moves[SHERDI_MOVES_READ] = slot.bytes;
     }
-    return op;
-}
-
-sherdi_op sherdi_op_of_tail(const sherdi_plan *plan, sherdi_op_kind kind, size_t number,
-                            size_t extent, int unit)
-{
-    ring         r    = ring_of(plan, SHERDI_RING_STATE);
-    sherdi_range slot = sherdi_ring_slot(plan, SHERDI_RING_STATE, number, 0);
-    sherdi_op    op;
-
-    slot.offset += r.extents[extent].len_bytes;
-    op      = transfer_between(&r, kind, SHERDI_RING_STATE, r.num_extents + extent, slot);
-    op.unit = unit;
-    return op;
-}
-
-static int has_tail(const sherdi_plan *plan, sherdi_ring which, size_t extent)
-{
-    return which == SHERDI_RING_STATE && sherdi_plan_tail(plan, extent) != NULL;
+    return sherdi_program_emit(program, &op);
 }
 
 sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring which, size_t number,
                                  size_t extent, int unit)
 {
-    sherdi_slot *slot = sherdi_progress_slot(program->progress, which, number);
-    sherdi_op    op;
+    sherdi_slot *slot    = sherdi_progress_slot(program->progress, which, number);
+    int          is_tail = extent >= program->progress->rings[which].num_extents;
+    size_t      *held    = is_tail ? &slot->tail : &slot->head;
 
-    if (slot->extent == extent) {
+    if (*held == extent) {
         return SHERD_OK;
     }
-    sherdi_progress_release(program->progress, which, number);
-    slot->extent = extent;
-    op = sherdi_op_of_transfer(program->plan, SHERDI_OP_READ, which, number, extent, unit);
-    return sherdi_program_emit(program, &op);
+    if (!is_tail) {
+        sherdi_progress_release(program->progress, which, number);
+    }
+    *held = extent;
+    return extent_move(program, SHERDI_OP_READ, which, number, extent, unit);
 }
 
-sherd_status sherdi_program_read_tail(const sherdi_program *program, sherdi_ring which,
-                                      size_t number, size_t extent, int unit)
+sherd_status sherdi_program_read_whole(const sherdi_program *program, sherdi_ring which,
+                                       size_t number, size_t extent, int unit)
 {
-    sherdi_slot *slot = sherdi_progress_slot(program->progress, which, number);
-    sherdi_op    op;
+    size_t tail = sherdi_ring_tail(program->plan, which, extent);
 
-    if (slot->has_tail || !has_tail(program->plan, which, extent)) {
-        return SHERD_OK;
-    }
-    slot->has_tail = 1;
-    op             = sherdi_op_of_tail(program->plan, SHERDI_OP_READ, number, extent, unit);
-    return sherdi_program_emit(program, &op);
+    SHERDI_TRY(sherdi_program_read(program, which, number, extent, unit));
+    return sherdi_program_read(program, which, number, tail, unit);
 }
 
 sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring which, size_t number,
                                   size_t extent, int unit)
 {
-    sherdi_op op =
-        sherdi_op_of_transfer(program->plan, SHERDI_OP_WRITE, which, number, extent, unit);
+    size_t tail = sherdi_ring_tail(program->plan, which, extent);
 
     sherdi_progress_release(program->progress, which, number);
-    SHERDI_TRY(sherdi_program_emit(program, &op));
-    if (!has_tail(program->plan, which, extent)) {
-        return SHERD_OK;
-    }
-    op = sherdi_op_of_tail(program->plan, SHERDI_OP_WRITE, number, extent, unit);
-    return sherdi_program_emit(program, &op);
+    SHERDI_TRY(extent_move(program, SHERDI_OP_WRITE, which, number, extent, unit));
+    return extent_move(program, SHERDI_OP_WRITE, which, number, tail, unit);
 }
 
 /* --------------------------------------------------------------- progress -- */
@@ -385,7 +380,8 @@ void sherdi_progress_close(sherdi_progress *progress)
 void sherdi_progress_forget(sherdi_progress *progress, sherdi_ring which)
 {
     for (size_t i = 0; i < progress->rings[which].num_slots; i++) {
-        progress->rings[which].slots[i] = (sherdi_slot){.extent = SHERDI_NO_EXTENT};
+        progress->rings[which].slots[i] =
+            (sherdi_slot){.head = SHERDI_NO_EXTENT, .tail = SHERDI_NO_EXTENT};
     }
 }
 
@@ -393,8 +389,7 @@ void sherdi_progress_release(sherdi_progress *progress, sherdi_ring which, size_
 {
     sherdi_slot *slot = sherdi_progress_slot(progress, which, number);
 
-    slot->extent   = SHERDI_NO_EXTENT;
-    slot->has_tail = 0;
+    slot->head = slot->tail = SHERDI_NO_EXTENT;
 }
 
 void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring which)
@@ -402,6 +397,6 @@ void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring which)
     for (size_t i = 0; i < progress->rings[which].num_slots; i++) {
         sherdi_slot *slot = &progress->rings[which].slots[i];
 
-        slot->is_changed = slot->extent != SHERDI_NO_EXTENT;
+        slot->is_changed = slot->head != SHERDI_NO_EXTENT;
     }
 }

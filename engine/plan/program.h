@@ -214,11 +214,10 @@ typedef struct sherdi_fill_extent {
     uint16_t is_spare; /* what was written of it is not committed */
 } sherdi_fill_extent;
 
-/* A slot of a ring. */
+/* A slot of a ring. An extent may have a tail, which lies behind it in the slot and is an extent of its own. */
 typedef struct sherdi_slot {
-    size_t        extent;     /* that was read into it; SHERDI_NO_EXTENT: none */
-    unsigned char has_tail;   /* the extent's tail is there too */
-    unsigned char is_changed; /* since it was last written */
+    size_t head, tail; /* the extents that are in it; SHERDI_NO_EXTENT: none */
+    int    is_changed; /* since it was last written */
 } sherdi_slot;
 
 /* A ring: its slots, and the extents that pass through them. */
@@ -489,21 +488,19 @@ size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
 size_t       sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring ring);
 /** Returns the most transfers that are under way at once: out of each slot and into it, tails apart, and one more. */
 size_t sherdi_program_transfers(const sherdi_plan *plan);
-/** Returns a transfer between an extent and the slot of that number. */
-sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring ring,
-                                size_t number, size_t extent, int unit);
-/** Returns the same for the tail of an extent of the state, which lies behind the extent in the slot; the extent must have one
- *  (sherdi_plan_tail). */
-sherdi_op sherdi_op_of_tail(const sherdi_plan *plan, sherdi_op_kind kind, size_t number,
-                            size_t extent, int unit);
-/** Read an extent into the slot of that number, unless it is there; write it back with its tail, which frees the slot. */
+/** Returns the number of an extent's tail; SHERDI_NO_EXTENT: it has none. */
+size_t sherdi_ring_tail(const sherdi_plan *plan, sherdi_ring ring, size_t extent);
+/** Returns the bytes of an extent with its tail, in the slot of that number. */
+sherdi_range sherdi_ring_whole(const sherdi_plan *plan, sherdi_ring ring, size_t number,
+                               size_t extent);
+/** Read an extent, or a tail, into the slot of that number, unless it is there; read an extent with its tail; write it back with its
+ *  tail, which frees the slot. What is read is what was written last, committed or not. */
 sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring ring, size_t number,
                                  size_t extent, int unit);
+sherd_status sherdi_program_read_whole(const sherdi_program *program, sherdi_ring ring,
+                                       size_t number, size_t extent, int unit);
 sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring ring, size_t number,
                                   size_t extent, int unit);
-/** Reads the tail of the extent that is there, unless the tail is there too. */
-sherd_status sherdi_program_read_tail(const sherdi_program *program, sherdi_ring ring,
-                                      size_t number, size_t extent, int unit);
 
 const char *sherdi_op_kind_name(sherdi_op_kind kind);
 const char *sherdi_lane_name(sherdi_lane_id lane);

@@ -173,74 +173,34 @@ static value_range range_slice(const value_range *s)
 
 /* -------------------------------------------------------------------- slots -- */
 
+/* Records that all of an extent is in a slot. */
+static void slot_hold(const sherdi_program *program, sherdi_ring ring, sherdi_slot *slot,
+                      size_t extent)
+{
+    slot->head = extent;
+    slot->tail = sherdi_ring_tail(program->plan, ring, extent);
+}
+
 static sherd_status slot_write(const sherdi_program *program, sherdi_ring ring, size_t number)
 {
     sherdi_slot *slot   = sherdi_progress_slot(program->progress, ring, number);
-    size_t       extent = slot->extent;
+    size_t       extent = slot->head;
     sherd_status status = sherdi_program_write(program, ring, number, extent, -1);
 
-    *slot = (sherdi_slot){.extent = extent, .has_tail = 1, .is_changed = status != SHERD_OK};
+    slot_hold(program, ring, slot, extent);
+    slot->is_changed                                        = status != SHERD_OK;
     program->progress->rings[ring].extents[extent].is_spare = 1;
     return status;
-}
-
-/* Reads what was written last of an extent, committed or not. */
-static sherd_status spare_read(const value_range *f, size_t extent, sherdi_op read, sherdi_op write)
-{
-    if (f->program->progress->rings[read.ring].extents[extent].is_spare) {
-        sherdi_op_use(&read, SHERDI_USE_SRC, SHERDI_READS, write.uses[SHERDI_USE_DST]);
-    }
-    return sherdi_program_emit(f->program, &read);
-}
-
-static int has_tail(const value_range *f, sherdi_ring ring, size_t extent)
-{
-    return ring == SHERDI_RING_STATE && sherdi_plan_tail(f->program->plan, extent) != NULL;
-}
-
-static sherd_status tail_read(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
-{
-    const sherdi_plan *plan = f->program->plan;
-    sherdi_slot       *into = sherdi_progress_slot(f->program->progress, ring, slot);
-    int                unit = f->segment->unit;
-
-    if (into->has_tail || !has_tail(f, ring, extent)) {
-        return SHERD_OK;
-    }
-    into->has_tail = 1;
-    return spare_read(f, extent, sherdi_op_of_tail(plan, SHERDI_OP_READ, slot, extent, unit),
-                      sherdi_op_of_tail(plan, SHERDI_OP_WRITE, slot, extent, unit));
-}
-
-static sherd_status slot_read(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
-{
-    const sherdi_plan *plan = f->program->plan;
-    int                unit = f->segment->unit;
-
-    return spare_read(f, extent,
-                      sherdi_op_of_transfer(plan, SHERDI_OP_READ, ring, slot, extent, unit),
-                      sherdi_op_of_transfer(plan, SHERDI_OP_WRITE, ring, slot, extent, unit));
-}
-
-/* Returns the bytes of an extent in its slot, with its tail. */
-static sherdi_range slot_range(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
-{
-    const sherdi_plan *plan = f->program->plan;
-    sherdi_op          read =
-        sherdi_op_of_transfer(plan, SHERDI_OP_READ, ring, slot, extent, f->segment->unit);
-    sherdi_range all = read.uses[SHERDI_USE_DST];
-
-    all.bytes += has_tail(f, ring, extent) ? sherdi_plan_tail(plan, extent)->len_bytes : 0;
-    return all;
 }
 
 /* Zeroes a slot for an extent. It covers all of the extent that the slot holds, also beyond the new one, and so follows all
  * writes from the slot: if one of these failed, this fails too, and the slot still holds its extent. */
 static sherd_status slot_clear(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
-    size_t       held = sherdi_progress_slot(f->program->progress, ring, slot)->extent;
-    size_t       left = held == SHERDI_NO_EXTENT ? 0 : slot_range(f, ring, slot, held).bytes;
-    sherdi_range all  = slot_range(f, ring, slot, extent);
+    const sherdi_plan *plan = f->program->plan;
+    size_t             held = sherdi_progress_slot(f->program->progress, ring, slot)->head;
+    size_t left = held == SHERDI_NO_EXTENT ? 0 : sherdi_ring_whole(plan, ring, slot, held).bytes;
+    sherdi_range all  = sherdi_ring_whole(plan, ring, slot, extent);
     sherdi_op    zero = range_op(f, SHERDI_OP_ZERO, SHERDI_LANE_HOST);
 
     if (!f->is_put && left == 0) {
@@ -256,18 +216,12 @@ static sherd_status slot_clear(const value_range *f, sherdi_ring ring, size_t sl
 static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
     sherdi_progress *progress = f->program->progress;
-    sherdi_slot     *into     = sherdi_progress_slot(progress, ring, slot);
 
     SHERDI_TRY(slot_clear(f, ring, slot, extent));
     sherdi_progress_release(progress, ring, slot);
-    if (f->is_put && !progress->rings[ring].extents[extent].is_begun) {
-        into->has_tail = 1;
-        return SHERD_OK;
-    }
-    SHERDI_TRY(slot_read(f, ring, slot, extent));
-    SHERDI_TRY(tail_read(f, ring, slot, extent));
-    into->extent = extent;
-    return SHERD_OK;
+    return f->is_put && !progress->rings[ring].extents[extent].is_begun
+               ? SHERD_OK
+               : sherdi_program_read_whole(f->program, ring, slot, extent, f->segment->unit);
 }
 
 /* Chooses a slot whose extent is on the drive already; if there is none, the slot whose turn it is. */
@@ -287,8 +241,8 @@ static int are_held_once(const sherdi_ring_progress *ring)
 {
     for (size_t i = 0; i < ring->num_slots; i++) {
         for (size_t j = 0; j < i; j++) {
-            if (ring->slots[i].extent == ring->slots[j].extent &&
-                ring->slots[i].extent != SHERDI_NO_EXTENT) {
+            if (ring->slots[i].head == ring->slots[j].head &&
+                ring->slots[i].head != SHERDI_NO_EXTENT) {
                 return 0;
             }
         }
@@ -303,8 +257,8 @@ static sherd_status slot_take(const value_range *f, sherdi_ring which, size_t ex
 
     SHERDI_SLOW_ASSERT(are_held_once(ring));
     for (*out = 0; *out < ring->num_slots; ++*out) {
-        if (ring->slots[*out].extent == extent) { /* an update may have read it without its tail */
-            return tail_read(f, which, *out, extent);
+        if (ring->slots[*out].head == extent) { /* an update may have read it without its tail */
+            return sherdi_program_read_whole(f->program, which, *out, extent, f->segment->unit);
         }
     }
     *out = slot_choose(ring);
@@ -324,7 +278,7 @@ static sherd_status slot_give(const value_range *f, sherdi_ring which, size_t ex
     if (!f->is_put) {
         return SHERD_OK; /* the next caller may need it too */
     }
-    ring->slots[slot].extent     = extent;
+    slot_hold(f->program, which, &ring->slots[slot], extent);
     ring->slots[slot].is_changed = 1;
     filled->is_begun             = 1;
     if (!is_last || filled->left == 0) {

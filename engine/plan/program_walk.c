@@ -50,10 +50,9 @@ static int visits_extent(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring 
 static sherd_status extent_read(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
                                 size_t extent, int unit)
 {
-    SHERDI_TRY(sherdi_program_read(program, ring, extent, extent, unit));
     return sherdi_walk_has_gradient(walk)
-               ? SHERD_OK
-               : sherdi_program_read_tail(program, ring, extent, extent, unit);
+               ? sherdi_program_read(program, ring, extent, extent, unit)
+               : sherdi_program_read_whole(program, ring, extent, extent, unit);
 }
 
 /* Reads `extent`, or the next extent of the same slot that the walk needs. */
@@ -130,18 +129,15 @@ static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
 /* Empties the slot of an extent that will be written completely, including what no parameter covers. */
 static sherd_status slot_empty(const sherdi_program *program, const sherdi_block *block)
 {
-    const sherdi_plan   *plan  = program->plan;
-    const sherdi_extent *tail  = sherdi_plan_tail(plan, block->extent);
-    sherdi_op            op    = sherdi_op_of_block(plan, SHERDI_OP_ZERO, block);
-    size_t               bytes = plan->extents[SHERDI_SPACE_STORAGE][block->extent].len_bytes +
-                   (tail == NULL ? 0 : tail->len_bytes);
+    const sherdi_plan *plan = program->plan;
+    sherdi_op          op   = sherdi_op_of_block(plan, SHERDI_OP_ZERO, block);
 
     if (block->state_offset != 0) { /* not the first block of the extent */
         return SHERD_OK;
     }
     sherdi_progress_release(program->progress, SHERDI_RING_STATE, block->extent);
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
-                  sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent, bytes));
+                  sherdi_ring_whole(plan, SHERDI_RING_STATE, block->extent, block->extent));
     return sherdi_program_emit(program, &op);
 }
 
