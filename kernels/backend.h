@@ -121,12 +121,7 @@ typedef struct sherdi_update_args {
 /** Returns whether any part is stored otherwise than as plain fp32. */
 static inline int sherdi_update_is_encoded(const sherdi_update_args *args)
 {
-    for (int i = 0; i < SHERDI_UPDATE_MOST_PARTS; i++) {
-        if (args->encodings[i] != SHERDI_ENCODING_F32) {
-            return 1;
-        }
-    }
-    return 0;
+    return sherdi_has_encoded(args->encodings, SHERDI_UPDATE_MOST_PARTS);
 }
 
 /** Returns whether the signs of a part are the ties of the master. */

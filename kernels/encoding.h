@@ -83,6 +83,17 @@ static inline int sherdi_encoding_is_beside(sherdi_encoding encoding)
     return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
 }
 
+/** Returns whether any of `count` parts is stored otherwise than as plain fp32. */
+static inline int sherdi_has_encoded(const sherdi_encoding *encodings, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (encodings[i] != SHERDI_ENCODING_F32) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /** Returns the name in configurations and manifests: "fp32", "bf16", "bf16_beside" (BESIDE and BESIDE_PLANE) or "fp8" (FP8 and
  *  UFP8). */
 static inline const char *sherdi_encoding_name(sherdi_encoding encoding)

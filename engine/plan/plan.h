@@ -430,12 +430,7 @@ static inline int sherdi_segment_part_is_encoded(const sherdi_segment *segment, 
 
 static inline int sherdi_segment_is_encoded(const sherdi_segment *segment)
 {
-    for (int i = 0; i < sherdi_segment_parts(segment); i++) {
-        if (segment->encodings[i] != SHERDI_ENCODING_F32) {
-            return 1;
-        }
-    }
-    return 0;
+    return sherdi_has_encoded(segment->encodings, SHERDI_MOST_PARTS);
 }
 
 /** Returns whether the bf16 values of a block's parameter are kept with its state on storage. */
