@@ -103,8 +103,8 @@ static void start(sherd_engine *engine)
     for (size_t p = 0; p < engine->model.num_params; p++) {
         engine->fill.is_filled[p] = 1;
     }
-    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_STATE);
-    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_PARAMS);
+    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
+    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
     engine->phase = SHERDI_PHASE_RUNNING;
     sherdi_loop_fetch_ahead(engine);
 }

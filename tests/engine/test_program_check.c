@@ -234,8 +234,8 @@ static void script_open(script *s, bench *b, op_list *list)
     CHECK_OK(sherdi_progress_open(&s->progress, plan, &b->model, &b->mem));
     s->program = (sherdi_program){plan, &b->model, &s->progress, op_list_add, list};
     s->calls   = (sherdi_calls){plan, script_event, s};
-    sherdi_progress_complete(&s->progress, plan, SHERDI_RING_STATE);
-    sherdi_progress_complete(&s->progress, plan, SHERDI_RING_PARAMS);
+    sherdi_progress_complete(&s->progress, SHERDI_RING_STATE);
+    sherdi_progress_complete(&s->progress, SHERDI_RING_PARAMS);
     CHECK_OK(sherdi_program_fetch_ahead(&s->program));
 }
 
