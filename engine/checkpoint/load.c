@@ -17,6 +17,7 @@
 #include "engine/run/fill.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/restore.h"
 #include "engine/run/update.h"
 
 #include <stdio.h>
@@ -557,8 +558,9 @@ _Static_assert(sizeof(loaded_message) == SHERDI_WORDS_OF_LOADED * sizeof(uint64_
 
 /* Compares the fingerprints with the manifest. The checksums were right, but the values must also be those that were saved. The
  * ranks add up what they have read. Collective. */
-static sherd_status fingerprints_check(load *l)
+static sherd_status fingerprints_check(void *ctx)
 {
+    load                  *l      = ctx;
     const sherdi_manifest *m      = sherdi_reader_manifest(l->reader);
     sherd_engine          *engine = l->engine;
     loaded_message         mine   = {.fingerprint       = l->fingerprint,
@@ -587,7 +589,7 @@ static sherd_status fingerprints_check(load *l)
                        (unsigned long long)m->state_fingerprint);
 }
 
-static void counters_take(load *l)
+static void counters_take(const load *l)
 {
     const sherdi_manifest *m      = sherdi_reader_manifest(l->reader);
     sherd_engine          *engine = l->engine;
@@ -633,24 +635,30 @@ static void fill_settle(load *l)
     sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
 }
 
+static sherd_status frozen_load(void *ctx)
+{
+    load *l = ctx;
+
+    return sherdi_frozen_load(l->engine, l->reader, l->found, &l->engine->fingerprints.frozen);
+}
+
+static sherd_status rest_take(void *ctx)
+{
+    counters_take(ctx);
+    return blobs_take(ctx);
+}
+
 /* Loads all values and counters. From here on, a failure leaves the engine changed. Collective. */
 static sherd_status values_load(load *l)
 {
-    sherd_engine *engine = l->engine;
-    int           is_all = 1;
+    const sherdi_load_parts parts  = {frozen_load, block_load, fingerprints_check, rest_take, l};
+    int                     is_all = 1;
 
-    for (size_t p = 0; p < engine->model.num_params; p++) {
+    for (size_t p = 0; p < l->engine->model.num_params; p++) {
         is_all = is_all && l->found[p] != NOT_THERE;
     }
-    SHERDI_TRY(sherdi_agree_status(engine, sherdi_run_drop(engine)));
-    SHERDI_TRY(sherdi_frozen_load(engine, l->reader, l->found, &engine->fingerprints.frozen));
-    SHERDI_TRY(sherdi_update_load(engine, is_all ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME,
-                                  block_load, l));
-    SHERDI_TRY(fingerprints_check(l));
-    counters_take(l);
-    SHERDI_TRY(sherdi_agree_status(engine, blobs_take(l)));
-    SHERDI_TRY(sherdi_agree_status(engine, sherdi_run_commit_written(engine)));
-    sherdi_store_agreed(engine);
+    SHERDI_TRY(
+        sherdi_restore_load(l->engine, is_all ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME, &parts));
     fill_settle(l);
     return SHERD_OK;
 }
@@ -692,17 +700,7 @@ static sherd_status load_run(load *l, const char *tag)
     losses_warn(l);
     l->all_bytes               = bytes_wanted(l);
     engine->failure.why.status = SHERD_OK;
-    status                     = values_load(l);
-    if (status != SHERD_OK) {
-        sherdi_engine_poison(engine, status);
-        return status;
-    }
-    sherdi_loop_window_begin(engine);
-    if (engine->phase != SHERDI_PHASE_SEALED) {
-        engine->phase = SHERDI_PHASE_RUNNING;
-        sherdi_loop_fetch_ahead(engine);
-    }
-    return SHERD_OK;
+    return values_load(l);
 }
 
 /* ------------------------------------------------------------------------- calls -- */

@@ -55,6 +55,25 @@ static void used_join(sherdi_dry *dry)
     }
 }
 
+static void generation_change(sherd_engine *engine, sherdi_op_kind kind)
+{
+    sherdi_dry_state *state = &engine->store.dry;
+
+    if (!sherdi_plan_has_generations(engine->plan) || kind == SHERDI_OP_ABANDON) {
+        return;
+    }
+    if (kind == SHERDI_OP_COMMIT) {
+        state->previous     = state->record;
+        state->record       = engine->run.record;
+        state->has_previous = state->live > 0;
+        state->live++;
+    } else {
+        engine->run.record = state->record = state->previous;
+        state->has_previous                = 0;
+        state->live--;
+    }
+}
+
 /* What an operation leaves in the engine, as far as calls look at it. */
 static sherd_status op_answer(sherdi_dry *dry, const sherdi_op *op)
 {
@@ -70,6 +89,11 @@ static sherd_status op_answer(sherdi_dry *dry, const sherdi_op *op)
     case SHERDI_OP_COLLECT:
         engine->results                  = (sherdi_scalars_head){0};
         engine->results.counts.nonfinite = (uint64_t)dry->overflows;
+        return SHERD_OK;
+    case SHERDI_OP_COMMIT:
+    case SHERDI_OP_ABANDON:
+    case SHERDI_OP_ROLLBACK:
+        generation_change(engine, op->kind);
         return SHERD_OK;
     default:
         return SHERD_OK;
@@ -96,17 +120,6 @@ static void settings_still(sherdi_settings *settings)
     settings->logs_comms           = 0;
     settings->steps_per_print      = 0;
     settings->is_debug             = 0;
-}
-
-static void start(sherd_engine *engine)
-{
-    for (size_t p = 0; p < engine->model.num_params; p++) {
-        engine->fill.is_filled[p] = 1;
-    }
-    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
-    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
-    engine->phase = SHERDI_PHASE_RUNNING;
-    sherdi_loop_fetch_ahead(engine);
 }
 
 static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const sherdi_model *model)
@@ -143,7 +156,7 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     }
     engine->run.program =
         (sherdi_program){plan, &engine->model, &engine->run.progress, op_take, dry};
-    start(engine);
+    engine->phase = SHERDI_PHASE_SEALED;
     return SHERD_OK;
 }
 
@@ -178,6 +191,20 @@ void sherdi_dry_destroy(sherdi_dry *dry)
     sherdi_free(dry->joined);
     sherd_world_destroy(dry->engine.world);
     sherdi_free(dry);
+}
+
+void sherdi_dry_start(sherdi_dry *dry)
+{
+    sherd_engine *engine = &dry->engine;
+
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        engine->fill.is_filled[p] = 1;
+    }
+    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_STATE);
+    sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
+    engine->store.dry.live = engine->store.agreed = sherdi_plan_has_generations(engine->plan);
+    engine->phase                                 = SHERDI_PHASE_RUNNING;
+    sherdi_loop_fetch_ahead(engine);
 }
 
 sherd_engine *sherdi_dry_engine(sherdi_dry *dry)

@@ -10,11 +10,13 @@
 
 typedef struct sherdi_dry sherdi_dry;
 
-/** Makes a dry engine of a sealed one's plan, which has its first values. `fn` receives each operation; it may allocate. E_NOMEM. */
+/** Makes a dry engine of a plan, as it is behind seal. `fn` receives each operation; it may allocate. E_NOMEM. */
 sherd_status sherdi_dry_create(const sherdi_plan *plan, const sherdi_model *model, sherdi_op_fn fn,
                                void *ctx, sherdi_dry **out);
 /** Accepts NULL. */
 void sherdi_dry_destroy(sherdi_dry *dry);
+/** Takes first values as given, without the calls that give them. */
+void sherdi_dry_start(sherdi_dry *dry);
 /** Returns the engine. Calls on it return what they would return on an engine. */
 sherd_engine *sherdi_dry_engine(sherdi_dry *dry);
 /** Makes the next norms those of gradients that overflow, or finite ones. */

@@ -64,10 +64,25 @@ void sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_ra
 
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op)
 {
-    sherd_status status = program->fn(program->ctx, op);
+    sherdi_op    flagged;
+    sherd_status status;
 
+    if (program->progress->flags != 0) {
+        flagged = *op;
+        flagged.flags |= program->progress->flags;
+        op = &flagged;
+    }
+    status = program->fn(program->ctx, op);
     program->progress->met += status == SHERD_OK && (op->flags & SHERDI_OP_MEETS) != 0;
     return status;
+}
+
+uint32_t sherdi_program_flag(const sherdi_program *program, uint32_t flags)
+{
+    uint32_t before = program->progress->flags;
+
+    program->progress->flags |= flags;
+    return before;
 }
 
 sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,

@@ -130,6 +130,13 @@ typedef enum sherdi_ring {
 #define SHERDI_OP_GAPS   4u  /* ZERO: of a block, what no parameter covers */
 #define SHERDI_OP_ADDS   8u  /* a reduction is added to what is there */
 #define SHERDI_OP_WAITS  16u /* the calling thread goes on when the operation is over */
+#define SHERDI_OP_ALONE                                                                            \
+    32u /* of what this rank holds: other ranks may have more or fewer of them */
+#define SHERDI_OP_AHEAD                                                                            \
+    64u /* for what comes later: parameters for the next micro-batch, state for the boundary */
+#define SHERDI_OP_LATE                                                                             \
+    128u /* for what came before: of a gradient that has waited in a staging buffer ... */
+#define SHERDI_OP_FIRST 256u /* ... in the first micro-batch of the window */
 
 typedef struct sherdi_op {
     sherdi_op_kind      kind;
@@ -239,6 +246,7 @@ typedef struct sherdi_progress {
     int                staged_next;
     size_t             bounced; /* blocks whose gradient went down in this walk */
     size_t             met;     /* operations of this walk that meet, and were given */
+    uint32_t           flags;   /* of all operations that are given now */
     /* 1: the parameters that are published next come from an update; 0: from the state as it is. */
     int                  is_updated;
     sherdi_ring_progress rings[SHERDI_RINGS];
@@ -434,6 +442,8 @@ void      sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_ra
  *  rank's slice is written. */
 void         sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole);
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op);
+/** Gives these flags to all operations from now on, beside those that they have. Returns what progress->flags has to be set to again. */
+uint32_t sherdi_program_flag(const sherdi_program *program, uint32_t flags);
 /** Emits an operation that makes `dst` of `src`. A copy is as long as its source, and counts what passes over the link. */
 sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
                                  sherdi_range src);

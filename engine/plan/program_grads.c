@@ -320,29 +320,38 @@ static sherd_status addend_rest(const sherdi_program *program, const sherdi_segm
     return sherdi_program_gradient_write(program, block);
 }
 
-/* Brings a staged slice to where its blocks rest. */
-static sherd_status staged_drain(const sherdi_program *program, int slot)
+static sherd_status slice_rest(const sherdi_program *program, int slot,
+                               const sherdi_segment *segment, int is_first)
 {
-    const sherdi_plan    *plan   = program->plan;
-    sherdi_staged_grad   *staged = &program->progress->staged[slot];
-    const sherdi_segment *segment;
-    size_t                elem;
+    const sherdi_plan *plan = program->plan;
+    size_t             elem = sherd_dtype_bytes(segment->types.comm);
 
-    if (staged->segment < 0) {
-        return SHERD_OK;
-    }
-    segment         = &plan->segments[staged->segment];
-    elem            = sherd_dtype_bytes(segment->types.comm);
-    staged->segment = -1;
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[segment->first_block + b];
 
         SHERDI_TRY(addend_rest(
             program, segment, block,
             grad_staging_at(plan, slot, block->offset_elems * elem, block->elems * elem),
-            staged->is_first));
+            is_first));
     }
     return SHERD_OK;
+}
+
+/* Brings a staged slice to where its blocks rest. */
+static sherd_status staged_drain(const sherdi_program *program, int slot)
+{
+    sherdi_staged_grad staged = program->progress->staged[slot];
+    uint32_t           before;
+    sherd_status       status;
+
+    if (staged.segment < 0) {
+        return SHERD_OK;
+    }
+    program->progress->staged[slot].segment = -1;
+    before = sherdi_program_flag(program, SHERDI_OP_LATE | (staged.is_first ? SHERDI_OP_FIRST : 0));
+    status = slice_rest(program, slot, &program->plan->segments[staged.segment], staged.is_first);
+    program->progress->flags = before;
+    return status;
 }
 
 /* Whether the host works on the way from a staging buffer. If it does, the slice stays there until its slot is needed again, so

@@ -190,8 +190,12 @@ sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t par
 
     SHERDI_TRY(norm_clear(program));
     if (segment->has_gradient) {
-        SHERDI_TRY(
-            range_norm(program, segment, layout->offset_elems, layout->offset_elems + elems));
+        uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
+        sherd_status status =
+            range_norm(program, segment, layout->offset_elems, layout->offset_elems + elems);
+
+        program->progress->flags = before;
+        SHERDI_TRY(status);
     }
     return sherdi_program_collect(program);
 }

@@ -546,7 +546,7 @@ sherd_status sherdi_program_forget(const sherdi_program *program)
     return SHERD_OK;
 }
 
-sherd_status sherdi_program_fetch_ahead(const sherdi_program *program)
+static sherd_status fetches_begin(const sherdi_program *program)
 {
     const sherdi_plan *plan = program->plan;
     size_t             slots =
@@ -558,4 +558,13 @@ sherd_status sherdi_program_fetch_ahead(const sherdi_program *program)
                                 plan->segments[plan->pieces[plan->fetches[i]].segment].unit));
     }
     return SHERD_OK;
+}
+
+sherd_status sherdi_program_fetch_ahead(const sherdi_program *program)
+{
+    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_AHEAD);
+    sherd_status status = fetches_begin(program);
+
+    program->progress->flags = before;
+    return status;
 }

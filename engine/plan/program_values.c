@@ -680,8 +680,8 @@ static size_t chunk_border(const value_range *f, size_t start, size_t end)
 }
 
 /* Runs over what this rank holds of a range, as much at a time as the fill buffer has room for. */
-static sherd_status values_run(const sherdi_program *program, const sherdi_values *values,
-                               part_fn run)
+static sherd_status portions_run(const sherdi_program *program, const sherdi_values *values,
+                                 part_fn run)
 {
     const sherdi_plan *plan       = program->plan;
     size_t             start      = plan->params[values->param].offset_elems;
@@ -716,6 +716,17 @@ static sherdi_values weights_of(const sherdi_program *program, size_t param)
                            .parts = info->is_frozen ? SHERDI_VALUES_COMPUTE : SHERDI_VALUES_MASTER};
 }
 
+/* Each rank does it for what it holds. */
+static sherd_status values_run(const sherdi_program *program, const sherdi_values *values,
+                               part_fn run)
+{
+    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
+    sherd_status status = portions_run(program, values, run);
+
+    program->progress->flags = before;
+    return status;
+}
+
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given)
 {
     sherdi_values values = weights_of(program, param);
@@ -733,7 +744,7 @@ sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_valu
     return values_run(program, values, part_get);
 }
 
-sherd_status sherdi_program_fill_end(const sherdi_program *program)
+static sherd_status slots_write(const sherdi_program *program)
 {
     for (int r = 0; r < SHERDI_RINGS; r++) {
         const sherdi_ring_progress *ring = &program->progress->rings[r];
@@ -745,6 +756,15 @@ sherd_status sherdi_program_fill_end(const sherdi_program *program)
         }
     }
     return SHERD_OK;
+}
+
+sherd_status sherdi_program_fill_end(const sherdi_program *program)
+{
+    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
+    sherd_status status = slots_write(program);
+
+    program->progress->flags = before;
+    return status;
 }
 
 sherd_status sherdi_program_fingerprint(const sherdi_program *program, const sherdi_values *values)

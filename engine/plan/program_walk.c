@@ -92,9 +92,13 @@ sherd_status sherdi_program_slots_begin(const sherdi_program *program, sherdi_wa
 
 sherd_status sherdi_program_read_ahead(const sherdi_program *program)
 {
-    return sherdi_program_slots_begin(
+    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_AHEAD);
+    sherd_status status = sherdi_program_slots_begin(
         program, sherdi_plan_is_measured(program->plan) ? SHERDI_WALK_MEASURE : SHERDI_WALK_UPDATE,
         SHERDI_RING_STATE);
+
+    program->progress->flags = before;
+    return status;
 }
 
 /* ------------------------------------------------------------------ state -- */

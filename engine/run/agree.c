@@ -367,16 +367,21 @@ void sherdi_agree_used_note(const sherd_engine *engine, uint64_t *words)
 /* Begins the gradients that any rank has; on a rank that had none, the gradient is zero. */
 static sherd_status used_begin(sherd_engine *engine, const uint64_t *words)
 {
-    size_t bit = 0;
+    const sherdi_program *program = &engine->run.program;
+    uint32_t              before  = sherdi_program_flag(program, SHERDI_OP_ALONE);
+    sherd_status          status  = SHERD_OK;
+    size_t                bit     = 0;
 
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
+    for (size_t u = 0; u < engine->plan->num_units && status == SHERD_OK; u++) {
         if (engine->plan->units[u].is_open_ended) {
             if (words[bit / 64] >> bit % 64 & 1) {
-                SHERDI_TRY(sherdi_program_gradient_begin(&engine->run.program, (int)u));
+                status = sherdi_program_gradient_begin(program, (int)u);
             }
             bit++;
         }
     }
+    program->progress->flags = before;
+    SHERDI_TRY(status);
     engine->window.has_backward = (int)(words[bit / 64] >> bit % 64 & 1);
     return SHERD_OK;
 }

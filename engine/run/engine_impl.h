@@ -64,7 +64,7 @@ typedef struct sherdi_fill {
 typedef struct sherdi_exchange {
     sherdi_unit_uses *own_uses; /* [units] */
     sherdi_unit_uses *uses;     /* [world_size x units]; exchanged only when ranks disagree */
-    uint64_t         *used; /* [world_size x sherdi_plan_used_words] */
+    uint64_t         *used;     /* [world_size x sherdi_plan_used_words] */
 } sherdi_exchange;
 
 /* The buffers of the plan. */

@@ -19,7 +19,7 @@ static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi
                                    int *has_begun)
 {
     *has_begun = 0;
-    (void)sherdi_state_get_note(engine->store.state, out, sizeof(*out));
+    sherdi_store_record(engine, out);
     if (sherdi_store_live(engine) == wanted + 1) {
         sherd_status status = sherdi_run_generation(engine, SHERDI_OP_ROLLBACK);
 
@@ -179,6 +179,38 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
     return SHERD_OK;
 }
 
+/* ------------------------------------------------------------------- load -- */
+
+static sherd_status parts_load(sherd_engine *engine, sherdi_walk walk,
+                               const sherdi_load_parts *parts)
+{
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_run_drop(engine)));
+    SHERDI_TRY(parts->frozen(parts->ctx));
+    SHERDI_TRY(sherdi_update_load(engine, walk, parts->block, parts->ctx));
+    SHERDI_TRY(parts->check(parts->ctx));
+    SHERDI_TRY(sherdi_agree_status(engine, parts->take(parts->ctx)));
+    SHERDI_TRY(sherdi_agree_status(engine, sherdi_run_commit_written(engine)));
+    sherdi_store_agreed(engine);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_restore_load(sherd_engine *engine, sherdi_walk walk,
+                                 const sherdi_load_parts *parts)
+{
+    sherd_status status = parts_load(engine, walk, parts);
+
+    if (status != SHERD_OK) {
+        sherdi_engine_poison(engine, status);
+        return status;
+    }
+    sherdi_loop_window_begin(engine);
+    if (engine->phase != SHERDI_PHASE_SEALED) {
+        engine->phase = SHERDI_PHASE_RUNNING;
+        sherdi_loop_fetch_ahead(engine);
+    }
+    return SHERD_OK;
+}
+
 /* ------------------------------------------------------------------- undo -- */
 
 static sherd_status undo_check(const sherd_engine *engine)
@@ -211,7 +243,7 @@ static sherd_status update_check(const sherd_engine *engine)
             SHERD_E_STATE,
             "there is no update that could be undone: no step has updated anything yet");
     }
-    (void)sherdi_state_get_note(engine->store.state, &live, sizeof(live));
+    sherdi_store_record(engine, &live);
     if (live.note.is_written) {
         return sherdi_fail(SHERD_E_STATE,
                            "nothing to go back to: values or counters were written after the last "
@@ -223,7 +255,7 @@ static sherd_status update_check(const sherd_engine *engine)
 /* A rank that has nothing to go back to says so before another rank has begun. */
 static sherd_status previous_check(const sherd_engine *engine)
 {
-    return sherdi_state_has_previous(engine->store.state)
+    return sherdi_store_has_previous(engine)
                ? SHERD_OK
                : sherdi_fail(SHERD_E_STATE,
                              "nothing to go back to: the update was undone already, or the state "

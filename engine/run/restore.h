@@ -2,7 +2,7 @@
 #ifndef SHERDI_ENGINE_RUN_RESTORE_H
 #define SHERDI_ENGINE_RUN_RESTORE_H
 
-#include "base/status.h"
+#include "engine/run/run.h"
 
 /** Continues from the state that was found on the drive, at the newest generation that all ranks have. Collective. */
 sherd_status sherdi_restore_resume(sherd_engine *engine);
@@ -10,5 +10,18 @@ sherd_status sherdi_restore_resume(sherd_engine *engine);
  *  is dropped; counters and parameters become what they were. A failure poisons the engine if some rank may be at `wanted`
  *  already; the next undo then takes all ranks there. Collective. */
 sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted);
+
+/* The parts of a load that are the checkpoint's. Each is collective, but for `block` and `take`. */
+typedef struct sherdi_load_parts {
+    sherd_status (*frozen)(void *ctx); /* puts the values of frozen parameters */
+    sherdi_block_fn block;             /* puts those of a block */
+    sherd_status (*check)(void *ctx);  /* compares what was loaded with what was saved */
+    sherd_status (*take)(void *ctx);   /* takes counters and blobs */
+    void *ctx;
+} sherdi_load_parts;
+
+/** Loads all values (SHERDI_WALK_LOAD) or some of them (_LOAD_SOME). Begins a window. A failure leaves the engine changed. Collective. */
+sherd_status sherdi_restore_load(sherd_engine *engine, sherdi_walk walk,
+                                 const sherdi_load_parts *parts);
 
 #endif

@@ -559,13 +559,16 @@ static sherd_status run_blobs_share(sherd_engine *engine, unsigned char *bytes, 
 
 sherd_status sherdi_store_blobs(sherd_engine *engine)
 {
-    unsigned char *note = engine->store.note;
-    size_t         len  = sherdi_state_get_note(engine->store.state, note, SHERDI_STATE_NOTE_BYTES);
-    size_t         head = sizeof(sherdi_state_record) + sizeof(uint64_t);
-    uint64_t       run  = 0;
+    unsigned char *note   = engine->store.note;
+    size_t         len    = 0;
+    size_t         head   = sizeof(sherdi_state_record) + sizeof(uint64_t);
+    uint64_t       run    = 0;
     sherd_status   status = SHERD_OK;
 
     sherdi_blobs_clear(&engine->blobs, 0);
+    if (engine->store.state != NULL) {
+        len = sherdi_state_get_note(engine->store.state, note, SHERDI_STATE_NOTE_BYTES);
+    }
     if (len >= head) {
         memcpy(&run, note + sizeof(sherdi_state_record), sizeof(run));
     }
@@ -577,7 +580,7 @@ sherd_status sherdi_store_blobs(sherd_engine *engine)
             "the blobs that belong to the state on NVMe are damaged; load a checkpoint instead");
     }
     SHERDI_TRY(sherdi_agree_status(engine, status));
-    SHERDI_TRY(run_blobs_share(engine, note + head, &run));
+    SHERDI_TRY(run_blobs_share(engine, note == NULL ? NULL : note + head, &run));
     if (run > 0) {
         status = sherdi_blobs_read(&engine->blobs, note + head, run);
     }
@@ -616,7 +619,22 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
 
 uint64_t sherdi_store_live(const sherd_engine *engine)
 {
-    return engine->store.state == NULL ? 0 : sherdi_state_generation(engine->store.state);
+    return engine->store.state == NULL ? engine->store.dry.live
+                                       : sherdi_state_generation(engine->store.state);
+}
+
+void sherdi_store_record(const sherd_engine *engine, sherdi_state_record *out)
+{
+    *out = engine->store.dry.record;
+    if (engine->store.state != NULL) {
+        (void)sherdi_state_get_note(engine->store.state, out, sizeof(*out));
+    }
+}
+
+int sherdi_store_has_previous(const sherd_engine *engine)
+{
+    return engine->store.state == NULL ? engine->store.dry.has_previous
+                                       : sherdi_state_has_previous(engine->store.state);
 }
 
 void sherdi_store_agreed(sherd_engine *engine)

@@ -12,6 +12,13 @@ typedef struct sherdi_link {
     uint64_t down_bytes, up_bytes; /* device to host, host to device */
 } sherdi_link;
 
+/* What a dry engine has in place of state on a drive. */
+typedef struct sherdi_dry_state {
+    uint64_t            live;
+    int                 has_previous;
+    sherdi_state_record record, previous;
+} sherdi_dry_state;
+
 typedef struct sherdi_store {
     sherdi_ioq       *queue;               /* NULL: nothing rests on NVMe */
     sherdi_tier      *tiers[SHERDI_RINGS]; /* NULL: no such data rests on storage */
@@ -26,8 +33,9 @@ typedef struct sherdi_store {
     int               is_worth_keeping; /* the state's file holds a generation */
     int               is_changed;       /* this engine has committed a generation */
     /* The generation of which every rank knows that all ranks have it; some may have the next one already */
-    uint64_t      agreed;
-    sherdi_ending ending; /* of the run: its files are removed when all ranks agree */
+    uint64_t         agreed;
+    sherdi_dry_state dry;
+    sherdi_ending    ending; /* of the run: its files are removed when all ranks agree */
 } sherdi_store;
 
 /* ---- store.c */
@@ -45,6 +53,9 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
 
 /** Returns the number of the live generation; 0: there is none yet, or the state keeps none. */
 uint64_t sherdi_store_live(const sherd_engine *engine);
+/** Gives the record of the live generation, and returns whether there is a generation to roll back to. */
+void sherdi_store_record(const sherd_engine *engine, sherdi_state_record *out);
+int  sherdi_store_has_previous(const sherd_engine *engine);
 /** Records that all ranks now know that every rank has the live generation. Does nothing on state without generations. */
 void sherdi_store_agreed(sherd_engine *engine);
 

@@ -495,6 +495,17 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
     return SHERD_OK;
 }
 
+sherd_status sherdi_values_write(sherd_engine *engine, size_t param, int part, size_t first,
+                                 size_t count, const float *in)
+{
+    const value_call call = {
+        .param  = (sherd_param)param,
+        .part   = part,
+        .values = {.param = param, .first = first, .count = count, .parts = 1u << part}};
+
+    return sherdi_engine_outcome(engine, write_run(engine, &call, in));
+}
+
 sherd_status sherd_param_write(sherd_engine *engine, sherd_param param, sherd_value value,
                                size_t first_elem, size_t count_elems, const float *in)
 {

@@ -460,6 +460,7 @@ static void windows_compare(bench *b, uint64_t seed)
 
     script_open(&s, b, &told);
     CHECK_OK(sherdi_dry_create(plan, &b->model, op_list_add, &done, &dry));
+    sherdi_dry_start(dry);
     for (int how = 0; how < 2 * ENDINGS; how++) {
         ending which = (ending)(how % ENDINGS);
 
