@@ -207,5 +207,25 @@ sherd_status sherd_world_simulate_with(int rank, int world_size,
     return alone_create(&SIM_OPS, rank, world_size, &world_params, &machine, out);
 }
 
+sherd_status sherdi_world_dry(int rank, int world_size, sherd_world **out)
+{
+    alone_world       *alone = calloc(1, sizeof(*alone));
+    sherd_world_params params;
+
+    if (alone == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the world");
+    }
+    sherd_world_params_init(&params);
+    sherdi_world_init(&alone->world, &SIM_OPS, rank, world_size, &params);
+    alone->world.sum_scratch =
+        sherdi_alloc(&alone->world.mem, SHERDI_MEM_CONTROL, SHERDI_TOLD_BYTES);
+    if (alone->world.sum_scratch == NULL) {
+        alone_close(&alone->world);
+        return SHERD_E_NOMEM;
+    }
+    *out = &alone->world;
+    return SHERD_OK;
+}
+
 /* Holds no ranks: sherd_world_simulate creates its worlds. */
 const sherdi_transport sherdi_transport_sim = {.name = "sim", .is_built = 1};

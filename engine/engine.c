@@ -6,6 +6,8 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "engine/checkpoint/save.h"
+#include "engine/dry/prove.h"
+#include "engine/dry/tell.h"
 #include "engine/groups.h"
 #include "engine/machine.h"
 #include "engine/run/agree.h"
@@ -307,8 +309,8 @@ sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine 
     engine->first_group   = sherdi_model_first_group(&engine->model);
     engine->first_trained = sherdi_model_first_trained(&engine->model);
     SHERDI_TRY(sherdi_optimizer_check_lists(engine));
-    return sherdi_plan_create(&engine->model, &engine->settings, engine->rank, engine->world_size,
-                              machine, &engine->mem, out);
+    return sherdi_dry_plan(&engine->model, &engine->settings, engine->rank, engine->world_size,
+                           machine, &engine->mem, out);
 }
 
 /* Allocates a buffer by the device: device memory, or pinned host memory, from and to which lanes copy without waiting. */
@@ -488,7 +490,7 @@ static sherd_status order_check(const sherd_engine *engine)
     (void)engine;
     return SHERD_OK;
 #else
-    return engine->settings.is_debug ? sherdi_plan_prove(engine->plan, &engine->model) : SHERD_OK;
+    return engine->settings.is_debug ? sherdi_prove_next(engine->plan, &engine->model) : SHERD_OK;
 #endif
 }
 

@@ -1,6 +1,8 @@
 /* Reports of an engine: fingerprints, the plan, bytes planned, held and moved, predictions, counters. */
 #include "engine/run/engine_impl.h"
 
+#include "engine/dry/prove.h"
+#include "engine/dry/tell.h"
 #include "engine/engine.h"
 #include "engine/groups.h"
 #include "engine/machine.h"
@@ -112,7 +114,7 @@ sherd_status sherd_engine_plan(sherd_engine *engine, sherd_plan_format format, s
     SHERDI_TRY(sherdi_api_check_format(format, "sherd_engine_plan"));
     SHERDI_TRY(plan_borrow(engine, "sherd_engine_plan", &plan));
     sherdi_engine_callback_begin(engine, "sherd_engine_plan");
-    status = sherdi_plan_write(plan, &engine->model, format, write, ctx);
+    status = sherdi_dry_print(plan, &engine->model, format, write, ctx);
     sherdi_engine_callback_end(engine);
     plan_return(engine, plan);
     return status;
@@ -285,7 +287,7 @@ sherd_status sherd_engine_predict(sherd_engine *engine, const sherd_rates *rates
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_PREDICTION));
     SHERDI_TRY(rates_check(&given));
     SHERDI_TRY(plan_borrow(engine, "sherd_engine_predict", &plan));
-    status = sherdi_program_play(plan, &engine->model, &given, &prediction);
+    status = sherdi_dry_play(plan, &engine->model, &given, &prediction);
     plan_return(engine, plan);
     SHERDI_TRY(status);
     sherdi_api_write(&prediction, out);
@@ -409,7 +411,7 @@ sherd_status sherd_engine_check_plans(sherd_engine *engine)
     sherd_status status;
 
     SHERDI_TRY(plan_borrow(engine, "sherd_engine_check_plans", &plan));
-    status = sherdi_plan_check_ranks(plan, &engine->model);
+    status = sherdi_prove_ranks(plan, &engine->model);
     plan_return(engine, plan);
     return status;
 }

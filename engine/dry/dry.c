@@ -4,7 +4,6 @@
 #include "engine/engine.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
-#include "engine/run/loop.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -21,7 +20,7 @@ struct sherdi_dry {
 
 /* ----------------------------------------------------------------- device -- */
 
-/* A device that does nothing: its memory is not there. */
+/* Devices that do nothing: their memory is not there. */
 
 static void nothing_follow(const sherdi_backend *lane, const sherdi_backend *other)
 {
@@ -34,12 +33,10 @@ static sherd_status nothing_wait(const sherdi_backend *lane)
     return SHERD_OK;
 }
 
-static const sherdi_device_ops NOTHING_DEVICE = {
-    .struct_size = sizeof(NOTHING_DEVICE),
-    .name        = "dry",
-    .is_async    = 1,
-    .lane_follow = nothing_follow,
-    .lane_wait   = nothing_wait,
+/* By whether the device's memory is its own. */
+static const sherdi_device_ops NOTHING[] = {
+    {.name = "dry", .is_async = 0, .lane_follow = nothing_follow, .lane_wait = nothing_wait},
+    {.name = "dry", .is_async = 1, .lane_follow = nothing_follow, .lane_wait = nothing_wait},
 };
 
 /* ------------------------------------------------------------- operations -- */
@@ -126,23 +123,21 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
 {
     sherd_engine *engine = &dry->engine;
 
-    SHERDI_TRY(sherd_world_simulate(plan->rank, plan->world_size, &engine->world));
-    engine->host         = sherdi_world_host(engine->world);
-    dry->nothing         = (sherdi_backend){.name = "dry", .device = &NOTHING_DEVICE, .threads = 1};
-    engine->backend      = plan->machine.has_device
-                               ? &dry->nothing
-                               : (sherdi_backend *)(uintptr_t)sherdi_world_backend(engine->world);
-    engine->lanes        = (sherdi_lanes){engine->backend, engine->backend, engine->backend};
-    engine->marks.device = engine->backend->device;
-    engine->step_mark    = (sherdi_mark){.slot = -1};
-    engine->on_host.head = &dry->head;
-    engine->rank         = plan->rank;
-    engine->world_size   = plan->world_size;
-    engine->process      = getpid();
-    engine->settings     = plan->settings;
-    engine->model        = *model;
-    engine->plan         = (sherdi_plan *)(uintptr_t)plan;
-    engine->first_group  = sherdi_model_first_group(model);
+    SHERDI_TRY(sherdi_world_dry(plan->rank, plan->world_size, &engine->world));
+    dry->nothing    = (sherdi_backend){.name = "dry", .device = &NOTHING[plan->machine.has_device]};
+    engine->backend = &dry->nothing;
+    engine->host    = &dry->nothing;
+    engine->lanes   = (sherdi_lanes){engine->backend, engine->backend, engine->backend};
+    engine->marks.device  = engine->backend->device;
+    engine->step_mark     = (sherdi_mark){.slot = -1};
+    engine->on_host.head  = &dry->head;
+    engine->rank          = plan->rank;
+    engine->world_size    = plan->world_size;
+    engine->process       = getpid();
+    engine->settings      = plan->settings;
+    engine->model         = *model;
+    engine->plan          = (sherdi_plan *)(uintptr_t)plan;
+    engine->first_group   = sherdi_model_first_group(model);
     engine->first_trained = sherdi_model_first_trained(model);
     settings_still(&engine->settings);
     sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
@@ -193,7 +188,7 @@ void sherdi_dry_destroy(sherdi_dry *dry)
     sherdi_free(dry);
 }
 
-void sherdi_dry_start(sherdi_dry *dry)
+sherd_status sherdi_dry_start(sherdi_dry *dry)
 {
     sherd_engine *engine = &dry->engine;
 
@@ -204,7 +199,7 @@ void sherdi_dry_start(sherdi_dry *dry)
     sherdi_progress_complete(&engine->run.progress, SHERDI_RING_PARAMS);
     engine->store.dry.live = engine->store.agreed = sherdi_plan_has_generations(engine->plan);
     engine->phase                                 = SHERDI_PHASE_RUNNING;
-    sherdi_loop_fetch_ahead(engine);
+    return sherdi_program_fetch_ahead(&engine->run.program);
 }
 
 sherd_engine *sherdi_dry_engine(sherdi_dry *dry)
@@ -219,5 +214,7 @@ void sherdi_dry_overflow(sherdi_dry *dry, int overflows)
 
 void sherdi_dry_join(sherdi_dry *dry, const sherdi_dry *other)
 {
-    sherdi_agree_used_note(&other->engine, dry->joined);
+    if (dry->engine.plan->num_open_ended > 0) { /* else nobody asks */
+        sherdi_agree_used_note(&other->engine, dry->joined);
+    }
 }

@@ -16,7 +16,7 @@ sherd_status sherdi_dry_create(const sherdi_plan *plan, const sherdi_model *mode
 /** Accepts NULL. */
 void sherdi_dry_destroy(sherdi_dry *dry);
 /** Takes first values as given, without the calls that give them. */
-void sherdi_dry_start(sherdi_dry *dry);
+sherd_status sherdi_dry_start(sherdi_dry *dry);
 /** Returns the engine. Calls on it return what they would return on an engine. */
 sherd_engine *sherdi_dry_engine(sherdi_dry *dry);
 /** Makes the next norms those of gradients that overflow, or finite ones. */

@@ -168,7 +168,8 @@ static int meets(sherdi_hazard *hazard, const sherdi_op *op)
         return (op->flags & SHERDI_OP_MEETS) != 0;
     }
     hazard->dropped++;
-    return params->number != 0 && params->number != hazard->dropped;
+    return params->number != 0 &&
+           (hazard->dropped < params->number || hazard->dropped > params->last_number);
 }
 
 /* Counts a follow; returns 0 if it is taken out. */

@@ -20,8 +20,8 @@
 typedef enum sherdi_hazard_drop {
     SHERDI_HAZARD_DROP_NOTHING = 0,
     SHERDI_HAZARD_DROP_LANE,  /* operations of lane `by` follow none of lane `followed` */
-    SHERDI_HAZARD_DROP_MEETS, /* calls of `kind` do not meet: all, or with a `number` only that one;
-                                 a gather then reads as a stable one does */
+    SHERDI_HAZARD_DROP_MEETS, /* calls of `kind` do not meet: all, or those from `number` up to
+                                 `last_number`; a gather then reads as a stable one does */
     SHERDI_HAZARD_DROP_NUMBER, /* the follow of that number is left out; a rank counts from 1 on */
 } sherdi_hazard_drop;
 
@@ -35,7 +35,7 @@ typedef struct sherdi_hazard_params {
     sherdi_hazard_drop drop;
     sherdi_lane_id     by, followed;
     sherdi_op_kind     kind;
-    uint64_t           number;
+    uint64_t           number, last_number;
 } sherdi_hazard_params;
 
 typedef struct sherdi_hazard sherdi_hazard;

@@ -357,14 +357,19 @@ sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *
  *  E_STATE, naming the rule that is broken, and where. */
 sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *model);
 
+/* How the plans of a world are made, and proved two at a time. */
+typedef struct sherdi_plan_makers {
+    sherd_status (*make)(const sherdi_model *model, const sherdi_settings *settings, int rank,
+                         int world_size, const sherdi_machine *machine, sherdi_mem *mem,
+                         sherdi_plan **out);
+    sherd_status (*prove)(const sherdi_plan *one, const sherdi_plan *other,
+                          const sherdi_model *model);
+} sherdi_plan_makers;
+
 /** Makes the plans of all ranks one after the other, as `plan` was made, and checks each one and all together: see
  *  sherd_engine_check_plans. */
-sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model *model);
-/** Proves the program of this rank beside the next rank's (program_check.h), in memory of an account of its own. */
-sherd_status sherdi_plan_prove(const sherdi_plan *plan, const sherdi_model *model);
-
-sherd_status sherdi_plan_write(const sherdi_plan *plan, const sherdi_model *model,
-                               sherd_plan_format format, sherd_write_fn write, void *ctx);
+sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model *model,
+                                     const sherdi_plan_makers *by);
 
 /** Returns the bytes of an element of a segment's parameters. */
 static inline size_t sherdi_compute_bytes(const sherdi_segment *segment)
@@ -469,8 +474,6 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_fetches(sherdi_plan *plan);
-/** Counts what a step moves: the sum over its program. E_NOMEM. */
-sherd_status sherdi_plan_count(sherdi_plan *plan, const sherdi_model *model);
 
 /** Decides how the parts of a new segment's state are stored. */
 void sherdi_plan_encode(const sherdi_plan *plan, sherdi_segment *segment);
@@ -508,8 +511,10 @@ int sherdi_plan_offload_is_valid(const sherdi_plan *plan);
 
 /** Returns whether the sum of a window's gradients stays on the device and goes down once. */
 int sherdi_plan_accumulates_on_device(const sherdi_plan *plan);
-/** Return whether any state rests elsewhere than on the device, and whether all of it has a spare generation. */
+/** Return whether any state rests elsewhere than on the device, whether anything rests in files, and whether all state has a spare
+ *  generation. */
 int sherdi_plan_offloads_state(const sherdi_plan *plan);
+int sherdi_plan_has_files(const sherdi_plan *plan);
 int sherdi_plan_has_generations(const sherdi_plan *plan);
 
 /** Returns "trainable" and so on. */

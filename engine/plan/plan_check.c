@@ -1,7 +1,7 @@
 /* Checks the invariants of a plan, and of the plans of all ranks together. The walks are long: they are for tests, `sherd plan
  * --check` and builds with slow asserts. sherd_engine_check_plans says what they promise. */
 #include "engine/plan/plan.h"
-#include "engine/plan/program_check.h"
+#include "engine/plan/program.h"
 
 #include "base/checked.h"
 
@@ -418,7 +418,8 @@ static sherd_status shape_add(shapes *seen, sherdi_mem *mem, uint64_t shape, int
 }
 
 static sherd_status order_check(const sherdi_plan *first, const sherdi_plan *plan,
-                                const sherdi_model *model, shapes *seen)
+                                const sherdi_model *model, const sherdi_plan_makers *by,
+                                shapes *seen)
 {
     int is_new;
 
@@ -426,10 +427,11 @@ static sherd_status order_check(const sherdi_plan *first, const sherdi_plan *pla
     if (!(is_new && plan->rank > 0) && plan->rank != 1 && plan->rank != plan->world_size - 1) {
         return SHERD_OK;
     }
-    return sherdi_program_check(first, plan, model, NULL);
+    return by->prove(first, plan, model);
 }
 
-sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model *model)
+sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model *model,
+                                     const sherdi_plan_makers *by)
 {
     size_t *next =
         sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_params, sizeof(*next));
@@ -440,8 +442,8 @@ sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model
     for (int rank = 0; rank < plan->world_size && status == SHERD_OK; rank++) {
         sherdi_plan *other;
 
-        status = sherdi_plan_create(model, &plan->settings, rank, plan->world_size, &plan->machine,
-                                    plan->mem, &other);
+        status = by->make(model, &plan->settings, rank, plan->world_size, &plan->machine, plan->mem,
+                          &other);
         if (status != SHERD_OK) {
             break;
         }
@@ -457,7 +459,7 @@ sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model
             status = ownership_check(other, model, next);
         }
         if (status == SHERD_OK) {
-            status = order_check(first, other, model, &seen);
+            status = order_check(first, other, model, by, &seen);
         }
         if (other != first) {
             sherdi_plan_destroy(other);
@@ -466,20 +468,5 @@ sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model
     sherdi_plan_destroy(first);
     sherdi_free(seen.at);
     sherdi_free(next);
-    return status;
-}
-
-sherd_status sherdi_plan_prove(const sherdi_plan *plan, const sherdi_model *model)
-{
-    int          rank = (plan->rank + 1) % plan->world_size;
-    sherdi_mem   mem;
-    sherdi_plan *peer;
-    sherd_status status;
-
-    sherdi_mem_init(&mem);
-    SHERDI_TRY(sherdi_plan_create(model, &plan->settings, rank, plan->world_size, &plan->machine,
-                                  &mem, &peer));
-    status = sherdi_program_check(peer, plan, model, NULL);
-    sherdi_plan_destroy(peer);
     return status;
 }

@@ -18,6 +18,15 @@ int sherdi_plan_offloads_state(const sherdi_plan *plan)
            plan->settings.offload_ratio > 0;
 }
 
+int sherdi_plan_has_files(const sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+
+    return (plan->num_extents[SHERDI_SPACE_STORAGE] > 0 &&
+            settings->offload_state.tier->has_files) ||
+           (plan->num_pieces > 0 && settings->offload_param.tier->has_files);
+}
+
 int sherdi_plan_has_generations(const sherdi_plan *plan)
 {
     return plan->settings.offload_state.tier->has_generations &&

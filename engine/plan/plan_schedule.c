@@ -339,6 +339,5 @@ sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(transients_schedule(plan, model));
     eval_keeps_choose(plan, model);
     SHERDI_TRY(sherdi_plan_pack(plan, model));
-    SHERDI_TRY(sherdi_plan_fetches(plan));
-    return sherdi_plan_count(plan, model);
+    return sherdi_plan_fetches(plan);
 }

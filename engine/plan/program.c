@@ -157,7 +157,7 @@ const char *sherdi_op_kind_name(sherdi_op_kind kind)
         "widen",  "gather",       "reduce",      "all-reduce", "exchange",   "sum",      "fill",
         "take",   "read",         "write",       "commit",     "abandon",    "rollback", "norm",
         "update", "matrix",       "fingerprint", "save",       "load",       "clear",    "collect",
-        "poison", "coefficients", "ratios",
+        "poison", "coefficients", "ratios",      "hash",
     };
 
     return NAMES[kind];

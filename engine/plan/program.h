@@ -53,6 +53,7 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_POISON,  /* debug: fills what nobody may read any more with NaN */
     SHERDI_OP_COEFFS,  /* the host writes what kernels are told of a step ... */
     SHERDI_OP_RATIOS,  /* ... and, of the norms of tensors, the ratios */
+    SHERDI_OP_HASH,    /* the host hashes a parameter that is whole on this rank */
     SHERDI_OP_KINDS,
 } sherdi_op_kind;
 
@@ -292,6 +293,8 @@ sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_valu
 sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_values *values);
 /** Writes what is still in slots to the drive. */
 sherd_status sherdi_program_fill_end(const sherdi_program *program);
+/** Hashes a parameter that is resident, or bound. */
+sherd_status sherdi_program_hash(const sherdi_program *program, size_t param);
 /** Brings this rank's share of the fingerprint of a range to the host; the parts of `values` do not matter. */
 sherd_status sherdi_program_fingerprint(const sherdi_program *program, const sherdi_values *values);
 
@@ -365,31 +368,9 @@ sherd_status sherdi_program_fingerprint_sent(const sherdi_program *program);
 /** Sends what the ranks have updated to all ranks, where it has not been sent yet. */
 sherd_status sherdi_program_publish(const sherdi_program *program);
 
-/* ---- the plain run: program_plain.c ---- */
-
-typedef enum sherdi_phase_name {
-    SHERDI_IN_FORWARD = 0,
-    SHERDI_IN_BACKWARD,
-    SHERDI_IN_BOUNDARY,
-    SHERDI_IN_EVAL,
-    SHERDI_IN_FILL,
-} sherdi_phase_name;
-
-typedef enum sherdi_told_parts {
-    SHERDI_TELL_ONE = 0, /* one micro-batch, a boundary, a pass of EVAL */
-    SHERDI_TELL_FIRST,   /* the first values, which are many operations, then the same */
-    SHERDI_TELL_ALL,     /* also a second micro-batch, where a window has more than one */
-} sherdi_told_parts;
-
-typedef sherd_status (*sherdi_told_fn)(void *ctx, sherdi_phase_name phase, const sherdi_op *op);
-/** Calls `fn` with all operations of a window that follows the plan. Errors: E_NOMEM, or what `fn` returns. */
-sherd_status sherdi_program_tell(const sherdi_plan *plan, const sherdi_model *model,
-                                 sherdi_told_parts parts, sherdi_told_fn fn, void *ctx);
-/** Predicts the seconds of a plain run at these rates. E_NOMEM. */
-sherd_status sherdi_program_play(const sherdi_plan *plan, const sherdi_model *model,
-                                 const sherd_rates *rates, sherd_prediction *out);
-/** Returns "forward" and so on. */
-const char *sherdi_phase_name_text(sherdi_phase_name phase);
+/** Hashes all of a plan that its program depends on, except the rank. Two ranks with the same hash run the same program, each on its
+ *  own slices. */
+uint64_t sherdi_program_shape(const sherdi_plan *plan);
 
 /* ---- for the parts of the program ---- */
 

@@ -1,5 +1,5 @@
 /* The shape of a plan, for the proof (program_check.h): two plans of one shape need only one proof. */
-#include "engine/plan/program_check.h"
+#include "engine/plan/program.h"
 
 #include "base/hash.h"
 

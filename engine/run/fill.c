@@ -392,8 +392,11 @@ static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out
     const sherdi_segment *segment = &engine->plan->segments[engine->plan->params[param].segment];
 
     *out = engine->fill.samples[param];
-    return segment->is_bound || segment->is_resident ? sherdi_loop_param_hash(engine, param, out)
-                                                     : SHERD_OK;
+    if (segment->is_bound || segment->is_resident) {
+        SHERDI_TRY(sherdi_program_hash(&engine->run.program, param));
+        *out = engine->run.hash;
+    }
+    return SHERD_OK;
 }
 
 /* `all` has room for what each rank tells of its parameters; `mine`, too, for this rank. */

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "engine/run/lanes.h"
+#include "engine/run/loop.h"
 #include "engine/run/optimizer.h"
 #include "engine/run/scalars.h"
 
@@ -505,6 +506,12 @@ static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uin
     return sherdi_world_all_reduce(engine->world, &args, number_out);
 }
 
+static sherd_status op_hash(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)number_out;
+    return sherdi_loop_param_hash(engine, (size_t)op->param, &engine->run.hash);
+}
+
 static sherd_status op_fill(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     (void)number_out;
@@ -705,6 +712,7 @@ static const call_fn CALLS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_ABANDON]    = op_generation,
     [SHERDI_OP_ROLLBACK]   = op_generation,
     [SHERDI_OP_FILL]       = op_fill,
+    [SHERDI_OP_HASH]       = op_hash,
     [SHERDI_OP_TAKE]       = op_take,
     [SHERDI_OP_SAVE]       = op_block,
     [SHERDI_OP_LOAD]       = op_block,

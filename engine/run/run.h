@@ -33,6 +33,7 @@ typedef struct sherdi_run {
     /* by number modulo SHERDI_RUN_EVENTS; NULL: the lane is the host's */
     sherdi_event       *events[SHERDI_LANES][SHERDI_RUN_EVENTS];
     sherdi_coeffs_call  coeffs;
+    uint64_t            hash;       /* result of SHERDI_OP_HASH */
     const void         *given_mine; /* of an exchange: this rank's data, and room for all ranks' */
     void               *given_all;
     const char         *given_what;

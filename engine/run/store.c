@@ -31,15 +31,6 @@ static folder_list folders_of(const sherdi_offload_settings *settings)
     return list;
 }
 
-static int has_files(const sherdi_plan *plan)
-{
-    const sherdi_settings *settings = &plan->settings;
-
-    return (plan->num_extents[SHERDI_SPACE_STORAGE] > 0 &&
-            settings->offload_state.tier->has_files) ||
-           (plan->num_pieces > 0 && settings->offload_param.tier->has_files);
-}
-
 static sherd_status queue_open(sherd_engine *engine)
 {
     static const sherdi_ioq_kind KINDS[] = {
@@ -56,8 +47,9 @@ static sherd_status queue_open(sherd_engine *engine)
                .trace         = engine->marks.trace,
     };
 
-    return has_files(engine->plan) ? sherdi_ioq_create(&params, &engine->mem, &engine->store.queue)
-                                   : SHERD_OK;
+    return sherdi_plan_has_files(engine->plan)
+               ? sherdi_ioq_create(&params, &engine->mem, &engine->store.queue)
+               : SHERD_OK;
 }
 
 static void queue_register(sherd_engine *engine)

@@ -104,7 +104,7 @@ static sherd_status range_run(sherd_engine *engine)
 /* Of what is on no drive nothing fails but the device, for good. So the ranks need not tell each other how it went. */
 static int can_be_queued(const sherd_engine *engine)
 {
-    return sherdi_has_device(engine) && engine->store.queue == NULL;
+    return sherdi_has_device(engine) && !sherdi_plan_has_files(engine->plan);
 }
 
 static sherd_status range_queue(sherd_engine *engine)

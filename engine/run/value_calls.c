@@ -169,13 +169,12 @@ static sherd_status range_get(sherd_engine *engine, const value_call *call, size
                : sherdi_values_get_here(engine, &values, target_take, &to);
 }
 
-/* Whether every rank has the whole value. */
-static int is_here(const sherd_engine *engine, const value_call *call)
+int sherdi_values_are_whole(const sherd_engine *engine, size_t param, int part)
 {
     const sherdi_plan    *plan    = engine->plan;
-    const sherdi_segment *segment = &plan->segments[plan->params[call->param].segment];
+    const sherdi_segment *segment = sherdi_param_segment(plan, param);
 
-    switch (call->part) {
+    switch (part) {
     case SHERDI_VALUE_COMPUTE:
         return engine->world_size == 1 || segment->is_resident || segment->is_bound;
     case SHERDI_VALUE_GRADIENT:
@@ -183,6 +182,11 @@ static int is_here(const sherd_engine *engine, const value_call *call)
     default:
         return engine->world_size == 1 || !plan->is_sliced;
     }
+}
+
+static int is_here(const sherd_engine *engine, const value_call *call)
+{
+    return sherdi_values_are_whole(engine, (size_t)call->param, call->part);
 }
 
 /* Sends the part of the range that `owner` owns to all ranks. A failure on the owner is returned only after all portions went

@@ -78,6 +78,8 @@ size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);
 sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values);
 
+/** Whether every rank has the whole value. */
+int sherdi_values_are_whole(const sherd_engine *engine, size_t param, int part);
 /** Does what sherd_param_write does after the ranks have agreed on the call. Collective. */
 sherd_status sherdi_values_write(sherd_engine *engine, size_t param, int part, size_t first,
                                  size_t count, const float *in);

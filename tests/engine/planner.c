@@ -1,3 +1,4 @@
+#include "engine/dry/tell.h"
 #include "tests/engine/planner.h"
 
 #include "tests/lib/check.h"
@@ -69,8 +70,8 @@ sherdi_plan *planner_plan(planner *b, int rank, int world_size)
 {
     sherdi_plan *plan;
 
-    CHECK_OK(sherdi_plan_create(&b->model, &b->settings, rank, world_size, &PLANNER_UNKNOWN,
-                                &b->mem, &plan));
+    CHECK_OK(sherdi_dry_plan(&b->model, &b->settings, rank, world_size, &PLANNER_UNKNOWN, &b->mem,
+                             &plan));
     return plan;
 }
 

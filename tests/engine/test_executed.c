@@ -1,5 +1,6 @@
 /* What an engine carries out in a window that follows the plan is what its plan tells: the operations that are printed,
  * counted, played against rates and proved, one by one, with their lanes, ranges and bytes. */
+#include "engine/dry/tell.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/op_list.h"
@@ -180,8 +181,7 @@ static void window_compare(sherd_world *world, void *raw)
     rig_open(&r, world, &what->options);
     rig_three(&r, 3000);
     rig_seal(&r);
-    CHECK_OK(
-        sherdi_program_tell(r.engine->plan, &r.engine->model, SHERDI_TELL_ALL, told_add, &told));
+    CHECK_OK(sherdi_dry_tell(r.engine->plan, &r.engine->model, SHERDI_TELL_ALL, told_add, &told));
     CHECK(told.count > 0);
     window_run(&r, what->options.accumulation); /* the first one ends what the fill began */
     for (int window = 1; window < 4; window++) {

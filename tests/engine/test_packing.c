@@ -1,4 +1,5 @@
 /* Where units lie in the pools, and how far ahead they are gathered: plans of layered models, without an engine. */
+#include "engine/dry/tell.h"
 #include "engine/plan/plan.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
@@ -70,8 +71,7 @@ static int bench_unit(bench *b, const char *name, size_t elems)
 
 static void bench_plan(bench *b, int world_size)
 {
-    CHECK_OK(
-        sherdi_plan_create(&b->model, &b->settings, 0, world_size, &UNKNOWN, &b->mem, &b->plan));
+    CHECK_OK(sherdi_dry_plan(&b->model, &b->settings, 0, world_size, &UNKNOWN, &b->mem, &b->plan));
     CHECK_OK(sherdi_plan_check(b->plan, &b->model));
 }
 

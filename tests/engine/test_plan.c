@@ -1,5 +1,6 @@
 /* Tests of the plan without an engine: what must hold for any model, settings and world. The checks here walk through
  * the plan by themselves, beside those of plan_check.c. */
+#include "engine/dry/tell.h"
 #include "tests/engine/planner.h"
 #include "tests/lib/check.h"
 
@@ -299,13 +300,13 @@ static void expect_ops(const sherdi_plan *plan, const sherdi_model *model, const
 {
     told_ops told = {.plan = plan, .what = what};
 
-    IS(sherdi_program_tell(plan, model, SHERDI_TELL_FIRST, op_expect, &told) == SHERD_OK);
+    IS(sherdi_dry_tell(plan, model, SHERDI_TELL_ONE, op_expect, &told) == SHERD_OK);
     IS(told.micro == plan->wire_micro_bytes);
     IS(told.boundary == plan->wire_boundary_bytes);
-    IS(told.control == (uint64_t)(plan->world_size - 1) *
-                           (sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_USES) +
-                            sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_NORM) +
-                            sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_OUTCOME)));
+    IS(told.control ==
+       (uint64_t)(plan->world_size - 1) * (sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_USES) +
+                                           sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_NORM) +
+                                           sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_OUTCOME)));
     for (size_t s = 0; s < plan->num_segments && plan->num_segments <= 64 && plan->world_size > 1;
          s++) {
         int is_trained = plan->segments[s].kind != SHERDI_SEGMENT_FROZEN;
@@ -628,8 +629,8 @@ static void plan_keeps_atoms_whole_or_refuses(void)
             (void)planner_param(&b, 1, 20 * ATOMS[a], ATOMS[a], 0);
             (void)planner_param(&b, 1, 3 * ATOMS[a] + 1, ATOMS[a], 0);
             planner_settings(&b, &options, WORLDS[w]);
-            status = sherdi_plan_create(&b.model, &b.settings, 0, WORLDS[w], &PLANNER_UNKNOWN,
-                                        &b.mem, &plan);
+            status = sherdi_dry_plan(&b.model, &b.settings, 0, WORLDS[w], &PLANNER_UNKNOWN, &b.mem,
+                                     &plan);
             if (status == SHERD_OK) {
                 const sherdi_segment *segment = &plan->segments[plan->params[1].segment];
                 size_t least = 64 + (20 * ATOMS[a] + 63) / 64 * 64 + (3 * ATOMS[a] + 64) / 64 * 64;

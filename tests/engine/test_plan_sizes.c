@@ -1,4 +1,5 @@
 /* What a plan says of its sizes, in a table and as JSON, and whether it fits the machine. */
+#include "engine/dry/tell.h"
 #include "tests/engine/planner.h"
 
 #include "engine/machine.h"
@@ -37,7 +38,7 @@ static text plan_text(const sherdi_plan *plan, const planner *b, sherd_plan_form
 {
     text all = {0};
 
-    CHECK_OK(sherdi_plan_write(plan, &b->model, format, text_add, &all));
+    CHECK_OK(sherdi_dry_print(plan, &b->model, format, text_add, &all));
     return all;
 }
 
@@ -251,7 +252,7 @@ static void fit_case_on(int stage, int world_size, int ranks_per_host, double sh
     }
     planner_settings(&b, &options, world_size);
     machine.memory_bytes = (size_t)(share * 8 * 0x1p20 * ranks_per_host);
-    CHECK_OK(sherdi_plan_create(&b.model, &b.settings, 0, world_size, &machine, &b.mem, &plan));
+    CHECK_OK(sherdi_dry_plan(&b.model, &b.settings, 0, world_size, &machine, &b.mem, &plan));
     CHECK_STATUS(says == NULL ? SHERD_OK : SHERD_E_NOMEM, sherdi_plan_check_fit(plan, &b.model));
     if (says != NULL) {
         CHECK_ERROR_SAYS(says);

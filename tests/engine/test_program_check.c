@@ -1,13 +1,10 @@
 /* The proof of plans. Plans of drawn layouts have no hazard; if an order is taken out, the check names the hazard that
  * this makes. */
-#include "engine/dry/dry.h"
-#include "engine/plan/program_calls.h"
-#include "engine/plan/program_check.h"
-#include "engine/run/engine_impl.h"
+#include "engine/dry/tell.h"
+#include "engine/dry/prove.h"
 
 #include "base/checked.h"
 #include "tests/campaign/layout.h"
-#include "tests/engine/op_list.h"
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -146,8 +143,8 @@ static void bench_open(bench *b, uint64_t seed)
 static int plans_make(bench *b)
 {
     for (int rank = 0; rank < b->what.world_size; rank++) {
-        sherd_status status = sherdi_plan_create(&b->model, &b->settings, rank, b->what.world_size,
-                                                 &b->machine, &b->mem, &b->plans[rank]);
+        sherd_status status = sherdi_dry_plan(&b->model, &b->settings, rank, b->what.world_size,
+                                              &b->machine, &b->mem, &b->plans[rank]);
 
         if (status == SHERD_E_INVAL && strstr(sherd_last_error(), "atom_elems") != NULL) {
             return 0;
@@ -177,7 +174,7 @@ static size_t seed_prove(uint64_t seed)
         int last = b.what.world_size - 1;
 
         for (int rank = last > 1 ? 1 : last; rank <= last; rank += last > 1 ? last - 1 : 1) {
-            if (sherdi_program_check(b.plans[0], b.plans[rank], &b.model, NULL) != SHERD_OK) {
+            if (sherdi_prove(b.plans[0], b.plans[rank], &b.model, NULL) != SHERD_OK) {
                 char text[4096];
 
                 layout_describe(&b.what, text, sizeof(text));
@@ -209,302 +206,17 @@ static void acquire_of_one_rank_may_be_refused(void)
     CHECK(seed_prove(4515) > 0);
 }
 
-/* ------------------------------------------------------ scripts and dry engines -- */
-
-/* The calls as the scripts have them, of one rank. */
-typedef struct script {
-    sherdi_program  program;
-    sherdi_progress progress;
-    sherdi_calls    calls;
-    int             is_last;
-} script;
-
-static sherd_status script_event(void *ctx, const sherdi_event *event)
-{
-    script *s = ctx;
-
-    return sherdi_event_run(&s->program, event);
-}
-
-static void script_open(script *s, bench *b, op_list *list)
-{
-    const sherdi_plan *plan = b->plans[0];
-
-    *s = (script){0};
-    CHECK_OK(sherdi_progress_open(&s->progress, plan, &b->model, &b->mem));
-    s->program = (sherdi_program){plan, &b->model, &s->progress, op_list_add, list};
-    s->calls   = (sherdi_calls){plan, script_event, s};
-    sherdi_progress_complete(&s->progress, SHERDI_RING_STATE);
-    sherdi_progress_complete(&s->progress, SHERDI_RING_PARAMS);
-    CHECK_OK(sherdi_program_fetch_ahead(&s->program));
-}
-
-/* Whether the engine refuses the acquire before the program sees it. */
-static int is_refused(const sherdi_program *program, int unit, sherd_pass pass)
-{
-    const sherdi_unit_state *units = program->progress->units;
-    int                      reached;
-    int is_refused = pass == SHERD_BACKWARD && !program->plan->units[unit].is_open_ended &&
-                     units[unit].acquired[SHERD_BACKWARD] > 0;
-
-    for (size_t n = 0; (reached = sherdi_program_reached(program->model, unit, n)) >= 0; n++) {
-        is_refused |= pass == SHERD_BACKWARD && units[reached].is_complete;
-    }
-    return is_refused;
-}
-
-/* They return whether the unit was acquired. */
-static int script_acquire(void *raw, int unit, sherd_pass pass)
-{
-    script      *s = raw;
-    sherd_status status;
-
-    if (is_refused(&s->program, unit, pass)) {
-        return 0;
-    }
-    status = sherdi_program_acquire(&s->program, unit, pass);
-    if (status == SHERD_E_NOMEM) { /* what is held is in the way */
-        CHECK_OK(sherdi_calls_settle(&s->calls, SHERDI_RING_PARAMS));
-        return 0;
-    }
-    CHECK_OK(status);
-    if (pass == SHERD_BACKWARD && s->is_last && s->program.plan->settings.pipeline_read) {
-        CHECK_OK(sherdi_program_read_ahead(&s->program));
-    }
-    return 1;
-}
-
-static int dry_acquire(void *raw, int unit, sherd_pass pass)
-{
-    sherd_engine *engine = raw;
-    int           is_out = is_refused(&engine->run.program, unit, pass);
-    sherd_status  status = sherd_unit_acquire(engine, unit, pass);
-
-    CHECK(is_out ? status == SHERD_E_STATE : status == SHERD_OK || status == SHERD_E_NOMEM);
-    return status == SHERD_OK;
-}
-
-static void script_release(void *raw, int unit, sherd_pass pass)
-{
-    CHECK_OK(sherdi_program_release(&((script *)raw)->program, unit, pass));
-}
-
-static void dry_release(void *raw, int unit, sherd_pass pass)
-{
-    CHECK_OK(sherd_unit_release(raw, unit, pass));
-}
-
-static void pass_run(const sherdi_sequence *sequence, int (*acquire)(void *, int, sherd_pass),
-                     void (*release)(void *, int, sherd_pass), void *raw)
-{
-    int *is_taken = calloc(sequence->num_steps + 1, sizeof(*is_taken));
-
-    CHECK(is_taken != NULL);
-    for (size_t p = 0; p < sequence->num_steps; p++) {
-        is_taken[p] = acquire(raw, sequence->steps[p].unit, sequence->steps[p].pass);
-        for (size_t back = 0; back <= p && back <= sequence->most_held; back++) {
-            const sherdi_step_of_pass *step = &sequence->steps[p - back];
-
-            if (step->last == p && is_taken[p - back]) {
-                release(raw, step->unit, step->pass);
-            }
-        }
-    }
-    free(is_taken);
-}
-
-typedef enum ending {
-    ENDS_UPDATED = 0,
-    ENDS_QUEUED,
-    ENDS_SKIPPED,
-    ENDS_DROPPED, /* while a step is prepared */
-    ENDINGS,
-} ending;
-
-static void script_rings_settle(script *s, int is_written)
-{
-    CHECK_OK(sherdi_calls_settle(&s->calls, SHERDI_RING_STATE));
-    if (is_written) {
-        CHECK_OK(sherdi_calls_settle(&s->calls, SHERDI_RING_PARAMS));
-        CHECK_OK(sherdi_calls_settle(&s->calls, SHERDI_RING_GRADS));
-    }
-}
-
-static void script_queue(script *s)
-{
-    CHECK_OK(sherdi_program_scalars_tell(&s->program, SHERDI_OP_COEFFS));
-    if (sherdi_plan_is_measured(s->program.plan)) {
-        CHECK_OK(sherdi_calls_walk(&s->calls, SHERDI_WALK_MEASURE));
-        CHECK_OK(sherdi_program_exchange(&s->program, SHERDI_EXCHANGE_STATUS));
-        CHECK_OK(sherdi_program_sum(&s->program));
-        CHECK_OK(sherdi_program_scalars_tell(&s->program, SHERDI_OP_RATIOS));
-    }
-    CHECK_OK(sherdi_program_walk(&s->program, SHERDI_WALK_UPDATE));
-    script_rings_settle(s, 1);
-    CHECK_OK(sherdi_program_fingerprint_send(&s->program));
-    CHECK_OK(sherdi_program_publish(&s->program));
-    CHECK_OK(sherdi_program_fetch_ahead(&s->program));
-    CHECK_OK(sherdi_program_window_begin(&s->program));
-    CHECK_OK(sherdi_program_fingerprint_sent(&s->program));
-    CHECK_OK(sherdi_program_exchange(&s->program, SHERDI_EXCHANGE_OUTCOME));
-}
-
-static void script_end(script *s, ending how)
-{
-    CHECK_OK(sherdi_calls_prepare(&s->calls));
-    switch (how) {
-    case ENDS_QUEUED:
-        script_queue(s);
-        return;
-    case ENDS_SKIPPED:
-        CHECK_OK(sherdi_program_window_begin(&s->program));
-        CHECK_OK(sherdi_calls_settle(&s->calls, SHERDI_RING_STATE));
-        CHECK_OK(sherdi_calls_walk(&s->calls, SHERDI_WALK_FINGERPRINT));
-        CHECK_OK(sherdi_program_exchange(&s->program, SHERDI_EXCHANGE_OUTCOME));
-        CHECK_OK(sherdi_program_fetch_ahead(&s->program));
-        return;
-    case ENDS_DROPPED:
-        CHECK_OK(sherdi_calls_settle(&s->calls, SHERDI_RING_PARAMS));
-        CHECK_OK(sherdi_program_forget(&s->program));
-        script_rings_settle(s, 0);
-        CHECK_OK(sherdi_calls_settle(&s->calls, SHERDI_RING_GRADS));
-        CHECK_OK(sherdi_program_window_begin(&s->program));
-        CHECK_OK(sherdi_program_fetch_ahead(&s->program));
-        return;
-    default:
-        CHECK_OK(sherdi_calls_apply(&s->calls));
-        CHECK_OK(sherdi_program_fetch_ahead(&s->program));
-        CHECK_OK(sherdi_program_window_begin(&s->program));
-    }
-}
-
-static void script_window(script *s, ending how)
-{
-    const sherdi_plan *plan  = s->program.plan;
-    int                count = plan->settings.accumulation;
-
-    for (int m = 0; m < count; m++) {
-        s->is_last = m + 1 == count;
-        pass_run(&plan->train, script_acquire, script_release, s);
-        if (plan->num_open_ended > 0) {
-            CHECK_OK(sherdi_program_exchange(&s->program, SHERDI_EXCHANGE_USED));
-        }
-        CHECK_OK(sherdi_program_micro_batch_end(&s->program));
-        if (!s->is_last) {
-            CHECK_OK(sherdi_program_fetch_ahead(&s->program));
-        }
-    }
-    script_end(s, how);
-    pass_run(&plan->eval, script_acquire, script_release, s);
-}
-
-static void dry_end(sherdi_dry *dry, ending how)
-{
-    sherd_engine *engine = sherdi_dry_engine(dry);
-
-    sherdi_dry_overflow(dry, how == ENDS_SKIPPED);
-    engine->fingerprints.has_own = 0; /* else a skipped step has nothing to read */
-    switch (how) {
-    case ENDS_QUEUED:
-        CHECK_OK(sherd_step_queue(engine));
-        CHECK_OK(sherd_step_wait(engine, NULL));
-        return;
-    case ENDS_DROPPED:
-        CHECK_OK(sherd_step_prepare(engine, NULL));
-        CHECK_OK(sherd_step_discard(engine));
-        return;
-    default:
-        CHECK_OK(sherd_step(engine, NULL));
-    }
-}
-
-static void dry_window(sherdi_dry *dry, const sherdi_plan *plan, ending how)
-{
-    sherd_engine *engine = sherdi_dry_engine(dry);
-
-    for (int m = 0; m < plan->settings.accumulation; m++) {
-        if (plan->settings.opens_windows && m + 1 == plan->settings.accumulation) {
-            CHECK_OK(sherd_step_close_window(engine));
-        }
-        pass_run(&plan->train, dry_acquire, dry_release, engine);
-        if (m + 1 < plan->settings.accumulation) {
-            CHECK_OK(sherd_step(engine, NULL));
-        }
-    }
-    dry_end(dry, how);
-    pass_run(&plan->eval, dry_acquire, dry_release, engine);
-}
-
-static void lists_compare(const op_list *script, const op_list *call, uint64_t seed, ending how)
-{
-    char texts[2][128];
-
-    for (size_t i = 0; i < script->count || i < call->count; i++) {
-        if (i == script->count || i == call->count || !op_is_same(&script->ops[i], &call->ops[i])) {
-            test_fail(__FILE__, __LINE__, "seed %llu, ending %d: the script has %s; the call, %s",
-                      (unsigned long long)seed, (int)how, op_list_text(script, i, texts[0]),
-                      op_list_text(call, i, texts[1]));
-            return;
-        }
-    }
-}
-
-static void windows_compare(bench *b, uint64_t seed)
-{
-    const sherdi_plan *plan      = b->plans[0];
-    op_list            told      = {0};
-    op_list            done      = {0};
-    int                is_queued = plan->machine.has_device && sherdi_program_transfers(plan) <= 1;
-    script             s;
-    sherdi_dry        *dry;
-
-    script_open(&s, b, &told);
-    CHECK_OK(sherdi_dry_create(plan, &b->model, op_list_add, &done, &dry));
-    sherdi_dry_start(dry);
-    for (int how = 0; how < 2 * ENDINGS; how++) {
-        ending which = (ending)(how % ENDINGS);
-
-        if (which == ENDS_QUEUED && !is_queued) {
-            continue;
-        }
-        script_window(&s, which);
-        dry_window(dry, plan, which);
-        lists_compare(&told, &done, seed, which);
-        told.count = done.count = 0;
-    }
-    sherdi_dry_destroy(dry);
-    sherdi_progress_close(&s.progress);
-    op_list_free(&told);
-    op_list_free(&done);
-}
-
-static void calls_do_what_their_scripts_say(void)
-{
-    size_t wanted = test_is_long() ? 10000 : 200;
-
-    for (uint64_t seed = 1; wanted > 0; seed++) {
-        bench b;
-
-        bench_open(&b, seed);
-        if (plans_make(&b) && !b.settings.optimizer->is_inference) {
-            windows_compare(&b, seed);
-            wanted--;
-        }
-        bench_close(&b);
-    }
-}
-
 /* ---------------------------------------------------- order that is taken out -- */
 
 #define SEEDS_TRIED 400
 
-static sherd_status seed_prove_without(bench *b, const sherdi_program_check_params *params)
+static sherd_status seed_prove_without(bench *b, const sherdi_prove_params *params)
 {
-    return sherdi_program_check(b->plans[0], b->plans[b->what.world_size > 1], &b->model, params);
+    return sherdi_prove(b->plans[0], b->plans[b->what.world_size > 1], &b->model, params);
 }
 
 /* Whether the seed's plans, which have no hazard, have this one with `params`. */
-static int is_found(uint64_t seed, const sherdi_program_check_params *params, const char *later,
+static int is_found(uint64_t seed, const sherdi_prove_params *params, const char *later,
                     const char *earlier)
 {
     bench b;
@@ -523,8 +235,8 @@ static int is_found(uint64_t seed, const sherdi_program_check_params *params, co
 
 /* Looks for the hazard in the seed's plans. Another compiler may draw other plans, so then it looks in the plans of
  * some hundred seeds. */
-static void expect_found(uint64_t seed, const sherdi_program_check_params *params,
-                         const char *later, const char *earlier)
+static void expect_found(uint64_t seed, const sherdi_prove_params *params, const char *later,
+                         const char *earlier)
 {
     if (is_found(seed, params, later, earlier)) {
         return;
@@ -604,9 +316,9 @@ static void lane_that_does_not_follow_another_is_named(void)
 {
     for (size_t i = 0; i < sizeof(LANES) / sizeof(LANES[0]); i++) {
         expect_found(LANES[i].seed,
-                     &(sherdi_program_check_params){.drop     = SHERDI_HAZARD_DROP_LANE,
-                                                    .by       = LANES[i].by,
-                                                    .followed = LANES[i].followed},
+                     &(sherdi_prove_params){.drop     = SHERDI_HAZARD_DROP_LANE,
+                                            .by       = LANES[i].by,
+                                            .followed = LANES[i].followed},
                      LANES[i].later, LANES[i].earlier);
     }
 }
@@ -633,25 +345,26 @@ static void calls_that_do_not_meet_are_named(void)
     for (size_t i = 0; i < sizeof(CALLS) / sizeof(CALLS[0]); i++) {
         expect_found(
             CALLS[i].seed,
-            &(sherdi_program_check_params){.drop = SHERDI_HAZARD_DROP_MEETS, .kind = CALLS[i].kind},
+            &(sherdi_prove_params){.drop = SHERDI_HAZARD_DROP_MEETS, .kind = CALLS[i].kind},
             CALLS[i].later, CALLS[i].earlier);
         CHECK_ERROR_SAYS("no call between them makes one rank wait");
     }
 }
 
-/* When the ranks agree on how an undo begins, they also meet. After that a peer has read what is written anew. */
+/* When the ranks agree on whether and how an undo begins, they also meet, twice; and once in what comes before it. After
+ * that a peer has read what is written anew. */
 static void undo_that_does_not_meet_first_is_named(void)
 {
-    sherdi_program_check_params without = {.drop = SHERDI_HAZARD_DROP_MEETS,
-                                           .kind = SHERDI_OP_EXCHANGE};
-    size_t                      named   = 0;
-    size_t                      found   = 0;
-    bench                       b;
+    sherdi_prove_params without = {.drop = SHERDI_HAZARD_DROP_MEETS, .kind = SHERDI_OP_EXCHANGE};
+    size_t              named   = 0;
+    size_t              found   = 0;
+    bench               b;
 
     bench_open(&b, 6);
     CHECK(plans_make(&b));
-    for (without.number = 1; without.number < 200; without.number++) {
+    for (without.number = 1; without.number < 400; without.number++) {
         /* more than there are exchanges */
+        without.last_number = without.number + 2;
         if (seed_prove_without(&b, &without) != SHERD_OK) {
             CHECK_ERROR_SAYS("no call between them makes one rank wait");
             found++;
@@ -688,12 +401,12 @@ static void tiny_open(bench *b, const char *json)
  * returns how many of them have this text. */
 static size_t each_follow_take_out(bench *b, const char *text, size_t *found_out)
 {
-    sherdi_program_check_params without = {.drop = SHERDI_HAZARD_DROP_NUMBER};
-    uint64_t                    follows = 0;
-    uint64_t                    step;
-    size_t                      named = 0;
+    sherdi_prove_params without = {.drop = SHERDI_HAZARD_DROP_NUMBER};
+    uint64_t            follows = 0;
+    uint64_t            step;
+    size_t              named = 0;
 
-    CHECK_OK(seed_prove_without(b, &(sherdi_program_check_params){.follows_out = &follows}));
+    CHECK_OK(seed_prove_without(b, &(sherdi_prove_params){.follows_out = &follows}));
     step = test_is_long() ? 1 : 1 + follows / 300;
     for (without.number = 1; without.number <= follows; without.number += step) {
         if (seed_prove_without(b, &without) != SHERD_OK) {
@@ -741,7 +454,6 @@ static void update_that_does_not_wait_for_its_read_is_named(void)
 
 static const test_case CASES[] = {
     CASE(drawn_plans_have_no_hazard),
-    CASE(calls_do_what_their_scripts_say),
     CASE(acquire_of_one_rank_may_be_refused),
     CASE(lane_that_does_not_follow_another_is_named),
     CASE(calls_that_do_not_meet_are_named),

@@ -1,5 +1,6 @@
 /* SHERD_TRACE: a file per rank that is JSON, with a span for everything that the plan has, rows on which one
  * thing runs at a time, and the report's sums of the same times. */
+#include "engine/dry/tell.h"
 #include "base/json.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
@@ -56,8 +57,8 @@ static void train(sherd_world *world, void *raw)
         }
     }
     if (sherd_world_rank(world) == 0) {
-        CHECK_OK(sherdi_program_tell(r.engine->plan, &r.engine->model, SHERDI_TELL_FIRST, op_expect,
-                                     what));
+        CHECK_OK(
+            sherdi_dry_tell(r.engine->plan, &r.engine->model, SHERDI_TELL_FIRST, op_expect, what));
     }
     rig_close(&r);
 }

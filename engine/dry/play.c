@@ -1,7 +1,7 @@
 /* Plays the plain run of a program against rates, to predict its time. Every operation takes the seconds of what it moves, on its
  * lane; it begins when its lane, what it follows and the calling thread allow it. Exposed is the time for which the trainer's
  * lane waits, and the boundary. */
-#include "engine/plan/program.h"
+#include "engine/dry/tell.h"
 
 #include "base/checked.h"
 #include "engine/plan/order.h"
@@ -159,7 +159,8 @@ static sherd_status op_play(void *ctx, sherdi_phase_name phase, const sherdi_op 
     if (phase == SHERDI_IN_EVAL) {
         return SHERD_OK;
     }
-    if (phase != p->phase || !p->has_begun) {
+    if ((phase != p->phase || !p->has_begun) &&
+        (op->flags & (SHERDI_OP_AHEAD | SHERDI_OP_LATE)) == 0) {
         phase_enter(p, phase);
     }
     sherdi_order_follows(p->order, op, &follows);
@@ -197,8 +198,8 @@ static void prediction_fill(const play *p, sherd_prediction *out)
     out->exposed_s  = out->step_s - micros * p->rates->compute_s;
 }
 
-sherd_status sherdi_program_play(const sherdi_plan *plan, const sherdi_model *model,
-                                 const sherd_rates *rates, sherd_prediction *out)
+sherd_status sherdi_dry_play(const sherdi_plan *plan, const sherdi_model *model,
+                             const sherd_rates *rates, sherd_prediction *out)
 {
     play         p = {.plan = plan, .rates = rates};
     sherd_status status;
@@ -207,9 +208,9 @@ sherd_status sherdi_program_play(const sherdi_plan *plan, const sherdi_model *mo
     if (p.order == NULL) {
         return SHERD_E_NOMEM;
     }
-    status = sherdi_program_tell(plan, model, SHERDI_TELL_ONE, uses_sum, &p);
+    status = sherdi_dry_tell(plan, model, SHERDI_TELL_ONE, uses_sum, &p);
     if (status == SHERD_OK) {
-        status = sherdi_program_tell(plan, model, SHERDI_TELL_ALL, op_play, &p);
+        status = sherdi_dry_tell(plan, model, SHERDI_TELL_ALL, op_play, &p);
     }
     if (status == SHERD_OK) {
         prediction_fill(&p, out);

@@ -1,7 +1,8 @@
 /* Prints the plan: a table for people, and one JSON object for programs. */
-#include "engine/plan/order.h"
+#include "engine/dry/tell.h"
 
 #include "base/checked.h"
+#include "engine/plan/order.h"
 
 #include <jansson.h>
 #include <stdarg.h>
@@ -235,7 +236,7 @@ static sherd_status print_ops(printer *out, const sherdi_plan *plan, const sherd
 
     print(out, "%-10s %-15s %-28s %-15s %16s\n", "phase", "collective", "unit", "segment",
           "bytes sent");
-    SHERDI_TRY(sherdi_program_tell(plan, model, SHERDI_TELL_FIRST, print_collective, &p));
+    SHERDI_TRY(sherdi_dry_tell(plan, model, SHERDI_TELL_FIRST, print_collective, &p));
     print(out,
           "\nwire: %llu bytes sent by this rank per micro-batch, %llu per boundary, "
           "%llu per step of %d micro-batches\n",
@@ -427,7 +428,7 @@ static sherd_status program_json(json_t *root, const sherdi_plan *plan, const sh
 
     l.order = sherdi_alloc(plan->mem, SHERDI_MEM_CONTROL, sizeof(*l.order));
     status  = l.order == NULL ? SHERD_E_NOMEM
-                              : sherdi_program_tell(plan, model, SHERDI_TELL_FIRST, op_list, &l);
+                              : sherdi_dry_tell(plan, model, SHERDI_TELL_FIRST, op_list, &l);
     sherdi_free(l.order);
     (void)json_object_set_new(root, "collectives", l.collectives);
     (void)json_object_set_new(root, "program", l.program);
@@ -545,8 +546,8 @@ static sherd_status json_write(const sherdi_plan *plan, const sherdi_model *mode
     return status;
 }
 
-sherd_status sherdi_plan_write(const sherdi_plan *plan, const sherdi_model *model,
-                               sherd_plan_format format, sherd_write_fn write, void *ctx)
+sherd_status sherdi_dry_print(const sherdi_plan *plan, const sherdi_model *model,
+                              sherd_plan_format format, sherd_write_fn write, void *ctx)
 {
     return format == SHERD_PLAN_JSON ? json_write(plan, model, write, ctx)
                                      : table_write(plan, model, write, ctx);

@@ -1,0 +1,1011 @@
+/* See prove.h. Below are first the calls on two ranks, then what a trainer calls, then the windows. */
+#include "engine/dry/prove.h"
+
+#include "base/checked.h"
+#include "engine/dry/dry.h"
+#include "engine/dry/tell.h"
+#include "engine/run/agree.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/fill.h"
+#include "engine/run/restore.h"
+#include "engine/run/update.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define RANKS 2
+
+typedef struct side {
+    const sherdi_plan *plan;
+    sherdi_mem        *mem;
+    sherdi_dry        *dry;
+    sherd_engine      *engine;
+    sherdi_op         *ops; /* operations of the call */
+    size_t             num_ops, cap_ops;
+} side;
+
+/* An operation that an acquire emits for its use, until the release. */
+typedef struct use {
+    sherdi_op  ops[RANKS];
+    int        unit; /* that was acquired */
+    sherd_pass pass;
+    size_t     acquire;
+} use;
+
+typedef struct check {
+    const sherdi_model *model;
+    const sherdi_plan  *plan; /* of the first rank */
+    sherdi_mem         *mem;
+    side                sides[RANKS];
+    sherdi_hazard      *hazard;
+    use                *uses;
+    size_t              num_uses, cap_uses;
+    size_t              acquires;
+    int                 unit; /* of the acquire under way */
+    sherd_pass          pass;
+    unsigned char      *is_taken;  /* by step of the sequence: acquired and not yet released */
+    size_t              turn;      /* number of the next acquire off the plan */
+    size_t              looked_at; /* counts up: the next parameter whose values are looked at */
+    float               nowhere;   /* where values would go, and come from */
+} check;
+
+/* ------------------------------------------------------------------- calls -- */
+
+/* What a call is given, as far as it is given anything. */
+typedef struct given {
+    int           unit;
+    sherd_pass    pass;
+    sherdi_walk   walk;
+    int           is_kept; /* of what is evaluated, units stay gathered */
+    sherdi_values values;
+} given;
+
+typedef sherd_status (*call_fn)(sherd_engine *engine, const given *what);
+
+/* Checks that no range exceeds its buffer. Scalars of kernels have no buffer in the plan if there is no device. */
+static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
+{
+    for (int role = 0; role < SHERDI_USES; role++) {
+        const sherdi_range *use = &op->uses[role];
+
+        if (use->where >= 0 && use->where < SHERDI_BUFFERS && use->where != SHERDI_BUFFER_SCALARS &&
+            (use->offset > plan->buffers[use->where].bytes ||
+             use->bytes > plan->buffers[use->where].bytes - use->offset)) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "rank %d: the operation %s of segment %d %s %zu bytes at offset %zu "
+                               "of %s, which has only %zu",
+                               plan->rank, sherdi_op_kind_name(op->kind), op->segment,
+                               sherdi_access_name((sherdi_access)use->access), use->bytes,
+                               use->offset, sherdi_where_name(plan, use->where),
+                               plan->buffers[use->where].bytes);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Collects an operation as the machine would carry it out: on a device every gather meets; and where collectives are ordered on
+ * the device's lane, control data does not wait for that lane. */
+static sherd_status op_collect(void *ctx, const sherdi_op *op)
+{
+    side      *side = ctx;
+    sherdi_op *copy;
+
+    SHERDI_TRY(bounds_check(side->plan, op));
+    SHERDI_TRY(sherdi_grow(side->mem, SHERDI_MEM_CONTROL, (void **)&side->ops, &side->cap_ops,
+                           side->num_ops + 1, sizeof(*side->ops)));
+    copy  = &side->ops[side->num_ops++];
+    *copy = *op;
+    if (side->plan->machine.has_device && (op->flags & SHERDI_OP_STABLE) != 0) {
+        copy->flags |= SHERDI_OP_MEETS;
+    }
+    if (side->plan->machine.is_on_lane && (op->flags & SHERDI_OP_WAITS) != 0) {
+        copy->lane = SHERDI_LANE_HOST;
+    }
+    return SHERD_OK;
+}
+
+/* Writes what a side has as operation `at` of a call. */
+static void op_text(const side *side, size_t at, char out[64])
+{
+    const sherdi_op *op = at < side->num_ops ? &side->ops[at] : NULL;
+
+    (void)snprintf(out, 64, "%s%s%s", op == NULL ? "nothing more" : sherdi_op_kind_name(op->kind),
+                   op == NULL ? "" : " on lane ", op == NULL ? "" : sherdi_lane_name(op->lane));
+}
+
+static sherd_status ranks_part(const check *check, size_t one, size_t other)
+{
+    char texts[RANKS][64];
+
+    op_text(&check->sides[0], one, texts[0]);
+    op_text(&check->sides[1], other, texts[1]);
+    return sherdi_fail(SHERD_E_STATE,
+                       "ranks %d and %d do different operations in the same call: %s, and %s",
+                       check->sides[0].plan->rank, check->sides[1].plan->rank, texts[0], texts[1]);
+}
+
+static sherd_status use_add(check *check, const sherdi_op *one, const sherdi_op *other)
+{
+    SHERDI_TRY(sherdi_grow(check->mem, SHERDI_MEM_CONTROL, (void **)&check->uses, &check->cap_uses,
+                           check->num_uses + 1, sizeof(*check->uses)));
+    check->uses[check->num_uses++] = (use){.ops     = {*one, *other},
+                                           .unit    = check->unit,
+                                           .pass    = check->pass,
+                                           .acquire = check->acquires};
+    return SHERD_OK;
+}
+
+/* The same operation without bytes: what a rank does alone is nothing on the other. */
+static sherdi_op without_bytes(const sherdi_op *op)
+{
+    sherdi_op nothing = *op;
+
+    for (int role = 0; role < SHERDI_USES; role++) {
+        nothing.uses[role].where = SHERDI_AT_NOWHERE;
+    }
+    return nothing;
+}
+
+static sherd_status pair_prove(check *check, const sherdi_op *one, const sherdi_op *other)
+{
+    SHERDI_TRY(sherdi_hazard_op(check->hazard, one, other));
+    return one->kind == SHERDI_OP_USE ? use_add(check, one, other) : SHERD_OK;
+}
+
+/* The next operation of a side; NULL: there is none. *is_alone: the other side need not have it. */
+static const sherdi_op *next_of(const side *side, size_t at, int is_mirrored, int *is_alone)
+{
+    const sherdi_op *op = at < side->num_ops ? &side->ops[at] : NULL;
+
+    *is_alone = op != NULL && (is_mirrored || (op->flags & SHERDI_OP_ALONE) != 0);
+    return op;
+}
+
+/* Checks the operations of a call for hazards. is_mirrored: only one rank made it. */
+static sherd_status call_prove(check *check, int is_mirrored)
+{
+    size_t at[RANKS] = {0, 0};
+
+    while (at[0] < check->sides[0].num_ops || at[1] < check->sides[1].num_ops) {
+        int              is_alone[RANKS];
+        const sherdi_op *ops[RANKS];
+        sherdi_op        nothing;
+
+        for (int r = 0; r < RANKS; r++) {
+            ops[r] = next_of(&check->sides[r], at[r], is_mirrored, &is_alone[r]);
+        }
+        if (is_alone[0] != is_alone[1]) {
+            int who = is_alone[0] ? 0 : 1;
+
+            nothing = without_bytes(ops[who]);
+            SHERDI_TRY(
+                pair_prove(check, who == 0 ? ops[0] : &nothing, who == 0 ? &nothing : ops[1]));
+            at[who]++;
+            continue;
+        }
+        if (!is_alone[0] && (ops[0] == NULL || ops[1] == NULL || ops[0]->kind != ops[1]->kind ||
+                             ops[0]->lane != ops[1]->lane)) {
+            return ranks_part(check, at[0], at[1]);
+        }
+        SHERDI_TRY(pair_prove(check, ops[0], ops[1]));
+        at[0]++;
+        at[1]++;
+    }
+    return SHERD_OK;
+}
+
+/* Makes a call on both ranks, or on rank `only`, counted from 1. Returns what it returns, before it is proved. */
+static sherd_status call_make(check *check, int only, call_fn fn, const given *what)
+{
+    sherd_status statuses[RANKS] = {SHERD_OK, SHERD_OK};
+
+    for (int r = 0; r < RANKS; r++) {
+        check->sides[r].num_ops = 0;
+        if (only == 0 || only == r + 1) {
+            statuses[r] = fn(check->sides[r].engine, what);
+        }
+    }
+    if (only == 0 && statuses[0] != statuses[1]) {
+        return ranks_part(check, check->sides[0].num_ops, check->sides[1].num_ops);
+    }
+    return statuses[only == 2 ? 1 : 0];
+}
+
+static sherd_status call(check *check, call_fn fn, const given *what)
+{
+    SHERDI_TRY(call_make(check, 0, fn, what));
+    return call_prove(check, 0);
+}
+
+/* -------------------------------------------------- what a trainer calls -- */
+
+static sherd_status nothing_fill(void *ctx, size_t first, size_t count, float *values)
+{
+    (void)ctx, (void)first;
+    memset(values, 0, count * sizeof(*values));
+    return SHERD_OK;
+}
+
+static sherd_status fill_call(sherd_engine *engine, const given *what)
+{
+    return sherd_param_fill(engine, (sherd_param)what->values.param, nothing_fill, NULL);
+}
+
+/* The first call that needs values does it. */
+static sherd_status start_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherdi_fill_finish(engine);
+}
+
+static sherd_status acquire_call(sherd_engine *engine, const given *what)
+{
+    return sherd_unit_acquire(engine, what->unit, what->pass);
+}
+
+static sherd_status release_call(sherd_engine *engine, const given *what)
+{
+    return sherd_unit_release(engine, what->unit, what->pass);
+}
+
+static sherd_status step_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherd_step(engine, NULL);
+}
+
+static sherd_status queue_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherd_step_queue(engine);
+}
+
+static sherd_status wait_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherd_step_wait(engine, NULL);
+}
+
+static sherd_status prepare_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherd_step_prepare(engine, NULL);
+}
+
+static sherd_status apply_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherd_step_apply(engine, NULL);
+}
+
+/* Of what rests in memory, the fingerprint is read where it is not known. */
+static sherd_status skip_call(sherd_engine *engine, const given *what)
+{
+    sherd_step_params params;
+
+    (void)what;
+    sherd_step_params_init(&params);
+    params.overflow = 1;
+    engine->fingerprints.has_own =
+        engine->fingerprints.has_own && sherdi_plan_has_generations(engine->plan);
+    return sherd_step_apply(engine, &params);
+}
+
+static sherd_status discard_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherd_step_discard(engine);
+}
+
+static sherd_status close_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherd_step_close_window(engine);
+}
+
+static sherd_status undo_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherd_step_undo(engine);
+}
+
+static sherd_status eval_begin_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherd_eval_begin(engine, NULL);
+}
+
+static sherd_status eval_end_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherd_eval_end(engine);
+}
+
+static sherd_status save_call(sherd_engine *engine, const given *what)
+{
+    (void)what;
+    return sherdi_update_save(engine, NULL, NULL);
+}
+
+static sherd_status frozen_load(void *ctx)
+{
+    return sherdi_agree_word(ctx, SHERDI_EXCHANGE_FROZEN, SHERD_OK, 0, NULL);
+}
+
+static sherd_status loaded_check(void *ctx)
+{
+    uint64_t words[SHERDI_WORDS_OF_LOADED] = {0};
+
+    return sherdi_agree_on(ctx, SHERDI_EXCHANGE_LOADED, SHERD_OK, words, NULL, NULL);
+}
+
+static sherd_status rest_take(void *ctx)
+{
+    (void)ctx;
+    return SHERD_OK;
+}
+
+/* Writing of values proves the loading of frozen parameters. */
+static sherd_status load_call(sherd_engine *engine, const given *what)
+{
+    const sherdi_load_parts parts = {frozen_load, NULL, loaded_check, rest_take, engine};
+
+    return sherdi_restore_load(engine, what->walk, &parts);
+}
+
+static sherd_status fingerprint_call(sherd_engine *engine, const given *what)
+{
+    uint64_t unused;
+
+    return sherd_param_fingerprint(engine, (sherd_param)what->values.param, &unused);
+}
+
+/* Reads the parts of a range that this rank has. */
+static sherd_status get_call(sherd_engine *engine, const given *what)
+{
+    SHERDI_TRY(sherdi_values_begin(engine));
+    SHERDI_TRY(sherdi_values_get_here(engine, &what->values, NULL, NULL));
+    SHERDI_TRY(sherdi_values_end(engine));
+    return sherdi_agree_status(engine, SHERD_OK);
+}
+
+static sherd_status gradient_call(sherd_engine *engine, const given *what)
+{
+    SHERDI_TRY(sherdi_agree_status(engine, SHERD_OK));
+    SHERDI_TRY(sherdi_values_begin(engine));
+    SHERDI_TRY(sherdi_values_get_gradient(engine, &what->values, NULL, NULL));
+    SHERDI_TRY(sherdi_values_end(engine));
+    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_GRADS));
+    SHERDI_TRY(sherdi_program_param_norm(&engine->run.program, what->values.param));
+    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_GRADS));
+    return sherdi_agree_status(engine, SHERD_OK);
+}
+
+static sherd_status put_call(sherd_engine *engine, const given *what)
+{
+    const sherdi_values *values = &what->values;
+    int                  part   = 0;
+
+    while ((values->parts >> part & 1) == 0) {
+        part++;
+    }
+    return sherdi_values_write(engine, values->param, part, values->first, values->count, NULL);
+}
+
+/* ------------------------------------------------------------------ values -- */
+
+/* Every parameter is filled twice, in the order of the model and in reverse, so that extents come back. */
+static sherd_status start(check *check)
+{
+    size_t params = check->plan->num_params;
+
+    for (size_t i = 0; i < 2 * params; i++) {
+        given what = {.values.param = i < params ? i : 2 * params - 1 - i};
+
+        SHERDI_TRY(call(check, fill_call, &what));
+    }
+    return call(check, start_call, NULL);
+}
+
+/* Returns a half, or all, of the parameter whose turn it is. */
+static given values_next(check *check)
+{
+    size_t turn  = check->looked_at++;
+    size_t param = turn % check->plan->num_params;
+    size_t elems = check->model->params[param].elems;
+    given  what  = {.values = {.param = param}};
+
+    what.values.first = turn % 3 == 1 ? elems / 2 : 0;
+    what.values.count = turn % 3 == 2 ? elems / 2 : elems - what.values.first;
+    what.values.parts =
+        SHERDI_VALUES_COMPUTE |
+        ((1u << sherdi_segment_parts(sherdi_param_segment(check->plan, param))) - 1);
+    return what;
+}
+
+static sherd_status values_read(check *check)
+{
+    for (int i = 0; i < 2; i++) {
+        given what = values_next(check);
+
+        SHERDI_TRY(call(check, get_call, &what));
+    }
+    return SHERD_OK;
+}
+
+/* Reads a gradient while a step is prepared. */
+static sherd_status gradient_read(check *check)
+{
+    given what = values_next(check);
+
+    what.values.parts = SHERDI_VALUES_GRADIENT;
+    return check->model->params[what.values.param].is_frozen ? SHERD_OK
+                                                             : call(check, gradient_call, &what);
+}
+
+/* Writes a part of two parameters, and reads them back. */
+static sherd_status values_write(check *check)
+{
+    for (int i = 0; i < 2; i++) {
+        given    what  = values_next(check);
+        unsigned parts = what.values.parts & ~SHERDI_VALUES_COMPUTE;
+
+        what.values.parts = parts == 0 ? SHERDI_VALUES_COMPUTE
+                            : i == 0   ? SHERDI_VALUES_MASTER
+                                       : parts & ~(parts >> 1); /* the last part */
+        SHERDI_TRY(call(check, put_call, &what));
+        what.values.parts = parts | SHERDI_VALUES_COMPUTE;
+        SHERDI_TRY(call(check, get_call, &what));
+    }
+    return SHERD_OK;
+}
+
+/* -------------------------------------------------------- acquire and release -- */
+
+static const sherdi_unit_state *state_of(const check *check, int unit)
+{
+    return sherdi_unit_of(check->sides[0].engine, unit);
+}
+
+/* Whether the engine refuses the acquire: the unit is acquired for backward already, or its last planned use is over. */
+static int is_refused(const check *check, int side, int unit, sherd_pass pass)
+{
+    const sherd_engine *engine = check->sides[side].engine;
+    int                 reached;
+    int is_refused = pass == SHERD_BACKWARD && !check->plan->units[unit].is_open_ended &&
+                     sherdi_unit_of(engine, unit)->acquired[SHERD_BACKWARD] > 0;
+
+    for (size_t n = 0; (reached = sherdi_program_reached(check->model, unit, n)) >= 0; n++) {
+        is_refused |= pass == SHERD_BACKWARD && sherdi_unit_of(engine, reached)->is_complete;
+    }
+    return is_refused;
+}
+
+static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass pass,
+                                    int *is_taken_out)
+{
+    const given  what   = {.unit = unit, .pass = pass};
+    int          who    = only == 2 ? 1 : 0;
+    const side  *acting = &check->sides[who];
+    size_t       before = acting->cap_ops;
+    sherd_status status;
+
+    *is_taken_out = 0;
+    if (is_refused(check, who, unit, pass)) {
+        return SHERD_OK;
+    }
+    status = call_make(check, only, acquire_call, &what);
+    if (status == SHERD_E_NOMEM && acting->num_ops == 0 && before == acting->cap_ops) {
+        return SHERD_OK; /* held memory is in the way */
+    }
+    SHERDI_TRY(status);
+    *is_taken_out = 1;
+    check->acquires++;
+    check->unit = unit;
+    check->pass = pass;
+    return call_prove(check, only > 0);
+}
+
+static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *is_taken_out)
+{
+    return unit_acquire_on(check, 0, unit, pass, is_taken_out);
+}
+
+/* Ends the trainer's use where it releases the unit. */
+static sherd_status uses_end(check *check, int unit, sherd_pass pass)
+{
+    size_t kept  = 0;
+    size_t which = 0;
+
+    for (size_t i = 0; i < check->num_uses; i++) {
+        if (check->uses[i].unit == unit && check->uses[i].pass == pass) {
+            which = sherdi_max_size(which, check->uses[i].acquire);
+        }
+    }
+    for (size_t i = 0; i < check->num_uses; i++) {
+        const use *u = &check->uses[i];
+
+        if (u->unit == unit && u->pass == pass && u->acquire == which) {
+            SHERDI_TRY(sherdi_hazard_end(check->hazard, &u->ops[0], &u->ops[1]));
+        } else {
+            check->uses[kept++] = *u;
+        }
+    }
+    check->num_uses = kept;
+    return SHERD_OK;
+}
+
+static sherd_status unit_release_on(check *check, int only, int unit, sherd_pass pass)
+{
+    const given what = {.unit = unit, .pass = pass};
+
+    SHERDI_TRY(uses_end(check, unit, pass));
+    SHERDI_TRY(call_make(check, only, release_call, &what));
+    return call_prove(check, only > 0);
+}
+
+static sherd_status unit_release(check *check, int unit, sherd_pass pass)
+{
+    return unit_release_on(check, 0, unit, pass);
+}
+
+/* Acquires and releases a unit that the plan does not expect here, in any pass. */
+static sherd_status off_plan(check *check, int is_eval)
+{
+    size_t     turn = check->turn++;
+    int        unit = (int)(turn * 5 / 3 % check->plan->num_units);
+    sherd_pass pass = is_eval ? SHERD_EVAL : (sherd_pass)(turn % 3);
+    int        is_taken;
+
+    SHERDI_TRY(unit_acquire(check, unit, pass, &is_taken));
+    return is_taken ? unit_release(check, unit, pass) : SHERD_OK;
+}
+
+/* One rank alone uses the next open-ended unit twice, one use inside the other. Not if units are gathered: then the ranks would
+ * differ in what is gathered. */
+static sherd_status use_alone(check *check)
+{
+    size_t units = check->plan->num_units;
+    int    only  = 1 + (int)(check->turn % RANKS);
+    int    unit  = (int)(check->turn++ % units);
+    int    taken[2];
+
+    for (size_t u = 0; u < units && !check->plan->units[unit].is_open_ended; u++) {
+        unit = (int)((size_t)(unit + 1) % units);
+    }
+    if (!check->plan->units[unit].is_open_ended ||
+        check->plan->buffers[SHERDI_BUFFER_GATHER].bytes > 0) {
+        return SHERD_OK;
+    }
+    for (int i = 0; i < 2; i++) {
+        SHERDI_TRY(unit_acquire_on(check, only, unit, SHERD_BACKWARD, &taken[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        SHERDI_TRY(taken[i] ? unit_release_on(check, only, unit, SHERD_BACKWARD) : SHERD_OK);
+    }
+    return SHERD_OK;
+}
+
+/* The trainer reads a gradient that it retains. */
+static sherd_status retained_look(check *check, const sherdi_segment *segment)
+{
+    sherdi_op ops[RANKS];
+
+    for (int r = 0; r < RANKS; r++) {
+        const sherdi_plan *plan = check->sides[r].plan;
+
+        ops[r] = sherdi_op_of_segment(check->plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
+        sherdi_op_use(
+            &ops[r], SHERDI_USE_SRC, SHERDI_READS,
+            sherdi_program_micro_gradient(plan, &plan->segments[segment - check->plan->segments]));
+    }
+    SHERDI_TRY(sherdi_hazard_op(check->hazard, &ops[0], &ops[1]));
+    return sherdi_hazard_end(check->hazard, &ops[0], &ops[1]);
+}
+
+static sherd_status retained_look_all(check *check)
+{
+    for (size_t s = 0; s < check->plan->num_segments; s++) {
+        const sherdi_segment *segment = &check->plan->segments[s];
+
+        if (segment->has_gradient && check->plan->units[segment->unit].retains_grads &&
+            state_of(check, segment->unit)->is_complete) {
+            SHERDI_TRY(retained_look(check, segment));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Ends a micro-batch by `end`: each rank hears which units the other has used. */
+static sherd_status micro_batch_end(check *check, call_fn end)
+{
+    SHERDI_TRY(retained_look_all(check));
+    sherdi_dry_join(check->sides[0].dry, check->sides[1].dry);
+    sherdi_dry_join(check->sides[1].dry, check->sides[0].dry);
+    return call(check, end, NULL);
+}
+
+/* --------------------------------------------------------------- sequences -- */
+
+/* How a pass over a sequence goes. */
+typedef struct way {
+    size_t end;     /* number of steps that are run */
+    int    skipped; /* unit without a backward; -1: none */
+    size_t leaves;  /* steps from one acquire off the plan to the next; 0: there are none */
+    int    is_eval;
+} way;
+
+static sherd_status steps_release(check *check, const sherdi_sequence *sequence, size_t from,
+                                  size_t position)
+{
+    for (size_t s = from; s <= position; s++) {
+        const sherdi_step_of_pass *step = &sequence->steps[s];
+
+        if (check->is_taken[s] && (step->last <= position)) {
+            check->is_taken[s] = 0;
+            SHERDI_TRY(unit_release(check, step->unit, step->pass));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status sequence_run(check *check, const sherdi_sequence *sequence, const way *way)
+{
+    size_t most = sequence->most_held;
+
+    memset(check->is_taken, 0, sequence->num_steps);
+    for (size_t s = 0; s < way->end; s++) {
+        const sherdi_step_of_pass *step     = &sequence->steps[s];
+        int                        is_taken = 0;
+
+        if (step->pass != SHERD_BACKWARD || step->unit != way->skipped) {
+            SHERDI_TRY(unit_acquire(check, step->unit, step->pass, &is_taken));
+        }
+        check->is_taken[s] = (unsigned char)is_taken;
+        if (way->leaves > 0 && s % way->leaves == 0) {
+            SHERDI_TRY(off_plan(check, way->is_eval));
+        }
+        SHERDI_TRY(steps_release(check, sequence, s > most ? s - most : 0, s));
+    }
+    for (size_t s = 0; s < way->end; s++) { /* what would be held longer than the pass */
+        if (check->is_taken[s]) {
+            SHERDI_TRY(unit_release(check, sequence->steps[s].unit, sequence->steps[s].pass));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status eval_run(check *check)
+{
+    const sherdi_sequence *eval = &check->plan->eval;
+    way                    all  = {.end = eval->num_steps, .skipped = -1};
+
+    return sequence_run(check, eval, &all);
+}
+
+/* Evaluates between sherd_eval_begin and sherd_eval_end: in the second pass the units that the plan keeps are still gathered,
+ * except those that an acquire off the plan has evicted. */
+static sherd_status evals_run(check *check)
+{
+    const sherdi_sequence *eval = &check->plan->eval;
+    way                    w    = {.end = eval->num_steps, .skipped = -1, .is_eval = 1};
+
+    SHERDI_TRY(call(check, eval_begin_call, NULL));
+    SHERDI_TRY(sequence_run(check, eval, &w));
+    w.leaves = 2;
+    SHERDI_TRY(sequence_run(check, eval, &w));
+    return call(check, eval_end_call, NULL);
+}
+
+/* ----------------------------------------------------------------- windows -- */
+
+typedef enum window_kind {
+    WINDOW_UPDATED = 0,
+    WINDOW_SHORT,              /* one micro-batch, with a unit that has no backward; updated */
+    WINDOW_SKIPPED,            /* because of an overflow */
+    WINDOW_DROPPED,            /* instead of the update */
+    WINDOW_STOPPED,            /* dropped in the middle of backward */
+    WINDOW_QUEUED,             /* nobody waits for the update */
+    WINDOW_UNDONE,             /* after its update */
+    WINDOW_STOPPED_AND_UNDONE, /* in mid-backward, which undoes the update before */
+    WINDOW_KINDS,
+} window_kind;
+
+static int is_stopped(window_kind kind)
+{
+    return kind == WINDOW_STOPPED || kind == WINDOW_STOPPED_AND_UNDONE;
+}
+
+static size_t backward_half(const sherdi_sequence *train)
+{
+    size_t first = 0;
+
+    while (first < train->num_steps && train->steps[first].pass != SHERD_BACKWARD) {
+        first++;
+    }
+    return first + (train->num_steps - first + 1) / 2;
+}
+
+/* The steps between acquires off the plan, in the n-th window of all: none at all, after each step, or a few. */
+static size_t leaves_of(size_t nth)
+{
+    static const size_t STEPS[] = {0, 1, 0, 7};
+
+    return STEPS[nth % 4];
+}
+
+/* Open-ended units: the passes once more before the step, and a use by one rank alone. */
+static sherd_status any_uses_run(check *check, size_t nth)
+{
+    way again = {.end = check->plan->train.num_steps, .skipped = -1};
+
+    if (check->plan->num_open_ended == 0) {
+        return SHERD_OK;
+    }
+    if (nth % 2 == 1) {
+        SHERDI_TRY(sequence_run(check, &check->plan->train, &again));
+    }
+    return use_alone(check);
+}
+
+/* Closes the window before its last micro-batch, where it would not end there by itself. */
+static sherd_status last_begin(check *check, int count)
+{
+    const sherdi_settings *settings = &check->plan->settings;
+
+    return settings->opens_windows || count < settings->accumulation ? call(check, close_call, NULL)
+                                                                     : SHERD_OK;
+}
+
+/* A micro-batch needs a backward of some unit. */
+static sherd_status backward_ensure(check *check)
+{
+    int is_taken = 0;
+
+    for (size_t u = 0;
+         u < check->plan->num_units && !is_taken && !check->sides[0].engine->window.has_backward;
+         u++) {
+        SHERDI_TRY(unit_acquire(check, (int)u, SHERD_BACKWARD, &is_taken));
+        SHERDI_TRY(is_taken ? unit_release(check, (int)u, SHERD_BACKWARD) : SHERD_OK);
+    }
+    return SHERD_OK;
+}
+
+/* Runs the micro-batches of a window, but for the end of the last. Every third window has a pass of EVAL in each, every third a
+ * save between them. */
+static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth)
+{
+    const sherdi_sequence *train    = &check->plan->train;
+    const sherdi_settings *settings = &check->plan->settings;
+    int                    is_many  = kind != WINDOW_SHORT && sherdi_settings_add_up(settings) &&
+                  !(settings->deterministic && settings->accumulation == 1);
+    int count = is_many ? 2 : 1;
+
+    for (int m = 0; m < count; m++) {
+        int is_last = m + 1 == count;
+        way w       = {.end = train->num_steps, .skipped = -1, .leaves = leaves_of(nth)};
+
+        w.skipped = kind == WINDOW_SHORT ? (int)(nth % check->plan->num_units) : -1;
+        if (is_last && is_stopped(kind)) {
+            w.end = backward_half(train);
+        } else if (is_last) {
+            SHERDI_TRY(last_begin(check, count));
+        }
+        SHERDI_TRY(sequence_run(check, train, &w));
+        SHERDI_TRY(backward_ensure(check));
+        SHERDI_TRY(any_uses_run(check, nth));
+        if (nth % 3 == 1) {
+            SHERDI_TRY(eval_run(check));
+        }
+        if (!is_last) {
+            SHERDI_TRY(micro_batch_end(check, step_call));
+            SHERDI_TRY(nth % 3 == 0 ? call(check, save_call, NULL) : SHERD_OK);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Goes back to the state before the last update, unless values were written since. */
+static sherd_status undo(check *check, call_fn instead)
+{
+    const sherd_engine *engine = check->sides[0].engine;
+
+    if (engine->store.dry.has_previous && !engine->store.dry.record.note.is_written &&
+        engine->step > 0) {
+        return call(check, undo_call, NULL);
+    }
+    return instead == NULL ? SHERD_OK : call(check, instead, NULL);
+}
+
+/* What comes between two windows. */
+static sherd_status between(check *check, window_kind kind, size_t nth)
+{
+    given what = values_next(check);
+
+    SHERDI_TRY(nth % 2 == 1 ? call(check, fingerprint_call, &what) : values_read(check));
+    if (nth % 3 == 1) {
+        SHERDI_TRY(call(check, save_call, NULL));
+    }
+    if (kind == WINDOW_UNDONE) {
+        SHERDI_TRY(undo(check, NULL));
+    }
+    if (nth % 5 == 2) {
+        what.walk = nth % 2 == 0 ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME;
+        SHERDI_TRY(call(check, load_call, &what));
+    }
+    SHERDI_TRY(nth % 4 == 3 ? evals_run(check) : SHERD_OK);
+    return nth % 3 == 2 ? values_write(check) : SHERD_OK;
+}
+
+static sherd_status window_run(check *check, window_kind kind, size_t nth)
+{
+    SHERDI_TRY(micro_batches_run(check, kind, nth));
+    switch (kind) {
+    case WINDOW_STOPPED:
+        return call(check, discard_call, NULL);
+    case WINDOW_STOPPED_AND_UNDONE:
+        return undo(check, discard_call);
+    case WINDOW_QUEUED:
+        SHERDI_TRY(micro_batch_end(check, queue_call));
+        return nth % 2 == 0 ? call(check, wait_call, NULL) : SHERD_OK;
+    case WINDOW_UPDATED:
+        if (nth % 2 == 0) {
+            SHERDI_TRY(micro_batch_end(check, step_call));
+            return between(check, kind, nth);
+        }
+        break;
+    default:
+        break;
+    }
+    SHERDI_TRY(micro_batch_end(check, prepare_call));
+    SHERDI_TRY(nth % 2 == 1 ? gradient_read(check) : SHERD_OK);
+    if (kind == WINDOW_SKIPPED) {
+        return call(check, skip_call, NULL);
+    }
+    if (kind == WINDOW_DROPPED) {
+        return call(check, discard_call, NULL);
+    }
+    SHERDI_TRY(call(check, apply_call, NULL));
+    return between(check, kind, nth);
+}
+
+/* Whether the layout can have such windows. */
+static int is_possible(const check *check, window_kind kind)
+{
+    switch (kind) {
+    case WINDOW_QUEUED:
+        return check->plan->machine.has_device && !sherdi_plan_has_files(check->plan);
+    case WINDOW_UNDONE:
+    case WINDOW_STOPPED_AND_UNDONE:
+        return sherdi_plan_has_generations(check->plan);
+    default:
+        return 1;
+    }
+}
+
+/* Runs windows so that every kind comes after every kind: 0, 0 1, 0 2, ... 1, 1 2, ... and 0 again. */
+static sherd_status windows_run(check *check)
+{
+    window_kind kinds[WINDOW_KINDS];
+    int         count = 0;
+    size_t      nth   = 0;
+
+    for (int kind = 0; kind < WINDOW_KINDS; kind++) {
+        if (is_possible(check, (window_kind)kind)) {
+            kinds[count++] = (window_kind)kind;
+        }
+    }
+    SHERDI_TRY(start(check));
+    for (int i = 0; i < count; i++) {
+        SHERDI_TRY(window_run(check, kinds[i], nth++));
+        for (int j = i + 1; j < count; j++) {
+            SHERDI_TRY(window_run(check, kinds[i], nth++));
+            SHERDI_TRY(window_run(check, kinds[j], nth++));
+        }
+    }
+    return window_run(check, WINDOW_UPDATED, nth);
+}
+
+/* ------------------------------------------------------------ open and close -- */
+
+static const char *unit_name(const void *ctx, int unit)
+{
+    return ((const check *)ctx)->model->units[unit].name;
+}
+
+static const char *where_name(const void *ctx, int where)
+{
+    return sherdi_where_name(((const check *)ctx)->plan, where);
+}
+
+static sherd_status hazard_open(check *check, const sherdi_prove_params *params)
+{
+    sherdi_hazard_params of = {.has_device = check->plan->machine.has_device,
+                               .uses_last  = 1,
+                               .drive_room = sherdi_program_transfers(check->plan),
+                               .unit_name  = unit_name,
+                               .where_name = where_name,
+                               .ctx        = check};
+
+    if (params != NULL) {
+        of.drop        = params->drop;
+        of.by          = params->by;
+        of.followed    = params->followed;
+        of.kind        = params->kind;
+        of.number      = params->number;
+        of.last_number = params->last_number;
+    }
+    return sherdi_hazard_open(&of, check->mem, &check->hazard);
+}
+
+static sherd_status check_open(check *check, const sherdi_prove_params *params)
+{
+    size_t steps = sherdi_max_size(check->plan->train.num_steps, check->plan->eval.num_steps);
+
+    for (int r = 0; r < RANKS; r++) {
+        side *side = &check->sides[r];
+
+        SHERDI_TRY(sherdi_dry_create(side->plan, check->model, op_collect, side, &side->dry));
+        side->engine = sherdi_dry_engine(side->dry);
+    }
+    check->is_taken = sherdi_alloc_array(check->mem, SHERDI_MEM_CONTROL, steps, 1);
+    return check->is_taken == NULL ? SHERD_E_NOMEM : hazard_open(check, params);
+}
+
+static void check_close(check *check)
+{
+    for (int r = 0; r < RANKS; r++) {
+        sherdi_dry_destroy(check->sides[r].dry);
+        sherdi_free(check->sides[r].ops);
+    }
+    sherdi_hazard_close(check->hazard);
+    sherdi_free(check->is_taken);
+    sherdi_free(check->uses);
+}
+
+sherd_status sherdi_prove(const sherdi_plan *one, const sherdi_plan *other,
+                          const sherdi_model *model, const sherdi_prove_params *params)
+{
+    check        check  = {.model = model,
+                           .plan  = one,
+                           .mem   = one->mem,
+                           .sides = {{.plan = one, .mem = one->mem}, {.plan = other, .mem = one->mem}}};
+    sherd_status status = check_open(&check, params);
+
+    if (status == SHERD_OK) {
+        status = windows_run(&check);
+    }
+    if (params != NULL && params->follows_out != NULL && check.hazard != NULL) {
+        *params->follows_out = sherdi_hazard_follows(check.hazard);
+    }
+    check_close(&check);
+    return status;
+}
+
+static sherd_status pair_of_plans_prove(const sherdi_plan *one, const sherdi_plan *other,
+                                        const sherdi_model *model)
+{
+    return sherdi_prove(one, other, model, NULL);
+}
+
+sherd_status sherdi_prove_ranks(const sherdi_plan *plan, const sherdi_model *model)
+{
+    static const sherdi_plan_makers BY = {sherdi_dry_plan, pair_of_plans_prove};
+
+    return sherdi_plan_check_ranks(plan, model, &BY);
+}
+
+sherd_status sherdi_prove_next(const sherdi_plan *plan, const sherdi_model *model)
+{
+    int          rank = (plan->rank + 1) % plan->world_size;
+    sherdi_mem   mem;
+    sherdi_plan *peer;
+    sherd_status status;
+
+    sherdi_mem_init(&mem);
+    SHERDI_TRY(sherdi_plan_create(model, &plan->settings, rank, plan->world_size, &plan->machine,
+                                  &mem, &peer));
+    status = sherdi_prove(peer, plan, model, NULL);
+    sherdi_plan_destroy(peer);
+    return status;
+}

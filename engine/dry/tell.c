@@ -1,0 +1,263 @@
+#include "engine/dry/tell.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+#include "engine/dry/dry.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/fill.h"
+
+#include <string.h>
+
+typedef struct plain_run {
+    sherd_engine     *engine;
+    sherdi_told_fn    fn;
+    void             *ctx;
+    sherdi_phase_name phase; /* of the call under way */
+    int is_last;             /* the call ends the window: what it reads ahead is for the next one */
+} plain_run;
+
+/* A step ends a micro-batch, and then, where the ranks compare their uses, the boundary begins. */
+static sherdi_phase_name phase_of(plain_run *run, const sherdi_op *op)
+{
+    if (op->kind == SHERDI_OP_EXCHANGE && op->part == SHERDI_EXCHANGE_USES) {
+        run->phase = SHERDI_IN_BOUNDARY;
+    }
+    if (op->flags & SHERDI_OP_AHEAD) {
+        return op->ring == SHERDI_RING_STATE ? SHERDI_IN_BOUNDARY : SHERDI_IN_FORWARD;
+    }
+    return op->flags & SHERDI_OP_LATE ? SHERDI_IN_BACKWARD : run->phase;
+}
+
+static sherd_status op_tell(void *ctx, const sherdi_op *op)
+{
+    plain_run        *run   = ctx;
+    sherdi_phase_name phase = phase_of(run, op);
+
+    if (run->is_last && op->flags & SHERDI_OP_AHEAD && phase == SHERDI_IN_FORWARD) {
+        return SHERD_OK;
+    }
+    return run->fn(run->ctx, phase, op);
+}
+
+const char *sherdi_phase_name_text(sherdi_phase_name phase)
+{
+    static const char *const NAMES[] = {"forward", "backward", "boundary", "eval", "fill"};
+
+    return NAMES[phase];
+}
+
+/* Releases the units that are held until this acquire, the latest one first. */
+static sherd_status held_release(const plain_run *run, const sherdi_sequence *sequence,
+                                 size_t position)
+{
+    for (size_t back = 0; back <= position && back <= sequence->most_held; back++) {
+        const sherdi_step_of_pass *step = &sequence->steps[position - back];
+
+        if (step->last == position) {
+            SHERDI_TRY(sherd_unit_release(run->engine, step->unit, step->pass));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* A unit that is held for backward, and listed for it once more, is refused by the engine, and has its place in the plan. */
+static sherd_status step_acquire(const plain_run *run, const sherdi_step_of_pass *step)
+{
+    sherd_engine *engine = run->engine;
+
+    if (step->pass == SHERD_BACKWARD && !engine->plan->units[step->unit].is_open_ended &&
+        sherdi_unit_of(engine, step->unit)->acquired[SHERD_BACKWARD] > 0) {
+        return sherdi_program_acquire(&engine->run.program, step->unit, step->pass);
+    }
+    return sherd_unit_acquire(engine, step->unit, step->pass);
+}
+
+static sherd_status pass_run(plain_run *run, const sherdi_sequence *sequence)
+{
+    static const sherdi_phase_name PHASES[] = {SHERDI_IN_FORWARD, SHERDI_IN_BACKWARD,
+                                               SHERDI_IN_EVAL};
+
+    for (size_t p = 0; p < sequence->num_steps; p++) {
+        const sherdi_step_of_pass *step = &sequence->steps[p];
+
+        run->phase = PHASES[step->pass];
+        SHERDI_TRY(step_acquire(run, step));
+        SHERDI_TRY(held_release(run, sequence, p));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status nothing_fill(void *ctx, size_t first, size_t count, float *values)
+{
+    (void)ctx, (void)first;
+    memset(values, 0, count * sizeof(*values));
+    return SHERD_OK;
+}
+
+/* First values, in the order of the model. */
+static sherd_status fill_run(plain_run *run)
+{
+    run->phase = SHERDI_IN_FILL;
+    for (size_t p = 0; p < run->engine->plan->num_params; p++) {
+        SHERDI_TRY(sherd_param_fill(run->engine, (sherd_param)p, nothing_fill, NULL));
+    }
+    return sherdi_fill_finish(run->engine);
+}
+
+/* A window of `count` micro-batches. */
+static sherd_status window_run(plain_run *run, int count)
+{
+    sherd_engine *engine = run->engine;
+
+    for (int m = 0; m < count; m++) {
+        run->phase   = SHERDI_IN_FORWARD;
+        run->is_last = 0;
+        if (m + 1 == count &&
+            (engine->settings.opens_windows || count < engine->settings.accumulation)) {
+            SHERDI_TRY(sherd_step_close_window(engine));
+        }
+        SHERDI_TRY(pass_run(run, &engine->plan->train));
+        run->phase   = SHERDI_IN_BACKWARD;
+        run->is_last = m + 1 == count;
+        SHERDI_TRY(sherd_step(engine, NULL));
+    }
+    return SHERD_OK;
+}
+
+/* Tells the first micro-batch, the second if all parts are wanted (all later ones are like it), the boundary and a pass of EVAL. An
+ * inference engine has no windows: it tells one pass, and no boundary. */
+static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
+{
+    const sherdi_settings *settings = &run->engine->settings;
+
+    if (settings->optimizer->is_inference) {
+        SHERDI_TRY(pass_run(run, &run->engine->plan->train));
+    } else {
+        SHERDI_TRY(window_run(run, parts == SHERDI_TELL_ALL && settings->accumulation > 1 ? 2 : 1));
+    }
+    run->phase   = SHERDI_IN_EVAL;
+    run->is_last = 0;
+    SHERDI_TRY(sherdi_run_settle(run->engine, SHERDI_RING_PARAMS)); /* those of the next window */
+    return pass_run(run, &run->engine->plan->eval);
+}
+
+sherd_status sherdi_dry_tell(const sherdi_plan *plan, const sherdi_model *model,
+                             sherdi_told_parts parts, sherdi_told_fn fn, void *ctx)
+{
+    plain_run    run = {.fn = fn, .ctx = ctx};
+    sherdi_dry  *dry;
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_dry_create(plan, model, op_tell, &run, &dry));
+    run.engine = sherdi_dry_engine(dry);
+    status     = parts == SHERDI_TELL_FIRST ? fill_run(&run) : sherdi_dry_start(dry);
+    if (status == SHERD_OK) {
+        status = plain_run_all(&run, parts);
+    }
+    sherdi_dry_destroy(dry);
+    return status;
+}
+
+/* ---------------------------------------------------------------- counting -- */
+
+typedef struct counts {
+    uint64_t micro[2][SHERDI_MEDIA]; /* the first micro-batch, and a later one */
+    uint64_t step[SHERDI_MEDIA];
+    int      micro_seen; /* index into `micro` */
+    int      was_micro;
+    size_t   num_collectives;
+    uint64_t hash;
+} counts;
+
+static void collective_count(counts *c, sherdi_phase_name phase, const sherdi_op *op)
+{
+    uint64_t what[] = {(uint64_t)phase, (uint64_t)op->kind, (uint64_t)op->segment, op->elems,
+                       op->moves[SHERDI_MOVES_WIRE]};
+
+    if (op->lane == SHERDI_LANE_WIRE) {
+        c->num_collectives++;
+        c->hash = sherdi_hash_bytes(c->hash, what, sizeof(what));
+    }
+}
+
+static sherd_status op_count(void *ctx, sherdi_phase_name phase, const sherdi_op *op)
+{
+    counts   *c        = ctx;
+    int       is_micro = phase == SHERDI_IN_FORWARD || phase == SHERDI_IN_BACKWARD;
+    int       is_late  = (op->flags & SHERDI_OP_LATE) != 0;
+    uint64_t *sums     = c->step;
+
+    collective_count(c, phase, op);
+    if (phase == SHERDI_IN_EVAL) {
+        return SHERD_OK;
+    }
+    if (phase == SHERDI_IN_FORWARD && c->was_micro == SHERDI_IN_BACKWARD + 1) {
+        c->micro_seen = 1;
+    }
+    c->was_micro = is_late ? c->was_micro : (int)phase + 1;
+    if (is_late) {
+        sums = c->micro[(op->flags & SHERDI_OP_FIRST) == 0];
+    } else if (is_micro) {
+        sums = c->micro[c->micro_seen];
+    }
+    for (int medium = 0; medium < SHERDI_MEDIA; medium++) {
+        sums[medium] += op->moves[medium];
+    }
+    return SHERD_OK;
+}
+
+/* Reports every micro-batch as moving what the first one moves; what the later ones move beyond that is added to the step. */
+static void counts_spread(counts *c, int accumulation)
+{
+    for (int medium = 0; medium < SHERDI_MEDIA && accumulation > 1 && c->micro_seen; medium++) {
+        c->step[medium] +=
+            (c->micro[1][medium] - c->micro[0][medium]) * (uint64_t)(accumulation - 1);
+    }
+}
+
+sherd_status sherdi_dry_count(sherdi_plan *plan, const sherdi_model *model)
+{
+    counts             c     = {0};
+    sherdi_plan_moves *moves = &plan->moves;
+    const uint64_t    *micro = c.micro[0];
+
+    SHERDI_TRY(sherdi_dry_tell(plan, model, SHERDI_TELL_ALL, op_count, &c));
+    counts_spread(&c, plan->settings.accumulation);
+    if (sherdi_plan_has_generations(plan)) {
+        moves->nvme_index_bytes =
+            sherdi_state_commit_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_FRONT);
+    }
+    plan->wire_micro_bytes          = micro[SHERDI_MOVES_WIRE];
+    plan->wire_boundary_bytes       = c.step[SHERDI_MOVES_WIRE];
+    moves->down_micro_bytes         = micro[SHERDI_MOVES_DOWN];
+    moves->down_step_bytes          = c.step[SHERDI_MOVES_DOWN];
+    moves->up_micro_bytes           = micro[SHERDI_MOVES_UP];
+    moves->up_step_bytes            = c.step[SHERDI_MOVES_UP];
+    moves->nvme_read_micro_bytes    = micro[SHERDI_MOVES_READ];
+    moves->nvme_read_step_bytes     = c.step[SHERDI_MOVES_READ];
+    moves->nvme_written_micro_bytes = micro[SHERDI_MOVES_WRITTEN];
+    moves->nvme_written_step_bytes  = c.step[SHERDI_MOVES_WRITTEN] + moves->nvme_index_bytes;
+    moves->update_device_bytes      = c.step[SHERDI_MOVES_DEVICE];
+    moves->update_host_bytes        = c.step[SHERDI_MOVES_HOST];
+    moves->update_flops             = c.step[SHERDI_MOVES_FLOPS];
+    plan->num_collectives           = c.num_collectives;
+    plan->collectives_hash          = c.hash;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_dry_plan(const sherdi_model *model, const sherdi_settings *settings, int rank,
+                             int world_size, const sherdi_machine *machine, sherdi_mem *mem,
+                             sherdi_plan **out)
+{
+    sherdi_plan *plan;
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_plan_create(model, settings, rank, world_size, machine, mem, &plan));
+    status = sherdi_dry_count(plan, model);
+    if (status != SHERD_OK) {
+        sherdi_plan_destroy(plan);
+        return status;
+    }
+    *out = plan;
+    return SHERD_OK;
+}
