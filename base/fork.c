@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@ static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two 
 static unsigned char  *fork_bits;
 static int             fork_bytes;
 static pthread_once_t  fork_once = PTHREAD_ONCE_INIT;
+static _Atomic pid_t   fork_process; /* 0: not asked yet */
 
 static void fork_begins(void)
 {
@@ -28,6 +30,7 @@ static void child_begins(void)
 {
     int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
 
+    atomic_store_explicit(&fork_process, getpid(), memory_order_relaxed);
     for (int fd = 0; fd < fork_bytes * 8; fd++) {
         if ((fork_bits[fd / 8] >> fd % 8 & 1) == 0) {
             continue;
@@ -99,4 +102,16 @@ void sherdi_fork_close(int fd)
     fork_begins();
     (void)close(fd);
     sherdi_fork_forget(fd);
+}
+
+pid_t sherdi_fork_process(void)
+{
+    pid_t process = atomic_load_explicit(&fork_process, memory_order_relaxed);
+
+    if (process == 0) {
+        (void)pthread_once(&fork_once, handlers_set);
+        process = getpid();
+        atomic_store_explicit(&fork_process, process, memory_order_relaxed);
+    }
+    return process;
 }

@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 
 #include "base/checked.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "engine/checkpoint/save.h"
 #include "engine/dry/prove.h"
@@ -128,7 +129,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     memset(engine, 0, sizeof(*engine));
     sherdi_mem_init(&engine->mem);
     sherdi_blobs_init(&engine->blobs, &engine->mem);
-    engine->process    = getpid();
+    engine->process    = sherdi_fork_process();
     engine->model.mem  = &engine->mem;
     engine->world      = sherdi_world_retain(world);
     engine->host       = sherdi_world_host(world);
@@ -660,7 +661,7 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
 
 void sherd_engine_destroy(sherd_engine *engine)
 {
-    if (engine == NULL || engine->process != getpid()) {
+    if (engine == NULL || engine->process != sherdi_fork_process()) {
         return;
     }
     if (sherdi_engine_check_caller(engine, "sherd_engine_destroy") != SHERD_OK) {

@@ -1,5 +1,6 @@
 #include "engine/dry/dry.h"
 
+#include "base/fork.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/run/agree.h"
@@ -115,6 +116,7 @@ static void settings_still(sherdi_settings *settings)
 {
     settings->wall_clock_breakdown = 0;
     settings->logs_comms           = 0;
+    settings->memory_breakdown     = 0;
     settings->steps_per_print      = 0;
     settings->is_debug             = 0;
 }
@@ -133,7 +135,7 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     engine->on_host.head  = &dry->head;
     engine->rank          = plan->rank;
     engine->world_size    = plan->world_size;
-    engine->process       = getpid();
+    engine->process       = sherdi_fork_process();
     engine->settings      = plan->settings;
     engine->model         = *model;
     engine->plan          = (sherdi_plan *)(uintptr_t)plan;

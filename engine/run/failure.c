@@ -1,9 +1,8 @@
 #include "engine/run/failure.h"
 
+#include "base/fork.h"
 #include "collectives/world.h"
 #include "engine/run/engine_impl.h"
-
-#include <unistd.h>
 
 /* A forked child shares memory with the parent's peers, and has none of the parent's threads. */
 sherd_status sherdi_engine_check_caller(const sherd_engine *engine, const char *call)
@@ -11,7 +10,7 @@ sherd_status sherdi_engine_check_caller(const sherd_engine *engine, const char *
     if (engine == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "%s: the engine is NULL", call);
     }
-    if (engine->process != getpid()) {
+    if (engine->process != sherdi_fork_process()) {
         return sherdi_fail(
             SHERD_E_STATE,
             "%s: this process was forked from the one that made the engine, and cannot use "

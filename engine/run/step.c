@@ -75,7 +75,11 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     sherdi_mark_end(&engine->marks, NULL, &mark);
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_NORM, status, own, NULL,
                                "while it read its gradient, and nothing was updated"));
-    for (int r = 0; (plan->is_sliced || plan->is_deterministic) && r < engine->world_size; r++) {
+    if ((!plan->is_sliced && !plan->is_deterministic) ||
+        (engine->run.told.stride_bytes == 0 && sherdi_norm_value(&own->norm) == 0)) {
+        return SHERD_OK; /* this rank has all of it, or all have told of nothing */
+    }
+    for (int r = 0; r < engine->world_size; r++) {
         const sherdi_norm_message *other = sherdi_agree_told(engine, r);
 
         if (r != engine->rank) {
