@@ -549,12 +549,19 @@ static sherd_status unit_release(check *check, int unit, sherd_pass pass)
     return unit_release_on(check, 0, unit, pass);
 }
 
-/* Acquires and releases a unit that the plan does not expect here, in any pass. */
+static int is_inference(const sherdi_plan *plan)
+{
+    return plan->settings.optimizer->is_inference;
+}
+
+/* Acquires and releases a unit that the plan does not expect here, in any pass that the engine has. */
 static sherd_status off_plan(check *check, int is_eval)
 {
     size_t     turn = check->turn++;
     int        unit = (int)(turn * 5 / 3 % check->plan->num_units);
-    sherd_pass pass = is_eval ? SHERD_EVAL : (sherd_pass)(turn % 3);
+    sherd_pass pass = is_eval                     ? SHERD_EVAL
+                      : is_inference(check->plan) ? (turn % 3 == 0 ? SHERD_FORWARD : SHERD_EVAL)
+                                                  : (sherd_pass)(turn % 3);
     int        is_taken;
 
     SHERDI_TRY(unit_acquire(check, unit, pass, &is_taken));
@@ -883,6 +890,21 @@ static int is_possible(const check *check, window_kind kind)
     }
 }
 
+/* Passes of an engine for inference, which has no windows. */
+static sherd_status passes_run(check *check)
+{
+    for (size_t nth = 0; nth < 4 * WINDOW_KINDS; nth++) {
+        way w = {.end = check->plan->train.num_steps, .skipped = -1, .leaves = leaves_of(nth)};
+
+        SHERDI_TRY(sequence_run(check, &check->plan->train, &w));
+        if (nth % 2 == 1) {
+            SHERDI_TRY(eval_run(check));
+        }
+        SHERDI_TRY(between(check, WINDOW_UPDATED, nth));
+    }
+    return SHERD_OK;
+}
+
 /* Runs windows so that every kind comes after every kind: 0, 0 1, 0 2, ... 1, 1 2, ... and 0 again. */
 static sherd_status windows_run(check *check)
 {
@@ -895,7 +917,6 @@ static sherd_status windows_run(check *check)
             kinds[count++] = (window_kind)kind;
         }
     }
-    SHERDI_TRY(start(check));
     for (int i = 0; i < count; i++) {
         SHERDI_TRY(window_run(check, kinds[i], nth++));
         for (int j = i + 1; j < count; j++) {
@@ -973,7 +994,10 @@ sherd_status sherdi_prove(const sherdi_plan *one, const sherdi_plan *other,
     sherd_status status = check_open(&check, params);
 
     if (status == SHERD_OK) {
-        status = windows_run(&check);
+        status = start(&check);
+    }
+    if (status == SHERD_OK) {
+        status = is_inference(one) ? passes_run(&check) : windows_run(&check);
     }
     if (params != NULL && params->follows_out != NULL && check.hazard != NULL) {
         *params->follows_out = sherdi_hazard_follows(check.hazard);

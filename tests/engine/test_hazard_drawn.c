@@ -214,7 +214,9 @@ static int meeting_is_dropped(graph *g, const sherdi_op *op)
         (op->flags & SHERDI_OP_MEETS) == 0) {
         return 0;
     }
-    return ++g->dropped == g->params.number || g->params.number == 0;
+    g->dropped++;
+    return g->params.number == 0 ||
+           (g->dropped >= g->params.number && g->dropped <= g->params.last_number);
 }
 
 static int graph_op(graph *g, const sherdi_op *const ops[2])
@@ -324,8 +326,9 @@ static void params_draw(uint64_t *seed, const style *s, sherdi_hazard_params *pa
         .number     = 1 + draw(seed, (unsigned)s->num_ops * 2),
     };
     if (params->drop == SHERDI_HAZARD_DROP_MEETS) {
-        /* all calls of the kind, or one of the first three */
+        /* all calls of the kind, or up to three from one of the first three on */
         params->number %= 4;
+        params->last_number = params->number + draw(seed, 3);
     }
 }
 
