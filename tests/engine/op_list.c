@@ -50,16 +50,20 @@ int op_is_same(const sherdi_op *a, const sherdi_op *b)
     return op_is_alike(a, b) && memcmp(a->moves, b->moves, sizeof(a->moves)) == 0;
 }
 
-const char *op_list_text(const op_list *list, size_t at, char out[128])
+const char *op_list_text(const op_list *list, size_t at, char out[160])
 {
     if (at >= list->count) {
-        (void)snprintf(out, 128, "nothing more");
+        (void)snprintf(out, 160, "nothing more");
     } else {
         const sherdi_op *op = &list->ops[at];
 
-        (void)snprintf(out, 128, "%s (number %zu) on lane %s, unit %d, segment %d, %zu elements",
+        (void)snprintf(out, 160,
+                       "%s (number %zu) on lane %s, unit %d, segment %d, %zu elements, to %d:%zu, "
+                       "from %d:%zu",
                        sherdi_op_kind_name(op->kind), at, sherdi_lane_name(op->lane), op->unit,
-                       op->segment, op->elems);
+                       op->segment, op->elems, op->uses[SHERDI_USE_DST].where,
+                       op->uses[SHERDI_USE_DST].offset, op->uses[SHERDI_USE_SRC].where,
+                       op->uses[SHERDI_USE_SRC].offset);
     }
     return out;
 }

@@ -1,7 +1,10 @@
-/* What an engine carries out in a window that follows the plan is what its plan tells: the operations that are printed,
- * counted, played against rates and proved, one by one, with their lanes, ranges and bytes. */
-#include "engine/dry/tell.h"
+/* What an engine carries out is what a dry engine of the same plan says, in every kind of window: the operations that are
+ * printed, counted, played against rates and proved, one by one, with their lanes, ranges and bytes. */
+#include "engine/dry/dry.h"
+#include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
+#include "engine/run/restore.h"
+#include "engine/run/update.h"
 #include "sherd_build.h"
 #include "tests/engine/op_list.h"
 #include "tests/engine/rig.h"
@@ -11,14 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ------------------------------------------------------------------ lists -- */
-
-static sherd_status told_add(void *ctx, sherdi_phase_name phase, const sherdi_op *op)
-{
-    (void)phase;
-    return op_list_add(ctx, op);
-}
 
 /* Stands before the engine's own function. */
 typedef struct recorder {
@@ -30,8 +25,10 @@ typedef struct recorder {
 static sherd_status op_record(void *ctx, const sherdi_op *op)
 {
     recorder *recorder = ctx;
+    int       depth    = sherdi_mem_forbid_suspend();
 
     SHERDI_TRY(op_list_add(&recorder->list, op));
+    sherdi_mem_forbid_resume(depth);
     return recorder->fn(recorder->ctx, op);
 }
 
@@ -46,114 +43,20 @@ static void record_begin(recorder *recorder, sherd_engine *engine)
     program->ctx   = recorder;
 }
 
-static void record_end(const recorder *recorder, sherd_engine *engine)
+static void lists_compare(const op_list *told, const op_list *done, const char *what)
 {
-    engine->run.program.fn  = recorder->fn;
-    engine->run.program.ctx = recorder->ctx;
-}
+    char text[2][160];
 
-/* ------------------------------------------------------------- comparison -- */
-
-/* Operations that keep their order among themselves. State and parameters are read ahead, the state while backward runs,
- * and are told where they are used; a gradient that was staged leaves when its place is wanted, and is told with its
- * micro-batch. Which of two places of the staging a gradient has goes on from window to window. */
-typedef enum op_order {
-    ORDER_READ_AHEAD = 0,
-    ORDER_STAGED,
-    ORDER_OTHERS,
-    ORDERS,
-} op_order;
-
-static op_order order_of(const sherdi_op *op)
-{
-    int from = op->uses[SHERDI_USE_SRC].where;
-
-    if (op->kind == SHERDI_OP_READ && op->ring != SHERDI_RING_GRADS) {
-        return ORDER_READ_AHEAD;
-    }
-    return from == SHERDI_BUFFER_GRAD_STAGING || from == SHERDI_BUFFER_BOUNCE ||
-                   ((op->kind == SHERDI_OP_READ || op->kind == SHERDI_OP_WRITE) &&
-                    op->ring == SHERDI_RING_GRADS)
-               ? ORDER_STAGED
-               : ORDER_OTHERS;
-}
-
-static int are_ranges_same(const sherdi_op *a, const sherdi_op *b)
-{
-    for (int u = 0; u < SHERDI_USES; u++) {
-        const sherdi_range *x = &a->uses[u];
-        const sherdi_range *y = &b->uses[u];
-
-        if (x->where != y->where ||
-            (x->where != SHERDI_AT_NOWHERE &&
-             (x->access != y->access || x->is_all_ranks != y->is_all_ranks ||
-              (x->offset != y->offset && x->where != SHERDI_BUFFER_GRAD_STAGING) ||
-              x->bytes != y->bytes))) {
-            return 0;
-        }
-    }
-    return memcmp(a->moves, b->moves, sizeof(a->moves)) == 0;
-}
-
-static int are_same(const sherdi_op *a, const sherdi_op *b)
-{
-    return op_is_alike(a, b) && are_ranges_same(a, b);
-}
-
-/* The next of an order. */
-static size_t next_of(const op_list *list, op_order order, size_t at)
-{
-    while (at < list->count && order_of(&list->ops[at]) != order) {
-        at++;
-    }
-    return at;
-}
-
-static void lists_compare(const op_list *told, const op_list *done, op_order order,
-                          const char *what)
-{
-    size_t t = next_of(told, order, 0);
-    size_t d = next_of(done, order, 0);
-    char   text[2][128];
-
-    while (t < told->count && d < done->count && are_same(&told->ops[t], &done->ops[d])) {
-        t = next_of(told, order, t + 1);
-        d = next_of(done, order, d + 1);
-    }
-    if (t < told->count || d < done->count) {
-        test_fail(__FILE__, __LINE__, "%s: told is %s; carried out is %s", what,
-                  op_list_text(told, t, text[0]), op_list_text(done, d, text[1]));
-    }
-}
-
-/* What is read ahead: as many bytes of each file, and of the same extents. */
-static void reads_compare(const op_list *told, const op_list *done, const char *what)
-{
-    const op_list *lists[] = {told, done};
-    uint64_t       sums[2][SHERDI_RINGS][3]; /* how many, their bytes, their extents */
-
-    memset(sums, 0, sizeof(sums));
-    for (int l = 0; l < 2; l++) {
-        for (size_t i = 0; i < lists[l]->count; i++) {
-            const sherdi_op *op = &lists[l]->ops[i];
-
-            if (order_of(op) == ORDER_READ_AHEAD) {
-                sums[l][op->ring][0]++;
-                sums[l][op->ring][1] += op->moves[SHERDI_MOVES_READ];
-                sums[l][op->ring][2] += (op->extent + 1) * (op->extent + 1);
-            }
-        }
-    }
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        if (memcmp(sums[0][ring], sums[1][ring], sizeof(sums[0][ring])) != 0) {
-            test_fail(__FILE__, __LINE__, "%s, ring %d: %llu reads are told, %llu carried out",
-                      what, ring, (unsigned long long)sums[0][ring][0],
-                      (unsigned long long)sums[1][ring][0]);
+    for (size_t i = 0; i < told->count || i < done->count; i++) {
+        if (i >= told->count || i >= done->count || !op_is_same(&told->ops[i], &done->ops[i])) {
+            test_fail(__FILE__, __LINE__, "%s: told is %s; carried out is %s", what,
+                      op_list_text(told, i, text[0]), op_list_text(done, i, text[1]));
+            return;
         }
     }
 }
 
-/* ------------------------------------------------------------------ cases -- */
+/* ---------------------------------------------------------------- windows -- */
 
 typedef struct one_case {
     rig_options options;
@@ -162,42 +65,287 @@ typedef struct one_case {
     int         is_beside;
 } one_case;
 
-static void window_run(rig *r, int accumulation)
+/* An engine and its dry one, which are called alike. */
+typedef struct both {
+    rig           r;
+    sherdi_dry   *dry;
+    sherd_engine *engines[2];
+    recorder      done;
+    op_list       told;
+    float         values[3000];
+} both;
+
+typedef sherd_status (*call_fn)(both *b, sherd_engine *engine);
+
+static void call(both *b, call_fn fn)
 {
-    (void)rig_train(r, accumulation);
-    for (int u = 0; u < r->num_units; u++) {
-        rig_forward(r, u, SHERD_EVAL);
+    sherd_status status = fn(b, b->engines[0]);
+
+    CHECK_OK(status);
+    CHECK_STATUS(status, fn(b, b->engines[1]));
+}
+
+static void passes(both *b, int backwards)
+{
+    for (int u = 0; u < b->r.num_units; u++) {
+        rig_forward(&b->r, u, SHERD_FORWARD);
+        CHECK_OK(sherd_unit_acquire(b->engines[1], u, SHERD_FORWARD));
+        CHECK_OK(sherd_unit_release(b->engines[1], u, SHERD_FORWARD));
+    }
+    for (int u = b->r.num_units - 1; u >= b->r.num_units - backwards; u--) {
+        rig_backward(&b->r, u);
+        CHECK_OK(sherd_unit_acquire(b->engines[1], u, SHERD_BACKWARD));
+        CHECK_OK(sherd_unit_release(b->engines[1], u, SHERD_BACKWARD));
     }
 }
+
+static void evaluation(both *b)
+{
+    for (int u = 0; u < b->r.num_units; u++) {
+        rig_forward(&b->r, u, SHERD_EVAL);
+        CHECK_OK(sherd_unit_acquire(b->engines[1], u, SHERD_EVAL));
+        CHECK_OK(sherd_unit_release(b->engines[1], u, SHERD_EVAL));
+    }
+}
+
+static sherd_status step_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return sherd_step(engine, NULL);
+}
+
+static sherd_status queue_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return sherd_step_queue(engine);
+}
+
+static sherd_status wait_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return sherd_step_wait(engine, NULL);
+}
+
+static sherd_status prepare_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return sherd_step_prepare(engine, NULL);
+}
+
+static sherd_status apply_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return sherd_step_apply(engine, NULL);
+}
+
+static sherd_status skip_call(both *b, sherd_engine *engine)
+{
+    sherd_step_params params;
+
+    (void)b;
+    sherd_step_params_init(&params);
+    params.overflow = 1;
+    return sherd_step_apply(engine, &params);
+}
+
+static sherd_status discard_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return sherd_step_discard(engine);
+}
+
+static sherd_status undo_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return sherd_step_undo(engine);
+}
+
+static sherd_status norms_call(both *b, sherd_engine *engine)
+{
+    double norms[16];
+
+    return sherd_grad_norms(engine, norms, (size_t)b->r.num_params);
+}
+
+static sherd_status read_call(both *b, sherd_engine *engine)
+{
+    SHERDI_TRY(sherd_param_read(engine, 0, SHERD_COMPUTE, 0, 3000, b->values));
+    return sherd_param_read(engine, 1, "master", 100, 2000, b->values);
+}
+
+static sherd_status write_call(both *b, sherd_engine *engine)
+{
+    memset(b->values, 0, sizeof(b->values));
+    return sherd_param_write(engine, 1, "master", 0, 3000, b->values);
+}
+
+static sherd_status fingerprint_call(both *b, sherd_engine *engine)
+{
+    uint64_t unused;
+
+    (void)b;
+    SHERDI_TRY(sherd_param_fingerprint(engine, 1, &unused));
+    return sherd_engine_fingerprint(engine, &unused);
+}
+
+static sherd_status nothing_done(void *ctx, const sherdi_op *op)
+{
+    (void)ctx, (void)op;
+    return SHERD_OK;
+}
+
+static sherd_status save_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return sherdi_update_save(engine, nothing_done, NULL);
+}
+
+static sherd_status nothing_loaded(void *ctx)
+{
+    (void)ctx;
+    return SHERD_OK;
+}
+
+static sherd_status load_call(both *b, sherd_engine *engine)
+{
+    const sherdi_load_parts parts = {nothing_loaded, nothing_done, nothing_loaded, nothing_loaded,
+                                     NULL};
+
+    (void)b;
+    return sherdi_restore_load(engine, SHERDI_WALK_LOAD_SOME, &parts);
+}
+
+static sherd_status eval_begin_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return sherd_eval_begin(engine, NULL);
+}
+
+static sherd_status eval_end_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return sherd_eval_end(engine);
+}
+
+/* The micro-batches of a window, but for the call that ends the last. */
+static void micro_batches(both *b, int accumulation)
+{
+    for (int m = 0; m + 1 < accumulation; m++) {
+        passes(b, b->r.num_units);
+        call(b, step_call);
+        call(b, save_call);
+    }
+    passes(b, b->r.num_units);
+}
+
+static void updated(both *b, int accumulation)
+{
+    micro_batches(b, accumulation);
+    call(b, step_call);
+    evaluation(b);
+}
+
+static void queued(both *b, int accumulation)
+{
+    micro_batches(b, accumulation);
+    call(b, queue_call);
+    call(b, wait_call);
+    micro_batches(b, accumulation);
+    call(b, queue_call); /* nobody waits for it */
+}
+
+static void applied(both *b, int accumulation)
+{
+    micro_batches(b, accumulation);
+    call(b, prepare_call);
+    call(b, norms_call);
+    call(b, apply_call);
+    call(b, read_call);
+    call(b, fingerprint_call);
+    call(b, save_call);
+}
+
+static void skipped(both *b, int accumulation)
+{
+    micro_batches(b, accumulation);
+    call(b, prepare_call);
+    call(b, skip_call);
+}
+
+static void dropped(both *b, int accumulation)
+{
+    micro_batches(b, accumulation);
+    call(b, prepare_call);
+    call(b, discard_call);
+    passes(b, 2);
+    call(b, discard_call); /* in the middle of backward */
+}
+
+static void undone(both *b, int accumulation)
+{
+    updated(b, accumulation);
+    if (sherdi_plan_has_generations(b->engines[0]->plan)) {
+        call(b, undo_call);
+    }
+}
+
+static void changed(both *b, int accumulation)
+{
+    updated(b, accumulation);
+    call(b, load_call);
+    call(b, eval_begin_call);
+    evaluation(b);
+    evaluation(b);
+    call(b, eval_end_call);
+    call(b, write_call);
+}
+
+typedef struct window {
+    const char *name;
+    void (*run)(both *b, int accumulation);
+} window;
+
+static const window WINDOWS[] = {
+    {"updated", updated}, {"queued", queued}, {"applied", applied}, {"skipped", skipped},
+    {"dropped", dropped}, {"undone", undone}, {"changed", changed},
+};
+
+#define NUM_WINDOWS (sizeof(WINDOWS) / sizeof(WINDOWS[0]))
 
 static void window_compare(sherd_world *world, void *raw)
 {
     const one_case *what = raw;
-    recorder        recorder;
-    op_list         told = {0};
-    char            name[128];
-    rig             r;
+    both           *b    = calloc(1, sizeof(*b));
+    char            name[160];
 
-    rig_open(&r, world, &what->options);
-    rig_three(&r, 3000);
-    rig_seal(&r);
-    CHECK_OK(sherdi_dry_tell(r.engine->plan, &r.engine->model, SHERDI_TELL_ALL, told_add, &told));
-    CHECK(told.count > 0);
-    window_run(&r, what->options.accumulation); /* the first one ends what the fill began */
-    for (int window = 1; window < 4; window++) {
-        (void)snprintf(name, sizeof(name), "%s, stage %d, %d ranks, rank %d, window %d", what->name,
-                       what->options.stage, what->world_size, sherd_world_rank(world), window);
-        record_begin(&recorder, r.engine);
-        window_run(&r, what->options.accumulation);
-        record_end(&recorder, r.engine);
-        for (int order = ORDER_STAGED; order < ORDERS; order++) {
-            lists_compare(&told, &recorder.list, (op_order)order, name);
-        }
-        reads_compare(&told, &recorder.list, name);
-        op_list_free(&recorder.list);
+    CHECK(b != NULL);
+    rig_open(&b->r, world, &what->options);
+    rig_three(&b->r, 3000);
+    rig_seal(&b->r);
+    b->engines[0] = b->r.engine;
+    CHECK_OK(
+        sherdi_dry_create(b->r.engine->plan, &b->r.engine->model, op_list_add, &b->told, &b->dry));
+    b->engines[1] = sherdi_dry_engine(b->dry);
+    for (int p = 0; p < b->r.num_params; p++) { /* as rig_seal does */
+        CHECK_OK(sherd_param_fill(b->engines[1], p, rig_fill, (void *)(uintptr_t)p));
     }
-    op_list_free(&told);
-    rig_close(&r);
+    updated(b, what->options.accumulation); /* the first one ends what the fill began */
+    record_begin(&b->done, b->engines[0]);
+    for (size_t i = 0; i <= NUM_WINDOWS; i++) {
+        const window *window = &WINDOWS[i * 3 % NUM_WINDOWS];
+
+        (void)snprintf(name, sizeof(name), "%s, stage %d, %d ranks, rank %d, window %zu, %s",
+                       what->name, what->options.stage, what->world_size, sherd_world_rank(world),
+                       i, window->name);
+        b->told.count = b->done.list.count = 0;
+        window->run(b, what->options.accumulation);
+        lists_compare(&b->told, &b->done.list, name);
+    }
+    op_list_free(&b->told);
+    op_list_free(&b->done.list);
+    sherdi_dry_destroy(b->dry);
+    rig_close(&b->r);
+    free(b);
 }
 
 typedef struct layout_row {
