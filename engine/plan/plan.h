@@ -2,7 +2,7 @@
  * plain data: seal carries it out, and `sherd plan` prints it.
  *
  * Reading order: plan.c (who calls what), plan_layout.c (segments, blocks, buffers), plan_schedule.c (gathers, lifetimes, wire),
- * plan_pack.c (offsets in the pools), plan_check.c (the plan's invariants), plan_print.c. docs/glossary.md explains the terms.
+ * plan_pack.c (offsets in the pools), plan_check.c (the plan's invariants). docs/glossary.md explains the terms.
  *
  * Offsets. A unit has one segment for each way in which its parameters are treated. A segment's whole, or its slice, lies in an
  * arena at a byte offset from the arena's start, a multiple of SHERD_ALIGN_BYTES. */

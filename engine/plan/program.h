@@ -1,7 +1,6 @@
 /* The program: what every call of the trainer does, as operations, which are plain data. The functions here hand operations over one
- * by one, in order, to whoever asks: the engine carries them out (run.c), the reports add up what they move, `sherd plan --full`
- * prints them, the check looks for hazards (hazard.c). So nothing is decided twice, and there is no list of all operations, which
- * would be too large for a large model.
+ * by one, in order, to whoever asks. An engine carries them out (run.c); with a dry engine they are added up, printed, played and proved
+ * (engine/dry). So nothing is decided twice, and there is no list of all operations, which would be too large for a large model.
  *
  * An operation names the lane that orders it, and the bytes that it reads and writes. What it has to wait for follows from these
  * alone (order.h) and is stored nowhere.

@@ -1,4 +1,4 @@
-/* The shape of a plan, for the proof (program_check.h): two plans of one shape need only one proof. */
+/* The shape of a plan, for the proof (prove.h): two plans of one shape need only one proof. */
 #include "engine/plan/program.h"
 
 #include "base/hash.h"
