@@ -82,17 +82,10 @@ int sherdi_state_has_previous(const sherdi_state *state);
 
 /* ---- generations that a checkpoint keeps ---- */
 
-/* The space that keeping the live generation takes. */
-typedef struct sherdi_state_needs {
-    size_t reserved_bytes; /* for a set that is written in place of the kept one */
-    /* Written by copying: extents that lie in another set than most, as after only some extents were written */
-    size_t copied_bytes;
-} sherdi_state_needs;
-
-void sherdi_state_keep_needs(const sherdi_state *state, sherdi_state_needs *out);
 /** Checks whether a keep in that folder can begin: E_NOTSUP and E_STATE as below, E_IO. Changes nothing. */
 sherd_status sherdi_state_keep_check(sherdi_state *state, const char *folder, const char *name);
-/** Reserves that space, so that a keep does not fail for lack of it. E_IO says what is missing; nothing has changed then. */
+/** Reserves the space that a keep takes, so that it does not fail for lack of it: a set that is written in place of the kept one.
+ *  E_IO says what is missing; nothing has changed then. */
 sherd_status sherdi_state_reserve(sherdi_state *state);
 void         sherdi_state_unreserve(sherdi_state *state);
 /** Keeps the live generation: puts hard links of its stripes into `folder` as "name", "name.1", ..., durably and with their contents.
@@ -123,14 +116,6 @@ typedef struct sherdi_state_slots_file {
 /** Describe the live generation: all that a reader needs without the state. Call them after keep, which may gather the generation. */
 void sherdi_state_describe(const sherdi_state *state, size_t extent, sherdi_state_slot *out);
 void sherdi_state_describe_file(const sherdi_state *state, sherdi_state_slots_file *out);
-/** Makes what was kept the first generation of a state that was just created, by links and without a copy. It never writes
- *  what was kept either. slots [num_extents] are as they were described. Checksums are compared when extents are read.
- *  Errors: E_NOTSUP: other extents, stripes, or file systems; read it and write it instead. E_STATE: it has a generation.
- *  E_IO. */
-sherd_status sherdi_state_adopt(sherdi_state *state, const char *folder, const char *name,
-                                const sherdi_state_slot *slots, const void *note,
-                                size_t note_bytes);
-
 /* A state file that was found in a folder. */
 typedef struct sherdi_state_found {
     sherdi_state_id id;

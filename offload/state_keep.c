@@ -1,5 +1,4 @@
-/* Keeps the live generation for a checkpoint, by links, and makes a generation that a checkpoint keeps the first one of a new
- * state. See state.h and state_sets.h. */
+/* Keeps the live generation for a checkpoint, by links. See state.h and state_sets.h. */
 #include "offload/state_impl.h"
 
 #include "base/checked.h"
@@ -55,17 +54,6 @@ static int needs_a_set(const sherdi_state *state, int target)
 {
     return state->sets.sets[target].role == SHERDI_SET_WRITABLE &&
            sherdi_state_sets_count(&state->sets, SHERDI_SET_RESERVED) == 0;
-}
-
-void sherdi_state_keep_needs(const sherdi_state *state, sherdi_state_needs *out)
-{
-    int target = target_choose(state);
-
-    *out = (sherdi_state_needs){.reserved_bytes =
-                                    needs_a_set(state, target) ? state->map.set_bytes : 0};
-    for (int s = 0; s < SHERDI_STATE_SETS; s++) {
-        out->copied_bytes += s == target ? 0 : live_bytes(state, s);
-    }
 }
 
 /* --------------------------------------------------------------- space -- */
@@ -294,74 +282,7 @@ void sherdi_state_describe(const sherdi_state *state, size_t extent, sherdi_stat
 
 void sherdi_state_describe_file(const sherdi_state *state, sherdi_state_slots_file *out)
 {
-
     *out = (sherdi_state_slots_file){.len_bytes    = state->map.set_bytes,
                                      .stripe_bytes = SHERDI_STRIPE_BYTES,
                                      .num_stripes  = state->sets.num_folders};
-}
-
-/* ------------------------------------------------------------ taking up -- */
-
-static sherd_status slots_check(const sherdi_state *state, const sherdi_state_slot *slots)
-{
-    for (size_t i = 0; i < state->num_extents; i++) {
-        if (slots[i].offset_bytes != state->in_file[i].offset_bytes ||
-            slots[i].len_bytes != state->in_file[i].len_bytes) {
-            return sherdi_fail(SHERD_E_NOTSUP,
-                               "extent %zu was kept at byte %zu with %zu bytes, but lies at %zu "
-                               "with %zu in this layout; it can be taken over only as it was kept",
-                               i, slots[i].offset_bytes, slots[i].len_bytes,
-                               state->in_file[i].offset_bytes, state->in_file[i].len_bytes);
-        }
-    }
-    return SHERD_OK;
-}
-
-static sherd_status kept_open(sherdi_state *state, const char *folder, const char *name,
-                              sherdi_file **out)
-{
-    const one_folder         folders = folders_of(state, folder);
-    const sherdi_file_params params  = {.folders        = folders.paths,
-                                        .num_folders    = state->sets.num_folders,
-                                        .name           = name,
-                                        .capacity_bytes = state->map.set_bytes,
-                                        .stripe_bytes   = SHERDI_STRIPE_BYTES,
-                                        .flags          = SHERDI_FILE_READ};
-
-    return sherdi_file_open(state->queue, &params, out);
-}
-
-static void now_take(sherdi_state *state, const sherdi_state_slot *slots, int set)
-{
-    for (size_t i = 0; i < state->num_extents; i++) {
-        state->now[i] = (sherdi_state_entry){.checksum   = slots[i].checksum,
-                                             .slot       = slots[i].is_written ? (uint32_t)set : 0,
-                                             .is_written = slots[i].is_written != 0};
-    }
-}
-
-sherd_status sherdi_state_adopt(sherdi_state *state, const char *folder, const char *name,
-                                const sherdi_state_slot *slots, const void *note, size_t note_bytes)
-{
-    sherdi_file *kept;
-    int          set;
-    sherd_status status;
-
-    assert(state->in_flight == 0);
-    if (state->generation != 0 || state->is_broken) {
-        return sherdi_fail(SHERD_E_STATE, "%s holds a generation already",
-                           sherdi_file_path(state->index));
-    }
-    SHERDI_TRY(slots_check(state, slots));
-    SHERDI_TRY(kept_open(state, folder, name, &kept));
-    status = sherdi_state_set_adopt(&state->sets, kept, &set);
-    sherdi_file_close(kept, 0);
-    SHERDI_TRY(status);
-    now_take(state, slots, set);
-    status = sherdi_state_commit(state, note, note_bytes);
-    if (status != SHERD_OK && !state->is_broken) { /* the commit had not begun */
-        (void)sherdi_state_abandon(state);
-        sherdi_state_set_drop(&state->sets, set);
-    }
-    return status;
 }

@@ -189,25 +189,6 @@ sherd_status sherdi_state_set_open(sherdi_state_sets *sets, int set)
     return SHERD_OK;
 }
 
-sherd_status sherdi_state_set_adopt(sherdi_state_sets *sets, const sherdi_file *kept, int *set_out)
-{
-    char         name[SHERDI_STATE_NAME_BYTES];
-    int          set = 0;
-    sherd_status status;
-
-    SHERDI_TRY(number_find(sets, &set));
-    sherdi_state_set_name(&sets->id, set, name);
-    SHERDI_TRY(sherdi_file_link(kept, (const char *const *)sets->folders, name));
-    status = set_file_open(sets, set, SHERDI_FILE_READ);
-    if (status != SHERD_OK) {
-        sherdi_state_set_drop(sets, set);
-        return status;
-    }
-    sherdi_state_set_assign(sets, set, SHERDI_SET_KEPT);
-    *set_out = set;
-    return SHERD_OK;
-}
-
 sherd_status sherdi_state_sets_make_two(sherdi_state_sets *sets)
 {
     int set;

@@ -45,9 +45,6 @@ void sherdi_state_sets_fini(sherdi_state_sets *sets, int is_kept);
 /** Creates a file with reserved space under a free number. `role` is WRITABLE or RESERVED. Errors: E_IO; E_STATE when there
  *  are SHERDI_STATE_SETS already. */
 sherd_status sherdi_state_set_create(sherdi_state_sets *sets, sherdi_set_role role, int *set_out);
-/** Takes over a set that a checkpoint keeps, by links to its stripes; its role is KEPT. Errors: E_NOTSUP where links cannot be
- *  made, E_IO, E_STATE as above. */
-sherd_status sherdi_state_set_adopt(sherdi_state_sets *sets, const sherdi_file *kept, int *set_out);
 /** Opens a set as it was left: KEPT when its files have other links too, else WRITABLE. Errors: E_IO; E_STATE when it is
  *  locked. A KEPT set is not locked, because several runs may have it. */
 sherd_status sherdi_state_set_open(sherdi_state_sets *sets, int set);
