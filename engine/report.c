@@ -10,6 +10,7 @@
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/needs.h"
+#include "engine/run/update.h"
 #include "sherd_tools.h"
 
 #include <math.h>
@@ -53,12 +54,13 @@ static sherd_status fingerprint_sum(sherd_engine *engine, sherd_status status, u
 sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
 {
     sherd_status status;
-    uint64_t     own = 0;
     uint64_t     sum;
 
     SHERDI_TRY(fingerprint_check(engine, out, "sherd_engine_fingerprint"));
-    status = sherdi_fill_own_fingerprint(engine, &own);
-    SHERDI_TRY(fingerprint_sum(engine, status, own, engine->plan->is_sliced, &sum));
+    engine->fingerprints.has_own = 0; /* what rests is read */
+    status                       = sherdi_update_fingerprint(engine);
+    SHERDI_TRY(
+        fingerprint_sum(engine, status, engine->fingerprints.own, engine->plan->is_sliced, &sum));
     *out = engine->fingerprints.frozen + sum;
     return SHERD_OK;
 }

@@ -256,14 +256,10 @@ static sherd_status snapshot_write(sherdi_save *save)
 /* Takes this rank's fingerprint from the last step, or computes it. At stage 0 every rank has all values, so only rank 0 counts. */
 static sherd_status own_fingerprint(sherdi_save *save)
 {
-    sherdi_fingerprints *known = &save->engine->fingerprints;
-
-    if (!known->has_own) {
-        SHERDI_TRY(sherdi_fill_own_fingerprint(save->engine, &known->own));
-        known->has_own = 1;
-    }
-    save->mine.fingerprint =
-        save->engine->plan->is_sliced || save->engine->rank == 0 ? known->own : 0;
+    SHERDI_TRY(sherdi_update_fingerprint(save->engine));
+    save->mine.fingerprint = save->engine->plan->is_sliced || save->engine->rank == 0
+                                 ? save->engine->fingerprints.own
+                                 : 0;
     return SHERD_OK;
 }
 

@@ -793,5 +793,6 @@ sherd_status sherdi_program_fingerprint(const sherdi_program *program, const she
     SHERDI_TRY(sherdi_program_clear(program, SHERDI_LANE_UPDATE,
                                     offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t)));
     SHERDI_TRY(values_run(program, &weights, weights_look));
-    return sherdi_program_collect(program);
+    SHERDI_TRY(sherdi_program_fingerprint_send(program));
+    return sherdi_program_fingerprint_sent(program);
 }

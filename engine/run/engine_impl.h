@@ -93,11 +93,11 @@ typedef struct sherdi_window {
 
 /* Fingerprints as far as they are known. */
 typedef struct sherdi_fingerprints {
-    uint64_t frozen;  /* of frozen parameters, over all ranks */
-    uint64_t own;     /* of this rank's master weights ... */
-    int      has_own; /* ... valid if set: it is computed when it is needed */
-    int is_sent; /* of an update that was queued: it is on its way (sherdi_program_fingerprint_sent) */
-    int is_untold; /* the report of the last boundary lacks it; the same on all ranks */
+    uint64_t frozen;    /* of frozen parameters, over all ranks */
+    uint64_t own;       /* of this rank's master weights ... */
+    int      has_own;   /* ... valid if set: it is computed when it is needed */
+    int      is_sent;   /* by the last walk: it is on its way (sherdi_program_fingerprint_sent) */
+    int      is_untold; /* the report of the last boundary lacks it; the same on all ranks */
 } sherdi_fingerprints;
 
 /* Why the engine is lost (poisoned). */

@@ -439,22 +439,6 @@ static sherd_status starts_compare(sherd_engine *engine)
 
 /* ------------------------------------------------------------ fingerprints -- */
 
-sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out)
-{
-    sherdi_scalars_head head = {0};
-
-    if (engine->fingerprints.is_sent) {
-        engine->fingerprints.is_sent = 0;
-        SHERDI_TRY(sherdi_program_fingerprint_sent(&engine->run.program));
-        *out = engine->results.fingerprint;
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
-    SHERDI_TRY(sherdi_update_fingerprint(engine, &head));
-    *out = head.fingerprint;
-    return SHERD_OK;
-}
-
 sherd_status sherdi_fill_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
                                            uint64_t *out)
 {
@@ -508,10 +492,9 @@ static sherd_status state_settle(sherd_engine *engine)
         return SHERD_OK;
     }
     engine->fingerprints.own = filled_fingerprint(engine, 0);
-    if (engine->fill.is_loaded) { /* the fingerprint needs the rest of the state too */
-        SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->fingerprints.own));
-    }
-    engine->fingerprints.has_own = 1;
+    engine->fingerprints.has_own =
+        !engine->fill.is_loaded; /* else it needs the rest of the state */
+    SHERDI_TRY(sherdi_update_fingerprint(engine));
     sherdi_store_verify(engine, engine->settings.verify_reads || !engine->settings.fast_init);
     return SHERD_OK;
 }
@@ -519,11 +502,8 @@ static sherd_status state_settle(sherd_engine *engine)
 /* Commits until this rank's state is at generation `wanted`. */
 static sherd_status state_commit(sherd_engine *engine, uint64_t wanted)
 {
-    if (sherdi_store_live(engine) < wanted && !engine->fingerprints.has_own) {
-        SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->fingerprints.own));
-        engine->fingerprints.has_own = 1;
-    }
     while (sherdi_store_live(engine) < wanted) {
+        SHERDI_TRY(sherdi_update_fingerprint(engine));
         SHERDI_TRY(
             sherdi_run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler));
     }

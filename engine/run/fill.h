@@ -15,9 +15,7 @@ sherd_status sherdi_fill_settle(sherd_engine *engine);
 sherd_status sherdi_fill_finish(sherd_engine *engine);
 /** Returns whether the start of this engine commits its state: it was not resumed, and is not just what a checkpoint had. */
 int sherdi_fill_commits(const sherd_engine *engine);
-/** Sums the element mixes of what this rank owns and trains, from the master weights. Reads the whole state. E_IO. */
-sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out);
-/** Does the same for a range of one parameter, frozen or not. */
+/** Sums the element mixes of what this rank owns of a range of one parameter, frozen or not. E_IO. */
 sherd_status sherdi_fill_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
                                            uint64_t *out);
 

@@ -49,19 +49,19 @@ static int64_t note_samples(const sherd_engine *engine, const sherdi_state_note 
 static sherd_status generation_take(sherd_engine *engine, const sherdi_state_record *from)
 {
     sherd_status status = SHERD_OK;
-    uint64_t     own    = 0;
 
     engine->step = from->note.step;
     sherdi_samples_set(engine, from->note.micro_step, note_samples(engine, &from->note));
     engine->skipped_steps      = from->note.skipped_steps;
     engine->window.first_micro = engine->micro_step;
     sherdi_scaler_resume(&engine->scaler, &from->note.scaler);
-    SHERDI_TRY(sherdi_update_republish(engine, &own));
-    if (own != from->note.fingerprint) {
+    SHERDI_TRY(sherdi_update_republish(engine, SHERDI_WALK_REPUBLISH));
+    if (engine->fingerprints.own != from->note.fingerprint) {
         status = sherdi_fail(SHERD_E_IO,
                              "the state on NVMe is not what was written: it has fingerprint "
                              "%016llx and was committed with %016llx; load a checkpoint instead",
-                             (unsigned long long)own, (unsigned long long)from->note.fingerprint);
+                             (unsigned long long)engine->fingerprints.own,
+                             (unsigned long long)from->note.fingerprint);
     }
     SHERDI_TRY(sherdi_agree_status(engine, status));
     SHERDI_TRY(sherdi_store_blobs(engine));

@@ -301,11 +301,7 @@ static double clip_coefficient(const sherd_engine *engine, const sherd_step_para
 static sherd_status own_fingerprint(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
-    if (!engine->fingerprints.has_own) {
-        SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->fingerprints.own));
-        engine->fingerprints.has_own = 1;
-    }
-    return SHERD_OK;
+    return sherdi_update_fingerprint(engine);
 }
 
 static sherd_status apply_skip(sherd_engine *engine)

@@ -16,9 +16,23 @@ static void rings_settle(sherd_engine *engine, int is_written, sherdi_outcome *a
     }
 }
 
-/* Runs a walk. When it returns, with or without a failure, every transfer of the walk is over, and `head` has the results; with NULL
- * nothing waits for the device. */
-static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scalars_head *head)
+/* Brings to the host what a walk has summed. For a fingerprint the host does not wait: see sherdi_update_fingerprint. */
+static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
+{
+    if (walk == SHERDI_WALK_SAVE) {
+        return SHERD_OK;
+    }
+    if (walk == SHERDI_WALK_MEASURE) {
+        return sherdi_program_collect(&engine->run.program);
+    }
+    SHERDI_TRY(sherdi_program_fingerprint_send(&engine->run.program));
+    engine->fingerprints.has_own = 0;
+    engine->fingerprints.is_sent = 1;
+    return SHERD_OK;
+}
+
+/* Runs a walk. When it returns, with or without a failure, every transfer of the walk is over. */
+static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk)
 {
     sherdi_outcome all        = {.status = SHERD_OK};
     int            is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
@@ -39,16 +53,35 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scal
     }
     sherdi_lane_follow(engine->lanes.update, engine->lanes.down);
     sherdi_lane_follow(engine->lanes.update, engine->lanes.up);
-    if (all.status == SHERD_OK && head != NULL) {
-        sherdi_outcome_add(&all, sherdi_program_collect(&engine->run.program));
-        *head = engine->results;
+    if (all.status == SHERD_OK) {
+        sherdi_outcome_add(&all, results_bring(engine, walk));
     }
     return sherdi_outcome_end(&all);
 }
 
-sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out)
+sherd_status sherdi_update_fingerprint(sherd_engine *engine)
 {
-    return walk_run(engine, SHERDI_WALK_FINGERPRINT, out);
+    sherdi_fingerprints *known = &engine->fingerprints;
+
+    if (known->has_own) {
+        return SHERD_OK;
+    }
+    if (!known->is_sent) {
+        SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
+        SHERDI_TRY(walk_run(engine, SHERDI_WALK_FINGERPRINT));
+    }
+    known->is_sent = 0;
+    SHERDI_TRY(sherdi_program_fingerprint_sent(&engine->run.program));
+    known->own     = engine->results.fingerprint;
+    known->has_own = 1;
+    return SHERD_OK;
+}
+
+/* Runs a walk that changes state, up to its fingerprint. */
+static sherd_status walk_finish(sherd_engine *engine, sherdi_walk walk)
+{
+    SHERDI_TRY(walk_run(engine, walk));
+    return sherdi_update_fingerprint(engine);
 }
 
 /* Sends what this rank has updated to the others, where the walk has not. */
@@ -70,34 +103,30 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
 
 sherd_status sherdi_update_measure(sherd_engine *engine)
 {
-    sherdi_scalars_head unused;
-
     if (!sherdi_plan_is_measured(engine->plan)) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_agree_status(engine, walk_run(engine, SHERDI_WALK_MEASURE, &unused)));
+    SHERDI_TRY(sherdi_agree_status(engine, walk_run(engine, SHERDI_WALK_MEASURE)));
     SHERDI_TRY(sherdi_program_sum(&engine->run.program));
     return sherdi_program_scalars_tell(&engine->run.program, SHERDI_OP_RATIOS);
 }
 
 static sherd_status range_run(sherd_engine *engine)
 {
-    sherdi_scalars_head head   = {0};
-    sherdi_scaler       scaler = engine->scaler; /* as a step without overflow leaves it */
-    sherd_status        status = walk_run(engine, SHERDI_WALK_UPDATE, &head);
+    sherdi_fingerprints *known  = &engine->fingerprints;
+    sherdi_scaler        scaler = engine->scaler; /* as a step without overflow leaves it */
+    sherd_status         status = walk_finish(engine, SHERDI_WALK_UPDATE);
 
     if (status == SHERD_OK) {
         status = sherdi_scaler_update(&scaler, 0);
     }
     if (status == SHERD_OK) {
-        status = sherdi_run_commit(engine, engine->step + 1, head.fingerprint, &scaler);
+        status = sherdi_run_commit(engine, engine->step + 1, known->own, &scaler);
     }
-    SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, "in the middle of the update",
+    SHERDI_TRY(sherdi_update_agree(engine, status, known->own, "in the middle of the update",
                                    &engine->report.fingerprint));
     sherdi_store_agreed(engine);
     sherdi_store_verify(engine, engine->settings.verify_reads); /* all that was filled was read */
-    engine->fingerprints.own     = head.fingerprint;
-    engine->fingerprints.has_own = 1;
     return publish_run(engine);
 }
 
@@ -109,10 +138,7 @@ static int can_be_queued(const sherd_engine *engine)
 
 static sherd_status range_queue(sherd_engine *engine)
 {
-    SHERDI_TRY(walk_run(engine, SHERDI_WALK_UPDATE, NULL));
-    SHERDI_TRY(sherdi_program_fingerprint_send(&engine->run.program));
-    engine->fingerprints.has_own   = 0;
-    engine->fingerprints.is_sent   = 1;
+    SHERDI_TRY(walk_run(engine, SHERDI_WALK_UPDATE));
     engine->fingerprints.is_untold = 1;
     engine->report.fingerprint     = 0;
     return publish_run(engine);
@@ -123,43 +149,29 @@ sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited)
     return is_awaited || !can_be_queued(engine) ? range_run(engine) : range_queue(engine);
 }
 
-/* Makes the parameters from the master weights on all ranks; if one rank fails, all fail. */
-static sherd_status masters_publish(sherd_engine *engine, sherdi_walk walk, uint64_t *own_out)
+sherd_status sherdi_update_republish(sherd_engine *engine, sherdi_walk walk)
 {
-    sherdi_scalars_head head   = {0};
-    uint64_t            all    = 0;
-    sherd_status        status = walk_run(engine, walk, &head);
+    sherd_status status = walk_finish(engine, walk);
+    uint64_t     unused;
 
-    SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, "while it read its state back",
-                                   &all));
-    engine->fingerprints.own     = head.fingerprint;
-    engine->fingerprints.has_own = 1;
-    *own_out                     = head.fingerprint;
+    SHERDI_TRY(sherdi_update_agree(engine, status, engine->fingerprints.own,
+                                   "while it read its state back", &unused));
     return publish_run(engine);
-}
-
-sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out)
-{
-    return masters_publish(engine, SHERDI_WALK_REPUBLISH, own_out);
 }
 
 sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx)
 {
-    sherdi_scalars_head unused;
-
     engine->run.block_fn  = fn;
     engine->run.block_ctx = ctx;
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
-    return walk_run(engine, SHERDI_WALK_SAVE, &unused);
+    return walk_run(engine, SHERDI_WALK_SAVE);
 }
 
 sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
                                 void *ctx)
 {
-    uint64_t unused;
-
     engine->run.block_fn           = fn;
     engine->run.block_ctx          = ctx;
     engine->fingerprints.is_untold = 0;
-    return masters_publish(engine, walk, &unused);
+    return sherdi_update_republish(engine, walk);
 }

@@ -10,8 +10,8 @@ sherd_status sherdi_update_measure(sherd_engine *engine);
 /** Updates every block and publishes. E_IO on any rank is returned on every rank. Without is_awaited an update that only a device can
  *  fail is queued: the report then lacks the fingerprint (fingerprints.is_untold). Collective. */
 sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited);
-/** Sums the fingerprint of this rank's state, by a walk over it. E_IO. */
-sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out);
+/** Makes fingerprints.own known, where it is not: the last walk has sent it, or a walk over this rank's state sums it. Local. E_IO. */
+sherd_status sherdi_update_fingerprint(sherd_engine *engine);
 /** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn` returns. */
 sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx);
 /** Takes the values of every block from `fn`, and makes new parameters from the master weights. On a drive this is a generation
@@ -19,8 +19,9 @@ sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *
  *  rest, which an encoding may have rounded. Collective. */
 sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
                                 void *ctx);
-/** Makes new parameters from the master weights in the state; gives this rank's fingerprint of them. Collective. */
-sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
+/** Makes new parameters from the master weights: SHERDI_WALK_REPUBLISH. If one rank fails, all fail. fingerprints.own is then that of
+ *  the masters. Collective. */
+sherd_status sherdi_update_republish(sherd_engine *engine, sherdi_walk walk);
 /** Exchanges how it went on each rank. *out is the sum of the fingerprints. Where another rank failed, the
  *  message is "rank 1 failed <when>". Collective. */
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,

@@ -323,7 +323,7 @@ size_t rig_scalars_down(const rig *r)
 {
     const sherdi_plan *plan = r->engine->plan;
 
-    return plan->machine.has_device ? 2 * plan->scalars.results_bytes : 0;
+    return plan->machine.has_device ? plan->scalars.results_bytes + sizeof(uint64_t) : 0;
 }
 
 size_t rig_scalars_up(const rig *r)

@@ -295,8 +295,6 @@ static const mistake LANES[] = {
      "copy of u0 on lane down still writes"},
     {SHERDI_LANE_DRIVE, SHERDI_LANE_DRIVE, 1, "read on lane drive writes",
      "read on lane drive still writes"},
-    {SHERDI_LANE_UPDATE, SHERDI_LANE_COMPUTE, 1, "copy on lane update reads",
-     "clear on lane compute still writes"},
     {SHERDI_LANE_HOST, SHERDI_LANE_UPDATE, 1, "collect on lane host reads",
      "copy on lane update still writes"},
     {SHERDI_LANE_HOST, SHERDI_LANE_UP, 1, "zero of u0 on lane host writes",

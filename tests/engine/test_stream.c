@@ -50,9 +50,9 @@ typedef struct waiting {
     unsigned long up, down; /* bytes copied over the link */
 } waiting;
 
-/* Bytes of coefficients that go to the device, and of norms and fingerprints that come back; LAMB has them for each
- * tensor. */
-enum { ADAMW_UP = 64, ADAMW_DOWN = 384, LAMB_UP = 160, LAMB_DOWN = 3600 };
+/* Bytes of coefficients that go to the device, and of norms and the fingerprint that come back; LAMB has norms for each
+ * tensor, and brings them twice. */
+enum { ADAMW_UP = 64, ADAMW_DOWN = 192 + 8, LAMB_UP = 160, LAMB_DOWN = 2 * 1200 + 8 };
 
 static void count_waits(sherd_world *world, void *raw)
 {
