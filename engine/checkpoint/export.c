@@ -54,7 +54,8 @@ static sherd_status engine_read(void *ctx, const char *name, const char *value, 
                             first_elem, count_elems, out);
 }
 
-sherd_status sherdi_weights_agree(void *ctx, sherd_status own)
+/* Calls sherdi_agree_status with the world of the engine `ctx`. Collective. */
+static sherd_status ranks_agree(void *ctx, sherd_status own)
 {
     sherd_engine *engine = ctx;
 
@@ -132,16 +133,14 @@ static sherd_status export_run(sherd_engine *engine, const char *call, const cha
                                const void *header, size_t header_bytes,
                                const sherd_export_params *given)
 {
-    const sherdi_weights_source source = {.ctx       = engine,
-                                          .is_writer = engine->rank == 0,
-                                          .read      = engine_read,
-                                          .agree     = sherdi_weights_agree};
-    export_progress             told   = {.engine = engine, .call = call};
-    sherdi_weights_maps         maps   = {0};
-    sherd_export_params         params;
-    sherdi_weights_writing      writing;
-    sherd_status                status = sherdi_agree_status(
-                       engine, export_begin(engine, call, path, header != NULL, given, &params, &maps));
+    const sherdi_weights_source source = {
+        .ctx = engine, .is_writer = engine->rank == 0, .read = engine_read, .agree = ranks_agree};
+    export_progress        told = {.engine = engine, .call = call};
+    sherdi_weights_maps    maps = {0};
+    sherd_export_params    params;
+    sherdi_weights_writing writing;
+    sherd_status           status = sherdi_agree_status(
+                  engine, export_begin(engine, call, path, header != NULL, given, &params, &maps));
 
     if (status == SHERD_OK) {
         told.params = &params;

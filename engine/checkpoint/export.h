@@ -9,7 +9,5 @@
 sherdi_weights_model sherdi_weights_model_of(const sherd_engine *engine);
 /** Returns the value that a map names. NULL is the weights: the compute value of a frozen parameter, else the master. */
 sherd_value sherdi_weights_value_of(const sherd_engine *engine, int param, const char *value);
-/** Calls sherdi_agree_status with the world of the engine `ctx`. Collective. */
-sherd_status sherdi_weights_agree(void *ctx, sherd_status own);
 
 #endif

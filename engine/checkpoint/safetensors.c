@@ -370,8 +370,8 @@ void sherdi_safetensors_destroy(sherdi_safetensors *file)
 
 /* ---- files ---- */
 
-sherd_status sherdi_safetensors_read(sherdi_mem *mem, const char *label, int fd, size_t file_bytes,
-                                     sherdi_safetensors **out)
+static sherd_status header_read(sherdi_mem *mem, const char *label, int fd, size_t file_bytes,
+                                sherdi_safetensors **out)
 {
     unsigned char prefix[SHERDI_SAFETENSORS_PREFIX_BYTES];
     size_t        len_bytes = 0;
@@ -407,7 +407,7 @@ sherd_status sherdi_safetensors_open(sherdi_mem *mem, const char *path, int *fd_
     int          fd;
 
     SHERDI_TRY(sherdi_bytes_open(path, &fd, &file_bytes));
-    status = sherdi_safetensors_read(mem, path, fd, file_bytes, out);
+    status = header_read(mem, path, fd, file_bytes, out);
     if (status == SHERD_OK && fd_out != NULL) {
         *fd_out = fd;
     } else {

@@ -84,10 +84,6 @@ typedef struct sherdi_safetensors {
 sherd_status sherdi_safetensors_parse(sherdi_mem *mem, const char *label, const char *text,
                                       size_t len_bytes, size_t file_bytes,
                                       sherdi_safetensors **out);
-/** Reads the header of an open file of `file_bytes` bytes. The descriptor's offset is neither used nor moved. Blocks. E_IO,
- *  E_INVAL, E_NOMEM. */
-sherd_status sherdi_safetensors_read(sherdi_mem *mem, const char *label, int fd, size_t file_bytes,
-                                     sherdi_safetensors **out);
 /** Does the same for the file at `path`, and closes it. If fd_out is not NULL, the file stays open and the caller owns *fd_out. */
 sherd_status sherdi_safetensors_open(sherdi_mem *mem, const char *path, int *fd_out,
                                      sherdi_safetensors **out);

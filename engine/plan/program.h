@@ -273,9 +273,6 @@ void sherdi_progress_keep(sherdi_progress *progress, sherdi_ring ring);
 
 /** Records that all first values of a ring are there: an extent of which some are given later is read first. */
 void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring);
-/** Records that all first values are to come again: what the extents hold does not matter. */
-void sherdi_progress_anew(sherdi_progress *progress, const sherdi_plan *plan,
-                          const sherdi_model *model);
 
 /* ---- events: values ---- */
 
@@ -321,8 +318,6 @@ sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
 sherd_status sherdi_program_micro_batch_end(const sherdi_program *program);
 /** Reduces what is reduced late, zeroes what no micro-batch brought, and brings all of it to where it rests. */
 sherd_status sherdi_program_window_end(const sherdi_program *program);
-/** Brings staged slices to where they rest: as soon as their slot is needed again, and by the end of the window. */
-sherd_status sherdi_program_staged_drain(const sherdi_program *program);
 /** Begins a window that knows nothing of the last one, however that one ended. */
 sherd_status sherdi_program_window_begin(const sherdi_program *program);
 
@@ -444,8 +439,6 @@ sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi
 sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block);
 /** Read it from the drive, and write it back; they do nothing for a gradient that rests in memory. */
 sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block);
-sherd_status sherdi_program_gradient_write(const sherdi_program *program,
-                                           const sherdi_block   *block);
 /** Returns whether a unit has a gradient where it is made: an open one, or a complete one that is retained. */
 int sherdi_program_has_gradient(const sherdi_program *program, int unit);
 /** Returns E_NOMEM when another gradient lies where the unit's is made. */

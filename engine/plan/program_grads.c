@@ -70,7 +70,7 @@ sherd_status sherdi_program_gradient_read(const sherdi_program *program, const s
                                program->plan->segments[block->segment].unit);
 }
 
-sherd_status sherdi_program_gradient_write(const sherdi_program *program, const sherdi_block *block)
+static sherd_status gradient_write(const sherdi_program *program, const sherdi_block *block)
 {
     if (block->grad_space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
@@ -317,7 +317,7 @@ static sherd_status addend_rest(const sherdi_program *program, const sherdi_segm
         SHERDI_TRY(sherdi_program_gradient_read(program, block));
     }
     SHERDI_TRY(addend_to_host(program, segment, addend, rest, is_first));
-    return sherdi_program_gradient_write(program, block);
+    return gradient_write(program, block);
 }
 
 static sherd_status slice_rest(const sherdi_program *program, int slot,
@@ -379,7 +379,8 @@ static sherd_status staged_reduce(const sherdi_program *program, const sherdi_se
     return drain_needs_host(plan) ? SHERD_OK : staged_drain(program, slot);
 }
 
-sherd_status sherdi_program_staged_drain(const sherdi_program *program)
+/* Brings staged slices to where they rest: as soon as their slot is needed again, and by the end of the window. */
+static sherd_status staged_drain_all(const sherdi_program *program)
 {
     int slots = program->plan->num_grad_stagings;
 
@@ -536,7 +537,7 @@ static sherd_status block_zero(const sherdi_program *program, const sherdi_segme
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
                   sherdi_program_gradient(program->plan, block));
     SHERDI_TRY(sherdi_program_emit(program, &op));
-    return sherdi_program_gradient_write(program, block);
+    return gradient_write(program, block);
 }
 
 static sherd_status segment_zero(const sherdi_program *program, const sherdi_segment *segment)
@@ -568,7 +569,7 @@ sherd_status sherdi_program_window_end(const sherdi_program *program)
             SHERDI_TRY(segment_reduce_late(program, segment));
         }
     }
-    return sherdi_program_staged_drain(program);
+    return staged_drain_all(program);
 }
 
 sherd_status sherdi_program_window_begin(const sherdi_program *program)

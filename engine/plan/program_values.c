@@ -108,18 +108,6 @@ void sherdi_progress_complete(sherdi_progress *progress, sherdi_ring ring)
     }
 }
 
-void sherdi_progress_anew(sherdi_progress *progress, const sherdi_plan *plan,
-                          const sherdi_model *model)
-{
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        for (size_t e = 0; e < progress->rings[ring].num_extents; e++) {
-            progress->rings[ring].extents[e].left     = 0;
-            progress->rings[ring].extents[e].is_begun = 0;
-        }
-    }
-    sherdi_program_fill_count(progress, plan, model);
-}
-
 /* --------------------------------------------------------------- ranges -- */
 
 /* Elements of one part of a parameter that are moved together. */

@@ -115,7 +115,8 @@ sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_
     return SHERD_OK;
 }
 
-void sherdi_blobs_remove(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank)
+/* Removes a blob; does nothing if there is none. */
+static void blob_remove(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank)
 {
     size_t i = blob_index(blobs, key, kind, rank);
 
@@ -335,7 +336,7 @@ sherd_status sherd_blob_set(sherd_engine *engine, const char *key, const void *d
                            engine->rank, asked.rank);
     }
     if (data == NULL) {
-        sherdi_blobs_remove(&engine->blobs, key, asked.kind, asked.rank);
+        blob_remove(&engine->blobs, key, asked.kind, asked.rank);
         return SHERD_OK;
     }
     if (!asked.is_large) {

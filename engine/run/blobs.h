@@ -42,8 +42,6 @@ const sherdi_blob *sherdi_blobs_find(const sherdi_blobs *blobs, const char *key,
  *  not 1 to SHERD_BLOB_KEY_BYTES bytes of printable ASCII. */
 sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank,
                               int is_large, const void *data, size_t len_bytes);
-/** Removes a blob; does nothing if there is none. */
-void sherdi_blobs_remove(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank);
 
 /** Returns how many small blobs there are. */
 size_t sherdi_blobs_small(const sherdi_blobs *blobs);

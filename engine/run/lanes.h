@@ -39,13 +39,7 @@ void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const
 sherd_status sherdi_space_get(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
                               size_t len_bytes);
 
-/* Return the lane that works on memory of a space, and the scalars that its kernels read and add to. */
-static inline const sherdi_backend *sherdi_space_lane(const sherd_engine *engine,
-                                                      sherdi_space        space)
-{
-    return space == SHERDI_SPACE_DEVICE ? engine->lanes.update : engine->host;
-}
-
+/* Returns the scalars that the kernels on memory of a space read and add to. */
 static inline const sherdi_scalars *sherdi_space_scalars(const sherd_engine *engine,
                                                          sherdi_space        space)
 {

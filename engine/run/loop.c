@@ -148,7 +148,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
 }
 
 /* A gradient that one rank cannot keep loses the window. The step returns the first failure. */
-sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
+static sherd_status window_lose(sherd_engine *engine, sherd_status status)
 {
     sherdi_outcome_add(&engine->window.lost, status);
     others_tell(engine, status, engine->window.lost.text);
@@ -166,7 +166,7 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
     }
     status = sherdi_program_release(&engine->run.program, unit, pass);
     if (status != SHERD_OK) {
-        return sherdi_loop_lose(engine, status);
+        return window_lose(engine, status);
     }
     return sherdi_outcome_end(&seen);
 }
@@ -189,14 +189,14 @@ sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
     sherd_status status = sherdi_agree_used(engine);
 
     if (status != SHERD_OK) {
-        return sherdi_loop_lose(engine, status);
+        return window_lose(engine, status);
     }
     status = sherdi_program_micro_batch_end(&engine->run.program);
     if (status == SHERD_OK) {
         return SHERD_OK;
     }
     sherdi_loop_leave(engine, status);
-    return sherdi_loop_lose(engine, status);
+    return window_lose(engine, status);
 }
 
 void sherdi_loop_window_begin(sherd_engine *engine)
@@ -239,6 +239,19 @@ void sherdi_loop_fetch_ahead(sherd_engine *engine)
     (void)sherdi_program_fetch_ahead(&engine->run.program);
 }
 
+/* Returns where a segment's whole lies now; NULL: it is not gathered. */
+static unsigned char *segment_whole(sherd_engine *engine, const sherdi_segment *segment)
+{
+    const sherdi_unit_state *state = sherdi_unit_of(engine, segment->unit);
+
+    if (segment->is_resident) {
+        return engine->memory.buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset;
+    }
+    return state->is_gathered ? engine->memory.buffers[SHERDI_BUFFER_GATHER] + state->gathered_at +
+                                    segment->gather_offset
+                              : NULL;
+}
+
 unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param)
 {
     const sherdi_plan_param *layout  = &engine->plan->params[param];
@@ -247,8 +260,7 @@ unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param)
     if (segment->is_bound) {
         return engine->model.params[param].bound_data;
     }
-    return sherdi_loop_segment(engine, segment) +
-           layout->offset_elems * sherdi_compute_bytes(segment);
+    return segment_whole(engine, segment) + layout->offset_elems * sherdi_compute_bytes(segment);
 }
 
 sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t *out)
@@ -266,18 +278,6 @@ sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t
         *out = sherdi_hash_bytes(*out, portion, here_bytes);
     }
     return SHERD_OK;
-}
-
-unsigned char *sherdi_loop_segment(sherd_engine *engine, const sherdi_segment *segment)
-{
-    const sherdi_unit_state *state = sherdi_unit_of(engine, segment->unit);
-
-    if (segment->is_resident) {
-        return engine->memory.buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset;
-    }
-    return state->is_gathered ? engine->memory.buffers[SHERDI_BUFFER_GATHER] + state->gathered_at +
-                                    segment->gather_offset
-                              : NULL;
 }
 
 unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment)

@@ -14,8 +14,6 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
 void sherdi_loop_let_go(sherd_engine *engine);
 /** Ends a micro-batch: completes the gradients that are open, in the order of the plan. */
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
-/** Records that a failure has lost the window. Returns the window's first failure. */
-sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status);
 /** Records that this rank alone ends its step with a failure, before it has met the other ranks. */
 void sherdi_loop_leave(sherd_engine *engine, sherd_status status);
 /** Returns E_STATE while other ranks wait for this one to discard its window: a collective call of this rank would meet the one
@@ -31,8 +29,6 @@ int sherdi_loop_ends_after(const sherd_engine *engine, int micro_batches);
 sherd_status sherdi_loop_room_check(const sherd_engine *engine);
 /** Reads parameters ahead for the next training pass. */
 void sherdi_loop_fetch_ahead(sherd_engine *engine);
-/** Returns where a segment's whole lies now; NULL: it is not gathered. */
-unsigned char *sherdi_loop_segment(sherd_engine *engine, const sherdi_segment *segment);
 /** Returns a parameter's memory (the trainer's own, if it is bound). Its unit must be held. */
 unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param);
 /** Hashes all bytes of a parameter, which must be held or whole on every rank; they come to the host in portions. E_DEVICE. */

@@ -48,8 +48,10 @@ static void parts_text(const sherdi_optimizer *optimizer, char *text, size_t len
     }
 }
 
-sherd_status sherdi_values_part(const sherd_engine *engine, size_t param, sherd_value value,
-                                int *out)
+/* Gives the part that a value's name means for a parameter, numbered as in sherdi_values.parts. E_INVAL: there is no such value;
+ *  the message has the names that exist. */
+static sherd_status value_part(const sherd_engine *engine, size_t param, sherd_value value,
+                               int *out)
 {
     const sherdi_model_param *of = &engine->model.params[param];
     const sherdi_optimizer   *optimizer =
@@ -80,7 +82,7 @@ static sherd_status range_check(const sherd_engine *engine, value_call *call)
 
     SHERDI_TRY(sherdi_engine_need_param(engine, call->name, call->param));
     SHERDI_TRY(sherdi_api_need(call->value != NULL, call->name, "value"));
-    SHERDI_TRY(sherdi_values_part(engine, (size_t)call->param, call->value, &call->part));
+    SHERDI_TRY(value_part(engine, (size_t)call->param, call->value, &call->part));
     param              = &engine->model.params[call->param];
     call->values.parts = 1u << call->part;
     if (param->is_frozen && call->part != SHERDI_VALUE_COMPUTE) {
@@ -169,12 +171,13 @@ static sherd_status range_get(sherd_engine *engine, const value_call *call, size
                : sherdi_values_get_here(engine, &values, target_take, &to);
 }
 
-int sherdi_values_are_whole(const sherd_engine *engine, size_t param, int part)
+/* Whether every rank has the whole value. */
+static int is_here(const sherd_engine *engine, const value_call *call)
 {
     const sherdi_plan    *plan    = engine->plan;
-    const sherdi_segment *segment = sherdi_param_segment(plan, param);
+    const sherdi_segment *segment = sherdi_param_segment(plan, (size_t)call->param);
 
-    switch (part) {
+    switch (call->part) {
     case SHERDI_VALUE_COMPUTE:
         return engine->world_size == 1 || segment->is_resident || segment->is_bound;
     case SHERDI_VALUE_GRADIENT:
@@ -182,11 +185,6 @@ int sherdi_values_are_whole(const sherd_engine *engine, size_t param, int part)
     default:
         return engine->world_size == 1 || !plan->is_sliced;
     }
-}
-
-static int is_here(const sherd_engine *engine, const value_call *call)
-{
-    return sherdi_values_are_whole(engine, (size_t)call->param, call->part);
 }
 
 /* Sends the part of the range that `owner` owns to all ranks. A failure on the owner is returned only after all portions went

@@ -64,10 +64,6 @@ void sherdi_values_owned(const sherd_engine *engine, size_t param, int rank, siz
 /** Gives the range that lies in the rank's slice, at every stage. */
 void sherdi_values_slice(const sherd_engine *engine, size_t param, int rank, size_t *first,
                          size_t *count);
-/** Gives the part that a value's name means for a parameter, numbered as in sherdi_values.parts. E_INVAL: there is no such value;
- *  the message has the names that exist. */
-sherd_status sherdi_values_part(const sherd_engine *engine, size_t param, sherd_value value,
-                                int *out);
 
 /** Returns the index of the first value that a part of a segment's state cannot store: a negative one, where the part is stored
  *  without its sign. `count`: all can be stored. */
@@ -78,8 +74,6 @@ size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);
 sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values);
 
-/** Whether every rank has the whole value. */
-int sherdi_values_are_whole(const sherd_engine *engine, size_t param, int part);
 /** Does what sherd_param_write does after the ranks have agreed on the call. Collective. */
 sherd_status sherdi_values_write(sherd_engine *engine, size_t param, int part, size_t first,
                                  size_t count, const float *in);
