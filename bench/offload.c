@@ -258,7 +258,7 @@ static double row_bytes(const bench *b, int row)
 
     return row == ROW_UPDATE
                ? 0
-               : (double)(moves->nvme_read_step_bytes + moves->nvme_written_step_bytes);
+               : (double)(moves->step[SHERDI_MOVES_READ] + moves->step[SHERDI_MOVES_WRITTEN]);
 }
 
 static void beside_print(const bench *b, const double *seconds)

@@ -216,26 +216,28 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
 {
     sherd_traffic_report report = {.struct_size = sizeof(report)};
     sherdi_plan_wear     wear;
+    const uint64_t      *micro, *step;
     sherdi_plan         *plan;
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_TRAFFIC_REPORT));
     SHERDI_TRY(plan_borrow(engine, "sherd_engine_traffic", &plan));
     wear                         = sherdi_plan_drive_wear(plan);
+    micro                        = plan->moves.micro;
+    step                         = plan->moves.step;
     report.accumulation          = plan->settings.accumulation;
-    report.wire_micro_planned    = plan->wire_micro_bytes;
-    report.wire_step_planned     = plan->wire_boundary_bytes;
-    report.down_micro_planned    = plan->moves.down_micro_bytes;
-    report.down_step_planned     = plan->moves.down_step_bytes;
-    report.up_micro_planned      = plan->moves.up_micro_bytes;
-    report.up_step_planned       = plan->moves.up_step_bytes;
-    report.read_micro_planned    = plan->moves.nvme_read_micro_bytes;
-    report.read_step_planned     = plan->moves.nvme_read_step_bytes;
-    report.written_micro_planned = plan->moves.nvme_written_micro_bytes;
-    report.written_step_planned =
-        plan->moves.nvme_written_step_bytes + sherdi_store_blob_bytes(engine);
-    report.update_device_planned = plan->moves.update_device_bytes;
-    report.update_host_planned   = plan->moves.update_host_bytes;
-    report.update_flops_planned  = plan->moves.update_flops;
+    report.wire_micro_planned    = micro[SHERDI_MOVES_WIRE];
+    report.wire_step_planned     = step[SHERDI_MOVES_WIRE];
+    report.down_micro_planned    = micro[SHERDI_MOVES_DOWN];
+    report.down_step_planned     = step[SHERDI_MOVES_DOWN];
+    report.up_micro_planned      = micro[SHERDI_MOVES_UP];
+    report.up_step_planned       = step[SHERDI_MOVES_UP];
+    report.read_micro_planned    = micro[SHERDI_MOVES_READ];
+    report.read_step_planned     = step[SHERDI_MOVES_READ];
+    report.written_micro_planned = micro[SHERDI_MOVES_WRITTEN];
+    report.written_step_planned  = step[SHERDI_MOVES_WRITTEN] + sherdi_store_blob_bytes(engine);
+    report.update_device_planned = step[SHERDI_MOVES_DEVICE];
+    report.update_host_planned   = step[SHERDI_MOVES_HOST];
+    report.update_flops_planned  = step[SHERDI_MOVES_FLOPS];
     report.wear_days             = wear.days;
     report.wear_step_s           = wear.step_seconds;
     if (plan == engine->plan) {

@@ -15,7 +15,6 @@ struct sherdi_dry {
     void               *ctx;
     sherdi_scalars_head head; /* the engine's on_host */
     sherdi_backend      nothing;
-    int                 overflows;
     uint64_t           *joined; /* [sherdi_plan_used_words] */
 };
 
@@ -83,10 +82,6 @@ static sherd_status op_answer(sherdi_dry *dry, const sherdi_op *op)
         if (op->part == SHERDI_EXCHANGE_USED) {
             used_join(dry);
         }
-        return SHERD_OK;
-    case SHERDI_OP_COLLECT:
-        engine->results                  = (sherdi_scalars_head){0};
-        engine->results.counts.nonfinite = (uint64_t)dry->overflows;
         return SHERD_OK;
     case SHERDI_OP_COMMIT:
     case SHERDI_OP_ABANDON:
@@ -204,14 +199,21 @@ sherd_status sherdi_dry_start(sherdi_dry *dry)
     return sherdi_program_fetch_ahead(&engine->run.program);
 }
 
+static sherd_status nothing_fill(void *ctx, size_t first, size_t count, float *values)
+{
+    (void)ctx, (void)first;
+    memset(values, 0, count * sizeof(*values));
+    return SHERD_OK;
+}
+
+sherd_status sherdi_dry_fill(sherd_engine *engine, size_t param)
+{
+    return sherd_param_fill(engine, (sherd_param)param, nothing_fill, NULL);
+}
+
 sherd_engine *sherdi_dry_engine(sherdi_dry *dry)
 {
     return &dry->engine;
-}
-
-void sherdi_dry_overflow(sherdi_dry *dry, int overflows)
-{
-    dry->overflows = overflows;
 }
 
 void sherdi_dry_join(sherdi_dry *dry, const sherdi_dry *other)

@@ -1,6 +1,6 @@
 /* A dry engine: the engine's own calls run on it, and nothing is computed or moved. It has the plan, the progress and the counters of an
  * engine, and no memory of the plan's. Each operation goes to who asks, in place of the executor (run.c). The other ranks are like
- * this one, and so are their answers; the numbers that decide come from who asks.
+ * this one, and so are their answers. Gradients are finite, with a norm of 0.
  *
  * So what calls of the trainer do is told by the calls themselves: plans are counted, printed, played and proved with it. */
 #ifndef SHERDI_ENGINE_DRY_DRY_H
@@ -19,8 +19,8 @@ void sherdi_dry_destroy(sherdi_dry *dry);
 sherd_status sherdi_dry_start(sherdi_dry *dry);
 /** Returns the engine. Calls on it return what they would return on an engine. */
 sherd_engine *sherdi_dry_engine(sherdi_dry *dry);
-/** Makes the next norms those of gradients that overflow, or finite ones. */
-void sherdi_dry_overflow(sherdi_dry *dry, int overflows);
+/** Gives the first values of a parameter: zeros. */
+sherd_status sherdi_dry_fill(sherd_engine *engine, size_t param);
 /** Adds units that another rank has used to those of which this rank hears in the next exchange of SHERDI_EXCHANGE_USED: of `other`. */
 void sherdi_dry_join(sherdi_dry *dry, const sherdi_dry *other);
 

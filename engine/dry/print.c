@@ -110,30 +110,33 @@ static void print_buffers(printer *out, const sherdi_plan *plan)
     print(out, "\n");
 }
 
+/* The media of which a plan says what passes between them. */
+static const struct {
+    sherdi_medium medium;
+    const char   *name, *key;
+} MEDIA[] = {{SHERDI_MOVES_DOWN, "device to host", "down"},
+             {SHERDI_MOVES_UP, "host to device", "up"},
+             {SHERDI_MOVES_READ, "nvme read", "nvme_read"},
+             {SHERDI_MOVES_WRITTEN, "nvme written", "nvme_written"}};
+
+#define NUM_MEDIA (sizeof(MEDIA) / sizeof(MEDIA[0]))
+
 /* Prints what passes between the media in a step of this rank. */
 static void print_moves(printer *out, const sherdi_plan *plan)
 {
     const sherdi_plan_moves *moves = &plan->moves;
-    uint64_t                 micro = (uint64_t)plan->settings.accumulation;
     sherdi_plan_wear         wear  = sherdi_plan_drive_wear(plan);
-    const struct {
-        const char *name;
-        uint64_t    micro, step;
-    } rows[] = {
-        {"device to host", moves->down_micro_bytes, moves->down_step_bytes},
-        {"host to device", moves->up_micro_bytes, moves->up_step_bytes},
-        {"nvme read", moves->nvme_read_micro_bytes, moves->nvme_read_step_bytes},
-        {"nvme written", moves->nvme_written_micro_bytes, moves->nvme_written_step_bytes},
-    };
 
     if (plan->host_bytes == 0) {
         return;
     }
     print(out, "%-22s %16s %16s %16s\n", "moved", "per micro-batch", "per boundary", "per step");
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        print(out, "%-22s %16llu %16llu %16llu\n", rows[i].name, (unsigned long long)rows[i].micro,
-              (unsigned long long)rows[i].step,
-              (unsigned long long)(rows[i].micro * micro + rows[i].step));
+    for (size_t i = 0; i < NUM_MEDIA; i++) {
+        sherdi_medium medium = MEDIA[i].medium;
+
+        print(out, "%-22s %16llu %16llu %16llu\n", MEDIA[i].name,
+              (unsigned long long)moves->micro[medium], (unsigned long long)moves->step[medium],
+              (unsigned long long)sherdi_plan_moved(plan, medium));
     }
     if (wear.written_bytes > 0) {
         print(out,
@@ -240,9 +243,9 @@ static sherd_status print_ops(printer *out, const sherdi_plan *plan, const sherd
     print(out,
           "\nwire: %llu bytes sent by this rank per micro-batch, %llu per boundary, "
           "%llu per step of %d micro-batches\n",
-          (unsigned long long)plan->wire_micro_bytes, (unsigned long long)plan->wire_boundary_bytes,
-          (unsigned long long)(plan->wire_micro_bytes * (uint64_t)plan->settings.accumulation +
-                               plan->wire_boundary_bytes),
+          (unsigned long long)plan->moves.micro[SHERDI_MOVES_WIRE],
+          (unsigned long long)plan->moves.step[SHERDI_MOVES_WIRE],
+          (unsigned long long)sherdi_plan_moved(plan, SHERDI_MOVES_WIRE),
           plan->settings.accumulation);
     return out->status;
 }
@@ -435,34 +438,55 @@ static sherd_status program_json(json_t *root, const sherdi_plan *plan, const sh
     return status;
 }
 
-static size_t buffer_bytes(const sherdi_plan *plan, int buffer)
-{
-    return plan->buffers[buffer].bytes;
-}
-
 static json_t *moves_json(const sherdi_plan *plan)
 {
-    const sherdi_plan_moves *moves = &plan->moves;
-    sherdi_plan_wear         wear  = sherdi_plan_drive_wear(plan);
-    json_t                  *root  = json_object();
+    sherdi_plan_wear wear = sherdi_plan_drive_wear(plan);
+    json_t          *root = json_object();
+    char             key[48];
 
-    (void)json_object_set_new(root, "down_bytes_per_micro_batch",
-                              json_size(moves->down_micro_bytes));
-    (void)json_object_set_new(root, "down_bytes_per_boundary", json_size(moves->down_step_bytes));
-    (void)json_object_set_new(root, "up_bytes_per_micro_batch", json_size(moves->up_micro_bytes));
-    (void)json_object_set_new(root, "up_bytes_per_boundary", json_size(moves->up_step_bytes));
-    (void)json_object_set_new(root, "nvme_read_bytes_per_micro_batch",
-                              json_size(moves->nvme_read_micro_bytes));
-    (void)json_object_set_new(root, "nvme_read_bytes_per_boundary",
-                              json_size(moves->nvme_read_step_bytes));
-    (void)json_object_set_new(root, "nvme_written_bytes_per_micro_batch",
-                              json_size(moves->nvme_written_micro_bytes));
-    (void)json_object_set_new(root, "nvme_written_bytes_per_boundary",
-                              json_size(moves->nvme_written_step_bytes));
+    for (size_t i = 0; i < NUM_MEDIA; i++) {
+        (void)snprintf(key, sizeof(key), "%s_bytes_per_micro_batch", MEDIA[i].key);
+        (void)json_object_set_new(root, key, json_size(plan->moves.micro[MEDIA[i].medium]));
+        (void)snprintf(key, sizeof(key), "%s_bytes_per_boundary", MEDIA[i].key);
+        (void)json_object_set_new(root, key, json_size(plan->moves.step[MEDIA[i].medium]));
+    }
     (void)json_object_set_new(root, "wear_bytes_per_step", json_real(wear.written_bytes));
     (void)json_object_set_new(root, "wear_bytes_per_day", json_real(wear.bytes_a_day));
     (void)json_object_set_new(root, "wear_days", json_real(wear.days));
     return root;
+}
+
+/* Adds sizes: first by purpose, wherever it rests (of the state one slot, without the spare); then by space, whatever it is. */
+static void sizes_set(json_t *root, const sherdi_plan *plan)
+{
+    const sherdi_plan_buffer *b    = plan->buffers;
+    const size_t             *nvme = plan->nvme_bytes;
+    const struct {
+        const char *name;
+        size_t      bytes;
+    } sizes[] = {
+        {"params_bytes",
+         b[SHERDI_BUFFER_PARAMS].bytes + b[SHERDI_BUFFER_HOST_PARAMS].bytes + nvme[1]},
+        {"grads_bytes", b[SHERDI_BUFFER_GRADS].bytes + b[SHERDI_BUFFER_HOST_GRADS].bytes + nvme[2]},
+        {"optimizer_bytes", b[SHERDI_BUFFER_STATE].bytes + b[SHERDI_BUFFER_HOST_STATE].bytes +
+                                nvme[0] / (sherdi_plan_has_generations(plan) ? 2 : 1)},
+        {"gathered_bytes", b[SHERDI_BUFFER_GATHER].bytes},
+        {"transient_bytes", b[SHERDI_BUFFER_TRANSIENT].bytes},
+        {"receive_bytes", plan->receive_bytes},
+        {"transport_host_bytes", plan->machine.transport_bytes},
+        {"transport_device_bytes", plan->machine.taken_bytes},
+        {"device_bytes", plan->total_bytes - plan->host_bytes + plan->receive_bytes},
+        {"host_bytes", plan->host_bytes},
+        {"checkpoint_bytes", sherdi_plan_checkpoint_bytes(plan)},
+        {"pinned_bytes", plan->pinned_bytes},
+        {"nvme_bytes", nvme[0] + nvme[1] + nvme[2]},
+        {"wire_bytes_per_micro_batch", plan->moves.micro[SHERDI_MOVES_WIRE]},
+        {"wire_bytes_per_boundary", plan->moves.step[SHERDI_MOVES_WIRE]},
+    };
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        (void)json_object_set_new(root, sizes[i].name, json_size(sizes[i].bytes));
+    }
 }
 
 static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
@@ -475,46 +499,9 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
         sherd_dtype_name(plan->types.grad), "accumulation", plan->settings.accumulation,
         "param_elems", json_size(model->total_elems), "trainable_elems",
         json_size(model->trainable_elems), "padding_elems", json_size(plan->padding_elems));
-    size_t nvme = 0;
 
-    for (int i = 0; i < 3; i++) {
-        nvme += plan->nvme_bytes[i];
-    }
-    /* by purpose, wherever it rests (of the state one slot, without the spare); then by space, whatever it is */
-    (void)json_object_set_new(root, "params_bytes",
-                              json_size(buffer_bytes(plan, SHERDI_BUFFER_PARAMS) +
-                                        buffer_bytes(plan, SHERDI_BUFFER_HOST_PARAMS) +
-                                        plan->nvme_bytes[1]));
-    (void)json_object_set_new(root, "grads_bytes",
-                              json_size(buffer_bytes(plan, SHERDI_BUFFER_GRADS) +
-                                        buffer_bytes(plan, SHERDI_BUFFER_HOST_GRADS) +
-                                        plan->nvme_bytes[2]));
-    (void)json_object_set_new(
-        root, "optimizer_bytes",
-        json_size(buffer_bytes(plan, SHERDI_BUFFER_STATE) +
-                  buffer_bytes(plan, SHERDI_BUFFER_HOST_STATE) +
-                  plan->nvme_bytes[0] / (sherdi_plan_has_generations(plan) ? 2 : 1)));
-    (void)json_object_set_new(root, "gathered_bytes",
-                              json_size(buffer_bytes(plan, SHERDI_BUFFER_GATHER)));
-    (void)json_object_set_new(root, "transient_bytes",
-                              json_size(buffer_bytes(plan, SHERDI_BUFFER_TRANSIENT)));
-    (void)json_object_set_new(root, "receive_bytes", json_size(plan->receive_bytes));
-    (void)json_object_set_new(root, "transport_host_bytes",
-                              json_size(plan->machine.transport_bytes));
-    (void)json_object_set_new(root, "transport_device_bytes", json_size(plan->machine.taken_bytes));
-    (void)json_object_set_new(
-        root, "device_bytes",
-        json_size(plan->total_bytes - plan->host_bytes + plan->receive_bytes));
-    (void)json_object_set_new(root, "host_bytes", json_size(plan->host_bytes));
-    (void)json_object_set_new(root, "checkpoint_bytes",
-                              json_size(sherdi_plan_checkpoint_bytes(plan)));
-    (void)json_object_set_new(root, "pinned_bytes", json_size(plan->pinned_bytes));
-    (void)json_object_set_new(root, "nvme_bytes", json_size(nvme));
+    sizes_set(root, plan);
     (void)json_object_set_new(root, "moved", moves_json(plan));
-    (void)json_object_set_new(root, "wire_bytes_per_micro_batch",
-                              json_size(plan->wire_micro_bytes));
-    (void)json_object_set_new(root, "wire_bytes_per_boundary",
-                              json_size(plan->wire_boundary_bytes));
     (void)json_object_set_new(root, "buffers", buffers_json(plan));
     (void)json_object_set_new(root, "segments", segments_json(plan, model));
     (void)json_object_set_new(root, "params", params_json(plan, model));

@@ -56,11 +56,32 @@ typedef struct given {
     int           unit;
     sherd_pass    pass;
     sherdi_walk   walk;
-    int           is_kept; /* of what is evaluated, units stay gathered */
     sherdi_values values;
 } given;
 
-typedef sherd_status (*call_fn)(sherd_engine *engine, const given *what);
+typedef enum call_kind {
+    CALL_FILL,
+    CALL_START,
+    CALL_ACQUIRE,
+    CALL_RELEASE,
+    CALL_STEP,
+    CALL_QUEUE,
+    CALL_WAIT,
+    CALL_PREPARE,
+    CALL_APPLY,
+    CALL_SKIP,
+    CALL_DISCARD,
+    CALL_CLOSE,
+    CALL_UNDO,
+    CALL_EVAL_BEGIN,
+    CALL_EVAL_END,
+    CALL_SAVE,
+    CALL_LOAD,
+    CALL_FINGERPRINT,
+    CALL_GET,
+    CALL_GRADIENT,
+    CALL_PUT,
+} call_kind;
 
 /* Checks that no range exceeds its buffer. Scalars of kernels have no buffer in the plan if there is no device. */
 static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
@@ -194,138 +215,7 @@ static sherd_status call_prove(check *check, int is_mirrored)
     return SHERD_OK;
 }
 
-/* Makes a call on both ranks, or on rank `only`, counted from 1. Returns what it returns, before it is proved. */
-static sherd_status call_make(check *check, int only, call_fn fn, const given *what)
-{
-    sherd_status statuses[RANKS] = {SHERD_OK, SHERD_OK};
-
-    for (int r = 0; r < RANKS; r++) {
-        check->sides[r].num_ops = 0;
-        if (only == 0 || only == r + 1) {
-            statuses[r] = fn(check->sides[r].engine, what);
-        }
-    }
-    if (only == 0 && statuses[0] != statuses[1]) {
-        return ranks_part(check, check->sides[0].num_ops, check->sides[1].num_ops);
-    }
-    return statuses[only == 2 ? 1 : 0];
-}
-
-static sherd_status call(check *check, call_fn fn, const given *what)
-{
-    SHERDI_TRY(call_make(check, 0, fn, what));
-    return call_prove(check, 0);
-}
-
 /* -------------------------------------------------- what a trainer calls -- */
-
-static sherd_status nothing_fill(void *ctx, size_t first, size_t count, float *values)
-{
-    (void)ctx, (void)first;
-    memset(values, 0, count * sizeof(*values));
-    return SHERD_OK;
-}
-
-static sherd_status fill_call(sherd_engine *engine, const given *what)
-{
-    return sherd_param_fill(engine, (sherd_param)what->values.param, nothing_fill, NULL);
-}
-
-/* The first call that needs values does it. */
-static sherd_status start_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherdi_fill_finish(engine);
-}
-
-static sherd_status acquire_call(sherd_engine *engine, const given *what)
-{
-    return sherd_unit_acquire(engine, what->unit, what->pass);
-}
-
-static sherd_status release_call(sherd_engine *engine, const given *what)
-{
-    return sherd_unit_release(engine, what->unit, what->pass);
-}
-
-static sherd_status step_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherd_step(engine, NULL);
-}
-
-static sherd_status queue_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherd_step_queue(engine);
-}
-
-static sherd_status wait_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherd_step_wait(engine, NULL);
-}
-
-static sherd_status prepare_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherd_step_prepare(engine, NULL);
-}
-
-static sherd_status apply_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherd_step_apply(engine, NULL);
-}
-
-/* Of what rests in memory, the fingerprint is read where it is not known. */
-static sherd_status skip_call(sherd_engine *engine, const given *what)
-{
-    sherd_step_params params;
-
-    (void)what;
-    sherd_step_params_init(&params);
-    params.overflow = 1;
-    engine->fingerprints.has_own =
-        engine->fingerprints.has_own && sherdi_plan_has_generations(engine->plan);
-    return sherd_step_apply(engine, &params);
-}
-
-static sherd_status discard_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherd_step_discard(engine);
-}
-
-static sherd_status close_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherd_step_close_window(engine);
-}
-
-static sherd_status undo_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherd_step_undo(engine);
-}
-
-static sherd_status eval_begin_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherd_eval_begin(engine, NULL);
-}
-
-static sherd_status eval_end_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherd_eval_end(engine);
-}
-
-static sherd_status save_call(sherd_engine *engine, const given *what)
-{
-    (void)what;
-    return sherdi_update_save(engine, NULL, NULL);
-}
 
 static sherd_status frozen_load(void *ctx)
 {
@@ -345,51 +235,130 @@ static sherd_status rest_take(void *ctx)
     return SHERD_OK;
 }
 
-/* Writing of values proves the loading of frozen parameters. */
-static sherd_status load_call(sherd_engine *engine, const given *what)
+/* Of what rests in memory, the fingerprint is read where it is not known. */
+static sherd_status step_skip(sherd_engine *engine)
 {
-    const sherdi_load_parts parts = {frozen_load, NULL, loaded_check, rest_take, engine};
+    sherd_step_params params;
 
-    return sherdi_restore_load(engine, what->walk, &parts);
-}
-
-static sherd_status fingerprint_call(sherd_engine *engine, const given *what)
-{
-    uint64_t unused;
-
-    return sherd_param_fingerprint(engine, (sherd_param)what->values.param, &unused);
+    sherd_step_params_init(&params);
+    params.overflow = 1;
+    engine->fingerprints.has_own =
+        engine->fingerprints.has_own && sherdi_plan_has_generations(engine->plan);
+    return sherd_step_apply(engine, &params);
 }
 
 /* Reads the parts of a range that this rank has. */
-static sherd_status get_call(sherd_engine *engine, const given *what)
+static sherd_status values_get(sherd_engine *engine, const sherdi_values *values)
 {
     SHERDI_TRY(sherdi_values_begin(engine));
-    SHERDI_TRY(sherdi_values_get_here(engine, &what->values, NULL, NULL));
+    SHERDI_TRY(sherdi_values_get_here(engine, values, NULL, NULL));
     SHERDI_TRY(sherdi_values_end(engine));
     return sherdi_agree_status(engine, SHERD_OK);
 }
 
-static sherd_status gradient_call(sherd_engine *engine, const given *what)
+static sherd_status gradient_get(sherd_engine *engine, const sherdi_values *values)
 {
     SHERDI_TRY(sherdi_agree_status(engine, SHERD_OK));
     SHERDI_TRY(sherdi_values_begin(engine));
-    SHERDI_TRY(sherdi_values_get_gradient(engine, &what->values, NULL, NULL));
+    SHERDI_TRY(sherdi_values_get_gradient(engine, values, NULL, NULL));
     SHERDI_TRY(sherdi_values_end(engine));
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_GRADS));
-    SHERDI_TRY(sherdi_program_param_norm(&engine->run.program, what->values.param));
+    SHERDI_TRY(sherdi_program_param_norm(&engine->run.program, values->param));
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_GRADS));
     return sherdi_agree_status(engine, SHERD_OK);
 }
 
-static sherd_status put_call(sherd_engine *engine, const given *what)
+/* Writes the first of the parts. */
+static sherd_status values_put(sherd_engine *engine, const sherdi_values *values)
 {
-    const sherdi_values *values = &what->values;
-    int                  part   = 0;
+    int part = 0;
 
     while ((values->parts >> part & 1) == 0) {
         part++;
     }
     return sherdi_values_write(engine, values->param, part, values->first, values->count, NULL);
+}
+
+static sherd_status call_run(sherd_engine *engine, call_kind kind, const given *what)
+{
+    /* writing of values proves the loading of frozen parameters */
+    const sherdi_load_parts parts = {frozen_load, NULL, loaded_check, rest_take, engine};
+    sherd_param             param = (sherd_param)what->values.param;
+    uint64_t                unused;
+
+    switch (kind) {
+    case CALL_FILL:
+        return sherdi_dry_fill(engine, what->values.param);
+    case CALL_START: /* the first call that needs values does it */
+        return sherdi_fill_finish(engine);
+    case CALL_ACQUIRE:
+        return sherd_unit_acquire(engine, what->unit, what->pass);
+    case CALL_RELEASE:
+        return sherd_unit_release(engine, what->unit, what->pass);
+    case CALL_STEP:
+        return sherd_step(engine, NULL);
+    case CALL_QUEUE:
+        return sherd_step_queue(engine);
+    case CALL_WAIT:
+        return sherd_step_wait(engine, NULL);
+    case CALL_PREPARE:
+        return sherd_step_prepare(engine, NULL);
+    case CALL_APPLY:
+        return sherd_step_apply(engine, NULL);
+    case CALL_SKIP:
+        return step_skip(engine);
+    case CALL_DISCARD:
+        return sherd_step_discard(engine);
+    case CALL_CLOSE:
+        return sherd_step_close_window(engine);
+    case CALL_UNDO:
+        return sherd_step_undo(engine);
+    case CALL_EVAL_BEGIN:
+        return sherd_eval_begin(engine, NULL);
+    case CALL_EVAL_END:
+        return sherd_eval_end(engine);
+    case CALL_SAVE:
+        return sherdi_update_save(engine, NULL, NULL);
+    case CALL_LOAD:
+        return sherdi_restore_load(engine, what->walk, &parts);
+    case CALL_FINGERPRINT:
+        return sherd_param_fingerprint(engine, param, &unused);
+    case CALL_GET:
+        return values_get(engine, &what->values);
+    case CALL_GRADIENT:
+        return gradient_get(engine, &what->values);
+    case CALL_PUT:
+        return values_put(engine, &what->values);
+    }
+    return SHERD_OK;
+}
+
+/* Makes a call on both ranks, or on rank `only`, counted from 1. Returns what it returns, before it is proved. */
+static sherd_status call_make(check *check, int only, call_kind kind, const given *what)
+{
+    sherd_status statuses[RANKS] = {SHERD_OK, SHERD_OK};
+
+    for (int r = 0; r < RANKS; r++) {
+        check->sides[r].num_ops = 0;
+        if (only == 0 || only == r + 1) {
+            statuses[r] = call_run(check->sides[r].engine, kind, what);
+        }
+    }
+    if (only == 0 && statuses[0] != statuses[1]) {
+        return ranks_part(check, check->sides[0].num_ops, check->sides[1].num_ops);
+    }
+    return statuses[only == 2 ? 1 : 0];
+}
+
+static sherd_status call_with(check *check, call_kind kind, const given *what)
+{
+    SHERDI_TRY(call_make(check, 0, kind, what));
+    return call_prove(check, 0);
+}
+
+static sherd_status call(check *check, call_kind kind)
+{
+    return call_with(check, kind, &(given){0});
 }
 
 /* ------------------------------------------------------------------ values -- */
@@ -402,9 +371,9 @@ static sherd_status start(check *check)
     for (size_t i = 0; i < 2 * params; i++) {
         given what = {.values.param = i < params ? i : 2 * params - 1 - i};
 
-        SHERDI_TRY(call(check, fill_call, &what));
+        SHERDI_TRY(call_with(check, CALL_FILL, &what));
     }
-    return call(check, start_call, NULL);
+    return call(check, CALL_START);
 }
 
 /* Returns a half, or all, of the parameter whose turn it is. */
@@ -428,7 +397,7 @@ static sherd_status values_read(check *check)
     for (int i = 0; i < 2; i++) {
         given what = values_next(check);
 
-        SHERDI_TRY(call(check, get_call, &what));
+        SHERDI_TRY(call_with(check, CALL_GET, &what));
     }
     return SHERD_OK;
 }
@@ -439,8 +408,9 @@ static sherd_status gradient_read(check *check)
     given what = values_next(check);
 
     what.values.parts = SHERDI_VALUES_GRADIENT;
-    return check->model->params[what.values.param].is_frozen ? SHERD_OK
-                                                             : call(check, gradient_call, &what);
+    return check->model->params[what.values.param].is_frozen
+               ? SHERD_OK
+               : call_with(check, CALL_GRADIENT, &what);
 }
 
 /* Writes a part of two parameters, and reads them back. */
@@ -453,9 +423,9 @@ static sherd_status values_write(check *check)
         what.values.parts = parts == 0 ? SHERDI_VALUES_COMPUTE
                             : i == 0   ? SHERDI_VALUES_MASTER
                                        : parts & ~(parts >> 1); /* the last part */
-        SHERDI_TRY(call(check, put_call, &what));
+        SHERDI_TRY(call_with(check, CALL_PUT, &what));
         what.values.parts = parts | SHERDI_VALUES_COMPUTE;
-        SHERDI_TRY(call(check, get_call, &what));
+        SHERDI_TRY(call_with(check, CALL_GET, &what));
     }
     return SHERD_OK;
 }
@@ -494,7 +464,7 @@ static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass
     if (is_refused(check, who, unit, pass)) {
         return SHERD_OK;
     }
-    status = call_make(check, only, acquire_call, &what);
+    status = call_make(check, only, CALL_ACQUIRE, &what);
     if (status == SHERD_E_NOMEM && acting->num_ops == 0 && before == acting->cap_ops) {
         return SHERD_OK; /* held memory is in the way */
     }
@@ -540,7 +510,7 @@ static sherd_status unit_release_on(check *check, int only, int unit, sherd_pass
     const given what = {.unit = unit, .pass = pass};
 
     SHERDI_TRY(uses_end(check, unit, pass));
-    SHERDI_TRY(call_make(check, only, release_call, &what));
+    SHERDI_TRY(call_make(check, only, CALL_RELEASE, &what));
     return call_prove(check, only > 0);
 }
 
@@ -624,12 +594,12 @@ static sherd_status retained_look_all(check *check)
 }
 
 /* Ends a micro-batch by `end`: each rank hears which units the other has used. */
-static sherd_status micro_batch_end(check *check, call_fn end)
+static sherd_status micro_batch_end(check *check, call_kind end)
 {
     SHERDI_TRY(retained_look_all(check));
     sherdi_dry_join(check->sides[0].dry, check->sides[1].dry);
     sherdi_dry_join(check->sides[1].dry, check->sides[0].dry);
-    return call(check, end, NULL);
+    return call(check, end);
 }
 
 /* --------------------------------------------------------------- sequences -- */
@@ -697,11 +667,11 @@ static sherd_status evals_run(check *check)
     const sherdi_sequence *eval = &check->plan->eval;
     way                    w    = {.end = eval->num_steps, .skipped = -1, .is_eval = 1};
 
-    SHERDI_TRY(call(check, eval_begin_call, NULL));
+    SHERDI_TRY(call(check, CALL_EVAL_BEGIN));
     SHERDI_TRY(sequence_run(check, eval, &w));
     w.leaves = 2;
     SHERDI_TRY(sequence_run(check, eval, &w));
-    return call(check, eval_end_call, NULL);
+    return call(check, CALL_EVAL_END);
 }
 
 /* ----------------------------------------------------------------- windows -- */
@@ -760,7 +730,7 @@ static sherd_status last_begin(check *check, int count)
 {
     const sherdi_settings *settings = &check->plan->settings;
 
-    return settings->opens_windows || count < settings->accumulation ? call(check, close_call, NULL)
+    return settings->opens_windows || count < settings->accumulation ? call(check, CALL_CLOSE)
                                                                      : SHERD_OK;
 }
 
@@ -805,23 +775,20 @@ static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth
             SHERDI_TRY(eval_run(check));
         }
         if (!is_last) {
-            SHERDI_TRY(micro_batch_end(check, step_call));
-            SHERDI_TRY(nth % 3 == 0 ? call(check, save_call, NULL) : SHERD_OK);
+            SHERDI_TRY(micro_batch_end(check, CALL_STEP));
+            SHERDI_TRY(nth % 3 == 0 ? call(check, CALL_SAVE) : SHERD_OK);
         }
     }
     return SHERD_OK;
 }
 
-/* Goes back to the state before the last update, unless values were written since. */
-static sherd_status undo(check *check, call_fn instead)
+/* Whether there is a state before the last update, and no values were written since. */
+static int can_undo(const check *check)
 {
     const sherd_engine *engine = check->sides[0].engine;
 
-    if (engine->store.dry.has_previous && !engine->store.dry.record.note.is_written &&
-        engine->step > 0) {
-        return call(check, undo_call, NULL);
-    }
-    return instead == NULL ? SHERD_OK : call(check, instead, NULL);
+    return engine->store.dry.has_previous && !engine->store.dry.record.note.is_written &&
+           engine->step > 0;
 }
 
 /* What comes between two windows. */
@@ -829,16 +796,16 @@ static sherd_status between(check *check, window_kind kind, size_t nth)
 {
     given what = values_next(check);
 
-    SHERDI_TRY(nth % 2 == 1 ? call(check, fingerprint_call, &what) : values_read(check));
+    SHERDI_TRY(nth % 2 == 1 ? call_with(check, CALL_FINGERPRINT, &what) : values_read(check));
     if (nth % 3 == 1) {
-        SHERDI_TRY(call(check, save_call, NULL));
+        SHERDI_TRY(call(check, CALL_SAVE));
     }
-    if (kind == WINDOW_UNDONE) {
-        SHERDI_TRY(undo(check, NULL));
+    if (kind == WINDOW_UNDONE && can_undo(check)) {
+        SHERDI_TRY(call(check, CALL_UNDO));
     }
     if (nth % 5 == 2) {
         what.walk = nth % 2 == 0 ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME;
-        SHERDI_TRY(call(check, load_call, &what));
+        SHERDI_TRY(call_with(check, CALL_LOAD, &what));
     }
     SHERDI_TRY(nth % 4 == 3 ? evals_run(check) : SHERD_OK);
     return nth % 3 == 2 ? values_write(check) : SHERD_OK;
@@ -849,30 +816,30 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     SHERDI_TRY(micro_batches_run(check, kind, nth));
     switch (kind) {
     case WINDOW_STOPPED:
-        return call(check, discard_call, NULL);
+        return call(check, CALL_DISCARD);
     case WINDOW_STOPPED_AND_UNDONE:
-        return undo(check, discard_call);
+        return call(check, can_undo(check) ? CALL_UNDO : CALL_DISCARD);
     case WINDOW_QUEUED:
-        SHERDI_TRY(micro_batch_end(check, queue_call));
-        return nth % 2 == 0 ? call(check, wait_call, NULL) : SHERD_OK;
+        SHERDI_TRY(micro_batch_end(check, CALL_QUEUE));
+        return nth % 2 == 0 ? call(check, CALL_WAIT) : SHERD_OK;
     case WINDOW_UPDATED:
         if (nth % 2 == 0) {
-            SHERDI_TRY(micro_batch_end(check, step_call));
+            SHERDI_TRY(micro_batch_end(check, CALL_STEP));
             return between(check, kind, nth);
         }
         break;
     default:
         break;
     }
-    SHERDI_TRY(micro_batch_end(check, prepare_call));
+    SHERDI_TRY(micro_batch_end(check, CALL_PREPARE));
     SHERDI_TRY(nth % 2 == 1 ? gradient_read(check) : SHERD_OK);
     if (kind == WINDOW_SKIPPED) {
-        return call(check, skip_call, NULL);
+        return call(check, CALL_SKIP);
     }
     if (kind == WINDOW_DROPPED) {
-        return call(check, discard_call, NULL);
+        return call(check, CALL_DISCARD);
     }
-    SHERDI_TRY(call(check, apply_call, NULL));
+    SHERDI_TRY(call(check, CALL_APPLY));
     return between(check, kind, nth);
 }
 

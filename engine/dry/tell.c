@@ -87,19 +87,12 @@ static sherd_status pass_run(plain_run *run, const sherdi_sequence *sequence)
     return SHERD_OK;
 }
 
-static sherd_status nothing_fill(void *ctx, size_t first, size_t count, float *values)
-{
-    (void)ctx, (void)first;
-    memset(values, 0, count * sizeof(*values));
-    return SHERD_OK;
-}
-
 /* First values, in the order of the model. */
 static sherd_status fill_run(plain_run *run)
 {
     run->phase = SHERDI_IN_FILL;
     for (size_t p = 0; p < run->engine->plan->num_params; p++) {
-        SHERDI_TRY(sherd_param_fill(run->engine, (sherd_param)p, nothing_fill, NULL));
+        SHERDI_TRY(sherdi_dry_fill(run->engine, p));
     }
     return sherdi_fill_finish(run->engine);
 }
@@ -161,45 +154,49 @@ sherd_status sherdi_dry_tell(const sherdi_plan *plan, const sherdi_model *model,
 /* ---------------------------------------------------------------- counting -- */
 
 typedef struct counts {
-    uint64_t micro[2][SHERDI_MEDIA]; /* the first micro-batch, and a later one */
-    uint64_t step[SHERDI_MEDIA];
-    int      micro_seen; /* index into `micro` */
-    int      was_micro;
-    size_t   num_collectives;
-    uint64_t hash;
+    sherdi_plan *plan;                /* gets them */
+    uint64_t     later[SHERDI_MEDIA]; /* of the second micro-batch */
+    int          is_second;
+    int          was_backward;
 } counts;
 
-static void collective_count(counts *c, sherdi_phase_name phase, const sherdi_op *op)
+static void collective_count(sherdi_plan *plan, sherdi_phase_name phase, const sherdi_op *op)
 {
     uint64_t what[] = {(uint64_t)phase, (uint64_t)op->kind, (uint64_t)op->segment, op->elems,
                        op->moves[SHERDI_MOVES_WIRE]};
 
     if (op->lane == SHERDI_LANE_WIRE) {
-        c->num_collectives++;
-        c->hash = sherdi_hash_bytes(c->hash, what, sizeof(what));
+        plan->num_collectives++;
+        plan->collectives_hash = sherdi_hash_bytes(plan->collectives_hash, what, sizeof(what));
     }
+}
+
+/* Returns where what an operation moves is added. */
+static uint64_t *sums_of(counts *c, sherdi_phase_name phase, const sherdi_op *op)
+{
+    sherdi_plan_moves *moves = &c->plan->moves;
+
+    if (op->flags & SHERDI_OP_LATE) {
+        return op->flags & SHERDI_OP_FIRST ? moves->micro : c->later;
+    }
+    c->is_second |= phase == SHERDI_IN_FORWARD && c->was_backward;
+    c->was_backward = phase == SHERDI_IN_BACKWARD;
+    if (phase != SHERDI_IN_FORWARD && phase != SHERDI_IN_BACKWARD) {
+        return moves->step;
+    }
+    return c->is_second ? c->later : moves->micro;
 }
 
 static sherd_status op_count(void *ctx, sherdi_phase_name phase, const sherdi_op *op)
 {
-    counts   *c        = ctx;
-    int       is_micro = phase == SHERDI_IN_FORWARD || phase == SHERDI_IN_BACKWARD;
-    int       is_late  = (op->flags & SHERDI_OP_LATE) != 0;
-    uint64_t *sums     = c->step;
+    counts   *c = ctx;
+    uint64_t *sums;
 
-    collective_count(c, phase, op);
+    collective_count(c->plan, phase, op);
     if (phase == SHERDI_IN_EVAL) {
         return SHERD_OK;
     }
-    if (phase == SHERDI_IN_FORWARD && c->was_micro == SHERDI_IN_BACKWARD + 1) {
-        c->micro_seen = 1;
-    }
-    c->was_micro = is_late ? c->was_micro : (int)phase + 1;
-    if (is_late) {
-        sums = c->micro[(op->flags & SHERDI_OP_FIRST) == 0];
-    } else if (is_micro) {
-        sums = c->micro[c->micro_seen];
-    }
+    sums = sums_of(c, phase, op);
     for (int medium = 0; medium < SHERDI_MEDIA; medium++) {
         sums[medium] += op->moves[medium];
     }
@@ -207,41 +204,21 @@ static sherd_status op_count(void *ctx, sherdi_phase_name phase, const sherdi_op
 }
 
 /* Reports every micro-batch as moving what the first one moves; what the later ones move beyond that is added to the step. */
-static void counts_spread(counts *c, int accumulation)
+static sherd_status moves_count(sherdi_plan *plan, const sherdi_model *model)
 {
-    for (int medium = 0; medium < SHERDI_MEDIA && accumulation > 1 && c->micro_seen; medium++) {
-        c->step[medium] +=
-            (c->micro[1][medium] - c->micro[0][medium]) * (uint64_t)(accumulation - 1);
-    }
-}
-
-sherd_status sherdi_dry_count(sherdi_plan *plan, const sherdi_model *model)
-{
-    counts             c     = {0};
+    counts             c     = {.plan = plan};
     sherdi_plan_moves *moves = &plan->moves;
-    const uint64_t    *micro = c.micro[0];
+    uint64_t           times = (uint64_t)plan->settings.accumulation - 1;
 
     SHERDI_TRY(sherdi_dry_tell(plan, model, SHERDI_TELL_ALL, op_count, &c));
-    counts_spread(&c, plan->settings.accumulation);
-    if (sherdi_plan_has_generations(plan)) {
-        moves->nvme_index_bytes =
-            sherdi_state_commit_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_FRONT);
+    for (int medium = 0; medium < SHERDI_MEDIA && c.is_second; medium++) {
+        moves->step[medium] += (c.later[medium] - moves->micro[medium]) * times;
     }
-    plan->wire_micro_bytes          = micro[SHERDI_MOVES_WIRE];
-    plan->wire_boundary_bytes       = c.step[SHERDI_MOVES_WIRE];
-    moves->down_micro_bytes         = micro[SHERDI_MOVES_DOWN];
-    moves->down_step_bytes          = c.step[SHERDI_MOVES_DOWN];
-    moves->up_micro_bytes           = micro[SHERDI_MOVES_UP];
-    moves->up_step_bytes            = c.step[SHERDI_MOVES_UP];
-    moves->nvme_read_micro_bytes    = micro[SHERDI_MOVES_READ];
-    moves->nvme_read_step_bytes     = c.step[SHERDI_MOVES_READ];
-    moves->nvme_written_micro_bytes = micro[SHERDI_MOVES_WRITTEN];
-    moves->nvme_written_step_bytes  = c.step[SHERDI_MOVES_WRITTEN] + moves->nvme_index_bytes;
-    moves->update_device_bytes      = c.step[SHERDI_MOVES_DEVICE];
-    moves->update_host_bytes        = c.step[SHERDI_MOVES_HOST];
-    moves->update_flops             = c.step[SHERDI_MOVES_FLOPS];
-    plan->num_collectives           = c.num_collectives;
-    plan->collectives_hash          = c.hash;
+    if (sherdi_plan_has_generations(plan)) {
+        moves->index_bytes =
+            sherdi_state_commit_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_FRONT);
+        moves->step[SHERDI_MOVES_WRITTEN] += moves->index_bytes;
+    }
     return SHERD_OK;
 }
 
@@ -253,7 +230,7 @@ sherd_status sherdi_dry_plan(const sherdi_model *model, const sherdi_settings *s
     sherd_status status;
 
     SHERDI_TRY(sherdi_plan_create(model, settings, rank, world_size, machine, mem, &plan));
-    status = sherdi_dry_count(plan, model);
+    status = moves_count(plan, model);
     if (status != SHERD_OK) {
         sherdi_plan_destroy(plan);
         return status;

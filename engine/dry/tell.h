@@ -26,9 +26,7 @@ typedef sherd_status (*sherdi_told_fn)(void *ctx, sherdi_phase_name phase, const
 /** Calls `fn` with all operations of a window that follows the plan. E_NOMEM, or what `fn` returns. */
 sherd_status sherdi_dry_tell(const sherdi_plan *plan, const sherdi_model *model,
                              sherdi_told_parts parts, sherdi_told_fn fn, void *ctx);
-/** Counts what the plan moves, and hashes its collectives. */
-sherd_status sherdi_dry_count(sherdi_plan *plan, const sherdi_model *model);
-/** Makes a plan that is counted: sherdi_plan_create, then that. */
+/** Makes a plan: sherdi_plan_create, then what it moves and its collectives are counted. */
 sherd_status sherdi_dry_plan(const sherdi_model *model, const sherdi_settings *settings, int rank,
                              int world_size, const sherdi_machine *machine, sherdi_mem *mem,
                              sherdi_plan **out);

@@ -185,16 +185,24 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
-/* Bytes that this rank moves between media when the trainer follows the plan. */
+/* What moves bytes, or what else an operation counts. */
+typedef enum sherdi_medium {
+    SHERDI_MOVES_WIRE = 0, /* sent by this rank, control data included */
+    SHERDI_MOVES_DOWN,     /* device to host */
+    SHERDI_MOVES_UP,
+    SHERDI_MOVES_READ, /* drive */
+    SHERDI_MOVES_WRITTEN,
+    SHERDI_MOVES_DEVICE, /* memory that norm and update read and write */
+    SHERDI_MOVES_HOST,
+    SHERDI_MOVES_FLOPS, /* no bytes: floating-point operations of products of matrices */
+    SHERDI_MEDIA,
+} sherdi_medium;
+
+/* What this rank moves when the trainer follows the plan, by medium. */
 typedef struct sherdi_plan_moves {
-    uint64_t down_micro_bytes, up_micro_bytes; /* device to host, host to device; per micro-batch */
-    uint64_t down_step_bytes, up_step_bytes;   /* the same per boundary */
-    uint64_t nvme_read_micro_bytes, nvme_written_micro_bytes;
-    uint64_t nvme_read_step_bytes, nvme_written_step_bytes;
-    uint64_t nvme_index_bytes; /* the part of these that is a commit's record */
-    /* memory that norm and update read and write, by where they run */
-    uint64_t update_device_bytes, update_host_bytes;
-    uint64_t update_flops; /* of products of matrices, per boundary */
+    uint64_t micro[SHERDI_MEDIA]; /* in a micro-batch */
+    uint64_t step[SHERDI_MEDIA];  /* at a boundary */
+    uint64_t index_bytes;         /* written at a boundary: the part that is a commit's record */
 } sherdi_plan_moves;
 
 /* What the plan knows of the machine. A size of 0: unknown. */
@@ -324,8 +332,6 @@ typedef struct sherdi_plan {
     /* Collectives of a plain run of the program. The hash is of their kinds and sizes, which all ranks have alike. */
     size_t   num_collectives;
     uint64_t collectives_hash;
-    uint64_t wire_micro_bytes;    /* sent by this rank per micro-batch */
-    uint64_t wire_boundary_bytes; /* sent per boundary, control data included */
 } sherdi_plan;
 
 /* Results of kernels, at the start of the scalars. */
@@ -495,6 +501,13 @@ static inline size_t sherdi_plan_stored(const sherdi_plan *plan)
 size_t sherdi_plan_block_elems(const sherdi_plan *plan);
 /** Decides where each block's state and gradient rest, the pieces of parameters, and the buffers between. */
 sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *model);
+
+/** Returns what this rank moves in a step. */
+static inline uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium medium)
+{
+    return plan->moves.micro[medium] * (uint64_t)plan->settings.accumulation +
+           plan->moves.step[medium];
+}
 
 /** The wear of a drive: what a step writes, how long a step takes (given or assumed), and what the drive is rated for. */
 typedef struct sherdi_plan_wear {

@@ -766,17 +766,13 @@ sherd_status sherdi_plan_fetches(sherdi_plan *plan)
 /* Assumes one drive per folder; the ranks of a host share the drives. */
 sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan)
 {
-    const sherdi_plan_moves *moves   = &plan->moves;
-    double                   steps   = plan->settings.accumulation;
-    int                      folders = plan->settings.offload_state.num_folders;
-    double                   sharers = plan->machine.ranks_per_host / (folders > 1 ? folders : 1.0);
-    double                   read =
-        (double)moves->nvme_read_micro_bytes * steps + (double)moves->nvme_read_step_bytes;
-    sherdi_plan_wear wear = {
-        .written_bytes = (double)moves->nvme_written_micro_bytes * steps +
-                         (double)moves->nvme_written_step_bytes,
-        .step_seconds = plan->settings.step_seconds,
-        .rated_bytes  = plan->settings.drive_tbw * 1e12,
+    int              folders = plan->settings.offload_state.num_folders;
+    double           sharers = plan->machine.ranks_per_host / (folders > 1 ? folders : 1.0);
+    double           read    = (double)sherdi_plan_moved(plan, SHERDI_MOVES_READ);
+    sherdi_plan_wear wear    = {
+           .written_bytes = (double)sherdi_plan_moved(plan, SHERDI_MOVES_WRITTEN),
+           .step_seconds  = plan->settings.step_seconds,
+           .rated_bytes   = plan->settings.drive_tbw * 1e12,
     };
 
     if (wear.step_seconds == 0) {

@@ -104,19 +104,6 @@ enum {
     SHERDI_USES,
 };
 
-/* What an operation's `moves` count, by medium; bytes unless said otherwise. */
-enum {
-    SHERDI_MOVES_WIRE = 0, /* sent by this rank */
-    SHERDI_MOVES_DOWN,
-    SHERDI_MOVES_UP,
-    SHERDI_MOVES_READ, /* drive */
-    SHERDI_MOVES_WRITTEN,
-    SHERDI_MOVES_DEVICE, /* memory that norm and update read and write */
-    SHERDI_MOVES_HOST,
-    SHERDI_MOVES_FLOPS, /* no bytes: floating-point operations */
-    SHERDI_MEDIA,
-};
-
 /* The rings through which extents of files pass. */
 typedef enum sherdi_ring {
     SHERDI_RING_STATE = 0,

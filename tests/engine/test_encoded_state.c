@@ -185,8 +185,7 @@ static void budget_body(sherd_world *world, void *ctx)
     (void)rig_train(&r, 2);
     report = rig_train(&r, 1);
     CHECK_INT(want->read * elems, report.nvme_read_bytes);
-    CHECK_INT(want->written * elems + r.engine->plan->moves.nvme_index_bytes,
-              report.nvme_written_bytes);
+    CHECK_INT(want->written * elems + r.engine->plan->moves.index_bytes, report.nvme_written_bytes);
     CHECK_INT(want->down * elems + rig_scalars_down(&r), report.link_down_bytes);
     if (want->up > 0) {
         CHECK_INT(want->up * elems + rig_scalars_up(&r), report.link_up_bytes);

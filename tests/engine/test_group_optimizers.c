@@ -210,9 +210,9 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
         measured += is_lamb ? len : 0;
     }
     if (all > 0 && plan->num_grad_extents == 0) {
-        CHECK_INT(all + measured, plan->moves.nvme_read_step_bytes);
-        CHECK_INT(plan->moves.nvme_read_step_bytes, report->nvme_read_bytes);
-        CHECK_INT(plan->moves.nvme_written_step_bytes, report->nvme_written_bytes);
+        CHECK_INT(all + measured, plan->moves.step[SHERDI_MOVES_READ]);
+        CHECK_INT(plan->moves.step[SHERDI_MOVES_READ], report->nvme_read_bytes);
+        CHECK_INT(plan->moves.step[SHERDI_MOVES_WRITTEN], report->nvme_written_bytes);
         CHECK(measured < all);
     }
 }

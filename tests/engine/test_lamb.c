@@ -151,17 +151,19 @@ static void check_bytes(sherd_world *world, void *ctx)
     (void)rig_train(&r, 2);
     report = rig_train(&r, 1);
     moves  = &r.engine->plan->moves;
-    CHECK_INT(moves->down_micro_bytes + moves->down_step_bytes, report.link_down_bytes);
-    CHECK_INT(moves->up_micro_bytes + moves->up_step_bytes, report.link_up_bytes);
-    CHECK_INT(moves->nvme_read_micro_bytes + moves->nvme_read_step_bytes, report.nvme_read_bytes);
-    CHECK_INT(moves->nvme_written_micro_bytes + moves->nvme_written_step_bytes,
+    CHECK_INT(moves->micro[SHERDI_MOVES_DOWN] + moves->step[SHERDI_MOVES_DOWN],
+              report.link_down_bytes);
+    CHECK_INT(moves->micro[SHERDI_MOVES_UP] + moves->step[SHERDI_MOVES_UP], report.link_up_bytes);
+    CHECK_INT(moves->micro[SHERDI_MOVES_READ] + moves->step[SHERDI_MOVES_READ],
+              report.nvme_read_bytes);
+    CHECK_INT(moves->micro[SHERDI_MOVES_WRITTEN] + moves->step[SHERDI_MOVES_WRITTEN],
               report.nvme_written_bytes);
     if (r.engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 0 &&
         r.engine->store.tiers[SHERDI_RING_PARAMS] == NULL) {
         size_t state = (48 << 10) / 2 * 12;
 
         CHECK_INT(2 * state, report.nvme_read_bytes);
-        CHECK_INT(state + moves->nvme_index_bytes, report.nvme_written_bytes);
+        CHECK_INT(state + moves->index_bytes, report.nvme_written_bytes);
     }
     rig_close(&r);
 }
@@ -207,7 +209,8 @@ static void check_wire(sherd_world *world, void *ctx)
     sherd_world_traffic(world, &before, &received);
     (void)rig_train(&r, 1);
     sherd_world_traffic(world, &after, &received);
-    CHECK_INT(r.engine->plan->wire_micro_bytes + r.engine->plan->wire_boundary_bytes,
+    CHECK_INT(r.engine->plan->moves.micro[SHERDI_MOVES_WIRE] +
+                  r.engine->plan->moves.step[SHERDI_MOVES_WIRE],
               after - before);
     rig_close(&r);
 }

@@ -125,10 +125,10 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
         update += block->elems * (2 * elem + 4 * sizeof(float) + (has_master ? elem : 0));
         update += b == 0 ? 0 : norm_padding(plan, b, elem);
     }
-    CHECK_INT(update, plan->moves.update_device_bytes + plan->moves.update_host_bytes);
+    CHECK_INT(update, plan->moves.step[SHERDI_MOVES_DEVICE] + plan->moves.step[SHERDI_MOVES_HOST]);
     if (plan->num_extents[SHERDI_SPACE_STORAGE] > 0) {
         CHECK_INT(state, report->nvme_read_bytes);
-        CHECK_INT(state + plan->moves.nvme_index_bytes, report->nvme_written_bytes);
+        CHECK_INT(state + plan->moves.index_bytes, report->nvme_written_bytes);
     } else {
         CHECK_INT(state, plan->buffers[SHERDI_BUFFER_STATE].bytes +
                              plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes);

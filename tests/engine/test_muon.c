@@ -203,9 +203,9 @@ static void extents_check(const rig *r, const sherd_step_report *report)
     if (plan->num_grad_extents == 0) {
         CHECK_INT(all, report->nvme_read_bytes);
     }
-    CHECK_INT(plan->moves.nvme_read_micro_bytes + plan->moves.nvme_read_step_bytes,
+    CHECK_INT(plan->moves.micro[SHERDI_MOVES_READ] + plan->moves.step[SHERDI_MOVES_READ],
               report->nvme_read_bytes);
-    CHECK_INT(plan->moves.nvme_written_micro_bytes + plan->moves.nvme_written_step_bytes,
+    CHECK_INT(plan->moves.micro[SHERDI_MOVES_WRITTEN] + plan->moves.step[SHERDI_MOVES_WRITTEN],
               report->nvme_written_bytes);
 }
 
@@ -226,7 +226,7 @@ static void flops_check(const rig *r)
             flops += sherdi_orthogonal_flops(MODEL[p].rows, MODEL[p].cols, steps);
         }
     }
-    CHECK_INT((uint64_t)flops, plan->moves.update_flops);
+    CHECK_INT((uint64_t)flops, plan->moves.step[SHERDI_MOVES_FLOPS]);
 }
 
 /* Checks that the steps moved what was planned. */

@@ -259,11 +259,13 @@ static void check_counted(sherd_world *world, void *ctx)
     (void)rig_train(&r, options->accumulation * 2); /* reading ahead is in its stride */
     report = rig_train(&r, options->accumulation);
     moves  = &r.engine->plan->moves;
-    CHECK_INT(moves->down_micro_bytes * micro + moves->down_step_bytes, report.link_down_bytes);
-    CHECK_INT(moves->up_micro_bytes * micro + moves->up_step_bytes, report.link_up_bytes);
-    CHECK_INT(moves->nvme_read_micro_bytes * micro + moves->nvme_read_step_bytes,
+    CHECK_INT(moves->micro[SHERDI_MOVES_DOWN] * micro + moves->step[SHERDI_MOVES_DOWN],
+              report.link_down_bytes);
+    CHECK_INT(moves->micro[SHERDI_MOVES_UP] * micro + moves->step[SHERDI_MOVES_UP],
+              report.link_up_bytes);
+    CHECK_INT(moves->micro[SHERDI_MOVES_READ] * micro + moves->step[SHERDI_MOVES_READ],
               report.nvme_read_bytes);
-    CHECK_INT(moves->nvme_written_micro_bytes * micro + moves->nvme_written_step_bytes,
+    CHECK_INT(moves->micro[SHERDI_MOVES_WRITTEN] * micro + moves->step[SHERDI_MOVES_WRITTEN],
               report.nvme_written_bytes);
     rig_close(&r);
 }
@@ -338,7 +340,7 @@ static void check_budget(sherd_world *world, void *ctx)
     wide_open(&r, world, ctx);
     (void)rig_train(&r, 2);
     report = rig_train(&r, 1);
-    index  = r.engine->plan->moves.nvme_index_bytes;
+    index  = r.engine->plan->moves.index_bytes;
     CHECK_INT(elems * 2 + rig_scalars_down(&r), report.link_down_bytes);
     CHECK_INT(elems * 2 + rig_scalars_up(&r), report.link_up_bytes);
     CHECK_INT(elems * 12, report.nvme_read_bytes);

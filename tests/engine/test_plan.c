@@ -301,8 +301,8 @@ static void expect_ops(const sherdi_plan *plan, const sherdi_model *model, const
     told_ops told = {.plan = plan, .what = what};
 
     IS(sherdi_dry_tell(plan, model, SHERDI_TELL_ONE, op_expect, &told) == SHERD_OK);
-    IS(told.micro == plan->wire_micro_bytes);
-    IS(told.boundary == plan->wire_boundary_bytes);
+    IS(told.micro == plan->moves.micro[SHERDI_MOVES_WIRE]);
+    IS(told.boundary == plan->moves.step[SHERDI_MOVES_WIRE]);
     IS(told.control ==
        (uint64_t)(plan->world_size - 1) * (sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_USES) +
                                            sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_NORM) +

@@ -67,8 +67,9 @@ static void plan_is_pure(void)
         }
         /* ranks own different parts, but hold and send the same number of bytes */
         CHECK_INT(plans[0]->total_bytes, plans[1]->total_bytes);
-        CHECK_INT(plans[0]->wire_micro_bytes, plans[1]->wire_micro_bytes);
-        CHECK_INT(plans[0]->wire_boundary_bytes, plans[1]->wire_boundary_bytes);
+        CHECK_INT(plans[0]->moves.micro[SHERDI_MOVES_WIRE],
+                  plans[1]->moves.micro[SHERDI_MOVES_WIRE]);
+        CHECK_INT(plans[0]->moves.step[SHERDI_MOVES_WIRE], plans[1]->moves.step[SHERDI_MOVES_WIRE]);
         CHECK_INT(plans[0]->num_blocks, plans[1]->num_blocks);
         for (int i = 0; i < 3; i++) {
             sherdi_plan_destroy(plans[i]);
