@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,7 +12,7 @@ static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two 
 static unsigned char  *fork_bits;
 static int             fork_bytes;
 static pthread_once_t  fork_once = PTHREAD_ONCE_INIT;
-static _Atomic pid_t   fork_process; /* 0: not asked yet */
+static pid_t           fork_process;
 
 static void fork_begins(void)
 {
@@ -30,7 +29,7 @@ static void child_begins(void)
 {
     int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
 
-    atomic_store_explicit(&fork_process, getpid(), memory_order_relaxed);
+    fork_process = getpid();
     for (int fd = 0; fd < fork_bytes * 8; fd++) {
         if ((fork_bits[fd / 8] >> fd % 8 & 1) == 0) {
             continue;
@@ -47,6 +46,7 @@ static void child_begins(void)
 
 static void handlers_set(void)
 {
+    fork_process = getpid();
     (void)pthread_atfork(fork_begins, fork_ends, child_begins);
 }
 
@@ -106,12 +106,6 @@ void sherdi_fork_close(int fd)
 
 pid_t sherdi_fork_process(void)
 {
-    pid_t process = atomic_load_explicit(&fork_process, memory_order_relaxed);
-
-    if (process == 0) {
-        (void)pthread_once(&fork_once, handlers_set);
-        process = getpid();
-        atomic_store_explicit(&fork_process, process, memory_order_relaxed);
-    }
-    return process;
+    (void)pthread_once(&fork_once, handlers_set);
+    return fork_process;
 }

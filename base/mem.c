@@ -177,17 +177,12 @@ void sherdi_mem_forbid_end(void)
     forbid_depth--;
 }
 
-int sherdi_mem_forbid_suspend(void)
+int sherdi_mem_forbid_set(int depth)
 {
-    int depth = forbid_depth;
+    int before = forbid_depth;
 
-    forbid_depth = 0;
-    return depth;
-}
-
-void sherdi_mem_forbid_resume(int depth)
-{
     forbid_depth = depth;
+    return before;
 }
 
 size_t sherdi_mem_fail_nth(size_t n)

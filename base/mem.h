@@ -60,9 +60,8 @@ void sherdi_mem_note(sherdi_mem *mem, sherdi_mem_purpose purpose, int64_t bytes)
 /** Between begin and end (they nest) a debug build aborts if this thread allocates. */
 void sherdi_mem_forbid_begin(void);
 void sherdi_mem_forbid_end(void);
-/** Allows allocations inside of that, where a function of others is called. Returns what _resume takes. */
-int  sherdi_mem_forbid_suspend(void);
-void sherdi_mem_forbid_resume(int depth);
+/** Sets how deep begin and end are nested, and returns how deep they were: 0 allows allocations, where a function of others is called. */
+int sherdi_mem_forbid_set(int depth);
 
 /** Test hook: the n-th allocation of this thread from now on (1: the next) fails once; 0: none does. Returns how many
  *  allocations this thread has made since the last call. */

@@ -96,11 +96,11 @@ static sherd_status op_answer(sherdi_dry *dry, const sherdi_op *op)
 static sherd_status op_take(void *ctx, const sherdi_op *op)
 {
     sherdi_dry  *dry   = ctx;
-    int          depth = sherdi_mem_forbid_suspend();
+    int          depth = sherdi_mem_forbid_set(0);
     sherd_status status;
 
     status = dry->fn(dry->ctx, op);
-    sherdi_mem_forbid_resume(depth);
+    (void)sherdi_mem_forbid_set(depth);
     return status == SHERD_OK ? op_answer(dry, op) : status;
 }
 

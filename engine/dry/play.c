@@ -6,11 +6,6 @@
 #include "base/checked.h"
 #include "engine/plan/order.h"
 
-/* What does one operation after the other. */
-typedef struct resource {
-    double clock;
-} resource;
-
 /* When the operations of a lane end, by number. */
 typedef struct ends {
     double *at;
@@ -21,7 +16,7 @@ typedef struct play {
     const sherdi_plan *plan;
     const sherd_rates *rates;
     sherdi_order      *order;
-    resource           resources[SHERDI_LANES];
+    double             clocks[SHERDI_LANES]; /* of what does one operation after the other */
     ends               ends[SHERDI_LANES];
     double             host; /* the calling thread's clock */
     double compute_elems;    /* elements of all uses in a micro-batch; backward counts twice */
@@ -107,7 +102,7 @@ static double follows_end(const play *p, const sherdi_follows *follows)
         end = later(end, end_of(p, SHERDI_LANE_DRIVE, follows->drives[i]));
     }
     if (follows->is_all_drives) {
-        end = later(end, p->resources[SHERDI_LANE_DRIVE].clock);
+        end = later(end, p->clocks[SHERDI_LANE_DRIVE]);
     }
     return end;
 }
@@ -117,7 +112,7 @@ static double all_clocks(const play *p)
     double end = p->host;
 
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
-        end = later(end, p->resources[lane].clock);
+        end = later(end, p->clocks[lane]);
     }
     return end;
 }
@@ -128,7 +123,7 @@ static void phase_enter(play *p, sherdi_phase_name phase)
     int is_new_micro = p->has_begun && phase == SHERDI_IN_FORWARD && p->phase == SHERDI_IN_BACKWARD;
 
     if (is_new_micro || (phase == SHERDI_IN_BOUNDARY && p->phase != SHERDI_IN_BOUNDARY)) {
-        double end = later(p->host, p->resources[SHERDI_LANE_COMPUTE].clock);
+        double end = later(p->host, p->clocks[SHERDI_LANE_COMPUTE]);
 
         p->num_micros++;
         p->marks[p->num_micros == 1 ? 0 : 1] = end;
@@ -151,7 +146,7 @@ static sherd_status op_play(void *ctx, sherdi_phase_name phase, const sherdi_op 
 {
     play          *p       = ctx;
     sherdi_lane_id where   = resource_of(p, op->lane);
-    resource      *on      = &p->resources[where];
+    double        *clock   = &p->clocks[where];
     double         seconds = 0;
     double         start;
     sherdi_follows follows;
@@ -164,13 +159,13 @@ static sherd_status op_play(void *ctx, sherdi_phase_name phase, const sherdi_op 
         phase_enter(p, phase);
     }
     sherdi_order_follows(p->order, op, &follows);
-    seconds   = seconds_of(p, op);
-    start     = later(later(on->clock, p->host), follows_end(p, &follows));
-    on->clock = start + seconds;
+    seconds = seconds_of(p, op);
+    start   = later(later(*clock, p->host), follows_end(p, &follows));
+    *clock  = start + seconds;
     if (where == SHERDI_LANE_HOST || op->flags & SHERDI_OP_WAITS) {
-        p->host = on->clock;
+        p->host = *clock;
     }
-    SHERDI_TRY(end_add(p, op->lane, on->clock));
+    SHERDI_TRY(end_add(p, op->lane, *clock));
     sherdi_order_enter(p->order, op, p->ends[op->lane].count);
     return SHERD_OK;
 }

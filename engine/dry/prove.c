@@ -92,7 +92,7 @@ static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
         if (use->where >= 0 && use->where < SHERDI_BUFFERS && use->where != SHERDI_BUFFER_SCALARS &&
             (use->offset > plan->buffers[use->where].bytes ||
              use->bytes > plan->buffers[use->where].bytes - use->offset)) {
-            return sherdi_fail(SHERD_E_STATE,
+            return sherdi_fail(SHERD_E_INVAL,
                                "rank %d: the operation %s of segment %d %s %zu bytes at offset %zu "
                                "of %s, which has only %zu",
                                plan->rank, sherdi_op_kind_name(op->kind), op->segment,
@@ -437,36 +437,17 @@ static const sherdi_unit_state *state_of(const check *check, int unit)
     return sherdi_unit_of(check->sides[0].engine, unit);
 }
 
-/* Whether the engine refuses the acquire: the unit is acquired for backward already, or its last planned use is over. */
-static int is_refused(const check *check, int side, int unit, sherd_pass pass)
-{
-    const sherd_engine *engine = check->sides[side].engine;
-    int                 reached;
-    int is_refused = pass == SHERD_BACKWARD && !check->plan->units[unit].is_open_ended &&
-                     sherdi_unit_of(engine, unit)->acquired[SHERD_BACKWARD] > 0;
-
-    for (size_t n = 0; (reached = sherdi_program_reached(check->model, unit, n)) >= 0; n++) {
-        is_refused |= pass == SHERD_BACKWARD && sherdi_unit_of(engine, reached)->is_complete;
-    }
-    return is_refused;
-}
-
 static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass pass,
                                     int *is_taken_out)
 {
-    const given  what   = {.unit = unit, .pass = pass};
-    int          who    = only == 2 ? 1 : 0;
-    const side  *acting = &check->sides[who];
-    size_t       before = acting->cap_ops;
+    const given  what = {.unit = unit, .pass = pass};
     sherd_status status;
 
     *is_taken_out = 0;
-    if (is_refused(check, who, unit, pass)) {
-        return SHERD_OK;
-    }
-    status = call_make(check, only, CALL_ACQUIRE, &what);
-    if (status == SHERD_E_NOMEM && acting->num_ops == 0 && before == acting->cap_ops) {
-        return SHERD_OK; /* held memory is in the way */
+    status        = call_make(check, only, CALL_ACQUIRE, &what);
+    if ((status == SHERD_E_STATE || status == SHERD_E_NOMEM) &&
+        check->sides[only == 2 ? 1 : 0].num_ops == 0) {
+        return SHERD_OK; /* a gradient is complete or begun, or held memory is in the way */
     }
     SHERDI_TRY(status);
     *is_taken_out = 1;

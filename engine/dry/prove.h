@@ -21,6 +21,7 @@ typedef struct sherdi_prove_params {
  * Proves the plans of two ranks; a world of one rank gives the same plan twice. NULL params: no order is taken out.
  *
  * Errors  E_STATE  a hazard; or the ranks do not make the same calls
+ *         E_INVAL  an operation goes beyond its buffer
  *         E_NOMEM
  */
 sherd_status sherdi_prove(const sherdi_plan *one, const sherdi_plan *other,

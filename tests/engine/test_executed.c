@@ -25,10 +25,10 @@ typedef struct recorder {
 static sherd_status op_record(void *ctx, const sherdi_op *op)
 {
     recorder *recorder = ctx;
-    int       depth    = sherdi_mem_forbid_suspend();
+    int       depth    = sherdi_mem_forbid_set(0);
 
     SHERDI_TRY(op_list_add(&recorder->list, op));
-    sherdi_mem_forbid_resume(depth);
+    (void)sherdi_mem_forbid_set(depth);
     return recorder->fn(recorder->ctx, op);
 }
 
