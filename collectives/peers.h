@@ -124,8 +124,6 @@ void sherdi_peers_fini(sherdi_peers *peers);
 
 /** Makes all ranks of the host fail. Any thread may call it. */
 void sherdi_peers_abort(sherdi_peers *peers, sherd_status status, const char *text);
-/** Wakes the waiting ranks, so that they check for a failure of their world. */
-void sherdi_peers_wake(sherdi_peers *peers);
 /** Returns the failure of the host's ranks or of the world, else SHERD_OK. */
 sherd_status sherdi_peers_check(sherdi_peers *peers);
 

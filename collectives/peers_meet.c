@@ -65,7 +65,8 @@ sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const pe
     return SHERD_OK;
 }
 
-void sherdi_peers_wake(sherdi_peers *peers)
+/* Wakes the waiting ranks, so that they check for a failure of their world. */
+static void peers_wake(sherdi_peers *peers)
 {
     if (peers->control != NULL) {
         (void)syscall(SYS_futex, &peers->control->generation, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -76,7 +77,7 @@ void sherdi_peers_leave(sherdi_peers *peers)
 {
     if (peers->control != NULL) {
         atomic_store(&peers->control->slots[peers->me].has_left, 1);
-        sherdi_peers_wake(peers);
+        peers_wake(peers);
     }
 }
 
@@ -113,7 +114,7 @@ void sherdi_peers_abort(sherdi_peers *peers, sherd_status status, const char *te
         (void)snprintf(control->failure_text, sizeof(control->failure_text), "%s", text);
         atomic_store_explicit(&control->failure_state, WORLD_HAS_FAILED, memory_order_release);
     }
-    sherdi_peers_wake(peers);
+    peers_wake(peers);
 }
 
 sherd_status sherdi_peers_check(sherdi_peers *peers)
@@ -228,7 +229,7 @@ sherd_status sherdi_peers_meet(sherdi_peers *peers)
     atomic_store(&control->arrived, 0);
     (void)atomic_fetch_add(&control->generation, 1);
     if (atomic_load(&control->sleepers) > 0) {
-        sherdi_peers_wake(peers);
+        peers_wake(peers);
     }
     return SHERD_OK;
 }
