@@ -1,5 +1,11 @@
 #!/bin/sh
-# A test in Python by the interpreter that SHERD_PYTHON names: run.sh TEST ARGS. Leaves no compiled files behind.
+# A test in Python by the interpreter that SHERD_PYTHON names: run.sh TEST ARGS. Python keeps what it compiles in the build folder, where
+# tests begin, and not beside the sources.
 python=${SHERD_PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "skipped: there is no $python"; exit 77; }
-PYTHONDONTWRITEBYTECODE=1 exec "$python" "$@"
+if [ -e build.ninja ]; then
+    export PYTHONPYCACHEPREFIX="$PWD/pycache"
+else
+    export PYTHONDONTWRITEBYTECODE=1
+fi
+exec "$python" "$@"
