@@ -54,13 +54,16 @@ static sherd_status fingerprint_sum(sherd_engine *engine, sherd_status status, u
 sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
 {
     sherd_status status;
+    uint64_t     own = 0;
     uint64_t     sum;
 
     SHERDI_TRY(fingerprint_check(engine, out, "sherd_engine_fingerprint"));
-    engine->fingerprints.has_own = 0; /* what rests is read */
-    status                       = sherdi_update_fingerprint(engine);
-    SHERDI_TRY(
-        fingerprint_sum(engine, status, engine->fingerprints.own, engine->plan->is_sliced, &sum));
+    /* a queued update has sent it; what rests is read all the same */
+    status = engine->fingerprints.is_sent ? sherdi_update_fingerprint(engine) : SHERD_OK;
+    if (status == SHERD_OK) {
+        status = sherdi_update_read_fingerprint(engine, &own);
+    }
+    SHERDI_TRY(fingerprint_sum(engine, status, own, engine->plan->is_sliced, &sum));
     *out = engine->fingerprints.frozen + sum;
     return SHERD_OK;
 }

@@ -733,13 +733,13 @@ typedef struct sherd_save_params {
 SHERD_API void sherd_save_params_init(sherd_save_params *params);
 
 /** Saves parameters, optimizer state, counters, loss scaler and blobs to DIR/TAG (NULL: "step-" and the number of updates, six
- *  digits). Creates missing folders, and replaces a checkpoint of that name in one moment. Every rank writes its own part;
- *  nothing is gathered. Collective: all ranks give the same names, and the checkpoint is complete for all or for none. Blocks as
- *  is_async says; it first waits for an asynchronous save that still runs. Call it between steps: no unit is acquired, and,
- *  without may_be_in_window, the window has had no backward pass and no sherd_step. A failure leaves earlier checkpoints as they are, and training may
- *  continue. Errors: E_STATE (a window is open; another engine is saving this tag), E_INVAL (tag, ranks that differ), E_IO (too
- *  little space, with what is missing; a folder that a rank does not see; something else than a checkpoint in its place; the
- *  drive), E_NOTSUP (asynchronous without checkpoint.async, a build without libxxhash), E_NOMEM. */
+ *  digits). Creates missing folders, and replaces a checkpoint of that name in one moment. Every rank writes its own part; nothing
+ *  is gathered. Collective: all ranks give the same names, and the checkpoint is complete for all or for none. Blocks as is_async
+ *  says; it first waits for an asynchronous save that still runs. Call it between steps: no unit is acquired, and, without
+ *  may_be_in_window, the window has had no backward pass and no sherd_step. A failure leaves earlier checkpoints as they are, and
+ *  training may continue. Errors: E_STATE (a window is open; another engine is saving this tag), E_INVAL (tag, ranks that differ),
+ *  E_IO (too little space, with what is missing; a folder that a rank does not see; something else than a checkpoint in its place;
+ *  the drive), E_NOTSUP (asynchronous without checkpoint.async, a build without libxxhash), E_NOMEM. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir,
                                                             const char              *tag,
                                                             const sherd_save_params *params);

@@ -166,7 +166,7 @@ static sherd_status manifest_begin(sherdi_save *save)
 /* The fingerprint of the parameters, after all ranks have described their files. */
 static uint64_t saved_fingerprint(const sherdi_save *save)
 {
-    uint64_t sum = save->engine->fingerprints.frozen;
+    uint64_t sum = save->manifest.frozen_fingerprint;
 
     for (int r = 0; r < save->engine->world_size; r++) {
         sum += save->all[r].fingerprint;

@@ -132,8 +132,10 @@ static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn
     given_fill            given   = {
                      .engine = engine, .call = "sherd_param_fill", .param = param, .fn = fn, .ctx = ctx};
 
-    fill->is_filled[param] = 0;
-    *share                 = 0;
+    fill->is_changed             = 1;
+    fill->is_filled[param]       = 0;
+    *share                       = 0;
+    engine->fingerprints.has_own = engine->fingerprints.is_sent = 0;
     SHERDI_TRY(values_fill(engine, &given));
     if (engine->world_size > 1 && !segment->is_resident && !segment->is_bound) {
         SHERDI_TRY(sample_take(&given, &fill->samples[param]));
@@ -180,9 +182,21 @@ sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fil
     if (is_kept(engine, param)) {
         return SHERD_OK;
     }
-    engine->fill.is_changed      = 1;
-    engine->fingerprints.has_own = engine->fingerprints.is_sent = 0;
     return param_fill(engine, (size_t)param, fill, ctx);
+}
+
+sherd_status sherdi_fill_bound(sherd_engine *engine)
+{
+    int is_started = engine->phase != SHERDI_PHASE_SEALED;
+
+    for (size_t p = 0; p < engine->model.num_params && !is_started; p++) {
+        if (engine->model.params[p].bound_data != NULL && !engine->model.params[p].is_frozen &&
+            !engine->fill.is_filled[p]) {
+            SHERDI_TRY(param_fill(engine, p, NULL, NULL));
+            engine->fill.is_filled[p] = 0; /* the trainer may still fill it, or write its memory */
+        }
+    }
+    return is_started ? SHERD_OK : sherdi_fill_settle(engine);
 }
 
 /* ------------------------------------------------------------ from one rank -- */
@@ -445,12 +459,10 @@ sherd_status sherdi_fill_range_fingerprint(sherd_engine *engine, const sherdi_va
     sherd_status status = sherdi_values_begin(engine);
     sherd_status own;
 
-    engine->fingerprints.is_sent = 0; /* its place is taken */
     if (status == SHERD_OK) {
-        status = sherdi_program_fingerprint(&engine->run.program, values);
+        status = sherdi_update_range_fingerprint(engine, values, out);
     }
-    own  = sherdi_values_begin(engine);
-    *out = engine->results.fingerprint;
+    own = sherdi_values_begin(engine);
     return own == SHERD_OK ? status : own;
 }
 

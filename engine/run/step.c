@@ -128,11 +128,11 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     sherd_status        status = sherdi_agree_uses(engine);
     sherdi_norm_message seen;
 
-    engine->fingerprints.is_untold = 0; /* of the boundary before */
     if (status != SHERD_OK) {
         return window_drop(engine, status); /* the window's gradients are of no use */
     }
-    status = sherdi_program_window_end(&engine->run.program);
+    engine->fingerprints.is_untold = 0; /* of the boundary before, and now all ranks have met */
+    status                         = sherdi_program_window_end(&engine->run.program);
     if (status != SHERD_E_PEER_LOST) {
         status = norm_measure(engine, status, &seen);
     }
@@ -590,8 +590,7 @@ static sherd_status times_wait(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Completes the report of a boundary whose update was queued. */
-static sherd_status fingerprint_tell(sherd_engine *engine)
+sherd_status sherdi_step_tell(sherd_engine *engine)
 {
     sherd_status status;
 
@@ -614,7 +613,7 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
     SHERDI_TRY(sherdi_engine_outcome(
         engine, sherdi_world_follow(engine->world, engine->backend, engine->boundary_wire)));
     SHERDI_TRY(sherdi_engine_outcome(engine, times_wait(engine)));
-    SHERDI_TRY(sherdi_engine_outcome(engine, fingerprint_tell(engine)));
+    SHERDI_TRY(sherdi_engine_outcome(engine, sherdi_step_tell(engine)));
     report_fill(&engine->boundary, out);
     return SHERD_OK;
 }

@@ -26,7 +26,7 @@ static sherd_status results_bring(sherd_engine *engine, sherdi_walk walk)
         return sherdi_program_collect(&engine->run.program);
     }
     SHERDI_TRY(sherdi_program_fingerprint_send(&engine->run.program));
-    engine->fingerprints.has_own = 0;
+    engine->fingerprints.has_own &= walk == SHERDI_WALK_FINGERPRINT; /* else the state is another */
     engine->fingerprints.is_sent = 1;
     return SHERD_OK;
 }
@@ -59,21 +59,35 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk)
     return sherdi_outcome_end(&all);
 }
 
+sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out)
+{
+    if (!engine->fingerprints.is_sent) {
+        SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
+        SHERDI_TRY(walk_run(engine, SHERDI_WALK_FINGERPRINT));
+    }
+    engine->fingerprints.is_sent = 0;
+    SHERDI_TRY(sherdi_program_fingerprint_sent(&engine->run.program));
+    *out = engine->results.fingerprint;
+    return SHERD_OK;
+}
+
 sherd_status sherdi_update_fingerprint(sherd_engine *engine)
 {
     sherdi_fingerprints *known = &engine->fingerprints;
 
-    if (known->has_own) {
-        return SHERD_OK;
+    if (!known->has_own) {
+        SHERDI_TRY(sherdi_update_read_fingerprint(engine, &known->own));
+        known->has_own = 1;
     }
-    if (!known->is_sent) {
-        SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
-        SHERDI_TRY(walk_run(engine, SHERDI_WALK_FINGERPRINT));
-    }
-    known->is_sent = 0;
-    SHERDI_TRY(sherdi_program_fingerprint_sent(&engine->run.program));
-    known->own     = engine->results.fingerprint;
-    known->has_own = 1;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
+                                             uint64_t *out)
+{
+    engine->fingerprints.is_sent = 0; /* its place is taken */
+    SHERDI_TRY(sherdi_program_fingerprint(&engine->run.program, values));
+    *out = engine->results.fingerprint;
     return SHERD_OK;
 }
 

@@ -10,8 +10,14 @@ sherd_status sherdi_update_measure(sherd_engine *engine);
 /** Updates every block and publishes. E_IO on any rank is returned on every rank. Without is_awaited an update that only a device can
  *  fail is queued: the report then lacks the fingerprint (fingerprints.is_untold). Collective. */
 sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited);
-/** Makes fingerprints.own known, where it is not: the last walk has sent it, or a walk over this rank's state sums it. Local. E_IO. */
+/** Makes fingerprints.own known, where it is not: as _read_fingerprint does. Local. E_IO. */
 sherd_status sherdi_update_fingerprint(sherd_engine *engine);
+/** Gives the fingerprint of this rank's state: the one that the last walk has sent, or the one that a walk over the state sums. Local.
+ *  E_IO. */
+sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out);
+/** Gives this rank's share of the fingerprint of a range of one parameter, frozen or not. Local. E_IO. */
+sherd_status sherdi_update_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
+                                             uint64_t *out);
 /** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn` returns. */
 sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx);
 /** Takes the values of every block from `fn`, and makes new parameters from the master weights. On a drive this is a generation
@@ -22,6 +28,8 @@ sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_b
 /** Makes new parameters from the master weights: SHERDI_WALK_REPUBLISH. If one rank fails, all fail. fingerprints.own is then that of
  *  the masters. Collective. */
 sherd_status sherdi_update_republish(sherd_engine *engine, sherdi_walk walk);
+/** Completes the report of a boundary whose update was queued, if it is not complete: step.c. Collective. */
+sherd_status sherdi_step_tell(sherd_engine *engine);
 /** Exchanges how it went on each rank. *out is the sum of the fingerprints. Where another rank failed, the
  *  message is "rank 1 failed <when>". Collective. */
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,

@@ -423,8 +423,7 @@ static sherd_status range_put(sherd_engine *engine, const value_call *call, cons
     uint64_t  old   = 0;
 
     if (is_weights(call)) {
-        SHERDI_TRY(sherdi_program_fingerprint(&engine->run.program, &call->values));
-        old = engine->results.fingerprint;
+        SHERDI_TRY(sherdi_update_range_fingerprint(engine, &call->values, &old));
     }
     *share = 0;
     SHERDI_TRY(sherdi_values_put(engine, &call->values, source_give, &from));
@@ -479,8 +478,10 @@ static sherd_status write_run(sherd_engine *engine, const value_call *call, cons
     int          is_frozen = engine->model.params[call->param].is_frozen;
     uint64_t     change    = 0;
     uint64_t     unused;
-    sherd_status status = sherdi_program_forget(&engine->run.program);
+    sherd_status status;
 
+    SHERDI_TRY(sherdi_step_tell(engine)); /* of the state as the step has left it */
+    status = sherdi_program_forget(&engine->run.program);
     if (status == SHERD_OK) {
         status = write_here(engine, call, in, &change);
     }
