@@ -970,8 +970,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *e
                                                           sherd_memory_report *out);
 
 /* Bytes that this rank moves between media. Planned, for a trainer that follows the plan: `micro` per micro-batch and, in
- * addition, `step` per boundary, so a step moves accumulation * micro + step. Counted by the engine itself since seal; zero
- * before. The first acquire after a fill, load or resume adds to the counts, and not to the plan, what the ranks tell each other
+ * addition, `step` per boundary, so a step moves accumulation * micro + step. A window of another length is counted and not
+ * planned. Counted by the engine itself since seal; zero before. The first acquire after a fill, load or resume adds to the counts, and not to the plan, what the ranks tell each other
  * about the values (some hundred bytes each), and the commit of state on NVMe. */
 typedef struct sherd_traffic_report {
     size_t   struct_size;

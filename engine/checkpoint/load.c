@@ -639,7 +639,6 @@ static sherd_status frozen_load(void *ctx)
 {
     load *l = ctx;
 
-    SHERDI_TRY(sherdi_agree_status(l->engine, sherdi_fill_bound(l->engine)));
     return sherdi_frozen_load(l->engine, l->reader, l->found, &l->engine->fingerprints.frozen);
 }
 

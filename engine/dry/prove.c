@@ -47,6 +47,7 @@ typedef struct check {
     size_t              turn;      /* number of the next acquire off the plan */
     size_t              looked_at; /* counts up: the next parameter whose values are looked at */
     float               nowhere;   /* where values would go, and come from */
+    sherdi_prove_counts counts;
 } check;
 
 /* ------------------------------------------------------------------- calls -- */
@@ -217,8 +218,26 @@ static sherd_status call_prove(check *check, int is_mirrored)
 
 /* -------------------------------------------------- what a trainer calls -- */
 
+static sherd_status frozen_put(sherd_engine *engine)
+{
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        sherdi_values values = {.param = p, .parts = SHERDI_VALUES_COMPUTE};
+        size_t        end;
+
+        if (engine->model.params[p].is_frozen) {
+            sherdi_plan_held(engine->plan, p, engine->model.params[p].elems, &values.first, &end);
+            values.count = end - values.first;
+            SHERDI_TRY(sherdi_values_put(engine, &values, NULL, NULL));
+        }
+    }
+    return SHERD_OK;
+}
+
 static sherd_status frozen_load(void *ctx)
 {
+    SHERDI_TRY(sherdi_values_begin(ctx));
+    SHERDI_TRY(frozen_put(ctx));
+    SHERDI_TRY(sherdi_values_end(ctx));
     return sherdi_agree_word(ctx, SHERDI_EXCHANGE_FROZEN, SHERD_OK, 0, NULL);
 }
 
@@ -281,7 +300,6 @@ static sherd_status values_put(sherd_engine *engine, const sherdi_values *values
 
 static sherd_status call_run(sherd_engine *engine, call_kind kind, const given *what)
 {
-    /* writing of values proves the loading of frozen parameters */
     const sherdi_load_parts parts = {frozen_load, NULL, loaded_check, rest_take, engine};
     sherd_param             param = (sherd_param)what->values.param;
     uint64_t                unused;
@@ -516,6 +534,7 @@ static sherd_status off_plan(check *check, int is_eval)
     int        is_taken;
 
     SHERDI_TRY(unit_acquire(check, unit, pass, &is_taken));
+    check->counts.off_plan[is_taken]++;
     return is_taken ? unit_release(check, unit, pass) : SHERD_OK;
 }
 
@@ -618,6 +637,7 @@ static sherd_status sequence_run(check *check, const sherdi_sequence *sequence, 
 
         if (step->pass != SHERD_BACKWARD || step->unit != way->skipped) {
             SHERDI_TRY(unit_acquire(check, step->unit, step->pass, &is_taken));
+            check->counts.planned[is_taken]++;
         }
         check->is_taken[s] = (unsigned char)is_taken;
         if (way->leaves > 0 && s % way->leaves == 0) {
@@ -947,8 +967,9 @@ sherd_status sherdi_prove(const sherdi_plan *one, const sherdi_plan *other,
     if (status == SHERD_OK) {
         status = is_inference(one) ? passes_run(&check) : windows_run(&check);
     }
-    if (params != NULL && params->follows_out != NULL && check.hazard != NULL) {
-        *params->follows_out = sherdi_hazard_follows(check.hazard);
+    if (params != NULL && params->counts != NULL && check.hazard != NULL) {
+        check.counts.follows = sherdi_hazard_follows(check.hazard);
+        *params->counts      = check.counts;
     }
     check_close(&check);
     return status;

@@ -9,12 +9,18 @@
 
 #include "engine/plan/hazard.h"
 
+/* What a proof has done. Acquires are counted apart: [0] those that the engine refused, [1] those that it took. */
+typedef struct sherdi_prove_counts {
+    uint64_t planned[2], off_plan[2];
+    uint64_t follows; /* orders between lanes on a rank */
+} sherdi_prove_counts;
+
 typedef struct sherdi_prove_params {
-    sherdi_hazard_drop drop; /* for tests: the order that is taken out, as in hazard.h */
-    sherdi_lane_id     by, followed;
-    sherdi_op_kind     kind;
-    uint64_t           number, last_number;
-    uint64_t          *follows_out; /* the number of follows on a rank; may be NULL */
+    sherdi_hazard_drop   drop; /* for tests: the order that is taken out, as in hazard.h */
+    sherdi_lane_id       by, followed;
+    sherdi_op_kind       kind;
+    uint64_t             number, last_number;
+    sherdi_prove_counts *counts; /* may be NULL */
 } sherdi_prove_params;
 
 /**

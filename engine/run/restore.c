@@ -6,6 +6,7 @@
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
+#include "engine/run/fill.h"
 #include "engine/run/loop.h"
 #include "engine/run/needs.h"
 #include "engine/run/update.h"
@@ -184,7 +185,9 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
 static sherd_status parts_load(sherd_engine *engine, sherdi_walk walk,
                                const sherdi_load_parts *parts)
 {
-    SHERDI_TRY(sherdi_agree_status(engine, sherdi_run_drop(engine)));
+    sherd_status own = sherdi_run_drop(engine);
+
+    SHERDI_TRY(sherdi_agree_status(engine, own == SHERD_OK ? sherdi_fill_bound(engine) : own));
     SHERDI_TRY(parts->frozen(parts->ctx));
     SHERDI_TRY(sherdi_update_load(engine, walk, parts->block, parts->ctx));
     SHERDI_TRY(parts->check(parts->ctx));

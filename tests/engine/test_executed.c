@@ -206,13 +206,31 @@ static sherd_status nothing_loaded(void *ctx)
     return SHERD_OK;
 }
 
-static sherd_status load_call(both *b, sherd_engine *engine)
+static sherd_status walk_load(sherd_engine *engine, sherdi_walk walk)
 {
     const sherdi_load_parts parts = {nothing_loaded, nothing_done, nothing_loaded, nothing_loaded,
                                      NULL};
 
+    return sherdi_restore_load(engine, walk, &parts);
+}
+
+static sherd_status load_call(both *b, sherd_engine *engine)
+{
     (void)b;
-    return sherdi_restore_load(engine, SHERDI_WALK_LOAD_SOME, &parts);
+    return walk_load(engine, SHERDI_WALK_LOAD);
+}
+
+static sherd_status load_some_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return walk_load(engine, SHERDI_WALK_LOAD_SOME);
+}
+
+/* In windows whose length the trainer gives. */
+static sherd_status close_call(both *b, sherd_engine *engine)
+{
+    (void)b;
+    return engine->settings.opens_windows ? sherd_step_close_window(engine) : SHERD_OK;
 }
 
 static sherd_status eval_begin_call(both *b, sherd_engine *engine)
@@ -235,6 +253,7 @@ static void micro_batches(both *b, int accumulation)
         call(b, step_call);
         call(b, save_call);
     }
+    call(b, close_call);
     passes(b, b->r.num_units);
 }
 
@@ -292,11 +311,12 @@ static void undone(both *b, int accumulation)
 static void changed(both *b, int accumulation)
 {
     updated(b, accumulation);
-    call(b, load_call);
+    call(b, load_some_call);
     call(b, eval_begin_call);
     evaluation(b);
     evaluation(b);
     call(b, eval_end_call);
+    call(b, load_call);
     call(b, write_call);
 }
 
@@ -415,6 +435,24 @@ static void norms_of_whole_tensors(void)
         .options = {.dtype = SHERD_BF16, .accumulation = 2, .clip = 1, .optimizer = "Lamb"}});
 }
 
+/* An emulated device takes minutes for the products of matrices. */
+static void whole_matrices(void)
+{
+    if (getenv("SHERD_BACKEND") != NULL && !test_is_long()) {
+        return;
+    }
+    rows_compare((one_case){
+        .options = {
+            .dtype = SHERD_BF16, .accumulation = 2, .optimizer = "Muon", .has_matrices = 1}});
+}
+
+static void windows_of_any_length(void)
+{
+    rows_compare((one_case){.options = {.dtype        = SHERD_F32,
+                                        .accumulation = 2,
+                                        .top          = ", \"sherd\": {\"open_windows\": true}"}});
+}
+
 static void in_one_order_of_sums(void)
 {
     rows_compare((one_case){
@@ -438,8 +476,9 @@ static void masters_beside_parameters(void)
 }
 
 static const test_case CASES[] = {
-    CASE(one_micro_batch),      CASE(two_micro_batches), CASE(norms_of_whole_tensors),
-    CASE(in_one_order_of_sums), CASE(units_of_any_uses), CASE(masters_beside_parameters),
+    CASE(one_micro_batch),   CASE(two_micro_batches),         CASE(norms_of_whole_tensors),
+    CASE(whole_matrices),    CASE(windows_of_any_length),     CASE(in_one_order_of_sums),
+    CASE(units_of_any_uses), CASE(masters_beside_parameters),
 };
 
 RUN_MAIN(CASES)

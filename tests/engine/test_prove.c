@@ -163,24 +163,30 @@ static void bench_close(bench *b)
     CHECK_INT(0, sherdi_mem_held_all(&b->mem));
 }
 
-/* Proves the plans of a seed, and returns how many were proved. */
-static size_t seed_prove(uint64_t seed)
+/* Proves the plans of a seed, adds to the counts, and returns how many were proved. */
+static size_t seed_prove(uint64_t seed, sherdi_prove_counts *all)
 {
-    bench  b;
-    size_t proved = 0;
+    sherdi_prove_counts counts = {0};
+    bench               b;
+    size_t              proved = 0;
 
     bench_open(&b, seed);
     if (plans_make(&b)) {
         int last = b.what.world_size - 1;
 
         for (int rank = last > 1 ? 1 : last; rank <= last; rank += last > 1 ? last - 1 : 1) {
-            if (sherdi_prove(b.plans[0], b.plans[rank], &b.model, NULL) != SHERD_OK) {
+            if (sherdi_prove(b.plans[0], b.plans[rank], &b.model,
+                             &(sherdi_prove_params){.counts = &counts}) != SHERD_OK) {
                 char text[4096];
 
                 layout_describe(&b.what, text, sizeof(text));
                 test_fail(__FILE__, __LINE__, "seed %llu, machine %d%d: %s\n%s",
                           (unsigned long long)seed, b.machine.has_device, b.machine.is_on_lane,
                           sherd_last_error(), text);
+            }
+            for (int is_taken = 0; is_taken < 2; is_taken++) {
+                all->planned[is_taken] += counts.planned[is_taken];
+                all->off_plan[is_taken] += counts.off_plan[is_taken];
             }
             proved++;
         }
@@ -189,21 +195,28 @@ static size_t seed_prove(uint64_t seed)
     return proved;
 }
 
+/* An acquire that the engine refuses proves nothing. Of the planned ones it refuses those of a unit that is held already, or whose
+ * gradient is complete; of those off the plan also many for which there is no memory. */
 static void drawn_plans_have_no_hazard(void)
 {
-    size_t wanted = test_is_long() ? 10000 : 400;
-    size_t proved = 0;
+    size_t              wanted = test_is_long() ? 10000 : 400;
+    size_t              proved = 0;
+    sherdi_prove_counts counts = {0};
 
     for (uint64_t seed = 1; proved < wanted; seed++) {
-        proved += seed_prove(seed);
+        proved += seed_prove(seed, &counts);
     }
+    CHECK(counts.planned[1] > 10 * counts.planned[0]);
+    CHECK(counts.off_plan[1] > 5 * counts.off_plan[0]);
 }
 
 /* This seed is from the long list. One rank alone acquires a unit whose gradient's place in the pool is taken by the
  * retained gradient of a unit outside the passes. */
 static void acquire_of_one_rank_may_be_refused(void)
 {
-    CHECK(seed_prove(4515) > 0);
+    sherdi_prove_counts unused = {0};
+
+    CHECK(seed_prove(4515, &unused) > 0);
 }
 
 /* ---------------------------------------------------- order that is taken out -- */
@@ -400,13 +413,13 @@ static void tiny_open(bench *b, const char *json)
 static size_t each_follow_take_out(bench *b, const char *text, size_t *found_out)
 {
     sherdi_prove_params without = {.drop = SHERDI_HAZARD_DROP_NUMBER};
-    uint64_t            follows = 0;
+    sherdi_prove_counts counts;
     uint64_t            step;
     size_t              named = 0;
 
-    CHECK_OK(seed_prove_without(b, &(sherdi_prove_params){.follows_out = &follows}));
-    step = test_is_long() ? 1 : 1 + follows / 300;
-    for (without.number = 1; without.number <= follows; without.number += step) {
+    CHECK_OK(seed_prove_without(b, &(sherdi_prove_params){.counts = &counts}));
+    step = test_is_long() ? 1 : 1 + counts.follows / 300;
+    for (without.number = 1; without.number <= counts.follows; without.number += step) {
         if (seed_prove_without(b, &without) != SHERD_OK) {
             ++*found_out;
             named += strstr(sherd_last_error(), text) != NULL;
