@@ -4,6 +4,7 @@
 python=${SHERD_PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "skipped: there is no $python"; exit 77; }
 if [ -e build.ninja ]; then
+    unset PYTHONDONTWRITEBYTECODE
     export PYTHONPYCACHEPREFIX="$PWD/pycache"
 else
     export PYTHONDONTWRITEBYTECODE=1
