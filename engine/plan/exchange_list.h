@@ -2,7 +2,8 @@
  * each rank tells, and sherdi_exchange_bytes adds what is for each unit or parameter. A rank that calls something else is told the
  * name; NULL: it is told one that the caller gives. docs/architecture.md has this table, and a test compares. */
 SHERDI_EXCHANGE(STATUS, 1, "the ranks' statuses", "status",
-                "every call in which one rank alone can fail, once or more; every boundary with LAMB")
+                "every collective call in which one rank alone can fail, once or more, but for "
+                "acquire and release; every boundary with LAMB")
 SHERDI_EXCHANGE(CALL, 2, NULL, "status, hash of the arguments",
                 "`sherd_step_apply`, `sherd_checkpoint_save`, `sherd_checkpoint_load` (two)")
 SHERDI_EXCHANGE(ARGUMENTS, 2, "arguments of a call", "status, hash of call and arguments",
