@@ -147,7 +147,7 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
         return SHERD_E_NOMEM;
     }
     engine->run.program =
-        (sherdi_program){plan, &engine->model, &engine->run.progress, op_take, dry};
+        (sherdi_program){plan, &engine->model, &engine->run.progress, op_take, dry, NULL};
     engine->phase = SHERDI_PHASE_SEALED;
     return SHERD_OK;
 }

@@ -157,7 +157,7 @@ const char *sherdi_op_kind_name(sherdi_op_kind kind)
         "widen",  "gather",       "reduce",      "all-reduce", "exchange",   "sum",      "fill",
         "take",   "read",         "write",       "commit",     "abandon",    "rollback", "norm",
         "update", "matrix",       "fingerprint", "save",       "load",       "clear",    "collect",
-        "poison", "coefficients", "ratios",      "hash",
+        "poison", "coefficients", "ratios",      "hash",       "post",       "await",
     };
 
     return NAMES[kind];
@@ -375,6 +375,11 @@ sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *
     }
     progress->train.sequence = &plan->train;
     progress->eval.sequence  = &plan->eval;
+    progress->rings =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, SHERDI_RINGS, sizeof(*progress->rings));
+    if (progress->rings == NULL) {
+        return SHERD_E_NOMEM;
+    }
     for (int r = 0; r < SHERDI_RINGS; r++) {
         SHERDI_TRY(ring_open(progress, plan, (sherdi_ring)r, mem));
     }
@@ -385,10 +390,27 @@ sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *
 void sherdi_progress_close(sherdi_progress *progress)
 {
     sherdi_free(progress->units);
-    for (int r = 0; r < SHERDI_RINGS; r++) {
+    for (int r = 0; r < SHERDI_RINGS && progress->rings != NULL; r++) {
         sherdi_free(progress->rings[r].slots);
         sherdi_free(progress->rings[r].extents);
     }
+    sherdi_free(progress->rings);
+    *progress = (sherdi_progress){0};
+}
+
+sherd_status sherdi_progress_open_beside(sherdi_progress *progress, const sherdi_progress *of,
+                                         const sherdi_plan *plan, sherdi_mem *mem)
+{
+    progress->flags = SHERDI_OP_BESIDE;
+    progress->rings = of->rings;
+    progress->units =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->num_units, sizeof(*progress->units));
+    return progress->units == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
+void sherdi_progress_close_beside(sherdi_progress *progress)
+{
+    sherdi_free(progress->units);
     *progress = (sherdi_progress){0};
 }
 

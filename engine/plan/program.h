@@ -10,6 +10,7 @@
  *   program_grads.c    gradients of a window
  *   program_norm.c     the squares of a window's gradient
  *   program_walk.c     walks over the blocks: update, publish, fingerprint
+ *   program_beside.c   an update beside the trainer's calls
  *   program_matrices.c directions of matrices, and what is made of them
  *   program_params.c   the parameters of a block, beside its state and at rest
  *   program_scalars.c  what kernels are told, and their results
@@ -53,6 +54,8 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_COEFFS,  /* the host writes what kernels are told of a step ... */
     SHERDI_OP_RATIOS,  /* ... and, of the norms of tensors, the ratios */
     SHERDI_OP_HASH,    /* the host hashes a parameter that is whole on this rank */
+    SHERDI_OP_POST,    /* the updater says how far it is; `part`: sherdi_post */
+    SHERDI_OP_AWAIT, /* the calling thread waits until it has said so; with STABLE, on every rank */
     SHERDI_OP_KINDS,
 } sherdi_op_kind;
 
@@ -123,7 +126,15 @@ typedef enum sherdi_ring {
     64u /* for what comes later: parameters for the next micro-batch, state for the boundary */
 #define SHERDI_OP_LATE                                                                             \
     128u /* for what came before: of a gradient that has waited in a staging buffer ... */
-#define SHERDI_OP_FIRST 256u /* ... in the first micro-batch of the window */
+#define SHERDI_OP_FIRST  256u /* ... in the first micro-batch of the window */
+#define SHERDI_OP_BESIDE 512u /* given by the updater, beside the trainer's calls */
+
+/* How far an update beside the trainer's calls is. */
+typedef enum sherdi_post {
+    SHERDI_POST_UNIT = 0, /* the parameters of op.unit are new where they rest */
+    SHERDI_POST_WALK,     /* of all units; no kernel of the update is under way */
+    SHERDI_POST_END,      /* the state is written, and the generation is committed */
+} sherdi_post;
 
 typedef struct sherdi_op {
     sherdi_op_kind      kind;
@@ -163,9 +174,11 @@ typedef struct sherdi_unit_state {
     int    held_backward; /* the part of `held` that is for BACKWARD */
     int    is_gathered;   /* gathered, or on its way, at offset gathered_at in the pool */
     size_t gathered_at;
-    int    has_gradient; /* its gradient was zeroed in this micro-batch and is not complete */
-    int    is_complete;  /* its last planned use of this micro-batch is over */
-    int    uses_left;    /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
+    int    has_gradient;   /* its gradient was zeroed in this micro-batch and is not complete */
+    int    is_complete;    /* its last planned use of this micro-batch is over */
+    int    is_updating;    /* by the updater; nobody has waited for it yet */
+    int    is_unpublished; /* ... and the other ranks' slices have not been gathered */
+    int    uses_left; /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
     sherdi_unit_uses uses;
 } sherdi_unit_state;
 
@@ -235,8 +248,10 @@ typedef struct sherdi_progress {
     size_t             met;     /* operations of this walk that meet, and were given */
     uint32_t           flags;   /* of all operations that are given now */
     /* 1: the parameters that are published next come from an update; 0: from the state as it is. */
-    int                  is_updated;
-    sherdi_ring_progress rings[SHERDI_RINGS];
+    int is_updated;
+    int is_beside; /* an update beside the trainer's calls was begun; nobody has waited for its end, */
+    int                   is_walking; /* ... nor for the end of its walk */
+    sherdi_ring_progress *rings;      /* [SHERDI_RINGS] */
 } sherdi_progress;
 
 typedef struct sherdi_program {
@@ -245,12 +260,18 @@ typedef struct sherdi_program {
     sherdi_progress    *progress;
     sherdi_op_fn        fn;
     void               *ctx;
+    /* Whether an await of the unit would return at once, on all ranks; NULL: it never would. */
+    int (*is_posted)(void *ctx, int unit);
 } sherdi_program;
 
 /** Makes a progress at the beginning. E_NOMEM. */
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
                                   const sherdi_model *model, sherdi_mem *mem);
 void         sherdi_progress_close(sherdi_progress *progress);
+/** Makes a progress for the updater, which uses the rings of `of`. E_NOMEM. Close it before that one. */
+sherd_status sherdi_progress_open_beside(sherdi_progress *progress, const sherdi_progress *of,
+                                         const sherdi_plan *plan, sherdi_mem *mem);
+void         sherdi_progress_close_beside(sherdi_progress *progress);
 /** Forgets what the slots of a ring hold: it is read again, or the slots are used otherwise. */
 void sherdi_progress_forget(sherdi_progress *progress, sherdi_ring ring);
 /** Forgets what the slot that the extent of that number takes holds. */
@@ -330,6 +351,21 @@ typedef enum sherdi_walk {
     SHERDI_WALK_LOAD_SOME, /* the same for some of the state: the rest stays */
 } sherdi_walk;
 
+/** Begins an update beside the trainer's calls: SHERDI_WALK_UPDATE by `updater`, a program with a progress of its own
+ *  (sherdi_progress_open_beside). From now on acquires wait for their units. */
+void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_program *updater);
+/** Ends it: waits for it (SHERDI_POST_END), and publishes what no acquire has published. A failure of the update is not returned. */
+sherd_status sherdi_program_beside_end(const sherdi_program *program);
+/** Forgets an update that has failed and ended. */
+void sherdi_program_beside_forget(const sherdi_program *program);
+/** Returns whether updates can run beside the trainer's calls: the host updates blocks, and nothing in the walk meets the other ranks. */
+int sherdi_program_can_be_beside(const sherdi_plan *plan);
+/** Waits for the updater to be that far, if it is not known to be. */
+sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit);
+/** Returns whether a gather ahead of the unit need not wait for its update, and so does not hold up an acquire of another unit. */
+int sherdi_program_may_gather(const sherdi_program *program, int unit);
+/** Says how far the updater is. */
+sherd_status sherdi_program_post(const sherdi_program *updater, sherdi_post post, int unit);
 /** Reads state for the next walk, as much as there are slots. */
 sherd_status sherdi_program_read_ahead(const sherdi_program *program);
 /** Sums the squares of what this rank holds of the gradient, and brings the results of all kernels to the host. */
@@ -348,6 +384,10 @@ sherd_status sherdi_program_fingerprint_send(const sherdi_program *program);
 sherd_status sherdi_program_fingerprint_sent(const sherdi_program *program);
 /** Sends what the ranks have updated to all ranks, where it has not been sent yet. */
 sherd_status sherdi_program_publish(const sherdi_program *program);
+/** Does so for one unit whose update all ranks have waited for. */
+sherd_status sherdi_program_unit_publish(const sherdi_program *program, int unit);
+/** Returns whether that gathers the segment, which is whole on every rank. */
+int sherdi_segment_is_published(const sherdi_plan *plan, const sherdi_segment *segment);
 
 /** Hashes all of a plan that its program depends on, except the rank. Two ranks with the same hash run the same program, each on its
  *  own slices. */

@@ -159,6 +159,7 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
     if (sherdi_program_unit(program, unit)->has_gradient) {
         return SHERD_OK;
     }
+    SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_WALK, -1)); /* it reads gradients */
     for (size_t s = 0; s < plan->units[unit].num_segments; s++) {
         const sherdi_segment *segment = gradient_segment(plan, unit, s);
 

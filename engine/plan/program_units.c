@@ -274,7 +274,9 @@ static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor 
         const sherdi_live_range *live_range = &cursor->sequence->live_ranges[step->first_start + i];
 
         if (!is_there(program, live_range->unit, live_range->offset) &&
-            in_the_way(program, live_range->unit, live_range->offset, 1) < 0) {
+            in_the_way(program, live_range->unit, live_range->offset, 1) < 0 &&
+            sherdi_program_may_gather(program, live_range->unit)) {
+            SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_UNIT, live_range->unit));
             SHERDI_TRY(
                 unit_gather(program, live_range->unit, step->pass, live_range->offset, live_range));
         }
@@ -359,6 +361,31 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
     return SHERD_OK;
 }
 
+/* ------------------------------------------------------------------- ahead -- */
+
+static sherd_status fetches_begin(const sherdi_program *program)
+{
+    const sherdi_plan *plan = program->plan;
+    size_t             slots =
+        sherdi_min_size(sherdi_ring_slots(plan, SHERDI_RING_PARAMS), plan->num_train_fetches);
+
+    for (size_t i = 0; i < slots && plan->settings.pipeline_read; i++) {
+        SHERDI_TRY(
+            sherdi_program_read(program, SHERDI_RING_PARAMS, i, plan->fetches[i],
+                                plan->segments[plan->pieces[plan->fetches[i]].segment].unit));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_fetch_ahead(const sherdi_program *program)
+{
+    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_AHEAD);
+    sherd_status status = program->progress->is_walking ? SHERD_OK : fetches_begin(program);
+
+    program->progress->flags = before;
+    return status;
+}
+
 /* ----------------------------------------------------------------- acquire -- */
 
 static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor *cursor,
@@ -366,6 +393,7 @@ static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor
 {
     size_t offset = offset_of(program, cursor, step, unit);
 
+    SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_UNIT, unit));
     if (program->plan->units[unit].gather_bytes > 0 && !is_there(program, unit, offset)) {
         SHERDI_TRY(unit_gather(program, unit, pass, offset, live_range_begun(cursor, step, unit)));
     }
@@ -432,6 +460,16 @@ typedef struct taken {
     int    is_gathered; /* all gathers have been given */
 } taken;
 
+/* Waits for the end of an update beside the trainer's calls, and then begins what that update has kept from beginning. */
+static sherd_status walk_await(const sherdi_program *program)
+{
+    if (!program->progress->is_walking) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_WALK, -1));
+    return sherdi_program_fetch_ahead(program);
+}
+
 static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cursor, int unit,
                                sherd_pass pass, taken *t)
 {
@@ -439,6 +477,9 @@ static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cur
     int                        reached;
 
     SHERDI_TRY(room_check(program, cursor, step, unit, pass));
+    if (program->plan->num_pieces > 0) {
+        SHERDI_TRY(walk_await(program));
+    }
     for (; (reached = sherdi_program_reached(program->model, unit, t->held)) >= 0; t->held++) {
         SHERDI_TRY(unit_hold(program, cursor, step, reached, pass));
     }
@@ -544,27 +585,4 @@ sherd_status sherdi_program_forget(const sherdi_program *program)
     program->progress->train.next = 0;
     program->progress->eval.next  = 0;
     return SHERD_OK;
-}
-
-static sherd_status fetches_begin(const sherdi_program *program)
-{
-    const sherdi_plan *plan = program->plan;
-    size_t             slots =
-        sherdi_min_size(sherdi_ring_slots(plan, SHERDI_RING_PARAMS), plan->num_train_fetches);
-
-    for (size_t i = 0; i < slots && plan->settings.pipeline_read; i++) {
-        SHERDI_TRY(
-            sherdi_program_read(program, SHERDI_RING_PARAMS, i, plan->fetches[i],
-                                plan->segments[plan->pieces[plan->fetches[i]].segment].unit));
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_program_fetch_ahead(const sherdi_program *program)
-{
-    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_AHEAD);
-    sherd_status status = fetches_begin(program);
-
-    program->progress->flags = before;
-    return status;
 }

@@ -344,6 +344,12 @@ static sherd_status bound_publish(const sherdi_program *program, const sherdi_se
     return SHERD_OK;
 }
 
+int sherdi_segment_is_published(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    return plan->is_sliced && segment->kind != SHERDI_SEGMENT_FROZEN && segment->is_resident &&
+           !segment->is_bound;
+}
+
 /* Publishes a segment that is whole on every rank: gathers the ranks' slices in place. */
 static sherd_status resident_publish(const sherdi_program *program, const sherdi_segment *segment,
                                      int is_early)
@@ -351,8 +357,7 @@ static sherd_status resident_publish(const sherdi_program *program, const sherdi
     const sherdi_plan *plan = program->plan;
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
-    if (is_early != plan->publishes_early || !plan->is_sliced ||
-        segment->kind == SHERDI_SEGMENT_FROZEN || !segment->is_resident || segment->is_bound) {
+    if (is_early != plan->publishes_early || !sherdi_segment_is_published(plan, segment)) {
         return SHERD_OK;
     }
     op.from = op.to = segment->types.compute;
@@ -363,6 +368,18 @@ static sherd_status resident_publish(const sherdi_program *program, const sherdi
         sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset,
                         segment->padded_elems * sherdi_compute_bytes(segment)));
     return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_unit_publish(const sherdi_program *program, int unit)
+{
+    uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
+    sherd_status status = SHERD_OK;
+
+    for (size_t s = 0; s < program->plan->units[unit].num_segments && status == SHERD_OK; s++) {
+        status = resident_publish(program, sherdi_unit_segment(program->plan, unit, s), 0);
+    }
+    program->progress->flags = before;
+    return status;
 }
 
 sherd_status sherdi_program_publish(const sherdi_program *program)
@@ -653,6 +670,9 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     }
     for (size_t s = 0; s < plan->num_segments; s++) {
         SHERDI_TRY(segment_walk(program, walk, &plan->segments[s]));
+        if (s + 1 == plan->num_segments || plan->segments[s + 1].unit != plan->segments[s].unit) {
+            SHERDI_TRY(sherdi_program_post(program, SHERDI_POST_UNIT, plan->segments[s].unit));
+        }
     }
     program->progress->met = 0; /* the next walk may fail before it begins */
     return SHERD_OK;
