@@ -12,6 +12,9 @@
 
 #define RANKS 2
 
+/* The threads that give operations. */
+enum { CALLER, UPDATER, GIVERS };
+
 /* The operations of a lane that the calling thread does not know to be over. Each is a row of numbers: its thread, then its
  * clock. */
 typedef struct history {
@@ -33,10 +36,13 @@ typedef struct rank_state {
     sherdi_order order;
     history      histories[SHERDI_LANES];
     sherdi_cells buffers[SHERDI_BUFFERS_AND_FILES];
-    uint32_t    *last;  /* by thread of this rank: number of its last operation */
-    uint32_t    *host;  /* clock of the calling thread */
-    uint32_t    *start; /* clock at the start of the operation in work */
-    uint64_t     given[SHERDI_LANES];
+    uint32_t    *last;                    /* by thread of this rank: number of its last operation */
+    uint32_t    *hosts[GIVERS];           /* clocks of the threads that give operations */
+    uint32_t    *known;                   /* what both of them know */
+    uint32_t    *posts;                   /* [units + 2] clocks: of the updater when it posted */
+    uint32_t    *start;                   /* clock at the start of the operation in work */
+    int          is_forked;               /* the updater works */
+    uint64_t     given[SHERDI_LANES + 1]; /* the last is the updater's */
     uint64_t     follows;
     open_use    *uses;
     size_t       num_uses, uses_capacity;
@@ -75,6 +81,32 @@ static void clock_join(const sherdi_hazard *hazard, uint32_t *clock, const uint3
 static uint32_t thread_of(const sherdi_hazard *hazard, int rank, size_t index)
 {
     return (uint32_t)((size_t)rank * hazard->threads + index);
+}
+
+static int giver_of(const sherdi_op *op)
+{
+    return op->flags & SHERDI_OP_BESIDE ? UPDATER : CALLER;
+}
+
+/* Returns the clock of what all threads that give operations know. */
+static const uint32_t *known_of(const sherdi_hazard *hazard, rank_state *rank)
+{
+    if (!rank->is_forked) {
+        return rank->hosts[CALLER];
+    }
+    for (size_t i = 0; i < clock_entries(hazard); i++) {
+        uint32_t one = rank->hosts[CALLER][i];
+        uint32_t two = rank->hosts[UPDATER][i];
+
+        rank->known[i] = one < two ? one : two;
+    }
+    return rank->known;
+}
+
+/* The updater's thread comes after all lanes and chains. */
+static size_t updater_index(const sherdi_hazard *hazard)
+{
+    return hazard->threads - 1;
 }
 
 /* The first chain has the index of the drive's lane; the others come after all lanes. */
@@ -126,15 +158,16 @@ static sherd_status history_push(sherdi_hazard *hazard, history *history, uint32
     return SHERD_OK;
 }
 
-/* Forgets operations that the calling thread knows to be over: whatever is given from now on comes after them. */
+/* Forgets operations that are known to be over: whatever is given from now on comes after them. */
 static void histories_prune(sherdi_hazard *hazard, rank_state *rank)
 {
-    history *drive = &rank->histories[SHERDI_LANE_DRIVE];
+    const uint32_t *known = known_of(hazard, rank);
+    history        *drive = &rank->histories[SHERDI_LANE_DRIVE];
 
     for (size_t i = 0; i < drive->count; i++) {
         uint32_t *row = row_at(hazard, drive, i);
 
-        if (row[0] != FORGOTTEN && row_is_known(row, rank->host)) {
+        if (row[0] != FORGOTTEN && row_is_known(row, known)) {
             sherdi_order_forget(&rank->order, SHERDI_LANE_DRIVE, drive->first + i);
             row[0] = FORGOTTEN;
         }
@@ -142,7 +175,7 @@ static void histories_prune(sherdi_hazard *hazard, rank_state *rank)
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
         history *history = &rank->histories[lane];
 
-        while (history->count > 0 && row_is_known(row_at(hazard, history, 0), rank->host)) {
+        while (history->count > 0 && row_is_known(row_at(hazard, history, 0), known)) {
             history->head++;
             history->first++;
             history->count--;
@@ -218,30 +251,31 @@ static void drives_follow(sherdi_hazard *hazard, rank_state *rank, const sherdi_
     }
 }
 
-/* Makes the calling thread wait for what it waits for before it gives the operation. */
+/* Makes the thread that gives the operation wait for what it waits for before that. */
 static void host_waits(sherdi_hazard *hazard, rank_state *rank, const sherdi_op *op,
                        const sherdi_follows *follows)
 {
-    uint64_t given = rank->given[SHERDI_LANE_DRIVE];
+    uint64_t  given = rank->given[SHERDI_LANE_DRIVE];
+    uint32_t *host  = rank->hosts[giver_of(op)];
 
     if (op->lane != SHERDI_LANE_DRIVE) {
-        drives_follow(hazard, rank, op, follows, rank->host);
+        drives_follow(hazard, rank, op, follows, host);
     } else if (given >= hazard->params.drive_room) {
-        clock_follow(hazard, rank, SHERDI_LANE_DRIVE, given + 1 - hazard->params.drive_room,
-                     rank->host);
+        clock_follow(hazard, rank, SHERDI_LANE_DRIVE, given + 1 - hazard->params.drive_room, host);
     }
     if (follows->num_drives > 0 || follows->is_all_drives || op->lane == SHERDI_LANE_DRIVE) {
         histories_prune(hazard, rank);
     }
 }
 
-/* Starts the operation after what the calling thread knows, and after what its lane was given. */
+/* Starts the operation after what the thread that gives it knows, and after what its lane was given. */
 static void lane_start(sherdi_hazard *hazard, const doing *doing)
 {
     rank_state    *rank = &hazard->ranks[doing->rank];
     const history *own  = &rank->histories[doing->op->lane];
 
-    memcpy(rank->start, rank->host, clock_entries(hazard) * sizeof(*rank->start));
+    memcpy(rank->start, rank->hosts[giver_of(doing->op)],
+           clock_entries(hazard) * sizeof(*rank->start));
     if (doing->op->lane != SHERDI_LANE_DRIVE && own->count > 0) {
         clock_join(hazard, rank->start, row_at(hazard, own, own->count - 1) + 1);
     }
@@ -286,12 +320,14 @@ static size_t chain_find(const sherdi_hazard *hazard, const doing *doing)
  * itself. */
 static void operation_number(sherdi_hazard *hazard, doing *doing)
 {
-    rank_state      *rank  = &hazard->ranks[doing->rank];
-    const sherdi_op *op    = doing->op;
-    size_t           index = is_on_host(hazard, op)          ? SHERDI_LANE_HOST
-                             : op->lane == SHERDI_LANE_DRIVE ? chain_find(hazard, doing)
-                                                             : (size_t)op->lane;
-    size_t           lane  = index < SHERDI_LANES ? index : SHERDI_LANE_DRIVE;
+    rank_state      *rank      = &hazard->ranks[doing->rank];
+    const sherdi_op *op        = doing->op;
+    int              is_beside = giver_of(op) == UPDATER && is_on_host(hazard, op);
+    size_t           index     = is_beside                       ? updater_index(hazard)
+                                 : is_on_host(hazard, op)        ? SHERDI_LANE_HOST
+                                 : op->lane == SHERDI_LANE_DRIVE ? chain_find(hazard, doing)
+                                                                 : (size_t)op->lane;
+    size_t lane = is_beside ? SHERDI_LANES : index < SHERDI_LANES ? index : SHERDI_LANE_DRIVE;
 
     doing->who = (sherdi_toucher){
         .number = (uint32_t)++rank->given[lane],
@@ -310,7 +346,8 @@ static sherd_status operation_end(sherdi_hazard *hazard, const doing *doing, int
     rank_state *rank = &hazard->ranks[doing->rank];
 
     if (is_on_host(hazard, doing->op)) { /* over when the call returns: nothing has to follow it */
-        memcpy(rank->host, rank->start, clock_entries(hazard) * sizeof(*rank->host));
+        memcpy(rank->hosts[giver_of(doing->op)], rank->start,
+               clock_entries(hazard) * sizeof(*rank->start));
         histories_prune(hazard, rank);
         return SHERD_OK;
     }
@@ -320,7 +357,7 @@ static sherd_status operation_end(sherdi_hazard *hazard, const doing *doing, int
     SHERDI_TRY(
         history_push(hazard, &rank->histories[doing->op->lane], doing->who.thread, rank->start));
     if (doing->op->flags & SHERDI_OP_WAITS) {
-        clock_join(hazard, rank->host, rank->start);
+        clock_join(hazard, rank->hosts[giver_of(doing->op)], rank->start);
         histories_prune(hazard, rank);
     }
     return SHERD_OK;
@@ -452,7 +489,7 @@ static sherd_status ranges_enter(sherdi_hazard *hazard, const doing *doing,
                    .is_write = peer == NULL && range->access != SHERDI_READS,
                    .who      = doing->who,
                    .clock    = hazard->ranks[doing->rank].start,
-                   .known    = {hazard->ranks[0].host, hazard->ranks[1].host},
+                   .known = {known_of(hazard, &hazard->ranks[0]), known_of(hazard, &hazard->ranks[1])},
         };
         sherdi_conflict conflict;
 
@@ -472,6 +509,62 @@ static sherd_status ranges_enter(sherdi_hazard *hazard, const doing *doing,
     return SHERD_OK;
 }
 
+/* ------------------------------------------------------------ the updater -- */
+
+static size_t post_place(const sherdi_hazard *hazard, const sherdi_op *op)
+{
+    return op->part == SHERDI_POST_UNIT ? (size_t)op->unit
+                                        : hazard->params.num_units + (op->part == SHERDI_POST_END);
+}
+
+static uint32_t *post_at(const sherdi_hazard *hazard, const rank_state *rank, const sherdi_op *op)
+{
+    return rank->posts + post_place(hazard, op) * clock_entries(hazard);
+}
+
+static void posts_note(sherdi_hazard *hazard, const sherdi_op *op)
+{
+    for (int r = 0; r < RANKS; r++) {
+        rank_state *rank = &hazard->ranks[r];
+
+        memcpy(post_at(hazard, rank, op), rank->hosts[UPDATER],
+               clock_entries(hazard) * sizeof(*rank->posts));
+    }
+}
+
+/* One rank alone may await. */
+static void posts_await(sherdi_hazard *hazard, const sherdi_op *const ops[RANKS])
+{
+    const sherdi_hazard_params *params = &hazard->params;
+
+    for (int r = 0; r < RANKS; r++) {
+        const sherdi_op *op   = ops[r];
+        rank_state      *rank = &hazard->ranks[r];
+
+        if (op->kind != SHERDI_OP_AWAIT) {
+            continue;
+        }
+        if (params->drop != SHERDI_HAZARD_DROP_AWAIT || params->number != (uint64_t)op->part) {
+            clock_join(hazard, rank->hosts[CALLER], post_at(hazard, rank, op));
+            if (op->flags & SHERDI_OP_STABLE) {
+                clock_join(hazard, rank->hosts[CALLER], post_at(hazard, &hazard->ranks[1 - r], op));
+            }
+        }
+        rank->is_forked &= op->part != SHERDI_POST_END;
+        histories_prune(hazard, rank);
+    }
+}
+
+void sherdi_hazard_fork(sherdi_hazard *hazard)
+{
+    for (int r = 0; r < RANKS; r++) {
+        rank_state *rank = &hazard->ranks[r];
+
+        clock_join(hazard, rank->hosts[UPDATER], rank->hosts[CALLER]);
+        rank->is_forked = 1;
+    }
+}
+
 /* ------------------------------------------------------------ the interface -- */
 
 sherd_status sherdi_hazard_op(sherdi_hazard *hazard, const sherdi_op *one, const sherdi_op *other)
@@ -479,6 +572,14 @@ sherd_status sherdi_hazard_op(sherdi_hazard *hazard, const sherdi_op *one, const
     doing doings[RANKS] = {{.op = one, .rank = 0}, {.op = other, .rank = 1}};
     int   is_meeting    = meets(hazard, one);
 
+    if (one->kind == SHERDI_OP_POST) {
+        posts_note(hazard, one);
+        return SHERD_OK;
+    }
+    if (one->kind == SHERDI_OP_AWAIT || other->kind == SHERDI_OP_AWAIT) {
+        posts_await(hazard, (const sherdi_op *[]){one, other});
+        return SHERD_OK;
+    }
     for (int r = 0; r < RANKS; r++) {
         start_make(hazard, &doings[r]);
     }
@@ -534,14 +635,24 @@ static sherd_status rank_open(sherdi_hazard *hazard, rank_state *rank)
     }
     rank->last =
         sherdi_alloc_array(hazard->mem, SHERDI_MEM_CONTROL, hazard->threads, sizeof(*rank->last));
-    rank->host = sherdi_alloc_array(hazard->mem, SHERDI_MEM_CONTROL, entries, sizeof(*rank->host));
+    for (int giver = 0; giver < GIVERS; giver++) {
+        rank->hosts[giver] =
+            sherdi_alloc_array(hazard->mem, SHERDI_MEM_CONTROL, entries, sizeof(*rank->hosts[0]));
+    }
+    rank->known =
+        sherdi_alloc_array(hazard->mem, SHERDI_MEM_CONTROL, entries, sizeof(*rank->known));
+    rank->posts =
+        sherdi_alloc_array(hazard->mem, SHERDI_MEM_CONTROL,
+                           (hazard->params.num_units + 2) * entries, sizeof(*rank->posts));
     rank->start =
         sherdi_alloc_array(hazard->mem, SHERDI_MEM_CONTROL, entries, sizeof(*rank->start));
     for (int at = 0; at < SHERDI_BUFFERS_AND_FILES; at++) {
         SHERDI_TRY(sherdi_cells_open(&rank->buffers[at], &hazard->readers));
     }
-    return rank->last == NULL || rank->host == NULL || rank->start == NULL ? SHERD_E_NOMEM
-                                                                           : SHERD_OK;
+    return rank->last == NULL || rank->hosts[CALLER] == NULL || rank->hosts[UPDATER] == NULL ||
+                   rank->known == NULL || rank->posts == NULL || rank->start == NULL
+               ? SHERD_E_NOMEM
+               : SHERD_OK;
 }
 
 sherd_status sherdi_hazard_open(const sherdi_hazard_params *params, sherdi_mem *mem,
@@ -557,7 +668,7 @@ sherd_status sherdi_hazard_open(const sherdi_hazard_params *params, sherdi_mem *
     hazard->mem         = mem;
     hazard->readers.mem = mem;
     hazard->params      = *params;
-    hazard->threads     = SHERDI_LANES + params->drive_room - 1;
+    hazard->threads     = SHERDI_LANES + params->drive_room - 1 + 1; /* chains, and the updater */
     for (int r = 0; r < RANKS && status == SHERD_OK; r++) {
         status = rank_open(hazard, &hazard->ranks[r]);
     }
@@ -585,7 +696,10 @@ void sherdi_hazard_close(sherdi_hazard *hazard)
         }
         sherdi_free(rank->uses);
         sherdi_free(rank->last);
-        sherdi_free(rank->host);
+        sherdi_free(rank->hosts[CALLER]);
+        sherdi_free(rank->hosts[UPDATER]);
+        sherdi_free(rank->known);
+        sherdi_free(rank->posts);
         sherdi_free(rank->start);
     }
     sherdi_free(hazard->readers.at);
