@@ -451,6 +451,7 @@ static void transfers_finish(sherd_engine *engine)
 
 static void memory_close(sherd_engine *engine)
 {
+    sherdi_updater_close(engine);
     sherdi_save_abandon(engine);
     transfers_finish(engine);
     sherdi_lanes_drain(engine);
@@ -579,6 +580,9 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     if (status == SHERD_OK) {
         status = sherdi_store_open(engine);
     }
+    if (status == SHERD_OK) {
+        status = sherdi_agree_status(engine, sherdi_updater_open(engine));
+    }
     if (status == SHERD_OK && engine->store.is_resumed) {
         status = sherdi_restore_resume(engine);
     }
@@ -636,7 +640,7 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     status = sherdi_loop_acquire(engine, unit, pass);
     if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.pipeline_read &&
         sherdi_loop_ends_after(engine, engine->window.micro_seen + 1)) {
-        status = sherdi_program_read_ahead(&engine->run.program); /* the update follows this pass */
+        status = sherdi_updater_read_ahead(engine); /* the update follows this pass */
     }
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);

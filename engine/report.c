@@ -198,11 +198,12 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
 }
 
 /* Counts what the world has sent since seal, and what the store has moved. */
-static void traffic_count(const sherd_engine *engine, sherd_traffic_report *out)
+static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
 {
     sherdi_io_traffic files = {0};
     uint64_t          received;
 
+    (void)sherdi_updater_join(engine); /* its failure is told where the ranks meet */
     if (engine->store.queue != NULL) { /* reads ahead count, however fast the drive is */
         sherdi_ioq_settle(engine->store.queue);
         files = sherdi_ioq_traffic(engine->store.queue);

@@ -14,6 +14,7 @@
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
 #include "engine/run/needs.h"
+#include "engine/run/update.h"
 #include "offload/checksum.h"
 
 #include <stdio.h>
@@ -640,6 +641,7 @@ sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const 
     SHERDI_TRY(params_resolve(engine, params, &given));
     SHERDI_TRY(save_check(engine, dir, tag, &given));
     SHERDI_TRY(sherdi_fill_finish(engine));
+    SHERDI_TRY(sherdi_step_tell(engine));
     SHERDI_TRY(save_wait(engine));
     sherd_checkpoint_report_init(&engine->checkpoint);
     status = save_begin(engine, dir, tag, &given);

@@ -83,6 +83,9 @@ static sherd_status op_answer(sherdi_dry *dry, const sherdi_op *op)
             used_join(dry);
         }
         return SHERD_OK;
+    case SHERDI_OP_AWAIT:
+        sherdi_updater_take(engine, (sherdi_post)op->part);
+        return SHERD_OK;
     case SHERDI_OP_COMMIT:
     case SHERDI_OP_ABANDON:
     case SHERDI_OP_ROLLBACK:
@@ -146,10 +149,13 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     if (dry->joined == NULL) {
         return SHERD_E_NOMEM;
     }
-    engine->run.program =
-        (sherdi_program){plan, &engine->model, &engine->run.progress, op_take, dry, NULL};
-    engine->phase = SHERDI_PHASE_SEALED;
-    return SHERD_OK;
+    engine->run.program = (sherdi_program){.plan     = plan,
+                                           .model    = &engine->model,
+                                           .progress = &engine->run.progress,
+                                           .fn       = op_take,
+                                           .ctx      = dry};
+    engine->phase       = SHERDI_PHASE_SEALED;
+    return sherdi_updater_open_program(engine);
 }
 
 sherd_status sherdi_dry_create(const sherdi_plan *plan, const sherdi_model *model, sherdi_op_fn fn,
@@ -178,6 +184,7 @@ void sherdi_dry_destroy(sherdi_dry *dry)
     if (dry == NULL) {
         return;
     }
+    sherdi_progress_close_beside(&dry->engine.updater.progress);
     sherdi_progress_close(&dry->engine.run.progress);
     sherdi_engine_tables_close(&dry->engine);
     sherdi_free(dry->joined);

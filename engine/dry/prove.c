@@ -22,6 +22,12 @@ typedef struct side {
     sherd_engine      *engine;
     sherdi_op         *ops; /* operations of the call */
     size_t             num_ops, cap_ops;
+    sherdi_op         *beside; /* operations of an update beside the calls */
+    size_t             num_beside, cap_beside;
+    size_t             at_beside;  /* as many of these were proved */
+    size_t             end_beside; /* as many of them are of an update that has begun */
+    size_t
+        forked_at; /* in this call, behind so many of its operations, the update begins; SIZE_MAX: it does not */
 } side;
 
 /* An operation that an acquire emits for its use, until the release. */
@@ -47,7 +53,9 @@ typedef struct check {
     size_t              turn;      /* number of the next acquire off the plan */
     size_t              looked_at; /* counts up: the next parameter whose values are looked at */
     float               nowhere;   /* where values would go, and come from */
-    sherdi_prove_counts counts;
+    int is_late; /* operations of the updater come as late as awaits allow, and not at once */
+    const sherdi_prove_params *params;
+    sherdi_prove_counts        counts;
 } check;
 
 /* ------------------------------------------------------------------- calls -- */
@@ -109,13 +117,20 @@ static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
  * the device's lane, control data does not wait for that lane. */
 static sherd_status op_collect(void *ctx, const sherdi_op *op)
 {
-    side      *side = ctx;
-    sherdi_op *copy;
+    side       *side      = ctx;
+    int         is_beside = (op->flags & SHERDI_OP_BESIDE) != 0;
+    sherdi_op **ops       = is_beside ? &side->beside : &side->ops;
+    size_t     *num_ops   = is_beside ? &side->num_beside : &side->num_ops;
+    sherdi_op  *copy;
 
     SHERDI_TRY(bounds_check(side->plan, op));
-    SHERDI_TRY(sherdi_grow(side->mem, SHERDI_MEM_CONTROL, (void **)&side->ops, &side->cap_ops,
-                           side->num_ops + 1, sizeof(*side->ops)));
-    copy  = &side->ops[side->num_ops++];
+    SHERDI_TRY(sherdi_grow(side->mem, SHERDI_MEM_CONTROL, (void **)ops,
+                           is_beside ? &side->cap_beside : &side->cap_ops, *num_ops + 1,
+                           sizeof(**ops)));
+    if (is_beside && side->forked_at == SIZE_MAX) {
+        side->forked_at = side->num_ops;
+    }
+    copy  = &(*ops)[(*num_ops)++];
     *copy = *op;
     if (side->plan->machine.has_device && (op->flags & SHERDI_OP_STABLE) != 0) {
         copy->flags |= SHERDI_OP_MEETS;
@@ -162,6 +177,7 @@ static sherdi_op without_bytes(const sherdi_op *op)
 {
     sherdi_op nothing = *op;
 
+    nothing.kind = op->kind == SHERDI_OP_AWAIT ? SHERDI_OP_KINDS : op->kind;
     for (int role = 0; role < SHERDI_USES; role++) {
         nothing.uses[role].where = SHERDI_AT_NOWHERE;
     }
@@ -174,32 +190,80 @@ static sherd_status pair_prove(check *check, const sherdi_op *one, const sherdi_
     return one->kind == SHERDI_OP_USE ? use_add(check, one, other) : SHERD_OK;
 }
 
-/* The next operation of a side; NULL: there is none. *is_alone: the other side need not have it. */
-static const sherdi_op *next_of(const side *side, size_t at, int is_mirrored, int *is_alone)
+/* Returns whether all operations of the updater that come before this await were proved. */
+static int is_behind(const check *check, const sherdi_op *await)
 {
-    const sherdi_op *op = at < side->num_ops ? &side->ops[at] : NULL;
+    const side *side = &check->sides[0];
+
+    for (size_t i = 0; i < side->at_beside; i++) {
+        const sherdi_op *op = &side->beside[i];
+
+        if (op->kind == SHERDI_OP_POST && op->part == await->part && op->unit == await->unit) {
+            return 1;
+        }
+    }
+    return side->at_beside == side->end_beside;
+}
+
+/* Proves what the updater does up to the post that `await` waits for; NULL: all of it. */
+static sherd_status beside_prove(check *check, const sherdi_op *await)
+{
+    side *sides = check->sides;
+
+    while (await == NULL ? sides[0].at_beside < sides[0].end_beside : !is_behind(check, await)) {
+        const sherdi_op *ops[RANKS];
+
+        for (int r = 0; r < RANKS; r++) {
+            if (sides[r].at_beside == sides[r].end_beside) {
+                return ranks_part(check, sides[0].num_ops, sides[1].num_ops);
+            }
+            ops[r] = &sides[r].beside[sides[r].at_beside++];
+        }
+        if (ops[0]->kind != ops[1]->kind || ops[0]->lane != ops[1]->lane) {
+            return ranks_part(check, sides[0].num_ops, sides[1].num_ops);
+        }
+        SHERDI_TRY(pair_prove(check, ops[0], ops[1]));
+    }
+    return SHERD_OK;
+}
+
+/* Before an await, the updater comes as far as it waits for. */
+static sherd_status await_prove(check *check, const sherdi_op *op)
+{
+    const sherdi_prove_params *params = check->params;
+    int is_dropped = params != NULL && params->drop == SHERDI_HAZARD_DROP_AWAIT &&
+                     params->number == (uint64_t)op->part;
+
+    return op->kind == SHERDI_OP_AWAIT && !is_dropped ? beside_prove(check, op) : SHERD_OK;
+}
+
+/* The next operation of a side before `end`; NULL: there is none. *is_alone: the other side need not have it. */
+static const sherdi_op *next_of(const side *side, size_t at, size_t end, int is_mirrored,
+                                int *is_alone)
+{
+    const sherdi_op *op = at < end ? &side->ops[at] : NULL;
 
     *is_alone = op != NULL && (is_mirrored || (op->flags & SHERDI_OP_ALONE) != 0);
     return op;
 }
 
-/* Checks the operations of a call for hazards. is_mirrored: only one rank made it. */
-static sherd_status call_prove(check *check, int is_mirrored)
+/* Checks the operations of a call from at[] up to ends[] for hazards. is_mirrored: only one rank made it. */
+static sherd_status ops_prove(check *check, size_t at[RANKS], const size_t ends[RANKS],
+                              int is_mirrored)
 {
-    size_t at[RANKS] = {0, 0};
-
-    while (at[0] < check->sides[0].num_ops || at[1] < check->sides[1].num_ops) {
+    while (at[0] < ends[0] || at[1] < ends[1]) {
         int              is_alone[RANKS];
         const sherdi_op *ops[RANKS];
         sherdi_op        nothing;
 
         for (int r = 0; r < RANKS; r++) {
-            ops[r] = next_of(&check->sides[r], at[r], is_mirrored, &is_alone[r]);
+            ops[r] = next_of(&check->sides[r], at[r], ends[r], is_mirrored, &is_alone[r]);
         }
-        if (is_alone[0] != is_alone[1]) {
+        if (is_alone[0] != is_alone[1] || (is_alone[0] && ops[0]->kind != ops[1]->kind)) {
             int who = is_alone[0] ? 0 : 1;
 
             nothing = without_bytes(ops[who]);
+            SHERDI_TRY(await_prove(check, ops[who]));
             SHERDI_TRY(
                 pair_prove(check, who == 0 ? ops[0] : &nothing, who == 0 ? &nothing : ops[1]));
             at[who]++;
@@ -209,11 +273,46 @@ static sherd_status call_prove(check *check, int is_mirrored)
                              ops[0]->lane != ops[1]->lane)) {
             return ranks_part(check, at[0], at[1]);
         }
+        SHERDI_TRY(await_prove(check, ops[0]));
         SHERDI_TRY(pair_prove(check, ops[0], ops[1]));
         at[0]++;
         at[1]++;
     }
     return SHERD_OK;
+}
+
+/* Begins the update beside the calls, if the call in work does so, behind the operations before it. */
+static sherd_status fork_prove(check *check, size_t at[RANKS])
+{
+    const size_t ends[RANKS] = {check->sides[0].forked_at, check->sides[1].forked_at};
+
+    if (ends[0] == SIZE_MAX) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(ops_prove(check, at, ends, 0));
+    SHERDI_TRY(beside_prove(check, NULL));
+    for (int r = 0; r < RANKS; r++) {
+        side *side = &check->sides[r];
+
+        side->num_beside -= side->end_beside; /* those of the update before */
+        memmove(side->beside, side->beside + side->end_beside,
+                side->num_beside * sizeof(*side->beside));
+        side->at_beside  = 0;
+        side->end_beside = side->num_beside;
+    }
+    sherdi_hazard_fork(check->hazard);
+    check->counts.updates_beside++;
+    return check->is_late ? SHERD_OK : beside_prove(check, NULL);
+}
+
+/* Checks all operations of a call. */
+static sherd_status call_prove(check *check, int is_mirrored)
+{
+    const size_t ends[RANKS] = {check->sides[0].num_ops, check->sides[1].num_ops};
+    size_t       at[RANKS]   = {0, 0};
+
+    SHERDI_TRY(fork_prove(check, at));
+    return ops_prove(check, at, ends, is_mirrored);
 }
 
 /* -------------------------------------------------- what a trainer calls -- */
@@ -357,7 +456,8 @@ static sherd_status call_make(check *check, int only, call_kind kind, const give
     sherd_status statuses[RANKS] = {SHERD_OK, SHERD_OK};
 
     for (int r = 0; r < RANKS; r++) {
-        check->sides[r].num_ops = 0;
+        check->sides[r].num_ops   = 0;
+        check->sides[r].forked_at = SIZE_MAX;
         if (only == 0 || only == r + 1) {
             statuses[r] = call_run(check->sides[r].engine, kind, what);
         }
@@ -821,6 +921,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     case WINDOW_STOPPED_AND_UNDONE:
         return call(check, can_undo(check) ? CALL_UNDO : CALL_DISCARD);
     case WINDOW_QUEUED:
+        check->is_late = nth % 3 != 0;
         SHERDI_TRY(micro_batch_end(check, CALL_QUEUE));
         return nth % 2 == 0 ? call(check, CALL_WAIT) : SHERD_OK;
     case WINDOW_UPDATED:
@@ -849,7 +950,8 @@ static int is_possible(const check *check, window_kind kind)
 {
     switch (kind) {
     case WINDOW_QUEUED:
-        return check->plan->machine.has_device && !sherdi_plan_has_files(check->plan);
+        return sherdi_program_can_be_beside(check->plan) ||
+               (check->plan->machine.has_device && !sherdi_plan_has_files(check->plan));
     case WINDOW_UNDONE:
     case WINDOW_STOPPED_AND_UNDONE:
         return sherdi_plan_has_generations(check->plan);
@@ -910,6 +1012,7 @@ static const char *where_name(const void *ctx, int where)
 static sherd_status hazard_open(check *check, const sherdi_prove_params *params)
 {
     sherdi_hazard_params of = {.has_device = check->plan->machine.has_device,
+                               .num_units  = check->plan->num_units,
                                .uses_last  = 1,
                                .drive_room = sherdi_program_transfers(check->plan),
                                .unit_name  = unit_name,
@@ -946,6 +1049,7 @@ static void check_close(check *check)
     for (int r = 0; r < RANKS; r++) {
         sherdi_dry_destroy(check->sides[r].dry);
         sherdi_free(check->sides[r].ops);
+        sherdi_free(check->sides[r].beside);
     }
     sherdi_hazard_close(check->hazard);
     sherdi_free(check->is_taken);
@@ -955,9 +1059,10 @@ static void check_close(check *check)
 sherd_status sherdi_prove(const sherdi_plan *one, const sherdi_plan *other,
                           const sherdi_model *model, const sherdi_prove_params *params)
 {
-    check        check  = {.model = model,
-                           .plan  = one,
-                           .mem   = one->mem,
+    check        check  = {.model  = model,
+                           .params = params,
+                           .plan   = one,
+                           .mem    = one->mem,
                            .sides = {{.plan = one, .mem = one->mem}, {.plan = other, .mem = one->mem}}};
     sherd_status status = check_open(&check, params);
 

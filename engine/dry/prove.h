@@ -13,6 +13,7 @@
 typedef struct sherdi_prove_counts {
     uint64_t planned[2], off_plan[2];
     uint64_t follows; /* orders between lanes on a rank */
+    uint64_t updates_beside;
 } sherdi_prove_counts;
 
 typedef struct sherdi_prove_params {

@@ -4,12 +4,14 @@
 #include "base/clock.h"
 
 sherd_status sherdi_drive_open(sherdi_drive *drive, size_t count, sherdi_order *order,
-                               const sherdi_drive_others *others, sherdi_mem *mem)
+                               pthread_mutex_t *lock, const sherdi_drive_others *others,
+                               sherdi_mem *mem)
 {
-    *drive = (sherdi_drive){.order = order, .others = *others};
+    *drive = (sherdi_drive){.order = order, .lock = lock, .others = *others};
     drive->transfers =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, count, sizeof(*drive->transfers));
-    if (drive->transfers == NULL) {
+    drive->sorted = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, count, sizeof(*drive->sorted));
+    if (drive->transfers == NULL || drive->sorted == NULL) {
         return SHERD_E_NOMEM;
     }
     drive->count = count;
@@ -18,27 +20,45 @@ sherd_status sherdi_drive_open(sherdi_drive *drive, size_t count, sherdi_order *
 
 void sherdi_drive_close(sherdi_drive *drive)
 {
-    for (int ring = 0; ring < SHERDI_RINGS && drive->transfers != NULL; ring++) {
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         (void)sherdi_drive_settle(drive, (sherdi_ring)ring);
     }
     sherdi_free(drive->transfers);
+    sherdi_free(drive->sorted);
     *drive = (sherdi_drive){0};
 }
 
-/* Invariant: each transfer that is not over lies at its number % count, and follows only transfers that were given before it. So
- * every wait ends. */
-static int are_in_place(const sherdi_drive *drive)
+void sherdi_drive_use(sherdi_drive *drive, sherdi_ring ring, sherdi_user user)
 {
-    for (size_t i = 0; i < drive->count; i++) {
-        const sherdi_transfer *transfer = &drive->transfers[i];
+    if (drive->count == 0) { /* of a dry engine */
+        drive->users[ring] = user;
+        return;
+    }
+    (void)pthread_mutex_lock(drive->lock);
+    drive->users[ring] = user;
+    (void)pthread_mutex_unlock(drive->lock);
+}
 
-        if (transfer->number == 0) {
-            continue;
-        }
-        if (transfer->number % drive->count != i || transfer->number > drive->given ||
-            drive->given - transfer->number >= drive->count) {
+/* ------------------------------------------------------- under the lock -- */
+
+static sherdi_transfer *transfer_at(sherdi_drive *drive, size_t position)
+{
+    return &drive->transfers[drive->sorted[position]];
+}
+
+/* Invariant: transfers lie in the order of their numbers, and each follows only transfers that were given before it. So every wait
+ * ends. */
+static int are_in_order(sherdi_drive *drive)
+{
+    uint64_t last = 0;
+
+    for (size_t i = 0; i < drive->num_sorted; i++) {
+        const sherdi_transfer *transfer = transfer_at(drive, i);
+
+        if (transfer->number <= last || transfer->number > drive->given) {
             return 0;
         }
+        last = transfer->number;
         for (size_t k = 0; k < transfer->follows.num_drives; k++) {
             if (transfer->follows.drives[k] >= transfer->number) {
                 return 0;
@@ -50,14 +70,39 @@ static int are_in_place(const sherdi_drive *drive)
 
 static sherdi_transfer *transfer_find(sherdi_drive *drive, uint64_t number)
 {
-    sherdi_transfer *transfer = &drive->transfers[number % drive->count];
+    for (size_t i = 0; i < drive->num_sorted; i++) {
+        if (transfer_at(drive, i)->number == number) {
+            return transfer_at(drive, i);
+        }
+    }
+    return NULL;
+}
 
-    return number != 0 && transfer->number == number ? transfer : NULL;
+/* Frees the entry of a transfer that is over, or that is dropped. */
+static void transfer_leave(sherdi_drive *drive, sherdi_transfer *transfer)
+{
+    uint64_t number = transfer->number;
+    size_t   kept   = 0;
+
+    for (size_t i = 0; i < drive->num_sorted; i++) {
+        if (transfer_at(drive, i) != transfer) {
+            drive->sorted[kept++] = drive->sorted[i];
+        }
+    }
+    drive->num_sorted = kept;
+    transfer->ended   = number;
+    transfer->number  = 0;
+    sherdi_order_forget(drive->order, SHERDI_LANE_DRIVE, number);
+}
+
+static sherd_status ring_status(const sherdi_drive *drive, sherdi_ring ring)
+{
+    return sherdi_outcome_end(&drive->outcomes[ring]);
 }
 
 sherd_status sherdi_drive_status(const sherdi_drive *drive, sherdi_ring ring)
 {
-    return sherdi_outcome_end(&drive->outcomes[ring]);
+    return drive->outcomes[ring].status == SHERD_OK ? SHERD_OK : ring_status(drive, ring);
 }
 
 static void transfer_start(sherdi_drive *drive, sherdi_transfer *transfer)
@@ -70,25 +115,28 @@ static void transfer_start(sherdi_drive *drive, sherdi_transfer *transfer)
         transfer->is_failed = 1; /* the transfer is over at once */
         return;
     }
+    (void)pthread_mutex_unlock(drive->lock);
     if (transfer->is_write) {
         tier->ops->write_start(tier, transfer->extent, transfer->memory, &transfer->io);
     } else {
         tier->ops->read_start(tier, transfer->extent, transfer->memory, &transfer->io);
     }
+    (void)pthread_mutex_lock(drive->lock);
 }
 
 /* Ends a transfer that was started; blocks until it is over. */
 static void transfer_end(sherdi_drive *drive, sherdi_transfer *transfer)
 {
     if (!transfer->is_failed) {
-        sherd_status status = transfer->tier->ops->wait(transfer->tier, &transfer->io);
+        sherd_status status;
 
+        (void)pthread_mutex_unlock(drive->lock);
+        status = transfer->tier->ops->wait(transfer->tier, &transfer->io);
+        (void)pthread_mutex_lock(drive->lock);
         sherdi_outcome_add(&drive->outcomes[transfer->ring], status);
         transfer->is_failed = status != SHERD_OK;
     }
-    transfer->ended  = transfer->number;
-    transfer->number = 0;
-    sherdi_order_forget(drive->order, SHERDI_LANE_DRIVE, transfer->ended);
+    transfer_leave(drive, transfer);
 }
 
 static int is_startable(sherdi_drive *drive, const sherdi_transfer *transfer)
@@ -100,11 +148,8 @@ static int is_startable(sherdi_drive *drive, const sherdi_transfer *transfer)
             return 0;
         }
     }
-    for (uint64_t n = drive->given > drive->count ? drive->given - drive->count : 0;
-         follows->is_all_drives && n < transfer->number; n++) {
-        if (transfer_find(drive, n) != NULL) {
-            return 0;
-        }
+    if (follows->is_all_drives && transfer_at(drive, 0) != transfer) {
+        return 0;
     }
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
         if (follows->last[lane] != 0 &&
@@ -120,17 +165,27 @@ static int is_over(sherdi_transfer *transfer)
     return transfer->is_failed || transfer->tier->ops->is_done(transfer->tier, &transfer->io);
 }
 
-/* Goes in the order in which transfers were given: the end of one may let the next one start. */
-void sherdi_drive_poll(sherdi_drive *drive)
+/* Returns the first transfer of the user's rings behind `number`; NULL: there is none. */
+static sherdi_transfer *next_of(sherdi_drive *drive, sherdi_user user, uint64_t number)
 {
-    uint64_t first = drive->given > drive->count ? drive->given - drive->count + 1 : 1;
+    for (size_t i = 0; i < drive->num_sorted; i++) {
+        sherdi_transfer *transfer = transfer_at(drive, i);
 
-    for (uint64_t n = first; n <= drive->given; n++) {
-        sherdi_transfer *transfer = transfer_find(drive, n);
-
-        if (transfer == NULL) {
-            continue;
+        if (transfer->number > number && drive->users[transfer->ring] == user) {
+            return transfer;
         }
+    }
+    return NULL;
+}
+
+/* Goes in the order in which transfers were given: the end of one may let the next one start. */
+static void rings_poll(sherdi_drive *drive, sherdi_user user)
+{
+    sherdi_transfer *transfer;
+    uint64_t         number = 0;
+
+    while ((transfer = next_of(drive, user, number)) != NULL) {
+        number = transfer->number;
         if (!transfer->is_started && is_startable(drive, transfer)) {
             transfer_start(drive, transfer);
         }
@@ -140,30 +195,49 @@ void sherdi_drive_poll(sherdi_drive *drive)
     }
 }
 
+static sherd_status number_wait(sherdi_drive *drive, uint64_t number);
+
 /* Waits for what the transfer follows. Meanwhile the transfer itself may start, and end. */
 static void follows_wait(sherdi_drive *drive, const sherdi_transfer *transfer)
 {
     sherdi_follows follows = transfer->follows;
     sherdi_ring    ring    = transfer->ring;
     uint64_t       number  = transfer->number;
-    uint64_t       first   = drive->given > drive->count ? drive->given - drive->count + 1 : 1;
 
     for (size_t i = 0; i < follows.num_drives; i++) {
-        (void)sherdi_drive_wait(drive, follows.drives[i]);
+        (void)number_wait(drive, follows.drives[i]);
     }
-    for (uint64_t n = first; follows.is_all_drives && n < number; n++) {
-        (void)sherdi_drive_wait(drive, n);
+    while (follows.is_all_drives && drive->num_sorted > 0 &&
+           transfer_at(drive, 0)->number < number) {
+        (void)number_wait(drive, transfer_at(drive, 0)->number);
     }
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
+        sherd_status status;
+
         if (follows.last[lane] != 0) {
-            sherdi_outcome_add(
-                &drive->outcomes[ring],
-                drive->others.wait(drive->others.ctx, (sherdi_lane_id)lane, follows.last[lane]));
+            (void)pthread_mutex_unlock(drive->lock);
+            status =
+                drive->others.wait(drive->others.ctx, (sherdi_lane_id)lane, follows.last[lane]);
+            (void)pthread_mutex_lock(drive->lock);
+            sherdi_outcome_add(&drive->outcomes[ring], status);
         }
     }
 }
 
-sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number)
+/* Returns the outcome of a transfer that is over, as long as no other has its entry. */
+static sherd_status ended_status(const sherdi_drive *drive, uint64_t number)
+{
+    for (size_t i = 0; i < drive->count; i++) {
+        const sherdi_transfer *transfer = &drive->transfers[i];
+
+        if (transfer->number == 0 && transfer->ended == number && transfer->is_failed) {
+            return ring_status(drive, transfer->ring);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status number_wait(sherdi_drive *drive, uint64_t number)
 {
     sherdi_transfer *transfer = transfer_find(drive, number);
     sherdi_ring      ring;
@@ -171,17 +245,14 @@ sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number)
     int64_t         *waited_ns;
 
     if (transfer == NULL) {
-        transfer = &drive->transfers[number % drive->count];
-        return transfer->ended == number && transfer->is_failed
-                   ? sherdi_drive_status(drive, transfer->ring)
-                   : SHERD_OK;
+        return ended_status(drive, number);
     }
     ring = transfer->ring;
     if (!transfer->is_started) {
         follows_wait(drive, transfer);
     }
     if (transfer->number != number) {
-        return sherdi_drive_status(drive, ring);
+        return ring_status(drive, ring);
     }
     if (!transfer->is_started) {
         transfer_start(drive, transfer);
@@ -190,65 +261,112 @@ sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number)
     waited_ns = transfer->is_write ? &drive->waits[ring].write_ns : &drive->waits[ring].read_ns;
     transfer_end(drive, transfer);
     *waited_ns += sherdi_now_ns() - start_ns;
-    sherdi_drive_poll(drive);
-    return sherdi_drive_status(drive, ring);
+    rings_poll(drive, drive->users[ring]);
+    return ring_status(drive, ring);
+}
+
+/* --------------------------------------------------------- the interface -- */
+
+void sherdi_drive_poll(sherdi_drive *drive, sherdi_user user)
+{
+    (void)pthread_mutex_lock(drive->lock);
+    rings_poll(drive, user);
+    (void)pthread_mutex_unlock(drive->lock);
+}
+
+sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number)
+{
+    sherd_status status;
+
+    (void)pthread_mutex_lock(drive->lock);
+    status = number_wait(drive, number);
+    (void)pthread_mutex_unlock(drive->lock);
+    return status;
+}
+
+/* Returns an entry that is free, and one that has not been used for long. Where there is none, waits for the oldest transfer of the
+ * user's. */
+static sherdi_transfer *entry_find(sherdi_drive *drive, sherdi_user user)
+{
+    size_t entry = (size_t)(drive->given % drive->count);
+
+    if (drive->num_sorted == drive->count) {
+        (void)number_wait(drive, next_of(drive, user, 0)->number);
+    }
+    while (drive->transfers[entry].number != 0) {
+        entry = (entry + 1) % drive->count;
+    }
+    return &drive->transfers[entry];
 }
 
 uint64_t sherdi_drive_give(sherdi_drive *drive, const sherdi_transfer *transfer)
 {
-    uint64_t         number = drive->given + 1;
-    sherdi_transfer *entry  = &drive->transfers[number % drive->count];
+    sherdi_transfer *entry;
+    uint64_t         number;
 
-    if (entry->number != 0) {
-        (void)sherdi_drive_wait(drive, entry->number);
-    }
-    *entry        = *transfer;
-    entry->number = number;
-    drive->given  = number;
-    SHERDI_SLOW_ASSERT(are_in_place(drive));
+    (void)pthread_mutex_lock(drive->lock);
+    entry                              = entry_find(drive, drive->users[transfer->ring]);
+    number                             = ++drive->given;
+    *entry                             = *transfer;
+    entry->number                      = number;
+    drive->sorted[drive->num_sorted++] = (size_t)(entry - drive->transfers);
+    SHERDI_SLOW_ASSERT(are_in_order(drive));
+    (void)pthread_mutex_unlock(drive->lock);
     return number;
 }
 
-sherd_status sherdi_drive_wait_all(sherdi_drive *drive)
+sherd_status sherdi_drive_wait_all(sherdi_drive *drive, sherdi_user user)
 {
-    sherd_status status = SHERD_OK;
-    uint64_t     first  = drive->given > drive->count ? drive->given - drive->count + 1 : 1;
+    sherdi_transfer *transfer;
+    sherd_status     status = SHERD_OK;
 
-    for (uint64_t n = first; n <= drive->given; n++) {
-        sherd_status own = transfer_find(drive, n) == NULL ? SHERD_OK : sherdi_drive_wait(drive, n);
+    (void)pthread_mutex_lock(drive->lock);
+    while ((transfer = next_of(drive, user, 0)) != NULL) {
+        sherd_status own = number_wait(drive, transfer->number);
 
         status = status == SHERD_OK ? own : status;
     }
-    sherdi_order_forget(drive->order, SHERDI_LANE_DRIVE, 0);
+    if (drive->num_sorted == 0) {
+        sherdi_order_forget(drive->order, SHERDI_LANE_DRIVE, 0);
+    }
+    (void)pthread_mutex_unlock(drive->lock);
     return status;
+}
+
+/* Ends a transfer, or drops a read that has not started: its result is not needed. Whoever uses its slot next follows only this
+ * transfer, so what it follows is over. */
+static void transfer_settle(sherdi_drive *drive, sherdi_transfer *transfer)
+{
+    uint64_t number = transfer->number;
+
+    if (!transfer->is_started && !transfer->is_write) {
+        follows_wait(drive, transfer);
+        if (transfer->number == number && !transfer->is_started) {
+            transfer_leave(drive, transfer);
+        }
+    }
+    (void)number_wait(drive, number);
 }
 
 sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring)
 {
     sherd_status status;
+    size_t       i = 0;
 
-    for (size_t i = 0; i < drive->count; i++) {
-        uint64_t         n = drive->given + 1 + i;
-        sherdi_transfer *transfer;
-
-        n        = n > drive->count ? n - drive->count : 0;
-        transfer = transfer_find(drive, n);
-        if (transfer == NULL || transfer->ring != ring) {
-            continue;
-        }
-        if (transfer->is_started || transfer->is_write) {
-            (void)sherdi_drive_wait(drive, n);
-            continue;
-        }
-        follows_wait(drive, transfer); /* whoever uses its slot next follows only this transfer */
-        if (transfer->number == n && !transfer->is_started) { /* its result is not needed */
-            transfer->number = 0;
-            sherdi_order_forget(drive->order, SHERDI_LANE_DRIVE, n);
+    if (drive->count == 0) { /* of a dry engine */
+        return SHERD_OK;
+    }
+    (void)pthread_mutex_lock(drive->lock);
+    while (i < drive->num_sorted) {
+        if (transfer_at(drive, i)->ring == ring) {
+            transfer_settle(drive, transfer_at(drive, i));
+            i = 0; /* others may have ended too */
         } else {
-            (void)sherdi_drive_wait(drive, n);
+            i++;
         }
     }
-    status                       = sherdi_drive_status(drive, ring);
+    status                       = ring_status(drive, ring);
     drive->outcomes[ring].status = SHERD_OK;
+    (void)pthread_mutex_unlock(drive->lock);
     return status;
 }

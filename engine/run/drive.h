@@ -1,10 +1,20 @@
 /* The drive's lane: transfers of extents between files and memory. A transfer starts as soon as the operations that it follows
  * are over, even if earlier transfers have not started. Whoever needs a transfer waits for it. So only the number of slots that
- * the program has limits the depth of the pipeline. */
+ * the program has limits the depth of the pipeline.
+ *
+ * Two threads use the drive: the trainer's and the updater (beside.h). A ring has one user at a time, who alone starts, ends and waits
+ * for its transfers. The lock is held for the tables only, and not while a tier works. */
 #ifndef SHERDI_ENGINE_RUN_DRIVE_H
 #define SHERDI_ENGINE_RUN_DRIVE_H
 
 #include "engine/plan/order.h"
+
+#include <pthread.h>
+
+typedef enum sherdi_user {
+    SHERDI_USER_TRAINER = 0,
+    SHERDI_USER_UPDATER,
+} sherdi_user;
 
 /* A transfer, from when it is given until its end has been noted. */
 typedef struct sherdi_transfer {
@@ -33,31 +43,39 @@ typedef struct sherdi_drive_others {
 } sherdi_drive_others;
 
 typedef struct sherdi_drive {
-    sherdi_transfer    *transfers; /* [count]; a transfer is at its number % count */
-    size_t              count;
+    sherdi_transfer *transfers; /* [count] */
+    size_t                 *
+        sorted; /* [count]: the entries of transfers that are not over, in the order in which they were given */
+    size_t              count, num_sorted;
     uint64_t            given;
     sherdi_order       *order;
+    pthread_mutex_t    *lock; /* of these tables and of the order */
     sherdi_drive_others others;
+    sherdi_user         users[SHERDI_RINGS];
     sherdi_drive_waits  waits[SHERDI_RINGS];
     /* The first failure since the last settle; later transfers of the ring are not started */
     sherdi_outcome outcomes[SHERDI_RINGS];
 } sherdi_drive;
 
-/** Allocates room for `count` transfers that are not over. E_NOMEM. */
+/** Allocates room for `count` transfers that are not over: as many as a program has under way at once. E_NOMEM. */
 sherd_status sherdi_drive_open(sherdi_drive *drive, size_t count, sherdi_order *order,
-                               const sherdi_drive_others *others, sherdi_mem *mem);
+                               pthread_mutex_t *lock, const sherdi_drive_others *others,
+                               sherdi_mem *mem);
 /** Waits for the transfers under way. Accepts a drive that was never opened. */
 void sherdi_drive_close(sherdi_drive *drive);
+/** Gives a ring, which has no transfer under way, to a user. */
+void sherdi_drive_use(sherdi_drive *drive, sherdi_ring ring, sherdi_user user);
 /** Gives a transfer to the drive; the next poll starts it if it can. Before that poll, the caller enters the operation into the
  *  order (sherdi_order_enter) under the number that this returns. Waits only if there is no room. */
 uint64_t sherdi_drive_give(sherdi_drive *drive, const sherdi_transfer *transfer);
-/** Starts the transfers that can start, and notes which ones are over. Never blocks. */
-void sherdi_drive_poll(sherdi_drive *drive);
-/** Waits until the transfer is over. Returns its failure, or that of an earlier transfer of its ring; SHERD_OK if another
- *  transfer has taken its entry since. */
+/** Starts the transfers of the user's rings that can start, and notes which ones are over. Never blocks. */
+void sherdi_drive_poll(sherdi_drive *drive, sherdi_user user);
+/** Waits until the transfer, of a ring of the caller's, is over. Returns its failure, or that of an earlier transfer of its ring;
+ *  SHERD_OK if
+ *  another transfer has taken its entry since. */
 sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number);
-/** Waits until all given transfers are over. Returns the first failure. */
-sherd_status sherdi_drive_wait_all(sherdi_drive *drive);
+/** Waits until all given transfers of the user's rings are over. Returns the first failure. */
+sherd_status sherdi_drive_wait_all(sherdi_drive *drive, sherdi_user user);
 /** Waits until all transfers of a ring are over; drops reads that have not started. Returns, and forgets, the first failure since
  *  the last settle. */
 sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring);

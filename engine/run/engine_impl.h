@@ -6,6 +6,7 @@
 #include "collectives/world.h"
 #include "engine/config/config.h"
 #include "engine/monitor/monitor.h"
+#include "engine/run/updater.h"
 #include "engine/run/blobs.h"
 #include "engine/run/marks.h"
 #include "engine/model.h"
@@ -159,6 +160,7 @@ struct sherd_engine {
     uint64_t              wire_at_seal; /* bytes that the world had sent by then */
     sherdi_store          store;
     sherdi_run            run;
+    sherdi_updater        updater;
     sherdi_marks          marks;
     sherdi_mark           step_mark;      /* of the boundary in progress */
     sherdi_world_observer observer;       /* of the calls of this engine */

@@ -1,5 +1,6 @@
 /* The executor: carries out the operations that the program hands over (run.h). op_run, near the end, is the loop's body; above
  * it are the functions for the kinds of operations: kernels, which are queued on a lane, and calls, which can fail at once. */
+#include "engine/run/updater.h"
 #include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
@@ -69,8 +70,10 @@ static sherd_status host_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
         return sherdi_drive_wait(&engine->run.drive, number);
     }
     SHERDI_TRY(lane_host_wait(engine, lane, number));
+    (void)pthread_mutex_lock(&engine->run.lock);
     /* the wait for the compute lane was for all of its operations */
     sherdi_order_forget(&engine->run.order, lane, lane == SHERDI_LANE_COMPUTE ? 0 : number);
+    (void)pthread_mutex_unlock(&engine->run.lock);
     return SHERD_OK;
 }
 
@@ -86,6 +89,11 @@ static int lane_is_over(void *ctx, sherdi_lane_id lane, uint64_t number)
     default:
         return engine->backend->device->event_is_done(event_of(engine, lane, number));
     }
+}
+
+static sherdi_user user_of(const sherd_engine *engine)
+{
+    return sherdi_updater_is_here(engine) ? SHERDI_USER_UPDATER : SHERDI_USER_TRAINER;
 }
 
 /* Makes `lane` continue only after an operation of `other`. */
@@ -136,7 +144,7 @@ static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
         SHERDI_TRY(sherdi_drive_wait(&engine->run.drive, follows->drives[i]));
     }
     if (follows->is_all_drives) {
-        SHERDI_TRY(sherdi_drive_wait_all(&engine->run.drive));
+        SHERDI_TRY(sherdi_drive_wait_all(&engine->run.drive, user_of(engine)));
     }
     return rings_check(engine, op);
 }
@@ -225,8 +233,8 @@ static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sher
     const void *src   = address_of(engine, op, SHERDI_USE_SRC);
     sherdi_mark mark;
 
-    engine->store.link.down_bytes += op->moves[SHERDI_MOVES_DOWN];
-    engine->store.link.up_bytes += op->moves[SHERDI_MOVES_UP];
+    (void)atomic_fetch_add(&engine->store.link.down_bytes, op->moves[SHERDI_MOVES_DOWN]);
+    (void)atomic_fetch_add(&engine->store.link.up_bytes, op->moves[SHERDI_MOVES_UP]);
     if (op->lane != SHERDI_LANE_DOWN && op->lane != SHERDI_LANE_UP) {
         lane->kernels->copy(lane, dst, src, bytes);
         return;
@@ -318,7 +326,7 @@ static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op 
         .parts       = {segment->has_master ? state : param},
         .encodings   = segment->encodings,
         .ties_part   = segment->ties_part,
-        .step        = (uint64_t)engine->step + 1,
+        .step        = (uint64_t)engine->run.coeffs.step,
         .direction   = address_of(engine, op, SHERDI_USE_DST),
         .param       = segment->has_master ? param : NULL,
         .param_dtype = segment->types.compute,
@@ -658,6 +666,18 @@ static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint6
     return sherdi_run_answer(engine, op);
 }
 
+static sherd_status op_post(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)number_out;
+    return sherdi_updater_post(engine, op);
+}
+
+static sherd_status op_await(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)number_out;
+    return sherdi_updater_await(engine, op);
+}
+
 static sherd_status op_generation(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     (void)number_out;
@@ -716,8 +736,11 @@ static const call_fn CALLS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_TAKE]       = op_take,
     [SHERDI_OP_SAVE]       = op_block,
     [SHERDI_OP_LOAD]       = op_block,
+    [SHERDI_OP_POST]       = op_post,
+    [SHERDI_OP_AWAIT]      = op_await,
 };
 
+/* An operation that was given to a lane which works by itself: later operations follow it. Under the lock. */
 static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)
 {
     const sherdi_backend *lane = lane_of(engine, op->lane);
@@ -725,38 +748,84 @@ static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number
     if (op->lane != SHERDI_LANE_WIRE && engine->run.events[op->lane][0] != NULL) {
         lane->device->event_record(event_of(engine, op->lane, number), lane);
     }
-    if (is_async(engine, op->lane) && number != 0) {
+    if (number != 0) {
         sherdi_order_enter(&engine->run.order, op, number);
+        engine->run.given[op->lane] = number;
     }
-    engine->run.given[op->lane] = number == 0 ? engine->run.given[op->lane] : number;
+}
+
+/* Gives a transfer to the drive. */
+static sherd_status drive_give(sherd_engine *engine, const sherdi_op *op,
+                               const sherdi_follows *follows)
+{
+    sherdi_run *run    = &engine->run;
+    uint64_t    number = transfer_give(engine, op, follows);
+
+    (void)pthread_mutex_lock(&run->lock);
+    sherdi_order_enter(&run->order, op, number);
+    (void)pthread_mutex_unlock(&run->lock);
+    sherdi_drive_poll(&run->drive, user_of(engine));
+    return op->kind == SHERDI_OP_WRITE && !engine->settings.pipeline_write
+               ? sherdi_drive_wait(&run->drive, number)
+               : SHERD_OK;
+}
+
+/* Makes a call, which may block. */
+static sherd_status call_give(sherd_engine *engine, const sherdi_op *op)
+{
+    sherdi_run *run = &engine->run;
+    uint64_t    number =
+        run->given[op->lane] + 1; /* of the wire; the trainer's thread alone uses it */
+
+    SHERDI_TRY(CALLS[op->kind](engine, op, &number));
+    if (is_async(engine, op->lane)) {
+        (void)pthread_mutex_lock(&run->lock);
+        op_record(engine, op, number);
+        (void)pthread_mutex_unlock(&run->lock);
+    }
+    return SHERD_OK;
+}
+
+static void kernel_run(sherd_engine *engine, const sherdi_op *op)
+{
+    if (op->kind != SHERDI_OP_USE) { /* a USE is the trainer's own work */
+        KERNELS[op->kind](engine, lane_of(engine, op->lane), op);
+    }
+}
+
+/* Runs a kernel here, or queues it on a lane, where both threads may queue. */
+static void kernel_give(sherd_engine *engine, const sherdi_op *op)
+{
+    sherdi_run *run = &engine->run;
+
+    if (!is_async(engine, op->lane)) {
+        kernel_run(engine, op);
+        return;
+    }
+    (void)pthread_mutex_lock(&run->lock);
+    kernel_run(engine, op);
+    op_record(engine, op, run->given[op->lane] + 1);
+    (void)pthread_mutex_unlock(&run->lock);
 }
 
 static sherd_status op_run(void *ctx, const sherdi_op *op)
 {
     sherd_engine  *engine = ctx;
     sherdi_run    *run    = &engine->run;
-    uint64_t       number;
     sherdi_follows follows;
 
-    sherdi_drive_poll(&run->drive);
+    sherdi_drive_poll(&run->drive, user_of(engine));
+    (void)pthread_mutex_lock(&run->lock);
     sherdi_order_follows(&run->order, op, &follows);
+    (void)pthread_mutex_unlock(&run->lock);
     if (op->lane == SHERDI_LANE_DRIVE) {
-        number = transfer_give(engine, op, &follows);
-        sherdi_order_enter(&run->order, op, number);
-        sherdi_drive_poll(&run->drive);
-        if (op->kind == SHERDI_OP_WRITE && !engine->settings.pipeline_write) {
-            return sherdi_drive_wait(&run->drive, number);
-        }
-        return SHERD_OK;
+        return drive_give(engine, op, &follows);
     }
     SHERDI_TRY(op_follow_marked(engine, op, &follows));
-    number = run->given[op->lane] + 1;
     if (CALLS[op->kind] != NULL) {
-        SHERDI_TRY(CALLS[op->kind](engine, op, &number));
-    } else if (op->kind != SHERDI_OP_USE) { /* a USE is the trainer's own work */
-        KERNELS[op->kind](engine, lane_of(engine, op->lane), op);
+        return call_give(engine, op);
     }
-    op_record(engine, op, number);
+    kernel_give(engine, op);
     return SHERD_OK;
 }
 
@@ -771,11 +840,11 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
 
 sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
 {
-    return sherdi_program_generation(&engine->run.program, kind);
+    return sherdi_program_generation(sherdi_updater_program(engine), kind);
 }
 
-static sherd_status run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
-                               const sherdi_scaler *scaler, int is_written)
+static void commit_note(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler,
+                        int is_written)
 {
     sherdi_state_note *note = &engine->run.record.note;
 
@@ -783,25 +852,37 @@ static sherd_status run_commit(sherd_engine *engine, int64_t step, uint64_t fing
     note->step             = step;
     note->micro_step       = engine->micro_step;
     note->skipped_steps    = engine->skipped_steps;
-    note->fingerprint      = fingerprint;
     note->scaler           = *scaler;
     note->accumulation     = engine->settings.accumulation;
     note->micro_batch_size = engine->settings.micro_batch_size;
     memcpy(note->run_text, engine->identity.run_text, sizeof(note->run_text));
     note->is_written = is_written;
     note->samples    = sherdi_samples_seen(engine);
+    sherdi_store_note(engine, &engine->run.record);
+}
+
+void sherdi_run_commit_note(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler)
+{
+    commit_note(engine, step, scaler, 0);
+}
+
+sherd_status sherdi_run_commit_noted(sherd_engine *engine, uint64_t fingerprint)
+{
+    engine->run.record.note.fingerprint = fingerprint;
     return sherdi_run_generation(engine, SHERDI_OP_COMMIT);
 }
 
 sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
                                const sherdi_scaler *scaler)
 {
-    return run_commit(engine, step, fingerprint, scaler, 0);
+    commit_note(engine, step, scaler, 0);
+    return sherdi_run_commit_noted(engine, fingerprint);
 }
 
 sherd_status sherdi_run_commit_written(sherd_engine *engine)
 {
-    return run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler, 1);
+    commit_note(engine, engine->step, &engine->scaler, 1);
+    return sherdi_run_commit_noted(engine, engine->fingerprints.own);
 }
 
 sherd_status sherdi_run_drain(sherd_engine *engine)
@@ -829,16 +910,18 @@ sherd_status sherdi_run_open(sherd_engine *engine)
     sherdi_run         *run    = &engine->run;
     sherdi_drive_others others = {lane_is_over, host_wait, engine};
 
+    (void)pthread_mutex_init(&run->lock, NULL);
     SHERDI_TRY(sherdi_progress_open(&run->progress, engine->plan, &engine->model, &engine->mem));
     SHERDI_TRY(sherdi_drive_open(&run->drive, sherdi_program_transfers(engine->plan), &run->order,
-                                 &others, &engine->mem));
+                                 &run->lock, &others, &engine->mem));
     SHERDI_TRY(events_open(engine));
     run->program = (sherdi_program){
-        .plan     = engine->plan,
-        .model    = &engine->model,
-        .progress = &run->progress,
-        .fn       = op_run,
-        .ctx      = engine,
+        .plan      = engine->plan,
+        .model     = &engine->model,
+        .progress  = &run->progress,
+        .fn        = op_run,
+        .ctx       = engine,
+        .is_posted = sherdi_updater_is_posted,
     };
     return SHERD_OK;
 }
@@ -863,8 +946,12 @@ void sherdi_run_close(sherd_engine *engine)
 
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
 {
-    sherd_status status = sherdi_drive_settle(&engine->run.drive, ring);
+    sherd_status status;
 
+    if (engine->run.drive.users[ring] != user_of(engine)) { /* an update has the ring */
+        SHERDI_TRY(sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1));
+    }
+    status = sherdi_drive_settle(&engine->run.drive, ring);
     sherdi_progress_forget(&engine->run.progress, ring);
     return status;
 }
@@ -873,6 +960,8 @@ sherd_status sherdi_run_drop(sherd_engine *engine)
 {
     sherd_status status;
 
+    sherdi_updater_forget(engine);
+    engine->fingerprints.is_untold = 0;
     for (int ring = 0; ring < SHERDI_RINGS;
          ring++) { /* failures of what is dropped do not matter */
         (void)sherdi_run_settle(engine, (sherdi_ring)ring);

@@ -25,6 +25,8 @@ typedef struct sherdi_coeffs_call {
 } sherdi_coeffs_call;
 
 typedef struct sherdi_run {
+    pthread_mutex_t
+        lock; /* of order, given and drive, and around what is given to a lane that works by itself */
     sherdi_order    order;
     sherdi_progress progress;
     sherdi_program  program; /* hands the operations to run.c */
@@ -53,7 +55,12 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, sherdi_exchange_kind kind
                                  void *all, const char *what);
 /** Carries out the exchange of an operation, with what sherdi_run_exchange was given. */
 sherd_status sherdi_run_answer(sherd_engine *engine, const sherdi_op *op);
-/** Commits what was written of the state, as the state after update `step`. */
+/** Notes what a commit of the state after update `step` records, blobs included, but for the fingerprint. A failure is kept for the
+ *  commit. */
+void sherdi_run_commit_note(sherd_engine *engine, int64_t step, const sherdi_scaler *scaler);
+/** Commits what was written of the state, with what was noted. */
+sherd_status sherdi_run_commit_noted(sherd_engine *engine, uint64_t fingerprint);
+/** Does both. */
 sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
                                const sherdi_scaler *scaler);
 /** The same between two updates, with the engine's counters and fingerprint; undo cannot go back behind it. */

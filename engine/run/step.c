@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/run/agree.h"
+#include "engine/run/updater.h"
 #include "engine/run/eval.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
@@ -125,9 +126,16 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
 static sherd_status boundary_prepare(sherd_engine *engine)
 {
     sherd_step_report  *report = &engine->report;
-    sherd_status        status = sherdi_agree_uses(engine);
+    sherd_status        status = SHERD_OK;
     sherdi_norm_message seen;
 
+    if (sherdi_updater_is_there(
+            &engine->updater)) { /* no rank may begin another before all have committed this one */
+        status = sherdi_step_tell(engine);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_agree_uses(engine);
+    }
     if (status != SHERD_OK) {
         return window_drop(engine, status); /* the window's gradients are of no use */
     }
@@ -592,15 +600,26 @@ static sherd_status times_wait(sherd_engine *engine)
 
 sherd_status sherdi_step_tell(sherd_engine *engine)
 {
+    int          is_beside = sherdi_updater_is_there(&engine->updater);
     sherd_status status;
 
     if (!engine->fingerprints.is_untold) {
         return SHERD_OK;
     }
     engine->fingerprints.is_untold = 0;
-    status                         = own_fingerprint(engine);
-    SHERDI_TRY(sherdi_update_agree(engine, status, engine->fingerprints.own, "in the update",
-                                   &engine->boundary.fingerprint));
+    status                         = sherdi_updater_join(engine);
+    if (status == SHERD_OK && !engine->fingerprints.has_own) {
+        status = own_fingerprint(engine);
+    }
+    status = sherdi_update_agree(engine, status, engine->fingerprints.own, "in the update",
+                                 &engine->boundary.fingerprint);
+    if (status != SHERD_OK) {
+        if (is_beside) { /* other ranks have updated */
+            sherdi_engine_poison(engine, status);
+        }
+        return status;
+    }
+    sherdi_store_agreed(engine);
     engine->report.fingerprint = engine->boundary.fingerprint;
     return SHERD_OK;
 }

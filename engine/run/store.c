@@ -542,6 +542,26 @@ static size_t note_write(const sherd_engine *engine, const sherdi_state_record *
     return note_bytes(engine);
 }
 
+void sherdi_store_note(sherd_engine *engine, const sherdi_state_record *record)
+{
+    sherdi_store *store = &engine->store;
+
+    if (store->state == NULL) {
+        return;
+    }
+    store->note_failure.status = SHERD_OK;
+    if (note_bytes(engine) > SHERDI_STATE_NOTE_BYTES) { /* blobs of a checkpoint can be larger */
+        sherdi_outcome_add(
+            &store->note_failure,
+            sherdi_fail(SHERD_E_INVAL,
+                        "the blobs of rank %d take %zu bytes, but with state on NVMe there is "
+                        "room for %d; set fewer or shorter ones",
+                        engine->rank, note_bytes(engine), SHERD_BLOB_MAX_BYTES));
+        return;
+    }
+    store->note_bytes = note_write(engine, record);
+}
+
 /* Gives all ranks the run's blobs of rank 0, which are the valid ones. Collective. */
 static sherd_status run_blobs_share(sherd_engine *engine, unsigned char *bytes, uint64_t *len)
 {
@@ -596,13 +616,9 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
         (void)sherdi_state_get_note(state, record, sizeof(*record));
         return SHERD_OK;
     }
-    if (note_bytes(engine) > SHERDI_STATE_NOTE_BYTES) { /* blobs of a checkpoint can be larger */
-        return sherdi_fail(SHERD_E_INVAL,
-                           "the blobs of rank %d take %zu bytes, but with state on NVMe there is "
-                           "room for %d; set fewer or shorter ones",
-                           engine->rank, note_bytes(engine), SHERD_BLOB_MAX_BYTES);
-    }
-    SHERDI_TRY(sherdi_state_commit(state, engine->store.note, note_write(engine, record)));
+    SHERDI_TRY(sherdi_outcome_end(&engine->store.note_failure));
+    memcpy(engine->store.note, record, sizeof(*record));
+    SHERDI_TRY(sherdi_state_commit(state, engine->store.note, engine->store.note_bytes));
     engine->store.is_worth_keeping = 1;
     engine->store.is_changed       = 1;
     engine->run.drive.waits[SHERDI_RING_STATE].write_ns += sherdi_now_ns() - start;

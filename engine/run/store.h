@@ -8,8 +8,10 @@
 
 #include "collectives/world.h"
 
+#include <stdatomic.h>
+
 typedef struct sherdi_link {
-    uint64_t down_bytes, up_bytes; /* device to host, host to device */
+    _Atomic uint64_t down_bytes, up_bytes; /* device to host, host to device */
 } sherdi_link;
 
 /* What a dry engine has in place of state on a drive. */
@@ -28,6 +30,8 @@ typedef struct sherdi_store {
     sherdi_link       reported_link;
     size_t            pinned_bytes;
     unsigned char    *note; /* [SHERDI_STATE_NOTE_BYTES]: record and blobs of a generation */
+    size_t            note_bytes;
+    sherdi_outcome    note_failure; /* they have no room there */
     uint64_t          run;
     int               is_resumed;
     int               is_worth_keeping; /* the state's file holds a generation */
@@ -45,7 +49,10 @@ sherd_status sherdi_store_open(sherd_engine *engine);
 /** Closes them, before the engine's memory is freed. */
 void sherdi_store_close(sherd_engine *engine);
 
-/** Changes the generation of the state. SHERDI_OP_COMMIT makes what was written the live generation, with `record`.
+/** Notes the record and the blobs, as they are now, for the next commit, which returns a failure of this. */
+void sherdi_store_note(sherd_engine *engine, const sherdi_state_record *record);
+/** Changes the generation of the state. SHERDI_OP_COMMIT makes what was written the live generation, with `record` and the blobs
+ *  that were noted.
  *  SHERDI_OP_ABANDON forgets what was written. SHERDI_OP_ROLLBACK makes the generation before the live one again, and gives its
  *  record in `record`. Does nothing on state without generations. */
 sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,

@@ -10,6 +10,8 @@ sherd_status sherdi_update_measure(sherd_engine *engine);
 /** Updates every block and publishes. E_IO on any rank is returned on every rank. Without is_awaited an update that only a device can
  *  fail is queued: the report then lacks the fingerprint (fingerprints.is_untold). Collective. */
 sherd_status sherdi_update_range(sherd_engine *engine, int is_awaited);
+/** Updates every block of this rank, makes fingerprints.own known, and commits what was noted (sherdi_run_commit_note). Local. E_IO. */
+sherd_status sherdi_update_walk(sherd_engine *engine);
 /** Makes fingerprints.own known, where it is not: as _read_fingerprint does. Local. E_IO. */
 sherd_status sherdi_update_fingerprint(sherd_engine *engine);
 /** Gives the fingerprint of this rank's state: the one that the last walk has sent, or the one that a walk over the state sums. Local.

@@ -554,6 +554,7 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_set_step", SHERDI_NEED_SEALED));
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_engine_set_step", arguments, 2,
                                  step_check(engine, step, micro_step)));
+    SHERDI_TRY(sherdi_step_tell(engine));
     engine->step = step;
     sherdi_samples_set(engine, micro_step, sherdi_samples_of(engine, micro_step));
     engine->window.first_micro = micro_step;

@@ -69,6 +69,7 @@ static const sherdi_tier_ops FAKE_OPS = {
 
 typedef struct rig {
     sherdi_mem   mem;
+    pthread_mutex_t lock;
     sherdi_order order;
     sherdi_drive drive;
     fake_tier    tier;
@@ -95,7 +96,7 @@ static rig *rig_open_for(size_t transfers)
     memset(&r, 0, sizeof(r));
     r.tier.tier.ops = &FAKE_OPS;
     sherdi_mem_init(&r.mem);
-    CHECK_OK(sherdi_drive_open(&r.drive, transfers, &r.order, &others, &r.mem));
+    CHECK_OK(sherdi_drive_open(&r.drive, transfers, &r.order, &r.lock, &others, &r.mem));
     return &r;
 }
 
@@ -129,7 +130,7 @@ static uint64_t give(rig *r, const sherdi_op *op)
     sherdi_order_follows(&r->order, op, &transfer.follows);
     number = sherdi_drive_give(&r->drive, &transfer);
     sherdi_order_enter(&r->order, op, number);
-    sherdi_drive_poll(&r->drive);
+    sherdi_drive_poll(&r->drive, SHERDI_USER_TRAINER);
     return number;
 }
 
@@ -212,7 +213,7 @@ static void following_all_of_the_drive_drops_no_read(void)
         CHECK_OK(sherdi_drive_wait(&r->drive, follows.drives[i]));
     }
     if (follows.is_all_drives) {
-        CHECK_OK(sherdi_drive_wait_all(&r->drive));
+        CHECK_OK(sherdi_drive_wait_all(&r->drive, SHERDI_USER_TRAINER));
     }
     CHECK_INT(SHERDI_ORDER_DRIVES + 1, r->tier.reads);
     sherdi_drive_close(&r->drive);
@@ -239,7 +240,7 @@ static uint64_t move(rig *r, int is_write, size_t slot, size_t extent)
     sherdi_order_follows(&r->order, &op, &transfer.follows);
     number = sherdi_drive_give(&r->drive, &transfer);
     sherdi_order_enter(&r->order, &op, number);
-    sherdi_drive_poll(&r->drive);
+    sherdi_drive_poll(&r->drive, SHERDI_USER_TRAINER);
     return number;
 }
 

@@ -15,32 +15,51 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What the trainer's thread gives, and what the updater gives. */
+typedef struct two_lists {
+    op_list of[2];
+} two_lists;
+
 /* Stands before the engine's own function. */
 typedef struct recorder {
-    op_list      list;
+    two_lists    lists;
     sherdi_op_fn fn;
     void        *ctx;
 } recorder;
+
+static sherd_status op_sort(two_lists *lists, const sherdi_op *op)
+{
+    return op_list_add(&lists->of[(op->flags & SHERDI_OP_BESIDE) != 0], op);
+}
+
+static sherd_status op_tell(void *ctx, const sherdi_op *op)
+{
+    return op_sort(ctx, op);
+}
 
 static sherd_status op_record(void *ctx, const sherdi_op *op)
 {
     recorder *recorder = ctx;
     int       depth    = sherdi_mem_forbid_set(0);
 
-    SHERDI_TRY(op_list_add(&recorder->list, op));
+    SHERDI_TRY(op_sort(&recorder->lists, op));
     (void)sherdi_mem_forbid_set(depth);
     return recorder->fn(recorder->ctx, op);
 }
 
 static void record_begin(recorder *recorder, sherd_engine *engine)
 {
-    sherdi_program *program = &engine->run.program;
+    sherdi_program *programs[] = {&engine->run.program, &engine->updater.program};
 
-    recorder->list = (op_list){0};
-    recorder->fn   = program->fn;
-    recorder->ctx  = program->ctx;
-    program->fn    = op_record;
-    program->ctx   = recorder;
+    recorder->lists = (two_lists){0};
+    recorder->fn    = programs[0]->fn;
+    recorder->ctx   = programs[0]->ctx;
+    for (int i = 0; i < 2; i++) {
+        programs[i]->fn  = op_record;
+        programs[i]->ctx = recorder;
+        programs[i]->is_posted =
+            NULL; /* whether a unit is gathered ahead depends on how fast the updater is */
+    }
 }
 
 static void lists_compare(const op_list *told, const op_list *done, const char *what)
@@ -71,7 +90,7 @@ typedef struct both {
     sherdi_dry   *dry;
     sherd_engine *engines[2];
     recorder      done;
-    op_list       told;
+    two_lists     told;
     float         values[3000];
 } both;
 
@@ -343,8 +362,7 @@ static void window_compare(sherd_world *world, void *raw)
     rig_three(&b->r, 3000);
     rig_seal(&b->r);
     b->engines[0] = b->r.engine;
-    CHECK_OK(
-        sherdi_dry_create(b->r.engine->plan, &b->r.engine->model, op_list_add, &b->told, &b->dry));
+    CHECK_OK(sherdi_dry_create(b->r.engine->plan, &b->r.engine->model, op_tell, &b->told, &b->dry));
     b->engines[1] = sherdi_dry_engine(b->dry);
     for (int p = 0; p < b->r.num_params; p++) { /* as rig_seal does */
         CHECK_OK(sherd_param_fill(b->engines[1], p, rig_fill, (void *)(uintptr_t)p));
@@ -357,12 +375,20 @@ static void window_compare(sherd_world *world, void *raw)
         (void)snprintf(name, sizeof(name), "%s, stage %d, %d ranks, rank %d, window %zu, %s",
                        what->name, what->options.stage, what->world_size, sherd_world_rank(world),
                        i, window->name);
-        b->told.count = b->done.list.count = 0;
+        for (int l = 0; l < 2; l++) {
+            b->told.of[l].count = b->done.lists.of[l].count = 0;
+        }
         window->run(b, what->options.accumulation);
-        lists_compare(&b->told, &b->done.list, name);
+        CHECK_OK(sherdi_updater_join(b->engines[0]));
+        CHECK_OK(sherdi_updater_join(b->engines[1]));
+        for (int l = 0; l < 2; l++) {
+            lists_compare(&b->told.of[l], &b->done.lists.of[l], name);
+        }
     }
-    op_list_free(&b->told);
-    op_list_free(&b->done.list);
+    for (int l = 0; l < 2; l++) {
+        op_list_free(&b->told.of[l]);
+        op_list_free(&b->done.lists.of[l]);
+    }
     sherdi_dry_destroy(b->dry);
     rig_close(&b->r);
     free(b);

@@ -188,6 +188,7 @@ static size_t seed_prove(uint64_t seed, sherdi_prove_counts *all)
                 all->planned[is_taken] += counts.planned[is_taken];
                 all->off_plan[is_taken] += counts.off_plan[is_taken];
             }
+            all->updates_beside += counts.updates_beside;
             proved++;
         }
     }
@@ -199,7 +200,7 @@ static size_t seed_prove(uint64_t seed, sherdi_prove_counts *all)
  * gradient is complete; of those off the plan also many for which there is no memory. */
 static void drawn_plans_have_no_hazard(void)
 {
-    size_t              wanted = test_is_long() ? 10000 : 400;
+    size_t              wanted = test_is_long() ? 10000 : 300;
     size_t              proved = 0;
     sherdi_prove_counts counts = {0};
 
@@ -208,6 +209,7 @@ static void drawn_plans_have_no_hazard(void)
     }
     CHECK(counts.planned[1] > 10 * counts.planned[0]);
     CHECK(counts.off_plan[1] > 5 * counts.off_plan[0]);
+    CHECK(counts.updates_beside > proved); /* on average one of each plan */
 }
 
 /* This seed is from the long list. One rank alone acquires a unit whose gradient's place in the pool is taken by the
@@ -221,7 +223,7 @@ static void acquire_of_one_rank_may_be_refused(void)
 
 /* ---------------------------------------------------- order that is taken out -- */
 
-#define SEEDS_TRIED 400
+#define SEEDS_TRIED 600
 
 static sherd_status seed_prove_without(bench *b, const sherdi_prove_params *params)
 {
@@ -362,6 +364,29 @@ static void calls_that_do_not_meet_are_named(void)
     }
 }
 
+/* An acquire that does not wait for its unit's update, a gradient that does not wait for the walk, and a call that does not wait for
+ * the end. */
+static void awaits_that_wait_for_nothing_are_named(void)
+{
+    static const struct {
+        sherdi_post post;
+        uint64_t    seed;
+        const char *later, *earlier;
+    } AWAITS[] = {
+        {SHERDI_POST_UNIT, 6, "gather of u0 on lane wire reads", "on lane up still writes"},
+        {SHERDI_POST_WALK, 413, "on lane host writes",
+         "on lane up still reads (ring of parameters"},
+        {SHERDI_POST_END, 6, "on lane", "still"},
+    };
+
+    for (size_t i = 0; i < sizeof(AWAITS) / sizeof(AWAITS[0]); i++) {
+        expect_found(AWAITS[i].seed,
+                     &(sherdi_prove_params){.drop   = SHERDI_HAZARD_DROP_AWAIT,
+                                            .number = (uint64_t)AWAITS[i].post},
+                     AWAITS[i].later, AWAITS[i].earlier);
+    }
+}
+
 /* When the ranks agree on whether and how an undo begins, they also meet, twice; and once in what comes before it. After
  * that a peer has read what is written anew. */
 static void undo_that_does_not_meet_first_is_named(void)
@@ -468,6 +493,7 @@ static const test_case CASES[] = {
     CASE(acquire_of_one_rank_may_be_refused),
     CASE(lane_that_does_not_follow_another_is_named),
     CASE(calls_that_do_not_meet_are_named),
+    CASE(awaits_that_wait_for_nothing_are_named),
     CASE(undo_that_does_not_meet_first_is_named),
     CASE(counts_that_do_not_wait_for_the_reduction_of_a_dropped_window_are_named),
     CASE(update_that_does_not_wait_for_its_read_is_named),

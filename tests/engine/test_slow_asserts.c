@@ -65,7 +65,10 @@ static void drive_give_third(uint64_t followed)
 {
     sherdi_transfer transfer   = {.follows = {.drives = {followed}, .num_drives = 1}};
     sherdi_transfer entries[4] = {0};
-    sherdi_drive    drive      = {.transfers = entries, .count = 4, .given = 2};
+    size_t          sorted[4];
+    pthread_mutex_t lock  = PTHREAD_MUTEX_INITIALIZER;
+    sherdi_drive    drive = {
+           .transfers = entries, .sorted = sorted, .lock = &lock, .count = 4, .given = 2};
 
     (void)sherdi_drive_give(&drive, &transfer);
 }

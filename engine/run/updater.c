@@ -1,0 +1,332 @@
+#include "engine/run/updater.h"
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "engine/run/engine_impl.h"
+#include "engine/run/update.h"
+
+#include <unistd.h>
+
+/* The place of a unit on the board is its number; behind them comes the end of the walk. */
+static size_t place_of(const sherd_engine *engine, sherdi_post post, int unit)
+{
+    return post == SHERDI_POST_UNIT ? (size_t)unit : engine->plan->num_units;
+}
+
+int sherdi_updater_is_here(const sherd_engine *engine)
+{
+    const sherdi_updater *updater = &engine->updater;
+
+    return updater->is_acting ||
+           (updater->is_open && pthread_equal(pthread_self(), updater->thread));
+}
+
+const sherdi_program *sherdi_updater_program(const sherd_engine *engine)
+{
+    return sherdi_updater_is_here(engine) ? &engine->updater.program : &engine->run.program;
+}
+
+/* ------------------------------------------------------------- the updater -- */
+
+static void all_post(sherd_engine *engine, uint64_t number)
+{
+    for (size_t place = 0; place <= engine->plan->num_units && engine->updater.board != NULL;
+         place++) {
+        sherdi_board_post(engine->updater.board, place, number);
+    }
+}
+
+static void update_run(sherd_engine *engine)
+{
+    sherdi_updater *updater = &engine->updater;
+    sherd_status    status  = sherdi_update_walk(engine);
+
+    updater->outcome = sherdi_outcome_of(status);
+    if (status != SHERD_OK) {
+        all_post(engine, SHERDI_BOARD_FAILED);
+    }
+    (void)sherdi_program_post(&updater->program, SHERDI_POST_END, -1);
+    updater->ended_ns = sherdi_now_ns();
+}
+
+/* Reads ahead as long as the trainer's thread wants it before it takes the outcome. Under the lock. */
+static void ahead_read(sherd_engine *engine)
+{
+    sherdi_updater *updater = &engine->updater;
+
+    while (updater->wants_ahead) {
+        updater->wants_ahead = 0;
+        (void)pthread_mutex_unlock(&updater->lock);
+        if (updater->outcome.status == SHERD_OK) {
+            /* a failed read is returned when its result is needed */
+            (void)sherdi_program_read_ahead(&updater->program);
+        }
+        (void)pthread_mutex_lock(&updater->lock);
+    }
+}
+
+static void *updater_main(void *raw)
+{
+    sherd_engine   *engine  = raw;
+    sherdi_updater *updater = &engine->updater;
+
+    sherdi_mem_forbid_begin();
+    (void)pthread_mutex_lock(&updater->lock);
+    while (!updater->shall_end || updater->state == SHERDI_UPDATER_WORKING) {
+        if (updater->state != SHERDI_UPDATER_WORKING) {
+            (void)pthread_cond_wait(&updater->changed, &updater->lock);
+            continue;
+        }
+        (void)pthread_mutex_unlock(&updater->lock);
+        update_run(engine);
+        (void)pthread_mutex_lock(&updater->lock);
+        ahead_read(engine);
+        updater->state = SHERDI_UPDATER_OVER;
+        (void)pthread_cond_broadcast(&updater->changed);
+    }
+    (void)pthread_mutex_unlock(&updater->lock);
+    sherdi_mem_forbid_end();
+    return NULL;
+}
+
+/* ------------------------------------------------------- begin and take -- */
+
+static void rings_give(sherd_engine *engine, sherdi_user user)
+{
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        sherdi_drive_use(&engine->run.drive, (sherdi_ring)ring, user);
+    }
+}
+
+static void state_set(sherdi_updater *updater, sherdi_updater_state state)
+{
+    (void)pthread_mutex_lock(&updater->lock);
+    updater->state = state;
+    (void)pthread_cond_broadcast(&updater->changed);
+    (void)pthread_mutex_unlock(&updater->lock);
+}
+
+void sherdi_updater_begin(sherd_engine *engine)
+{
+    sherdi_updater *updater = &engine->updater;
+
+    updater->number++;
+    updater->begun_ns  = sherdi_now_ns();
+    updater->waited_ns = 0;
+    updater->is_queued = 1;
+    sherdi_program_beside_begin(&engine->run.program, &updater->program);
+    rings_give(engine, SHERDI_USER_UPDATER);
+    if (!updater->is_open) { /* a dry engine */
+        updater->is_acting = 1;
+        update_run(engine);
+        updater->is_acting = 0;
+        return;
+    }
+    state_set(updater, SHERDI_UPDATER_WORKING);
+}
+
+/* Waits until the updater has ended. */
+static void updater_wait(sherd_engine *engine)
+{
+    sherdi_updater *updater = &engine->updater;
+
+    (void)pthread_mutex_lock(&updater->lock);
+    while (updater->state == SHERDI_UPDATER_WORKING) {
+        (void)pthread_cond_wait(&updater->changed, &updater->lock);
+    }
+    updater->state = SHERDI_UPDATER_IDLE;
+    (void)pthread_mutex_unlock(&updater->lock);
+}
+
+void sherdi_updater_take(sherd_engine *engine, sherdi_post post)
+{
+    if (post == SHERDI_POST_END) {
+        sherdi_drive_use(&engine->run.drive, SHERDI_RING_STATE, SHERDI_USER_TRAINER);
+    }
+    if (post != SHERDI_POST_UNIT) {
+        sherdi_drive_use(&engine->run.drive, SHERDI_RING_PARAMS, SHERDI_USER_TRAINER);
+        sherdi_drive_use(&engine->run.drive, SHERDI_RING_GRADS, SHERDI_USER_TRAINER);
+    }
+}
+
+sherd_status sherdi_updater_join(sherd_engine *engine)
+{
+    sherdi_updater *updater = &engine->updater;
+
+    if (updater->is_queued) {
+        updater->is_queued = 0;
+        /* a failure of another rank is told where the ranks meet */
+        (void)sherdi_program_beside_end(&engine->run.program);
+        sherdi_program_beside_forget(&engine->run.program);
+    }
+    return sherdi_outcome_end(&updater->outcome);
+}
+
+void sherdi_updater_forget(sherd_engine *engine)
+{
+    (void)sherdi_updater_join(engine);
+    if (engine->updater.outcome.status != SHERD_OK) {
+        engine->updater.outcome.status = SHERD_OK;
+        all_post(engine, engine->updater.number);
+    }
+}
+
+sherd_status sherdi_updater_read_ahead(sherd_engine *engine)
+{
+    sherdi_updater *updater    = &engine->updater;
+    int             is_working = 0;
+
+    if (engine->run.progress.is_beside && updater->is_open) {
+        (void)pthread_mutex_lock(&updater->lock);
+        is_working           = updater->state == SHERDI_UPDATER_WORKING;
+        updater->wants_ahead = is_working;
+        (void)pthread_mutex_unlock(&updater->lock);
+    }
+    if (is_working) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1));
+    return sherdi_program_read_ahead(&engine->run.program);
+}
+
+/* ----------------------------------------------------------- operations -- */
+
+sherd_status sherdi_updater_post(sherd_engine *engine, const sherdi_op *op)
+{
+    sherdi_post post = (sherdi_post)op->part;
+
+    if (post == SHERDI_POST_END) {
+        return SHERD_OK; /* the state says so, when the thread has ended */
+    }
+    if (post == SHERDI_POST_WALK) {
+        engine->updater.walked_ns = sherdi_now_ns();
+    }
+    sherdi_board_post(engine->updater.board, place_of(engine, post, op->unit),
+                      engine->updater.number);
+    return SHERD_OK;
+}
+
+/* The outcome was written before the number of a failure. */
+static sherd_status failure_return(const sherd_engine *engine, sherd_status status, int failed)
+{
+    if (failed == engine->rank) {
+        return sherdi_outcome_end(&engine->updater.outcome);
+    }
+    if (failed >= 0) {
+        return sherdi_fail(SHERD_E_IO, "rank %d failed in the update; its own message says more",
+                           failed);
+    }
+    return status;
+}
+
+static sherd_status board_await(sherd_engine *engine, const sherdi_op *op)
+{
+    int          failed;
+    sherd_status status =
+        sherdi_board_wait(engine->updater.board, place_of(engine, (sherdi_post)op->part, op->unit),
+                          engine->updater.number, (op->flags & SHERDI_OP_STABLE) != 0, &failed);
+
+    return status == SHERD_OK ? SHERD_OK : failure_return(engine, status, failed);
+}
+
+sherd_status sherdi_updater_await(sherd_engine *engine, const sherdi_op *op)
+{
+    int64_t      start_ns = sherdi_now_ns();
+    sherd_status status   = SHERD_OK;
+
+    if (op->part == SHERDI_POST_END) {
+        updater_wait(engine);
+    } else {
+        status = board_await(engine, op);
+    }
+    if (status == SHERD_OK) {
+        sherdi_updater_take(engine, (sherdi_post)op->part);
+    }
+    engine->updater.waited_ns += sherdi_now_ns() - start_ns;
+    return status;
+}
+
+int sherdi_updater_is_posted(void *ctx, int unit)
+{
+    const sherd_engine *engine = ctx;
+
+    return sherdi_board_is_shared(engine->updater.board) &&
+           sherdi_board_has(engine->updater.board, (size_t)unit, engine->updater.number, 1);
+}
+
+/* ---------------------------------------------------------- open and close -- */
+
+static sherd_status thread_open(sherd_engine *engine)
+{
+    sherdi_updater *updater = &engine->updater;
+    int             error;
+
+    (void)pthread_mutex_init(&updater->lock, NULL);
+    (void)pthread_cond_init(&updater->changed, NULL);
+    (void)pthread_mutex_lock(&updater->lock); /* the thread waits until it is known */
+    error            = sherdi_thread_start(&updater->thread, 0, updater_main, engine);
+    updater->is_open = error == 0;
+    (void)pthread_mutex_unlock(&updater->lock);
+    return error == 0 ? SHERD_OK : sherdi_fail(SHERD_E_NOMEM, "no thread for updates");
+}
+
+sherd_status sherdi_updater_open_program(sherd_engine *engine)
+{
+    sherdi_updater *updater = &engine->updater;
+
+    if (!sherdi_program_can_be_beside(engine->plan)) {
+        return SHERD_OK;
+    }
+    updater->program          = engine->run.program;
+    updater->program.progress = &updater->progress;
+    return sherdi_progress_open_beside(&updater->progress, &engine->run.progress, engine->plan,
+                                       &engine->mem);
+}
+
+/* Whether a unit is whole on every rank, and read from ranks that this one does not see. */
+static int needs_meeting(const sherd_engine *engine)
+{
+    for (size_t s = 0; s < engine->plan->num_segments; s++) {
+        if (sherdi_segment_is_published(engine->plan, &engine->plan->segments[s]) &&
+            !sherdi_board_is_shared(engine->updater.board)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+sherd_status sherdi_updater_open(sherd_engine *engine)
+{
+    sherdi_updater *updater = &engine->updater;
+    sherd_status    status;
+
+    if (!sherdi_program_can_be_beside(engine->plan)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_board_open(engine->world, engine->plan->num_units + 1, &engine->mem,
+                                 &updater->board));
+    if (needs_meeting(engine)) {
+        return SHERD_OK;
+    }
+    status = sherdi_updater_open_program(engine);
+    return status == SHERD_OK ? thread_open(engine) : status;
+}
+
+void sherdi_updater_close(sherd_engine *engine)
+{
+    sherdi_updater *updater = &engine->updater;
+
+    if (updater->is_open && engine->process == getpid()) {
+        (void)sherdi_updater_join(engine);
+        (void)pthread_mutex_lock(&updater->lock);
+        updater->shall_end = 1;
+        (void)pthread_cond_broadcast(&updater->changed);
+        (void)pthread_mutex_unlock(&updater->lock);
+        (void)pthread_join(updater->thread, NULL);
+        (void)pthread_cond_destroy(&updater->changed);
+        (void)pthread_mutex_destroy(&updater->lock);
+    }
+    sherdi_progress_close_beside(&updater->progress);
+    sherdi_board_close(updater->board);
+    *updater = (sherdi_updater){0};
+}
