@@ -56,6 +56,10 @@ typedef struct sherdi_io_traffic {
 sherdi_io_traffic sherdi_ioq_traffic(const sherdi_ioq *queue);
 /** Waits until all transfers that were started are over; their owners learn the outcome when they wait for them. */
 void sherdi_ioq_settle(sherdi_ioq *queue);
+/** Makes transfers that the calling thread starts from now on count apart: not in the two functions above, but in the one below. One
+ *  thread of a queue can do so. is_on 0: they count as usual again. */
+void              sherdi_ioq_apart(sherdi_ioq *queue, int is_on);
+sherdi_io_traffic sherdi_ioq_traffic_apart(const sherdi_ioq *queue);
 
 /* ---- files ---- */
 
@@ -129,6 +133,7 @@ typedef struct sherdi_io {
     size_t            started_bytes;       /* handed out as requests so far */
     size_t            left_bytes;          /* not completed yet */
     int               is_started, is_done; /* is_done under the queue's lock */
+    int               is_apart;            /* counts apart */
     int error; /* errno of the first request that failed, or a value below 0 of queue.c's; 0: none */
     size_t error_offset; /* in the stripe's file */
     int    error_stripe;

@@ -65,9 +65,12 @@ struct sherdi_ioq {
     pthread_mutex_t       lock; /* guards all members below, and the queue's fields of transfers */
     pthread_cond_t        is_over;      /* a transfer is over */
     sherdi_io            *first, *last; /* transfers with bytes that are not handed out yet */
-    size_t                under_way;    /* number of transfers that were started and are not over */
-    int                   is_stopping;
-    sherdi_io_traffic     traffic;
+    size_t                under_way
+        [2]; /* number of transfers that were started and are not over; [1]: that count apart */
+    int               is_stopping;
+    sherdi_io_traffic traffic[2];
+    int               has_apart; /* the thread whose transfers count apart */
+    pthread_t         apart;
 };
 
 /* Stack of a queue's thread: small enough that it takes no huge page. */

@@ -45,7 +45,7 @@ static int list_is_sound(const sherdi_ioq *queue)
         }
         last = io;
     }
-    return last == queue->last && (last == NULL || queue->under_way > 0);
+    return last == queue->last && (last == NULL || queue->under_way[0] + queue->under_way[1] > 0);
 }
 
 /* Removes the first transfer, which is completely handed out; requests are cut from the first one only. */
@@ -68,7 +68,7 @@ static void transfer_moved(sherdi_ioq *queue, sherdi_io *io, size_t len_bytes)
                                   NULL, io->len_bytes, io->start_ns, sherdi_now_ns());
         }
         io->is_done = 1;
-        queue->under_way--;
+        queue->under_way[io->is_apart]--;
         (void)pthread_cond_broadcast(&queue->is_over);
     }
 }
@@ -172,7 +172,8 @@ int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t resu
         sherdi_ioq_drop(queue, request, error);
         return 0;
     }
-    *(io->is_write ? &queue->traffic.written_bytes : &queue->traffic.read_bytes) += moved_bytes;
+    *(io->is_write ? &queue->traffic[io->is_apart].written_bytes
+                   : &queue->traffic[io->is_apart].read_bytes) += moved_bytes;
     request->stalls = moved_bytes > 0 ? 0 : request->stalls + 1;
     request->memory += moved_bytes;
     request->offset_bytes += moved_bytes;
@@ -215,8 +216,9 @@ void sherdi_io_start(sherdi_ioq *queue, sherdi_io *io)
     } else {
         queue->first = io;
     }
-    queue->last = io;
-    queue->under_way++;
+    queue->last  = io;
+    io->is_apart = queue->has_apart && pthread_equal(pthread_self(), queue->apart);
+    queue->under_way[io->is_apart]++;
     queue->ops->wake(queue);
     (void)pthread_mutex_unlock(&queue->lock);
 }
@@ -375,21 +377,39 @@ void sherdi_ioq_register(sherdi_ioq *queue, const struct iovec *memory, int coun
     }
 }
 
-sherdi_io_traffic sherdi_ioq_traffic(const sherdi_ioq *queue)
+static sherdi_io_traffic traffic_of(const sherdi_ioq *queue, int is_apart)
 {
     sherdi_ioq       *mine = (sherdi_ioq *)(uintptr_t)queue; /* the lock is not constant */
     sherdi_io_traffic traffic;
 
     (void)pthread_mutex_lock(&mine->lock);
-    traffic = queue->traffic;
+    traffic = queue->traffic[is_apart];
     (void)pthread_mutex_unlock(&mine->lock);
     return traffic;
+}
+
+sherdi_io_traffic sherdi_ioq_traffic(const sherdi_ioq *queue)
+{
+    return traffic_of(queue, 0);
+}
+
+sherdi_io_traffic sherdi_ioq_traffic_apart(const sherdi_ioq *queue)
+{
+    return traffic_of(queue, 1);
+}
+
+void sherdi_ioq_apart(sherdi_ioq *queue, int is_on)
+{
+    (void)pthread_mutex_lock(&queue->lock);
+    queue->has_apart = is_on;
+    queue->apart     = pthread_self();
+    (void)pthread_mutex_unlock(&queue->lock);
 }
 
 void sherdi_ioq_settle(sherdi_ioq *queue)
 {
     (void)pthread_mutex_lock(&queue->lock);
-    while (queue->under_way > 0) {
+    while (queue->under_way[0] > 0) {
         (void)pthread_cond_wait(&queue->is_over, &queue->lock);
     }
     (void)pthread_mutex_unlock(&queue->lock);
