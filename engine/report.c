@@ -58,8 +58,11 @@ sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
     uint64_t     sum;
 
     SHERDI_TRY(fingerprint_check(engine, out, "sherd_engine_fingerprint"));
+    status = sherdi_updater_join(engine);
     /* a queued update has sent it; what rests is read all the same */
-    status = engine->fingerprints.is_sent ? sherdi_update_fingerprint(engine) : SHERD_OK;
+    if (status == SHERD_OK && engine->fingerprints.is_sent) {
+        status = sherdi_update_fingerprint(engine);
+    }
     if (status == SHERD_OK) {
         status = sherdi_update_read_fingerprint(engine, &own);
     }
@@ -197,23 +200,26 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     return SHERD_OK;
 }
 
-/* Counts what the world has sent since seal, and what the store has moved. */
+/* Counts what the world has sent since seal, and what the store has moved. An update beside the trainer's calls counts when it is
+ * joined. */
 static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
 {
-    sherdi_io_traffic files = {0};
-    uint64_t          received;
+    const sherdi_store *store = &engine->store;
+    const sherdi_link  *own   = &store->links[SHERDI_USER_TRAINER];
+    sherdi_io_traffic   files = {0};
+    uint64_t            received;
 
-    (void)sherdi_updater_join(engine); /* its failure is told where the ranks meet */
+    sherdi_updater_settle_ahead(engine);
     if (engine->store.queue != NULL) { /* reads ahead count, however fast the drive is */
         sherdi_ioq_settle(engine->store.queue);
         files = sherdi_ioq_traffic(engine->store.queue);
     }
     sherd_world_traffic(engine->world, &out->wire_counted, &received);
-    out->wire_counted -= engine->wire_at_seal;
-    out->down_counted    = engine->store.link.down_bytes;
-    out->up_counted      = engine->store.link.up_bytes;
-    out->read_counted    = files.read_bytes;
-    out->written_counted = files.written_bytes;
+    out->wire_counted -= engine->wire_at_seal + engine->updater.published_bytes;
+    out->down_counted    = own->down_bytes + store->joined_link.down_bytes;
+    out->up_counted      = own->up_bytes + store->joined_link.up_bytes;
+    out->read_counted    = files.read_bytes + store->joined.read_bytes;
+    out->written_counted = files.written_bytes + store->joined.written_bytes;
 }
 
 sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *out)

@@ -497,6 +497,10 @@ typedef struct sherd_step_report {
     double compute_s;                  /* the trainer's work, between acquire and release */
     double exposed_s;                  /* of the engine in total: the waits and the boundary */
     double hidden_s;                   /* part of gathers and reductions that was not waited for */
+    /* Of an update that ran beside the trainer's calls (sherd_step_queue); after sherd_step_wait, else 0. */
+    double beside_s;                      /* from its beginning to the end of its commit */
+    double beside_read_s, beside_write_s; /* the part of it in which it waited for the drive */
+    double wait_update_s;                 /* exposed: the trainer's thread waited for it */
 } sherd_step_report;
 SHERD_API void sherd_step_report_init(sherd_step_report *report);
 

@@ -239,10 +239,11 @@ static sherd_status ended_status(const sherdi_drive *drive, uint64_t number)
 
 static sherd_status number_wait(sherdi_drive *drive, uint64_t number)
 {
-    sherdi_transfer *transfer = transfer_find(drive, number);
-    sherdi_ring      ring;
-    int64_t          start_ns;
-    int64_t         *waited_ns;
+    sherdi_transfer    *transfer = transfer_find(drive, number);
+    sherdi_drive_waits *waits;
+    sherdi_ring         ring;
+    int64_t             start_ns;
+    int64_t            *waited_ns;
 
     if (transfer == NULL) {
         return ended_status(drive, number);
@@ -258,7 +259,8 @@ static sherd_status number_wait(sherdi_drive *drive, uint64_t number)
         transfer_start(drive, transfer);
     }
     start_ns  = sherdi_now_ns();
-    waited_ns = transfer->is_write ? &drive->waits[ring].write_ns : &drive->waits[ring].read_ns;
+    waits     = &drive->waits[drive->users[ring]][ring];
+    waited_ns = transfer->is_write ? &waits->write_ns : &waits->read_ns;
     transfer_end(drive, transfer);
     *waited_ns += sherdi_now_ns() - start_ns;
     rings_poll(drive, drive->users[ring]);

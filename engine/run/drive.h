@@ -14,6 +14,7 @@
 typedef enum sherdi_user {
     SHERDI_USER_TRAINER = 0,
     SHERDI_USER_UPDATER,
+    SHERDI_USERS,
 } sherdi_user;
 
 /* A transfer, from when it is given until its end has been noted. */
@@ -30,7 +31,7 @@ typedef struct sherdi_transfer {
     sherdi_follows follows;               /* valid while it is not started */
 } sherdi_transfer;
 
-/* Time spent waiting for transfers of a ring, since the reader last reset it. */
+/* Time that a user has spent waiting for transfers of a ring, since it last reset it. */
 typedef struct sherdi_drive_waits {
     int64_t read_ns, write_ns;
 } sherdi_drive_waits;
@@ -52,7 +53,7 @@ typedef struct sherdi_drive {
     pthread_mutex_t    *lock; /* of these tables and of the order */
     sherdi_drive_others others;
     sherdi_user         users[SHERDI_RINGS];
-    sherdi_drive_waits  waits[SHERDI_RINGS];
+    sherdi_drive_waits  waits[SHERDI_USERS][SHERDI_RINGS];
     /* The first failure since the last settle; later transfers of the ring are not started */
     sherdi_outcome outcomes[SHERDI_RINGS];
 } sherdi_drive;

@@ -32,6 +32,11 @@ static const sherdi_backend *lane_of(const sherd_engine *engine, sherdi_lane_id 
     }
 }
 
+static sherdi_user user_of(const sherd_engine *engine)
+{
+    return sherdi_updater_is_here(engine) ? SHERDI_USER_UPDATER : SHERDI_USER_TRAINER;
+}
+
 static int is_host(sherdi_lane_id lane)
 {
     return lane == SHERDI_LANE_HOST || lane == SHERDI_LANE_DRIVE;
@@ -89,11 +94,6 @@ static int lane_is_over(void *ctx, sherdi_lane_id lane, uint64_t number)
     default:
         return engine->backend->device->event_is_done(event_of(engine, lane, number));
     }
-}
-
-static sherdi_user user_of(const sherd_engine *engine)
-{
-    return sherdi_updater_is_here(engine) ? SHERDI_USER_UPDATER : SHERDI_USER_TRAINER;
 }
 
 /* Makes `lane` continue only after an operation of `other`. */
@@ -233,8 +233,8 @@ static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sher
     const void *src   = address_of(engine, op, SHERDI_USE_SRC);
     sherdi_mark mark;
 
-    (void)atomic_fetch_add(&engine->store.link.down_bytes, op->moves[SHERDI_MOVES_DOWN]);
-    (void)atomic_fetch_add(&engine->store.link.up_bytes, op->moves[SHERDI_MOVES_UP]);
+    engine->store.links[user_of(engine)].down_bytes += op->moves[SHERDI_MOVES_DOWN];
+    engine->store.links[user_of(engine)].up_bytes += op->moves[SHERDI_MOVES_UP];
     if (op->lane != SHERDI_LANE_DOWN && op->lane != SHERDI_LANE_UP) {
         lane->kernels->copy(lane, dst, src, bytes);
         return;
@@ -450,6 +450,9 @@ static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_
     transfer_marks marks  = marks_begin(engine, op, 0);
     sherd_status   status = sherdi_world_all_gather(engine->world, &args, number_out);
 
+    if (op->flags & SHERDI_OP_ALONE) { /* it publishes what an update beside the calls has made */
+        engine->updater.published_bytes += op->moves[SHERDI_MOVES_WIRE];
+    }
     marks_end(engine, &marks);
     return status;
 }
@@ -888,6 +891,12 @@ sherd_status sherdi_run_commit_written(sherd_engine *engine)
 sherd_status sherdi_run_drain(sherd_engine *engine)
 {
     return sherdi_world_wait(engine->world, engine->run.given[SHERDI_LANE_WIRE]);
+}
+
+sherd_status sherdi_run_quiet(sherd_engine *engine)
+{
+    SHERDI_TRY(host_wait(engine, SHERDI_LANE_WIRE, engine->run.given[SHERDI_LANE_WIRE]));
+    return sherdi_has_device(engine) ? host_wait(engine, SHERDI_LANE_COMPUTE, 0) : SHERD_OK;
 }
 
 /* -------------------------------------------------------------- open, close -- */

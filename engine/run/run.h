@@ -68,6 +68,9 @@ sherd_status sherdi_run_commit_written(sherd_engine *engine);
 /** Moves the state on a drive forward (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON, SHERDI_OP_ROLLBACK); the record is in
  *  engine->run. */
 sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind);
+/** Waits until the wire and the compute lane have done what they were given, so that the updater, which uses neither, need not follow
+ *  them. At a boundary, behind the norm, little is left. Returns the first failure. */
+sherd_status sherdi_run_quiet(sherd_engine *engine);
 /** Waits until all collectives are over. Returns the first failure. */
 sherd_status sherdi_run_drain(sherd_engine *engine);
 /** Copies `count` elements of a part of the operation's block to `out`; what is in a device's memory comes through its copies.

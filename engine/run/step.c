@@ -260,6 +260,7 @@ static void times_close(sherd_engine *engine)
 static void boundary_close(sherd_engine *engine)
 {
     sherdi_store      *store   = &engine->store;
+    const sherdi_link *own     = &store->links[SHERDI_USER_TRAINER];
     sherd_step_report *report  = &engine->report;
     sherdi_io_traffic  traffic = {0};
 
@@ -268,20 +269,21 @@ static void boundary_close(sherd_engine *engine)
     }
     report->wait_read_s = report->wait_write_s = report->wait_param_s = 0;
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        const sherdi_drive_waits *waits = &engine->run.drive.waits[ring];
+        const sherdi_drive_waits *waits = &engine->run.drive.waits[SHERDI_USER_TRAINER][ring];
 
         *(ring == SHERDI_RING_PARAMS ? &report->wait_param_s : &report->wait_read_s) +=
             (double)waits->read_ns * 1e-9;
         report->wait_write_s += (double)waits->write_ns * 1e-9;
     }
-    memset(engine->run.drive.waits, 0, sizeof(engine->run.drive.waits));
+    memset(engine->run.drive.waits[SHERDI_USER_TRAINER], 0,
+           sizeof(engine->run.drive.waits[SHERDI_USER_TRAINER]));
     times_close(engine);
     report->nvme_read_bytes    = traffic.read_bytes - store->reported.read_bytes;
     report->nvme_written_bytes = traffic.written_bytes - store->reported.written_bytes;
-    report->link_down_bytes    = store->link.down_bytes - store->reported_link.down_bytes;
-    report->link_up_bytes      = store->link.up_bytes - store->reported_link.up_bytes;
+    report->link_down_bytes    = own->down_bytes - store->reported_link.down_bytes;
+    report->link_up_bytes      = own->up_bytes - store->reported_link.up_bytes;
     store->reported            = traffic;
-    store->reported_link       = store->link;
+    store->reported_link       = *own;
     engine->boundary           = *report;
     sherdi_watch_boundary(engine);
 }
@@ -608,6 +610,9 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
     }
     engine->fingerprints.is_untold = 0;
     status                         = sherdi_updater_join(engine);
+    if (is_beside) {
+        sherdi_updater_report(engine, &engine->boundary);
+    }
     if (status == SHERD_OK && !engine->fingerprints.has_own) {
         status = own_fingerprint(engine);
     }

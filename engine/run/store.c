@@ -621,7 +621,10 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
     SHERDI_TRY(sherdi_state_commit(state, engine->store.note, engine->store.note_bytes));
     engine->store.is_worth_keeping = 1;
     engine->store.is_changed       = 1;
-    engine->run.drive.waits[SHERDI_RING_STATE].write_ns += sherdi_now_ns() - start;
+    engine->run.drive
+        .waits[sherdi_updater_is_here(engine) ? SHERDI_USER_UPDATER : SHERDI_USER_TRAINER]
+              [SHERDI_RING_STATE]
+        .write_ns += sherdi_now_ns() - start;
     return SHERD_OK;
 }
 

@@ -4,14 +4,13 @@
 #define SHERDI_ENGINE_RUN_STORE_H
 
 #include "engine/plan/program.h"
+#include "engine/run/drive.h"
 #include "engine/run/state_note.h"
 
 #include "collectives/world.h"
 
-#include <stdatomic.h>
-
 typedef struct sherdi_link {
-    _Atomic uint64_t down_bytes, up_bytes; /* device to host, host to device */
+    uint64_t down_bytes, up_bytes; /* device to host, host to device */
 } sherdi_link;
 
 /* What a dry engine has in place of state on a drive. */
@@ -25,9 +24,12 @@ typedef struct sherdi_store {
     sherdi_ioq       *queue;               /* NULL: nothing rests on NVMe */
     sherdi_tier      *tiers[SHERDI_RINGS]; /* NULL: no such data rests on storage */
     sherdi_state     *state;               /* whose extents tiers has; NULL: without generations */
-    sherdi_link       link;
+    sherdi_link       links[SHERDI_USERS];
     sherdi_io_traffic reported; /* the queue's traffic at the last boundary's report */
     sherdi_link       reported_link;
+    /* What updates beside the trainer's calls had moved when the last of them was joined */
+    sherdi_io_traffic joined;
+    sherdi_link       joined_link;
     size_t            pinned_bytes;
     unsigned char    *note; /* [SHERDI_STATE_NOTE_BYTES]: record and blobs of a generation */
     size_t            note_bytes;

@@ -180,6 +180,7 @@ static sherd_status range_run(sherd_engine *engine)
 static sherd_status range_beside(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_PARAMS)); /* they are about to change */
+    SHERDI_TRY(sherdi_run_quiet(engine));
     SHERDI_TRY(commit_note(engine));
     engine->fingerprints.has_own   = 0;
     engine->fingerprints.is_untold = 1;

@@ -49,6 +49,14 @@ static void update_run(sherd_engine *engine)
     updater->ended_ns = sherdi_now_ns();
 }
 
+/* Transfers of the update count apart from those that the trainer's calls make meanwhile. */
+static void apart_set(sherd_engine *engine, int is_on)
+{
+    if (engine->store.queue != NULL) {
+        sherdi_ioq_apart(engine->store.queue, is_on);
+    }
+}
+
 /* Reads ahead as long as the trainer's thread wants it before it takes the outcome. Under the lock. */
 static void ahead_read(sherd_engine *engine)
 {
@@ -78,7 +86,9 @@ static void *updater_main(void *raw)
             continue;
         }
         (void)pthread_mutex_unlock(&updater->lock);
+        apart_set(engine, 1);
         update_run(engine);
+        apart_set(engine, 0);
         (void)pthread_mutex_lock(&updater->lock);
         ahead_read(engine);
         updater->state = SHERDI_UPDATER_OVER;
@@ -141,12 +151,57 @@ static void updater_wait(sherd_engine *engine)
 void sherdi_updater_take(sherd_engine *engine, sherdi_post post)
 {
     if (post == SHERDI_POST_END) {
+        engine->updater.was_asked = 0;
         sherdi_drive_use(&engine->run.drive, SHERDI_RING_STATE, SHERDI_USER_TRAINER);
     }
     if (post != SHERDI_POST_UNIT) {
         sherdi_drive_use(&engine->run.drive, SHERDI_RING_PARAMS, SHERDI_USER_TRAINER);
         sherdi_drive_use(&engine->run.drive, SHERDI_RING_GRADS, SHERDI_USER_TRAINER);
     }
+}
+
+/* Takes what the update has moved, and its times. */
+static void moved_take(sherd_engine *engine)
+{
+    sherdi_updater     *updater = &engine->updater;
+    sherdi_store       *store   = &engine->store;
+    sherdi_drive_waits *waits   = engine->run.drive.waits[SHERDI_USER_UPDATER];
+    sherdi_io_traffic   all     = {0};
+
+    if (store->queue != NULL) {
+        all = sherdi_ioq_traffic_apart(store->queue);
+    }
+    updater->moved.read_bytes    = all.read_bytes - store->joined.read_bytes;
+    updater->moved.written_bytes = all.written_bytes - store->joined.written_bytes;
+    updater->moved_link.down_bytes =
+        store->links[SHERDI_USER_UPDATER].down_bytes - store->joined_link.down_bytes;
+    updater->moved_link.up_bytes =
+        store->links[SHERDI_USER_UPDATER].up_bytes - store->joined_link.up_bytes;
+    store->joined            = all;
+    store->joined_link       = store->links[SHERDI_USER_UPDATER];
+    updater->published_bytes = 0;
+    updater->times = (sherdi_updater_times){.all_ns    = updater->ended_ns - updater->begun_ns,
+                                            .waited_ns = updater->waited_ns};
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        updater->times.read_ns += waits[ring].read_ns;
+        updater->times.write_ns += waits[ring].write_ns;
+        waits[ring] = (sherdi_drive_waits){0};
+    }
+}
+
+void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report)
+{
+    const sherdi_updater *updater = &engine->updater;
+
+    report->nvme_read_bytes += updater->moved.read_bytes;
+    report->nvme_written_bytes += updater->moved.written_bytes;
+    report->link_down_bytes += updater->moved_link.down_bytes;
+    report->link_up_bytes += updater->moved_link.up_bytes;
+    report->beside_s       = (double)updater->times.all_ns * 1e-9;
+    report->beside_read_s  = (double)updater->times.read_ns * 1e-9;
+    report->beside_write_s = (double)updater->times.write_ns * 1e-9;
+    report->wait_update_s  = (double)updater->times.waited_ns * 1e-9;
+    report->exposed_s += report->wait_update_s;
 }
 
 sherd_status sherdi_updater_join(sherd_engine *engine)
@@ -158,6 +213,7 @@ sherd_status sherdi_updater_join(sherd_engine *engine)
         /* a failure of another rank is told where the ranks meet */
         (void)sherdi_program_beside_end(&engine->run.program);
         sherdi_program_beside_forget(&engine->run.program);
+        moved_take(engine);
     }
     return sherdi_outcome_end(&updater->outcome);
 }
@@ -181,12 +237,20 @@ sherd_status sherdi_updater_read_ahead(sherd_engine *engine)
         is_working           = updater->state == SHERDI_UPDATER_WORKING;
         updater->wants_ahead = is_working;
         (void)pthread_mutex_unlock(&updater->lock);
+        updater->was_asked |= is_working;
     }
     if (is_working) {
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1));
     return sherdi_program_read_ahead(&engine->run.program);
+}
+
+void sherdi_updater_settle_ahead(sherd_engine *engine)
+{
+    if (engine->updater.was_asked) {
+        (void)sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1);
+    }
 }
 
 /* ----------------------------------------------------------- operations -- */

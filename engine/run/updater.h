@@ -5,6 +5,7 @@
 #define SHERDI_ENGINE_RUN_UPDATER_H
 
 #include "collectives/board.h"
+#include "engine/run/store.h"
 #include "engine/plan/program.h"
 
 #include <pthread.h>
@@ -14,6 +15,13 @@ typedef enum sherdi_updater_state {
     SHERDI_UPDATER_WORKING,
     SHERDI_UPDATER_OVER, /* the updater has ended; the trainer's thread has not taken its outcome */
 } sherdi_updater_state;
+
+/* How long an update took; ns. */
+typedef struct sherdi_updater_times {
+    int64_t all_ns, read_ns,
+        write_ns;      /* from beginning to commit; of it the waits of the updater */
+    int64_t waited_ns; /* by the trainer's thread */
+} sherdi_updater_times;
 
 typedef struct sherdi_updater {
     int                  is_open;   /* there is an updater */
@@ -32,8 +40,14 @@ typedef struct sherdi_updater {
     sherdi_outcome  outcome;
     int64_t         begun_ns, walked_ns, ended_ns;
     /* of the trainer's thread */
-    int     is_queued; /* an update was queued, and its outcome was not taken */
-    int64_t waited_ns;
+    int      is_queued; /* an update was queued, and its outcome was not taken */
+    int      was_asked; /* to read ahead; nobody has waited for it */
+    int64_t  waited_ns;
+    uint64_t published_bytes; /* of this update, sent so far */
+    /* of the last update that was joined */
+    sherdi_updater_times times;
+    sherdi_io_traffic    moved;
+    sherdi_link          moved_link;
 } sherdi_updater;
 
 /** Makes the updater where updates can be queued. Collective. E_NOMEM. */
@@ -57,11 +71,15 @@ void sherdi_updater_begin(sherd_engine *engine);
 /** Waits for the update that was queued, if there is one, and takes its outcome: all rings are the trainer's again, and parameters are
  *  published. Local. Returns a failure of the update, again until sherdi_updater_forget. */
 sherd_status sherdi_updater_join(sherd_engine *engine);
+/** Adds to the report of a boundary what its update, which was joined, has moved, and how long it took. */
+void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report);
 /** Forgets the failure of an update: the state was loaded, or taken back. */
 void sherdi_updater_forget(sherd_engine *engine);
 /** Reads the state ahead for the next update, now or behind the commit that is under way. */
 sherd_status sherdi_updater_read_ahead(sherd_engine *engine);
 
+/** Waits until the updater has begun to read ahead, if it was asked to. */
+void sherdi_updater_settle_ahead(sherd_engine *engine);
 /** Makes the rings the trainer's again that the updater does not need any more. */
 void sherdi_updater_take(sherd_engine *engine, sherdi_post post);
 /** Carry out SHERDI_OP_POST and SHERDI_OP_AWAIT. */

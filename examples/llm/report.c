@@ -143,6 +143,10 @@ static void figures_write(FILE *log, const report_figures *f)
     log_number(log, "compute_s", times->compute_s);
     log_number(log, "exposed_s", times->exposed_s);
     log_number(log, "hidden_s", times->hidden_s);
+    log_number(log, "beside_s", times->beside_s);
+    log_number(log, "beside_read_s", times->beside_read_s);
+    log_number(log, "beside_write_s", times->beside_write_s);
+    log_number(log, "wait_update_s", times->wait_update_s);
     (void)fprintf(log, "}");
 }
 

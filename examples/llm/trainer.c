@@ -34,8 +34,8 @@ typedef struct step_sums {
     double counted[REPORT_MEDIA], planned[REPORT_MEDIA];
 } step_sums;
 
-/* A step whose last micro-batch and update are queued. On a GPU it is told while the first micro-batch of the next step computes, so
- * that the GPU never waits for what the host does between two steps. */
+/* A step whose last micro-batch and update are queued. On a GPU, and where the host updates beside the passes, it is told behind the
+ * passes of the next step's first micro-batch, so that nothing waits between two steps. */
 typedef struct queued_step {
     int                  is_untold;
     long                 step;
@@ -57,7 +57,8 @@ typedef struct trainer {
     sherd_engine_info  info;
     pool              *threads;
     passes            *passes;
-    report            *r; /* rank 0; NULL elsewhere */
+    int                is_host_updating; /* 1: the host updates blocks, beside the passes */
+    report            *r;                /* rank 0; NULL elsewhere */
     saves              saved;
     char               run[256];   /* describes what must be the same when a run is resumed */
     int                is_resumed; /* resumed from a checkpoint or from state on NVMe */
@@ -68,16 +69,17 @@ typedef struct trainer {
     long     step;
     uint64_t sequences; /* on which all ranks together have trained in this run */
     /* The same two when this program began; not 0 if it resumed. */
-    long           first_step;
-    uint64_t       first_sequences;
-    double         first_loss, last_loss, first_validation, last_validation;
-    queued_step    queued;
-    double         memory_asked_s; /* when; 0: not yet */
-    uint64_t       told_bytes;     /* that this rank sent in a window to tell the step before it */
-    int            is_stopping;    /* some rank was asked to stop */
-    double         since_s;        /* when the step that is told next began */
-    int            has_batch;      /* the next micro-batch's tokens are set */
-    double         seconds;        /* of the steps */
+    long        first_step;
+    uint64_t    first_sequences;
+    double      first_loss, last_loss, first_validation, last_validation;
+    queued_step queued;
+    double      memory_asked_s; /* when; 0: not yet */
+    uint64_t    told
+        [REPORT_MEDIA]; /* traffic of this rank in a window that belongs to the step before it, or tells it */
+    int            is_stopping; /* some rank was asked to stop */
+    double         since_s;     /* when the step that is told next began */
+    int            has_batch;   /* the next micro-batch's tokens are set */
+    double         seconds;     /* of the steps */
     speed_times    times;
     uint64_t       fingerprint;
     report_figures figures; /* of the last step */
@@ -453,6 +455,43 @@ static void traffic_sum(const queued_step *q, step_sums *sums)
     }
 }
 
+/* Adds to a report of traffic. */
+static void traffic_add(sherd_traffic_report *r, const uint64_t bytes[REPORT_MEDIA], int sign)
+{
+    uint64_t *to[REPORT_MEDIA] = {[REPORT_WIRE]    = &r->wire_counted,
+                                  [REPORT_DOWN]    = &r->down_counted,
+                                  [REPORT_UP]      = &r->up_counted,
+                                  [REPORT_READ]    = &r->read_counted,
+                                  [REPORT_WRITTEN] = &r->written_counted};
+
+    for (int i = 0; i < REPORT_MEDIA; i++) {
+        *to[i] += sign > 0 ? bytes[i] : 0 - bytes[i];
+    }
+}
+
+/* Waits for the update of the queued step. What an update beside the passes moves counts when somebody has waited for it: here, and
+ * so for its own step. */
+static sherd_status step_wait(trainer *t, queued_step *q)
+{
+    sherd_traffic_report reports[2];
+    uint64_t             bytes[2][REPORT_MEDIA];
+
+    for (int i = 0; i < 2; i++) {
+        sherd_traffic_report_init(&reports[i]);
+        TRY(sherd_engine_traffic(t->engine, &reports[i]));
+        traffic_counted(&reports[i], bytes[i]);
+        if (i == 0) {
+            TRY(sherd_step_wait(t->engine, &q->report));
+        }
+    }
+    for (int i = 0; i < REPORT_MEDIA; i++) {
+        bytes[1][i] -= bytes[0][i];
+        t->told[i] += bytes[1][i];
+    }
+    traffic_add(&q->after, bytes[1], 1);
+    return SHERD_OK;
+}
+
 static void figures_take(trainer *t, const queued_step *q)
 {
     t->figures.ranks_off_plan = (int)q->sums.off_plan;
@@ -483,15 +522,13 @@ static sherd_status step_tell(trainer *t, int is_last)
     }
     q->is_untold = 0;
     memory_take(t, is_last);
-    sherd_world_traffic(t->world, &sent[0], NULL);
-    TRY(sherd_step_wait(t->engine, &q->report));
-    sherd_world_traffic(t->world, &sent[1], NULL);
-    q->after.wire_counted += sent[1] - sent[0];
+    TRY(step_wait(t, q));
     traffic_sum(q, &q->sums);
     TRY(losses_take(t, &q->sums.losses));
+    sherd_world_traffic(t->world, &sent[0], NULL);
     TRY(sherd_world_sum_f64(t->world, (double *)&q->sums, sizeof(q->sums) / sizeof(double)));
     sherd_world_traffic(t->world, &sent[1], NULL);
-    t->told_bytes += sent[1] - sent[0];
+    t->told[REPORT_WIRE] += sent[1] - sent[0];
     t->is_stopping |= q->sums.stopping > 0.0;
     t->last_loss   = q->sums.losses / ((double)t->info.accumulation * (double)t->world_size);
     t->first_loss  = q->step == t->first_step + 1 ? t->last_loss : t->first_loss;
@@ -518,11 +555,13 @@ static sherd_status step_tell(trainer *t, int is_last)
     return SHERD_OK;
 }
 
-/* Returns whether `step` is told before the next one begins: where the host computes itself, and where it validates or saves then. */
+/* Returns whether `step` is told before the next one begins: where nothing is updated beside the passes, and where it validates or
+ * saves then. */
 static int is_told_at_once(const trainer *t, long step)
 {
-    return passes_device(t->passes)[0] == '\0' || is_validated(t, step) ||
-           saves_is_due(&t->saved, step);
+    int is_beside = passes_device(t->passes)[0] != '\0' || t->is_host_updating;
+
+    return !is_beside || is_validated(t, step) || saves_is_due(&t->saved, step);
 }
 
 /* Sets the tokens of the micro-batch that comes next in this rank's order. */
@@ -538,8 +577,8 @@ static sherd_status batch_set(trainer *t)
     return SHERD_OK;
 }
 
-/* Runs the micro-batches of one optimizer step, on a GPU without waiting for its update. The step before it is told behind the first
- * micro-batch, and before the call that changes what the engine reports. The tokens of the micro-batch that follows are set while the
+/* Runs the micro-batches of one optimizer step, without waiting for its update. The step before it is told behind the first
+ * micro-batch, and before the call that changes what the engine reports. The tokens of the micro-batch that follows are set while a
  * GPU still computes this one. */
 static sherd_status window_run(trainer *t)
 {
@@ -577,10 +616,11 @@ static sherd_status step_queue(trainer *t)
     sherd_traffic_report_init(&q.before);
     sherd_traffic_report_init(&q.after);
     TRY(sherd_engine_traffic(t->engine, &q.before));
-    t->told_bytes = 0;
+    t->is_host_updating = q.before.update_host_planned > 0;
+    memset(t->told, 0, sizeof(t->told));
     TRY(window_run(t));
     TRY(sherd_engine_traffic(t->engine, &q.after));
-    q.after.wire_counted -= t->told_bytes;
+    traffic_add(&q.after, t->told, -1);
     t->step++;
     q.sequences = t->sequences;
     t->queued   = q;

@@ -71,6 +71,7 @@ static void run_steps(sherd_world *world, void *raw)
 {
     run_case *run = raw;
     rig       r;
+    uint64_t  fingerprint;
     double    sum = 0;
 
     rig_open(&r, world, &run->options);
@@ -88,11 +89,12 @@ static void run_steps(sherd_world *world, void *raw)
         }
         rig_release(&r, u, SHERD_EVAL);
     }
+    fingerprint = rig_fingerprint(&r);
     if (sherd_world_rank(world) == 0) {
-        run->sum        = sum;
-        run->was_beside = sherdi_updater_is_there(&r.engine->updater);
+        run->fingerprint = fingerprint;
+        run->sum         = sum;
+        run->was_beside  = sherdi_updater_is_there(&r.engine->updater);
     }
-    run->fingerprint = rig_fingerprint(&r);
     rig_close(&r);
 }
 
