@@ -173,12 +173,224 @@ static void units_of_any_uses(void)
     rows_compare(&(rig_options){.dtype = SHERD_BF16, .backward_uses = SHERD_USES_ANY});
 }
 
+/* ------------------------------------------------- calls behind a queued step -- */
+
+typedef struct calls_run {
+    rig_options options;
+    way         way;
+    int         call;
+    uint64_t    fingerprint; /* results */
+    double      seen;
+} calls_run;
+
+static void call_save(rig *r, calls_run *run)
+{
+    (void)run;
+    CHECK_OK(sherd_checkpoint_save(r->engine, test_scratch(), "beside", NULL));
+}
+
+static void call_load(rig *r, calls_run *run)
+{
+    call_save(r, run);
+    rig_micro_batch(r);
+    step_end(r, run->way);
+    r->micro--; /* the load goes back */
+    CHECK_OK(sherd_checkpoint_load(r->engine, test_scratch(), "beside", NULL));
+}
+
+static void call_read(rig *r, calls_run *run)
+{
+    float values[3000];
+
+    CHECK_OK(sherd_param_read(r->engine, r->params[1].handle, "master", 100, 2900, values));
+    for (int i = 0; i < 2900; i++) {
+        run->seen += values[i];
+    }
+    CHECK_OK(sherd_param_read(r->engine, r->params[2].handle, SHERD_COMPUTE, 0, 3000, values));
+    for (int i = 0; i < 3000; i++) {
+        run->seen += values[i];
+    }
+}
+
+static void call_write(rig *r, calls_run *run)
+{
+    float values[500];
+
+    (void)run;
+    for (int i = 0; i < 500; i++) {
+        values[i] = 0.25f * (float)i;
+    }
+    CHECK_OK(sherd_param_write(r->engine, r->params[2].handle, "master", 70, 500, values));
+}
+
+static void call_fingerprint(rig *r, calls_run *run)
+{
+    uint64_t fingerprint;
+
+    CHECK_OK(sherd_param_fingerprint(r->engine, r->params[0].handle, &fingerprint));
+    run->seen = (double)(fingerprint >> 12);
+}
+
+static void call_eval(rig *r, calls_run *run)
+{
+    CHECK_OK(sherd_eval_begin(r->engine, NULL));
+    for (int u = r->num_units; u-- > 0;) { /* the last unit first */
+        rig_acquire(r, u, SHERD_EVAL);
+        for (int p = 0; p < r->num_params; p++) {
+            run->seen += r->params[p].unit == u ? rig_read(r, p) : 0;
+        }
+        rig_release(r, u, SHERD_EVAL);
+    }
+    CHECK_OK(sherd_eval_end(r->engine));
+}
+
+static void call_discard(rig *r, calls_run *run)
+{
+    (void)run;
+    rig_forward(r, 0, SHERD_FORWARD);
+    CHECK_OK(sherd_step_discard(r->engine));
+}
+
+static void call_set_step(rig *r, calls_run *run)
+{
+    (void)run;
+    CHECK_OK(sherd_engine_set_step(r->engine, 7, 9));
+}
+
+static void call_undo(rig *r, calls_run *run)
+{
+    (void)run;
+    if (sherdi_plan_has_generations(r->engine->plan)) {
+        CHECK_OK(sherd_step_undo(r->engine));
+        r->micro--;
+    }
+}
+
+static void call_backward_of_the_last(rig *r, calls_run *run)
+{
+    (void)run;
+    rig_acquire(r, r->num_units - 1, SHERD_BACKWARD); /* without a forward before it */
+    rig_release(r, r->num_units - 1, SHERD_BACKWARD);
+    CHECK_OK(sherd_step_discard(r->engine));
+}
+
+static void call_prepare(rig *r, calls_run *run)
+{
+    sherd_step_report report;
+
+    sherd_step_report_init(&report);
+    rig_micro_batch(r);
+    CHECK_OK(sherd_step_prepare(r->engine, &report));
+    run->seen = report.grad_norm;
+    CHECK_OK(sherd_step_apply(r->engine, NULL));
+    r->micro++;
+}
+
+static void call_skip(rig *r, calls_run *run)
+{
+    sherd_step_params params;
+
+    (void)run;
+    sherd_step_params_init(&params);
+    params.overflow = 1;
+    rig_micro_batch(r);
+    CHECK_OK(sherd_step_prepare(r->engine, NULL));
+    CHECK_OK(sherd_step_apply(r->engine, &params));
+    r->micro++;
+}
+
+static void call_destroy(rig *r, calls_run *run)
+{
+    sherd_world *world = r->world;
+
+    rig_micro_batch(r);
+    CHECK_OK(sherd_step_queue(r->engine));
+    rig_close(r);
+    *r = (rig){0};
+    rig_open(r, world, &run->options);
+    rig_three(r, 3000);
+    rig_seal(r);
+}
+
+static const struct {
+    const char *name;
+    void (*make)(rig *r, calls_run *run);
+} CALLS[] = {
+    {"save", call_save},
+    {"load", call_load},
+    {"read", call_read},
+    {"write", call_write},
+    {"fingerprint", call_fingerprint},
+    {"eval", call_eval},
+    {"discard", call_discard},
+    {"set step", call_set_step},
+    {"undo", call_undo},
+    {"prepare", call_prepare},
+    {"skip", call_skip},
+    {"destroy", call_destroy},
+    {"backward", call_backward_of_the_last},
+};
+
+#define NUM_CALLS (int)(sizeof(CALLS) / sizeof(CALLS[0]))
+
+static void call_train(sherd_world *world, void *raw)
+{
+    calls_run *all = raw;
+    calls_run  run = *all;
+    rig        r;
+    uint64_t   fingerprint;
+
+    rig_open(&r, world, &run.options);
+    rig_three(&r, 3000);
+    rig_seal(&r);
+    for (int step = 0; step < 2; step++) {
+        rig_micro_batch(&r);
+        step_end(&r, run.way);
+        CALLS[run.call].make(&r, &run);
+    }
+    rig_micro_batch(&r);
+    step_end(&r, run.way);
+    fingerprint = rig_fingerprint(&r);
+    if (sherd_world_rank(world) == 0) {
+        all->fingerprint = fingerprint;
+        all->seen        = run.seen;
+    }
+    rig_close(&r);
+}
+
+/* Behind a queued step a call finds what it finds behind one that was waited for, and changes what it changes there. */
+static void calls_behind_a_queued_step(void)
+{
+    for (size_t i = 0; i < NUM_ROWS * (size_t)NUM_CALLS; i++) {
+        const row *row   = &ROWS[i / (size_t)NUM_CALLS];
+        int        stage = row->least_stage == 3 ? 3 : 1 + (int)(i % 3);
+        int        ranks = getenv("SHERD_BACKEND") != NULL ? 1 : 1 + (int)(i % 3);
+        char       zero[512];
+        calls_run  runs[2] = {{.way = WAY_WAITED}, {.way = WAY_QUEUED}};
+
+        (void)snprintf(zero, sizeof(zero), row->zero, test_scratch(), test_scratch());
+        for (int w = 0; w < 2; w++) {
+            runs[w].call = (int)(i % (size_t)NUM_CALLS);
+            runs[w].options =
+                (rig_options){.dtype = SHERD_BF16, .clip = 1, .stage = stage, .zero = zero};
+            test_world(ranks, call_train, &runs[w]);
+        }
+        if (runs[0].fingerprint != runs[1].fingerprint || runs[0].seen != runs[1].seen) {
+            test_fail(__FILE__, __LINE__, "%s, %s, stage %d, %d ranks: %016llx %g and %016llx %g",
+                      CALLS[runs[0].call].name, row->name, stage, ranks,
+                      (unsigned long long)runs[0].fingerprint, runs[0].seen,
+                      (unsigned long long)runs[1].fingerprint, runs[1].seen);
+        }
+    }
+}
+
 static const test_case CASES[] = {
     CASE(queued_steps_give_the_same_bits),
     CASE(queued_steps_of_several_micro_batches),
     CASE(norms_of_whole_tensors),
     CASE(in_one_order_of_sums),
     CASE(units_of_any_uses),
+    CASE(calls_behind_a_queued_step),
 };
 
 RUN_MAIN(CASES)
