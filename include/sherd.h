@@ -528,10 +528,13 @@ SHERD_API void sherd_step_params_init(sherd_step_params *params);
  *  step is skipped as others are. After a failure in the update itself sherd_step_undo or sherd_checkpoint_load goes on where it
  *  can, or the engine is destroyed. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out);
-/** The same, but on a device it returns when the update is queued, so that the next micro-batch can be queued beside it; sherd_step_wait
- *  gives the report. At stage 3 the forward of a unit waits for the update of that unit alone. Where a drive holds state, and on the
- *  CPU, it waits as sherd_step does. All ranks make the same of the two calls. Collective. Errors: as sherd_step; a failure of the
- *  device in the update is returned by a later call that waits. */
+/** The same, but it returns when the norm is agreed, and the update is queued: on a device beside the next micro-batch, and the blocks
+ *  that the host updates, with their transfers and their commit, on a thread of the engine's own. sherd_step_wait gives the report. An
+ *  acquire waits for the update of its unit on all ranks, below stage 3 on a device for all updates; every call that reads or changes
+ *  state waits for all of it. docs/offload.md lists what cannot be queued: there, and on a CPU without offload, it waits as sherd_step
+ *  does. All ranks make the same of the two calls. Collective. Errors: as sherd_step; a failure in the update is returned by an acquire
+ *  that waits for the unit (E_IO; also on the other ranks of the host), by the next call in which the ranks meet, or by one that
+ *  waits. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_queue(sherd_engine *engine);
 /** The same in two parts. Off the boundary prepare only counts (report: is_boundary 0), and nothing else follows. At the
  *  boundary the trainer chooses: either apply or discard must follow. */
@@ -973,7 +976,8 @@ SHERD_API void sherd_memory_report_init(sherd_memory_report *report);
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,
                                                           sherd_memory_report *out);
 
-/* Bytes that this rank moves between media. Planned, for a trainer that follows the plan: `micro` per micro-batch and, in
+/* Bytes that this rank moves between media. An update that runs beside the trainer's calls (sherd_step_queue) counts when a call has
+ * waited for it. Planned, for a trainer that follows the plan: `micro` per micro-batch and, in
  * addition, `step` per boundary, so a step moves accumulation * micro + step. A window of another length is counted and not
  * planned. Counted by the engine itself since seal; zero before. The first acquire after a fill, load or resume adds to the counts, and not to the plan, what the ranks tell each other
  * about the values (some hundred bytes each), and the commit of state on NVMe. */
