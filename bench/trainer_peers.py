@@ -9,6 +9,8 @@ bf16 is the usual of each: parameters that are gathered and multiplied in bf16 o
 (FSDP2: MixedPrecisionPolicy with param_dtype bf16, gradients reduced in fp32; DeepSpeed and ours: "bf16": {"enabled": true}).
 FSDP2 that keeps parameters after forward (reshard_after_forward=False) stands for stage 2; it has no stage 1.
 
+With --offload ours queues its updates, and the wait for the last one counts for the last step of a turn: let turns have some steps.
+
 The peers' interpreter is --python, or the venv that --make makes from PyPI's torch and deepspeed."""
 from __future__ import annotations
 
@@ -30,6 +32,9 @@ from pytorch import LOSS_APART, Contestant, DeepSpeed, Fsdp2, Team
 
 POSITIONS = 1024
 BF16_APART = 2**-7  # relative, of the first step: the peers' loss is itself a number of bf16, which has eight bits
+# What DeepSpeed's own tuning (ds_nvme_tune) finds on drives of a few GB/s, and four buffers, as ours has.
+PIPELINED = {"buffer_count": 4, "pipeline_read": True, "pipeline_write": True}
+AIO = {"block_size": 1 << 20, "queue_depth": 32, "single_submit": False, "overlap_events": True, "thread_count": 1}
 SIZES = ("layers", "width", "heads", "vocab", "batch", "length", "threads", "started")
 
 # ------------------------------------------------------------ the contestants --
@@ -64,6 +69,9 @@ KINDS = {"fsdp2": Sharded, "deepspeed": Zero}
 def config_of(arguments) -> dict:
     """What DeepSpeed and the trainer read."""
     config = Contestant.config(argparse.Namespace(arguments=arguments), arguments.stage)
+    if arguments.offload != "none":
+        config["zero_optimization"]["offload_optimizer"] = {"device": arguments.offload, "nvme_path": arguments.nvme_path, **PIPELINED}
+        config["aio"] = AIO
     if arguments.precision == "bf16":
         config["bf16"] = {"enabled": True}
     return config
@@ -109,7 +117,8 @@ class Contest(Team):
             return [arguments.trainer, *sizes, "--positions", str(POSITIONS), "--config", json.dumps(config_of(arguments)),
                     "--weights", os.path.join(self.folder, "weights.bin"), "--rows", os.path.join(self.folder, "rows")]
         return [arguments.python, __file__, "--serve", name, *sizes, "--clip", str(arguments.clip),
-                "--stage", str(arguments.stage), "--precision", arguments.precision]
+                "--stage", str(arguments.stage), "--precision", arguments.precision, "--offload", arguments.offload,
+                "--nvme-path", arguments.nvme_path]
 
     def peak_bytes(self) -> int:
         watches = [Peak(rank.pid) for rank in self.ranks]
@@ -203,6 +212,9 @@ def arguments_read():
     parser.add_argument("--shapes", default="2x64,4x128", help="sequences and tokens of a rank (2x64,4x128)")
     parser.add_argument("--precisions", default="fp32,bf16", help="(fp32,bf16)")
     parser.add_argument("--stages", default="1,2,3", help="(1,2,3)")
+    parser.add_argument("--offload", default="none", choices=["none", "cpu", "nvme"],
+                        help="where optimizer state rests; DeepSpeed takes nvme at stage 3 (none)")
+    parser.add_argument("--nvme-path", default=".", help="folder on the drive for nvme (.)")
     parser.add_argument("--world", type=int, default=2, help="ranks (2)")
     parser.add_argument("--threads", type=int, default=1, help="threads of a rank (1)")
     parser.add_argument("--rounds", type=int, default=5)
@@ -216,6 +228,7 @@ def arguments_read():
     for name in ("--batch", "--length", "--stage"):
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--started", type=float, help=argparse.SUPPRESS)
+    parser.set_defaults(model="gpt")  # of those that a contestant can make
     return parser.parse_args()
 
 

@@ -179,7 +179,7 @@ static sherdi_op without_bytes(const sherdi_op *op)
 
     nothing.kind = op->kind == SHERDI_OP_AWAIT ? SHERDI_OP_KINDS : op->kind;
     for (int role = 0; role < SHERDI_USES; role++) {
-        nothing.uses[role].where = SHERDI_AT_NOWHERE;
+        nothing.uses[role] = (sherdi_range){.where = SHERDI_AT_NOWHERE};
     }
     return nothing;
 }
