@@ -101,7 +101,9 @@ static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
         return sherdi_outcome_end(
             &engine->window.lost); /* it is kept until the window is dropped */
     }
-    (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* the next acquire reads again */
+    if (engine->run.drive.users[SHERDI_RING_PARAMS] == SHERDI_USER_TRAINER) {
+        (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* the next acquire reads again */
+    }
     return sherdi_outcome_end(&failed);
 }
 

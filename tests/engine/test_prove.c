@@ -219,6 +219,7 @@ static void acquire_of_one_rank_may_be_refused(void)
     sherdi_prove_counts unused = {0};
 
     CHECK(seed_prove(4515, &unused) > 0);
+    CHECK(seed_prove(4454, &unused) > 0); /* while an update has the ring of parameters */
 }
 
 /* ---------------------------------------------------- order that is taken out -- */
