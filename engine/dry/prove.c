@@ -1,8 +1,9 @@
-/* See prove.h. Below are first the calls on two ranks, then what a trainer calls, then the windows. */
+/* See prove.h. Below are first what a trainer calls, then the windows; pair.c checks the operations. */
 #include "engine/dry/prove.h"
 
 #include "base/checked.h"
 #include "engine/dry/dry.h"
+#include "engine/dry/pair.h"
 #include "engine/dry/tell.h"
 #include "engine/run/agree.h"
 #include "engine/run/engine_impl.h"
@@ -13,49 +14,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RANKS 2
-
-typedef struct side {
-    const sherdi_plan *plan;
-    sherdi_mem        *mem;
-    sherdi_dry        *dry;
-    sherd_engine      *engine;
-    sherdi_op         *ops; /* operations of the call */
-    size_t             num_ops, cap_ops;
-    sherdi_op         *beside; /* operations of an update beside the calls */
-    size_t             num_beside, cap_beside;
-    size_t             at_beside;  /* as many of these were proved */
-    size_t             end_beside; /* as many of them are of an update that has begun */
-    size_t
-        forked_at; /* in this call, behind so many of its operations, the update begins; SIZE_MAX: it does not */
-} side;
-
-/* An operation that an acquire emits for its use, until the release. */
-typedef struct use {
-    sherdi_op  ops[RANKS];
-    int        unit; /* that was acquired */
-    sherd_pass pass;
-    size_t     acquire;
-} use;
+#define RANKS SHERDI_PAIR_RANKS
 
 typedef struct check {
     const sherdi_model *model;
     const sherdi_plan  *plan; /* of the first rank */
-    sherdi_mem         *mem;
-    side                sides[RANKS];
-    sherdi_hazard      *hazard;
-    use                *uses;
-    size_t              num_uses, cap_uses;
-    size_t              acquires;
-    int                 unit; /* of the acquire under way */
-    sherd_pass          pass;
+    sherdi_pair         pair;
     unsigned char      *is_taken;  /* by step of the sequence: acquired and not yet released */
     size_t              turn;      /* number of the next acquire off the plan */
     size_t              looked_at; /* counts up: the next parameter whose values are looked at */
     float               nowhere;   /* where values would go, and come from */
-    int is_late; /* operations of the updater come as late as awaits allow, and not at once */
-    const sherdi_prove_params *params;
-    sherdi_prove_counts        counts;
+    sherdi_prove_counts counts;
 } check;
 
 /* ------------------------------------------------------------------- calls -- */
@@ -91,229 +60,6 @@ typedef enum call_kind {
     CALL_GRADIENT,
     CALL_PUT,
 } call_kind;
-
-/* Checks that no range exceeds its buffer. Scalars of kernels have no buffer in the plan if there is no device. */
-static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
-{
-    for (int role = 0; role < SHERDI_USES; role++) {
-        const sherdi_range *use = &op->uses[role];
-
-        if (use->where >= 0 && use->where < SHERDI_BUFFERS && use->where != SHERDI_BUFFER_SCALARS &&
-            (use->offset > plan->buffers[use->where].bytes ||
-             use->bytes > plan->buffers[use->where].bytes - use->offset)) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "rank %d: the operation %s of segment %d %s %zu bytes at offset %zu "
-                               "of %s, which has only %zu",
-                               plan->rank, sherdi_op_kind_name(op->kind), op->segment,
-                               sherdi_access_name((sherdi_access)use->access), use->bytes,
-                               use->offset, sherdi_where_name(plan, use->where),
-                               plan->buffers[use->where].bytes);
-        }
-    }
-    return SHERD_OK;
-}
-
-/* Collects an operation as the machine would carry it out: on a device every gather meets; and where collectives are ordered on
- * the device's lane, control data does not wait for that lane. */
-static sherd_status op_collect(void *ctx, const sherdi_op *op)
-{
-    side       *side      = ctx;
-    int         is_beside = (op->flags & SHERDI_OP_BESIDE) != 0;
-    sherdi_op **ops       = is_beside ? &side->beside : &side->ops;
-    size_t     *num_ops   = is_beside ? &side->num_beside : &side->num_ops;
-    sherdi_op  *copy;
-
-    SHERDI_TRY(bounds_check(side->plan, op));
-    SHERDI_TRY(sherdi_grow(side->mem, SHERDI_MEM_CONTROL, (void **)ops,
-                           is_beside ? &side->cap_beside : &side->cap_ops, *num_ops + 1,
-                           sizeof(**ops)));
-    if (is_beside && side->forked_at == SIZE_MAX) {
-        side->forked_at = side->num_ops;
-    }
-    copy  = &(*ops)[(*num_ops)++];
-    *copy = *op;
-    if (side->plan->machine.has_device && (op->flags & SHERDI_OP_STABLE) != 0) {
-        copy->flags |= SHERDI_OP_MEETS;
-    }
-    if (side->plan->machine.is_on_lane && (op->flags & SHERDI_OP_WAITS) != 0) {
-        copy->lane = SHERDI_LANE_HOST;
-    }
-    return SHERD_OK;
-}
-
-/* Writes what a side has as operation `at` of a call. */
-static void op_text(const side *side, size_t at, char out[64])
-{
-    const sherdi_op *op = at < side->num_ops ? &side->ops[at] : NULL;
-
-    (void)snprintf(out, 64, "%s%s%s", op == NULL ? "nothing more" : sherdi_op_kind_name(op->kind),
-                   op == NULL ? "" : " on lane ", op == NULL ? "" : sherdi_lane_name(op->lane));
-}
-
-static sherd_status ranks_part(const check *check, size_t one, size_t other)
-{
-    char texts[RANKS][64];
-
-    op_text(&check->sides[0], one, texts[0]);
-    op_text(&check->sides[1], other, texts[1]);
-    return sherdi_fail(SHERD_E_STATE,
-                       "ranks %d and %d do different operations in the same call: %s, and %s",
-                       check->sides[0].plan->rank, check->sides[1].plan->rank, texts[0], texts[1]);
-}
-
-static sherd_status use_add(check *check, const sherdi_op *one, const sherdi_op *other)
-{
-    SHERDI_TRY(sherdi_grow(check->mem, SHERDI_MEM_CONTROL, (void **)&check->uses, &check->cap_uses,
-                           check->num_uses + 1, sizeof(*check->uses)));
-    check->uses[check->num_uses++] = (use){.ops     = {*one, *other},
-                                           .unit    = check->unit,
-                                           .pass    = check->pass,
-                                           .acquire = check->acquires};
-    return SHERD_OK;
-}
-
-/* The same operation without bytes: what a rank does alone is nothing on the other. */
-static sherdi_op without_bytes(const sherdi_op *op)
-{
-    sherdi_op nothing = *op;
-
-    nothing.kind = op->kind == SHERDI_OP_AWAIT ? SHERDI_OP_KINDS : op->kind;
-    for (int role = 0; role < SHERDI_USES; role++) {
-        nothing.uses[role] = (sherdi_range){.where = SHERDI_AT_NOWHERE};
-    }
-    return nothing;
-}
-
-static sherd_status pair_prove(check *check, const sherdi_op *one, const sherdi_op *other)
-{
-    SHERDI_TRY(sherdi_hazard_op(check->hazard, one, other));
-    return one->kind == SHERDI_OP_USE ? use_add(check, one, other) : SHERD_OK;
-}
-
-/* Returns whether all operations of the updater that come before this await were proved. */
-static int is_behind(const check *check, const sherdi_op *await)
-{
-    const side *side = &check->sides[0];
-
-    for (size_t i = 0; i < side->at_beside; i++) {
-        const sherdi_op *op = &side->beside[i];
-
-        if (op->kind == SHERDI_OP_POST && op->part == await->part && op->unit == await->unit) {
-            return 1;
-        }
-    }
-    return side->at_beside == side->end_beside;
-}
-
-/* Proves what the updater does up to the post that `await` waits for; NULL: all of it. */
-static sherd_status beside_prove(check *check, const sherdi_op *await)
-{
-    side *sides = check->sides;
-
-    while (await == NULL ? sides[0].at_beside < sides[0].end_beside : !is_behind(check, await)) {
-        const sherdi_op *ops[RANKS];
-
-        for (int r = 0; r < RANKS; r++) {
-            if (sides[r].at_beside == sides[r].end_beside) {
-                return ranks_part(check, sides[0].num_ops, sides[1].num_ops);
-            }
-            ops[r] = &sides[r].beside[sides[r].at_beside++];
-        }
-        if (ops[0]->kind != ops[1]->kind || ops[0]->lane != ops[1]->lane) {
-            return ranks_part(check, sides[0].num_ops, sides[1].num_ops);
-        }
-        SHERDI_TRY(pair_prove(check, ops[0], ops[1]));
-    }
-    return SHERD_OK;
-}
-
-/* Before an await, the updater comes as far as it waits for. */
-static sherd_status await_prove(check *check, const sherdi_op *op)
-{
-    const sherdi_prove_params *params = check->params;
-    int is_dropped = params != NULL && params->drop == SHERDI_HAZARD_DROP_AWAIT &&
-                     params->number == (uint64_t)op->part;
-
-    return op->kind == SHERDI_OP_AWAIT && !is_dropped ? beside_prove(check, op) : SHERD_OK;
-}
-
-/* The next operation of a side before `end`; NULL: there is none. *is_alone: the other side need not have it. */
-static const sherdi_op *next_of(const side *side, size_t at, size_t end, int is_mirrored,
-                                int *is_alone)
-{
-    const sherdi_op *op = at < end ? &side->ops[at] : NULL;
-
-    *is_alone = op != NULL && (is_mirrored || (op->flags & SHERDI_OP_ALONE) != 0);
-    return op;
-}
-
-/* Checks the operations of a call from at[] up to ends[] for hazards. is_mirrored: only one rank made it. */
-static sherd_status ops_prove(check *check, size_t at[RANKS], const size_t ends[RANKS],
-                              int is_mirrored)
-{
-    while (at[0] < ends[0] || at[1] < ends[1]) {
-        int              is_alone[RANKS];
-        const sherdi_op *ops[RANKS];
-        sherdi_op        nothing;
-
-        for (int r = 0; r < RANKS; r++) {
-            ops[r] = next_of(&check->sides[r], at[r], ends[r], is_mirrored, &is_alone[r]);
-        }
-        if (is_alone[0] != is_alone[1] || (is_alone[0] && ops[0]->kind != ops[1]->kind)) {
-            int who = is_alone[0] ? 0 : 1;
-
-            nothing = without_bytes(ops[who]);
-            SHERDI_TRY(await_prove(check, ops[who]));
-            SHERDI_TRY(
-                pair_prove(check, who == 0 ? ops[0] : &nothing, who == 0 ? &nothing : ops[1]));
-            at[who]++;
-            continue;
-        }
-        if (!is_alone[0] && (ops[0] == NULL || ops[1] == NULL || ops[0]->kind != ops[1]->kind ||
-                             ops[0]->lane != ops[1]->lane)) {
-            return ranks_part(check, at[0], at[1]);
-        }
-        SHERDI_TRY(await_prove(check, ops[0]));
-        SHERDI_TRY(pair_prove(check, ops[0], ops[1]));
-        at[0]++;
-        at[1]++;
-    }
-    return SHERD_OK;
-}
-
-/* Begins the update beside the calls, if the call in work does so, behind the operations before it. */
-static sherd_status fork_prove(check *check, size_t at[RANKS])
-{
-    const size_t ends[RANKS] = {check->sides[0].forked_at, check->sides[1].forked_at};
-
-    if (ends[0] == SIZE_MAX) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(ops_prove(check, at, ends, 0));
-    SHERDI_TRY(beside_prove(check, NULL));
-    for (int r = 0; r < RANKS; r++) {
-        side *side = &check->sides[r];
-
-        side->num_beside -= side->end_beside; /* those of the update before */
-        memmove(side->beside, side->beside + side->end_beside,
-                side->num_beside * sizeof(*side->beside));
-        side->at_beside  = 0;
-        side->end_beside = side->num_beside;
-    }
-    sherdi_hazard_fork(check->hazard);
-    check->counts.updates_beside++;
-    return check->is_late ? SHERD_OK : beside_prove(check, NULL);
-}
-
-/* Checks all operations of a call. */
-static sherd_status call_prove(check *check, int is_mirrored)
-{
-    const size_t ends[RANKS] = {check->sides[0].num_ops, check->sides[1].num_ops};
-    size_t       at[RANKS]   = {0, 0};
-
-    SHERDI_TRY(fork_prove(check, at));
-    return ops_prove(check, at, ends, is_mirrored);
-}
 
 /* -------------------------------------------------- what a trainer calls -- */
 
@@ -455,15 +201,15 @@ static sherd_status call_make(check *check, int only, call_kind kind, const give
 {
     sherd_status statuses[RANKS] = {SHERD_OK, SHERD_OK};
 
+    sherdi_pair_begin(&check->pair);
     for (int r = 0; r < RANKS; r++) {
-        check->sides[r].num_ops   = 0;
-        check->sides[r].forked_at = SIZE_MAX;
         if (only == 0 || only == r + 1) {
-            statuses[r] = call_run(check->sides[r].engine, kind, what);
+            statuses[r] = call_run(check->pair.sides[r].engine, kind, what);
         }
     }
     if (only == 0 && statuses[0] != statuses[1]) {
-        return ranks_part(check, check->sides[0].num_ops, check->sides[1].num_ops);
+        return sherdi_pair_part(&check->pair, check->pair.sides[0].num_ops,
+                                check->pair.sides[1].num_ops);
     }
     return statuses[only == 2 ? 1 : 0];
 }
@@ -471,7 +217,7 @@ static sherd_status call_make(check *check, int only, call_kind kind, const give
 static sherd_status call_with(check *check, call_kind kind, const given *what)
 {
     SHERDI_TRY(call_make(check, 0, kind, what));
-    return call_prove(check, 0);
+    return sherdi_pair_prove(&check->pair, 0);
 }
 
 static sherd_status call(check *check, call_kind kind)
@@ -552,7 +298,7 @@ static sherd_status values_write(check *check)
 
 static const sherdi_unit_state *state_of(const check *check, int unit)
 {
-    return sherdi_unit_of(check->sides[0].engine, unit);
+    return sherdi_unit_of(check->pair.sides[0].engine, unit);
 }
 
 static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass pass,
@@ -564,15 +310,15 @@ static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass
     *is_taken_out = 0;
     status        = call_make(check, only, CALL_ACQUIRE, &what);
     if ((status == SHERD_E_STATE || status == SHERD_E_NOMEM) &&
-        check->sides[only == 2 ? 1 : 0].num_ops == 0) {
+        check->pair.sides[only == 2 ? 1 : 0].num_ops == 0) {
         return SHERD_OK; /* a gradient is complete or begun, or held memory is in the way */
     }
     SHERDI_TRY(status);
     *is_taken_out = 1;
-    check->acquires++;
-    check->unit = unit;
-    check->pass = pass;
-    return call_prove(check, only > 0);
+    check->pair.acquires++;
+    check->pair.unit = unit;
+    check->pair.pass = pass;
+    return sherdi_pair_prove(&check->pair, only > 0);
 }
 
 static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *is_taken_out)
@@ -580,37 +326,13 @@ static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *i
     return unit_acquire_on(check, 0, unit, pass, is_taken_out);
 }
 
-/* Ends the trainer's use where it releases the unit. */
-static sherd_status uses_end(check *check, int unit, sherd_pass pass)
-{
-    size_t kept  = 0;
-    size_t which = 0;
-
-    for (size_t i = 0; i < check->num_uses; i++) {
-        if (check->uses[i].unit == unit && check->uses[i].pass == pass) {
-            which = sherdi_max_size(which, check->uses[i].acquire);
-        }
-    }
-    for (size_t i = 0; i < check->num_uses; i++) {
-        const use *u = &check->uses[i];
-
-        if (u->unit == unit && u->pass == pass && u->acquire == which) {
-            SHERDI_TRY(sherdi_hazard_end(check->hazard, &u->ops[0], &u->ops[1]));
-        } else {
-            check->uses[kept++] = *u;
-        }
-    }
-    check->num_uses = kept;
-    return SHERD_OK;
-}
-
 static sherd_status unit_release_on(check *check, int only, int unit, sherd_pass pass)
 {
     const given what = {.unit = unit, .pass = pass};
 
-    SHERDI_TRY(uses_end(check, unit, pass));
+    SHERDI_TRY(sherdi_pair_uses_end(&check->pair, unit, pass));
     SHERDI_TRY(call_make(check, only, CALL_RELEASE, &what));
-    return call_prove(check, only > 0);
+    return sherdi_pair_prove(&check->pair, only > 0);
 }
 
 static sherd_status unit_release(check *check, int unit, sherd_pass pass)
@@ -669,15 +391,15 @@ static sherd_status retained_look(check *check, const sherdi_segment *segment)
     sherdi_op ops[RANKS];
 
     for (int r = 0; r < RANKS; r++) {
-        const sherdi_plan *plan = check->sides[r].plan;
+        const sherdi_plan *plan = check->pair.sides[r].plan;
 
         ops[r] = sherdi_op_of_segment(check->plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
         sherdi_op_use(
             &ops[r], SHERDI_USE_SRC, SHERDI_READS,
             sherdi_program_micro_gradient(plan, &plan->segments[segment - check->plan->segments]));
     }
-    SHERDI_TRY(sherdi_hazard_op(check->hazard, &ops[0], &ops[1]));
-    return sherdi_hazard_end(check->hazard, &ops[0], &ops[1]);
+    SHERDI_TRY(sherdi_hazard_op(check->pair.hazard, &ops[0], &ops[1]));
+    return sherdi_hazard_end(check->pair.hazard, &ops[0], &ops[1]);
 }
 
 static sherd_status retained_look_all(check *check)
@@ -697,8 +419,8 @@ static sherd_status retained_look_all(check *check)
 static sherd_status micro_batch_end(check *check, call_kind end)
 {
     SHERDI_TRY(retained_look_all(check));
-    sherdi_dry_join(check->sides[0].dry, check->sides[1].dry);
-    sherdi_dry_join(check->sides[1].dry, check->sides[0].dry);
+    sherdi_dry_join(check->pair.sides[0].dry, check->pair.sides[1].dry);
+    sherdi_dry_join(check->pair.sides[1].dry, check->pair.sides[0].dry);
     return call(check, end);
 }
 
@@ -840,8 +562,8 @@ static sherd_status backward_ensure(check *check)
 {
     int is_taken = 0;
 
-    for (size_t u = 0;
-         u < check->plan->num_units && !is_taken && !check->sides[0].engine->window.has_backward;
+    for (size_t u = 0; u < check->plan->num_units && !is_taken &&
+                       !check->pair.sides[0].engine->window.has_backward;
          u++) {
         SHERDI_TRY(unit_acquire(check, (int)u, SHERD_BACKWARD, &is_taken));
         SHERDI_TRY(is_taken ? unit_release(check, (int)u, SHERD_BACKWARD) : SHERD_OK);
@@ -886,7 +608,7 @@ static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth
 /* Whether there is a state before the last update, and no values were written since. */
 static int can_undo(const check *check)
 {
-    const sherd_engine *engine = check->sides[0].engine;
+    const sherd_engine *engine = check->pair.sides[0].engine;
 
     return engine->store.dry.has_previous && !engine->store.dry.record.note.is_written &&
            engine->step > 0;
@@ -921,7 +643,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     case WINDOW_STOPPED_AND_UNDONE:
         return call(check, can_undo(check) ? CALL_UNDO : CALL_DISCARD);
     case WINDOW_QUEUED:
-        check->is_late = nth % 3 != 0;
+        check->pair.is_late = nth % 3 != 0;
         SHERDI_TRY(micro_batch_end(check, CALL_QUEUE));
         return nth % 2 == 0 ? call(check, CALL_WAIT) : SHERD_OK;
     case WINDOW_UPDATED:
@@ -1026,8 +748,11 @@ static sherd_status hazard_open(check *check, const sherdi_prove_params *params)
         of.kind        = params->kind;
         of.number      = params->number;
         of.last_number = params->last_number;
+        if (params->drop == SHERDI_HAZARD_DROP_AWAIT) {
+            check->pair.dropped_await = (int)params->number;
+        }
     }
-    return sherdi_hazard_open(&of, check->mem, &check->hazard);
+    return sherdi_hazard_open(&of, check->pair.mem, &check->pair.hazard);
 }
 
 static sherd_status check_open(check *check, const sherdi_prove_params *params)
@@ -1035,35 +760,34 @@ static sherd_status check_open(check *check, const sherdi_prove_params *params)
     size_t steps = sherdi_max_size(check->plan->train.num_steps, check->plan->eval.num_steps);
 
     for (int r = 0; r < RANKS; r++) {
-        side *side = &check->sides[r];
+        sherdi_pair_side *side = &check->pair.sides[r];
 
-        SHERDI_TRY(sherdi_dry_create(side->plan, check->model, op_collect, side, &side->dry));
+        SHERDI_TRY(
+            sherdi_dry_create(side->plan, check->model, sherdi_pair_collect, side, &side->dry));
         side->engine = sherdi_dry_engine(side->dry);
     }
-    check->is_taken = sherdi_alloc_array(check->mem, SHERDI_MEM_CONTROL, steps, 1);
+    check->is_taken = sherdi_alloc_array(check->pair.mem, SHERDI_MEM_CONTROL, steps, 1);
     return check->is_taken == NULL ? SHERD_E_NOMEM : hazard_open(check, params);
 }
 
 static void check_close(check *check)
 {
     for (int r = 0; r < RANKS; r++) {
-        sherdi_dry_destroy(check->sides[r].dry);
-        sherdi_free(check->sides[r].ops);
-        sherdi_free(check->sides[r].beside);
+        sherdi_dry_destroy(check->pair.sides[r].dry);
     }
-    sherdi_hazard_close(check->hazard);
+    sherdi_pair_close(&check->pair);
     sherdi_free(check->is_taken);
-    sherdi_free(check->uses);
 }
 
 sherd_status sherdi_prove(const sherdi_plan *one, const sherdi_plan *other,
                           const sherdi_model *model, const sherdi_prove_params *params)
 {
-    check        check  = {.model  = model,
-                           .params = params,
-                           .plan   = one,
-                           .mem    = one->mem,
-                           .sides = {{.plan = one, .mem = one->mem}, {.plan = other, .mem = one->mem}}};
+    check check = {
+        .model = model,
+        .plan  = one,
+        .pair  = {.mem   = one->mem,
+                  .sides = {{.plan = one, .mem = one->mem}, {.plan = other, .mem = one->mem}},
+                  .dropped_await = -1}};
     sherd_status status = check_open(&check, params);
 
     if (status == SHERD_OK) {
@@ -1072,9 +796,10 @@ sherd_status sherdi_prove(const sherdi_plan *one, const sherdi_plan *other,
     if (status == SHERD_OK) {
         status = is_inference(one) ? passes_run(&check) : windows_run(&check);
     }
-    if (params != NULL && params->counts != NULL && check.hazard != NULL) {
-        check.counts.follows = sherdi_hazard_follows(check.hazard);
-        *params->counts      = check.counts;
+    if (params != NULL && params->counts != NULL && check.pair.hazard != NULL) {
+        check.counts.follows        = sherdi_hazard_follows(check.pair.hazard);
+        check.counts.updates_beside = check.pair.updates_beside;
+        *params->counts             = check.counts;
     }
     check_close(&check);
     return status;
