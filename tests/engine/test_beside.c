@@ -1,8 +1,8 @@
 /* Updates beside the trainer's calls: the same bits as updates that are waited for, on every tier, with every optimizer and whatever
  * calls come between. */
 #include "engine/run/engine_impl.h"
-#include "sherd_build.h"
 #include "tests/engine/rig.h"
+#include "tests/engine/tier_rows.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
@@ -11,32 +11,6 @@
 #include <string.h>
 
 #define STEPS 4
-
-typedef struct row {
-    const char *name;
-    const char *zero; /* %s is the folder */
-    int         least_stage;
-} row;
-
-#define STATE(device, more)                                                                        \
-    ", \"offload_optimizer\": {\"device\": \"" device                                              \
-    "\", \"nvme_path\": \"%s\", \"durable\": false, \"buffer_size\": 4096" more "}"
-#define PARAMS(device)                                                                             \
-    ", \"offload_param\": {\"device\": \"" device                                                  \
-    "\", \"nvme_path\": \"%s\", \"buffer_size\": 2048, \"max_in_cpu\": 0}"
-
-static const row ROWS[] = {
-    {"state cpu", STATE("cpu", ""), 1},
-    {"state cpu, half", STATE("cpu", ", \"ratio\": 0.5"), 1},
-    {"state and parameters cpu", STATE("cpu", "") PARAMS("cpu"), 3},
-#ifdef SHERDI_HAVE_XXHASH
-    {"state nvme", STATE("nvme", ""), 1},
-    {"state nvme, one buffer", STATE("nvme", ", \"buffer_count\": 1"), 1},
-    {"all nvme", STATE("nvme", ", \"gradients\": \"nvme\"") PARAMS("nvme"), 3},
-#endif
-};
-
-#define NUM_ROWS (sizeof(ROWS) / sizeof(ROWS[0]))
 
 /* How the steps of a run end. */
 typedef enum way {
@@ -131,16 +105,16 @@ static void rows_compare(const rig_options *options)
 {
     char zero[512];
 
-    for (size_t i = 0; i < NUM_ROWS; i++) {
+    for (size_t i = FIRST_OFFLOADED; i < NUM_TIER_ROWS; i++) {
         run_case run = {.options = *options};
 
-        (void)snprintf(zero, sizeof(zero), ROWS[i].zero, test_scratch(), test_scratch());
+        (void)snprintf(zero, sizeof(zero), TIER_ROWS[i].zero, test_scratch(), test_scratch());
         run.options.zero = zero;
-        for (int stage = ROWS[i].least_stage; stage <= 3; stage++) {
+        for (int stage = TIER_ROWS[i].least_stage; stage <= 3; stage++) {
             for (int ranks = 1; ranks <= 3; ranks++) {
                 if (ranks == 1 || toy_takes_ranks(ranks)) {
                     run.options.stage = stage;
-                    ways_compare(run, ranks, ROWS[i].name);
+                    ways_compare(run, ranks, TIER_ROWS[i].name);
                 }
             }
         }
@@ -361,12 +335,13 @@ static void call_train(sherd_world *world, void *raw)
 /* Behind a queued step a call finds what it finds behind one that was waited for, and changes what it changes there. */
 static void calls_behind_a_queued_step(void)
 {
-    for (size_t i = 0; i < NUM_ROWS * (size_t)NUM_CALLS; i++) {
-        const row *row   = &ROWS[i / (size_t)NUM_CALLS];
-        int        stage = row->least_stage == 3 ? 3 : 1 + (int)(i % 3);
-        int        ranks = getenv("SHERD_BACKEND") != NULL ? 1 : 1 + (int)(i % 3);
-        char       zero[512];
-        calls_run  runs[2] = {{.way = WAY_WAITED}, {.way = WAY_QUEUED}};
+    for (size_t i = FIRST_OFFLOADED * (size_t)NUM_CALLS; i < NUM_TIER_ROWS * (size_t)NUM_CALLS;
+         i++) {
+        const tier_row *row   = &TIER_ROWS[i / (size_t)NUM_CALLS];
+        int             stage = row->least_stage == 3 ? 3 : 1 + (int)(i % 3);
+        int             ranks = getenv("SHERD_BACKEND") != NULL ? 1 : 1 + (int)(i % 3);
+        char            zero[512];
+        calls_run       runs[2] = {{.way = WAY_WAITED}, {.way = WAY_QUEUED}};
 
         (void)snprintf(zero, sizeof(zero), row->zero, test_scratch(), test_scratch());
         for (int w = 0; w < 2; w++) {

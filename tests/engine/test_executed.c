@@ -5,9 +5,9 @@
 #include "engine/run/engine_impl.h"
 #include "engine/run/restore.h"
 #include "engine/run/update.h"
-#include "sherd_build.h"
 #include "tests/engine/op_list.h"
 #include "tests/engine/rig.h"
+#include "tests/engine/tier_rows.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
@@ -394,45 +394,19 @@ static void window_compare(sherd_world *world, void *raw)
     free(b);
 }
 
-typedef struct layout_row {
-    const char *name;
-    const char *zero; /* %s is the folder */
-    int         least_stage;
-} layout_row;
-
-#define STATE(device, more)                                                                        \
-    ", \"offload_optimizer\": {\"device\": \"" device                                              \
-    "\", \"nvme_path\": \"%s\", \"durable\": false, \"buffer_size\": 4096" more "}"
-#define PARAMS(device)                                                                             \
-    ", \"offload_param\": {\"device\": \"" device                                                  \
-    "\", \"nvme_path\": \"%s\", \"buffer_size\": 2048, \"max_in_cpu\": 0}"
-
-static const layout_row ROWS[] = {
-    {"device", "", 0},
-    {"small blocks", ", \"sub_group_size\": 512", 0},
-    {"state cpu", STATE("cpu", ""), 1},
-    {"state cpu, half", STATE("cpu", ", \"ratio\": 0.5"), 1},
-    {"state and parameters cpu", STATE("cpu", "") PARAMS("cpu"), 3},
-#ifdef SHERDI_HAVE_XXHASH
-    {"state nvme", STATE("nvme", ""), 1},
-    {"state nvme, one buffer", STATE("nvme", ", \"buffer_count\": 1"), 1},
-    {"all nvme", STATE("nvme", ", \"gradients\": \"nvme\"") PARAMS("nvme"), 3},
-#endif
-};
-
 static void rows_compare(one_case what)
 {
     static const int WORLDS[] = {1, 2, 3};
     char             zero[512];
 
-    for (size_t i = 0; i < sizeof(ROWS) / sizeof(ROWS[0]); i++) {
-        if (what.is_beside && strstr(ROWS[i].name, "state cpu") != NULL) {
+    for (size_t i = 0; i < NUM_TIER_ROWS; i++) {
+        if (what.is_beside && strstr(TIER_ROWS[i].name, "state cpu") != NULL) {
             continue;
         }
-        (void)snprintf(zero, sizeof(zero), ROWS[i].zero, test_scratch(), test_scratch());
-        what.name         = ROWS[i].name;
+        (void)snprintf(zero, sizeof(zero), TIER_ROWS[i].zero, test_scratch(), test_scratch());
+        what.name         = TIER_ROWS[i].name;
         what.options.zero = zero;
-        for (int stage = ROWS[i].least_stage; stage <= 3; stage++) {
+        for (int stage = TIER_ROWS[i].least_stage; stage <= 3; stage++) {
             for (size_t w = 0; w < 3; w++) {
                 if (!toy_takes_ranks(WORLDS[w])) {
                     continue;
