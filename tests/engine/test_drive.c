@@ -68,13 +68,13 @@ static const sherdi_tier_ops FAKE_OPS = {
     .read_start = fake_read, .write_start = fake_write, .wait = fake_wait, .is_done = fake_is_done};
 
 typedef struct rig {
-    sherdi_mem   mem;
+    sherdi_mem      mem;
     pthread_mutex_t lock;
-    sherdi_order order;
-    sherdi_drive drive;
-    fake_tier    tier;
-    uint64_t     waited[SHERDI_LANES];
-    uint64_t     slots[SLOTS]; /* memory of the ring */
+    sherdi_order    order;
+    sherdi_drive    drive;
+    fake_tier       tier;
+    uint64_t        waited[SHERDI_LANES];
+    uint64_t        slots[SLOTS]; /* memory of the ring */
 } rig;
 
 static int others_is_over(void *ctx, sherdi_lane_id lane, uint64_t number)
