@@ -541,6 +541,7 @@ import torch
 from accelerate import Accelerator
 
 accelerator = Accelerator()
+torch.manual_seed(0)
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 loader = torch.utils.data.DataLoader(torch.arange(48.0).view(12, 4) / 48, batch_size=2)
