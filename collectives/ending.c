@@ -4,6 +4,7 @@
 #include "collectives/world_impl.h"
 
 #include "base/clock.h"
+#include "base/hash.h"
 
 #include <time.h>
 
@@ -40,8 +41,8 @@ void sherdi_world_ending_open(sherd_world *world, sherdi_ending *ending, uint64_
 {
     world_endings *endings = &world->endings;
 
-    *ending = (sherdi_ending){.key = key};
     (void)pthread_mutex_lock(&endings->lock);
+    *ending        = (sherdi_ending){.key = sherdi_hash_u64(key, endings->num_opened++)};
     ending->next   = endings->first;
     endings->first = ending;
     (void)pthread_mutex_unlock(&endings->lock);

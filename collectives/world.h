@@ -297,13 +297,14 @@ int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket);
 /* Something that every rank ends, each when it comes to it: neither collective nor in the order of calls. The storage is the owner's;
  * between open and close the world writes it. */
 typedef struct sherdi_ending {
-    uint64_t              key;         /* the same on all ranks; 0: not open */
+    uint64_t              key; /* made of the opener's key, the same on all ranks; 0: not open */
     int                   num_agreed;  /* number of other ranks that agreed */
     int                   num_refused; /* that refused; a rank that changed its mind is in both */
     struct sherdi_ending *next;
 } sherdi_ending;
 
-/** Opens an ending: from now on what the other ranks say of `key` counts. All ranks open it before any of them can close it. */
+/** Opens an ending: from now on what the other ranks say of it counts. All ranks open it before any of them can close it, and open the
+ *  endings of a world in one order: what is still on its way of an ending with the same `key` that is over does not count. */
 void sherdi_world_ending_open(sherd_world *world, sherdi_ending *ending, uint64_t key);
 /** Tells the other ranks whether this rank agrees, and waits for them. Returns 1: all ranks have come and agreed. Returns 0:
  *   - a rank did not come within `most_ns`; ranks that come later are then told so (a rank with most_ns 0 agrees whatever the others

@@ -85,6 +85,7 @@ typedef struct world_endings {
     pthread_mutex_t lock;     /* guards the list and its entries */
     pthread_cond_t  has_news; /* another rank has spoken, or the world has failed */
     sherdi_ending  *first;
+    uint64_t        num_opened; /* since the world was made; part of each key */
 } world_endings;
 
 /* Device memory that sherdi_world_alloc returned. */

@@ -131,11 +131,29 @@ static const test_case CASES[] = {CASE(layout_agrees)};
 
 /* ---------------------------------------------------------------- children -- */
 
+/* Prints what the child has said, which is in a file beside its folder. */
+static void child_said(void)
+{
+    char   text[4096];
+    size_t count;
+    FILE  *file;
+
+    (void)snprintf(text, sizeof(text), "%s.said", folder);
+    file = fopen(text, "r");
+    while (file != NULL && (count = fread(text, 1, sizeof(text), file)) > 0) {
+        (void)fwrite(text, 1, count, stdout);
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+}
+
 /* Runs a layout in a child process with a process group of its own. Returns the child's exit code: 77 if the engine refuses the
- * layout by a documented rule, 1 for everything that is wrong. `is_quiet` drops its output. */
+ * layout by a documented rule, 1 for everything that is wrong, whose output is printed unless `is_quiet`. */
 static int child_run(uint64_t seed, uint64_t without, int is_quiet)
 {
     static int number;
+    char       said[sizeof(folder) + 8];
     pid_t      child;
     int        status;
 
@@ -144,14 +162,16 @@ static int child_run(uint64_t seed, uint64_t without, int is_quiet)
         (void)printf("no folder %s: %s\n", folder, strerror(errno));
         return 1;
     }
+    (void)snprintf(said, sizeof(said), "%s.said", folder);
     (void)fflush(NULL);
     child = fork();
     if (child == 0) {
         (void)setpgid(0, 0);
         (void)alarm(GUARD_SECONDS);
-        if (is_quiet && freopen("/dev/null", "w", stdout) == NULL) {
+        if (freopen(said, "w", stdout) == NULL) {
             _exit(1);
         }
+        (void)setvbuf(stdout, NULL, _IOLBF, 0);
         layout_draw(seed, without, folder, is_device, &current.what);
         (void)setenv("SHERD_DEBUG", current.what.is_debug ? "1" : "0", 1);
         status = test_main(0, NULL, CASES, 1);
@@ -163,6 +183,12 @@ static int child_run(uint64_t seed, uint64_t without, int is_quiet)
         return 1;
     }
     (void)kill(-child, SIGKILL); /* ends the ranks that a crash or a hang has left */
+    if (!is_quiet &&
+        (!WIFEXITED(status) || (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != REFUSED))) {
+        (void)printf("FAIL seed %llu\n", (unsigned long long)seed);
+        child_said();
+    }
+    (void)unlink(said);
     if (WIFSIGNALED(status) && !is_quiet) {
         (void)printf("ends by %s%s\n", strsignal(WTERMSIG(status)),
                      WTERMSIG(status) == SIGALRM ? ": it hangs" : "");
@@ -283,12 +309,10 @@ int main(int argc, char **argv)
          done++) {
         uint64_t seed = what.seed + (uint64_t)done;
 
-        int result = child_run(seed, what.without, 1);
+        int result = child_run(seed, what.without, 0);
 
         refused += result == REFUSED;
         if (result != 0 && result != REFUSED) {
-            (void)printf("FAIL seed %llu\n", (unsigned long long)seed);
-            (void)child_run(seed, what.without, 0); /* once more, with its output */
             narrow_down(seed, what.without, argv[0]);
             failed++;
         }

@@ -168,6 +168,32 @@ static void threads_that_disagree_are_told(void)
     test_world(3, disagree_body, NULL);
 }
 
+/* Rank 1 ends late what both open again, as a state on a drive that is left and resumed. */
+static void ending_body(sherd_world *world, void *ctx)
+{
+    sherdi_ending ending;
+
+    (void)ctx;
+    sherdi_world_ending_open(world, &ending, 7);
+    CHECK_OK(sherd_world_barrier(world));
+    if (world->rank == 0) {
+        CHECK_INT(0, sherdi_world_ending_close(world, &ending, 0, 0));
+        sherdi_world_ending_open(world, &ending, 7);
+        CHECK_OK(sherd_world_barrier(world));
+    } else {
+        CHECK_OK(sherd_world_barrier(world));
+        CHECK_INT(0, sherdi_world_ending_close(world, &ending, 0, 0));
+        sherdi_world_ending_open(world, &ending, 7);
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_INT(1, sherdi_world_ending_close(world, &ending, 1, (int64_t)20 * 1000 * 1000 * 1000));
+}
+
+static void threads_ending_that_is_over_does_not_refuse_the_next(void)
+{
+    test_world(2, ending_body, NULL);
+}
+
 static void threads_abort_of_the_parent_reaches_its_groups(void)
 {
     test_world(4, split_abort_reaches_the_groups, NULL);
@@ -239,6 +265,7 @@ static const test_case CASES[] = {
     CASE(threads_rank_that_leaves_early_is_named),
     CASE(threads_rank_that_does_not_come_is_named),
     CASE(threads_that_disagree_are_told),
+    CASE(threads_ending_that_is_over_does_not_refuse_the_next),
     CASE(threads_abort_of_the_parent_reaches_its_groups),
     CASE(sim_moves_nothing_and_counts_all),
     CASE(sim_is_not_split),
