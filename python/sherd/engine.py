@@ -75,6 +75,11 @@ class Engine:
             raise ValueError("the engine is destroyed")
         return self._handle
 
+    @property
+    def is_open(self) -> bool:
+        """Whether destroy was not called yet. Local."""
+        return self._handle is not None
+
     # -------------------------------------------------------- declarations --
     #
     # Every rank makes the same declarations, before seal. Each call is local; seal compares the models of all ranks. Each raises
@@ -303,6 +308,15 @@ class Engine:
         """
         return self._report("step_report", "step")
 
+    def step_queue(self) -> None:
+        """Does what step does, and returns when the norm is known and the update is queued (sherd_step_queue). Collective, blocking.
+
+        `wait` gives the report. An acquire waits for the update of its unit, and every call that reads or changes state for all of it.
+        Below stage 3, memory of parameters is not to be read before `wait`. All ranks call the same of step and step_queue. Raises what
+        step raises; a failure of the update itself (InputOutputError) comes with the next call that waits for it.
+        """
+        self._lib.step_queue(self.handle)
+
     def prepare(self) -> Report:
         """Does the first half of step: all that comes before the update. Returns the report. Collective, blocking.
 
@@ -352,7 +366,8 @@ class Engine:
     def wait(self) -> Report:
         """Waits for the device's work and returns the complete report of the last boundary. Local.
 
-        Raises StateError before seal.
+        Behind step_queue it also waits for the update: the first call before the next boundary is then collective. Raises StateError before
+        seal, and the failure of that update (InputOutputError).
         """
         return self._report("step_report", "step_wait")
 

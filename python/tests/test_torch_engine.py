@@ -8,11 +8,12 @@ import functools
 import gc
 import math
 import os
+import resource
 import sys
 import tempfile
 import unittest
 import warnings
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 from unittest import mock
 
 import ranks
@@ -821,6 +822,192 @@ class Loop(unittest.TestCase):
         engine.destroy()
 
 
+class Queued(unittest.TestCase):
+    """Steps that return before their update is over."""
+
+    def test_queued_and_waited_steps_give_the_same_bits(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for stage, tier in TIERS:
+                same_bits(sherd.World.self(), stage, tier, folder)
+
+    def test_the_same_bits_on_two_ranks(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run(2, "queued_on_ranks", folder)
+
+    def test_parameters_that_can_be_read_at_any_time_are_new_behind_a_step(self) -> None:
+        for stage in (1, 2):
+            engine = engine_of(stage, wide(), bf16={"enabled": True}, zero_optimization=offloaded(stage, "cpu", ""))
+            for _ in range(2):
+                engine.backward(engine(torch.ones(1, SIDE, dtype=torch.bfloat16)))
+                engine.step()
+                shown = [param.detach().clone() for param in engine.module.parameters()]
+                self.assertTrue(all(map(torch.equal, shown, [one.bfloat16() for one in masters(engine).values()])))
+            engine.destroy()
+
+    def test_what_comes_behind_a_queued_step_finds_its_values(self) -> None:
+        """Each call comes first behind a step, whose update takes a while."""
+        x = torch.ones(1, SIDE)
+
+        def gathered(engine: sherd.torch.Engine) -> Any:
+            with sherd.torch.gathered_parameters(engine.module):
+                return [param.sum().item() for param in engine.module.parameters()]
+
+        def raising(engine: sherd.torch.Engine) -> Any:
+            with mock.patch.object(engine.module[1], "forward", side_effect=KeyError("in forward")), self.assertRaises(KeyError):
+                engine(x)
+            return engine(x).item()
+
+        def cleared(engine: sherd.torch.Engine) -> Any:
+            engine.backward(engine(x))
+            engine.zero_grad()
+            return engine.fingerprint()
+
+        def generated(engine: sherd.torch.Engine) -> Any:
+            with engine.evaluating(), torch.no_grad():
+                return engine(x).item()
+
+        def loaded(engine: sherd.torch.Engine) -> Any:
+            engine.load_checkpoint(folder, "first")
+            return engine.fingerprint(), engine.global_steps, engine.boundary.fingerprint, engine.boundary.grad_norm
+
+        def saved(engine: sherd.torch.Engine) -> Any:
+            engine.save_checkpoint(folder, "second")
+            engine.load_state_dict(zeros)
+            engine.load_checkpoint(folder, "second")
+            return engine.fingerprint()
+
+        def written(engine: sherd.torch.Engine) -> Any:
+            engine.load_state_dict(zeros)
+            return engine.fingerprint(), engine.report.fingerprint
+
+        zeros = {name: torch.zeros_like(param) for name, param in wide().state_dict().items()}
+        calls: list[Callable[[sherd.torch.Engine], Any]] = [
+            lambda engine: {name: value.sum().item() for name, value in engine.state_dict().items()}, gathered, raising, cleared, generated,
+            lambda engine: engine(x).item(), lambda engine: engine.core.read(0, "exp_avg")[0], lambda engine: engine.core.read_local(0)[0],
+            lambda engine: engine.fingerprint(), lambda engine: vars(copy.copy(engine.report))["fingerprint"], saved, written, loaded]
+        found: list[list[Any]] = []
+        for is_queued in (True, False):
+            with tempfile.TemporaryDirectory() as folder:
+                engine = queueing(engine_of(3, wide(), zero_optimization=offloaded(3, "nvme", folder)), is_queued)
+                engine.backward(engine(x))
+                engine.step()
+                engine.save_checkpoint(folder, "first")
+                found.append([])
+                for call in calls:
+                    engine.backward(engine(x))
+                    engine.step()
+                    self.assertEqual("fingerprint" in vars(engine.report), not is_queued)
+                    found[-1].append(call(engine))
+                engine.backward(engine(x))
+                report = engine.step()
+                engine.destroy()
+                found[-1] += [report.fingerprint, report.grad_norm]
+                self.assertTrue(all(param.isnan().all() for param in engine.module.parameters()))
+                engine = engine_of(3, wide(), zero_optimization=offloaded(3, "nvme", folder))
+                engine.backward(engine(x))
+                report = engine.step()
+                del engine  # and nobody has waited
+                gc.collect()
+                if is_queued:
+                    with self.assertRaisesRegex(sherd.StateError, "ended before"):
+                        report.fingerprint
+        self.assertEqual(*found)
+
+    def test_a_drive_that_fails_is_told_by_the_call_that_waits(self) -> None:
+        def forward_and_step(engine: sherd.torch.Engine) -> None:
+            train(engine, 1)
+
+        calls: list[Callable[[sherd.torch.Engine], Any]] = [
+            lambda engine: engine.wait(), lambda engine: engine(batch(1)), forward_and_step, lambda engine: dict(engine.state_dict()),
+            lambda engine: engine.report.grad_norm, lambda engine: engine.save_checkpoint(folder), lambda engine: engine.destroy()]
+        with tempfile.TemporaryDirectory() as folder:
+            engine = engine_of(zero_optimization=offloaded(3, "nvme", folder))
+            train(engine, 1)
+            before = engine.wait().fingerprint
+            for call in calls:
+                engine.backward(engine(batch(1)))
+                with no_writes():
+                    report = engine.step()
+                    with self.assertRaisesRegex(sherd.InputOutputError, "writing state"):
+                        call(engine)
+                for _ in range(2):
+                    with self.assertRaisesRegex(sherd.InputOutputError, "writing state"):
+                        report.fingerprint
+                if call is not calls[-1]:
+                    with self.assertRaisesRegex(sherd.StateError, "sherd_step_undo"):
+                        engine(batch(1))
+                    engine.core.undo()
+                    self.assertEqual((engine.fingerprint(), engine.global_steps), (before, 1))
+                    with warnings.catch_warnings(record=True):  # of the window that a failed forward or step has left
+                        engine(batch(1))
+
+
+TIERS = [(0, "none"), (1, "cpu"), (2, "nvme"), (3, "none"), (3, "cpu"), (3, "nvme")]
+SIDE = 512  # of the matrices of wide()
+
+
+def offloaded(stage: int, tier: str, folder: str) -> dict[str, Any]:
+    """Returns the block zero_optimization of a configuration."""
+    device = {"device": tier, **({"nvme_path": folder, "buffer_size": 65536} if tier == "nvme" else {})}
+    return {"stage": stage, "stage3_param_persistence_threshold": 20, **({} if tier == "none" else {"offload_optimizer": device})}
+
+
+def wide() -> nn.Module:
+    """Returns a model whose update takes some milliseconds. Its output is a scalar."""
+    torch.manual_seed(7)
+    return nn.Sequential(*(nn.Linear(SIDE, SIDE) for _ in range(3)), nn.Linear(SIDE, 1), nn.Flatten(0))
+
+
+def queueing(engine: sherd.torch.Engine, is_queued: bool) -> sherd.torch.Engine:
+    """Makes an engine wait for each update, unless `is_queued`. Returns it."""
+    if not is_queued:
+        engine._queues = lambda: False  # type: ignore[method-assign]
+    return engine
+
+
+@contextlib.contextmanager
+def no_writes() -> Iterator[None]:
+    """A context in which this process cannot write to files."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def same_bits(world: sherd.World, stage: int, tier: str, folder: str) -> None:
+    """Trains by queued and by waited steps, with clipping and one overflow, and asserts that both give the same."""
+    found = []
+    for is_queued in (True, False):
+        engine = queueing(sherd.torch.initialize(made("plain"), config(stage, 2, gradient_clipping=0.5, zero_optimization=offloaded(
+            stage, tier, folder)), world=world), is_queued)
+        reports, known, losses, steps = [], [], [], []
+        engine._has_warned = True  # of the overflow
+        for micro in range(6):
+            losses.append(engine(batch(6 * world.rank + micro)))
+            engine.backward(losses[-1] * (math.inf if micro == 3 else 1))
+            reports.append(engine.step())
+            steps.append((engine.global_steps, engine.was_step_applied()))
+            if micro % 2:
+                queues = is_queued and (stage, tier) in QUEUED and world.size == 1 and micro != 3
+                assert ("fingerprint" not in vars(reports[-1])) == queues, (stage, tier, micro)
+            known.append(dict(vars(reports[-1])))
+        assert engine.wait() is reports[-1]
+        changed = [name for then, now in zip(known, reports) for name, value in then.items() if str(value) != str(getattr(now, name))]
+        assert not changed, (stage, tier, changed)
+        found.append([[loss.item() for loss in losses], steps, [
+            (one.is_boundary, one.was_updated, one.has_overflow, one.fingerprint, one.grad_norm, one.clip_coefficient, one.lr, one.step,
+             one.micro_step, one.skipped_steps, one.loss_scale) for one in reports], engine.fingerprint()])
+        assert (reports[-1].beside_s > 0) == (is_queued and queues), (stage, tier)
+        engine.destroy()
+    assert str(found[0]) == str(found[1]), (stage, tier, found)  # NaN is not equal to itself
+    assert [report[2] for report in found[0][2][1::2]] == [0, 1, 0], found
+
+
+QUEUED = [(3, "cpu"), (3, "nvme")]
+
+
 class Ranks(unittest.TestCase):
     def test_other_first_values(self) -> None:
         """Rank 0's weights are trained. With same_on_all, ranks whose weights differ are refused."""
@@ -932,6 +1119,11 @@ def other_modules(world: sherd.World) -> None:
             assert options, "what the ranks do differently is not noticed"
         except sherd.InvalidError as error:
             assert not options and 'If the ranks run different modules' in str(error) and 'backward_uses="any")' in str(error), error
+
+
+def queued_on_ranks(world: sherd.World) -> None:
+    for stage, tier in TIERS:
+        same_bits(world, stage, tier, sys.argv[2])
 
 
 def clears(world: sherd.World) -> None:

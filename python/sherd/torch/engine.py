@@ -6,6 +6,7 @@ import difflib
 import inspect
 import math
 import os
+import sys
 from typing import Any, Iterator, Mapping, Sequence
 
 import torch
@@ -14,10 +15,11 @@ from torch import nn
 from sherd._library import library
 from sherd.config import Config, ConfigSource
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
-from sherd.errors import InvalidError, NotSupportedError, StateError
+from sherd.errors import InvalidError, NotSupportedError, SherdError, StateError
 from sherd.torch import buffers, compiled, fill, first, gathered, generate, leftovers, optim, resident, resume, save, tensors, weights
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import TRANSFORMS, Hooks, current_task, tensors_in, transform
+from sherd.torch.queued import Queued
 from sherd.torch.say import collective, unlogged, warn
 from sherd.torch.trace import Order, order_of
 from sherd.torch.units import Division, Policy, divide, keep_fp32, matches
@@ -187,6 +189,7 @@ class Engine:
                 warn(text)
             self._opens_windows = bool(settings.resolved()["sherd.open_windows"]["value"])
             self._skips_unused = settings.resolved()["sherd.unused_units"]["value"] == "skip"
+            self._offloads = settings.resolved()["zero_optimization.offload_optimizer.device"]["value"] != "none"
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
             if optim.is_inference(settings):
@@ -215,6 +218,7 @@ class Engine:
         optim.clear_by(self, self.rates.optimizers)
         self.watch = optim.Watch(self)
         self.first = first.Call(self)
+        self._queued: Queued | None = None  # of the last boundary, until a wait for its update
         self.prepared: Report | None = None  # of the step for which apply_step() has not come yet
         self.report: Report | None = None  # of the last step
         self.boundary: Report | None = None  # of the last boundary
@@ -428,15 +432,30 @@ class Engine:
         """Ends a micro-batch; call it once for each, after its backward. Returns the report (sherd_step_report).
 
         At the boundary it updates the parameters, by the rates of `optimizer`, and steps `lr_scheduler`. A gradient with Inf or NaN
-        makes no update; the report has has_overflow 1. Collective, blocking. Raises StateError (there was no forward yet, or the
+        makes no update; the report has has_overflow 1. Where it can (`_queues`), the call returns before the update is over: calls that need
+        the new values wait for them. Collective, blocking. Raises StateError (there was no forward yet, or the
         backward failed; a checkpoint is not loaded yet; a number of a group was changed that does not change in training), InputOutputError,
         NumericError. It also raises StateError, and the window is lost, where a gradient was written or replaced after the backward,
-        and where a parameter came into the model later.
+        and where a parameter came into the model later. What fails in an update that was queued is raised by the call that waits for it.
         """
+        is_boundary = self.is_gradient_accumulation_boundary()
         numbers = self._end_micro_batch("engine.step()")
         with self._differences_told():
+            if is_boundary and numbers is None and self._queues():
+                return self._after(self._queue(), None)
             report = self.core.step() if numbers is None else self._step_at(numbers)
         return self._after(self._waited(report), numbers)
+
+    @collective("engine.wait()")
+    def wait(self) -> Report | None:
+        """Waits for the update that the last step() has queued. Returns the complete report of the last boundary; None: there was none.
+
+        Local, blocking. Raises the failure of the update: InputOutputError.
+        """
+        if self._queued is not None and self._queued.is_pending:
+            self._queued.complete()
+        self._queued = None
+        return self.boundary
 
     @collective("engine.prepare_step()")
     def prepare_step(self) -> Report:
@@ -489,8 +508,11 @@ class Engine:
                              f"engine(batch) and engine.backward(loss) first")
         self._warn_of_backwards()
         self._take_gradients()
+        is_boundary = self.is_gradient_accumulation_boundary()
         self._backwards = 0
         self._is_closing = False
+        if is_boundary:
+            self.wait()  # the report of the boundary before would become that of this one
         return numbers
 
     def _after(self, report: Report, numbers: dict[str, list[float]] | None) -> Report:
@@ -586,6 +608,26 @@ class Engine:
         """Returns the complete report of a step. Behind a boundary, scripts read parameters that are whole on this rank, which have their
         new values only then."""
         return self.core.wait() if report.is_boundary else report
+
+    def _queues(self) -> bool:
+        """Whether a step returns before its update is over. Local.
+
+        Below stage 3 it does not, since scripts read parameters at any time, by operations of torch that wait for nothing. Nor does it on
+        several ranks, where the norm would be known only by a call of all ranks, and a script may read it on one of them.
+        """
+        return self.driver.sleeps and self.world.size == 1 and (self._offloads or self.device.type == "cuda")
+
+    def _queue(self) -> Report:
+        """Makes a step at a boundary, and queues its update. Returns the report, which is complete where nothing was updated."""
+        before, scale = self.global_steps, self.core.loss_scale
+        self.core.step_queue()
+        info = self.core.info
+        if info.step == before:
+            return self.core.wait()
+        first = min(self._groups.get(id(param.tensor), 0) for param in self.division.params if not param.is_frozen)
+        self._queued = Queued(self.core, is_boundary=1, was_updated=1, step=info.step, micro_step=info.micro_step, loss_scale=scale,
+                              lr=self.core.group_lr(first, info.step))
+        return self._queued
 
     def close_window(self) -> None:
         """Makes the next step() or prepare_step() a boundary, even if the window is short; the mean is then over the micro-batches that it has.
@@ -693,7 +735,10 @@ class Engine:
         return self._backwards > 0
 
     def get_global_grad_norm(self) -> float | None:
-        """Returns the L2 norm of the mean gradient at the last boundary, before clipping; None before the first. Local."""
+        """Returns the L2 norm of the mean gradient at the last boundary, before clipping; None before the first. Local.
+
+        It waits for an update that was queued.
+        """
         return None if self.boundary is None else self.boundary.grad_norm
 
     def get_lr(self) -> list[float]:
@@ -835,6 +880,7 @@ class Engine:
         Raises TypeError (something else is in `client_state`), and what sherd.Engine.save raises.
         """
         self.seal()
+        self.wait()
         try:
             save.save_checkpoint(self, save_dir, None if tag is None else str(tag), client_state, **options)
         except StateError as error:
@@ -862,6 +908,8 @@ class Engine:
         sherd.Engine.load. Before the first batch it returns at once, and the load itself comes with that batch, which then raises
         its failure. Collective, blocking, between steps. Raises what sherd.Engine.load raises, TypeError for other options.
         """
+        with contextlib.suppress(SherdError):  # a load is a way out where an update has failed; its report says so
+            self.wait()
         return resume.load_checkpoint(self, load_dir, None if tag is None else str(tag), load_module_only, options)
 
     def evaluating(self, keep_units: int | None = None) -> contextlib.AbstractContextManager[None]:
@@ -909,8 +957,8 @@ class Engine:
     def destroy(self) -> None:
         """Frees all memory of the engine, and takes the hooks off the model, whose parameters show NaN from then on.
 
-        It first waits for an asynchronous save, except while an exception is handled, as sherd.Engine.destroy does. Its failure is
-        raised after all memory is freed. Collective and blocking while a save runs; otherwise not, but with state on NVMe a rank
+        It first waits for an asynchronous save, except while an exception is handled, as sherd.Engine.destroy does, and for an update that
+        was queued. The failure of either is raised after all memory is freed. Collective and blocking while a save runs; otherwise not, but with state on NVMe a rank
         waits for the others, for 10 seconds at most. May be called twice. Without this call the engine ends with the program, which
         drops an asynchronous save that runs, with a warning.
         """
@@ -928,7 +976,11 @@ class Engine:
                     one.tensor.grad = None
                     one.rouse(tensors.asleep_like(one.awake))
         self._ended = "the engine is destroyed: make the model and the engine anew"
-        self.core.destroy()
+        try:
+            if sys.exc_info()[0] is None:
+                self.wait()
+        finally:
+            self.core.destroy()
 
 
 def as_call(example: Any) -> Example:
