@@ -438,6 +438,7 @@ class Engine:
         NumericError. It also raises StateError, and the window is lost, where a gradient was written or replaced after the backward,
         and where a parameter came into the model later. What fails in an update that was queued is raised by the call that waits for it.
         """
+        self._loaded_check()
         is_boundary = self.is_gradient_accumulation_boundary()
         numbers = self._end_micro_batch("engine.step()")
         with self._differences_told():
