@@ -128,6 +128,8 @@ typedef enum sherdi_ring {
     128u /* for what came before: of a gradient that has waited in a staging buffer ... */
 #define SHERDI_OP_FIRST  256u /* ... in the first micro-batch of the window */
 #define SHERDI_OP_BESIDE 512u /* given by the updater, beside the trainer's calls */
+#define SHERDI_OP_MEASURES                                                                         \
+    1024u /* adds the squares of what it leaves, which is of op.to, to the norm */
 
 /* How far an update beside the trainer's calls is. */
 typedef enum sherdi_post {
@@ -176,6 +178,7 @@ typedef struct sherdi_unit_state {
     size_t gathered_at;
     int    has_gradient;   /* its gradient was zeroed in this micro-batch and is not complete */
     int    is_complete;    /* its last planned use of this micro-batch is over */
+    int    is_measured;    /* the squares of its staged slices are summed where these are made */
     int    is_updating;    /* by the updater; nobody has waited for it yet */
     int    is_unpublished; /* ... and the other ranks' slices have not been gathered */
     int    uses_left; /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
@@ -189,8 +192,8 @@ typedef struct sherdi_cursor {
 
 /* A slice of a gradient that was reduced to a staging buffer and is not yet where it rests. */
 typedef struct sherdi_staged_grad {
-    int segment; /* -1: none */
-    int is_first;
+    int segment;           /* -1: none */
+    int is_first, is_last; /* of the window's micro-batches */
 } sherdi_staged_grad;
 
 #define SHERDI_MOST_STAGED 2
@@ -249,6 +252,7 @@ typedef struct sherdi_progress {
     uint32_t           flags;   /* of all operations that are given now */
     /* 1: the parameters that are published next come from an update; 0: from the state as it is. */
     int is_updated;
+    int is_last; /* the micro-batch under way ends the window */
     int is_beside; /* an update beside the trainer's calls was begun; nobody has waited for its end, */
     int                   is_walking; /* ... nor for the end of its walk */
     sherdi_ring_progress *rings;      /* [SHERDI_RINGS] */

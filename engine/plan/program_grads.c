@@ -10,9 +10,11 @@
  * An open-ended unit (SHERD_USES_ANY) has no last planned use. The end of the micro-batch completes its gradient, after the ranks
  * have agreed which of these units have one.
  *
+ * In the last micro-batch of the window, what makes a staged slice adds its squares to the norm, so that nobody reads it for that.
+ *
  * `runs` of a unit counts the micro-batches of the window that brought a gradient. The first one overwrites what was there, the
  * later ones add to it. */
-#include "engine/plan/program.h"
+#include "engine/plan/program_walk.h"
 
 #include "base/checked.h"
 #include "collectives/world.h"
@@ -288,52 +290,83 @@ static sherdi_range grad_staging_at(const sherdi_plan *plan, int slot, size_t of
                            (size_t)slot * plan->grad_staging_bytes + offset, bytes);
 }
 
+/* Lets the operation that makes a sum on the host add its squares to the norm, if this is the window's last micro-batch. */
+static void measure(const sherdi_program *program, sherdi_op *op, int is_last)
+{
+    if (is_last) {
+        op->flags |= SHERDI_OP_MEASURES;
+        op->space = SHERDI_SPACE_HOST;
+        sherdi_op_use(op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                      sherdi_program_norm_at(program->plan, SHERDI_SPACE_HOST));
+    }
+}
+
+/* Brings down an addend that is the sum. A device has measured it; else the copy does. */
+static sherd_status addend_copy(const sherdi_program *program, const sherdi_segment *segment,
+                                sherdi_range addend, sherdi_range sum, int is_last)
+{
+    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, SHERDI_LANE_DOWN, segment);
+
+    if (program->plan->machine.has_device) {
+        SHERDI_TRY(is_last ? sherdi_program_measure(program, segment, addend) : SHERD_OK);
+    } else {
+        op.to = segment->types.grad;
+        measure(program, &op, is_last);
+    }
+    return sherdi_program_move(program, op, sum, addend);
+}
+
 /* Brings the addend down to the host, which keeps it or adds it to the sum. */
 static sherd_status addend_to_host(const sherdi_program *program, const sherdi_segment *segment,
-                                   sherdi_range addend, sherdi_range sum, int is_first)
+                                   sherdi_range addend, sherdi_range sum,
+                                   const sherdi_staged_grad *staged)
 {
     const sherdi_plan *plan   = program->plan;
     sherdi_range       bounce = sherdi_range_of(SHERDI_BUFFER_BOUNCE, 0, addend.bytes);
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_HOST, segment);
 
     if (!plan->has_accumulator) {
-        return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, sum, addend);
+        return addend_copy(program, segment, addend, sum, staged->is_last);
     }
     SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, bounce, addend));
-    return add_emit(program, op, is_first, sum, segment->types.grad, bounce, segment->types.comm);
+    measure(program, &op, staged->is_last);
+    return add_emit(program, op, staged->is_first, sum, segment->types.grad, bounce,
+                    segment->types.comm);
 }
 
 static sherd_status addend_rest(const sherdi_program *program, const sherdi_segment *segment,
-                                const sherdi_block *block, sherdi_range addend, int is_first)
+                                const sherdi_block *block, sherdi_range addend,
+                                const sherdi_staged_grad *staged)
 {
     const sherdi_plan *plan = program->plan;
     sherdi_range       rest = sherdi_program_gradient(plan, block);
     sherdi_op          op   = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_DOWN, segment);
 
     if (block->grad_space == SHERDI_SPACE_DEVICE) {
-        return add_emit(program, op, is_first, rest, segment->types.grad, addend,
-                        segment->types.comm);
+        SHERDI_TRY(add_emit(program, op, staged->is_first, rest, segment->types.grad, addend,
+                            segment->types.comm));
+        return staged->is_last ? sherdi_program_measure(program, segment, rest) : SHERD_OK;
     }
-    if (!is_first) {
+    if (!staged->is_first) {
         SHERDI_TRY(sherdi_program_gradient_read(program, block));
     }
-    SHERDI_TRY(addend_to_host(program, segment, addend, rest, is_first));
+    SHERDI_TRY(addend_to_host(program, segment, addend, rest, staged));
     return gradient_write(program, block);
 }
 
 static sherd_status slice_rest(const sherdi_program *program, int slot,
-                               const sherdi_segment *segment, int is_first)
+                               const sherdi_staged_grad *staged)
 {
-    const sherdi_plan *plan = program->plan;
-    size_t             elem = sherd_dtype_bytes(segment->types.comm);
+    const sherdi_plan    *plan    = program->plan;
+    const sherdi_segment *segment = &plan->segments[staged->segment];
+    size_t                elem    = sherd_dtype_bytes(segment->types.comm);
 
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[segment->first_block + b];
 
         SHERDI_TRY(addend_rest(
             program, segment, block,
-            grad_staging_at(plan, slot, block->offset_elems * elem, block->elems * elem),
-            is_first));
+            grad_staging_at(plan, slot, block->offset_elems * elem, block->elems * elem), staged));
     }
     return SHERD_OK;
 }
@@ -350,7 +383,7 @@ static sherd_status staged_drain(const sherdi_program *program, int slot)
     }
     program->progress->staged[slot].segment = -1;
     before = sherdi_program_flag(program, SHERDI_OP_LATE | (staged.is_first ? SHERDI_OP_FIRST : 0));
-    status = slice_rest(program, slot, &program->plan->segments[staged.segment], staged.is_first);
+    status = slice_rest(program, slot, &staged);
     program->progress->flags = before;
     return status;
 }
@@ -375,8 +408,9 @@ static sherd_status staged_reduce(const sherdi_program *program, const sherdi_se
     SHERDI_TRY(scatter_emit(
         program, segment,
         grad_staging_at(plan, slot, 0, segment->slice_elems * sherd_dtype_bytes(comm)), comm, 0));
-    progress->staged[slot] =
-        (sherdi_staged_grad){.segment = (int)(segment - plan->segments), .is_first = is_first};
+    progress->staged[slot] = (sherdi_staged_grad){.segment  = (int)(segment - plan->segments),
+                                                  .is_first = is_first,
+                                                  .is_last  = progress->is_last};
     return drain_needs_host(plan) ? SHERD_OK : staged_drain(program, slot);
 }
 
@@ -438,6 +472,7 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
     if (!plan->units[unit].retains_grads) {
         SHERDI_TRY(gradient_poison(program, unit));
     }
+    state->is_measured  = program->progress->is_last;
     state->has_gradient = 0;
     state->is_complete  = 1;
     state->uses.runs++;
@@ -582,6 +617,7 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program)
 
         state->has_gradient = 0;
         state->is_complete  = 0;
+        state->is_measured  = 0;
         state->uses_left    = program->plan->units[u].backward_uses;
         state->uses         = (sherdi_unit_uses){0};
     }
@@ -590,6 +626,6 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program)
         progress->staged[slot].segment =
             -1; /* dropped: the next window overwrites the sum to which it belonged */
     }
-    return sherdi_program_clear(program, SHERDI_LANE_COMPUTE, offsetof(sherdi_scalars_head, counts),
-                                sizeof(sherdi_fixed_counts));
+    return sherdi_program_clear(program, SHERDI_LANE_COMPUTE, offsetof(sherdi_scalars_head, norm),
+                                sizeof(sherdi_norm_acc) + sizeof(sherdi_fixed_counts));
 }

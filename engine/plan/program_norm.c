@@ -1,5 +1,7 @@
-/* The squares of the gradient at a boundary, of the whole model and of one parameter. They are summed as exact integers, so it does
- * not matter in which pieces: gradients that lie together are read by one operation. */
+/* The squares of the gradient, of the whole model and of one parameter. They are summed as exact integers, so it does not matter in
+ * which pieces and when. Slices that are made in backward and rest on the host or a drive are measured where they are made, in the
+ * last micro-batch (program_grads.c), so the boundary need not read them. It reads the others; gradients that lie together are read
+ * by one operation. */
 #include "engine/plan/program_walk.h"
 
 #include "base/checked.h"
@@ -11,6 +13,12 @@ static int norm_medium(sherdi_space space)
     return sherdi_is_on_device(space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST;
 }
 
+sherdi_range sherdi_program_norm_at(const sherdi_plan *plan, sherdi_space space)
+{
+    return sherdi_program_scalars_at(plan, space, offsetof(sherdi_scalars_head, norm),
+                                     sizeof(sherdi_norm_acc));
+}
+
 static sherdi_op norm_op(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_space space,
                          sherdi_range gradient, sherd_dtype dtype)
 {
@@ -20,11 +28,18 @@ static sherdi_op norm_op(const sherdi_plan *plan, const sherdi_segment *segment,
     op.from  = dtype;
     op.elems = gradient.bytes / sherd_dtype_bytes(dtype);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
-    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
-                  sherdi_program_scalars_at(plan, space, offsetof(sherdi_scalars_head, norm),
-                                            sizeof(sherdi_norm_acc)));
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS, sherdi_program_norm_at(plan, space));
     op.moves[norm_medium(space)] = op.elems * sherdi_grad_bytes(plan, segment);
     return op;
+}
+
+sherd_status sherdi_program_measure(const sherdi_program *program, const sherdi_segment *segment,
+                                    sherdi_range gradient)
+{
+    sherdi_op op =
+        norm_op(program->plan, segment, SHERDI_SPACE_DEVICE, gradient, segment->types.grad);
+
+    return sherdi_program_emit(program, &op);
 }
 
 static int is_in_memory(sherdi_space space)
@@ -139,15 +154,22 @@ static sherd_status norm_clear(const sherdi_program *program)
                                 sizeof(sherdi_norm_acc));
 }
 
+/* Whether the sum has the squares of a segment's gradient: it was measured, or is zero on all ranks. */
+static int is_summed(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_unit_state *state = sherdi_program_unit(program, segment->unit);
+
+    return state->uses.runs == 0 || (segment->is_staged && state->is_measured);
+}
+
 sherd_status sherdi_program_norm(const sherdi_program *program)
 {
     const sherdi_plan *plan = program->plan;
     sherdi_op          run  = {.elems = 0};
 
-    SHERDI_TRY(norm_clear(program));
     SHERDI_TRY(sherdi_program_slots_begin(program, SHERDI_WALK_UPDATE, SHERDI_RING_GRADS));
     for (size_t s = 0; s < plan->num_segments; s++) {
-        if (plan->segments[s].has_gradient) {
+        if (plan->segments[s].has_gradient && !is_summed(program, &plan->segments[s])) {
             SHERDI_TRY(segment_norm(program, &plan->segments[s], &run));
         }
     }

@@ -53,6 +53,11 @@ sherd_status sherdi_program_slots_begin(const sherdi_program *program, sherdi_wa
 /** Call it when a block's gradient is not needed any more: if it came from a drive, its slot goes on to the next extent. */
 sherd_status sherdi_program_gradient_give(const sherdi_program *program, sherdi_walk walk,
                                           const sherdi_block *block);
+/** Returns where kernels of that side add squares of the gradient. */
+sherdi_range sherdi_program_norm_at(const sherdi_plan *plan, sherdi_space space);
+/** Adds the squares of a gradient in device memory to the norm. */
+sherd_status sherdi_program_measure(const sherdi_program *program, const sherdi_segment *segment,
+                                    sherdi_range gradient);
 /** Returns bytes of the kernels' scalars on the side of a space. */
 sherdi_range sherdi_program_scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
                                        size_t bytes);

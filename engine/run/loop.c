@@ -157,6 +157,13 @@ static sherd_status window_lose(sherd_engine *engine, sherd_status status)
     return sherdi_outcome_end(&engine->window.lost);
 }
 
+/* Tells the program whether the window ends with the micro-batch under way: its gradients are measured where they are made. */
+static void last_note(sherd_engine *engine)
+{
+    engine->run.program.progress->is_last =
+        sherdi_loop_ends_after(engine, engine->window.micro_seen + 1);
+}
+
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass)
 {
     const sherdi_outcome seen =
@@ -166,6 +173,7 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
     if (sherdi_unit_of(engine, unit)->acquired[pass] == 1) {
         sherdi_mark_end(&engine->marks, engine->backend, &engine->compute_marks[unit].pass[pass]);
     }
+    last_note(engine);
     status = sherdi_program_release(&engine->run.program, unit, pass);
     if (status != SHERD_OK) {
         return window_lose(engine, status);
@@ -193,6 +201,7 @@ sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
     if (status != SHERD_OK) {
         return window_lose(engine, status);
     }
+    last_note(engine);
     status = sherdi_program_micro_batch_end(&engine->run.program);
     if (status == SHERD_OK) {
         return SHERD_OK;

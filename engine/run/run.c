@@ -226,6 +226,37 @@ static void op_zero(sherd_engine *engine, const sherdi_backend *lane, const sher
     }
 }
 
+/* As many elements as are still in a cache of the cores when their squares are summed. */
+#define MEASURED_ELEMS ((size_t)128 * 1024)
+
+typedef void (*make_fn)(const sherdi_backend *lane, const sherdi_op *op, void *dst, const void *src,
+                        size_t elems);
+
+/* Makes a gradient, and adds its squares to the norm. */
+static void make_measured(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
+                          make_fn make)
+{
+    sherdi_norm_acc     *norm  = &sherdi_space_scalars(engine, op->space)->head->norm;
+    unsigned char       *dst   = address_of(engine, op, SHERDI_USE_DST);
+    const unsigned char *src   = address_of(engine, op, SHERDI_USE_SRC);
+    size_t               elems = op->uses[SHERDI_USE_DST].bytes / sherd_dtype_bytes(op->to);
+    size_t               from  = op->uses[SHERDI_USE_SRC].bytes / sherdi_max_size(elems, 1);
+
+    for (size_t at = 0, count; at < elems; at += count) {
+        unsigned char *made = dst + at * sherd_dtype_bytes(op->to);
+
+        count = sherdi_min_size(MEASURED_ELEMS, elems - at);
+        make(lane, op, made, src + at * from, count);
+        lane->kernels->sumsq(lane, made, op->to, count, norm);
+    }
+}
+
+static void copy_make(const sherdi_backend *lane, const sherdi_op *op, void *dst, const void *src,
+                      size_t elems)
+{
+    lane->kernels->copy(lane, dst, src, elems * sherd_dtype_bytes(op->to));
+}
+
 static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     size_t      bytes = op->uses[SHERDI_USE_DST].bytes;
@@ -242,20 +273,45 @@ static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sher
     mark = sherdi_mark_begin(&engine->marks,
                              op->lane == SHERDI_LANE_DOWN ? SHERDI_MARK_DOWN : SHERDI_MARK_UP, lane,
                              NULL, bytes);
-    lane->kernels->copy(lane, dst, src, bytes);
+    if (op->flags & SHERDI_OP_MEASURES) {
+        make_measured(engine, lane, op, copy_make);
+    } else {
+        lane->kernels->copy(lane, dst, src, bytes);
+    }
     sherdi_mark_end(&engine->marks, lane, &mark);
+}
+
+static void cast_make(const sherdi_backend *lane, const sherdi_op *op, void *dst, const void *src,
+                      size_t elems)
+{
+    lane->kernels->cast(lane, dst, op->to, src, op->from, elems);
+}
+
+static void accumulate_make(const sherdi_backend *lane, const sherdi_op *op, void *dst,
+                            const void *src, size_t elems)
+{
+    lane->kernels->accumulate(lane, dst, op->to, src, op->from, elems);
+}
+
+static void make(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
+                 make_fn make)
+{
+    if (op->flags & SHERDI_OP_MEASURES) {
+        make_measured(engine, lane, op, make);
+    } else {
+        make(lane, op, address_of(engine, op, SHERDI_USE_DST),
+             address_of(engine, op, SHERDI_USE_SRC), op->elems);
+    }
 }
 
 static void op_cast(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    lane->kernels->cast(lane, address_of(engine, op, SHERDI_USE_DST), op->to,
-                        address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems);
+    make(engine, lane, op, cast_make);
 }
 
 static void op_accumulate(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    lane->kernels->accumulate(lane, address_of(engine, op, SHERDI_USE_DST), op->to,
-                              address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems);
+    make(engine, lane, op, accumulate_make);
 }
 
 static void op_widen(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)

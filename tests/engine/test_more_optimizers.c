@@ -118,12 +118,16 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_block *block      = &plan->blocks[b];
         int                 has_master = plan->segments[block->segment].has_master;
-        size_t              stride     = has_master ? block->stride_elems : 0;
+        int                 is_measured =
+            plan->segments[block->segment].is_staged && block->grad_space != SHERDI_SPACE_DEVICE;
+        size_t stride = has_master ? block->stride_elems : 0;
 
         state += sherdi_round_up((stride + block->elems) * sizeof(float), SHERD_ALIGN_BYTES);
-        /* the norm reads the gradient; the sweep reads it and both parts, writes them and the new value */
-        update += block->elems * (2 * elem + 4 * sizeof(float) + (has_master ? elem : 0));
-        update += b == 0 ? 0 : norm_padding(plan, b, elem);
+        /* the norm reads the gradient, unless it was measured where it was made; the sweep reads it and both parts, writes them
+         * and the new value */
+        update += block->elems *
+                  ((is_measured ? 1 : 2) * elem + 4 * sizeof(float) + (has_master ? elem : 0));
+        update += b == 0 || is_measured ? 0 : norm_padding(plan, b, elem);
     }
     CHECK_INT(update, plan->moves.step[SHERDI_MOVES_DEVICE] + plan->moves.step[SHERDI_MOVES_HOST]);
     if (plan->num_extents[SHERDI_SPACE_STORAGE] > 0) {

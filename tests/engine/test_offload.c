@@ -40,7 +40,8 @@ static const layout LAYOUTS[] = {
      SMALL_BLOCKS STATE("nvme", ", \"pipeline_read\": false, \"pipeline_write\": false"), 1},
     {"optimizer nvme, one buffer", SMALL_BLOCKS STATE("nvme", ", \"buffer_count\": 1"), 1},
     {"optimizer nvme, verified", SMALL_BLOCKS STATE("nvme", ", \"verify_reads\": true"), 1},
-    {"gradients nvme", SMALL_BLOCKS STATE("nvme", ", \"gradients\": \"nvme\""), 1},
+    {"gradients nvme", SMALL_BLOCKS STATE("nvme", ", \"gradients\": \"nvme\", \"buffer_count\": 2"),
+     1},
     {"gradients nvme, one buffer",
      SMALL_BLOCKS STATE("nvme", ", \"gradients\": \"nvme\", \"buffer_count\": 1"), 1},
     {"optimizer cpu, sums on the device", SMALL_BLOCKS STATE("cpu", ", \"accumulate\": \"device\""),
@@ -299,6 +300,64 @@ static void bytes_are_counted_as_planned(void)
     }
 }
 
+/* A window with gradients on the drive that is closed before its last backward, or behind it. */
+typedef struct closing {
+    rig_options       options;
+    int               is_late;
+    sherd_step_report report;
+} closing;
+
+static void close_windows(sherd_world *world, void *ctx)
+{
+    closing          *what = ctx;
+    sherd_step_report report;
+    rig               r;
+
+    wide_open(&r, world, &what->options);
+    for (int micro = 0; micro < 6; micro++) { /* three windows: reading ahead is in its stride */
+        if (micro % 2 == 1 && !what->is_late) {
+            CHECK_OK(sherd_step_close_window(r.engine));
+        }
+        rig_micro_batch(&r);
+        if (micro % 2 == 1 && what->is_late) {
+            CHECK_OK(sherd_step_close_window(r.engine));
+        }
+        report = rig_step(&r);
+    }
+    if (sherd_world_rank(world) == 0) {
+        what->report = report;
+    }
+    rig_close(&r);
+}
+
+/* Squares are summed where a slice is made, so nobody reads it for the norm. Where it was too late for that, it is read once:
+ * of four gradients, the two that are not in a slot anyway. */
+static void the_norm_reads_what_nobody_measured(void)
+{
+    char keys[1024];
+
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        closing at[2] = {{.is_late = 0}, {.is_late = 1}};
+
+        for (int is_late = 0; is_late < 2; is_late++) {
+            (void)snprintf(keys, sizeof(keys),
+                           STATE("nvme", ", \"gradients\": \"nvme\", \"buffer_count\": 2"),
+                           test_scratch());
+            at[is_late].options = (rig_options){.stage        = 2,
+                                                .accumulation = 2,
+                                                .dtype        = SHERD_F32,
+                                                .clip         = 0.5,
+                                                .zero         = keys,
+                                                .top = ", \"sherd\": {\"open_windows\": true}"};
+            test_world(ranks, close_windows, &at[is_late]);
+        }
+        CHECK(at[0].report.is_boundary && at[0].report.grad_norm > 0);
+        CHECK(at[0].report.grad_norm == at[1].report.grad_norm);
+        CHECK_INT(at[0].report.nvme_read_bytes + 2 * WIDE * sizeof(float) / (size_t)ranks,
+                  at[1].report.nvme_read_bytes);
+    }
+}
+
 /* What all files that are to be seen have; the ranks have alike. */
 static uint64_t drive_bytes(void)
 {
@@ -382,6 +441,7 @@ static const test_case CASES[] = {
     CASE(offload_without_a_unit_equals_unsharded),
     CASE(offload_deterministic_equals_without),
     CASE(bytes_are_counted_as_planned),
+    CASE(the_norm_reads_what_nobody_measured),
     CASE(the_budget_per_parameter_holds),
     CASE(a_clean_end_leaves_no_file),
 };

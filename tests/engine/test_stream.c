@@ -125,7 +125,7 @@ static void an_offloaded_step_waits_for_what_the_host_needs(void)
     waiting what = {
         {.stage = 2, .dtype = SHERD_BF16, .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
         1 + 2 + 3,
-        3,
+        3 + 3,                      /* a unit is reduced, and measured before it goes down */
         3 * 5056 * 2 + ADAMW_UP,    /* parameters: 5000 elements, padded to chunks */
         3 * 5056 * 2 + ADAMW_DOWN}; /* gradients */
 
