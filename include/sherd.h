@@ -501,6 +501,9 @@ typedef struct sherd_step_report {
     double beside_s;                      /* from its beginning to the end of its commit */
     double beside_read_s, beside_write_s; /* the part of it in which it waited for the drive */
     double wait_update_s;                 /* exposed: the trainer's thread waited for it */
+    /* With state on NVMe: the step whose state the drive has whole; the step before, after sherd_step_queue until sherd_step_wait.
+     * Else -1. */
+    int64_t stored_step;
 } sherd_step_report;
 SHERD_API void sherd_step_report_init(sherd_step_report *report);
 

@@ -18,6 +18,7 @@ static const kind_info KINDS[SHERDI_MARK_KINDS] = {
     [SHERDI_MARK_EVAL]        = {"compute", SHERDI_TRACE_COMPUTE},
     [SHERDI_MARK_WAIT_GATHER] = {"wait for parameters", SHERDI_TRACE_WAIT},
     [SHERDI_MARK_WAIT_REDUCE] = {"wait for gradients", SHERDI_TRACE_WAIT},
+    [SHERDI_MARK_WAIT_UPDATE] = {"wait for the update", SHERDI_TRACE_WAIT},
     [SHERDI_MARK_GATHER]      = {"gather", SHERDI_TRACE_GATHER},
     [SHERDI_MARK_REDUCE]      = {"reduce", SHERDI_TRACE_REDUCE},
     [SHERDI_MARK_DOWN]        = {"down", SHERDI_TRACE_DOWN},

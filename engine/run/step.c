@@ -123,6 +123,21 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     return sherdi_outcome_end(&why);
 }
 
+/* Returns the step whose state the drive has; while an update is under way, the one that it had before. */
+static int64_t stored_step(sherd_engine *engine)
+{
+    sherdi_state_record record;
+
+    if (!sherdi_plan_has_generations(engine->plan)) {
+        return -1;
+    }
+    if (!engine->updater.is_queued) {
+        sherdi_store_record(engine, &record);
+        engine->store.stored_step = record.note.step;
+    }
+    return engine->store.stored_step;
+}
+
 static sherd_status boundary_prepare(sherd_engine *engine)
 {
     sherd_step_report  *report = &engine->report;
@@ -158,6 +173,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     report->grad_norm        = sqrt(engine->window.sumsq) * sherdi_optimizer_unscale(engine);
     report->grad_sumsq       = report->grad_norm * report->grad_norm;
     report->clip_coefficient = 1;
+    report->stored_step      = stored_step(engine);
     engine->boundary         = *report;
     engine->phase            = SHERDI_PHASE_PREPARED;
     return SHERD_OK;
@@ -282,6 +298,7 @@ static void boundary_close(sherd_engine *engine)
     report->nvme_written_bytes = traffic.written_bytes - store->reported.written_bytes;
     report->link_down_bytes    = own->down_bytes - store->reported_link.down_bytes;
     report->link_up_bytes      = own->up_bytes - store->reported_link.up_bytes;
+    report->stored_step        = stored_step(engine);
     store->reported            = traffic;
     store->reported_link       = *own;
     engine->boundary           = *report;
@@ -612,6 +629,7 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
     status                         = sherdi_updater_join(engine);
     if (is_beside) {
         sherdi_updater_report(engine, &engine->boundary);
+        engine->boundary.stored_step = stored_step(engine);
     }
     if (status == SHERD_OK && !engine->fingerprints.has_own) {
         status = own_fingerprint(engine);

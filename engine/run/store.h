@@ -33,11 +33,13 @@ typedef struct sherdi_store {
     size_t            pinned_bytes;
     unsigned char    *note; /* [SHERDI_STATE_NOTE_BYTES]: record and blobs of a generation */
     size_t            note_bytes;
-    sherdi_outcome    note_failure; /* they have no room there */
-    uint64_t          run;
-    int               is_resumed;
-    int               is_worth_keeping; /* the state's file holds a generation */
-    int               is_changed;       /* this engine has committed a generation */
+    /* of the trainer's thread: the step that the drive had before an update that is under way */
+    int64_t        stored_step;
+    sherdi_outcome note_failure; /* they have no room there */
+    uint64_t       run;
+    int            is_resumed;
+    int            is_worth_keeping; /* the state's file holds a generation */
+    int            is_changed;       /* this engine has committed a generation */
     /* The generation of which every rank knows that all ranks have it; some may have the next one already */
     uint64_t         agreed;
     sherdi_dry_state dry;

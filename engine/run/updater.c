@@ -122,7 +122,6 @@ void sherdi_updater_begin(sherd_engine *engine)
 
     updater->number++;
     updater->begun_ns  = sherdi_now_ns();
-    updater->waited_ns = 0;
     updater->is_queued = 1;
     sherdi_program_beside_begin(&engine->run.program, &updater->program);
     rings_give(engine, SHERDI_USER_UPDATER);
@@ -180,8 +179,9 @@ static void moved_take(sherd_engine *engine)
     store->joined            = all;
     store->joined_link       = store->links[SHERDI_USER_UPDATER];
     updater->published_bytes = 0;
-    updater->times = (sherdi_updater_times){.all_ns    = updater->ended_ns - updater->begun_ns,
-                                            .waited_ns = updater->waited_ns};
+    updater->times           = (sherdi_updater_times){
+                  .all_ns   = updater->ended_ns - updater->begun_ns,
+                  .waited_s = sherdi_marks_take(&engine->marks, SHERDI_MARK_WAIT_UPDATE)};
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         updater->times.read_ns += waits[ring].read_ns;
         updater->times.write_ns += waits[ring].write_ns;
@@ -200,7 +200,7 @@ void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report)
     report->beside_s       = (double)updater->times.all_ns * 1e-9;
     report->beside_read_s  = (double)updater->times.read_ns * 1e-9;
     report->beside_write_s = (double)updater->times.write_ns * 1e-9;
-    report->wait_update_s  = (double)updater->times.waited_ns * 1e-9;
+    report->wait_update_s  = updater->times.waited_s;
     report->exposed_s += report->wait_update_s;
 }
 
@@ -306,7 +306,9 @@ sherd_status sherdi_updater_await(sherd_engine *engine, const sherdi_op *op)
     if (status == SHERD_OK) {
         sherdi_updater_take(engine, (sherdi_post)op->part);
     }
-    engine->updater.waited_ns += sherdi_now_ns() - start_ns;
+    sherdi_mark_add(&engine->marks, SHERDI_MARK_WAIT_UPDATE,
+                    op->unit < 0 ? NULL : engine->model.units[op->unit].name, 0, start_ns,
+                    sherdi_now_ns());
     return status;
 }
 

@@ -18,9 +18,9 @@ typedef enum sherdi_updater_state {
 
 /* How long an update took; ns. */
 typedef struct sherdi_updater_times {
-    int64_t all_ns, read_ns,
-        write_ns;      /* from beginning to commit; of it the waits of the updater */
-    int64_t waited_ns; /* by the trainer's thread */
+    int64_t all_ns;            /* from beginning to commit */
+    int64_t read_ns, write_ns; /* of it the waits of the updater */
+    double  waited_s;          /* by the trainer's thread */
 } sherdi_updater_times;
 
 typedef struct sherdi_updater {
@@ -40,9 +40,8 @@ typedef struct sherdi_updater {
     sherdi_outcome  outcome;
     int64_t         begun_ns, walked_ns, ended_ns;
     /* of the trainer's thread */
-    int      is_queued; /* an update was queued, and its outcome was not taken */
-    int      was_asked; /* to read ahead; nobody has waited for it */
-    int64_t  waited_ns;
+    int      is_queued;       /* an update was queued, and its outcome was not taken */
+    int      was_asked;       /* to read ahead; nobody has waited for it */
     uint64_t published_bytes; /* of this update, sent so far */
     /* of the last update that was joined */
     sherdi_updater_times times;

@@ -121,6 +121,15 @@ static void fault_train(sherd_world *world, void *raw)
     CHECK_OK(sherd_step_queue(r.engine));
     CHECK_OK(sherd_step_wait(r.engine, &report));
     CHECK_INT(run->want[3], report.fingerprint);
+    CHECK_INT(3, report.stored_step);
+    r.micro++;
+    rig_micro_batch(&r);
+    CHECK_OK(sherd_step_queue(r.engine));
+    r.micro++;
+    rig_micro_batch(&r);
+    CHECK_OK(sherd_step_prepare(r.engine, &report)); /* the one before is on the drive */
+    CHECK_INT(4, report.stored_step);
+    CHECK_OK(sherd_step_discard(r.engine));
     rig_close(&r);
 }
 

@@ -16,6 +16,7 @@
 
 typedef struct job {
     rig_options       options;
+    int               is_queued;
     sherd_step_report reports[STEPS];
     size_t            gathers; /* of the plan, forward and backward */
     size_t            reductions;
@@ -49,7 +50,12 @@ static void train(sherd_world *world, void *raw)
     for (int i = 0; i < STEPS; i++) {
         sherd_step_report report;
 
-        (void)rig_train(&r, 1);
+        if (what->is_queued) {
+            rig_micro_batch(&r);
+            CHECK_OK(sherd_step_queue(r.engine));
+        } else {
+            (void)rig_train(&r, 1);
+        }
         sherd_step_report_init(&report);
         CHECK_OK(sherd_step_wait(r.engine, &report)); /* a device ends its work after the step */
         if (sherd_world_rank(world) == 0) {
@@ -75,6 +81,8 @@ typedef struct rows {
     span   timed[SHERDI_TRACE_LANES][MOST_SPANS];
     size_t num_timed[SHERDI_TRACE_LANES];
     int    has_name; /* the quoted one */
+    int    num_updates_awaited;
+    double awaited_s;
 } rows;
 
 static double number_of(const sherdi_json_node *event, const char *key)
@@ -102,6 +110,10 @@ static void event_count(const sherdi_json_node *event, rows *out)
         CHECK(duration >= 0);
         CHECK(out->num_timed[lane] < MOST_SPANS);
         out->seconds[lane] += duration * 1e-6;
+        if (strstr(sherdi_json_find(event, "name")->string, "wait for the update") != NULL) {
+            out->num_updates_awaited++;
+            out->awaited_s += duration * 1e-6;
+        }
         out->timed[lane][out->num_timed[lane]++] = (span){start, start + duration};
     }
 }
@@ -216,6 +228,28 @@ static void trace_has_the_transfers_of_a_drive(void)
 #endif
 }
 
+/* A wait for the update beside the trainer's calls is in the trace, and in the report. */
+static void trace_has_the_waits_for_an_update(void)
+{
+    job    what = {.options   = {.stage = 3,
+                                 .dtype = SHERD_BF16,
+                                 .zero  = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
+                   .is_queued = 1};
+    char   path[512];
+    rows   seen;
+    double waited = 0;
+
+    trace_train(1, &what, "waits.json", path);
+    seen = rows_of(path);
+    for (int i = 0; i < STEPS; i++) {
+        waited += what.reports[i].wait_update_s;
+        CHECK(what.reports[i].beside_s > 0);
+        CHECK_INT(-1, what.reports[i].stored_step); /* there is no drive */
+    }
+    CHECK(seen.num_updates_awaited >= STEPS);
+    CHECK(waited > 0 && fabs(waited - seen.awaited_s) < 1e-6);
+}
+
 static void report_has_the_traces_sums(void)
 {
     job    what = {.options = {.stage = 3, .dtype = SHERD_BF16}};
@@ -275,11 +309,9 @@ static void trace_that_cannot_be_written_is_refused_at_seal(void)
 }
 
 static const test_case CASES[] = {
-    CASE(trace_has_a_row_for_everything),
-    CASE(trace_has_the_copies_of_offload),
-    CASE(trace_has_the_transfers_of_a_drive),
-    CASE(report_has_the_traces_sums),
-    CASE(trace_that_cannot_be_written_is_refused_at_seal),
+    CASE(trace_has_a_row_for_everything),     CASE(trace_has_the_copies_of_offload),
+    CASE(trace_has_the_transfers_of_a_drive), CASE(trace_has_the_waits_for_an_update),
+    CASE(report_has_the_traces_sums),         CASE(trace_that_cannot_be_written_is_refused_at_seal),
 };
 
 RUN_MAIN(CASES)
