@@ -518,6 +518,8 @@ typedef struct sherd_step_params {
     /* Likewise, for schedules that change more than rates. NULL, or NaN: what the group has otherwise. */
     const double *group_beta1;        /* the first beta, or the momentum: below 1 */
     const double *group_weight_decay; /* the weight decay */
+    int           is_queued;          /* 1: return when the update is queued */
+    int           reserved;           /* keeps the layout; zero */
 } sherd_step_params;
 SHERD_API void sherd_step_params_init(sherd_step_params *params);
 
@@ -544,7 +546,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_queue(sherd_engine *engine);
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_prepare(sherd_engine      *engine,
                                                          sherd_step_report *out);
 /** Before anything is written, apply compares what the ranks chose. Where the parameters differ (E_INVAL), or another rank discards
- *  (E_STATE), the step stays prepared: call apply again, or discard. After a failure behind that (E_IO), the engine is poisoned. */
+ *  (E_STATE), the step stays prepared: call apply again, or discard. After a failure behind that (E_IO), the engine is poisoned. With
+ *  `is_queued` it returns when the update is queued: what sherd_step_queue says of what comes behind it then holds. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *engine,
                                                        const sherd_step_params *params);
 /** Drops the window: its gradients are lost, and whatever this rank still has acquired, for any pass, counts as released; its

@@ -385,7 +385,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
                                                         .grad_scale = report->clip_coefficient * unscale,
                                                         .step       = engine->step + 1};
         SHERDI_TRY(sherdi_program_scalars_tell(&engine->run.program, SHERDI_OP_COEFFS));
-        choice = engine->run.coeffs.hash;
+        choice = engine->run.coeffs.hash + !is_awaited; /* all ranks wait, or none does */
     }
     if (is_chosen && engine->world_size > 1) {
         SHERDI_TRY(choice_compare(engine, choice));
@@ -536,6 +536,7 @@ static sherd_status step_params_check(const sherd_engine *engine, const sherd_st
     SHERDI_TRY(given_check("grad_norm", params->grad_norm));
     SHERDI_TRY(given_check("clip_coefficient", params->clip_coefficient));
     SHERDI_TRY(sherdi_api_check_flag(params->overflow, "sherd_step_params.overflow"));
+    SHERDI_TRY(sherdi_api_check_flag(params->is_queued, "sherd_step_params.is_queued"));
     if (params->group_lr == NULL && params->group_beta1 == NULL &&
         params->group_weight_decay == NULL) {
         return SHERD_OK;
@@ -567,7 +568,7 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
     sherd_step_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_STEP_PARAMS, &given));
     SHERDI_TRY(step_params_check(engine, &given));
-    return apply_guarded(engine, &given, 1, 1);
+    return apply_guarded(engine, &given, 1, !given.is_queued);
 }
 
 /* The ranks come together first. Some may wait in a gather: its result is not needed any more, nor is anything that was gathered

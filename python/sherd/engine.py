@@ -331,8 +331,8 @@ class Engine:
         `group_lr` has one learning rate for each group, in the order of creation (NaN: the schedule's); None: the schedule's for
         all. `group_beta1` (or the momentum) and `group_weight_decay` are such lists too, for what the groups have otherwise. `values` are
         other fields of sherd_step_params, which replace what the engine found: `grad_norm` and `clip_coefficient` (NaN: the engine's
-        own), `overflow` (1: treat the step as one that overflowed). Raises InvalidError, StateError, ValueError (lists of different
-        lengths).
+        own), `overflow` (1: treat the step as one that overflowed), `is_queued` (1: return when the update is queued, as step_queue
+        does). Raises InvalidError, StateError, ValueError (lists of different lengths).
         """
         lists = {"group_lr": group_lr, "group_beta1": group_beta1, "group_weight_decay": group_weight_decay}
         given = {name: (ctypes.c_double * len(listed))(*listed) for name, listed in lists.items() if listed is not None}

@@ -17,6 +17,7 @@ typedef enum way {
     WAY_WAITED,
     WAY_QUEUED,
     WAY_QUEUED_AND_WAITED,
+    WAY_QUEUED_IN_HALVES,
     WAYS,
 } way;
 
@@ -28,10 +29,27 @@ typedef struct run_case {
     int         was_beside;
 } run_case;
 
+static void halves_end(rig *r)
+{
+    sherd_step_params params;
+    sherd_step_report report;
+
+    sherd_step_report_init(&report);
+    sherd_step_params_init(&params);
+    params.is_queued = 1;
+    CHECK_OK(sherd_step_prepare(r->engine, &report));
+    if (report.is_boundary) {
+        CHECK_OK(sherd_step_apply(r->engine, &params));
+        CHECK(!sherdi_updater_is_there(&r->engine->updater) || r->engine->fingerprints.is_untold);
+    }
+}
+
 static void step_end(rig *r, way way)
 {
     if (way == WAY_WAITED) {
         CHECK_OK(sherd_step(r->engine, NULL));
+    } else if (way == WAY_QUEUED_IN_HALVES) {
+        halves_end(r);
     } else {
         CHECK_OK(sherd_step_queue(r->engine));
     }

@@ -265,6 +265,9 @@ static void apply_other_params_on_rank_1(sherd_world *world, void *raw)
     CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
     CHECK_ERROR_SAYS("rank 1 was given other sherd_step_params");
     params.overflow  = 0;
+    params.is_queued = sherd_world_rank(world) == 1;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
+    params.is_queued = 0;
     params.grad_norm = 1 + sherd_world_rank(world);
     CHECK_STATUS(SHERD_E_INVAL, sherd_step_apply(r.engine, &params));
     params.grad_norm = 2;
