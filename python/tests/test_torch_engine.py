@@ -919,7 +919,7 @@ class Queued(unittest.TestCase):
 
         calls: list[Callable[[sherd.torch.Engine], Any]] = [
             lambda engine: engine.wait(), lambda engine: engine(batch(1)), forward_and_step, lambda engine: dict(engine.state_dict()),
-            lambda engine: engine.report.grad_norm, lambda engine: engine.save_checkpoint(folder), lambda engine: engine.destroy()]
+            lambda engine: engine.report.fingerprint, lambda engine: engine.save_checkpoint(folder), lambda engine: engine.destroy()]
         with tempfile.TemporaryDirectory() as folder:
             engine = engine_of(zero_optimization=offloaded(3, "nvme", folder))
             train(engine, 1)
@@ -977,7 +977,10 @@ def no_writes() -> Iterator[None]:
 
 
 def same_bits(world: sherd.World, stage: int, tier: str, folder: str) -> None:
-    """Trains by queued and by waited steps, with clipping and one overflow, and asserts that both give the same."""
+    """Trains by queued and by waited steps, with clipping and one overflow, and asserts that both give the same.
+
+    The last update is made in two halves, with a rate of the script's.
+    """
     found = []
     for is_queued in (True, False):
         engine = queueing(sherd.torch.initialize(made("plain"), config(stage, 2, gradient_clipping=0.5, zero_optimization=offloaded(
@@ -987,12 +990,16 @@ def same_bits(world: sherd.World, stage: int, tier: str, folder: str) -> None:
         for micro in range(6):
             losses.append(engine(batch(6 * world.rank + micro)))
             engine.backward(losses[-1] * (math.inf if micro == 3 else 1))
-            reports.append(engine.step())
+            if micro == 5:
+                engine.optimizer.param_groups[0]["lr"] = 0.03
+                assert engine.prepare_step().is_boundary
+            reports.append(engine.apply_step(clip_coefficient=0.25) if micro == 5 else engine.step())
             steps.append((engine.global_steps, engine.was_step_applied()))
             if micro % 2:
-                queues = is_queued and (stage, tier) in QUEUED and world.size == 1 and micro != 3
+                queues = is_queued and (stage, tier) in QUEUED and micro != 3
                 assert ("fingerprint" not in vars(reports[-1])) == queues, (stage, tier, micro)
             known.append(dict(vars(reports[-1])))
+            assert world.rank or (reports[-1].grad_norm > 0) == (micro in (1, 5))  # one rank alone may read it
         assert engine.wait() is reports[-1]
         changed = [name for then, now in zip(known, reports) for name, value in then.items() if str(value) != str(getattr(now, name))]
         assert not changed, (stage, tier, changed)
@@ -1122,8 +1129,23 @@ def other_modules(world: sherd.World) -> None:
 
 
 def queued_on_ranks(world: sherd.World) -> None:
+    """Queued steps give the same bits, and a drive that fails on one rank is told to both."""
     for stage, tier in TIERS:
         same_bits(world, stage, tier, sys.argv[2])
+    engine = sherd.torch.initialize(made("plain"), config(3, zero_optimization=offloaded(3, "nvme", sys.argv[2])), world=world)
+    train(engine, 1)
+    before = engine.wait().fingerprint
+    engine.backward(engine(batch(1)))
+    with no_writes() if world.rank == 1 else contextlib.nullcontext():
+        engine.step()
+        try:
+            engine.wait()
+            raise AssertionError("the failure was not raised")
+        except sherd.InputOutputError as error:
+            assert ("writing state" in str(error)) == (world.rank == 1) and "rank 1" in str(error) and "engine.wait()" in str(error), error
+    engine.core.undo()
+    assert engine.fingerprint() == before
+    engine.destroy()
 
 
 def clears(world: sherd.World) -> None:

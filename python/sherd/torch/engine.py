@@ -25,6 +25,7 @@ from sherd.torch.trace import Order, order_of
 from sherd.torch.units import Division, Policy, divide, keep_fp32, matches
 from sherd.world import World
 
+KNOWN = ("is_boundary", "has_overflow", "micro_step", "skipped_steps", "grad_norm", "grad_sumsq", "lr", "loss_scale")  # before the update
 Example = tuple[tuple[Any, ...], dict[str, Any]]  # the positional and the keyword arguments of the model's forward
 
 
@@ -433,25 +434,25 @@ class Engine:
 
         At the boundary it updates the parameters, by the rates of `optimizer`, and steps `lr_scheduler`. A gradient with Inf or NaN
         makes no update; the report has has_overflow 1. Where it can (`_queues`), the call returns before the update is over: calls that need
-        the new values wait for them. Collective, blocking. Raises StateError (there was no forward yet, or the
-        backward failed; a checkpoint is not loaded yet; a number of a group was changed that does not change in training), InputOutputError,
-        NumericError. It also raises StateError, and the window is lost, where a gradient was written or replaced after the backward,
+        the new values wait for them, and a number of the report that is not known yet waits, collectively, when it is read. Collective,
+        blocking. Raises StateError (there was no forward yet, or the backward failed; a checkpoint is not loaded yet; a number of a group
+        was changed that does not change in training), InputOutputError, NumericError. It also raises StateError, and the window is lost, where a gradient was written or replaced after the backward,
         and where a parameter came into the model later. What fails in an update that was queued is raised by the call that waits for it.
         """
-        self._loaded_check()
-        is_boundary = self.is_gradient_accumulation_boundary()
         numbers = self._end_micro_batch("engine.step()")
         with self._differences_told():
-            if is_boundary and numbers is None and self._queues():
-                return self._after(self._queue(), None)
-            report = self.core.step() if numbers is None else self._step_at(numbers)
-        return self._after(self._waited(report), numbers)
+            if numbers is None and not self._queues():
+                return self._after(self._waited(self.core.step()), None)
+            report = self.core.prepare()
+        if report.is_boundary:
+            report = self._apply(report, numbers)
+        return self._after(report, numbers)
 
     @collective("engine.wait()")
     def wait(self) -> Report | None:
         """Waits for the update that the last step() has queued. Returns the complete report of the last boundary; None: there was none.
 
-        Local, blocking. Raises the failure of the update: InputOutputError.
+        Collective and blocking while an update is queued, on one rank alone local. Raises the failure of the update: InputOutputError.
         """
         if self._queued is not None and self._queued.is_pending:
             self._queued.complete()
@@ -489,13 +490,13 @@ class Engine:
         numbers = self.rates.now()
         values = {} if clip_coefficient is None else {"clip_coefficient": float(clip_coefficient)}
         try:
-            self.core.apply(**(numbers or {}), **values)
+            report = self._apply(self.prepared, numbers, **values)
         except (InvalidError, StateError):
             raise  # nothing was written: it stays prepared
         except BaseException:
             self.prepared, self._micro = None, 0  # the window is lost
             raise
-        return self._after(self.core.wait(), numbers)
+        return self._after(report, numbers)
 
     def _end_micro_batch(self, call: str) -> dict[str, list[float]] | None:
         """Does what comes before each step: checks it, and ends the micro-batch. Returns what was set for the groups (optim.Rates.now)."""
@@ -598,13 +599,6 @@ class Engine:
         warn(f"the gradient of update {self.global_steps + 1} has Inf or NaN in it, so the update was skipped{at_3}. "
              f"engine.was_step_applied() tells it of later steps, which do not warn")
 
-    def _step_at(self, numbers: dict[str, list[float]]) -> Report:
-        """Makes the step with numbers for each group, in its two halves. Returns the report of the first one."""
-        report = self.core.prepare()
-        if report.is_boundary:
-            self.core.apply(**numbers)
-        return report
-
     def _waited(self, report: Report) -> Report:
         """Returns the complete report of a step. Behind a boundary, scripts read parameters that are whole on this rank, which have their
         new values only then."""
@@ -613,21 +607,22 @@ class Engine:
     def _queues(self) -> bool:
         """Whether a step returns before its update is over. Local.
 
-        Below stage 3 it does not, since scripts read parameters at any time, by operations of torch that wait for nothing. Nor does it on
-        several ranks, where the norm would be known only by a call of all ranks, and a script may read it on one of them.
+        Below stage 3 it does not, since scripts read parameters at any time, by operations of torch that wait for nothing.
         """
-        return self.driver.sleeps and self.world.size == 1 and (self._offloads or self.device.type == "cuda")
+        return self.driver.sleeps and (self._offloads or self.device.type == "cuda")
 
-    def _queue(self) -> Report:
-        """Makes a step at a boundary, and queues its update. Returns the report, which is complete where nothing was updated."""
-        before, scale = self.global_steps, self.core.loss_scale
-        self.core.step_queue()
-        info = self.core.info
-        if info.step == before:
+    def _apply(self, prepared: Report, numbers: dict[str, list[float]] | None, **values: float) -> Report:
+        """Makes the update of a step whose first half has that report, or queues it. Returns the report of the step."""
+        self.core.apply(**(numbers or {}), **values, is_queued=self._queues())
+        step = self.core.info.step
+        if not self._queues() or step == prepared.step:
             return self.core.wait()
+        known = {name: getattr(prepared, name) for name in KNOWN}
+        rates = (numbers or {}).get("group_lr", [])
         first = min(self._groups.get(id(param.tensor), 0) for param in self.division.params if not param.is_frozen)
-        self._queued = Queued(self.core, is_boundary=1, was_updated=1, step=info.step, micro_step=info.micro_step, loss_scale=scale,
-                              lr=self.core.group_lr(first, info.step))
+        if first < len(rates) and not math.isnan(rates[first]):
+            known["lr"] = rates[first]
+        self._queued = Queued(self.core, was_updated=1, step=step, **known)
         return self._queued
 
     def close_window(self) -> None:
@@ -736,10 +731,7 @@ class Engine:
         return self._backwards > 0
 
     def get_global_grad_norm(self) -> float | None:
-        """Returns the L2 norm of the mean gradient at the last boundary, before clipping; None before the first. Local.
-
-        It waits for an update that was queued.
-        """
+        """Returns the L2 norm of the mean gradient at the last boundary, before clipping; None before the first. Local."""
         return None if self.boundary is None else self.boundary.grad_norm
 
     def get_lr(self) -> list[float]:
@@ -958,8 +950,8 @@ class Engine:
     def destroy(self) -> None:
         """Frees all memory of the engine, and takes the hooks off the model, whose parameters show NaN from then on.
 
-        It first waits for an asynchronous save, except while an exception is handled, as sherd.Engine.destroy does, and for an update that
-        was queued. The failure of either is raised after all memory is freed. Collective and blocking while a save runs; otherwise not, but with state on NVMe a rank
+        It first waits for an asynchronous save, except while an exception is handled, as sherd.Engine.destroy does, and, on one rank
+        alone, for an update that was queued. The failure of either is raised after all memory is freed. Collective and blocking while a save runs; otherwise not, but with state on NVMe a rank
         waits for the others, for 10 seconds at most. May be called twice. Without this call the engine ends with the program, which
         drops an asynchronous save that runs, with a warning.
         """
@@ -978,7 +970,7 @@ class Engine:
                     one.rouse(tensors.asleep_like(one.awake))
         self._ended = "the engine is destroyed: make the model and the engine anew"
         try:
-            if sys.exc_info()[0] is None:
+            if self.world.size == 1 and sys.exc_info()[0] is None:
                 self.wait()
         finally:
             self.core.destroy()
