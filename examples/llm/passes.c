@@ -5,13 +5,15 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 struct passes {
     sherd_engine     *engine;
     arch              sizes;
     sherd_dtype       dtype;
     model            *m;
-    arch_role        *roles; /* of parameter k */
+    arch_role        *roles;        /* of parameter k */
+    double            first_wait_s; /* see passes_first_wait_s */
     passes_observe_fn observe;
     void             *observe_ctx;
 };
@@ -126,11 +128,23 @@ static sherd_status unit_get(passes *passes, size_t unit, sherd_pass pass, model
     return unit == passes->sizes.layers + 1 ? tensor_get(passes, 0, pass, out) : SHERD_OK;
 }
 
+static double clock_seconds(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 static sherd_status unit_run(passes *passes, size_t unit, sherd_pass pass)
 {
+    double     start = clock_seconds();
     model_unit params;
 
     TRY(sherd_unit_acquire(passes->engine, (sherd_unit)unit, pass));
+    if (unit == 0 && pass == SHERD_FORWARD) {
+        passes->first_wait_s = clock_seconds() - start;
+    }
     TRY(unit_get(passes, unit, pass, &params));
     if (pass == SHERD_BACKWARD) {
         model_backward(passes->m, unit, &params);
@@ -144,7 +158,7 @@ static sherd_status unit_run(passes *passes, size_t unit, sherd_pass pass)
     return sherd_unit_release(passes->engine, (sherd_unit)unit, pass);
 }
 
-static sherd_status forward_run(passes *passes, sherd_pass pass)
+static sherd_status units_run(passes *passes, sherd_pass pass)
 {
     for (size_t unit = 0; unit < arch_unit_count(&passes->sizes); unit++) {
         TRY(unit_run(passes, unit, pass));
@@ -157,20 +171,35 @@ void passes_batch_set(passes *passes, const int32_t *inputs, const int32_t *targ
     model_batch_set(passes->m, inputs, targets);
 }
 
-sherd_status passes_train(passes *passes, const int32_t *inputs, const int32_t *targets)
+sherd_status passes_forward(passes *passes)
 {
-    if (inputs != NULL) {
-        passes_batch_set(passes, inputs, targets);
-    }
-    TRY(forward_run(passes, SHERD_FORWARD));
+    return units_run(passes, SHERD_FORWARD);
+}
+
+sherd_status passes_backward(passes *passes)
+{
     for (size_t unit = arch_unit_count(&passes->sizes); unit-- > 0;) {
         TRY(unit_run(passes, unit, SHERD_BACKWARD));
     }
     return SHERD_OK;
 }
 
+double passes_first_wait_s(const passes *passes)
+{
+    return passes->first_wait_s;
+}
+
+sherd_status passes_train(passes *passes, const int32_t *inputs, const int32_t *targets)
+{
+    if (inputs != NULL) {
+        passes_batch_set(passes, inputs, targets);
+    }
+    TRY(passes_forward(passes));
+    return passes_backward(passes);
+}
+
 sherd_status passes_eval(passes *passes, const int32_t *inputs, const int32_t *targets)
 {
     model_batch_set(passes->m, inputs, targets);
-    return forward_run(passes, SHERD_EVAL);
+    return units_run(passes, SHERD_EVAL);
 }

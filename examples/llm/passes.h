@@ -27,6 +27,12 @@ void passes_batch_set(passes *passes, const int32_t *inputs, const int32_t *targ
  *  sherd_loss_scale(). Collective. On a GPU the work is queued. The caller may overwrite inputs and targets when the call returns. */
 SHERD_MUST_USE sherd_status passes_train(passes *passes, const int32_t *inputs,
                                          const int32_t *targets);
+/** The halves of passes_train, one behind the other, for those who time them; the tokens are those of passes_batch_set. */
+SHERD_MUST_USE sherd_status passes_forward(passes *passes);
+SHERD_MUST_USE sherd_status passes_backward(passes *passes);
+/** Returns how long the last forward waited in the acquire of its first unit, in seconds. Nothing hides what an update beside the
+ *  passes still does to that unit. */
+double passes_first_wait_s(const passes *passes);
 /** Runs forward only, as an EVAL pass. Collective. */
 SHERD_MUST_USE sherd_status passes_eval(passes *passes, const int32_t *inputs,
                                         const int32_t *targets);
