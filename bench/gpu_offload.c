@@ -10,6 +10,7 @@
  * The update cannot begin before the norm of all gradients is known: so the boundary is held against the longer
  * of link and host, the step against the longest of the three and against compute and that together. Ratios are
  * taken inside each round; the median of the rounds is shown. Exits 77 where there is no device. */
+#include "bench/link.h"
 #include "bench/options.h"
 #include "bench/timing.h"
 #include "engine/run/engine_impl.h"
@@ -24,11 +25,9 @@ enum { ROW_LINK, ROW_HOST, ROW_COMPUTE, ROW_STEP, ROW_BOUNDARY, NUM_ROWS };
 static const char *const ROW_NAMES[NUM_ROWS] = {"link alone", "host alone", "compute alone", "step",
                                                 "its boundary"};
 
-#define UNITS         16
-#define WARM_ROUNDS   2
-#define PORTION_BYTES ((size_t)16 << 20) /* of the link alone */
-#define RING_PORTIONS 4
-#define EXIT_SKIP     77
+#define UNITS       16
+#define WARM_ROUNDS 2
+#define EXIT_SKIP   77
 
 typedef struct bench_options {
     const char *tiers, *folder, *json, *dtype;
@@ -44,14 +43,11 @@ typedef struct bench_engine {
     sherd_unit    units[UNITS];
 } bench_engine;
 
-/* Copies to keep the device busy, and to keep the link busy; of the GPU's engine's device. */
+/* Copies to keep the device busy, on the memory of the link alone. */
 typedef struct bench_copies {
-    sherdi_mem      mem;
-    sherdi_backend *down, *up;
-    unsigned char  *from, *to;           /* device, RING_PORTIONS each */
-    unsigned char  *host_down, *host_up; /* pinned, RING_PORTIONS each */
-    double          copy_s;              /* of one portion on the device */
-    size_t          per_unit;            /* copies of a unit's synthetic compute */
+    bench_link link;
+    double     copy_s;   /* of one portion on the device */
+    size_t     per_unit; /* copies of a unit's synthetic compute */
 } bench_copies;
 
 typedef struct bench {
@@ -163,46 +159,13 @@ static void engine_close(bench_engine *e)
 
 /* ----------------------------------------------------------------- copies -- */
 
-static void *memory_make(bench_copies *c, sherdi_memory_kind kind)
-{
-    void *memory = NULL;
-
-    must(c->down->device->alloc(c->down, &c->mem, SHERDI_MEM_STAGING, kind,
-                                RING_PORTIONS * PORTION_BYTES, &memory),
-         "memory");
-    return memory;
-}
-
-static void copies_open(bench_copies *c, int device)
-{
-    memset(c, 0, sizeof(*c));
-    sherdi_mem_init(&c->mem);
-    must(sherdi_backend_device_create("cuda", device, &c->mem, &c->down), "device");
-    must(c->down->device->lane_create(c->down, "up", NULL, &c->up), "lane");
-    c->from      = memory_make(c, SHERDI_MEMORY_DEVICE);
-    c->to        = memory_make(c, SHERDI_MEMORY_DEVICE);
-    c->host_down = memory_make(c, SHERDI_MEMORY_PINNED);
-    c->host_up   = memory_make(c, SHERDI_MEMORY_PINNED);
-}
-
-static void copies_close(bench_copies *c)
-{
-    void *all[] = {c->from, c->to, c->host_down, c->host_up};
-
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        c->down->device->free(c->down, all[i]);
-    }
-    sherdi_backend_destroy(c->up);
-    sherdi_backend_destroy(c->down);
-}
-
 /* Stand-in for a unit's kernels. */
 static void compute_queue(const bench_copies *c, const sherdi_backend *lane)
 {
     for (size_t i = 0; i < c->per_unit; i++) {
-        size_t at = (i % RING_PORTIONS) * PORTION_BYTES;
+        size_t at = (i % BENCH_LINK_PORTIONS) * BENCH_LINK_PORTION;
 
-        lane->kernels->copy(lane, c->to + at, c->from + at, PORTION_BYTES);
+        lane->kernels->copy(lane, c->link.to + at, c->link.from + at, BENCH_LINK_PORTION);
     }
 }
 
@@ -228,32 +191,6 @@ static void compute_calibrate(bench_copies *c, const sherdi_backend *lane, doubl
     (void)compute_run(c, lane);
     c->copy_s   = compute_run(c, lane) / (UNITS * 64);
     c->per_unit = (size_t)(want_s / UNITS / c->copy_s + 0.5);
-}
-
-static double link_run(const bench_copies *c, uint64_t down_bytes, uint64_t up_bytes)
-{
-    double   start = now_s();
-    uint64_t most  = down_bytes > up_bytes ? down_bytes : up_bytes;
-
-    for (uint64_t done = 0; done < most; done += PORTION_BYTES) {
-        size_t at = (size_t)(done / PORTION_BYTES % RING_PORTIONS) * PORTION_BYTES;
-
-        if (done < down_bytes) {
-            size_t len =
-                down_bytes - done < PORTION_BYTES ? (size_t)(down_bytes - done) : PORTION_BYTES;
-
-            c->down->kernels->copy(c->down, c->host_down + at, c->from + at, len);
-        }
-        if (done < up_bytes) {
-            size_t len =
-                up_bytes - done < PORTION_BYTES ? (size_t)(up_bytes - done) : PORTION_BYTES;
-
-            c->up->kernels->copy(c->up, c->to + at, c->host_up + at, len);
-        }
-    }
-    must(sherdi_lane_wait(c->down), "link");
-    must(sherdi_lane_wait(c->up), "link");
-    return now_s() - start;
 }
 
 /* ------------------------------------------------------------------- rows -- */
@@ -301,7 +238,9 @@ static void step_run(bench *b, double *step_s, double *boundary_s)
 
 static void round_run(bench *b, double *seconds)
 {
-    seconds[ROW_LINK]    = link_run(&b->copies, b->report.link_down_bytes, b->report.link_up_bytes);
+    must(bench_link_run(&b->copies.link, b->report.link_down_bytes, b->report.link_up_bytes,
+                        &seconds[ROW_LINK]),
+         "link");
     seconds[ROW_HOST]    = host_run(b);
     seconds[ROW_COMPUTE] = compute_run(&b->copies, b->gpu.engine->backend);
     step_run(b, &seconds[ROW_STEP], &seconds[ROW_BOUNDARY]);
@@ -439,10 +378,11 @@ static int tier_run(bench *b, const char *tier)
         return 0;
     }
     must(engine_open(b->options, "cpu", on_host, &b->host), "the CPU's engine");
-    copies_open(&b->copies, b->options->device);
+    b->copies = (bench_copies){.per_unit = 0};
+    must(bench_link_open(&b->copies.link, b->options->device), "link");
     rounds_run(b);
     results_print(b);
-    copies_close(&b->copies);
+    bench_link_close(&b->copies.link);
     engine_close(&b->host);
     engine_close(&b->gpu);
     return 1;

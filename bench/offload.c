@@ -10,12 +10,15 @@
  *
  * and in every other round the other way about, so that no row always follows the same one. A ratio is taken inside
  * each round; the median of the rounds is shown. The window of a step is closed
- * by hand, so that no read has begun in backward. */
+ * by hand, so that no read has begun in backward.
+ *
+ * With --trainer something else: whole steps of the C trainer. See offload_trainer.c. */
 #include "bench/plot.h"
 
+#include "bench/drive.h"
+#include "bench/offload_trainer.h"
 #include "bench/options.h"
 #include "bench/timing.h"
-#include "engine/run/engine_impl.h"
 #include "engine/run/fill.h"
 
 #include <stdio.h>
@@ -31,15 +34,12 @@ static const char *const ROW_NAMES[NUM_ROWS] = {"I/O alone", "step", "update alo
 #define UNITS 16
 
 typedef struct bench_options {
-    const char *folder;
+    bench_drive drive;
     const char *json;
     const char *plot;
-    size_t      elems, rounds, buffer_elems;
-    int         buffers, depth;
-    size_t      request_bytes;
-    const char *engine;
+    size_t      elems, rounds;
     const char *dtype;
-    int         is_durable, has_beside;
+    int         has_beside;
 } bench_options;
 
 typedef struct bench_engine {
@@ -71,16 +71,6 @@ static sherd_status fill(void *ctx, size_t first_elem, size_t count_elems, float
     return SHERD_OK;
 }
 
-static void number_set(sherd_config *config, const char *key, size_t value)
-{
-    char text[32];
-
-    if (value > 0) {
-        (void)snprintf(text, sizeof(text), "%zu", value);
-        must(sherd_config_set(config, key, text), key);
-    }
-}
-
 static sherd_config *config_make(const bench_options *o, const char *device, int is_serial,
                                  const char *master)
 {
@@ -89,22 +79,16 @@ static sherd_config *config_make(const bench_options *o, const char *device, int
     int           len = snprintf(
                   json, sizeof(json),
                   "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 2,"
-                            " \"bf16\": {\"enabled\": %s}, \"aio\": {\"engine\": \"%s\"},"
-                            " \"sherd\": {\"master_encoding\": \"%s\"},"
+                            " \"bf16\": {\"enabled\": %s}, \"sherd\": {\"master_encoding\": \"%s\"},"
                             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001}},"
                             " \"data_types\": {\"grad_accum_dtype\": \"%s\"},"
                             " \"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": {\"device\": \"%s\","
-                            " \"nvme_path\": \"%s\", \"fast_init\": true, \"durable\": %s, \"pipeline_read\": %s,"
-                            " \"pipeline_write\": %s}}}",
-        strcmp(o->dtype, "bf16") == 0 ? "true" : "false", o->engine, master, o->dtype, device,
-                  o->folder, o->is_durable ? "true" : "false", is_serial ? "false" : "true",
-        is_serial ? "false" : "true");
+                            " \"nvme_path\": \"%s\", \"pipeline_read\": %s, \"pipeline_write\": %s}}}",
+        strcmp(o->dtype, "bf16") == 0 ? "true" : "false", master, o->dtype, device, o->drive.folder,
+        is_serial ? "false" : "true", is_serial ? "false" : "true");
 
     must(sherd_config_parse(json, (size_t)len, &config), "configuration");
-    number_set(config, "!zero_optimization.offload_optimizer.buffer_size", o->buffer_elems);
-    number_set(config, "!zero_optimization.offload_optimizer.buffer_count", (size_t)o->buffers);
-    number_set(config, "!aio.block_size", o->request_bytes);
-    number_set(config, "!aio.queue_depth", (size_t)o->depth);
+    must(bench_drive_set(&o->drive, config), "configuration");
     return config;
 }
 
@@ -162,29 +146,12 @@ static double step_run(bench_engine *e, sherd_step_report *report)
     return now_s() - start;
 }
 
-/* Every extent read and written through the slots, as an update does, and nothing computed. */
 static double io_run(sherd_engine *engine)
 {
-    size_t extents = engine->plan->num_extents[SHERDI_SPACE_STORAGE];
-    size_t slots   = sherdi_ring_slots(engine->plan, SHERDI_RING_STATE);
-    double start   = now_s();
+    double seconds;
 
-    must(sherdi_program_read_ahead(&engine->run.program), "read");
-    for (size_t e = 0; e < extents; e++) {
-        must(sherdi_program_write(&engine->run.program, SHERDI_RING_STATE, e, e, -1), "write");
-        if (e + slots < extents) {
-            must(sherdi_program_read(&engine->run.program, SHERDI_RING_STATE, e + slots, e + slots,
-                                     -1),
-                 "read");
-        }
-    }
-    must(sherdi_run_settle(engine, SHERDI_RING_STATE), "write");
-    must(sherdi_run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler),
-         "commit");
-    start = now_s() - start;
-    /* the next step shall tell of itself */
-    memset(engine->run.drive.waits, 0, sizeof(engine->run.drive.waits));
-    return start;
+    must(bench_drive_run(engine, &seconds), "transfers");
+    return seconds;
 }
 
 static double row_run(bench *b, int row)
@@ -343,52 +310,154 @@ static int plot_write(const bench *b, const double *seconds)
     return bench_plot_bars(&bars, b->options->plot);
 }
 
-static void options_parse(int argc, char **argv, bench_options *o)
+/* The options of --trainer beside those of both. */
+typedef struct trainer_options {
+    int                    is_wanted;
+    offload_trainer_params params;
+    const char            *arch, *preset;
+    size_t                 layers, hidden, heads, inner, vocab; /* 0: the preset's */
+} trainer_options;
+
+static void trainer_complete(const bench_command *command, const bench_options *o,
+                             trainer_options *t)
+{
+    offload_setup *setup = &t->params.setup;
+    arch          *sizes = &setup->sizes;
+    arch_kind      kind;
+    char           why[256];
+
+    if (arch_kind_find(t->arch, &kind) != 0 || arch_preset(kind, t->preset, sizes) != 0) {
+        bench_options_refuse(command, "there is no --arch %s with --preset %s", t->arch, t->preset);
+    }
+    sizes->layers   = t->layers > 0 ? t->layers : sizes->layers;
+    sizes->vocab    = t->vocab > 0 ? t->vocab : sizes->vocab;
+    sizes->hidden   = t->hidden > 0 ? t->hidden : sizes->hidden;
+    sizes->kv_heads = t->heads > 0 ? t->heads : sizes->kv_heads;
+    sizes->heads    = t->heads > 0 ? t->heads : sizes->heads;
+    sizes->inner    = t->inner > 0 ? t->inner : t->hidden > 0 ? 0 : sizes->inner;
+    arch_complete(sizes);
+    if (arch_check(sizes, why, sizeof(why)) != NULL) {
+        bench_options_refuse(command, "%s", why);
+    }
+    for (size_t i = 0; i < t->params.shapes.count; i++) {
+        if (t->params.shapes.values[i].length > sizes->max_length) {
+            bench_options_refuse(command, "--shapes has more than the model's %zu tokens",
+                                 sizes->max_length);
+        }
+    }
+    if (t->params.peers != NULL && (kind != ARCH_GPT2 || strcmp(setup->backend, "cpu") != 0 ||
+                                    strcmp(setup->place, "nvme") != 0)) {
+        bench_options_refuse(command, "--peers needs --arch gpt2, --backend cpu and --place nvme");
+    }
+    setup->drive         = o->drive;
+    t->params.precisions = o->dtype != NULL ? o->dtype : "fp32,bf16";
+    t->params.rounds     = o->rounds;
+    t->params.json       = o->json;
+}
+
+static void options_parse(int argc, char **argv, bench_options *o, trainer_options *t)
 {
     int                is_fast = 0;
+    offload_setup     *setup   = &t->params.setup;
     const bench_option rows[]  = {
          {"dir", "DIR", "folder on the drive (default: the current one)", BENCH_TEXT,
-          .value = &o->folder},
+          .value = &o->drive.folder},
          {"elems", "N", "parameters (default 128M)", BENCH_SIZE, .value = &o->elems, .least = UNITS},
          {"rounds", "N", "rounds (default 7)", BENCH_SIZE, .value = &o->rounds, .least = 1},
-         {"dtype", "T", "bf16 (default) or fp32", BENCH_TEXT, .value = &o->dtype,
-          .choices = "bf16|fp32"},
+         {"dtype", "T", "bf16 (default) or fp32; trainer: by default both", BENCH_TEXT,
+          .value = &o->dtype, .choices = "bf16|fp32"},
          {"buffer-size", "N", "elements of a buffer (default: the engine's)", BENCH_SIZE,
-          .value = &o->buffer_elems, .least = 1},
+          .value = &o->drive.buffer_elems, .least = 1},
          {"buffer-count", "N", "number of buffers (default: the engine's)", BENCH_INT,
-          .value = &o->buffers, .least = 1},
+          .value = &o->drive.buffers, .least = 1},
          {"block-size", "N", "bytes of a request (default: the engine's)", BENCH_SIZE,
-          .value = &o->request_bytes, .least = 1},
+          .value = &o->drive.request_bytes, .least = 1},
          {"queue-depth", "N", "requests in flight (default: the engine's)", BENCH_INT,
-          .value = &o->depth, .least = 1},
-         {"engine", "E", "auto (default), io_uring or threads", BENCH_TEXT, .value = &o->engine,
-          .choices = "auto|io_uring|threads"},
+          .value = &o->drive.depth, .least = 1},
+         {"engine", "E", "auto (default), io_uring or threads", BENCH_TEXT,
+          .value = &o->drive.engine, .choices = "auto|io_uring|threads"},
          {"fast", NULL, "commits need not reach the medium (\"durable\": false)", BENCH_SWITCH,
           .value = &is_fast},
          {"beside", NULL, "also time a step with masters beside their bf16 parameters", BENCH_SWITCH,
           .value = &o->has_beside},
          {"json", "FILE", "also write the results as JSON", BENCH_TEXT, .value = &o->json},
          {"plot", "FILE.svg", "draw a chart, if gnuplot is installed", BENCH_TEXT,
-          .value = &o->plot}};
-    const bench_command command = BENCH_COMMAND("offload",
-                                                "Times the optimizer's step with state on NVMe "
-                                                "beside I/O alone, the update alone and a serial "
-                                                "step, interleaved in one run.",
-                                                rows);
+          .value = &o->plot},
+         {"trainer", NULL,
+          "whole steps of the C trainer instead: the update beside the next forward, waited for, "
+           "and "
+           "no offload, with their parts, the limit that these give, and how far a step is above it",
+          BENCH_SWITCH, .value = &t->is_wanted},
+         {"shapes", "LIST", "trainer: sequences x tokens of micro-batches (default: 2x64,4x128)",
+          BENCH_CALL, .value = &t->params.shapes, .read = offload_shapes_read},
+         {"steps", "N", "trainer: steps of a turn (default: 3)", BENCH_SIZE,
+          .value = &t->params.steps, .least = 1},
+         {"place", "NAME", "trainer: where the state rests, nvme (default) or cpu", BENCH_TEXT,
+          .value = &setup->place, .choices = "nvme|cpu"},
+         {"stage", "N", "trainer: ZeRO stage (default: 1)", BENCH_INT, .value = &setup->stage,
+          .most = 3},
+         {"threads", "N", "trainer: threads (default: 2)", BENCH_INT, .value = &setup->threads,
+          .least = 1, .most = 256},
+         {"backend", "NAME", "trainer: cpu (default) or cuda", BENCH_TEXT, .value = &setup->backend,
+          .choices = "cpu|cuda"},
+         {"recompute", NULL, "trainer: compute activations again in backward", BENCH_SWITCH,
+          .value = &setup->is_recomputed},
+         {"arch", "NAME", "trainer: gpt2 (default) or minimind", BENCH_TEXT, .value = &t->arch},
+         {"preset", "NAME", "trainer: sizes of the model (default: 124m)", BENCH_TEXT,
+          .value = &t->preset},
+         {"layers", "N", "trainer: number of layers (default: the preset's; so the four below)",
+          BENCH_SIZE, .value = &t->layers, .least = 1},
+         {"hidden", "N", "trainer: width", BENCH_SIZE, .value = &t->hidden, .least = 1},
+         {"heads", "N", "trainer: attention heads", BENCH_SIZE, .value = &t->heads, .least = 1},
+         {"inner", "N", "trainer: width of the feed-forward part", BENCH_SIZE, .value = &t->inner,
+          .least = 1},
+         {"vocab", "N", "trainer: tokens that the model knows", BENCH_SIZE, .value = &t->vocab,
+          .least = 1},
+         {"peers", "PYTHON",
+          "trainer: also DeepSpeed's steps, in this interpreter (its first step compiles, which "
+           "takes "
+           "minutes)",
+          BENCH_TEXT, .value = &t->params.peers},
+         {"peers-limit", "S", "trainer: seconds for an answer of DeepSpeed's (default: 600)",
+          BENCH_REAL, .value = &t->params.peers_limit_s}};
+    const bench_command command = {
+        .name = "offload",
+        .about =
+            "Times the optimizer's step with state on NVMe beside I/O alone, the update alone and "
+            "a "
+            "serial step, interleaved in one run. With --trainer: steps of the C trainer, the same "
+            "way.",
+        .options     = rows,
+        .num_options = sizeof(rows) / sizeof(rows[0]),
+        .end         = "--trainer --backend cuda exits with 77 where there is no device."};
 
     (void)bench_options_read(&command, argc, argv);
-    o->is_durable = !is_fast;
+    o->drive.is_durable = !is_fast;
+    if (t->is_wanted) {
+        trainer_complete(&command, o, t);
+    }
+    o->dtype = o->dtype != NULL ? o->dtype : "bf16";
 }
 
 int main(int argc, char **argv)
 {
     bench_options options = {
-        .folder = ".", .elems = (size_t)128 << 20, .rounds = 7, .engine = "auto", .dtype = "bf16"};
+        .drive = {.folder = ".", .engine = "auto"}, .elems = (size_t)128 << 20, .rounds = 7};
+    trainer_options trainer = {
+        .params = {.setup         = {.backend = "cpu", .place = "nvme", .stage = 1, .threads = 2},
+                   .shapes        = {.values = {{2, 64}, {4, 128}}, .count = 2},
+                   .steps         = 3,
+                   .peers_limit_s = 600.0},
+        .arch   = "gpt2",
+        .preset = "124m"};
     bench   b = {.options = &options};
     double *seconds;
     int     status = 0;
 
-    options_parse(argc, argv, &options);
+    options_parse(argc, argv, &options, &trainer);
+    if (trainer.is_wanted) {
+        return offload_trainer_run(&trainer.params, argc, argv);
+    }
     must(sherd_world_self(&b.world), "world");
     engine_open(&b, "nvme", 0, "fp32", &b.piped);
     engine_open(&b, "nvme", 1, "fp32", &b.serial);
