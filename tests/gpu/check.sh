@@ -12,6 +12,7 @@ MOST_OFFLOAD=1.10     # the boundary over the longer of link and host update
 LEAST_ADAM_OF_COPY=0.90 # rate of AdamW over that of the device's own copy
 LEAST_ADAM_OF_TORCH=1.0
 LEAST_LAMB_OF_COPY=0.90
+MOST_BESIDE=1.08      # the largest of a queued step over backward and the longest of forward, update and link
 LEAST_OFFLOADED=0.85  # tokens/s of GPT-2 774M with offload over those without
 MOST_ATTENTION_APART=0.02 # of the largest number, from what the first choice gives
 LEAST_MFU=50             # %, GPT-2 124M; an H100 gives 52.4
@@ -30,6 +31,7 @@ compiled 180 alone the same model by PyTorch alone, torch.compile
 choices 150 alone the same with each choice of kernels, beside the default; graphs on a small step
 profile 120 alone the time of a step by kernel, by the default and with cuDNN's attention
 large 150 alone GPT-2 774M, half a million tokens a step, with and without offload
+queued 240 alone bench offload --trainer: GPT-2 774M and layers of a 7B model, state on the host, 8k to 64k tokens a step
 nccl 300 beside NCCL, a rank on each device or several on one, whose processes take turns there
 proof 150 beside sherd test, fingerprints of CPU and GPU
 engine 220 beside the engine's tests, its memory on the device
@@ -46,7 +48,7 @@ usage() {
 usage: tests/gpu/check.sh [OPTIONS]
 
   --part LIST    parts, by commas, instead of all: env, kernels, compute, attention, adam, trainer, exposed, compiled, choices,
-                 profile, large, nccl, proof, engine, worlds, torch, sanitizer, offload, lamb, memory
+                 profile, large, queued, nccl, proof, engine, worlds, torch, sanitizer, offload, lamb, memory
   --limit S      seconds for all, the build among them (default: 465); parts that get none are not run
   --out DIR      logs, check.json (a line for each part, as soon as it is known) and page.md (default: build-gpu/check);
                  with --part beside what earlier calls left of other parts
@@ -105,6 +107,7 @@ program() {
     bench-gpu) path=$(sized bench/bench-gpu tests/kernels/bench-gpu-emulated) ;;
     bench-gpu-product) path=$(sized bench/bench-gpu-product tests/gpu/bench-gpu-product-emulated) ;;
     bench-gpu-offload) path=$(sized bench/bench-gpu-offload tests/gpu/bench-gpu-offload-emulated) ;;
+    bench-offload) path=$(sized bench/bench-offload tests/examples/bench-offload-emulated) ;;
     bench-memory) path=$(sized bench/bench-memory tests/gpu/bench-memory-emulated) ;;
     kernels) path=$(sized tests/kernels/test_device_cuda tests/kernels/test_device_emulated) ;;
     esac
@@ -484,6 +487,47 @@ part_large() {
     value tokens_per_s "$inside"
     value offloaded_share "$share"
     line "$share" least "$LEAST_OFFLOADED" ""
+}
+
+# beside NAME ARGS: steps of this model whose update on the host runs beside the next forward, waits, and is not there.
+beside() {
+    local name=$1 bench file=$OUT/queued.$1 cell
+    shift
+    bench=$(program bench-offload)
+    # shellcheck disable=SC2046
+    "$bench" --trainer --backend cuda --place cpu --stage 2 --dtype bf16 --recompute --json "$file" "$@" $(
+        sized "--threads $(nproc) --rounds 3 --steps 2 --shapes 8x1024,16x1024,32x1024,64x1024" \
+            "--threads 1 --rounds 1 --steps 1 --shapes 1x8")
+    sed -n 's/.*"name": "\([^"]*\)", "tokens": \([0-9]*\).*/\1 \2/p' "$file" >"$file.cells"
+    while read -r cell _ tokens; do
+        beside_cell "$name" "$file" "$cell" "$tokens"
+    done <"$file.cells"
+}
+
+# beside_cell NAME FILE CELL TOKENS: what was found of one size of micro-batch.
+beside_cell() {
+    local key ratio rates=""
+    for key in waited queued; do
+        rates="$rates$key $(awk -v tokens="$4" -v s="$(number "$2" "$3 bf16" "${key}_s")" 'BEGIN { printf "%.0f", tokens / s }'), "
+    done
+    rates="${rates}without an update $(awk -v tokens="$4" -v f="$(number "$2" "$3 bf16" forward_s)" \
+        -v b="$(number "$2" "$3 bf16" backward_s)" 'BEGIN { printf "%.0f", tokens / (f + b) }')"
+    ratio=$(number "$2" "$3 bf16" ratio)
+    figure "$1 $3 tokens/s $rates, of the limit $ratio"
+    value "$1_$3" "$ratio"
+    say "$ratio" >>"$OUT/queued.ratios"
+}
+
+# The 7B model's width and vocabulary; what a layer costs does not depend on how many there are.
+part_queued() {
+    local attempts_failed=0
+    # shellcheck disable=SC2046
+    attempt beside 774m --preset $(sized 774m tiny)
+    # shellcheck disable=SC2046
+    attempt beside 7b $(sized "--arch minimind --preset 104m --layers 4 --hidden 4096 --heads 32 --inner 11008 --vocab 32000" \
+        "--arch minimind --preset tiny --layers 2")
+    line "$(sort -n "$OUT/queued.ratios" | tail -n 1)" most "$MOST_BESIDE" " of the limit"
+    return "$attempts_failed"
 }
 
 # By number where meson knows it: nvcc's own "native" may be an older one.

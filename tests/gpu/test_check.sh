@@ -7,7 +7,7 @@ check=$(dirname "$0")/check.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
-PARTS="env kernels compute attention adam trainer exposed compiled choices profile large nccl proof engine worlds torch sanitizer offload lamb memory"
+PARTS="env kernels compute attention adam trainer exposed compiled choices profile large queued nccl proof engine worlds torch sanitizer offload lamb memory"
 
 fail() {
     echo "not ok: $*"
@@ -104,6 +104,8 @@ said=$(python3 "$(dirname "$0")/step_profile.py" "$scratch/parts.csv" | tail -n 
 [ "$said" = "0.00 ms of kernels a step, 1 launches, of 1 steps" ] || fail "of a profile with one step: $said"
 told all exposed '"exposed_percent": [0-9.]+'
 told all large '"offloaded_share": [0-9.]+'
+told all queued '774m 1x8 tokens/s waited [0-9]+, queued [0-9]+, without an update [0-9]+, of the limit [0-9.]+; *7b 1x8 tokens/s '
+told all queued '"774m_1x8": [0-9.]+,"7b_1x8": [0-9.]+'
 python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$scratch/all/check.json" || fail "check.json is no JSON"
 cmp -s "$scratch/all.page" "$scratch/all/page.md" || fail "the page that is kept is another"
 
