@@ -6,11 +6,13 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -111,7 +113,7 @@ static void environment_set(const offload_peer_params *p)
     (void)setenv("MASTER_ADDR", "127.0.0.1", 1);
 }
 
-static _Noreturn void peer_run(const offload_peer_params *p)
+static _Noreturn void peer_run(const offload_peer_params *p, const char *folder)
 {
     char        text[9][32];
     const char *words[40] = {p->python,     BENCH_TRAINER_PEERS,
@@ -120,7 +122,7 @@ static _Noreturn void peer_run(const offload_peer_params *p)
                              "--clip",      "1.0",
                              "--precision", p->precision,
                              "--offload",   "nvme",
-                             "--nvme-path", p->folder};
+                             "--nvme-path", folder};
     const struct {
         const char *name;
         size_t      value;
@@ -212,7 +214,9 @@ static int process_start(const offload_peer_params *params, offload_peer *out)
 
     out->limit_s = params->limit_s;
     out->said    = tmpfile();
-    if (out->said == NULL || pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) {
+    (void)snprintf(out->folder, sizeof(out->folder), "%s/deepspeed.XXXXXX", params->folder);
+    if (out->said == NULL || mkdtemp(out->folder) == NULL || pipe2(to, O_CLOEXEC) != 0 ||
+        pipe2(from, O_CLOEXEC) != 0) {
         return -1;
     }
     (void)fflush(NULL);
@@ -221,13 +225,24 @@ static int process_start(const offload_peer_params *params, offload_peer *out)
         (void)dup2(to[0], STDIN_FILENO);
         (void)dup2(from[1], STDOUT_FILENO);
         (void)dup2(fileno(out->said), STDERR_FILENO);
-        peer_run(params);
+        peer_run(params, out->folder);
     }
     (void)close(to[0]);
     (void)close(from[1]);
     out->to   = fdopen(to[1], "w");
     out->from = from[0];
     return out->process < 0 || out->to == NULL ? -1 : 0;
+}
+
+/* As Ctrl-C does: a script that is killed while it compiles leaves a lock that the next one waits for. */
+static void process_end(const offload_peer *peer)
+{
+    struct pollfd ended = {.fd = peer->from};
+
+    (void)kill(peer->process, SIGINT);
+    for (int tries = 0; tries < 500 && poll(&ended, 1, WATCH_MS) == 0; tries++) {
+    }
+    (void)kill(peer->process, SIGKILL);
 }
 
 int offload_peer_start(const offload_peer_params *params, offload_peer *out)
@@ -243,7 +258,7 @@ int offload_peer_start(const offload_peer_params *params, offload_peer *out)
         steps_ask(out, "DeepSpeed's first step", 1, NULL) < 0.0 ||
         steps_ask(out, "DeepSpeed's second step", 1, NULL) < 0.0) {
         left_out_say(out, "it ended, or was not ready in time");
-        (void)kill(out->process, SIGKILL);
+        process_end(out);
         offload_peer_stop(out);
         return -1;
     }
@@ -260,10 +275,19 @@ double offload_peer_turn(offload_peer *peer, size_t count, size_t *peak_out)
     return seconds;
 }
 
+static int path_remove(const char *path, const struct stat *stat, int kind, struct FTW *walk)
+{
+    (void)stat;
+    (void)kind;
+    (void)walk;
+    return remove(path);
+}
+
 void offload_peer_stop(offload_peer *peer)
 {
     (void)fclose(peer->to);
     (void)close(peer->from);
     (void)waitpid(peer->process, NULL, 0);
     (void)fclose(peer->said);
+    (void)nftw(peer->folder, path_remove, 16, FTW_DEPTH | FTW_PHYS);
 }

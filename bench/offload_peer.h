@@ -23,6 +23,7 @@ typedef struct offload_peer {
     FILE  *to, *said; /* its questions, and what it prints beside answers */
     int    from;
     double limit_s;
+    char   folder[512]; /* its own, on the drive; it leaves what it made there */
 } offload_peer;
 
 /** Starts it and runs its first two steps, with progress on standard error. -1: it is left out, and the reason was printed. */

@@ -54,6 +54,8 @@ if [ "$backend" = cpu ]; then
     cat >"$scratch/python" <<'SH'
 #!/bin/sh
 echo "$*, $RANK of $WORLD_SIZE" >>"$0.said"
+while [ "$1" != --nvme-path ]; do shift; done
+mkdir "$2/zero" && echo state >"$2/zero/left"
 echo '{"ready_s": 1.0}'
 while read -r word count; do
     list=0.25
@@ -66,7 +68,7 @@ SH
     columns peers "$parts DeepSpeed of ours peak MiB DeepSpeed's"
     rows peers "1x16 fp32" deepspeed_s,deepspeed_of_ours
     grep -q '"deepspeed_s": \[0.500000, 0.500000, 0.500000\]' "$scratch/peers.json" || fail "means of a peer: $(cat "$scratch/peers.json")"
-    grep -q -- "--serve deepspeed --stage 3 .*--precision fp32 --offload nvme --nvme-path $scratch/drive --layers .*, 0 of 1" "$scratch/python.said" ||
+    grep -q -- "--serve deepspeed --stage 3 .*--precision fp32 --offload nvme --nvme-path $scratch/drive/deepspeed.* --layers .*, 0 of 1" "$scratch/python.said" ||
         fail "the peer was asked: $(cat "$scratch/python.said")"
     for option in $(tr ' ' '\n' <"$scratch/python.said" | grep -- '^--'); do
         grep -qE "\"$option\"|${option#--}" "$source/bench/trainer_peers.py" || fail "trainer_peers.py has no $option"
