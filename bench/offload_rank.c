@@ -299,6 +299,9 @@ static _Noreturn void serve(const offload_setup *setup, int from, int to)
     rank     r = {.setup = setup};
     question q;
 
+    /* Ctrl-C ends the process that asks; this one finds that out, and removes its files */
+    (void)signal(SIGINT, SIG_IGN);
+    (void)signal(SIGTERM, SIG_IGN);
     rank_open(&r);
     while (read(from, &q, sizeof(q)) == (ssize_t)sizeof(q)) {
         offload_turn turn = turn_run(&r, &q);

@@ -12,7 +12,8 @@
  * the same cores, so it is backward + max(forward + update, what backward cannot hide of the drive's time). On a GPU the host updates
  * while the device computes: backward + max(forward, update, link, the same of the drive's time). Backward hides what the ring's
  * buffers hold: they are written when it begins, since an update whose last read is over has no other bytes left, and they are read
- * ahead at its end. The wait for the first unit is a part of the queued step that nothing can hide, shown by itself. */
+ * ahead at its end. The wait for the first unit is a part of the queued step that nothing can hide: it is shown by itself, and so is the
+ * ratio of what is left of the step without it. */
 #include "bench/offload_trainer.h"
 
 #include "bench/offload_peer.h"
@@ -37,6 +38,7 @@ enum {
     FIGURE_LIMIT,
     FIGURE_RATIO,
     FIGURE_FIRST,
+    FIGURE_REST,
     FIGURE_WAIT,
     FIGURE_READ,
     FIGURE_WRITE,
@@ -62,6 +64,7 @@ static const struct {
     [FIGURE_LIMIT]      = {"limit", "limit_s", ROW_WAITED},
     [FIGURE_RATIO]      = {"ratio", "ratio", ROW_QUEUED},
     [FIGURE_FIRST]      = {"first", "first_wait_s", ROW_QUEUED},
+    [FIGURE_REST]       = {"but first", "rest_ratio", ROW_QUEUED},
     [FIGURE_WAIT]       = {"waits", "wait_s", ROW_QUEUED},
     [FIGURE_READ]       = {"read", "read_s", ROW_DRIVE},
     [FIGURE_WRITE]      = {"write", "write_s", ROW_DRIVE},
@@ -147,6 +150,8 @@ static double figure_of(const contest *c, const round_turns *round, int figure)
         return queued->step_s / limit_of(c, round);
     case FIGURE_FIRST:
         return queued->first_wait_s;
+    case FIGURE_REST:
+        return (queued->step_s - queued->first_wait_s) / limit_of(c, round);
     case FIGURE_WAIT:
         return queued->wait_s;
     case FIGURE_READ:

@@ -45,7 +45,7 @@ if [ "$backend" = cpu ]; then
     bench step --elems 64K --beside
     grep -q '^step / max(I/O alone, update alone): ' "$scratch/step.said" || fail "a step: $(cat "$scratch/step.said")"
 
-    parts="queued waited none forward backward update drive left limit ratio of rounds first waits read write"
+    parts="queued waited none forward backward update drive left limit ratio of rounds first but first waits read write"
     bench trainer --trainer --preset tiny --shapes 1x16,2x8 --steps 2
     columns trainer "$parts peak MiB"
     rows trainer "1x16 fp32,2x8 fp32,1x16 bf16,2x8 bf16" queued_s,waited_s,none_s,forward_s,update_s,drive_s
@@ -84,7 +84,7 @@ SH
     "$program" --trainer --shapes 2y64 >/dev/null 2>&1 && fail "--shapes 2y64 is taken"
 else
     bench device --trainer --backend cuda --place cpu --stage 2 --preset tiny --shapes 1x8 --steps 1 --threads 1 --dtype bf16
-    columns device "queued waited forward backward update link limit ratio of rounds first waits peak MiB"
+    columns device "queued waited forward backward update link limit ratio of rounds first but first waits peak MiB"
     rows device "1x8 bf16" queued_s,waited_s,forward_s,update_s,link_s
     grep -q '^# tokens/s: [0-9]* queued, [0-9]* waited, [0-9]* without an update' "$scratch/device.said" || fail "$(cat "$scratch/device.said")"
 fi
