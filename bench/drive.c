@@ -2,17 +2,10 @@
 #include "bench/drive.h"
 
 #include "base/clock.h"
+#include "base/status.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        sherd_status try_status = (call);                                                          \
-        if (try_status != SHERD_OK) {                                                              \
-            return try_status;                                                                     \
-        }                                                                                          \
-    } while (0)
 
 static sherd_status number_set(sherd_config *config, const char *key, size_t value)
 {
@@ -27,15 +20,15 @@ sherd_status bench_drive_set(const bench_drive *drive, sherd_config *config)
     char engine[32];
 
     (void)snprintf(engine, sizeof(engine), "\"%s\"", drive->engine);
-    TRY(sherd_config_set(config, "!aio.engine", engine));
-    TRY(sherd_config_set(config, "!zero_optimization.offload_optimizer.fast_init", "true"));
-    TRY(sherd_config_set(config, "!zero_optimization.offload_optimizer.durable",
-                         drive->is_durable ? "true" : "false"));
-    TRY(number_set(config, "!zero_optimization.offload_optimizer.buffer_size",
-                   drive->buffer_elems));
-    TRY(number_set(config, "!zero_optimization.offload_optimizer.buffer_count",
-                   (size_t)drive->buffers));
-    TRY(number_set(config, "!aio.block_size", drive->request_bytes));
+    SHERDI_TRY(sherd_config_set(config, "!aio.engine", engine));
+    SHERDI_TRY(sherd_config_set(config, "!zero_optimization.offload_optimizer.fast_init", "true"));
+    SHERDI_TRY(sherd_config_set(config, "!zero_optimization.offload_optimizer.durable",
+                                drive->is_durable ? "true" : "false"));
+    SHERDI_TRY(number_set(config, "!zero_optimization.offload_optimizer.buffer_size",
+                          drive->buffer_elems));
+    SHERDI_TRY(number_set(config, "!zero_optimization.offload_optimizer.buffer_count",
+                          (size_t)drive->buffers));
+    SHERDI_TRY(number_set(config, "!aio.block_size", drive->request_bytes));
     return number_set(config, "!aio.queue_depth", (size_t)drive->depth);
 }
 
@@ -46,15 +39,15 @@ sherd_status bench_drive_run(sherd_engine *engine, double *seconds_out)
     size_t          slots    = sherdi_ring_slots(engine->plan, SHERDI_RING_STATE);
     int64_t         start_ns = sherdi_now_ns();
 
-    TRY(sherdi_program_read_ahead(program));
+    SHERDI_TRY(sherdi_program_read_ahead(program));
     for (size_t e = 0; e < extents; e++) {
-        TRY(sherdi_program_write(program, SHERDI_RING_STATE, e, e, -1));
+        SHERDI_TRY(sherdi_program_write(program, SHERDI_RING_STATE, e, e, -1));
         if (e + slots < extents) {
-            TRY(sherdi_program_read(program, SHERDI_RING_STATE, e + slots, e + slots, -1));
+            SHERDI_TRY(sherdi_program_read(program, SHERDI_RING_STATE, e + slots, e + slots, -1));
         }
     }
-    TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
-    TRY(sherdi_run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler));
+    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
+    SHERDI_TRY(sherdi_run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler));
     *seconds_out = (double)(sherdi_now_ns() - start_ns) * 1e-9;
     /* the next step shall tell of itself */
     memset(engine->run.drive.waits, 0, sizeof(engine->run.drive.waits));

@@ -357,7 +357,7 @@ static void precision_run(contest *c, const char *precision)
     ours.precision   = precision;
     memory.precision = precision;
     memory.place     = "none";
-    (void)fprintf(stderr, "%s: first weights", precision);
+    (void)fprintf(stderr, "%s: first weights\n", precision);
     offload_rank_start(&ours, &c->ours);
     if (!c->is_gpu) {
         offload_rank_start(&memory, &c->memory);
