@@ -1,8 +1,8 @@
 /* Asynchronous transfers between memory and files: one queue per rank, many requests in flight, several files. Two engines stand
  * behind one interface: io_uring (uring.c), and a pool of threads with pread and pwrite (threads.c) where io_uring is not available.
  *
- * A transfer is cut into requests of at most `request_bytes`. Requests leave in the order in which the transfers were started, so a
- * large read and a large write follow each other as batches, and the requests of the next transfer fill the queue while the last
+ * A transfer is cut into requests of at most `request_bytes`. Requests leave in the order in which the transfers were started, but
+ * reads go before writes that were not begun; each leaves as a batch, and the requests of the next transfer fill the queue while the last
  * ones of this transfer are still under way. Every completion is checked: a short one is resumed, EINTR and EAGAIN are tried again,
  * and anything else ends the transfer with E_IO and a message that names the file, the offset and the failure.
  *

@@ -80,7 +80,7 @@ struct sherdi_ioq {
 void sherdi_ioq_init(sherdi_ioq *queue, const sherdi_ioq_ops *ops, const sherdi_ioq_params *params,
                      sherdi_mem *mem);
 void sherdi_ioq_fini(sherdi_ioq *queue);
-/** Takes the next request, in the order of transfers. Returns 0 when there is none. Call it under the lock. */
+/** Takes the next request: of reads before those of writes, else in the order of transfers. Returns 0 when there is none. Call it under the lock. */
 int sherdi_ioq_take(sherdi_ioq *queue, sherdi_request *out);
 /** Takes the result of pread, pwrite or a completion (bytes, or a negative errno). Returns 1 when the request, shortened to
  *  what is left, has to be made again. Call it under the lock. */

@@ -73,6 +73,25 @@ static void transfer_moved(sherdi_ioq *queue, sherdi_io *io, size_t len_bytes)
     }
 }
 
+/* Adds a transfer behind those of its kind. Reads go before writes: somebody waits for what is read, and the slots of a ring that
+ * it is read into come from writes, so the writes' turn comes. A write that was begun is handed out first. */
+static void list_add(sherdi_ioq *queue, sherdi_io *io)
+{
+    sherdi_io **at = &queue->first;
+
+    if (io->is_write && queue->last != NULL) {
+        at = &queue->last->next;
+    }
+    while (*at != NULL && (!(*at)->is_write || (*at)->started_bytes > 0)) {
+        at = &(*at)->next;
+    }
+    io->next = *at;
+    *at      = io;
+    if (io->next == NULL) {
+        queue->last = io;
+    }
+}
+
 int sherdi_ioq_take(sherdi_ioq *queue, sherdi_request *out)
 {
     sherdi_io *io = queue->first;
@@ -211,12 +230,7 @@ void sherdi_io_start(sherdi_ioq *queue, sherdi_io *io)
         return;
     }
     (void)pthread_mutex_lock(&queue->lock);
-    if (queue->last != NULL) {
-        queue->last->next = io;
-    } else {
-        queue->first = io;
-    }
-    queue->last  = io;
+    list_add(queue, io);
     io->is_apart = queue->has_apart && pthread_equal(pthread_self(), queue->apart);
     queue->under_way[io->is_apart]++;
     queue->ops->wake(queue);

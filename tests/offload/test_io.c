@@ -1,6 +1,8 @@
 /* The queue of transfers and its files, over both engines, when nothing goes wrong. */
 #include "tests/offload/io_rig.h"
 
+#include "offload/io_impl.h"
+
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,6 +16,67 @@
 #include <unistd.h>
 
 /* ---- the queue ---- */
+
+static void nobody_wake(sherdi_ioq *queue)
+{
+    (void)queue;
+}
+
+/* Takes the next request, which has to be one of `io`, at this page of it. */
+static void request_check(sherdi_ioq *queue, const sherdi_io *io, size_t page)
+{
+    sherdi_request request;
+
+    CHECK(sherdi_ioq_take(queue, &request));
+    CHECK(request.io == io);
+    CHECK_INT(io->offset_bytes + page * PAGE, request.offset_bytes);
+}
+
+/* Nobody takes requests but this test. */
+static void queue_hands_out_reads_before_writes(void)
+{
+    const sherdi_ioq_ops    ops    = {.name = "nobody", .wake = nobody_wake};
+    const sherdi_ioq_params params = {.request_bytes = PAGE, .depth = 1};
+    static unsigned char    memory[2 * PAGE] __attribute__((aligned(PAGE)));
+    sherdi_ioq              queue   = {0};
+    sherdi_file             file    = {.queue = &queue, .num_stripes = 1, .granularity_bytes = 1};
+    sherdi_io               ios[6]  = {0};
+    sherdi_request          request = {0};
+
+    sherdi_ioq_init(&queue, &ops, &params, rig_mem());
+    for (int i = 0; i < 6; i++) {
+        ios[i] = (sherdi_io){.file         = &file,
+                             .is_write     = i == 0 || i == 1 || i == 4,
+                             .memory       = memory,
+                             .offset_bytes = (size_t)i * 2 * PAGE,
+                             .len_bytes    = 2 * PAGE};
+    }
+    sherdi_io_start(&queue, &ios[0]); /* writes */
+    sherdi_io_start(&queue, &ios[1]);
+    request_check(&queue, &ios[0], 0);
+    sherdi_io_start(&queue, &ios[2]); /* reads: behind the write that was begun */
+    sherdi_io_start(&queue, &ios[3]);
+    sherdi_io_start(&queue, &ios[4]); /* a write: behind all */
+    request_check(&queue, &ios[0], 1);
+    request_check(&queue, &ios[2], 0);
+    sherdi_io_start(&queue, &ios[5]); /* a read: behind the reads that wait */
+    request_check(&queue, &ios[2], 1);
+    for (size_t page = 0; page < 2; page++) {
+        request_check(&queue, &ios[3], page);
+    }
+    for (size_t page = 0; page < 2; page++) {
+        request_check(&queue, &ios[5], page);
+    }
+    for (size_t page = 0; page < 2; page++) {
+        request_check(&queue, &ios[1], page);
+    }
+    for (size_t page = 0; page < 2; page++) {
+        request_check(&queue, &ios[4], page);
+    }
+    CHECK(!sherdi_ioq_take(&queue, &request));
+    CHECK(queue.first == NULL && queue.last == NULL);
+    sherdi_ioq_fini(&queue);
+}
 
 static void queue_says_which_engine_it_is(void)
 {
@@ -679,6 +742,7 @@ static void file_of_somebody_else_is_not_removed(void)
 BOTH(file_of_somebody_else_is_not_removed)
 
 static const test_case CASE_LIST[] = {
+    CASE(queue_hands_out_reads_before_writes),
     CASES(queue_says_which_engine_it_is),
     CASE(queue_auto_follows_the_environment),
     CASES(queue_leaves_no_descriptor),
