@@ -185,6 +185,19 @@ static void turn_add(offload_turn *turn, const sherd_step_report *report)
     turn->write_s += report->wait_write_s + report->beside_write_s;
 }
 
+/* What the queue of the state's files has moved so far, for whomever. */
+static uint64_t drive_moved(const rank *r)
+{
+    sherdi_io_traffic trainer, updater;
+
+    if (r->engine->store.queue == NULL) {
+        return 0;
+    }
+    trainer = sherdi_ioq_traffic(r->engine->store.queue);
+    updater = sherdi_ioq_traffic_apart(r->engine->store.queue);
+    return trainer.read_bytes + trainer.written_bytes + updater.read_bytes + updater.written_bytes;
+}
+
 /* The report of the update that runs beside the passes; as in the trainer it is asked for behind the passes. */
 static void update_wait(rank *r, offload_turn *turn)
 {
@@ -202,13 +215,16 @@ static void steps_queued(rank *r, size_t count, offload_turn *turn)
     double first_s = 0.0;
 
     for (size_t i = 0; i <= count; i++) {
-        double start = now_s(), middle, end;
+        double   start = now_s(), middle, end;
+        uint64_t moved;
 
         must(passes_forward(r->passes), "forward");
         middle = now_s();
+        moved  = drive_moved(r);
         must(passes_backward(r->passes), "backward");
         end = now_s();
         if (i > 0) {
+            turn->hidden_bytes += drive_moved(r) - moved;
             turn->forward_s += middle - start;
             turn->backward_s += end - middle;
             turn->first_wait_s += passes_first_wait_s(r->passes);
@@ -230,13 +246,16 @@ static void steps_waited(rank *r, size_t count, offload_turn *turn)
 
     for (size_t i = 0; i < count; i++) {
         double            start = now_s(), middle;
+        uint64_t          moved;
         sherd_step_report report;
 
         must(passes_forward(r->passes), "forward");
         must(sherdi_lane_wait(r->engine->backend), "forward");
         middle = now_s();
+        moved  = drive_moved(r);
         must(passes_backward(r->passes), "backward");
         must(sherdi_lane_wait(r->engine->backend), "backward");
+        turn->hidden_bytes += drive_moved(r) - moved;
         turn->forward_s += middle - start;
         turn->backward_s += now_s() - middle;
         turn->first_wait_s += passes_first_wait_s(r->passes);
@@ -260,6 +279,7 @@ static void means_take(offload_turn *turn, size_t count)
     for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++) {
         *sums[i] /= (double)count;
     }
+    turn->hidden_bytes /= count;
 }
 
 static offload_turn turn_run(rank *r, const question *q)
@@ -267,7 +287,6 @@ static offload_turn turn_run(rank *r, const question *q)
     const sherdi_plan *plan = r->engine->plan;
     offload_turn       turn = {.drive_bytes = plan->moves.step[SHERDI_MOVES_READ] +
                                               plan->moves.step[SHERDI_MOVES_WRITTEN],
-                               .ring_bytes  = plan->buffers[SHERDI_BUFFER_STATE_RING].bytes,
                                .param_elems = arch_elems(&r->setup->sizes)};
 
     switch (q->what) {

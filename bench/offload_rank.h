@@ -39,8 +39,8 @@ typedef struct offload_turn {
     double   beside_s; /* the update, from its beginning to the end of its commit; queued steps */
     double   read_s, write_s; /* the update waited for the drive */
     double   alone_s;         /* OFFLOAD_DRIVE, OFFLOAD_LINK */
-    uint64_t drive_bytes,
-        ring_bytes; /* what a step reads and writes, and the buffers that it passes through */
+    uint64_t drive_bytes;     /* what a step reads and writes */
+    uint64_t hidden_bytes;    /* what of it was moved while backward ran */
     uint64_t param_elems;
 } offload_turn;
 

@@ -9,10 +9,9 @@
  *   DeepSpeed with its state on the same drive, at stage 3 where it takes one
  *
  * The limit is backward and the longest of what goes on beside the forward. On the CPU the kernels of forward and update take turns on
- * the same cores, so it is backward + max(forward + update, what backward cannot hide of the drive's time). On a GPU the host updates
- * while the device computes: backward + max(forward, update, link, the same of the drive's time). Backward hides what the ring's
- * buffers hold: they are written when it begins, since an update whose last read is over has no other bytes left, and they are read
- * ahead at its end. The wait for the first unit is a part of the queued step that nothing can hide: it is shown by itself, and so is the
+ * the same cores, so it is backward + max(forward + update, what backward did not hide of the drive's time). On a GPU the host updates
+ * while the device computes: backward + max(forward, update, link, the same of the drive's time). What backward hid are the bytes that
+ * were moved while it ran, of a waited or a queued step, whichever are more. The wait for the first unit is a part of the queued step that nothing can hide: it is shown by itself, and so is the
  * ratio of what is left of the step without it. */
 #include "bench/offload_trainer.h"
 
@@ -95,19 +94,16 @@ static double larger(double a, double b)
 
 /* ---------------------------------------------------------------- figures -- */
 
-/* Of the drive's time, what no backward of this length hides. */
+/* Of the drive's time, what backward did not hide. On a GPU the host is done with a queued step's backward before the device is. */
 static double drive_left(const round_turns *round)
 {
-    const offload_turn *step  = &round->rows[ROW_WAITED];
-    double              alone = round->rows[ROW_DRIVE].alone_s;
-    double              share, hidden;
+    const offload_turn *waited = &round->rows[ROW_WAITED], *queued = &round->rows[ROW_QUEUED];
+    double              hidden = larger((double)waited->hidden_bytes, (double)queued->hidden_bytes);
 
-    if (alone == 0.0 || step->drive_bytes == 0) {
+    if (waited->drive_bytes == 0) {
         return 0.0;
     }
-    share  = 2.0 * (double)step->ring_bytes / (double)step->drive_bytes;
-    hidden = alone * (share < 1.0 ? share : 1.0);
-    return alone - (hidden < step->backward_s ? hidden : step->backward_s);
+    return round->rows[ROW_DRIVE].alone_s * (1.0 - hidden / (double)waited->drive_bytes);
 }
 
 static double limit_of(const contest *c, const round_turns *round)
