@@ -37,10 +37,10 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
             "first two must not be negative, the last two not below -1",
             (long long)out->timeout_ns, out->cpu_threads, out->local_rank, out->device);
     }
-    if (out->cpu_threads > WORLD_MOST_CPU_THREADS) {
+    if (out->cpu_threads > SHERDI_MOST_CPU_THREADS) {
         return sherdi_fail(SHERD_E_INVAL,
                            "sherd_world_params.cpu_threads is %d; it can be 0 (chosen) to %d",
-                           out->cpu_threads, WORLD_MOST_CPU_THREADS);
+                           out->cpu_threads, SHERDI_MOST_CPU_THREADS);
     }
     SHERDI_TRY(sherdi_host_limit(out, &out->host_timeout_ns));
     return sherdi_world_backend_kind(out, &kind);

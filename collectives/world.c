@@ -7,7 +7,6 @@
 #include "base/fork.h"
 #include "base/log.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -57,58 +56,25 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     sherdi_world_endings_init(&world->endings);
 }
 
-static int cores_allowed(void)
-{
-    cpu_set_t set;
-
-    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) {
-        return CPU_COUNT(&set);
-    }
-    return (int)sysconf(_SC_NPROCESSORS_ONLN);
-}
-
-static sherd_status threads_wanted(const sherd_world_params *params, int sharers, int *out)
-{
-    const char *text = getenv("SHERD_THREADS");
-    char       *end;
-    long        value;
-
-    if (params->cpu_threads > 0) {
-        *out = params->cpu_threads;
-        return SHERD_OK;
-    }
-    if (text != NULL && text[0] != '\0') {
-        value = strtol(text, &end, 10);
-        if (*end != '\0' || value < 1 || value > WORLD_MOST_CPU_THREADS) {
-            return sherdi_fail(SHERD_E_INVAL, "SHERD_THREADS is \"%s\", not a number from 1 to %d",
-                               text, WORLD_MOST_CPU_THREADS);
-        }
-        *out = (int)value;
-        return SHERD_OK;
-    }
-    *out = cores_allowed() / sharers;
-    if (*out < 1) {
-        *out = 1;
-    }
-    return SHERD_OK;
-}
-
 sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int share,
                                 int shares)
 {
     int               is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
-    sherdi_cpu_params cpu          = {.share   = world->shares > 0 ? world->share : share,
+    sherdi_cpu_params cpu          = {.threads = params->cpu_threads,
+                                      .share   = world->shares > 0 ? world->share : share,
                                       .shares  = world->shares > 0 ? world->shares : shares,
                                       .rank    = world->rank,
                                       .is_idle = is_simulated};
-    char              threads[128];
+    const char       *kind;
+    char              threads[256];
 
-    SHERDI_TRY(threads_wanted(params, cpu.shares, &cpu.threads));
+    SHERDI_TRY(sherdi_world_backend_kind(params, &kind));
+    cpu.has_device = !is_simulated && strcmp(kind, "cpu") != 0;
+    SHERDI_TRY(sherdi_backend_cpu_create_with(&cpu, &world->mem, &world->host));
     world->share       = cpu.share;
     world->shares      = cpu.shares;
-    world->cpu_threads = cpu.threads;
-    SHERDI_TRY(sherdi_backend_cpu_create_with(&cpu, &world->mem, &world->host));
-    world->backend = world->host;
+    world->cpu_threads = world->host->threads;
+    world->backend     = world->host;
     world->sum_scratch =
         sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL,
                            is_simulated ? 1 : (size_t)world->world_size, SHERDI_TOLD_BYTES);
@@ -158,7 +124,8 @@ void *sherdi_pages_map(size_t len_bytes, int flags)
 
 void sherd_world_destroy(sherd_world *world)
 {
-    if (world == NULL || world->process != sherdi_fork_process() || atomic_fetch_sub(&world->owners, 1) > 1) {
+    if (world == NULL || world->process != sherdi_fork_process() ||
+        atomic_fetch_sub(&world->owners, 1) > 1) {
         return;
     }
     sherdi_world_queue_stop(world);

@@ -13,8 +13,6 @@
 
 /* Longest wait in one call where the caller sets no limit. */
 #define WORLD_TIMEOUT_NS (30 * 60 * INT64_C(1000000000))
-/* The most compute threads that a rank can ask for. */
-#define WORLD_MOST_CPU_THREADS 4096
 /* Most calls in the queue. The caller of a further call waits until one has ended. */
 #define WORLD_QUEUE_CALLS 64
 /* Number of the latest tickets of a lane that have an event of their own; see device.c. */

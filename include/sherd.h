@@ -123,7 +123,7 @@ typedef struct sherd_world_params {
      * in seconds, else two minutes, or timeout_ns where it is shorter. */
     int64_t timeout_ns;
     /* Compute threads of this rank's CPU kernels, at most 4096; 0: SHERD_THREADS, else cores of the host / ranks of the host, at
-     * least 1 */
+     * least 1, and on a GPU without the cores that are left to the trainer and the wire (docs/threads.md) */
     int cpu_threads;
     /* Where the engine's device memory and kernels are: "cpu" or "cuda". NULL: SHERD_BACKEND, else "cuda" when `device` is
      * given or the transport is "nccl", else "cpu" */

@@ -350,23 +350,36 @@ sherd_status sherdi_backend_device_create(const char *kind, int index, sherdi_me
 uint64_t sherdi_backend_device_identity(const char *kind, int index);
 /** Writes a description such as "NVIDIA H200, 143771 MiB, compute capability 9.0"; "" where there is no such device. */
 void sherdi_backend_device_describe(const char *kind, int index, char *text, size_t text_bytes);
+/* Most threads of one rank. */
+#define SHERDI_MOST_CPU_THREADS 4096
 
 typedef struct sherdi_cpu_params {
-    int threads; /* of each kernel call, the caller's included; at least 1 */
-    int share;   /* number of this rank among the `shares` that may run on the same CPUs */
-    int shares;  /* at least 1 */
-    int rank;    /* for the log; -1: none */
-    int is_idle; /* 1: runs next to nothing: no threads are made, the caller runs all tasks */
+    /* of each kernel call, the caller's included; 0: SHERD_THREADS, else by the CPUs */
+    int threads;
+    int share;  /* number of this rank among the `shares` that may run on the same CPUs */
+    int shares; /* at least 1 */
+    int rank;   /* for the log; -1: none */
+    /* 1: runs next to nothing: no threads are made, the caller runs all tasks */
+    int is_idle;
+    /* 1: the rank computes on a device, and the CPU updates beside it: the threads leave cores to the trainer's thread and the
+     * wire's */
+    int has_device;
 } sherdi_cpu_params;
+/* What a thread does that calls kernels and is not the trainer's. */
+typedef enum sherdi_cpu_role {
+    SHERDI_CPU_ROLE_UPDATES = 0,
+    SHERDI_CPU_ROLE_WIRE,
+    SHERDI_CPU_ROLES,
+} sherdi_cpu_role;
 
 /**
  * Creates the CPU backend, with threads of its own.
  *
- * Environment SHERD_ISA=scalar|avx2|avx512 in place of the machine's best; SHERD_CPU_BIND=none|auto|LIST,
- *            see kernels/cpu/binding.h. Both are read here, once.
+ * Environment SHERD_ISA=scalar|avx2|avx512 in place of the machine's best; SHERD_THREADS; SHERD_CPU_BIND=none|auto|LIST,
+ *            see kernels/cpu/binding.h. They are read here, once.
  * Threads    Any number of threads may call kernels at the same time; one of them has the team, the others work alone.
  *            After a fork, the child runs kernels alone, and destroy does not wait for threads that the child does not have.
- * Errors     E_INVAL   threads below 1, an unknown word in the environment, CPUs that may not be used
+ * Errors     E_INVAL   threads below 0, an unknown word in the environment, CPUs that may not be used
  *            E_NOTSUP  the machine or the build lacks SHERD_ISA
  *            E_NOMEM   no memory or no more threads
  */
@@ -377,7 +390,12 @@ sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_back
 /** Destroys the first lane of a device of any kind; no kernel may be running. Accepts NULL. */
 void sherdi_backend_destroy(sherdi_backend *backend);
 
-/** Writes how its threads are bound, for people: "2 threads, workers bound to cpu 1". */
+/** Binds the calling thread, one of the library's own, to the CPUs that the rank has for such threads. Does nothing where the system
+ *  places them: on a rank without a device, on few cores, with SHERD_CPU_BIND=none. If it fails, the log of `rank` says so. */
+void sherdi_backend_cpu_keep(const sherdi_backend *backend, sherdi_cpu_role role, int rank);
+
+/** Writes how its threads are bound, for people: "2 threads, workers bound to cpu 1"; with a device "14 threads on cpus 2-15, which
+ *  leaves cpus 0-1 to the trainer and the wire". */
 void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes);
 /** Returns whether it is known (by hwloc, in the build and on the machine) which CPUs share a core, and which cores are neighbours. */
 int sherdi_backend_cpu_knows_cores(void);

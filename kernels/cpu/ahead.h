@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 
 typedef enum sherdi_ahead_kind {
@@ -30,6 +31,7 @@ typedef struct sherdi_ahead {
 typedef struct sherdi_cpu_backend {
     sherdi_backend common;
     sherdi_ahead   ahead;
+    cpu_set_t      cpus[SHERDI_CPU_ROLES]; /* where such threads stay; empty: anywhere */
 } sherdi_cpu_backend;
 
 /** Returns the distance for plain loops; 0: no prefetching. */

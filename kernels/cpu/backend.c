@@ -2,11 +2,13 @@
  * avx512.c; the threads are in team.c. */
 #include "kernels/backend.h"
 
+#include "base/log.h"
 #include "kernels/cpu/ahead.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/variants.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,16 +101,24 @@ static sherd_status kernels_choose(const sherdi_kernel_ops **out)
     return SHERD_OK;
 }
 
-static sherd_status team_make(sherdi_backend *backend, const sherdi_cpu_params *params)
+static const sherdi_cpu_backend *own_of(const sherdi_backend *backend)
 {
+    return (const sherdi_cpu_backend *)(const void *)backend;
+}
+
+static sherd_status team_make(sherdi_cpu_backend *own, const sherdi_cpu_params *params)
+{
+    sherdi_backend    *backend = &own->common;
     sherdi_cpu_binding binding;
 
-    SHERDI_TRY(sherdi_cpu_binding_find(params->threads, params->share, params->shares, &binding));
-    if (params->threads == 1 || params->is_idle) {
-        return SHERD_OK;
+    SHERDI_TRY(sherdi_cpu_binding_find(params, &binding));
+    backend->threads = binding.threads;
+    if (binding.threads > 1 && !params->is_idle) {
+        SHERDI_TRY(sherdi_team_create(&binding, params->rank, backend->mem, &backend->team));
     }
-    return sherdi_team_create(params->threads, &binding, params->rank, backend->mem,
-                              &backend->team);
+    own->cpus[SHERDI_CPU_ROLE_UPDATES] = binding.updates;
+    own->cpus[SHERDI_CPU_ROLE_WIRE]    = binding.wire;
+    return SHERD_OK;
 }
 
 sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, sherdi_mem *mem,
@@ -119,8 +129,8 @@ sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, she
     sherdi_backend          *backend;
     sherd_status             status;
 
-    if (params->threads < 1) {
-        return sherdi_fail(SHERD_E_INVAL, "the CPU backend needs at least one thread, not %d",
+    if (params->threads < 0) {
+        return sherdi_fail(SHERD_E_INVAL, "the CPU backend cannot have %d threads",
                            params->threads);
     }
     SHERDI_TRY(kernels_choose(&kernels));
@@ -133,9 +143,8 @@ sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, she
     backend->name    = "cpu";
     backend->kernels = kernels;
     backend->device  = &sherdi_device_cpu;
-    backend->threads = params->threads;
     backend->mem     = mem;
-    status           = team_make(backend, params);
+    status           = team_make(own, params);
     if (status != SHERD_OK) {
         backend->device->lane_destroy(backend);
         return status;
@@ -151,12 +160,51 @@ sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_back
     return sherdi_backend_cpu_create_with(&params, mem, out);
 }
 
+void sherdi_backend_cpu_keep(const sherdi_backend *backend, sherdi_cpu_role role, int rank)
+{
+    const cpu_set_t *set = &own_of(backend)->cpus[role];
+    int              error;
+
+    if (CPU_COUNT(set) == 0) {
+        return;
+    }
+    error = pthread_setaffinity_np(pthread_self(), sizeof(*set), set);
+    if (error != 0) {
+        sherdi_log(SHERD_LOG_WARN, rank, "a thread of %s is not bound: %s",
+                   role == SHERDI_CPU_ROLE_WIRE ? "the wire" : "updates", strerror(error));
+    }
+}
+
+static void cpus_describe(const cpu_set_t *set, char *text, size_t text_bytes)
+{
+    char cpus[64];
+
+    sherdi_cpu_set_print(set, cpus, sizeof(cpus));
+    (void)snprintf(text, text_bytes, "cpu%s %s", CPU_COUNT(set) == 1 ? "" : "s", cpus);
+}
+
+static void updates_describe(const sherdi_cpu_backend *own, char *text, size_t text_bytes)
+{
+    const cpu_set_t *wire = &own->cpus[SHERDI_CPU_ROLE_WIRE];
+    char             updates[80], left[80];
+
+    cpus_describe(&own->cpus[SHERDI_CPU_ROLE_UPDATES], updates, sizeof(updates));
+    cpus_describe(wire, left, sizeof(left));
+    (void)snprintf(text, text_bytes, "%d thread%s on %s%s%s%s", own->common.threads,
+                   own->common.threads == 1 ? "" : "s", updates,
+                   CPU_COUNT(wire) > 0 ? ", which leaves " : "", CPU_COUNT(wire) > 0 ? left : "",
+                   CPU_COUNT(wire) > 0 ? " to the trainer and the wire" : "");
+}
+
 void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes)
 {
     const char *plural = backend->threads == 1 ? "" : "s";
 
-    if (backend->team == NULL) {
-        (void)snprintf(text, text_bytes, "%d thread%s", backend->threads, plural);
+    if (CPU_COUNT(&own_of(backend)->cpus[SHERDI_CPU_ROLE_UPDATES]) > 0) {
+        updates_describe(own_of(backend), text, text_bytes);
+    } else if (backend->team == NULL) {
+        (void)snprintf(text, text_bytes, "%d thread%s%s", backend->threads, plural,
+                       backend->threads == 1 ? "" : ", not bound");
     } else {
         char cpus[64];
 

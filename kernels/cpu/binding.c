@@ -1,13 +1,13 @@
 /* See binding.h. This is the only file that knows hwloc. If the build or the machine lacks hwloc, CPUs are ordered by the system's
- * numbers, and each CPU counts as a core. */
+ * numbers, each CPU counts as a core, and all are of one NUMA node. */
 #include "kernels/cpu/binding.h"
 
-#include "kernels/backend.h"
 #include "sherd_build.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #if defined(SHERDI_HAVE_HWLOC)
 #include "base/library.h"
@@ -15,15 +15,15 @@
 #include <hwloc.h>
 
 #include <dlfcn.h>
-#include <unistd.h>
 #endif
 
 /* -------------------------------------------------------------- the machine -- */
 
-static void list_add(sherdi_cpu_list *list, int cpu, int core)
+static void list_add(sherdi_cpu_list *list, int cpu, int core, int node)
 {
     list->cpus[list->count]  = cpu;
     list->cores[list->count] = core;
+    list->nodes[list->count] = node;
     list->count++;
 }
 
@@ -32,7 +32,7 @@ static void list_by_number(const cpu_set_t *allowed, sherdi_cpu_list *list)
     list->count = 0;
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (CPU_ISSET((size_t)cpu, allowed)) {
-            list_add(list, cpu, cpu);
+            list_add(list, cpu, cpu, 0);
         }
     }
 }
@@ -47,7 +47,8 @@ static void list_by_number(const cpu_set_t *allowed, sherdi_cpu_list *list)
     _(topology_destroy)                                                                            \
     _(get_type_depth)                                                                              \
     _(get_nbobjs_by_depth)                                                                         \
-    _(get_obj_by_depth)
+    _(get_obj_by_depth)                                                                            \
+    _(bitmap_first)
 
 typedef struct hwloc_api {
 #define MEMBER(name) __typeof__(hwloc_##name) *name;
@@ -95,7 +96,8 @@ static void list_by_topology(const hwloc_api *api, hwloc_topology_t topology,
         if (pu->os_index < CPU_SETSIZE && CPU_ISSET(pu->os_index, &left)) {
             CPU_CLR(pu->os_index, &left);
             list_add(list, (int)pu->os_index,
-                     core != NULL ? (int)core->logical_index : (int)pu->logical_index);
+                     core != NULL ? (int)core->logical_index : (int)pu->logical_index,
+                     pu->nodeset != NULL ? api->bitmap_first(pu->nodeset) : 0);
         }
     }
 }
@@ -145,6 +147,11 @@ int sherdi_backend_cpu_knows_cores(void)
 static int share_first(int count, int share, int shares)
 {
     return (int)((long long)count * share / shares);
+}
+
+static int at_least_one(int count)
+{
+    return count < 1 ? 1 : count;
 }
 
 /* Returns whether CPU i is the first of its core among the CPUs from `first` on. */
@@ -212,21 +219,103 @@ static int cores_are_cut(const sherdi_cpu_list *list, int threads, int shares)
     return 0;
 }
 
-void sherdi_cpu_binding_choose(const sherdi_cpu_list *list, int threads, int share, int shares,
+static int is_crowded(const sherdi_cpu_list *list, int threads, int shares)
+{
+    return (long long)threads * shares > list->count;
+}
+
+/* Returns how many threads the kernels of a rank without a device have on `count` CPUs. */
+static int threads_together(int count, const sherdi_cpu_params *params)
+{
+    return params->threads > 0 ? params->threads : at_least_one(count / params->shares);
+}
+
+static void binding_choose_together(const sherdi_cpu_list *list, const sherdi_cpu_params *params,
+                                    sherdi_cpu_binding *out)
+{
+    int first = share_first(list->count, params->share, params->shares);
+    int end   = share_first(list->count, params->share + 1, params->shares);
+
+    out->threads    = threads_together(list->count, params);
+    out->is_crowded = is_crowded(list, out->threads, params->shares);
+    if (!out->is_crowded && !cores_are_cut(list, out->threads, params->shares)) {
+        share_find(list, params->share, params->shares, &first, &end);
+    }
+    if (!out->is_crowded && end - first >= out->threads &&
+        out->threads >= cores_of(list, first, end)) {
+        cpus_take(list, first, end, out->threads, out->cpus);
+        out->count    = out->threads;
+        out->is_bound = 1;
+    }
+}
+
+/* --------------------------------------------------------- beside a device -- */
+
+/* Cuts [*first, *end) to the NUMA node that has most of its cores, the first one of equals. */
+static void share_cut_to_node(const sherdi_cpu_list *list, int *first, int *end)
+{
+    int most      = 0;
+    int share_end = *end;
+
+    for (int begin = *first, next; begin < share_end; begin = next) {
+        int cores;
+
+        for (next = begin; next < share_end && list->nodes[next] == list->nodes[begin];) {
+            next++;
+        }
+        cores = cores_of(list, begin, next);
+        if (cores > most) {
+            most   = cores;
+            *first = begin;
+            *end   = next;
+        }
+    }
+}
+
+/* Returns how many cores are left for the trainer's thread and the wire's. The update keeps two cores while there are two. */
+static int cores_left(int cores)
+{
+    return cores < 3 ? 0 : cores == 3 ? 1 : 2;
+}
+
+static void set_fill(const sherdi_cpu_list *list, int first, int end, cpu_set_t *set)
+{
+    CPU_ZERO(set);
+    for (int i = first; i < end; i++) {
+        CPU_SET((size_t)list->cpus[i], set);
+    }
+}
+
+/* One thread for each core by default: updates wait for memory, and a core's second CPU brings no more of it. */
+static void binding_choose_apart(const sherdi_cpu_list *list, const sherdi_cpu_params *params,
+                                 sherdi_cpu_binding *out)
+{
+    int first, end, middle, cores, left;
+
+    share_find(list, params->share, params->shares, &first, &end);
+    share_cut_to_node(list, &first, &end);
+    cores  = cores_of(list, first, end);
+    left   = cores_left(cores);
+    middle = core_find(list, cores_of(list, 0, first) + left);
+
+    out->threads    = params->threads > 0 ? params->threads : at_least_one(cores - left);
+    out->is_crowded = is_crowded(list, out->threads, params->shares);
+    if (left > 0 && out->threads <= end - middle) {
+        set_fill(list, first, middle, &out->wire);
+        set_fill(list, middle, end, &out->updates);
+    }
+}
+
+void sherdi_cpu_binding_choose(const sherdi_cpu_list *list, const sherdi_cpu_params *params,
                                sherdi_cpu_binding *out)
 {
-    int first = share_first(list->count, share, shares);
-    int end   = share_first(list->count, share + 1, shares);
-
-    out->is_bound   = 0;
-    out->is_crowded = (long long)threads * shares > list->count;
-    if (!out->is_crowded && !cores_are_cut(list, threads, shares)) {
-        share_find(list, share, shares, &first, &end);
-    }
-    if (!out->is_crowded && end - first >= threads && threads >= cores_of(list, first, end)) {
-        cpus_take(list, first, end, threads, out->cpus);
-        out->count    = threads;
-        out->is_bound = 1;
+    out->is_bound = 0;
+    CPU_ZERO(&out->updates);
+    CPU_ZERO(&out->wire);
+    if (params->has_device) {
+        binding_choose_apart(list, params, out);
+    } else {
+        binding_choose_together(list, params, out);
     }
 }
 
@@ -257,13 +346,21 @@ void sherdi_cpus_print(const int *cpus, int count, char *text, size_t text_bytes
     }
 }
 
-static sherd_status bind_refuse(const char *text, const cpu_set_t *allowed, const char *why)
+void sherdi_cpu_set_print(const cpu_set_t *set, char *text, size_t text_bytes)
 {
     sherdi_cpu_list list;
-    char            cpus[256];
 
-    list_by_number(allowed, &list);
-    sherdi_cpus_print(list.cpus, list.count, cpus, sizeof(cpus));
+    list_by_number(set, &list);
+    sherdi_cpus_print(list.cpus, list.count, text, text_bytes);
+}
+
+/* --------------------------------------------------------- the environment -- */
+
+static sherd_status bind_refuse(const char *text, const cpu_set_t *allowed, const char *why)
+{
+    char cpus[256];
+
+    sherdi_cpu_set_print(allowed, cpus, sizeof(cpus));
     return sherdi_fail(SHERD_E_INVAL,
                        "SHERD_CPU_BIND is \"%.100s\": %s; give none, auto, or a list like 0-3,8 "
                        "of CPUs out of %s, each once",
@@ -308,7 +405,7 @@ static const char *list_parse(const char *text, const cpu_set_t *allowed, sherdi
                 return "it names a CPU twice";
             }
             CPU_CLR((size_t)cpu, &left);
-            list_add(list, cpu, cpu);
+            list_add(list, cpu, cpu, 0);
         }
         if (*at == '\0') {
             return NULL;
@@ -317,20 +414,26 @@ static const char *list_parse(const char *text, const cpu_set_t *allowed, sherdi
     }
 }
 
-static sherd_status list_divide(const char *text, const sherdi_cpu_list *list, int threads,
-                                int share, int shares, sherdi_cpu_binding *out)
+/* Without a number of threads, a rank has one for each CPU of its share of the list. */
+static sherd_status list_divide(const char *text, const sherdi_cpu_list *list,
+                                const sherdi_cpu_params *params, sherdi_cpu_binding *out)
 {
-    int first = share_first(list->count, share, shares);
-    int end   = share_first(list->count, share + 1, shares);
+    int first   = share_first(list->count, params->share, params->shares);
+    int end     = share_first(list->count, params->share + 1, params->shares);
+    int threads = params->threads > 0 ? params->threads : at_least_one(end - first);
+    int holds   = params->has_device || threads > 1; /* more than the caller, who is never bound */
 
-    if (threads > 1 && end - first < threads) {
+    out->threads = threads;
+    if (holds && end - first < threads) {
         char why[128];
 
         (void)snprintf(why, sizeof(why), "%d CPUs are too few for %d ranks of %d threads",
-                       list->count, shares, threads);
+                       list->count, params->shares, threads);
         return bind_refuse(text, &out->allowed, why);
     }
-    if (threads > 1) {
+    if (params->has_device) {
+        set_fill(list, first, end, &out->updates);
+    } else if (holds) {
         memcpy(out->cpus, list->cpus + first, (size_t)threads * sizeof(*out->cpus));
         out->count    = threads;
         out->is_bound = 1;
@@ -338,31 +441,71 @@ static sherd_status list_divide(const char *text, const sherdi_cpu_list *list, i
     return SHERD_OK;
 }
 
-sherd_status sherdi_cpu_binding_find(int threads, int share, int shares, sherdi_cpu_binding *out)
+/* Reads SHERD_THREADS into *threads if it is 0, and leaves 0 where that is not set. */
+static sherd_status threads_read(int *threads)
 {
-    const char     *text = getenv("SHERD_CPU_BIND");
-    sherdi_cpu_list list;
+    const char *text = getenv("SHERD_THREADS");
+    char       *end;
+    long        value;
+
+    if (*threads > 0 || text == NULL || text[0] == '\0') {
+        return SHERD_OK;
+    }
+    value = strtol(text, &end, 10);
+    if (*end != '\0' || value < 1 || value > SHERDI_MOST_CPU_THREADS) {
+        return sherdi_fail(SHERD_E_INVAL, "SHERD_THREADS is \"%s\", not a number from 1 to %d",
+                           text, SHERDI_MOST_CPU_THREADS);
+    }
+    *threads = (int)value;
+    return SHERD_OK;
+}
+
+/* Which CPUs share a core is read where it matters: it takes time. */
+static void machine_divide(const sherdi_cpu_params *params, int is_auto, sherdi_cpu_list *list,
+                           sherdi_cpu_binding *out)
+{
+    int threads = threads_together(list->count, params);
+
+    if (params->has_device ||
+        (is_auto && threads > 1 && !is_crowded(list, threads, params->shares))) {
+        list_read(&out->allowed, list);
+    }
+    sherdi_cpu_binding_choose(list, params, out);
+}
+
+void sherdi_cpu_binding_drop(sherdi_cpu_binding *binding)
+{
+    binding->is_bound = 0;
+    CPU_ZERO(&binding->updates);
+    CPU_ZERO(&binding->wire);
+}
+
+sherd_status sherdi_cpu_binding_find(const sherdi_cpu_params *params, sherdi_cpu_binding *out)
+{
+    const char       *text  = getenv("SHERD_CPU_BIND");
+    sherdi_cpu_params asked = *params;
+    sherdi_cpu_list   list;
+    int               is_auto = text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0;
 
     memset(out, 0, sizeof(*out));
     if (sched_getaffinity(0, sizeof(out->allowed), &out->allowed) != 0) {
-        CPU_ZERO(&out->allowed); /* the set is too small for all CPUs: the system places threads */
+        CPU_ZERO(&out->allowed);
     }
-    list_by_number(&out->allowed, &list);
-    out->is_crowded = (long long)threads * shares > list.count && list.count > 0;
-    if (text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0) {
-        if (threads > 1 && !out->is_crowded) {
-            list_read(&out->allowed, &list);
-            sherdi_cpu_binding_choose(&list, threads, share, shares, out);
-        }
-        return SHERD_OK;
-    }
-    if (strcmp(text, "none") != 0) {
+    SHERDI_TRY(threads_read(&asked.threads));
+    if (!is_auto && strcmp(text, "none") != 0) {
         const char *wrong = list_parse(text, &out->allowed, &list);
 
-        if (wrong != NULL) {
-            return bind_refuse(text, &out->allowed, wrong);
-        }
-        return list_divide(text, &list, threads, share, shares, out);
+        return wrong != NULL ? bind_refuse(text, &out->allowed, wrong)
+                             : list_divide(text, &list, &asked, out);
+    }
+    list_by_number(&out->allowed, &list);
+    if (list.count == 0) { /* more CPUs than a set holds: the system places the threads */
+        out->threads = threads_together((int)sysconf(_SC_NPROCESSORS_ONLN), &asked);
+        return SHERD_OK;
+    }
+    machine_divide(&asked, is_auto, &list, out);
+    if (!is_auto) {
+        sherdi_cpu_binding_drop(out);
     }
     return SHERD_OK;
 }

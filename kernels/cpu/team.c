@@ -49,7 +49,7 @@ typedef struct team_worker {
 struct sherdi_team {
     atomic_int is_busy; /* a call is running */
     int        num_workers;
-    int        is_bound;
+    int        is_bound; /* each worker to a CPU */
     int        free_cpu; /* of a bound team: the CPU that no worker uses, for the caller */
     int64_t    spin_ns;
     pid_t      process;
@@ -194,13 +194,19 @@ static void tasks_wait(sherdi_team *team)
     }
 }
 
-static int worker_bind(const team_worker *worker, int cpu)
+static int worker_bind(const team_worker *worker, const cpu_set_t *set)
+{
+    return pthread_setaffinity_np(worker->thread, sizeof(*set), set);
+}
+
+static int worker_bind_to_one(team_worker *worker, int cpu)
 {
     cpu_set_t set;
 
     CPU_ZERO(&set);
     CPU_SET((size_t)cpu, &set);
-    return pthread_setaffinity_np(worker->thread, sizeof(set), &set);
+    worker->cpu = cpu;
+    return worker_bind(worker, &set);
 }
 
 /* The system decides where the caller runs. If that is a worker's CPU, the worker moves to the free one. */
@@ -210,9 +216,8 @@ static void caller_make_room(sherdi_team *team)
 
     for (int i = 0; i < team->num_workers && cpu != team->free_cpu; i++) {
         if (team->workers[i]->cpu == cpu) {
-            team->workers[i]->cpu = team->free_cpu;
-            team->free_cpu        = cpu;
-            (void)worker_bind(team->workers[i], team->workers[i]->cpu);
+            (void)worker_bind_to_one(team->workers[i], team->free_cpu);
+            team->free_cpu = cpu;
         }
     }
 }
@@ -280,26 +285,33 @@ int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_task_fn fn, vo
 
 /* ------------------------------------------------------------------- a life -- */
 
-/* Binds all workers or none: if half the team were bound, the others would crowd on the remaining CPUs. */
-static void team_bind(sherdi_team *team, const sherdi_cpu_binding *binding, int rank)
+/* Binds all workers or none: if half the team were bound, the others would crowd on the remaining CPUs. Returns an errno. */
+static int workers_bind(sherdi_team *team, const sherdi_cpu_binding *binding)
 {
     int error = 0;
-    int i;
 
-    for (i = 0; i < team->num_workers && error == 0; i++) {
-        team->workers[i]->cpu = binding->cpus[team->workers[i]->task];
-        error                 = worker_bind(team->workers[i], team->workers[i]->cpu);
+    for (int i = 0; i < team->num_workers && error == 0; i++) {
+        team_worker *worker = team->workers[i];
+
+        error = binding->is_bound ? worker_bind_to_one(worker, binding->cpus[worker->task])
+                                  : worker_bind(worker, &binding->updates);
     }
-    team->is_bound = error == 0;
-    team->free_cpu = binding->cpus[0];
+    for (int i = 0; i < team->num_workers && error != 0; i++) {
+        (void)worker_bind(team->workers[i], &binding->allowed);
+    }
+    return error;
+}
+
+static void team_bind(sherdi_team *team, sherdi_cpu_binding *binding, int rank)
+{
+    int error = workers_bind(team, binding);
+
     if (error != 0) {
-        sherdi_log(SHERD_LOG_WARN, rank, "kernel threads are not bound, cpu %d: %s",
-                   team->workers[i - 1]->cpu, strerror(error));
-        while (i-- > 0) {
-            (void)pthread_setaffinity_np(team->workers[i]->thread, sizeof(binding->allowed),
-                                         &binding->allowed);
-        }
+        sherdi_log(SHERD_LOG_WARN, rank, "kernel threads are not bound: %s", strerror(error));
+        sherdi_cpu_binding_drop(binding);
     }
+    team->is_bound = binding->is_bound;
+    team->free_cpu = binding->cpus[0];
 }
 
 static sherd_status worker_create(sherdi_team *team, int task, sherdi_mem *mem)
@@ -325,9 +337,10 @@ static sherd_status worker_create(sherdi_team *team, int task, sherdi_mem *mem)
     return SHERD_OK;
 }
 
-sherd_status sherdi_team_create(int threads, const sherdi_cpu_binding *binding, int rank,
-                                sherdi_mem *mem, sherdi_team **out)
+sherd_status sherdi_team_create(sherdi_cpu_binding *binding, int rank, sherdi_mem *mem,
+                                sherdi_team **out)
 {
+    int          threads   = binding->threads;
     size_t       len_bytes = sizeof(sherdi_team) + (size_t)(threads - 1) * sizeof(team_worker *);
     sherdi_team *team      = sherdi_alloc(mem, SHERDI_MEM_CONTROL, len_bytes);
 
@@ -344,7 +357,7 @@ sherd_status sherdi_team_create(int threads, const sherdi_cpu_binding *binding, 
             return status;
         }
     }
-    if (binding->is_bound) {
+    if (binding->is_bound || CPU_COUNT(&binding->updates) > 0) {
         team_bind(team, binding, rank);
     }
     *out = team;

@@ -9,11 +9,12 @@
 
 typedef struct sherdi_team sherdi_team;
 
-/** Starts threads - 1 workers; the caller of a kernel is the other thread. In a bound team, worker i runs on binding->cpus[i]. If
- *  binding fails, the team stays unbound, with a warning in the log. In a crowded team no thread spins, since other threads want
- *  the CPUs. E_NOMEM: no memory, or no more threads. */
-sherd_status sherdi_team_create(int threads, const sherdi_cpu_binding *binding, int rank,
-                                sherdi_mem *mem, sherdi_team **out);
+/** Starts binding->threads - 1 workers; the caller of a kernel is the other thread. In a bound team, worker i runs on
+ *  binding->cpus[i]; beside a device, all run on binding->updates. If binding fails, the team stays unbound, with a warning in the log,
+ *  and *binding says so. In a crowded team no thread spins, since other threads want the CPUs. E_NOMEM: no memory, or no more
+ *  threads. */
+sherd_status sherdi_team_create(sherdi_cpu_binding *binding, int rank, sherdi_mem *mem,
+                                sherdi_team **out);
 /** Ends the workers and waits for them. No task may be running. Accepts NULL. In a child after fork, which has no workers, it
  *  only frees. */
 void sherdi_team_destroy(sherdi_team *team);

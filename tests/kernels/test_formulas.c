@@ -448,7 +448,7 @@ static void backend_create_honours_the_environment(void)
     CHECK(backend == NULL);
 
     CHECK_INT(0, unsetenv("SHERD_ISA"));
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_backend_cpu_create(0, &mem, &backend));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_backend_cpu_create(-1, &mem, &backend));
     CHECK_OK(sherdi_backend_cpu_create(1, &mem, &backend));
     CHECK(sherdi_kernels_cpu_find(backend->kernels->isa) == backend->kernels);
     CHECK(sherdi_kernels_cpu_find("mmx") == NULL);

@@ -4,8 +4,8 @@
 #include "kernels/cpu/team.h"
 #include "kernels/updates/updates.h"
 #include "tests/kernels/bits.h"
+#include "tests/lib/tasks.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -34,29 +34,10 @@ static void destroy(sherdi_backend *backend)
     CHECK_INT(0, sherdi_mem_held_all(mem));
 }
 
-/* Threads of this process called "sherd-cpu-..": a sanitizer has threads too. */
+/* A sanitizer has threads too. */
 static int workers_alive(void)
 {
-    DIR           *tasks = opendir("/proc/self/task");
-    struct dirent *task;
-    int            count = 0;
-
-    CHECK(tasks != NULL);
-    while ((task = readdir(tasks)) != NULL) {
-        char  path[320];
-        char  name[32] = "";
-        FILE *file;
-
-        (void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", task->d_name);
-        file = fopen(path, "r");
-        if (file != NULL) {
-            count +=
-                fgets(name, sizeof(name), file) != NULL && strncmp(name, "sherd-cpu-", 10) == 0;
-            (void)fclose(file);
-        }
-    }
-    (void)closedir(tasks);
-    return count;
+    return test_tasks_cpus("sherd-cpu-", NULL);
 }
 
 /* -------------------------------------------------------------------- tasks -- */
@@ -393,10 +374,12 @@ static const char *choice(const sherdi_cpu_list *list, int threads, int shares)
     size_t      len = 0;
 
     for (int share = 0; share < shares; share++) {
-        sherdi_cpu_binding binding;
-        char               cpus[64] = "-";
+        const sherdi_cpu_params params = {.threads = threads, .share = share, .shares = shares};
+        sherdi_cpu_binding      binding;
+        char                    cpus[64] = "-";
 
-        sherdi_cpu_binding_choose(list, threads, share, shares, &binding);
+        sherdi_cpu_binding_choose(list, &params, &binding);
+        CHECK_INT(threads, binding.threads);
         if (binding.is_bound) {
             CHECK_INT(threads, binding.count);
             sherdi_cpus_print(binding.cpus, binding.count, cpus, sizeof(cpus));
@@ -417,10 +400,11 @@ static void test_check_text(const char *file, int line, const char *want, const 
 }
 
 /* Four cores of two CPUs, numbered as Linux does: core c has c and c + 4. */
-static const sherdi_cpu_list FOUR_CORES  = {8, {0, 4, 1, 5, 2, 6, 3, 7}, {0, 0, 1, 1, 2, 2, 3, 3}};
-static const sherdi_cpu_list THREE_CORES = {6, {0, 4, 1, 5, 2, 6}, {0, 0, 1, 1, 2, 2}};
+static const sherdi_cpu_list FOUR_CORES = {
+    8, {0, 4, 1, 5, 2, 6, 3, 7}, {0, 0, 1, 1, 2, 2, 3, 3}, {0}};
+static const sherdi_cpu_list THREE_CORES = {6, {0, 4, 1, 5, 2, 6}, {0, 0, 1, 1, 2, 2}, {0}};
 /* Three CPUs that are left of a larger machine, two of them one core. */
-static const sherdi_cpu_list ODD = {3, {9, 2, 3}, {4, 4, 7}};
+static const sherdi_cpu_list ODD = {3, {9, 2, 3}, {4, 4, 7}, {0}};
 
 static void bindings_take_cores_before_their_second_cpus(void)
 {
@@ -560,9 +544,10 @@ static void bind_list_is_divided_among_ranks(void)
     (void)snprintf(list, sizeof(list), "%d,%d", cpus[0], cpus[1]);
     CHECK_INT(0, setenv("SHERD_CPU_BIND", list, 1));
     for (int share = 0; share < 2; share++) {
-        sherdi_cpu_binding binding;
+        const sherdi_cpu_params params = {.threads = 1, .share = share, .shares = 2};
+        sherdi_cpu_binding      binding;
 
-        CHECK_OK(sherdi_cpu_binding_find(1, share, 2, &binding)); /* nobody but the callers */
+        CHECK_OK(sherdi_cpu_binding_find(&params, &binding)); /* nobody but the callers */
         CHECK_INT(0, binding.is_bound);
     }
     CHECK_INT(0, unsetenv("SHERD_CPU_BIND"));
