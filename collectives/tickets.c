@@ -113,6 +113,8 @@ static void *queue_main(void *raw)
     sherd_world *world = raw;
     world_queue *queue = &world->queue;
 
+    (void)pthread_setname_np(pthread_self(), "sherd-queue");
+    sherdi_backend_cpu_keep(world->host, SHERDI_CPU_ROLE_WIRE, world->rank);
     sherdi_world_thread_begin(world);
     (void)pthread_mutex_lock(&queue->lock);
     for (;;) {

@@ -107,6 +107,29 @@ static void put_kernels(json_t *list)
     }
 }
 
+/* Puts where each rank's updates would run if there were a rank for each of `ranks` GPUs: without a GPU, for one. */
+static void put_updates(json_t *list, int ranks)
+{
+    sherdi_mem mem;
+
+    sherdi_mem_init(&mem);
+    for (int rank = 0; rank < ranks; rank++) {
+        const sherdi_cpu_params params = {
+            .share = rank, .shares = ranks, .rank = -1, .is_idle = 1, .has_device = 1};
+        sherdi_backend *backend;
+        char            name[64], text[256];
+
+        (void)snprintf(name, sizeof(name), "updates beside a GPU, rank %d of %d", rank, ranks);
+        if (sherdi_backend_cpu_create_with(&params, &mem, &backend) == SHERD_OK) {
+            sherdi_backend_cpu_describe(backend, text, sizeof(text));
+            put(list, name, text);
+            sherdi_backend_destroy(backend);
+        } else {
+            put(list, name, sherd_last_error());
+        }
+    }
+}
+
 static const char *yes_or(int is_there, const char *otherwise)
 {
     return is_there ? "yes" : otherwise;
@@ -243,6 +266,7 @@ static sherd_status object_write(const json_t *list, sherd_write_fn write, void 
 
 sherd_status sherd_env_write(sherd_plan_format format, sherd_write_fn write, void *ctx)
 {
+    int          devices = sherdi_backend_device_count("cuda", NULL, 0);
     json_t      *list;
     sherd_status status;
 
@@ -252,6 +276,7 @@ sherd_status sherd_env_write(sherd_plan_format format, sherd_write_fn write, voi
     put(list, "sherd", sherd_version());
     put_machine(list);
     put_kernels(list);
+    put_updates(list, devices > 0 ? devices : 1);
     put_build(list);
     put_environment(list);
     status =

@@ -78,6 +78,8 @@ static void *updater_main(void *raw)
     sherd_engine   *engine  = raw;
     sherdi_updater *updater = &engine->updater;
 
+    (void)pthread_setname_np(pthread_self(), "sherd-updater");
+    sherdi_backend_cpu_keep(engine->host, SHERDI_CPU_ROLE_UPDATES, engine->rank);
     sherdi_mem_forbid_begin();
     (void)pthread_mutex_lock(&updater->lock);
     while (!updater->shall_end || updater->state == SHERDI_UPDATER_WORKING) {
