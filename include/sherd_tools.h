@@ -46,6 +46,9 @@ typedef struct sherd_prediction {
     size_t struct_size;
     double micro_s, boundary_s, step_s;
     double exposed_s; /* the part of step_s that is not the trainer's own work */
+    /* A step of sherd_step_queue instead: how long it takes, how long its update goes on beside the calls, up to its commit, and how
+     * long the trainer's thread waits for that. Where no update runs beside the calls: step_s, 0 and 0 */
+    double queued_s, beside_s, wait_update_s;
 } sherd_prediction;
 SHERD_API void sherd_prediction_init(sherd_prediction *prediction);
 /** Predicts the time of a step: plays its operations against rates, each on its lane after those that it follows. So what runs

@@ -12,8 +12,9 @@ typedef struct plain_run {
     sherd_engine     *engine;
     sherdi_told_fn    fn;
     void             *ctx;
-    sherdi_phase_name phase; /* of the call under way */
-    int is_last;             /* the call ends the window: what it reads ahead is for the next one */
+    sherdi_phase_name phase;          /* of the call under way */
+    int               is_last_window; /* of those that are told */
+    int is_last; /* the call ends it: what it reads ahead is for a window that is not told */
 } plain_run;
 
 /* A step ends a micro-batch, and then, where the ranks compare their uses, the boundary begins. */
@@ -97,8 +98,8 @@ static sherd_status fill_run(plain_run *run)
     return sherdi_fill_finish(run->engine);
 }
 
-/* A window of `count` micro-batches. */
-static sherd_status window_run(plain_run *run, int count)
+/* A window of `count` micro-batches that `end` ends. */
+static sherd_status window_run(plain_run *run, int count, sherd_status (*end)(sherd_engine *engine))
 {
     sherd_engine *engine = run->engine;
 
@@ -111,8 +112,26 @@ static sherd_status window_run(plain_run *run, int count)
         }
         SHERDI_TRY(pass_run(run, &engine->plan->train));
         run->phase   = SHERDI_IN_BACKWARD;
-        run->is_last = m + 1 == count;
-        SHERDI_TRY(sherd_step(engine, NULL));
+        run->is_last = m + 1 == count && run->is_last_window;
+        SHERDI_TRY(m + 1 == count ? end(engine) : sherd_step(engine, NULL));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status step_wait(sherd_engine *engine)
+{
+    return sherd_step(engine, NULL);
+}
+
+static sherd_status windows_run(plain_run *run, sherdi_told_parts parts)
+{
+    int is_queued = parts == SHERDI_TELL_QUEUED;
+    int windows   = is_queued ? SHERDI_TOLD_WINDOWS : 1;
+    int micros    = parts >= SHERDI_TELL_ALL && run->engine->settings.accumulation > 1 ? 2 : 1;
+
+    for (int w = 0; w < windows; w++) {
+        run->is_last_window = w + 1 == windows;
+        SHERDI_TRY(window_run(run, micros, is_queued ? sherd_step_queue : step_wait));
     }
     return SHERD_OK;
 }
@@ -121,12 +140,13 @@ static sherd_status window_run(plain_run *run, int count)
  * inference engine has no windows: it tells one pass, and no boundary. */
 static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
 {
-    const sherdi_settings *settings = &run->engine->settings;
-
-    if (settings->optimizer->is_inference) {
+    if (run->engine->settings.optimizer->is_inference) {
         SHERDI_TRY(pass_run(run, &run->engine->plan->train));
     } else {
-        SHERDI_TRY(window_run(run, parts == SHERDI_TELL_ALL && settings->accumulation > 1 ? 2 : 1));
+        SHERDI_TRY(windows_run(run, parts));
+    }
+    if (parts == SHERDI_TELL_QUEUED) {
+        return SHERD_OK;
     }
     run->phase   = SHERDI_IN_EVAL;
     run->is_last = 0;

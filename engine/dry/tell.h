@@ -17,7 +17,12 @@ typedef enum sherdi_told_parts {
     SHERDI_TELL_ONE = 0, /* one micro-batch, a boundary, a pass of EVAL */
     SHERDI_TELL_FIRST,   /* the first values, which are many operations, then the same */
     SHERDI_TELL_ALL,     /* also a second micro-batch, where a window has more than one */
+    /* SHERDI_TOLD_WINDOWS windows of as many micro-batches as of SHERDI_TELL_ALL, with queued steps; no pass of EVAL. The operations of
+     * an update beside the calls (SHERDI_OP_BESIDE) come all at once, when it begins */
+    SHERDI_TELL_QUEUED,
 } sherdi_told_parts;
+
+#define SHERDI_TOLD_WINDOWS 3
 
 /** Receives an operation with the part of the run to which it belongs. What is read ahead belongs to the part that needs it, and a
  *  gradient that has waited to the backward that made it. */
@@ -30,7 +35,7 @@ sherd_status sherdi_dry_tell(const sherdi_plan *plan, const sherdi_model *model,
 sherd_status sherdi_dry_plan(const sherdi_model *model, const sherdi_settings *settings, int rank,
                              int world_size, const sherdi_machine *machine, sherdi_mem *mem,
                              sherdi_plan **out);
-/** Predicts the seconds of a plain run at these rates. E_NOMEM. */
+/** Predicts the seconds of a plain run at these rates, with waited and with queued steps. E_NOMEM. */
 sherd_status sherdi_dry_play(const sherdi_plan *plan, const sherdi_model *model,
                              const sherd_rates *rates, sherd_prediction *out);
 /** Writes a plan: see sherd_engine_plan. */

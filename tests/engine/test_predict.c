@@ -1,5 +1,5 @@
 /* The program played against rates: between the longest of what is busy and the sum of it, and what runs beside the
- * trainer's work is not exposed. */
+ * trainer's work, as an update does where steps are queued, is not exposed. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "sherd_tools.h"
@@ -118,6 +118,73 @@ static void what_overlaps_is_not_exposed(void)
     CHECK(after.got.micro_s >= 10 + beside.busy[1] * 0.99);
 }
 
+/* Work of the trainer that is longer than the update hides it, but for the first unit; without work a queued step is not longer than a
+ * waited one, and not shorter than what is busy. */
+static void queued_step_hides_its_update(void)
+{
+    char nvme[512];
+
+    (void)snprintf(nvme, sizeof(nvme),
+                   ", \"sub_group_size\": 50000, \"offload_optimizer\": {\"device\": \"nvme\", "
+                   "\"nvme_path\": \"%s\", \"buffer_size\": 50000}",
+                   test_scratch());
+    for (int accumulation = 1; accumulation <= 3; accumulation++) {
+        for (int stage = 1; stage <= 3; stage++) {
+            ask host =
+                ask_of(stage, ", \"offload_optimizer\": {\"device\": \"cpu\"}", accumulation, 1);
+            ask  drive  = ask_of(stage, nvme, accumulation, 1);
+            ask  idle   = ask_of(stage, nvme, accumulation, 0);
+            ask *asks[] = {&host, &drive, &idle};
+
+            for (size_t i = 0; i < sizeof(asks) / sizeof(asks[0]); i++) {
+                ask *a = asks[i];
+
+                test_world(2, predict, a);
+                CHECK(a->got.queued_s <= a->got.step_s * (1 + 1e-9));
+                CHECK(a->got.queued_s >= a->busy[0] * (1 - 1e-9));
+                CHECK(a->got.beside_s > 0);
+                CHECK(a->got.wait_update_s <= a->got.beside_s);
+            }
+            CHECK(drive.got.beside_s >= drive.busy[3] / 2);
+            CHECK(drive.got.wait_update_s < drive.got.beside_s / 2);
+            CHECK(drive.got.queued_s < drive.got.step_s);
+            CHECK(idle.got.queued_s >= idle.busy[3] * (1 - 1e-9));
+        }
+    }
+}
+
+/* Of what no update runs beside, a queued step is the step. */
+static void queued_step_without_offload_is_a_step(void)
+{
+    ask a = ask_of(3, "", 2, 1e-3);
+
+    test_world(2, predict, &a);
+    CHECK(a.got.queued_s == a.got.step_s);
+    CHECK(a.got.beside_s == 0 && a.got.wait_update_s == 0);
+}
+
+/* More buffers read further ahead while backward runs, so less is waited for. */
+static void queued_step_waits_less_with_more_buffers(void)
+{
+    double waits[2];
+
+    for (int i = 0; i < 2; i++) {
+        char nvme[512];
+        ask  a;
+
+        (void)snprintf(nvme, sizeof(nvme),
+                       ", \"sub_group_size\": 10000, \"offload_optimizer\": {\"device\": "
+                       "\"nvme\", \"nvme_path\": \"%s\", \"buffer_size\": 10000, "
+                       "\"buffer_count\": %d}",
+                       test_scratch(), i == 0 ? 2 : 16);
+        a            = ask_of(1, nvme, 1, 0.03);
+        a.rates.host = 1e12; /* the drive is what takes time */
+        test_world(1, predict, &a);
+        waits[i] = a.got.wait_update_s;
+    }
+    CHECK(waits[1] < waits[0]);
+}
+
 static void rates_that_are_none_are_refused(void)
 {
     sherd_world     *world;
@@ -146,6 +213,9 @@ static void rates_that_are_none_are_refused(void)
 static const test_case CASES[] = {
     CASE(prediction_is_between_the_longest_and_the_sum),
     CASE(what_overlaps_is_not_exposed),
+    CASE(queued_step_hides_its_update),
+    CASE(queued_step_without_offload_is_a_step),
+    CASE(queued_step_waits_less_with_more_buffers),
     CASE(rates_that_are_none_are_refused),
 };
 
