@@ -1,14 +1,20 @@
-/* sherd plan --best: the layout with the shortest predicted step among those that fit, the reasons, and its configuration. */
+/* sherd plan --best: the layout with the shortest predicted step among those that fit, the reasons, and its configuration. Steps are
+ * queued ones, which trainers make by default. */
 #include "cli/plan.h"
 
 #include "cli/cli.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Predictions within this factor count as equal; then the simpler layout is chosen. */
 #define NEAR 1.02
+/* Shares of the blocks that are tried are multiples of 1 / RATIOS; numbers of buffers are the default times powers of two. */
+#define RATIOS    8
+#define BUFFERS   4
+#define DOUBLINGS 4
 
 static int can_be(const plan_entry *entry)
 {
@@ -32,7 +38,7 @@ static const plan_entry *shortest_find(const plan_entry *entries, int count,
 
     for (int i = 0; i < count; i++) {
         if (can_be(&entries[i]) && &entries[i] != without &&
-            (best == NULL || entries[i].row.time.step_s < best->row.time.step_s)) {
+            (best == NULL || entries[i].row.time.queued_s < best->row.time.queued_s)) {
             best = &entries[i];
         }
     }
@@ -45,7 +51,8 @@ static const plan_entry *simplest_find(const plan_entry *entries, int count,
     const plan_entry *best = shortest;
 
     for (int i = 0; i < count; i++) {
-        if (can_be(&entries[i]) && entries[i].row.time.step_s <= NEAR * shortest->row.time.step_s &&
+        if (can_be(&entries[i]) &&
+            entries[i].row.time.queued_s <= NEAR * shortest->row.time.queued_s &&
             is_simpler(&entries[i], best)) {
             best = &entries[i];
         }
@@ -100,20 +107,26 @@ static int is_smaller(const plan_entry *a, const plan_entry *b)
            a->row.traffic.read_step_planned < b->row.traffic.read_step_planned;
 }
 
+/* Whether an option gives a key; what a file gives cannot be set to another value. */
+static int is_given(const plan_options *options, const char *key)
+{
+    for (size_t i = 0; i < options->request.num_settings; i++) {
+        if (strncmp(options->settings[i], key, strlen(key)) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Makes an entry of the same layout with master weights in fewer bytes, without a loss. Returns whether this is possible and saves
  * anything. */
 static int beside_make(const plan_options *options, const plan_entry *entry, plan_entry *out)
 {
     planning_layout layout = entry->asked;
 
-    for (size_t i = 0; i < options->request.num_settings; i++) {
-        if (strncmp(options->settings[i], PLANNING_MASTER_KEY, strlen(PLANNING_MASTER_KEY)) == 0) {
-            return 0; /* the user has chosen an encoding */
-        }
-    }
     layout.is_beside = 1;
-    return entry->refused[0] == '\0' && plan_entry_make(options, &layout, out) == SHERD_OK &&
-           is_smaller(out, entry);
+    return !is_given(options, PLANNING_MASTER_KEY) && entry->refused[0] == '\0' &&
+           plan_entry_make(options, &layout, out) == SHERD_OK && is_smaller(out, entry);
 }
 
 /* Proposes this encoding only where a layout does not fit without it. Elsewhere the configuration does not change. */
@@ -126,15 +139,91 @@ static void entry_shrink(const plan_options *options, plan_entry *entry)
     }
 }
 
+/* ----------------------------------------------------------------- tuning -- */
+
+/* Sets what a number stands for in a layout. */
+typedef void (*tuning_fn)(planning_layout *layout, int number);
+
+static void buffers_set(planning_layout *layout, int number)
+{
+    layout->buffers = BUFFERS << number;
+}
+
+static void kept_set(planning_layout *layout, int number)
+{
+    layout->ratio = (double)(RATIOS - number) / RATIOS;
+}
+
+/* Takes the least number, from 1 to most, or else what the entry has, whose step is within NEAR of the shortest. */
+static void number_tune(const plan_options *options, plan_entry *entry, tuning_fn set, int most)
+{
+    double     shortest      = entry->row.time.queued_s;
+    int        had           = 0;
+    double     steps[RATIOS] = {shortest}; /* by number */
+    plan_entry other;
+
+    for (int number = 1; number <= most; number++) {
+        planning_layout layout = entry->asked;
+
+        set(&layout, number);
+        steps[number] = plan_entry_make(options, &layout, &other) == SHERD_OK && can_be(&other)
+                            ? other.row.time.queued_s
+                            : INFINITY;
+        shortest      = steps[number] < shortest ? steps[number] : shortest;
+    }
+    while (steps[had] > shortest * NEAR) {
+        had++;
+    }
+    if (had > 0) {
+        planning_layout layout = entry->asked;
+
+        set(&layout, had);
+        if (plan_entry_make(options, &layout, &other) == SHERD_OK) {
+            *entry = other;
+        }
+    }
+}
+
+/* Whether another value of a key may be tried, and may help: the update is waited for. */
+static int is_open(const plan_options *options, const plan_entry *entry, const char *key)
+{
+    return can_be(entry) && !is_given(options, key) &&
+           entry->row.time.wait_update_s > (NEAR - 1) * entry->row.time.queued_s;
+}
+
+/* Finds how many buffers the state should pass through, and how much of it the device should keep: the fewest, and the least, of those
+ * that give a step near the shortest. So the update hides beside forward as far as the memory allows. */
+static void entry_tune(const plan_options *options, plan_entry *entry)
+{
+    const char *device = planning_offload_state_device(entry->asked.offload);
+
+    if (is_open(options, entry, PLANNING_BUFFERS_KEY) && strcmp(device, "nvme") == 0) {
+        number_tune(options, entry, buffers_set, DOUBLINGS);
+    }
+    if (is_open(options, entry, PLANNING_RATIO_KEY) && strcmp(device, "none") != 0) {
+        number_tune(options, entry, kept_set, RATIOS - 1);
+    }
+}
+
 /* ---------------------------------------------------------------- reasons -- */
 
-/* Writes a layout such as "stage 2, offload optimizer-cpu", with "*" if the encoding is changed. */
-static const char *layout_text(const plan_entry *entry, char out[64])
+#define LAYOUT_CHARS 96
+
+/* Writes a layout such as "stage 2, offload optimizer-cpu, ratio 0.75", with "*" if the encoding is changed. */
+static const char *layout_text(const plan_entry *entry, char out[LAYOUT_CHARS])
 {
     const planning_layout *layout = entry->refused[0] == '\0' ? &entry->row.layout : &entry->asked;
+    char                   ratio[32] = "", buffers[32] = "";
 
-    (void)snprintf(out, 64, "stage %d, offload %s%s", layout->stage,
-                   planning_offload_name(layout->offload), entry->asked.is_beside ? " *" : "");
+    if (entry->asked.ratio > 0) {
+        (void)snprintf(ratio, sizeof(ratio), ", ratio %.10g", entry->asked.ratio);
+    }
+    if (entry->asked.buffers > 0) {
+        (void)snprintf(buffers, sizeof(buffers), ", %d buffers", entry->asked.buffers);
+    }
+    (void)snprintf(out, LAYOUT_CHARS, "stage %d, offload %s%s%s%s", layout->stage,
+                   planning_offload_name(layout->offload), ratio, buffers,
+                   entry->asked.is_beside ? " *" : "");
     return out;
 }
 
@@ -200,7 +289,7 @@ static void head_print(const plan_entry *entry, int count)
 
 static void refused_print(const plan_entry *entries, int count)
 {
-    char layout[64];
+    char layout[LAYOUT_CHARS];
     char text[PLAN_FIT_CHARS];
 
     for (int i = 0; i < count; i++) {
@@ -218,12 +307,12 @@ static void refused_print(const plan_entry *entries, int count)
 
 static void fitting_print(const plan_entry *entries, int count)
 {
-    char layout[64];
+    char layout[LAYOUT_CHARS];
 
     for (int i = 0; i < count; i++) {
         if (can_be(&entries[i])) {
             (void)fprintf(stderr, "  %-32s %.3g s a step, bound by %s; ",
-                          layout_text(&entries[i], layout), entries[i].row.time.step_s,
+                          layout_text(&entries[i], layout), entries[i].row.time.queued_s,
                           planning_bound_name(entries[i].row.time.bound));
             need_print(&entries[i]);
             (void)fprintf(stderr, "\n");
@@ -262,6 +351,33 @@ static void saving_print(const plan_entry *less, const plan_entry *more)
     }
 }
 
+/* Prints what tuning has changed, and what it gives. */
+static void tuning_print(const plan_entry *chosen)
+{
+    const planning_layout *layout = &chosen->asked;
+    const planning_time   *time   = &chosen->row.time;
+
+    if (layout->ratio > 0) {
+        (void)fprintf(stderr,
+                      "Changed: " PLANNING_RATIO_KEY " is %.10g: the device keeps "
+                      "the state of the other blocks.\n",
+                      layout->ratio);
+    }
+    if (layout->buffers > 0) {
+        (void)fprintf(stderr,
+                      "Changed: " PLANNING_BUFFERS_KEY " is %d: more is read "
+                      "ahead while backward runs.\n",
+                      layout->buffers);
+    }
+    if (time->beside_s > 0) {
+        (void)fprintf(
+            stderr,
+            "Its steps are queued: an update goes on for %.3g s beside the next forward, and "
+            "is waited for %.3g s. With sherd_step a step takes %.3g s.\n",
+            time->beside_s, time->wait_update_s, time->step_s);
+    }
+}
+
 /* Prints what the encoding of the chosen layout saves, or what another one would save. */
 static void encoding_print(const plan_options *options, const plan_entry *chosen)
 {
@@ -288,22 +404,22 @@ static void choice_print(const plan_entry *entries, int count, const plan_entry 
                          const plan_entry *shortest)
 {
     const plan_entry *next = shortest_find(entries, count, chosen);
-    char              layout[64];
+    char              layout[LAYOUT_CHARS];
 
     (void)fprintf(stderr, "Chosen: %s, %.3g s a step, bound by %s.\n", layout_text(chosen, layout),
-                  chosen->row.time.step_s, planning_bound_name(chosen->row.time.bound));
+                  chosen->row.time.queued_s, planning_bound_name(chosen->row.time.bound));
     if (chosen != shortest) {
         (void)fprintf(stderr,
                       "It is within 2 %% of the shortest, %s with %.3g s, and simpler: less "
                       "offload, then the lower stage.\n",
-                      layout_text(shortest, layout), shortest->row.time.step_s);
+                      layout_text(shortest, layout), shortest->row.time.queued_s);
     }
     if (next == NULL) {
         (void)fprintf(stderr, "Nothing else fits.\n");
     } else if (next != shortest || chosen == shortest) {
         (void)fprintf(stderr, "Next best: %s, %.3g s a step, %.2f times as long.\n",
-                      layout_text(next, layout), next->row.time.step_s,
-                      next->row.time.step_s / chosen->row.time.step_s);
+                      layout_text(next, layout), next->row.time.queued_s,
+                      next->row.time.queued_s / chosen->row.time.queued_s);
     }
     if (chosen->row.time.by_bound[PLANNING_BOUND_COMPUTE] == 0) {
         (void)fprintf(stderr, "Arithmetic is left out of these times: --tokens says how much there "
@@ -324,7 +440,7 @@ static void choice_print(const plan_entry *entries, int count, const plan_entry 
 static void nothing_print(const plan_entry *entries, int count)
 {
     const plan_entry *least = &entries[0];
-    char              layout[64];
+    char              layout[LAYOUT_CHARS];
 
     for (int i = 1; i < count; i++) {
         if (entries[i].refused[0] == '\0' &&
@@ -368,6 +484,7 @@ static int entries_choose(const plan_options *options, const plan_entry *entries
     changed_print(entries, count);
     chosen = simplest_find(entries, count, shortest);
     choice_print(entries, count, chosen, shortest);
+    tuning_print(chosen);
     encoding_print(options, chosen);
     return choice_write(options, chosen);
 }
@@ -381,6 +498,7 @@ static int world_choose(const plan_options *options, int world_size)
             return cli_fail();
         }
         entry_shrink(options, &entries[l]);
+        entry_tune(options, &entries[l]);
     }
     if (plan_are_refused(entries, (size_t)options->num_layouts)) {
         return 1;

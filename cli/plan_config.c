@@ -105,7 +105,7 @@ static sherd_status layout_set(const plan_options *options, const planning_layou
     if (status == SHERD_OK && layout->is_beside) {
         status = sherd_config_set(config, PLANNING_MASTER_KEY, PLANNING_MASTER_BESIDE);
     }
-    return status;
+    return status == SHERD_OK ? planning_tuning_set(layout, config) : status;
 }
 
 /* ------------------------------------------------------------------- dump -- */

@@ -172,6 +172,21 @@ static sherd_status offload_set(const planning_request *request, planning_offloa
     return status;
 }
 
+static sherd_status number_set(sherd_config *config, const char *key, double number)
+{
+    char text[32];
+
+    (void)snprintf(text, sizeof(text), "%.10g", number);
+    return number == 0 ? SHERD_OK : sherd_config_set(config, key, text);
+}
+
+sherd_status planning_tuning_set(const planning_layout *layout, sherd_config *config)
+{
+    sherd_status status = number_set(config, PLANNING_RATIO_KEY, layout->ratio);
+
+    return status == SHERD_OK ? number_set(config, PLANNING_BUFFERS_KEY, layout->buffers) : status;
+}
+
 static sherd_status config_set_text(sherd_config *config, const char *setting)
 {
     const char *equals = strchr(setting, '=');
@@ -245,6 +260,9 @@ static sherd_status config_fill(const planning_request *request, const planning_
     }
     if (status == SHERD_OK) {
         status = offload_set(request, layout->offload, config);
+    }
+    if (status == SHERD_OK) {
+        status = planning_tuning_set(layout, config);
     }
     return status == SHERD_OK ? autos_fill(config, assumed) : status;
 }
@@ -458,11 +476,14 @@ static sherd_status time_make(const planning_request *request, sherd_engine *eng
     rates.products   = values[PLANNING_RATE_PRODUCTS];
     rates.compute_s  = compute_time(request);
     times_make(request, row);
-    status               = sherd_engine_predict(engine, &rates, &predicted);
-    row->time.micro_s    = predicted.micro_s;
-    row->time.boundary_s = predicted.boundary_s;
-    row->time.step_s     = predicted.step_s;
-    row->time.exposed_s  = predicted.exposed_s;
+    status                  = sherd_engine_predict(engine, &rates, &predicted);
+    row->time.micro_s       = predicted.micro_s;
+    row->time.boundary_s    = predicted.boundary_s;
+    row->time.step_s        = predicted.step_s;
+    row->time.exposed_s     = predicted.exposed_s;
+    row->time.queued_s      = predicted.queued_s;
+    row->time.beside_s      = predicted.beside_s;
+    row->time.wait_update_s = predicted.wait_update_s;
     return status;
 }
 

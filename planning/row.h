@@ -42,6 +42,9 @@ int planning_offload_fits_stage(planning_offload offload, int stage);
 /* The setting for the encoding of masters that loses no bit (docs/numerics.md). */
 #define PLANNING_MASTER_KEY    "sherd.master_encoding"
 #define PLANNING_MASTER_BESIDE "\"bf16_beside\""
+/* The share of the blocks whose state is offloaded, and the buffers that state on a drive passes through. */
+#define PLANNING_RATIO_KEY   "zero_optimization.offload_optimizer.ratio"
+#define PLANNING_BUFFERS_KEY "zero_optimization.offload_optimizer.buffer_count"
 
 /* What all rows of a table have in common. */
 typedef struct planning_request {
@@ -66,7 +69,13 @@ typedef struct planning_layout {
     planning_offload offload;
     int              world_size;
     int is_beside; /* masters are stored beside their bf16 parameters, whatever is configured */
+    /* the keys below; 0: as configured */
+    double ratio;
+    int    buffers;
 } planning_layout;
+
+/** Sets `ratio` and `buffers` of a layout in a configuration. E_INVAL where its file has other values. */
+sherd_status planning_tuning_set(const planning_layout *layout, sherd_config *config);
 
 /** Returns the number of ranks that share a host and its drives: as given, else 8 on "cuda" and all on "cpu"; at most the
  *  world. */
@@ -88,10 +97,12 @@ const char *planning_bound_name(planning_bound bound);
 /* Seconds of a step. `by_bound` is how long each resource alone is busy. The other values come from playing the program
  * against the rates (sherd_engine_predict). */
 typedef struct planning_time {
-    double         by_bound[PLANNING_BOUNDS];
-    double         micro_s, boundary_s, step_s; /* step_s = accumulation * micro_s + boundary_s */
-    double         exposed_s;                   /* part of step_s that is not compute */
-    planning_bound bound;                       /* the longest of by_bound */
+    double by_bound[PLANNING_BOUNDS];
+    double micro_s, boundary_s, step_s; /* step_s = accumulation * micro_s + boundary_s */
+    double exposed_s;                   /* part of step_s that is not compute */
+    /* a queued step, the update beside it, and what of that is waited for; step_s, 0 and 0 where none runs beside */
+    double         queued_s, beside_s, wait_update_s;
+    planning_bound bound; /* the longest of by_bound */
 } planning_time;
 
 /* Optimizers times parts times encodings: more than a plan has. */

@@ -124,6 +124,15 @@ static void time_set(json_t *root, const planning_request *request, const planni
     real_set(root, "boundary_s", row->time.boundary_s);
     real_set(root, "exposed_s", row->time.exposed_s);
     real_set(root, "step_s", row->time.step_s);
+    real_set(root, "queued_s", row->time.queued_s);
+    real_set(root, "beside_s", row->time.beside_s);
+    real_set(root, "wait_update_s", row->time.wait_update_s);
+    if (row->layout.ratio > 0) {
+        real_set(root, "ratio", row->layout.ratio);
+    }
+    if (row->layout.buffers > 0) {
+        size_set(root, "buffer_count", (size_t)row->layout.buffers);
+    }
     text_set(root, "bound", planning_bound_name(row->time.bound));
     for (int i = 0; i < PLANNING_RATES; i++) {
         (void)json_object_set_new(rates, planning_rate_name((planning_rate)i),
