@@ -550,10 +550,11 @@ static sherd_status source_fill(void *raw, size_t first, size_t count, float *ou
 
 static void from_one_run(sherd_world *world, void *raw)
 {
-    job *j    = raw;
-    int  rank = sherd_world_rank(world);
-    int  root = sherd_world_size(world) - 1;
-    rig  r;
+    job     *j    = raw;
+    int      rank = sherd_world_rank(world);
+    int      root = sherd_world_size(world) - 1;
+    uint64_t fingerprint;
+    rig      r;
 
     value_rig_open(&r, world, &j->options);
     for (int p = 0; p < r.num_params; p++) {
@@ -568,7 +569,10 @@ static void from_one_run(sherd_world *world, void *raw)
         CHECK(rank == root || s.calls == 0);
     }
     (void)rig_train(&r, 2);
-    j->trained = rig_fingerprint(&r);
+    fingerprint = rig_fingerprint(&r);
+    if (rank == 0) {
+        j->trained = fingerprint;
+    }
     rig_close(&r);
 }
 
