@@ -47,6 +47,7 @@ typedef enum call_kind {
     CALL_WAIT,
     CALL_PREPARE,
     CALL_APPLY,
+    CALL_APPLY_QUEUED,
     CALL_SKIP,
     CALL_DISCARD,
     CALL_CLOSE,
@@ -111,6 +112,15 @@ static sherd_status step_skip(sherd_engine *engine)
     return sherd_step_apply(engine, &params);
 }
 
+static sherd_status apply_queue(sherd_engine *engine)
+{
+    sherd_step_params params;
+
+    sherd_step_params_init(&params);
+    params.is_queued = 1;
+    return sherd_step_apply(engine, &params);
+}
+
 /* Reads the parts of a range that this rank has. */
 static sherd_status values_get(sherd_engine *engine, const sherdi_values *values)
 {
@@ -168,6 +178,8 @@ static sherd_status call_run(sherd_engine *engine, call_kind kind, const given *
         return sherd_step_prepare(engine, NULL);
     case CALL_APPLY:
         return sherd_step_apply(engine, NULL);
+    case CALL_APPLY_QUEUED:
+        return apply_queue(engine);
     case CALL_SKIP:
         return step_skip(engine);
     case CALL_DISCARD:
@@ -634,6 +646,21 @@ static sherd_status between(check *check, window_kind kind, size_t nth)
     return nth % 3 == 2 ? values_write(check) : SHERD_OK;
 }
 
+/* Every other window is queued in two calls, and every other is waited for. */
+static sherd_status queued_end(check *check, size_t nth)
+{
+    check->pair.is_late = nth % 3 != 0;
+    if (nth / 2 % 2 == 0) {
+        SHERDI_TRY(micro_batch_end(check, CALL_QUEUE));
+    } else {
+        SHERDI_TRY(micro_batch_end(check, CALL_PREPARE));
+        SHERDI_TRY(nth % 2 == 1 ? gradient_read(check) : SHERD_OK);
+        SHERDI_TRY(call(check, CALL_APPLY_QUEUED));
+        check->counts.applied_queued++;
+    }
+    return nth % 2 == 0 ? call(check, CALL_WAIT) : SHERD_OK;
+}
+
 static sherd_status window_run(check *check, window_kind kind, size_t nth)
 {
     SHERDI_TRY(micro_batches_run(check, kind, nth));
@@ -643,9 +670,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     case WINDOW_STOPPED_AND_UNDONE:
         return call(check, can_undo(check) ? CALL_UNDO : CALL_DISCARD);
     case WINDOW_QUEUED:
-        check->pair.is_late = nth % 3 != 0;
-        SHERDI_TRY(micro_batch_end(check, CALL_QUEUE));
-        return nth % 2 == 0 ? call(check, CALL_WAIT) : SHERD_OK;
+        return queued_end(check, nth);
     case WINDOW_UPDATED:
         if (nth % 2 == 0) {
             SHERDI_TRY(micro_batch_end(check, CALL_STEP));

@@ -189,6 +189,7 @@ static size_t seed_prove(uint64_t seed, sherdi_prove_counts *all)
                 all->off_plan[is_taken] += counts.off_plan[is_taken];
             }
             all->updates_beside += counts.updates_beside;
+            all->applied_queued += counts.applied_queued;
             proved++;
         }
     }
@@ -210,6 +211,7 @@ static void drawn_plans_have_no_hazard(void)
     CHECK(counts.planned[1] > 10 * counts.planned[0]);
     CHECK(counts.off_plan[1] > 5 * counts.off_plan[0]);
     CHECK(counts.updates_beside > proved); /* on average one of each plan */
+    CHECK(counts.applied_queued > proved);
 }
 
 /* This seed is from the long list. One rank alone acquires a unit whose gradient's place in the pool is taken by the
