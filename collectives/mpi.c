@@ -491,6 +491,7 @@ static const sherdi_world_ops MPI_OPS = {
     .broadcast      = mpi_broadcast,
     .abort          = sherdi_procs_abort,
     .regroup        = sherdi_peers_regroup,
+    .interrupt      = sherdi_peers_interrupt,
     .tell_ending    = sherdi_procs_tell_ending,
     .split          = mpi_split,
 };

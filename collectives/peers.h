@@ -154,6 +154,8 @@ int sherdi_peers_index(const sherdi_peers *peers, int rank);
 sherd_status sherdi_peers_barrier(sherd_world *world);
 /** Comes to meetings, without a call of its own, until all ranks do so in the same meeting. */
 sherd_status sherdi_peers_regroup(sherd_world *world);
+/** Comes to one meeting, in which the other ranks hear of this rank's failure. */
+sherd_status sherdi_peers_interrupt(sherd_world *world, sherd_status why, const char *text);
 sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out);
 void         sherdi_peers_free(sherd_world *world, void *memory);
 sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather_args *args);

@@ -38,6 +38,7 @@ static const sherdi_world_ops SHM_OPS = {
     .broadcast      = sherdi_peers_broadcast,
     .abort          = sherdi_procs_abort,
     .regroup        = sherdi_peers_regroup,
+    .interrupt      = sherdi_peers_interrupt,
     .tell_ending    = sherdi_procs_tell_ending,
     .split          = shm_split,
 };

@@ -190,6 +190,7 @@ static const sherdi_world_ops THREADS_OPS = {
     .broadcast      = sherdi_peers_broadcast,
     .abort          = threads_abort,
     .regroup        = sherdi_peers_regroup,
+    .interrupt      = sherdi_peers_interrupt,
     .memory_leave   = threads_memory_leave,
     .tell_ending    = threads_tell_ending,
     .split          = threads_split,

@@ -339,6 +339,14 @@ int sherdi_world_takes_back(const sherd_world *world)
     return world->ops->regroup != NULL && world->local_size == world->world_size;
 }
 
+sherd_status sherdi_world_interrupt(sherd_world *world, sherd_status why, const char *text)
+{
+    SHERDI_TRY(sherdi_world_check_process(world));
+    sherdi_world_drain(world);
+    SHERDI_TRY(sherdi_world_status(world));
+    return world->ops->interrupt(world, why, text);
+}
+
 sherd_status sherdi_world_regroup(sherd_world *world)
 {
     world_queue *queue = &world->queue;

@@ -138,6 +138,8 @@ typedef struct sherdi_world_ops {
 
     /* Optional (NULL = calls that some ranks have made cannot be taken back): sherdi_world_regroup of ranks on one host. */
     sherd_status (*regroup)(sherd_world *world);
+    /* Required with `regroup`: sherdi_world_interrupt. `why` is a failure. */
+    sherd_status (*interrupt)(sherd_world *world, sherd_status why, const char *text);
     /* Optional (NULL = by all_to_all and all_gather of host memory): sherdi_world_sum_u64. */
     sherd_status (*sum_u64)(sherd_world *world, uint64_t *values, size_t count);
     /* Optional (NULL = none): sherdi_world_reserve_bytes. */
@@ -251,6 +253,14 @@ sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all
  * Errors     E_STATE or E_INVAL: calls that cannot be taken back, and the world is lost. E_PEER_LOST.
  */
 sherd_status sherdi_world_regroup(sherd_world *world);
+/**
+ * Says that this rank has failed, and comes to the others' next call no more: that call ends with E_STATE, which names this rank and
+ * has its `text`. All ranks then call sherdi_world_regroup.
+ *
+ * Collective in the place of the others' next call, where sherdi_world_takes_back. Blocking; waits for this rank's queued calls.
+ * Errors     E_PEER_LOST
+ */
+sherd_status sherdi_world_interrupt(sherd_world *world, sherd_status why, const char *text);
 /** Returns whether sherdi_world_regroup ends calls that some ranks have made and others have not. */
 int sherdi_world_takes_back(const sherd_world *world);
 

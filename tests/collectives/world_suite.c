@@ -734,6 +734,40 @@ static void regroup_is_the_end_of_what_was_queued(sherd_world *world, void *ctx)
     suite_free(world, send);
 }
 
+/* The others hear of it in the call in which they wait, a queued one too, and each in its own. */
+static void a_rank_that_fails_is_heard_in_the_next_call(sherd_world *world, void *ctx)
+{
+    int            rank   = sherd_world_rank(world);
+    size_t         size   = (size_t)sherd_world_size(world);
+    unsigned char *send   = suite_alloc(world, 4096);
+    unsigned char *recv   = suite_alloc(world, 4096 * size);
+    sherdi_ticket  ticket = 0;
+
+    (void)ctx;
+    for (int failing = 0; failing < (int)size && sherdi_world_takes_back(world) && size > 1;
+         failing++) {
+        sherdi_all_gather_args args = {.send = send, .recv = recv, .slice_bytes = 4096};
+
+        CHECK_OK(sherdi_world_all_gather(world, &args, &ticket));
+        if (rank == failing) {
+            CHECK_OK(sherdi_world_interrupt(world, SHERD_E_IO, "the drive is wet"));
+        } else if ((rank + failing) % 2 == 0) {
+            CHECK_STATUS(SHERD_E_STATE, sherd_world_barrier(world));
+            CHECK_ERROR_SAYS("the drive is wet");
+        } else { /* it fails where it is made or where it is waited for */
+            sherd_status status = sherdi_world_all_gather(world, &args, &ticket);
+
+            CHECK_STATUS(SHERD_E_STATE,
+                         status == SHERD_OK ? sherdi_world_wait(world, ticket) : status);
+            CHECK_ERROR_SAYS("has failed while rank");
+        }
+        CHECK_OK(sherdi_world_regroup(world));
+        CHECK_OK(sherd_world_barrier(world));
+    }
+    suite_free(world, recv);
+    suite_free(world, send);
+}
+
 /* --------------------------------------------------------------------- world memory -- */
 
 static void world_memory_is_zeroed_aligned_and_ends_with_its_owner(sherd_world *world, void *ctx)
@@ -984,6 +1018,7 @@ const world_case WORLD_SUITE[] = {
     WORLD_CASE(sum_f64_adds_in_the_order_of_ranks),
     WORLD_CASE(barrier_can_follow_barrier),
     WORLD_CASE(regroup_is_the_end_of_what_was_queued),
+    WORLD_CASE(a_rank_that_fails_is_heard_in_the_next_call),
     WORLD_CASE(world_memory_is_zeroed_aligned_and_ends_with_its_owner),
     WORLD_CASE(world_memory_that_one_rank_lacks_fails_on_all),
     WORLD_CASE(counters_say_what_goes_on_the_wire),
