@@ -528,7 +528,8 @@ SHERD_API void sherd_step_params_init(sherd_step_params *params);
  *
  *  Errors: E_STATE where the call is not allowed (a unit is acquired, a step is prepared, an evaluation has not ended); nothing
  *  changes. The window is dropped, and nothing is updated, where a micro-batch had no backward or the ranks used different units
- *  (E_STATE), where a gradient could not be reduced or read (E_IO, E_NOMEM), and where the deterministic mode cannot add it
+ *  (E_STATE), where a gradient could not be reduced or read (E_IO, E_NOMEM; the other ranks get E_STATE, with the rank and its
+ *  message, and all call sherd_step_discard), and where the deterministic mode cannot add it
  *  (E_NUMERIC); micro_step is then what it was before the window. E_NUMERIC also for an overflow at fp16.min_loss_scale: that
  *  step is skipped as others are. After a failure in the update itself sherd_step_undo or sherd_checkpoint_load goes on where it
  *  can, or the engine is destroyed. */

@@ -72,8 +72,9 @@ sherd_status sherdi_agree_on(sherd_engine *engine, sherdi_exchange_kind kind, sh
 {
     const sherdi_outcome here = sherdi_outcome_of(own);
 
-    *(uint64_t *)mine = (uint64_t)own;
-    return exchange_end(engine, &here, sherdi_run_exchange(engine, kind, mine, all, NULL), when);
+    *(uint64_t *)mine       = (uint64_t)own;
+    engine->exchange.status = sherdi_run_exchange(engine, kind, mine, all, NULL);
+    return exchange_end(engine, &here, engine->exchange.status, when);
 }
 
 sherd_status sherdi_agree_word(sherd_engine *engine, sherdi_exchange_kind kind, sherd_status own,

@@ -186,18 +186,31 @@ static int is_end_alone(const sherd_engine *engine)
            !engine->window.has_begun && !engine->window.has_backward; /* as the ranks agreed */
 }
 
+/* Ends a step that fails on this rank before the ranks meet in it. `meets`: the others do meet in theirs, and hear why. */
+static sherd_status window_leave(sherd_engine *engine, sherd_status status, int meets)
+{
+    const sherdi_outcome why = sherdi_outcome_of(status);
+
+    sherdi_loop_leave(engine, status);
+    if (engine->window.is_left && meets && sherdi_world_takes_back(engine->world)) {
+        (void)sherdi_world_interrupt(engine->world, why.status, why.text);
+    }
+    return window_drop(engine, sherdi_outcome_end(&why));
+}
+
 static sherd_status step_prepare(sherd_engine *engine)
 {
-    sherd_step_report *report = &engine->report;
+    sherd_step_report *report  = &engine->report;
+    int                is_last = sherdi_loop_ends_after(engine, engine->window.micro_seen + 1);
     sherd_status       status;
 
     if (engine->window.lost.status != SHERD_OK) { /* by a failure while a unit was released */
-        sherdi_loop_leave(engine, engine->window.lost.status);
-        return window_drop(engine, sherdi_outcome_end(&engine->window.lost));
+        return window_leave(engine, sherdi_outcome_end(&engine->window.lost),
+                            is_last || engine->plan->num_open_ended > 0);
     }
     status = sherdi_loop_micro_batch_end(engine);
     if (status != SHERD_OK) {
-        return window_drop(engine, status);
+        return window_leave(engine, status, is_last);
     }
     if (!is_end_alone(engine)) {
         engine->window.micro_seen++;
@@ -618,27 +631,34 @@ static sherd_status times_wait(sherd_engine *engine)
     return SHERD_OK;
 }
 
+/* Takes the outcome of a queued update on this rank. */
+static sherd_status queued_take(sherd_engine *engine)
+{
+    sherd_status status = sherdi_updater_join(engine);
+
+    if (sherdi_updater_is_there(&engine->updater)) {
+        sherdi_updater_report(engine, &engine->boundary);
+        engine->boundary.stored_step = stored_step(engine);
+    }
+    return status == SHERD_OK && !engine->fingerprints.has_own ? own_fingerprint(engine) : status;
+}
+
+/* Where the ranks have not met, because one has dropped the window or is lost, the outcome stays untold. */
 sherd_status sherdi_step_tell(sherd_engine *engine)
 {
-    int          is_beside = sherdi_updater_is_there(&engine->updater);
     sherd_status status;
 
     if (!engine->fingerprints.is_untold) {
         return SHERD_OK;
     }
-    engine->fingerprints.is_untold = 0;
-    status                         = sherdi_updater_join(engine);
-    if (is_beside) {
-        sherdi_updater_report(engine, &engine->boundary);
-        engine->boundary.stored_step = stored_step(engine);
-    }
-    if (status == SHERD_OK && !engine->fingerprints.has_own) {
-        status = own_fingerprint(engine);
-    }
+    status = queued_take(engine);
     status = sherdi_update_agree(engine, status, engine->fingerprints.own, "in the update",
                                  &engine->boundary.fingerprint);
+    if (engine->exchange.status == SHERD_OK) {
+        engine->fingerprints.is_untold = 0;
+    }
     if (status != SHERD_OK) {
-        if (is_beside) { /* other ranks have updated */
+        if (engine->exchange.status == SHERD_OK) { /* other ranks have updated */
             sherdi_engine_poison(engine, status);
         }
         return status;

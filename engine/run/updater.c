@@ -178,6 +178,7 @@ static void moved_take(sherd_engine *engine)
         store->links[SHERDI_USER_UPDATER].down_bytes - store->joined_link.down_bytes;
     updater->moved_link.up_bytes =
         store->links[SHERDI_USER_UPDATER].up_bytes - store->joined_link.up_bytes;
+    updater->has_moved       = 1;
     store->joined            = all;
     store->joined_link       = store->links[SHERDI_USER_UPDATER];
     updater->published_bytes = 0;
@@ -193,8 +194,12 @@ static void moved_take(sherd_engine *engine)
 
 void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report)
 {
-    const sherdi_updater *updater = &engine->updater;
+    sherdi_updater *updater = &engine->updater;
 
+    if (!updater->has_moved) {
+        return;
+    }
+    updater->has_moved = 0;
     report->nvme_read_bytes += updater->moved.read_bytes;
     report->nvme_written_bytes += updater->moved.written_bytes;
     report->link_down_bytes += updater->moved_link.down_bytes;

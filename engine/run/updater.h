@@ -44,6 +44,7 @@ typedef struct sherdi_updater {
     int      was_asked;       /* to read ahead; nobody has waited for it */
     uint64_t published_bytes; /* of this update, sent so far */
     /* of the last update that was joined */
+    int                  has_moved; /* and no report has it */
     sherdi_updater_times times;
     sherdi_io_traffic    moved;
     sherdi_link          moved_link;
@@ -70,7 +71,7 @@ void sherdi_updater_begin(sherd_engine *engine);
 /** Waits for the update that was queued, if there is one, and takes its outcome: all rings are the trainer's again, and parameters are
  *  published. Local. Returns a failure of the update, again until sherdi_updater_forget. */
 sherd_status sherdi_updater_join(sherd_engine *engine);
-/** Adds to the report of a boundary what its update, which was joined, has moved, and how long it took. */
+/** Adds to the report of a boundary what its update, which was joined, has moved, and how long it took; once. */
 void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report);
 /** Forgets the failure of an update: the state was loaded, or taken back. */
 void sherdi_updater_forget(sherd_engine *engine);
