@@ -530,6 +530,10 @@ static void draw_window(draw *d, int is_last, const layout *what, layout_window 
         out->is_left     = d->is_kept && what->can_undo;
         out->leave_micro = below(d, what->accumulation);
     }
+    if (draw_begins(d, LAYOUT_queued)) {
+        out->ending = (layout_ending)below(d, LAYOUT_ENDINGS);
+        out->asking = (layout_asking)below(d, LAYOUT_ASKINGS);
+    }
 }
 
 void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_device, layout *out)
@@ -582,7 +586,7 @@ void layout_describe(const layout *what, char *text, size_t len_bytes)
         const layout_window *window = &what->windows[w];
 
         at = strlen(text);
-        (void)snprintf(text + at, len_bytes - at, " %d%s%s%s%s%s%s%s%s%s%s", window->micro,
+        (void)snprintf(text + at, len_bytes - at, " %d%s%s%s%s%s%s%s%s%s%s%s", window->micro,
                        window->has_inf ? "+Inf" : "",
                        window->drop == 0   ? ""
                        : window->drop == 1 ? "+dropped"
@@ -592,7 +596,10 @@ void layout_describe(const layout *what, char *text, size_t len_bytes)
                        window->has_recompute ? "+recomputed" : "",
                        window->skipped >= 0 ? "+unit skipped" : "",
                        window->off_plan != 0 ? "+turned" : "", window->uses != 0 ? "+uses" : "",
-                       window->written >= 0 ? "+written" : "", window->is_left ? "+left" : "");
+                       window->written >= 0 ? "+written" : "", window->is_left ? "+left" : "",
+                       window->ending == LAYOUT_ENDS_BY_STEP  ? ""
+                       : window->ending == LAYOUT_ENDS_QUEUED ? "+queued"
+                                                              : "+queued in halves");
     }
     for (int g = 1; g < what->num_groups; g++) {
         at = strlen(text);

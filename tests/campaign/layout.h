@@ -51,7 +51,8 @@
     X(uses)                                                                                        \
     X(leaves)                                                                                      \
     X(writes)                                                                                      \
-    X(open_windows)
+    X(open_windows)                                                                                \
+    X(queued)
 
 typedef enum layout_setting {
 #define LAYOUT_ENUM(name) LAYOUT_##name,
@@ -74,6 +75,22 @@ typedef struct layout_param {
                               * gradient rounds */
 } layout_param;
 
+/* How a window ends. */
+typedef enum layout_ending {
+    LAYOUT_ENDS_BY_STEP,
+    LAYOUT_ENDS_QUEUED,
+    LAYOUT_ENDS_QUEUED_IN_HALVES, /* by sherd_step_prepare and sherd_step_apply */
+    LAYOUT_ENDINGS,
+} layout_ending;
+
+/* When the trainer asks for the report of a queued step. */
+typedef enum layout_asking {
+    LAYOUT_ASKS_AT_ONCE,
+    LAYOUT_ASKS_BEHIND_FORWARD, /* of the next micro-batch */
+    LAYOUT_ASKS_LATE,           /* before the next boundary; never, if the window is undone */
+    LAYOUT_ASKINGS,
+} layout_asking;
+
 /* One window of micro-batches. */
 typedef struct layout_window {
     int    micro;   /* micro-batches of the window; other than accumulation: it is closed there */
@@ -95,6 +112,8 @@ typedef struct layout_window {
     int is_left; /* before the window, and after leave_micro micro-batches of it, the engine ends
                        * and leaves its state; another engine resumes from it */
     int leave_micro; /* below accumulation */
+    layout_ending ending;
+    layout_asking asking;
 } layout_window;
 
 typedef struct layout {
@@ -158,6 +177,7 @@ typedef struct layout_outcome {
     double   norm;
     double   loss_scale;
     int      has_overflow;
+    int      is_unseen; /* the trainer has not asked for the fingerprint */
 } layout_outcome;
 
 typedef struct layout_result {

@@ -45,7 +45,7 @@ static void compare(const job *work)
         for (int r = 0; r < work->what.world_size; r++) {
             const layout_outcome *a = &want.windows[w], *b = &work->results[r].windows[w];
 
-            if (a->fingerprint != b->fingerprint ||
+            if ((a->fingerprint != b->fingerprint && !b->is_unseen) ||
                 memcmp(&a->norm, &b->norm, sizeof(a->norm)) != 0 ||
                 a->has_overflow != b->has_overflow || fabs(a->loss_scale - b->loss_scale) > 0) {
                 test_fail(

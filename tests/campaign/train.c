@@ -19,6 +19,9 @@ typedef struct trainer {
     void         *data[LAYOUT_PARAMS], *grad[LAYOUT_PARAMS]; /* bound memory */
     int           is_on_host;
     int64_t       micro; /* micro-batches of this rank so far, with those that were dropped */
+    layout_outcome
+                 *untold; /* of a queued step whose report was not asked for; NULL: there is none */
+    layout_asking asking; /* when it will be */
 } trainer;
 
 /* ------------------------------------------------------------- declaring -- */
@@ -273,6 +276,28 @@ static void backward(trainer *t, const layout_window *window, int most, const la
     }
 }
 
+static void outcome_write(const sherd_step_report *report, layout_outcome *out)
+{
+    *out = (layout_outcome){.fingerprint  = report->fingerprint,
+                            .norm         = report->has_overflow ? 0 : report->grad_norm,
+                            .loss_scale   = report->loss_scale,
+                            .has_overflow = report->has_overflow};
+}
+
+/* Asks for the report of a queued step, if that has not been done. */
+static void outcome_ask(trainer *t)
+{
+    sherd_step_report report;
+
+    if (t->untold != NULL) {
+        sherd_step_report_init(&report);
+        CHECK_OK(sherd_step_wait(t->engine, &report));
+        CHECK_INT(!report.has_overflow, report.was_updated);
+        outcome_write(&report, t->untold);
+        t->untold = NULL;
+    }
+}
+
 /* Runs the k-th micro-batch of its window, up to the step. */
 static void micro_batch(trainer *t, const layout_window *window, int k)
 {
@@ -280,6 +305,9 @@ static void micro_batch(trainer *t, const layout_window *window, int k)
         window->has_inf && window->inf_micro == k && window->inf_rank == sherd_world_rank(t->world);
 
     forward(t, window);
+    if (t->asking == LAYOUT_ASKS_BEHIND_FORWARD) {
+        outcome_ask(t);
+    }
     backward(t, window, LAYOUT_PASS, has_inf ? window : NULL);
 }
 
@@ -295,6 +323,9 @@ static void window_drop(trainer *t, const layout_window *window)
         if (t->what->opens_windows && k == t->what->accumulation - 1) {
             CHECK_OK(sherd_step_close_window(t->engine));
         }
+        if (k == t->what->accumulation - 1) {
+            outcome_ask(t); /* the boundary has a report of its own */
+        }
         sherd_step_report_init(&report);
         CHECK_OK(sherd_step_prepare(t->engine, &report));
         CHECK_INT(k == t->what->accumulation - 1, report.is_boundary);
@@ -307,25 +338,73 @@ static void window_drop(trainer *t, const layout_window *window)
     CHECK_OK(sherd_step_discard(t->engine));
 }
 
+/* Ends a micro-batch by a call that does not wait for the update. */
+static void micro_batch_queue(trainer *t, const layout_window *window, int is_last,
+                              layout_outcome *out)
+{
+    sherd_step_params params;
+    sherd_step_report report;
+
+    if (window->ending == LAYOUT_ENDS_QUEUED) {
+        CHECK_OK(sherd_step_queue(t->engine));
+        return;
+    }
+    sherd_step_report_init(&report);
+    sherd_step_params_init(&params);
+    params.is_queued = 1;
+    CHECK_OK(sherd_step_prepare(t->engine, &report));
+    CHECK_INT(is_last, report.is_boundary);
+    if (is_last) {
+        outcome_write(&report, out);
+        CHECK_OK(sherd_step_apply(t->engine, &params));
+    }
+}
+
+/* Ends a micro-batch. At the boundary the report of the window before is lost. */
+static void micro_batch_end(trainer *t, const layout_window *window, int is_last,
+                            layout_outcome *out)
+{
+    sherd_step_report report;
+
+    if (is_last) {
+        outcome_ask(t);
+    }
+    if (window->ending != LAYOUT_ENDS_BY_STEP) {
+        micro_batch_queue(t, window, is_last, out);
+        return;
+    }
+    sherd_step_report_init(&report);
+    CHECK_OK(sherd_step(t->engine, &report));
+    CHECK_INT(is_last, report.is_boundary);
+    if (is_last) {
+        CHECK_INT(!report.has_overflow, report.was_updated);
+        outcome_write(&report, out);
+    }
+}
+
 static void window_step(trainer *t, const layout_window *window, layout_outcome *out)
 {
-    sherd_step_report report = {0};
-
     for (int k = 0; k < window->micro; k++, t->micro++) {
         micro_batch(t, window, k);
         if (k == window->micro - 1 &&
             (t->what->opens_windows || window->micro < t->what->accumulation)) {
             CHECK_OK(sherd_step_close_window(t->engine));
         }
-        sherd_step_report_init(&report);
-        CHECK_OK(sherd_step(t->engine, &report));
-        CHECK_INT(k == window->micro - 1, report.is_boundary);
+        micro_batch_end(t, window, k == window->micro - 1, out);
     }
-    CHECK_INT(!report.has_overflow, report.was_updated);
-    *out = (layout_outcome){.fingerprint  = report.fingerprint,
-                            .norm         = report.has_overflow ? 0 : report.grad_norm,
-                            .loss_scale   = report.loss_scale,
-                            .has_overflow = report.has_overflow};
+    if (window->ending == LAYOUT_ENDS_BY_STEP) {
+        return;
+    }
+    t->untold = out;
+    t->asking = window->asking;
+    if (window->asking == LAYOUT_ASKS_AT_ONCE) {
+        outcome_ask(t);
+    } else if (window->is_undone && window->ending == LAYOUT_ENDS_QUEUED_IN_HALVES) {
+        out->is_unseen = 1; /* undone while it is under way; prepare has said the rest */
+        t->untold      = NULL;
+    } else if (window->is_undone) {
+        outcome_ask(t); /* whether there is an update to be undone */
+    }
 }
 
 /* Makes micro-batches of a window that will not end. */
@@ -349,6 +428,7 @@ static void window_undo(trainer *t, const layout_window *window, uint64_t *out)
 /* Ends the engine, which leaves its state, and goes on with another one. */
 static void window_leave(trainer *t, const layout_window *window, uint64_t *out)
 {
+    outcome_ask(t);
     CHECK_OK(sherd_engine_fingerprint(t->engine, out)); /* it starts the engine, which commits */
     window_begin(t, window->leave_micro);
     CHECK_OK(sherd_engine_keep_state(t->engine, 1));
