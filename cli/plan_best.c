@@ -184,10 +184,10 @@ static void number_tune(const plan_options *options, plan_entry *entry, tuning_f
     }
 }
 
-/* Whether another value of a key may be tried, and may help: the update is waited for. */
+/* Whether another value of a key may be tried, and may help: it is known how much memory there is, and the update is waited for. */
 static int is_open(const plan_options *options, const plan_entry *entry, const char *key)
 {
-    return can_be(entry) && !is_given(options, key) &&
+    return can_be(entry) && entry->row.has_fit && !is_given(options, key) &&
            entry->row.time.wait_update_s > (NEAR - 1) * entry->row.time.queued_s;
 }
 

