@@ -1,25 +1,26 @@
 /* Counted memory. A small header before each block holds account, purpose and size, so that free needs nothing else. The
- * header lies in the gap that alignment leaves. */
+ * header lies in the gap that alignment leaves. Large blocks are mapped, each by itself: a huge page then holds no bytes of
+ * another block, and what is locked of a block is the block alone. */
 #include "base/mem.h"
 
 #include "base/checked.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 typedef struct block_header {
     sherdi_mem        *mem;
-    void              *start; /* what aligned_alloc returned */
+    void              *start; /* of what aligned_alloc or mmap returned */
     size_t             len_bytes;
+    size_t             map_bytes; /* 0: it is not mapped */
     sherdi_mem_purpose purpose;
 } block_header;
 
 /* Small blocks have the header in a cache line before them, large blocks in a page. */
 #define SMALL_ALIGN_BYTES 64
-/* Blocks from this size on ask the kernel for huge pages. */
-#define HUGE_BYTES ((size_t)8 << 20)
 
 static _Thread_local int    forbid_depth;
 static _Thread_local size_t fail_countdown;
@@ -75,36 +76,122 @@ static int fault_is_due(void)
     return fail_countdown > 0 && --fail_countdown == 0;
 }
 
-void *sherdi_alloc(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes)
+static void *none_left(sherdi_mem_purpose purpose, size_t len_bytes)
 {
-    size_t         align = len_bytes >= SHERD_ALIGN_BYTES ? SHERD_ALIGN_BYTES : SMALL_ALIGN_BYTES;
-    size_t         total;
-    unsigned char *start;
-    block_header  *header;
+    (void)sherdi_fail(SHERD_E_NOMEM, "no memory for %zu bytes of %s", len_bytes,
+                      PURPOSE_NAMES[purpose]);
+    return NULL;
+}
+
+/* Writes the header before `block` and counts the block. */
+static void *block_enter(sherdi_mem *mem, void *block, const block_header *header)
+{
+    *((block_header *)block - 1) = *header;
+    sherdi_mem_note(mem, header->purpose, (int64_t)header->len_bytes);
+    (void)atomic_fetch_add(&mem->allocations, 1);
+    return block;
+}
+
+/* Maps a page for the header, the block, and a page that faults. The block lies at a multiple of SHERDI_HUGE_BYTES; what was
+ * mapped beyond is given back. NULL: there is no room. */
+static unsigned char *block_map(size_t room_bytes, size_t map_bytes)
+{
+    unsigned char *map =
+        mmap(NULL, map_bytes + SHERDI_HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *block;
+    size_t         lead;
+
+    if (map == MAP_FAILED) {
+        return NULL;
+    }
+    lead = (SHERDI_HUGE_BYTES - ((uintptr_t)map + SHERD_ALIGN_BYTES) % SHERDI_HUGE_BYTES) %
+           SHERDI_HUGE_BYTES;
+    block = map + lead + SHERD_ALIGN_BYTES;
+    if (lead > 0) {
+        (void)munmap(map, lead);
+    }
+    (void)munmap(map + lead + map_bytes, SHERDI_HUGE_BYTES - lead);
+    if (mprotect(block - SHERD_ALIGN_BYTES, SHERD_ALIGN_BYTES + room_bytes,
+                 PROT_READ | PROT_WRITE) != 0) {
+        (void)munmap(map + lead, map_bytes);
+        return NULL;
+    }
+    (void)madvise(block, room_bytes,
+                  MADV_HUGEPAGE); /* a hint; bench memory --touch shows its effect */
+    return block;
+}
+
+void *sherdi_alloc_pages(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes)
+{
+    const size_t   page_bytes = SHERD_ALIGN_BYTES;
+    block_header   header     = {.mem = mem, .len_bytes = len_bytes, .purpose = purpose};
+    unsigned char *block      = NULL;
 
     assert(forbid_depth == 0 && "allocation inside acquire, release or step");
-    if (fault_is_due() || !sherdi_add_fits(len_bytes, 2 * align, &total)) {
-        start = NULL;
-    } else {
+    if (!fault_is_due() &&
+        sherdi_add_fits(len_bytes, 4 * page_bytes + SHERDI_HUGE_BYTES, &header.map_bytes)) {
+        header.map_bytes = sherdi_round_up(len_bytes, page_bytes) + 2 * page_bytes;
+        block            = block_map(header.map_bytes - 2 * page_bytes, header.map_bytes);
+    }
+    if (block == NULL) {
+        return none_left(purpose, len_bytes);
+    }
+    header.start = block - page_bytes;
+    return block_enter(mem, block, &header);
+}
+
+int sherdi_pages_take(void *memory, size_t len_bytes)
+{
+    const size_t page_bytes = SHERD_ALIGN_BYTES;
+
+    assert((uintptr_t)memory % page_bytes == 0);
+    len_bytes = sherdi_round_up(len_bytes, page_bytes);
+#if defined(MADV_POPULATE_WRITE)
+    if (madvise(memory, len_bytes, MADV_POPULATE_WRITE) == 0) {
+        return 0;
+    }
+    if (errno != EINVAL) {
+        return errno;
+    }
+#endif
+    for (size_t at = 0; at < len_bytes; at += page_bytes) { /* kernels before 5.14 */
+        ((volatile unsigned char *)memory)[at] = 0;
+    }
+    return 0;
+}
+
+static void *pages_touched(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes)
+{
+    void *block = sherdi_alloc_pages(mem, purpose, len_bytes);
+
+    if (block != NULL && sherdi_pages_take(block, len_bytes) != 0) {
+        sherdi_free(block);
+        return none_left(purpose, len_bytes);
+    }
+    return block;
+}
+
+/* Control data stay on the heap, where a sanitizer looks for pointers. */
+void *sherdi_alloc(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes)
+{
+    size_t         align  = len_bytes >= SHERD_ALIGN_BYTES ? SHERD_ALIGN_BYTES : SMALL_ALIGN_BYTES;
+    block_header   header = {.mem = mem, .len_bytes = len_bytes, .purpose = purpose};
+    size_t         total;
+    unsigned char *start = NULL;
+
+    if (len_bytes >= SHERDI_HUGE_BYTES && purpose != SHERDI_MEM_CONTROL) {
+        return pages_touched(mem, purpose, len_bytes);
+    }
+    assert(forbid_depth == 0 && "allocation inside acquire, release or step");
+    if (!fault_is_due() && sherdi_add_fits(len_bytes, 2 * align, &total)) {
         start = aligned_alloc(align, sherdi_round_up(total - align, align));
     }
     if (start == NULL) {
-        (void)sherdi_fail(SHERD_E_NOMEM, "no memory for %zu bytes of %s", len_bytes,
-                          PURPOSE_NAMES[purpose]);
-        return NULL;
-    }
-    if (len_bytes >= HUGE_BYTES) {
-        (void)madvise(start, len_bytes, MADV_HUGEPAGE); /* a hint; bench adam shows its effect */
+        return none_left(purpose, len_bytes);
     }
     memset(start + align, 0, len_bytes);
-    header            = (block_header *)(void *)(start + align) - 1;
-    header->mem       = mem;
-    header->start     = start;
-    header->len_bytes = len_bytes;
-    header->purpose   = purpose;
-    sherdi_mem_note(mem, purpose, (int64_t)len_bytes);
-    (void)atomic_fetch_add(&mem->allocations, 1);
-    return start + align;
+    header.start = start;
+    return block_enter(mem, start + align, &header);
 }
 
 void *sherdi_alloc_array(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t count,
@@ -164,7 +251,11 @@ void sherdi_free(void *memory)
     header = (block_header *)memory - 1;
     assert(atomic_load(&header->mem->held_bytes[header->purpose]) >= header->len_bytes);
     sherdi_mem_note(header->mem, header->purpose, -(int64_t)header->len_bytes);
-    free(header->start);
+    if (header->map_bytes > 0) {
+        (void)munmap(header->start, header->map_bytes);
+    } else {
+        free(header->start);
+    }
 }
 
 void sherdi_mem_forbid_begin(void)

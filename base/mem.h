@@ -26,6 +26,9 @@ typedef enum sherdi_mem_purpose {
     SHERDI_MEM_PURPOSES,
 } sherdi_mem_purpose;
 
+/* Bytes of a huge page. */
+#define SHERDI_HUGE_BYTES ((size_t)2 << 20)
+
 #ifdef __cplusplus /* .cu files pass accounts on, and do not look into them */
 typedef struct sherdi_mem sherdi_mem;
 #else
@@ -47,6 +50,12 @@ void *sherdi_alloc(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes
 /** The same for an array: count * elem_bytes, checked for overflow. */
 void *sherdi_alloc_array(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t count,
                          size_t elem_bytes);
+/** Maps zeroed memory of whole pages for a buffer that is large or gets locked, at a multiple of SHERDI_HUGE_BYTES and, where the
+ *  kernel has them, on huge pages. A byte behind its last page faults. Nothing is touched yet: see sherdi_host_alloc. The rest is
+ *  as in sherdi_alloc. */
+void *sherdi_alloc_pages(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes);
+/** Takes the pages of fresh memory, which begins at a page, from the system. Returns 0, or an errno. */
+int sherdi_pages_take(void *memory, size_t len_bytes);
 /** Grows an array to at least `needed` elements, at least doubling it. Keeps the contents; the rest is zero. */
 sherd_status sherdi_grow(sherdi_mem *mem, sherdi_mem_purpose purpose, void **array,
                          size_t *capacity, size_t needed, size_t elem_bytes);

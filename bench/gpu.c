@@ -75,8 +75,8 @@ typedef struct gpu_run {
 
 static int array_try(gpu_run *run, size_t len_bytes, void *out)
 {
-    return run->lane->device->alloc(run->lane, &run->mem, SHERDI_MEM_STATE, SHERDI_MEMORY_DEVICE,
-                                    len_bytes, out) == SHERD_OK;
+    return run->lane->device->alloc(run->lane, &run->mem, SHERDI_MEM_STATE, len_bytes, out) ==
+           SHERD_OK;
 }
 
 static void small_put(gpu_run *run, const void *from, size_t len_bytes, void *out)

@@ -75,8 +75,7 @@ static void *device_make(attention_run *run, size_t bytes)
 {
     void *memory;
 
-    check(run->lane->device->alloc(run->lane, &run->mem, SHERDI_MEM_STATE, SHERDI_MEMORY_DEVICE,
-                                   bytes, &memory),
+    check(run->lane->device->alloc(run->lane, &run->mem, SHERDI_MEM_STATE, bytes, &memory),
           "memory of the device");
     return memory;
 }

@@ -58,8 +58,8 @@ static float *matrix_make(gpu_run *run, size_t elems)
         state   = state * 1664525u + 1013904223u;
         host[i] = 1e-3f * (float)((state >> 8) + 1) * 0x1p-24f;
     }
-    check(run->lane->device->alloc(run->lane, &run->mem, SHERDI_MEM_STATE, SHERDI_MEMORY_DEVICE,
-                                   elems * sizeof(*host), &memory),
+    check(run->lane->device->alloc(run->lane, &run->mem, SHERDI_MEM_STATE, elems * sizeof(*host),
+                                   &memory),
           "memory of the device");
     run->lane->kernels->copy(run->lane, memory, host, elems * sizeof(*host));
     check(sherdi_lane_wait(run->lane), "filling a matrix");

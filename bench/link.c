@@ -5,12 +5,23 @@
 
 #include <string.h>
 
-static sherd_status memory_make(bench_link *link, sherdi_memory_kind kind, unsigned char **out)
+#define MEMORY_BYTES (BENCH_LINK_PORTIONS * BENCH_LINK_PORTION)
+
+static sherd_status device_make(bench_link *link, unsigned char **out)
 {
     void        *memory = NULL;
-    sherd_status status =
-        link->down->device->alloc(link->down, &link->mem, SHERDI_MEM_STAGING, kind,
-                                  BENCH_LINK_PORTIONS * BENCH_LINK_PORTION, &memory);
+    sherd_status status = link->down->device->alloc(link->down, &link->mem, SHERDI_MEM_STAGING,
+                                                    MEMORY_BYTES, &memory);
+
+    *out = memory;
+    return status;
+}
+
+static sherd_status host_make(bench_link *link, unsigned char **out)
+{
+    void        *memory = NULL;
+    sherd_status status = sherdi_host_alloc(link->host, link->down, &link->mem, SHERDI_MEM_STAGING,
+                                            MEMORY_BYTES, &memory);
 
     *out = memory;
     return status;
@@ -22,20 +33,24 @@ sherd_status bench_link_open(bench_link *link, int device)
 
     memset(link, 0, sizeof(*link));
     sherdi_mem_init(&link->mem);
+    status = sherdi_backend_cpu_create(1, &link->mem, &link->host);
+    if (status != SHERD_OK) {
+        return status;
+    }
     status = sherdi_backend_device_create("cuda", device, &link->mem, &link->down);
     if (status == SHERD_OK) {
         status = link->down->device->lane_create(link->down, "up", NULL, &link->up);
     }
     if (status == SHERD_OK) {
-        status = memory_make(link, SHERDI_MEMORY_DEVICE, &link->from);
+        status = device_make(link, &link->from);
     }
     if (status == SHERD_OK) {
-        status = memory_make(link, SHERDI_MEMORY_DEVICE, &link->to);
+        status = device_make(link, &link->to);
     }
     if (status == SHERD_OK) {
-        status = memory_make(link, SHERDI_MEMORY_PINNED, &link->host_down);
+        status = host_make(link, &link->host_down);
     }
-    return status == SHERD_OK ? memory_make(link, SHERDI_MEMORY_PINNED, &link->host_up) : status;
+    return status == SHERD_OK ? host_make(link, &link->host_up) : status;
 }
 
 /* The copy that begins at byte `done`; there is none behind the last byte. */
@@ -71,11 +86,13 @@ sherd_status bench_link_run(const bench_link *link, uint64_t down_bytes, uint64_
 
 void bench_link_close(bench_link *link)
 {
-    void *all[] = {link->from, link->to, link->host_down, link->host_up};
-
-    for (size_t i = 0; link->down != NULL && i < sizeof(all) / sizeof(all[0]); i++) {
-        link->down->device->free(link->down, all[i]);
+    if (link->down != NULL) {
+        link->down->device->free(link->down, link->from);
+        link->down->device->free(link->down, link->to);
+        sherdi_host_free(link->down, link->host_down);
+        sherdi_host_free(link->down, link->host_up);
     }
     sherdi_backend_destroy(link->up);
     sherdi_backend_destroy(link->down);
+    sherdi_backend_destroy(link->host);
 }

@@ -12,6 +12,7 @@
 /* Two lanes of a device of its own, and memory on both sides: device and pinned. */
 typedef struct bench_link {
     sherdi_mem      mem;
+    sherdi_backend *host;
     sherdi_backend *down, *up;
     unsigned char  *from, *to;
     unsigned char  *host_down, *host_up;

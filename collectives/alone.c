@@ -55,6 +55,11 @@ static sherd_status alone_alloc(sherd_world *world, size_t len_bytes, void **out
     if (memory == NULL) {
         return SHERD_E_NOMEM;
     }
+    if ((world->ops->caps & SHERDI_WORLD_SIMULATES) == 0 &&
+        sherdi_host_touch(world->host, memory, len_bytes) != SHERD_OK) {
+        (void)munmap(memory, len_bytes);
+        return SHERD_E_NOMEM;
+    }
     alone->blocks[slot] = (alone_block){.memory = memory, .len_bytes = len_bytes};
     *out                = memory;
     return SHERD_OK;

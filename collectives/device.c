@@ -158,8 +158,8 @@ static sherd_status block_make(sherd_world *world, size_t len_bytes, size_t *out
         block->made_bytes = len_bytes;
         sherdi_mem_note(&world->device.given, SHERDI_MEM_TRANSPORT, (int64_t)len_bytes);
     } else {
-        SHERDI_TRY(lane->device->alloc(lane, &world->device.given, SHERDI_MEM_TRANSPORT,
-                                       SHERDI_MEMORY_DEVICE, len_bytes, &block->memory));
+        SHERDI_TRY(lane->device->alloc(lane, &world->device.given, SHERDI_MEM_TRANSPORT, len_bytes,
+                                       &block->memory));
     }
     *out = entry;
     return SHERD_OK;

@@ -33,7 +33,7 @@ static sherd_status scratch_create(peers_device *device)
 
     device->portion_bytes = sherdi_max_size(
         PORTION_MIN_BYTES, SCRATCH_BYTES / count / SHERD_ALIGN_BYTES * SHERD_ALIGN_BYTES);
-    SHERDI_TRY(lane->device->alloc(lane, &world->mem, SHERDI_MEM_TRANSPORT, SHERDI_MEMORY_DEVICE,
+    SHERDI_TRY(lane->device->alloc(lane, &world->mem, SHERDI_MEM_TRANSPORT,
                                    count * device->portion_bytes, &memory));
     device->scratch = memory;
     world->overhead_bytes += count * device->portion_bytes;

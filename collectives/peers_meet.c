@@ -442,18 +442,6 @@ static sherd_status entry_find(sherdi_peers *peers, size_t *out)
     return SHERD_OK;
 }
 
-/* Takes the pages of this rank's own share now and not in the first step, so that a lack of memory is known here. Kernels
- * without this call provide the pages on first touch. */
-static sherd_status share_populate(unsigned char *share, size_t len_bytes)
-{
-#if defined(MADV_POPULATE_WRITE)
-    if (madvise(share, len_bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no memory for %zu bytes of world memory: %m", len_bytes);
-    }
-#endif
-    return SHERD_OK;
-}
-
 sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out)
 {
     sherdi_peers *peers = world->peers;
@@ -478,9 +466,9 @@ sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out
         return status;
     }
     status = peers->hooks->take(peers, whole_bytes, &made.base, &made.handle);
-    if (status == SHERD_OK) {
-        status = share_populate(made.base + (size_t)peers->me * made.share_bytes,
-                                sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES));
+    if (status == SHERD_OK) { /* this rank's share, so that a lack of memory is known now */
+        status = sherdi_host_touch(world->host, made.base + (size_t)peers->me * made.share_bytes,
+                                   sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES));
     }
     status = agree(peers, status, len_bytes);
     if (status != SHERD_OK) {

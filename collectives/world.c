@@ -119,6 +119,7 @@ void *sherdi_pages_map(size_t len_bytes, int flags)
         (void)sherdi_fail(SHERD_E_NOMEM, "no memory for %zu bytes: %m", len_bytes);
         return NULL;
     }
+    (void)madvise(pages, len_bytes, MADV_HUGEPAGE); /* a hint, as in base/mem.c */
     return pages;
 }
 

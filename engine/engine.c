@@ -314,18 +314,28 @@ sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine 
                            machine, &engine->mem, out);
 }
 
-/* Allocates a buffer by the device: device memory, or pinned host memory, from and to which lanes copy without waiting. */
-static sherd_status device_buffer_open(sherd_engine *engine, int b)
+/* Returns the lane for whose copies the buffer is locked; NULL: it is not. */
+static sherdi_backend *pinned_for(const sherd_engine *engine, const sherdi_plan_buffer *buffer)
+{
+    return sherdi_has_device(engine) && buffer->is_host && buffer->is_pinned ? engine->backend
+                                                                             : NULL;
+}
+
+/* Locked buffers have pages of their own, so that the pages that are locked are the plan's. */
+static sherd_status host_buffer_open(sherd_engine *engine, int b)
 {
     const sherdi_plan_buffer *buffer = &engine->plan->buffers[b];
     void                     *memory;
 
-    SHERDI_TRY(engine->backend->device->alloc(
-        engine->backend, &engine->mem, buffer->purpose,
-        buffer->is_host ? SHERDI_MEMORY_PINNED : SHERDI_MEMORY_DEVICE, buffer->bytes, &memory));
-    engine->memory.buffers[b]    = memory;
-    engine->memory.is_devices[b] = 1;
-    return SHERD_OK;
+    if (buffer->bytes >= SHERDI_HUGE_BYTES || buffer->is_pinned) {
+        SHERDI_TRY(sherdi_host_alloc(engine->host, pinned_for(engine, buffer), &engine->mem,
+                                     buffer->purpose, buffer->bytes, &memory));
+        engine->memory.pinned_bytes += pinned_for(engine, buffer) == NULL ? 0 : buffer->bytes;
+    } else {
+        memory = sherdi_alloc(&engine->mem, buffer->purpose, buffer->bytes);
+    }
+    engine->memory.buffers[b] = memory;
+    return memory == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
 static sherd_status buffer_open(sherd_engine *engine, int b)
@@ -345,11 +355,16 @@ static sherd_status buffer_open(sherd_engine *engine, int b)
         sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
         return SHERD_OK;
     }
-    if (sherdi_has_device(engine) && (!buffer->is_host || buffer->is_pinned)) {
-        return device_buffer_open(engine, b);
+    if (sherdi_has_device(engine) && !buffer->is_host) {
+        void *memory;
+
+        SHERDI_TRY(engine->backend->device->alloc(engine->backend, &engine->mem, buffer->purpose,
+                                                  buffer->bytes, &memory));
+        engine->memory.buffers[b]    = memory;
+        engine->memory.is_devices[b] = 1;
+        return SHERD_OK;
     }
-    engine->memory.buffers[b] = sherdi_alloc(&engine->mem, buffer->purpose, buffer->bytes);
-    return engine->memory.buffers[b] == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    return host_buffer_open(engine, b);
 }
 
 static void buffer_close(sherd_engine *engine, int b)
@@ -371,7 +386,8 @@ static void buffer_close(sherd_engine *engine, int b)
         engine->backend->device->free(engine->backend, engine->memory.buffers[b]);
         engine->memory.is_devices[b] = 0;
     } else {
-        sherdi_free(engine->memory.buffers[b]);
+        sherdi_host_free(pinned_for(engine, buffer), engine->memory.buffers[b]);
+        engine->memory.pinned_bytes -= pinned_for(engine, buffer) == NULL ? 0 : buffer->bytes;
     }
     engine->memory.buffers[b] = NULL;
 }

@@ -9,6 +9,7 @@
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
+#include "engine/run/lanes.h"
 #include "engine/run/needs.h"
 #include "engine/run/update.h"
 #include "sherd_tools.h"
@@ -179,8 +180,9 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
         field_add(&report, PURPOSES[p][1], held);
         report.total_held += held;
     }
-    report.pinned_planned        = plan->pinned_bytes;
-    report.pinned_held           = engine->store.pinned_bytes;
+    report.pinned_planned = plan->pinned_bytes;
+    report.pinned_held =
+        sherdi_has_device(engine) ? engine->memory.pinned_bytes : engine->store.pinned_bytes;
     report.nvme_planned          = plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2];
     report.nvme_state_planned    = plan->nvme_bytes[0];
     report.nvme_params_planned   = plan->nvme_bytes[1];

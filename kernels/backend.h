@@ -239,11 +239,6 @@ typedef struct sherdi_kernel_ops {
                       size_t count_elems, const sherdi_norm_acc *sumsq, float eps);
 } sherdi_kernel_ops;
 
-typedef enum sherdi_memory_kind {
-    SHERDI_MEMORY_DEVICE = 0, /* what kernels work on */
-    SHERDI_MEMORY_PINNED,     /* host memory that lanes copy to and from without waiting */
-} sherdi_memory_kind;
-
 /* An event: a point in the work of a lane. */
 typedef struct sherdi_event sherdi_event;
 
@@ -254,11 +249,15 @@ typedef struct sherdi_device_ops {
     const char *name;
     int is_async; /* 0: device memory is host memory, every call has ended when it returns */
 
-    /* Required. Allocates zeroed memory, SHERD_ALIGN_BYTES aligned, and enters it in `mem` under `purpose`. May block. */
+    /* Required. Allocates zeroed memory of the device, SHERD_ALIGN_BYTES aligned, and enters it in `mem` under `purpose`. May block. */
     sherd_status (*alloc)(sherdi_backend *lane, sherdi_mem *mem, sherdi_mem_purpose purpose,
-                          sherdi_memory_kind kind, size_t len_bytes, void **out);
+                          size_t len_bytes, void **out);
     /* Required. Frees memory that no lane uses any more. Accepts NULL. */
     void (*free)(sherdi_backend *lane, void *memory);
+    /* Optional (NULL: the CPU). Locks whole pages of host memory, so that lanes copy to and from them without waiting; unpin undoes
+     * it when no lane uses them any more. May block. E_NOMEM, E_DEVICE. */
+    sherd_status (*pin)(sherdi_backend *lane, void *memory, size_t len_bytes);
+    void (*unpin)(sherdi_backend *lane, void *memory);
 
     /* The handle that lane_create takes for the vendor's default stream, whose own handle may be 0; NULL: there are no streams. */
     void *default_stream;
@@ -399,6 +398,18 @@ void sherdi_backend_cpu_keep(const sherdi_backend *backend, sherdi_cpu_role role
 void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes);
 /** Returns whether it is known (by hwloc, in the build and on the machine) which CPUs share a core, and which cores are neighbours. */
 int sherdi_backend_cpu_knows_cores(void);
+
+/* ---- host memory (host.c) */
+
+/** Takes the pages of fresh memory from the system, which begins at a page: each thread of `host` those of its part. E_NOMEM. */
+sherd_status sherdi_host_touch(const sherdi_backend *host, void *memory, size_t len_bytes);
+/** Allocates zeroed host memory of len_bytes > 0 on huge pages, as sherdi_alloc_pages, touched by all threads of `host`; if
+ *  `pinned_for` is not NULL, it is locked for copies of that lane's device. E_NOMEM, E_DEVICE. */
+sherd_status sherdi_host_alloc(const sherdi_backend *host, sherdi_backend *pinned_for,
+                               sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes,
+                               void **out);
+/** Frees it, with the same pinned_for, when no lane uses it any more. Accepts NULL. */
+void sherdi_host_free(sherdi_backend *pinned_for, void *memory);
 
 /** Returns the table of an instruction set by name; NULL when it is not built in or the machine cannot run it. For tests and
  *  benchmarks. */

@@ -75,6 +75,7 @@ typedef struct sherdi_memory {
     unsigned char  nothing[64]; /* address of buffers without bytes; offset 0 is valid in them */
     int            is_shared[SHERDI_BUFFERS];  /* allocated by the world */
     int            is_devices[SHERDI_BUFFERS]; /* allocated by the device */
+    size_t         pinned_bytes;               /* of the host's, locked for copies of the device */
 } sherdi_memory;
 
 /* The micro-batches since the last boundary. */

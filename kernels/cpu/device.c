@@ -10,12 +10,11 @@
 static char always_done;
 
 static sherd_status cpu_alloc(sherdi_backend *lane, sherdi_mem *mem, sherdi_mem_purpose purpose,
-                              sherdi_memory_kind kind, size_t len_bytes, void **out)
+                              size_t len_bytes, void **out)
 {
     void *memory = sherdi_alloc(mem, purpose, len_bytes);
 
     (void)lane;
-    (void)kind;
     if (memory == NULL) {
         return SHERD_E_NOMEM;
     }

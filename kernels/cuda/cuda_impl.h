@@ -16,7 +16,6 @@ typedef struct cuda_memory {
     size_t              len_bytes;
     sherdi_mem         *mem;
     sherdi_mem_purpose  purpose;
-    sherdi_memory_kind  kind;
 } cuda_memory;
 
 typedef struct cuda_device {
@@ -65,8 +64,10 @@ sherd_status sherdi_cuda_lane_make(cuda_device *device, const char *name, void *
 void sherdi_cuda_device_free(cuda_device *device);
 
 sherd_status sherdi_cuda_alloc(sherdi_backend *lane, sherdi_mem *mem, sherdi_mem_purpose purpose,
-                               sherdi_memory_kind kind, size_t len_bytes, void **out);
+                               size_t len_bytes, void **out);
 void         sherdi_cuda_free(sherdi_backend *lane, void *memory);
+sherd_status sherdi_cuda_pin(sherdi_backend *lane, void *memory, size_t len_bytes);
+void         sherdi_cuda_unpin(sherdi_backend *lane, void *memory);
 int64_t      sherdi_cuda_event_ns(const sherdi_event *event);
 
 #endif

@@ -62,18 +62,16 @@ sherd_status sherdi_cuda_result(cuda_device *device, cudaError_t error, const ch
 /* --------------------------------------------------------------- memory -- */
 
 /* Allocates. For some lengths CUDA does not even try and returns cudaErrorInvalidValue; this too counts as missing memory. */
-static cudaError_t memory_get(sherdi_memory_kind kind, size_t len_bytes, void **start)
+static cudaError_t memory_get(size_t len_bytes, void **start)
 {
-    cudaError_t error = error_take(kind == SHERDI_MEMORY_PINNED
-                                       ? cudaHostAlloc(start, len_bytes, cudaHostAllocPortable)
-                                       : cudaMalloc(start, len_bytes));
+    cudaError_t error = error_take(cudaMalloc(start, len_bytes));
 
     return error == cudaErrorInvalidValue ? cudaErrorMemoryAllocation : error;
 }
 
-static cudaError_t memory_put(sherdi_memory_kind kind, void *start)
+static cudaError_t memory_put(void *start)
 {
-    return error_take(kind == SHERDI_MEMORY_PINNED ? cudaFreeHost(start) : cudaFree(start));
+    return error_take(cudaFree(start));
 }
 
 /* Allocates at a multiple of SHERD_ALIGN_BYTES. Large allocations are there at once; others may need a second try with room to
@@ -86,10 +84,10 @@ static cudaError_t memory_get_aligned(cuda_memory *memory)
     if (len_bytes > SIZE_MAX / 2) {
         return cudaErrorMemoryAllocation;
     }
-    error = memory_get(memory->kind, len_bytes, &memory->start);
+    error = memory_get(len_bytes, &memory->start);
     if (error == cudaSuccess && (uintptr_t)memory->start % SHERD_ALIGN_BYTES != 0) {
-        (void)memory_put(memory->kind, memory->start);
-        error = memory_get(memory->kind, len_bytes + SHERD_ALIGN_BYTES, &memory->start);
+        (void)memory_put(memory->start);
+        error = memory_get(len_bytes + SHERD_ALIGN_BYTES, &memory->start);
     }
     if (error == cudaSuccess) {
         uintptr_t up = (uintptr_t)memory->start + SHERD_ALIGN_BYTES - 1;
@@ -105,10 +103,6 @@ static cudaError_t memory_clear(cuda_device *device, const cuda_memory *memory)
 {
     cudaError_t error;
 
-    if (memory->kind == SHERDI_MEMORY_PINNED) {
-        memset(memory->memory, 0, memory->len_bytes);
-        return cudaSuccess;
-    }
     if (memory->len_bytes == 0) {
         return cudaSuccess;
     }
@@ -117,7 +111,7 @@ static cudaError_t memory_clear(cuda_device *device, const cuda_memory *memory)
 }
 
 sherd_status sherdi_cuda_alloc(sherdi_backend *lane, sherdi_mem *mem, sherdi_mem_purpose purpose,
-                               sherdi_memory_kind kind, size_t len_bytes, void **out)
+                               size_t len_bytes, void **out)
 {
     cuda_device *device = ((cuda_lane *)lane)->device;
     cuda_memory *memory = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*memory));
@@ -129,7 +123,6 @@ sherd_status sherdi_cuda_alloc(sherdi_backend *lane, sherdi_mem *mem, sherdi_mem
     memory->len_bytes = len_bytes;
     memory->mem       = mem;
     memory->purpose   = purpose;
-    memory->kind      = kind;
     sherdi_cuda_enter(device);
     error = memory_get_aligned(memory);
     if (error == cudaErrorMemoryAllocation) {
@@ -139,14 +132,13 @@ sherd_status sherdi_cuda_alloc(sherdi_backend *lane, sherdi_mem *mem, sherdi_mem
         (void)error_take(cudaMemGetInfo(&left, &total));
         sherdi_free(memory);
         return sherdi_fail(SHERD_E_NOMEM,
-                           "no %s memory for %zu bytes of %s; device %d has %zu of %zu free",
-                           kind == SHERDI_MEMORY_PINNED ? "pinned" : "device", len_bytes,
-                           sherdi_mem_purpose_name(purpose), device->index, left, total);
+                           "no device memory for %zu bytes of %s; device %d has %zu of %zu free",
+                           len_bytes, sherdi_mem_purpose_name(purpose), device->index, left, total);
     }
     if (error == cudaSuccess) {
         error = memory_clear(device, memory);
         if (error != cudaSuccess) {
-            (void)memory_put(kind, memory->start);
+            (void)memory_put(memory->start);
         }
     }
     if (error != cudaSuccess) {
@@ -185,9 +177,31 @@ void sherdi_cuda_free(sherdi_backend *lane, void *memory)
         return;
     }
     sherdi_cuda_enter(device);
-    sherdi_cuda_note(device, memory_put(found->kind, found->start));
+    sherdi_cuda_note(device, memory_put(found->start));
     sherdi_mem_note(found->mem, found->purpose, -(int64_t)found->len_bytes);
     sherdi_free(found);
+}
+
+sherd_status sherdi_cuda_pin(sherdi_backend *lane, void *memory, size_t len_bytes)
+{
+    cuda_device *device = ((cuda_lane *)lane)->device;
+    cudaError_t  error;
+
+    sherdi_cuda_enter(device);
+    error = error_take(cudaHostRegister(memory, len_bytes, cudaHostRegisterPortable));
+    if (error == cudaErrorMemoryAllocation) {
+        return sherdi_fail(SHERD_E_NOMEM, "%zu bytes of host memory cannot be pinned for device %d",
+                           len_bytes, device->index);
+    }
+    return sherdi_cuda_result(device, error, "pinning host memory", NULL);
+}
+
+void sherdi_cuda_unpin(sherdi_backend *lane, void *memory)
+{
+    cuda_device *device = ((cuda_lane *)lane)->device;
+
+    sherdi_cuda_enter(device);
+    sherdi_cuda_note(device, error_take(cudaHostUnregister(memory)));
 }
 
 /* ---------------------------------------------------------------- clock -- */
@@ -242,7 +256,7 @@ void sherdi_cuda_device_free(cuda_device *device)
         cuda_memory *memory = device->memory;
 
         device->memory = memory->next;
-        (void)memory_put(memory->kind, memory->start);
+        (void)memory_put(memory->start);
         sherdi_mem_note(memory->mem, memory->purpose, -(int64_t)memory->len_bytes);
         sherdi_free(memory);
     }

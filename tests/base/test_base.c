@@ -270,6 +270,31 @@ static void mem_blocks_are_zeroed_and_aligned(void)
     CHECK_INT(0, sherdi_mem_held_all(&mem));
 }
 
+/* A locked or large block begins at a huge page, and shares no page with another block. */
+static void mem_pages_are_zeroed_and_aligned_to_huge_pages(void)
+{
+    static const size_t SIZES[] = {1, 4096, 5000, SHERDI_HUGE_BYTES, 3 * SHERDI_HUGE_BYTES + 1};
+    sherdi_mem          mem;
+
+    sherdi_mem_init(&mem);
+    for (size_t i = 0; i < sizeof(SIZES) / sizeof(SIZES[0]); i++) {
+        unsigned char *block = sherdi_alloc_pages(&mem, SHERDI_MEM_STATE, SIZES[i]);
+
+        CHECK(block != NULL);
+        CHECK_INT(0, (uintptr_t)block % SHERDI_HUGE_BYTES);
+        CHECK_INT(SIZES[i], sherdi_mem_held(&mem, SHERDI_MEM_STATE));
+        CHECK_INT(0, sherdi_pages_take(block, SIZES[i]));
+        CHECK_INT(0, block[0]);
+        CHECK_INT(0, block[SIZES[i] - 1]);
+        memset(block, 0xff, SIZES[i]);
+        sherdi_free(block);
+    }
+    (void)sherdi_mem_fail_nth(1);
+    CHECK(sherdi_alloc_pages(&mem, SHERDI_MEM_STATE, 4096) == NULL);
+    CHECK(sherdi_alloc_pages(&mem, SHERDI_MEM_STATE, SIZE_MAX - 4096) == NULL);
+    CHECK_INT(0, sherdi_mem_held_all(&mem));
+}
+
 static void mem_impossible_sizes_fail_with_a_sentence(void)
 {
     sherdi_mem mem;
@@ -533,6 +558,7 @@ static const test_case CASES[] = {
     CASE(log_calls_the_listener_one_at_a_time),
     CASE(mem_allocations_are_counted_by_purpose),
     CASE(mem_blocks_are_zeroed_and_aligned),
+    CASE(mem_pages_are_zeroed_and_aligned_to_huge_pages),
     CASE(mem_impossible_sizes_fail_with_a_sentence),
     CASE(mem_array_grows_and_keeps_its_contents),
     CASE(mem_text_is_copied),

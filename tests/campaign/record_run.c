@@ -184,7 +184,7 @@ static void *bound_memory(recorder *t, int param)
     sherdi_backend *lane = (sherdi_backend *)(uintptr_t)sherdi_world_backend(t->r.world);
     void           *memory;
 
-    CHECK_OK(lane->device->alloc(lane, &t->mem, SHERDI_MEM_CONTROL, SHERDI_MEMORY_DEVICE,
+    CHECK_OK(lane->device->alloc(lane, &t->mem, SHERDI_MEM_CONTROL,
                                  t->r.params[param].elems * sherd_dtype_bytes(t->r.dtype),
                                  &memory));
     return memory;

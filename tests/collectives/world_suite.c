@@ -92,8 +92,7 @@ void *suite_alloc(sherd_world *world, size_t len_bytes)
         CHECK(memory != NULL);
         return memory;
     }
-    CHECK_OK(lane->device->alloc(lane, lane->mem, SHERDI_MEM_CONTROL, SHERDI_MEMORY_DEVICE,
-                                 len_bytes, &memory));
+    CHECK_OK(lane->device->alloc(lane, lane->mem, SHERDI_MEM_CONTROL, len_bytes, &memory));
     return memory;
 }
 

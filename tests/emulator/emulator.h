@@ -80,6 +80,9 @@ typedef enum emulator_way {
 /** Bytes of the copies that were queued so far. */
 unsigned long long emulator_copied(emulator_way way);
 
+/** Bytes of host memory that are registered, so that copies do not wait for the host. */
+size_t emulator_registered(void);
+
 /** How often a call made the host wait for a device so far, copies of memory that is not pinned among them. */
 unsigned long emulator_waits(void);
 /** Copies so far between devices of which neither may access the other's memory: the driver takes them through the host. */

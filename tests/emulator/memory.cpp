@@ -119,8 +119,11 @@ extern "C" cudaError_t cudaHostRegister(void *memory, size_t len, unsigned flags
     allocation                  a = {};
 
     (void)flags;
-    if (e.allocations.count((uintptr_t)memory) != 0) {
+    if (e.allocations.count((uintptr_t)memory) != 0 || len == 0) {
         return error_keep(cudaErrorInvalidValue);
+    }
+    if (countdown(&e.fail_alloc)) {
+        return error_keep(cudaErrorMemoryAllocation);
     }
     a.memory                         = (unsigned char *)memory;
     a.len                            = len;
@@ -141,6 +144,18 @@ extern "C" cudaError_t cudaHostUnregister(void *memory)
     }
     e.allocations.erase(found);
     return cudaSuccess;
+}
+
+extern "C" size_t emulator_registered(void)
+{
+    emulator                   &e = the();
+    std::lock_guard<std::mutex> held(e.lock);
+    size_t                      sum = 0;
+
+    for (const auto &entry : e.allocations) {
+        sum += entry.second.is_registered ? entry.second.len : 0;
+    }
+    return sum;
 }
 
 /* The allocation that holds an address; nullptr: plain host memory. With the lock held. */

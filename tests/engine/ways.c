@@ -115,8 +115,7 @@ void *ways_alloc(sherd_world *world, sherdi_mem *mem, size_t len_bytes)
     sherdi_backend *lane = lane_of(world);
     void           *memory;
 
-    CHECK_OK(lane->device->alloc(lane, mem, SHERDI_MEM_CONTROL, SHERDI_MEMORY_DEVICE, len_bytes,
-                                 &memory));
+    CHECK_OK(lane->device->alloc(lane, mem, SHERDI_MEM_CONTROL, len_bytes, &memory));
     return memory;
 }
 

@@ -46,8 +46,7 @@ void *device_put(sherdi_backend *lane, const void *from, size_t len_bytes)
     void *memory = NULL;
 
     CHECK(num_held < MAX_HELD);
-    CHECK_OK(lane->device->alloc(lane, &account, SHERDI_MEM_TRANSIENT, SHERDI_MEMORY_DEVICE,
-                                 len_bytes, &memory));
+    CHECK_OK(lane->device->alloc(lane, &account, SHERDI_MEM_TRANSIENT, len_bytes, &memory));
     CHECK_INT(0, (uintptr_t)memory % SHERD_ALIGN_BYTES);
     held[num_held++] = memory;
     if (from != NULL) {

@@ -198,10 +198,8 @@ static void thread_body(int rank, void *ctx)
 
     sherdi_mem_init(&mem);
     CHECK_OK(sherdi_backend_device_create("cuda", rank % devices, &mem, &lane));
-    CHECK_OK(lane->device->alloc(lane, &mem, SHERDI_MEM_GRADS, SHERDI_MEMORY_DEVICE,
-                                 ELEMS * sizeof(float), &x));
-    CHECK_OK(lane->device->alloc(lane, &mem, SHERDI_MEM_GRADS, SHERDI_MEMORY_DEVICE,
-                                 ELEMS * sizeof(float), &acc));
+    CHECK_OK(lane->device->alloc(lane, &mem, SHERDI_MEM_GRADS, ELEMS * sizeof(float), &x));
+    CHECK_OK(lane->device->alloc(lane, &mem, SHERDI_MEM_GRADS, ELEMS * sizeof(float), &acc));
     lane->device->fill(lane, x, 0x3f, ELEMS * sizeof(float));
     for (int i = 0; i < 4; i++) {
         add(lane, acc, x);
@@ -255,33 +253,48 @@ static void lane_takes_calls_from_several_threads(void)
 
 /* --------------------------------------------------------------- memory -- */
 
+static void memory_is_zero(sherdi_backend *lane, const void *memory, size_t len_bytes)
+{
+    unsigned char *zeros = calloc(len_bytes + 1, 1);
+    unsigned char *got   = malloc(len_bytes + 1);
+
+    CHECK(memory != NULL);
+    CHECK_INT(0, (uintptr_t)memory % SHERD_ALIGN_BYTES);
+    device_get(lane, memory, got, len_bytes);
+    CHECK_BYTES_EQUAL(zeros, got, len_bytes);
+    free(zeros);
+    free(got);
+}
+
 static void memory_is_aligned_zeroed_and_counted(void)
 {
     static const size_t LENS[] = {0, 1, 4095, 4096, 100000, 3 << 20};
     sherdi_backend     *lane   = device_open(0);
+    sherdi_backend     *host;
     sherdi_mem          mem;
 
     sherdi_mem_init(&mem);
-    for (int kind = SHERDI_MEMORY_DEVICE; kind <= SHERDI_MEMORY_PINNED; kind++) {
-        for (size_t i = 0; i < sizeof(LENS) / sizeof(LENS[0]); i++) {
-            unsigned char *zeros  = calloc(LENS[i] + 1, 1);
-            unsigned char *got    = malloc(LENS[i] + 1);
-            void          *memory = NULL;
+    CHECK_OK(sherdi_backend_cpu_create(2, lane->mem, &host));
+    for (size_t i = 0; i < sizeof(LENS) / sizeof(LENS[0]); i++) {
+        void *memory = NULL;
 
-            CHECK_OK(lane->device->alloc(lane, &mem, SHERDI_MEM_STATE, (sherdi_memory_kind)kind,
-                                         LENS[i], &memory));
-            CHECK(memory != NULL);
-            CHECK_INT(0, (uintptr_t)memory % SHERD_ALIGN_BYTES);
-            CHECK_INT(LENS[i], sherdi_mem_held(&mem, SHERDI_MEM_STATE));
-            device_get(lane, memory, got, LENS[i]);
-            CHECK_BYTES_EQUAL(zeros, got, LENS[i]);
-            lane->device->free(lane, memory);
-            CHECK_INT(0, sherdi_mem_held_all(&mem));
-            free(zeros);
-            free(got);
+        CHECK_OK(lane->device->alloc(lane, &mem, SHERDI_MEM_STATE, LENS[i], &memory));
+        CHECK_INT(LENS[i], sherdi_mem_held(&mem, SHERDI_MEM_STATE));
+        memory_is_zero(lane, memory, LENS[i]);
+        lane->device->free(lane, memory);
+        CHECK_INT(0, sherdi_mem_held_all(&mem));
+        if (LENS[i] == 0) {
+            continue;
         }
+        CHECK_OK(sherdi_host_alloc(host, lane, &mem, SHERDI_MEM_HOST_STATE, LENS[i], &memory));
+        CHECK_INT(LENS[i], sherdi_mem_held(&mem, SHERDI_MEM_HOST_STATE));
+        memory_is_zero(lane, memory, LENS[i]);
+        sherdi_host_free(lane, memory);
+        CHECK_INT(0, sherdi_mem_held_all(&mem));
     }
     lane->device->free(lane, NULL);
+    sherdi_host_free(lane, NULL);
+    sherdi_backend_destroy(host);
     device_close(lane);
 }
 
@@ -291,14 +304,16 @@ static void pinned_and_plain_memory_take_part(void)
 {
     sherdi_backend *lane = device_open(0);
     sherdi_mem      mem;
+    sherdi_backend *team;
     void           *pinned = NULL;
     float          *host;
     float          *there = device_put(lane, NULL, ELEMS * sizeof(float));
     float          *plain = malloc(ELEMS * sizeof(float));
 
     sherdi_mem_init(&mem);
-    CHECK_OK(lane->device->alloc(lane, &mem, SHERDI_MEM_HOST_STATE, SHERDI_MEMORY_PINNED,
-                                 ELEMS * sizeof(float), &pinned));
+    CHECK_OK(sherdi_backend_cpu_create(1, lane->mem, &team));
+    CHECK_OK(
+        sherdi_host_alloc(team, lane, &mem, SHERDI_MEM_HOST_STATE, ELEMS * sizeof(float), &pinned));
     host = pinned;
     for (size_t i = 0; i < ELEMS; i++) {
         host[i]  = 2;
@@ -314,8 +329,9 @@ static void pinned_and_plain_memory_take_part(void)
         CHECK(host[i] == 11);
     }
     free(plain);
-    lane->device->free(lane, pinned);
+    sherdi_host_free(lane, pinned);
     CHECK_INT(0, sherdi_mem_held_all(&mem));
+    sherdi_backend_destroy(team);
     device_close(lane);
 }
 
@@ -327,14 +343,12 @@ static void too_much_memory_is_refused_and_nothing_is_lost(void)
 
     sherdi_mem_init(&mem);
     CHECK_STATUS(SHERD_E_NOMEM,
-                 lane->device->alloc(lane, &mem, SHERDI_MEM_STATE, SHERDI_MEMORY_DEVICE,
-                                     (size_t)1 << 50, &memory));
+                 lane->device->alloc(lane, &mem, SHERDI_MEM_STATE, (size_t)1 << 50, &memory));
     CHECK_ERROR_SAYS("state");
-    CHECK_STATUS(SHERD_E_NOMEM, lane->device->alloc(lane, &mem, SHERDI_MEM_STATE,
-                                                    SHERDI_MEMORY_DEVICE, SIZE_MAX, &memory));
+    CHECK_STATUS(SHERD_E_NOMEM,
+                 lane->device->alloc(lane, &mem, SHERDI_MEM_STATE, SIZE_MAX, &memory));
     (void)sherdi_mem_fail_nth(1); /* the record of it */
-    CHECK_STATUS(SHERD_E_NOMEM, lane->device->alloc(lane, &mem, SHERDI_MEM_STATE,
-                                                    SHERDI_MEMORY_DEVICE, 100, &memory));
+    CHECK_STATUS(SHERD_E_NOMEM, lane->device->alloc(lane, &mem, SHERDI_MEM_STATE, 100, &memory));
     CHECK(memory == &mem);
     CHECK_INT(0, sherdi_mem_held_all(&mem));
     CHECK_OK(sherdi_lane_wait(lane)); /* the device is whole */
@@ -424,8 +438,7 @@ static void failed_allocations_leave_nothing(void)
             }
             status = sherdi_backend_device_create("cuda", 0, &mem, &lane);
             if (status == SHERD_OK) {
-                status = lane->device->alloc(lane, &mem, SHERDI_MEM_STATE, SHERDI_MEMORY_DEVICE,
-                                             5000, &memory);
+                status = lane->device->alloc(lane, &mem, SHERDI_MEM_STATE, 5000, &memory);
             }
             CHECK(status == SHERD_OK || status == SHERD_E_NOMEM);
             if (memory != NULL) {
@@ -530,8 +543,7 @@ static void kernel_that_faults_ends_the_device(void)
     CHECK_STATUS(SHERD_E_DEVICE, sherdi_lane_wait(lane));
     CHECK_ERROR_SAYS("cuda device 1");
     CHECK_ERROR_SAYS("cudaErrorIllegalAddress");
-    CHECK_STATUS(SHERD_E_DEVICE, lane->device->alloc(lane, &mem, SHERDI_MEM_STATE,
-                                                     SHERDI_MEMORY_DEVICE, 100, &memory));
+    CHECK_STATUS(SHERD_E_DEVICE, lane->device->alloc(lane, &mem, SHERDI_MEM_STATE, 100, &memory));
     CHECK_STATUS(SHERD_E_DEVICE, sherdi_backend_device_create("cuda", 1, &mem, &again));
     CHECK_INT(0, sherdi_mem_held_all(&mem));
     device_drop(lane);
