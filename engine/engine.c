@@ -561,6 +561,17 @@ static void gradients_tell(const sherd_engine *engine)
     }
 }
 
+/* Notes for what the control data are that were allocated since the last note. */
+static void control_note(sherd_engine *engine, sherdi_control what)
+{
+    size_t noted = 0;
+
+    for (int i = 0; i < SHERDI_CONTROLS; i++) {
+        noted += engine->control_bytes[i];
+    }
+    engine->control_bytes[what] += sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) - noted;
+}
+
 sherd_status sherd_engine_seal(sherd_engine *engine)
 {
     sherdi_machine machine;
@@ -576,7 +587,10 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
         return sherdi_fail(SHERD_E_NOTSUP, "a simulated world of GPUs can make plans, and cannot "
                                            "be sealed; simulate the backend \"cpu\" to run");
     }
+    memset(engine->control_bytes, 0, sizeof(engine->control_bytes)); /* of a seal that failed */
+    control_note(engine, SHERDI_CONTROL_MODEL);
     status = sherdi_engine_plan_make(engine, &machine, &engine->plan);
+    control_note(engine, SHERDI_CONTROL_PLAN);
     if (status == SHERD_OK) {
         status = sherdi_plan_check_fit(engine->plan, &engine->model);
     }
@@ -593,12 +607,15 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     if (status == SHERD_OK) {
         status = sherdi_agree_status(engine, overlap_start(engine));
     }
+    control_note(engine, SHERDI_CONTROL_RUN);
     if (status == SHERD_OK) {
         status = sherdi_store_open(engine);
     }
+    control_note(engine, SHERDI_CONTROL_STORE);
     if (status == SHERD_OK) {
         status = sherdi_agree_status(engine, sherdi_updater_open(engine));
     }
+    control_note(engine, SHERDI_CONTROL_UPDATER);
     if (status == SHERD_OK && engine->store.is_resumed) {
         status = sherdi_restore_resume(engine);
     }

@@ -164,6 +164,19 @@ static void field_add(sherd_memory_report *report, size_t offset, size_t bytes)
     *(size_t *)(void *)((unsigned char *)report + offset) += bytes;
 }
 
+/* The engine's object has parts of the updater in it. */
+static void control_tell(const sherd_engine *engine, sherd_memory_report *report)
+{
+    const size_t *bytes = engine->control_bytes;
+
+    report->control_held    = sherdi_mem_held(&engine->mem, SHERDI_MEM_CONTROL) + sizeof(*engine);
+    report->control_model   = bytes[SHERDI_CONTROL_MODEL];
+    report->control_plan    = bytes[SHERDI_CONTROL_PLAN];
+    report->control_run     = bytes[SHERDI_CONTROL_RUN] + sizeof(*engine) - sizeof(engine->updater);
+    report->control_store   = bytes[SHERDI_CONTROL_STORE];
+    report->control_updater = bytes[SHERDI_CONTROL_UPDATER] + sizeof(engine->updater);
+}
+
 sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
 {
     sherd_memory_report report = {.struct_size = sizeof(report)};
@@ -193,10 +206,11 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.receive_held          = sherdi_world_reserved_bytes(engine->world);
     report.transport_held        = sherdi_world_overhead_bytes(engine->world) - report.receive_held;
     report.transport_device_held = sherdi_world_taken_bytes(engine->world);
-    report.device_outside_held   = device_outside(engine, &report);
-    report.padding_elems         = plan->padding_elems;
-    report.checkpoint_planned    = sherdi_plan_checkpoint_bytes(plan);
-    report.total_planned         = plan->total_bytes;
+    control_tell(engine, &report);
+    report.device_outside_held = device_outside(engine, &report);
+    report.padding_elems       = plan->padding_elems;
+    report.checkpoint_planned  = sherdi_plan_checkpoint_bytes(plan);
+    report.total_planned       = plan->total_bytes;
     plan_return(engine, plan);
     sherdi_api_write(&report, out);
     return SHERD_OK;

@@ -976,6 +976,13 @@ typedef struct sherd_memory_report {
     /* What others hold of this rank's GPU, measured by this call: contexts of CUDA, libraries, the trainer, other engines and
      * processes; 0 on the CPU */
     size_t device_outside_held;
+    /* Control data, host, not in the total: handles, tables and names of this engine, and its largest parts */
+    size_t control_held;
+    size_t control_model; /* what was declared, and the configuration */
+    size_t control_plan;  /* blocks, extents, schedules */
+    size_t control_run; /* progress, transfers under way, marks of time, and the engine's object */
+    size_t control_store;   /* requests in flight, and the index of the state on NVMe */
+    size_t control_updater; /* what queued steps add: the updater's progress and board */
 } sherd_memory_report;
 SHERD_API void sherd_memory_report_init(sherd_memory_report *report);
 /** Fills the report: planned bytes before seal, too (what is held then is nothing). Not collective. It asks the GPU for its free

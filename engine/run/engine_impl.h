@@ -78,6 +78,16 @@ typedef struct sherdi_memory {
     size_t         pinned_bytes;               /* of the host's, locked for copies of the device */
 } sherdi_memory;
 
+/* What control data are for; their bytes are noted while the engine is sealed. */
+typedef enum sherdi_control {
+    SHERDI_CONTROL_MODEL = 0,
+    SHERDI_CONTROL_PLAN,
+    SHERDI_CONTROL_RUN,
+    SHERDI_CONTROL_STORE,
+    SHERDI_CONTROL_UPDATER,
+    SHERDI_CONTROLS,
+} sherdi_control;
+
 /* The micro-batches since the last boundary. */
 typedef struct sherdi_window {
     int            micro_seen;
@@ -150,6 +160,7 @@ struct sherd_engine {
     /* from seal on */
     sherdi_plan          *plan;
     sherdi_memory         memory;
+    size_t                control_bytes[SHERDI_CONTROLS];
     sherdi_compute_marks *compute_marks; /* by unit */
     uint64_t             *param_hashes;  /* by parameter, while its unit is held; debug.c */
     sherdi_fill           fill;
