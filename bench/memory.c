@@ -264,6 +264,10 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "bench-memory: %s\n", sherd_last_error());
         return 77;
     }
+    if (options.touch_bytes > 0) {
+        bench_print_machine(argc, argv);
+        return memory_touch_run(options.touch_bytes, options.backend);
+    }
     if (options.json != NULL && (b.json = fopen(options.json, "we")) == NULL) {
         perror(options.json);
         return 1;

@@ -181,10 +181,15 @@ typedef struct memory_options {
     int                  has_stage[MEMORY_STAGES], has_offload[PLANNING_OFFLOADS];
     int                  is_planned_only, is_real_only;
     memory_limits_params limits;
+    size_t               touch_bytes; /* 0: rows */
 } memory_options;
 
 /** Fills what the arguments say over defaults. Ends the program after --help and after a mistake. */
 void memory_options_parse(int argc, char **argv, memory_options *options);
+
+/** Times the allocation of host memory, three times, and prints a table; with the backend "cuda" it is locked for the
+ *  device. Returns the program's exit code. */
+int memory_touch_run(size_t len_bytes, const char *backend);
 
 /** SVG files into an existing folder. Non-zero: gnuplot failed. */
 int memory_charts_write(const char *folder, const memory_table *table, const memory_limit *limits,

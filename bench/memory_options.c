@@ -2,6 +2,7 @@
 #include "bench/memory.h"
 #include "bench/options.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,6 +141,10 @@ void memory_options_parse(int argc, char **argv, memory_options *o)
         {"planned-only", NULL, "no real rows", BENCH_SWITCH, .value = &o->is_planned_only},
         {"real-only", NULL, "no rows of worlds that are only planned", BENCH_SWITCH,
          .value = &o->is_real_only},
+        {"touch", "BYTES",
+         "no rows: times the allocation of so much host memory, for example 8G, beside a memset of "
+         "fresh pages of 4 KiB and one of warm memory; with --backend cuda it is locked",
+         BENCH_SIZE, .value = &o->touch_bytes, .least = 2 << 20, .most = SIZE_MAX / 4},
         {"brief", NULL, "a small model in worlds 1 and 2", BENCH_CALL, .value = o,
          .read = options_brief}};
     const bench_command command = {
