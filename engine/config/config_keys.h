@@ -337,7 +337,7 @@
     X(AIO, "aio", BLOCK, (NULLABLE), "how the drive of device `nvme` is read and written") \
     X(AIO_BLOCK, "aio.block_size", SIZE, (SETS(io_block_bytes), NUMBER(1048576), \
       RANGE(4096, INFINITY), LOCAL), "most bytes in a request") \
-    X(AIO_DEPTH, "aio.queue_depth", INT, (SETS(io_depth), NUMBER(32), RANGE(1, INT_MAX), LOCAL), \
+    X(AIO_DEPTH, "aio.queue_depth", INT, (SETS(io_depth), NUMBER(8), RANGE(1, INT_MAX), LOCAL), \
       "requests in flight") \
     X(AIO_ENGINE, "aio.engine", TEXT, (SETS(io_engine), FIRST("auto"), CHOICES("auto|io_uring|threads"), LOCAL, \
       AUTO("io_uring if the kernel has it, else threads")), \
