@@ -201,7 +201,7 @@ rehearse late --build "$build" --part env,large --limit 5
 told late large '"result": "not run"'
 # A part that had less time than it wants, and was cut off, has not failed by itself.
 printf '#!/bin/sh\nsleep 60\n' >"$scratch/odd/tests/examples/sherd-llm-emulated"
-rehearse cut --build "$scratch/odd" --part trainer --limit 12
+rehearse cut --build "$scratch/odd" --part trainer --limit 18
 [ "$status" = 1 ] || fail "a part that was cut off gives $status"
 told cut trainer '"result": "not finished: [0-9]+ s were left"'
 rehearse wrong --part nothing
