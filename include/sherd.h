@@ -400,9 +400,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine
  *          ranks (E_STATE; the window is dropped), unless calls that meet find it before: the reductions of BACKWARD at stages 2
  *          and 3, or with "deterministic" at all stages, gathers that meet, and acquires at stage 3 with SHERD_DEBUG=1. There the
  *          ranks get E_INVAL with both calls, or come to the time limit, and the world is lost. Gathers meet at stage 3 on GPUs,
- *          between hosts, and with offload_param. Units with SHERD_USES_ANY are compared for EVAL alone. Where gathers do not
- *          meet, a rank may acquire these as often as it likes, or never. A rank that did not use one in a micro-batch counts as
- *          zero where another rank did.
+ *          between hosts, and with offload_param; behind a queued step, on GPUs and between hosts, at stages 1 and 2 too. Units
+ *          with SHERD_USES_ANY are compared for EVAL alone. Where gathers do not meet, a rank may acquire these as often as it
+ *          likes, or never. A rank that did not use one in a micro-batch counts as zero where another rank did.
  *  Places  A unit has one place in memory, which other units use while the plan does not need it. An acquire is refused where
  *          its place overlaps a held unit's, or its gradient's place overlaps an open gradient's. The gradient of a unit that
  *          backward uses more than once, or whose parameters others read, is open from its first use to its last even while

@@ -362,7 +362,11 @@ void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_pro
 sherd_status sherdi_program_beside_end(const sherdi_program *program);
 /** Forgets an update that has failed and ended. */
 void sherdi_program_beside_forget(const sherdi_program *program);
-/** Returns whether updates can run beside the trainer's calls: the host updates blocks, and nothing in the walk meets the other ranks. */
+/** Returns whether a rank may never acquire a unit (SHERD_USES_ANY) that is whole on every rank. Where its gather meets the others', no
+ *  acquire can publish it. */
+int sherdi_program_has_loose_publish(const sherdi_plan *plan);
+/** Returns whether updates can run beside the trainer's calls: the host updates blocks, nothing in the walk meets the other ranks, and
+ *  on devices every publish has its acquire. */
 int sherdi_program_can_be_beside(const sherdi_plan *plan);
 /** Waits for the updater to be that far, if it is not known to be. */
 sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit);

@@ -96,20 +96,25 @@ static sherd_status await_emit(const sherdi_program *program, sherdi_post post, 
     return sherdi_program_emit(program, &op);
 }
 
+/* Where a publish meets the other ranks, a rank whose update has failed takes part too. What it brings does not matter. */
 static sherd_status unit_await(const sherdi_program *program, int unit)
 {
-    sherdi_unit_state *state = sherdi_program_unit(program, unit);
+    sherdi_unit_state *state  = sherdi_program_unit(program, unit);
+    sherd_status       status = SHERD_OK;
 
     if (state->is_updating) {
-        SHERDI_TRY(await_emit(program, SHERDI_POST_UNIT, unit,
-                              unit_is_read(program, unit) ? SHERDI_OP_STABLE : 0));
-        state->is_updating = 0;
+        status             = await_emit(program, SHERDI_POST_UNIT, unit,
+                            unit_is_read(program, unit) ? SHERDI_OP_STABLE : 0);
+        state->is_updating = status != SHERD_OK;
     }
-    if (state->is_unpublished) {
-        SHERDI_TRY(sherdi_program_unit_publish(program, unit));
-        state->is_unpublished = 0;
+    if (state->is_unpublished && (status == SHERD_OK || program->plan->publishes_early)) {
+        const sherdi_outcome here = sherdi_outcome_of(status);
+
+        status                = sherdi_program_unit_publish(program, unit);
+        state->is_unpublished = status != SHERD_OK;
+        status                = here.status == SHERD_OK ? status : sherdi_outcome_end(&here);
     }
-    return SHERD_OK;
+    return status;
 }
 
 sherd_status sherdi_program_await(const sherdi_program *program, sherdi_post post, int unit)
@@ -137,11 +142,14 @@ int sherdi_program_may_gather(const sherdi_program *program, int unit)
 
 sherd_status sherdi_program_beside_end(const sherdi_program *program)
 {
-    SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_END, -1));
+    sherdi_outcome all = sherdi_outcome_of(sherdi_program_await(program, SHERDI_POST_END, -1));
+
     for (size_t u = 0; u < program->plan->num_units; u++) {
-        SHERDI_TRY(unit_await(program, (int)u));
+        if (all.status == SHERD_OK || program->plan->publishes_early) {
+            sherdi_outcome_add(&all, unit_await(program, (int)u));
+        }
     }
-    return SHERD_OK;
+    return sherdi_outcome_end(&all);
 }
 
 void sherdi_program_beside_forget(const sherdi_program *program)
@@ -158,9 +166,19 @@ static int segment_stays(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     return segment_is_trained(segment) &&
            (segment->is_bound || sherdi_segment_has_matrices(segment) ||
-            (plan->is_deterministic && !plan->is_sliced) ||
-            (plan->machine.has_device && plan->world_size > 1 &&
-             sherdi_segment_is_published(plan, segment)));
+            (plan->is_deterministic && !plan->is_sliced));
+}
+
+int sherdi_program_has_loose_publish(const sherdi_plan *plan)
+{
+    for (size_t u = 0; u < plan->num_units && plan->world_size > 1; u++) {
+        for (size_t s = 0; s < plan->units[u].num_segments && plan->units[u].is_open_ended; s++) {
+            if (sherdi_segment_is_published(plan, sherdi_unit_segment(plan, (int)u, s))) {
+                return 1;
+            }
+        }
+    }
+    return 0;
 }
 
 int sherdi_program_can_be_beside(const sherdi_plan *plan)
@@ -175,5 +193,5 @@ int sherdi_program_can_be_beside(const sherdi_plan *plan)
     for (size_t b = 0; b < plan->num_blocks; b++) {
         has_host |= !sherdi_is_on_device(plan->blocks[b].space);
     }
-    return has_host;
+    return has_host && !(plan->machine.has_device && sherdi_program_has_loose_publish(plan));
 }

@@ -376,7 +376,8 @@ sherd_status sherdi_program_unit_publish(const sherdi_program *program, int unit
     sherd_status status = SHERD_OK;
 
     for (size_t s = 0; s < program->plan->units[unit].num_segments && status == SHERD_OK; s++) {
-        status = resident_publish(program, sherdi_unit_segment(program->plan, unit, s), 0);
+        status = resident_publish(program, sherdi_unit_segment(program->plan, unit, s),
+                                  program->plan->publishes_early);
     }
     program->progress->flags = before;
     return status;
@@ -395,13 +396,15 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
     return SHERD_OK;
 }
 
-/* Publishes a bound segment at once, because the next segment needs the staging buffer; and whatever is published early. */
+/* Publishes a bound segment at once, because the next segment needs the staging buffer; and whatever is published early, but for an
+ * update beside the trainer's calls: there the acquire does so, which meets at the same place on every rank. */
 static sherd_status segment_close(const sherdi_program *program, const sherdi_segment *segment)
 {
     if (segment->is_bound && segment->kind != SHERDI_SEGMENT_FROZEN) {
         SHERDI_TRY(bound_publish(program, segment));
     }
-    return resident_publish(program, segment, 1);
+    return program->progress->flags & SHERDI_OP_BESIDE ? SHERD_OK
+                                                       : resident_publish(program, segment, 1);
 }
 
 /* ------------------------------------------------------------------- walks -- */

@@ -356,18 +356,6 @@ sherd_status sherdi_updater_open_program(sherd_engine *engine)
                                        &engine->mem);
 }
 
-/* Whether a unit is whole on every rank, and read from ranks that this one does not see. */
-static int needs_meeting(const sherd_engine *engine)
-{
-    for (size_t s = 0; s < engine->plan->num_segments; s++) {
-        if (sherdi_segment_is_published(engine->plan, &engine->plan->segments[s]) &&
-            !sherdi_board_is_shared(engine->updater.board)) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
 sherd_status sherdi_updater_open(sherd_engine *engine)
 {
     sherdi_updater *updater = &engine->updater;
@@ -378,7 +366,7 @@ sherd_status sherdi_updater_open(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_board_open(engine->world, engine->plan->num_units + 1, &engine->mem,
                                  &updater->board));
-    if (needs_meeting(engine)) {
+    if (!sherdi_board_is_shared(updater->board) && sherdi_program_has_loose_publish(engine->plan)) {
         return SHERD_OK;
     }
     status = sherdi_updater_open_program(engine);
