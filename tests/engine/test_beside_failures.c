@@ -206,7 +206,9 @@ static void left_train(sherd_world *world, void *raw)
             CHECK_OK(sherd_step_undo(r.engine));
         }
     }
-    run->count = rank == 0 ? fault_seen() : run->count;
+    if (rank == 0) {
+        run->count = fault_seen();
+    }
     armed(world, 0, 0);
     CHECK_INT(run->want[2], rig_fingerprint(&r));
     CHECK_INT(run->want[3], rig_train(&r, micros_of(run)).fingerprint);
