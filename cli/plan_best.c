@@ -154,34 +154,27 @@ static void kept_set(planning_layout *layout, int number)
     layout->ratio = (double)(RATIOS - number) / RATIOS;
 }
 
-/* Takes the least number, from 1 to most, or else what the entry has, whose step is within NEAR of the shortest. */
+/* Takes what the entry has, or else the least number, from 1 to most, whose step is within NEAR of the shortest. */
 static void number_tune(const plan_options *options, plan_entry *entry, tuning_fn set, int most)
 {
+    plan_entry tried[RATIOS] = {*entry}; /* by number */
     double     shortest      = entry->row.time.queued_s;
-    int        had           = 0;
-    double     steps[RATIOS] = {shortest}; /* by number */
-    plan_entry other;
+    int        taken         = 0;
 
     for (int number = 1; number <= most; number++) {
         planning_layout layout = entry->asked;
 
         set(&layout, number);
-        steps[number] = plan_entry_make(options, &layout, &other) == SHERD_OK && can_be(&other)
-                            ? other.row.time.queued_s
-                            : INFINITY;
-        shortest      = steps[number] < shortest ? steps[number] : shortest;
-    }
-    while (steps[had] > shortest * NEAR) {
-        had++;
-    }
-    if (had > 0) {
-        planning_layout layout = entry->asked;
-
-        set(&layout, had);
-        if (plan_entry_make(options, &layout, &other) == SHERD_OK) {
-            *entry = other;
+        if (plan_entry_make(options, &layout, &tried[number]) != SHERD_OK ||
+            !can_be(&tried[number])) {
+            tried[number].row.time.queued_s = INFINITY;
         }
+        shortest = fmin(shortest, tried[number].row.time.queued_s);
     }
+    while (tried[taken].row.time.queued_s > shortest * NEAR) {
+        taken++;
+    }
+    *entry = tried[taken];
 }
 
 /* Whether another value of a key may be tried, and may help: it is known how much memory there is, and the update is waited for. */
@@ -489,6 +482,17 @@ static int entries_choose(const plan_options *options, const plan_entry *entries
     return choice_write(options, chosen);
 }
 
+/* Whether a layout fits that offloads nothing; then there is nothing to tune. */
+static int needs_no_offload(const plan_options *options, const plan_entry *entries)
+{
+    for (int l = 0; l < options->num_layouts; l++) {
+        if (can_be(&entries[l]) && entries[l].row.layout.offload == PLANNING_OFFLOAD_NONE) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static int world_choose(const plan_options *options, int world_size)
 {
     plan_entry entries[PLAN_MOST_LAYOUTS] = {0};
@@ -498,6 +502,8 @@ static int world_choose(const plan_options *options, int world_size)
             return cli_fail();
         }
         entry_shrink(options, &entries[l]);
+    }
+    for (int l = 0; l < options->num_layouts && !needs_no_offload(options, entries); l++) {
         entry_tune(options, &entries[l]);
     }
     if (plan_are_refused(entries, (size_t)options->num_layouts)) {
