@@ -49,6 +49,7 @@ static const api_shape SHAPES[SHERDI_API_STRUCTS] = {
     [SHERDI_API_IMPORT_PARAMS]     = SHAPE(sherd_import_params),
     [SHERDI_API_BLOB_PARAMS]       = SHAPE(sherd_blob_params),
     [SHERDI_API_EVAL_PARAMS]       = SHAPE(sherd_eval_params),
+    [SHERDI_API_ACTIVATION_PARAMS] = SHAPE(sherd_activation_params),
 };
 
 static int size_is_known(const api_shape *shape, size_t size)

@@ -27,6 +27,7 @@ typedef enum sherdi_api_struct {
     SHERDI_API_IMPORT_PARAMS,
     SHERDI_API_BLOB_PARAMS,
     SHERDI_API_EVAL_PARAMS,
+    SHERDI_API_ACTIVATION_PARAMS,
     SHERDI_API_STRUCTS
 } sherdi_api_struct;
 

@@ -22,6 +22,8 @@ typedef enum sherdi_mem_purpose {
     SHERDI_MEM_HOST_GRADS,
     SHERDI_MEM_HOST_STATE,
     SHERDI_MEM_HOST_STAGING,
+    SHERDI_MEM_ACTIVATIONS,
+    SHERDI_MEM_HOST_ACTIVATIONS,
     SHERDI_MEM_TRANSPORT, /* a world's own segments and bounce buffers */
     SHERDI_MEM_PURPOSES,
 } sherdi_mem_purpose;

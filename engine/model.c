@@ -4,6 +4,7 @@
 #include "base/api.h"
 #include "base/checked.h"
 #include "base/hash.h"
+#include "offload/tier.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -349,6 +350,36 @@ sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int uni
     return SHERD_OK;
 }
 
+sherd_status sherdi_model_add_activation(sherdi_model *model, int unit, size_t len_bytes,
+                                         const sherdi_tier_kind *tier)
+{
+    sherdi_model_unit *info;
+
+    SHERDI_TRY(unit_check(model, unit));
+    info = &model->units[unit];
+    if (info->activation_bytes > 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "unit %s has an activation of %zu bytes already; declare one for all "
+                           "that its forward leaves",
+                           info->name, info->activation_bytes);
+    }
+    if (len_bytes == 0 || len_bytes > SIZE_MAX / 64) {
+        return sherdi_fail(SHERD_E_INVAL, "unit %s: an activation of %zu bytes; %s", info->name,
+                           len_bytes,
+                           len_bytes == 0 ? "declare none where forward leaves nothing"
+                                          : "that is more than memory can have");
+    }
+    if (info->has_any_uses) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "unit %s: how often backward uses it is not known (SHERD_USES_ANY), so "
+                           "the end of an activation is not known either; list its backward uses",
+                           info->name);
+    }
+    info->activation_bytes = len_bytes;
+    info->activation_tier  = tier;
+    return SHERD_OK;
+}
+
 sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void *grad)
 {
     sherdi_model_param *bound;
@@ -427,6 +458,12 @@ static uint64_t unit_hash(const sherdi_model_unit *unit, int is_of_state)
 
     if (!is_of_state && (unit->has_any_uses || unit->retains_grads)) {
         hash = sherdi_hash_u64(hash, (uint64_t)(unit->has_any_uses + 2 * unit->retains_grads));
+    }
+    if (!is_of_state && unit->activation_bytes > 0) {
+        hash = sherdi_hash_u64(hash, unit->activation_bytes);
+        hash = sherdi_hash_u64(hash, unit->activation_tier == NULL
+                                         ? UINT64_MAX
+                                         : sherdi_tier_index(unit->activation_tier));
     }
     hash = sherdi_hash_bytes(hash, unit->params, unit->num_params * sizeof(*unit->params));
     return sherdi_hash_bytes(hash, unit->reads, unit->num_reads * sizeof(*unit->reads));
@@ -547,10 +584,11 @@ static size_t numbers_add(char *text, size_t len_bytes, size_t used, const int *
 
 static void unit_text(const sherdi_model_unit *unit, char *text, size_t len_bytes)
 {
-    size_t used =
-        (size_t)snprintf(text, len_bytes, "unit %.60s%s%s, %zu parameters:", unit->name,
-                         unit->has_any_uses ? " with any number of backward uses" : "",
-                         unit->retains_grads ? ", retaining gradients" : "", unit->num_params);
+    size_t used = (size_t)snprintf(
+        text, len_bytes, "unit %.60s%s%s, %zu bytes of activation, %zu parameters:", unit->name,
+        unit->has_any_uses ? " with any number of backward uses" : "",
+        unit->retains_grads ? ", retaining gradients" : "", unit->activation_bytes,
+        unit->num_params);
 
     used = numbers_add(text, len_bytes, used, unit->params, unit->num_params);
     if (unit->num_reads > 0 && used < len_bytes) {

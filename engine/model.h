@@ -35,6 +35,9 @@ typedef struct sherdi_model_unit {
     size_t num_reads, cap_reads;
     int    has_any_uses; /* SHERD_USES_ANY, as the trainer declared it */
     int    retains_grads;
+    size_t activation_bytes; /* 0: none is declared */
+    /* Where it waits; NULL: as in the configuration */
+    const struct sherdi_tier_kind *activation_tier;
 } sherdi_model_unit;
 
 struct sherdi_optimizer; /* engine/optimizers/optimizer.h */
@@ -90,6 +93,9 @@ int          sherdi_model_find_param(const sherdi_model *model, const char *name
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
 sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
                                    size_t held_acquires);
+/** Declares the activation of a unit; its tier is found already (NULL: as in the configuration). */
+sherd_status sherdi_model_add_activation(sherdi_model *model, int unit, size_t len_bytes,
+                                         const struct sherdi_tier_kind *tier);
 sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void *grad);
 
 /** Return the number of acquires of a pass, and the unit of acquire `index`: as the trainer listed them, else by the default
@@ -104,7 +110,7 @@ size_t sherdi_model_held(const sherdi_model *model, sherd_pass pass, size_t inde
 size_t   sherdi_model_num_items(const sherdi_model *model);
 uint64_t sherdi_model_item_hash(const sherdi_model *model, size_t item);
 /** The same without what may differ where a run goes on from its state: how often backward uses a unit, whether gradients are
- *  retained, and whose memory a parameter is in. */
+ *  retained, its activation, and whose memory a parameter is in. */
 uint64_t sherdi_model_item_state_hash(const sherdi_model *model, size_t item);
 void sherdi_model_item_text(const sherdi_model *model, size_t item, char *text, size_t len_bytes);
 

@@ -145,6 +145,8 @@ static const size_t PURPOSES[SHERDI_MEM_PURPOSES][2] = {
     PURPOSE(HOST_GRADS, host_grads),
     PURPOSE(HOST_STATE, host_state),
     PURPOSE(HOST_STAGING, host_staging),
+    PURPOSE(ACTIVATIONS, activations),
+    PURPOSE(HOST_ACTIVATIONS, host_activations),
 };
 
 /* What the device has given to others than this engine and its world. */
@@ -153,7 +155,7 @@ static size_t device_outside(const sherd_engine *engine, const sherd_memory_repo
     size_t total;
     size_t left = engine->backend->device->free_bytes(engine->backend, &total);
     size_t host = held->host_params_held + held->host_grads_held + held->host_state_held +
-                  held->host_staging_held;
+                  held->host_staging_held + held->host_activations_held;
     size_t ours = held->total_held - host + held->receive_held + held->transport_device_held;
 
     return total - left > ours ? total - left - ours : 0;
@@ -187,7 +189,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         field_add(&report, PURPOSES[plan->buffers[b].purpose][0], plan->buffers[b].bytes);
     }
-    for (int p = SHERDI_MEM_PARAMS; p <= SHERDI_MEM_HOST_STAGING; p++) {
+    for (int p = SHERDI_MEM_PARAMS; p <= SHERDI_MEM_HOST_ACTIVATIONS; p++) {
         size_t held = sherdi_mem_held(&engine->mem, (sherdi_mem_purpose)p);
 
         field_add(&report, PURPOSES[p][1], held);
@@ -196,14 +198,16 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.pinned_planned = plan->pinned_bytes;
     report.pinned_held =
         sherdi_has_device(engine) ? engine->memory.pinned_bytes : engine->store.pinned_bytes;
-    report.nvme_planned          = plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2];
-    report.nvme_state_planned    = plan->nvme_bytes[0];
-    report.nvme_params_planned   = plan->nvme_bytes[1];
-    report.nvme_grads_planned    = plan->nvme_bytes[2];
-    report.nvme_index_planned    = plan->index_bytes;
-    report.has_spare_state       = sherdi_plan_has_generations(plan);
-    report.receive_planned       = plan->receive_bytes;
-    report.receive_held          = sherdi_world_reserved_bytes(engine->world);
+    report.nvme_planned =
+        plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2] + plan->nvme_bytes[3];
+    report.nvme_state_planned       = plan->nvme_bytes[0];
+    report.nvme_params_planned      = plan->nvme_bytes[1];
+    report.nvme_grads_planned       = plan->nvme_bytes[2];
+    report.nvme_activations_planned = plan->nvme_bytes[3];
+    report.nvme_index_planned       = plan->index_bytes;
+    report.has_spare_state          = sherdi_plan_has_generations(plan);
+    report.receive_planned          = plan->receive_bytes;
+    report.receive_held             = sherdi_world_reserved_bytes(engine->world);
     report.transport_held        = sherdi_world_overhead_bytes(engine->world) - report.receive_held;
     report.transport_device_held = sherdi_world_taken_bytes(engine->world);
     control_tell(engine, &report);

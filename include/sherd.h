@@ -346,6 +346,19 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd
  *  FORWARD's list holds. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass,
                                                           sherd_unit unit, size_t held_acquires);
+typedef struct sherd_activation_params {
+    size_t struct_size;
+    size_t len_bytes; /* of one micro-batch on one rank; at least 1 */
+    /* Where the bytes wait between forward and backward: "none" (on the device), "cpu" (host memory), "nvme" (files in
+     * sherd.activations.nvme_path); NULL, the default: as sherd.activations.device says. Copied */
+    const char *device;
+} sherd_activation_params;
+SHERD_API void sherd_activation_params_init(sherd_activation_params *params);
+/** Declares what a unit's forward leaves for its backward: the plan then has the memory for it. Before seal, once for a unit, alike on all ranks. The passes list the unit once for FORWARD and once for BACKWARD.
+ *  Errors: E_STATE; E_INVAL (no such unit, a second declaration, no bytes, an unknown device, nvme without a folder); E_NOTSUP (a
+ *  unit with SHERD_USES_ANY, or an engine without an optimizer; at seal, a unit that a pass lists more than once). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_activation_add(sherd_engine *engine, sherd_unit unit,
+                                                           const sherd_activation_params *params);
 /** Binds memory of the trainer to a parameter, at stages 0 to 2 and before seal. `data` and `grad` have the parameter's shape and
  *  type, row-major, unpadded; `grad` is NULL for a frozen parameter. Both stay the caller's and must outlive the engine. Bind all
  *  trained parameters of a unit or none, and the same of its frozen ones; seal gives E_INVAL otherwise.
@@ -983,6 +996,10 @@ typedef struct sherd_memory_report {
     size_t control_run; /* progress, transfers under way, marks of time, and the engine's object */
     size_t control_store;   /* requests in flight, and the index of the state on NVMe */
     size_t control_updater; /* what queued steps add: the updater's progress and board */
+    size_t activations_planned, activations_held; /* places of activations on the device */
+    /* activations in host memory: they wait there, or pass on their way from and to NVMe */
+    size_t host_activations_planned, host_activations_held;
+    size_t nvme_activations_planned; /* a part of nvme_planned */
 } sherd_memory_report;
 SHERD_API void sherd_memory_report_init(sherd_memory_report *report);
 /** Fills the report: planned bytes before seal, too (what is held then is nothing). Not collective. It asks the GPU for its free

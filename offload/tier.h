@@ -72,6 +72,8 @@ extern const char sherdi_tier_choices[];
 
 const sherdi_tier_kind *sherdi_tier_at(size_t index);
 size_t                  sherdi_tier_index(const sherdi_tier_kind *kind);
+/** Returns the kind of that name; NULL: there is none. */
+const sherdi_tier_kind *sherdi_tier_find(const char *name);
 const char             *sherdi_tier_name(const sherdi_tier_kind *kind);
 /** Returns the first kind of that space. */
 const sherdi_tier_kind *sherdi_tier_of(sherdi_space space);

@@ -2,6 +2,7 @@
 #include "offload/tier.h"
 
 #include <assert.h>
+#include <string.h>
 
 const sherdi_tier_kind sherdi_tier_device = {.space = SHERDI_SPACE_DEVICE};
 const sherdi_tier_kind sherdi_tier_host   = {.space = SHERDI_SPACE_HOST};
@@ -38,6 +39,16 @@ size_t sherdi_tier_index(const sherdi_tier_kind *kind)
         assert(index < COUNT);
     }
     return index;
+}
+
+const sherdi_tier_kind *sherdi_tier_find(const char *name)
+{
+    for (size_t i = 0; i < COUNT; i++) {
+        if (strcmp(TABLE[i].name, name) == 0) {
+            return TABLE[i].kind;
+        }
+    }
+    return NULL;
 }
 
 const char *sherdi_tier_name(const sherdi_tier_kind *kind)

@@ -50,7 +50,7 @@ typedef struct sherdi_adagrad_settings {
 #define SHERDI_MAX_FOLDERS  8
 #define SHERDI_FOLDER_BYTES 256
 
-/* One of the blocks offload_optimizer and offload_param. */
+/* One of the blocks offload_optimizer, offload_param and activations. */
 typedef struct sherdi_offload_settings {
     const sherdi_tier_kind *tier;  /* `none` also if the stage has nothing to offload */
     sherdi_space            space; /* of the tier */
@@ -147,7 +147,7 @@ typedef struct sherdi_settings {
     int    opens_windows;    /* only the trainer ends a window */
 
     /* offload */
-    sherdi_offload_settings offload_state, offload_param;
+    sherdi_offload_settings offload_state, offload_param, activations;
     double            offload_ratio; /* share of the blocks whose state is offloaded, 0 .. 1 */
     int               pipeline_read, pipeline_write;
     int               fast_init; /* filled values are not compared when they are first read */

@@ -78,6 +78,17 @@
       "what an update does with a unit that no rank reached in the window. `zero`: its gradient is zero, so its moments fade and its weights decay. `skip`: its weights and its state do not change, as in torch with a grad of None. But the number of the update, by which Adam corrects its bias, counts all updates, also those that left the unit out: with betas of 0.9 and 0.999, the first update of a unit that is reached late is 3.2 times as large as in torch") \
     X(OPEN_WINDOWS, "sherd.open_windows", BOOL, (SETS(opens_windows), OFF), \
       "`true`: a window ends only where the program closes it (`sherd_step_close_window`), so its length need not be known before. `gradient_accumulation_steps` is then the usual length, from which the plan makes its numbers of a step. With `deterministic` it is the greatest length, and a further micro-batch is refused. Gradients are always added up, so their sum takes its memory also where the usual length is 1") \
+    X(ACTIVATIONS, "sherd.activations", BLOCK, (CLOSED, NULLABLE), \
+      "where activations wait for backward, as far as the program declares them (`sherd_activation_add`; [activations.md](activations.md))") \
+    X(ACTIVATIONS_DEVICE, "sherd.activations.device", TEXT, (SETS(activations.tier), FIRST("none"), \
+      CHOICES(sherdi_tier_choices + 1)), \
+      "`none`: in memory of the device. `cpu`: in host memory. `nvme`: in files. The program may name another one for a unit") \
+    X(ACTIVATIONS_PATH, "sherd.activations.nvme_path", FOLDERS, (NULLABLE), \
+      "folder of the files; required for device `nvme`. Several folders, on several drives, share the files in stripes") \
+    X(ACTIVATIONS_BUFFERS, "sherd.activations.buffer_count", INT, (SETS(activations.buffer_count), NUMBER(2), RANGE(1, INT_MAX)), \
+      "devices `cpu` and `nvme`: places on the device through which activations pass. The activations that are last in forward stay in them. With `nvme` and a GPU as many buffers in host memory follow") \
+    X(ACTIVATIONS_PIN, "sherd.activations.pin_memory", BOOL, (SETS(activations.pin_memory), ON, LOCAL), \
+      "locks the host memory, so that the link works beside the GPU") \
     X(GROUPS, "sherd.groups", GROUPS, (SETS(groups), RULE("none")), \
       "parameter groups by name. Each entry is a block of `name`, `type`, `params` and `matching`. `type`: an optimizer for this group alone, from the choices of `optimizer.type`. `params`: `lr`, `betas`, `eps`, `momentum`, `weight_decay` and `exclude_1d` for this group alone. What an entry leaves out is as in `optimizer.params`. `matching`: patterns (`*`, `?`, `[]`) of parameter names. A parameter that the program left in the default group goes to the first group that matches its name. Without `matching`, the program adds a group of this name. If the program and the entry contradict each other, the engine is refused") \
     X(MASTER_ENCODING, "sherd.master_encoding", TEXT, (SETS(master_encoding), FIRST("fp32"), CHOICES("fp32|bf16_beside|bf16")), \

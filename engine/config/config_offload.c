@@ -1,4 +1,4 @@
-/* Offload: the blocks offload_optimizer, offload_param and aio. Finds contradictions, warns, and makes the settings. See
+/* Offload: the blocks offload_optimizer, offload_param, activations and aio. Finds contradictions, warns, and makes the settings. See
  * config_impl.h. */
 #include "engine/config/config_impl.h"
 
@@ -24,6 +24,13 @@ static const offload_keys STATE_KEYS = {
     SHERDI_CONFIG_STATE_DEVICE,
     SHERDI_CONFIG_STATE_PATH,
     .stage = 1,
+};
+
+static const offload_keys ACTIVATION_KEYS = {
+    SHERDI_CONFIG_ACTIVATIONS,
+    SHERDI_CONFIG_ACTIVATIONS_DEVICE,
+    SHERDI_CONFIG_ACTIVATIONS_PATH,
+    .stage = 0,
 };
 
 /* Returns the tier that a block names. */
@@ -88,6 +95,7 @@ sherd_status sherdi_config_offload_check(const sherd_config *config, int is_comp
 {
     SHERDI_TRY(block_check(config, &PARAM_KEYS, is_complete));
     SHERDI_TRY(block_check(config, &STATE_KEYS, is_complete));
+    SHERDI_TRY(block_check(config, &ACTIVATION_KEYS, is_complete));
     return state_check(config, is_complete);
 }
 
@@ -179,10 +187,20 @@ static void block_resolve(const sherd_config *config, const offload_keys *keys, 
     }
 }
 
+/* The program may name a tier with files for a unit, whatever the block says. */
+static void activations_resolve(const sherd_config *config, sherdi_settings *out)
+{
+    block_resolve(config, &ACTIVATION_KEYS, out->stage, &out->activations);
+    if (!out->activations.tier->has_files && sherdi_config_is_given(config, ACTIVATION_KEYS.path)) {
+        folders_resolve(config, ACTIVATION_KEYS.path, &out->activations);
+    }
+}
+
 void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *out)
 {
     block_resolve(config, &PARAM_KEYS, out->stage, &out->offload_param);
     block_resolve(config, &STATE_KEYS, out->stage, &out->offload_state);
+    activations_resolve(config, out);
     if (!out->offload_state.tier->has_files) {
         out->gradients_on_nvme = out->verify_reads = out->resume_state = out->keep_state = 0;
     }

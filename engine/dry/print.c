@@ -36,7 +36,8 @@ static void print(printer *out, const char *fmt, ...)
     out->status = out->write(out->ctx, text, (size_t)len);
 }
 
-static const char *const FILES[] = {"state with its spare", "parameters", "gradients"};
+static const char *const FILES[] = {"state with its spare", "parameters", "gradients",
+                                    "activations"};
 
 static double mib(size_t bytes)
 {
@@ -93,7 +94,7 @@ static void print_buffers(printer *out, const sherdi_plan *plan)
         print_total(out, "total", "host", plan->host_bytes);
         print_total(out, "of these pinned", "host", plan->pinned_bytes);
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         if (plan->nvme_bytes[i] > 0) {
             print_total(out, FILES[i], "nvme", plan->nvme_bytes[i]);
         }
@@ -470,6 +471,9 @@ static void sizes_set(json_t *root, const sherdi_plan *plan)
         {"grads_bytes", b[SHERDI_BUFFER_GRADS].bytes + b[SHERDI_BUFFER_HOST_GRADS].bytes + nvme[2]},
         {"optimizer_bytes", b[SHERDI_BUFFER_STATE].bytes + b[SHERDI_BUFFER_HOST_STATE].bytes +
                                 nvme[0] / (sherdi_plan_has_generations(plan) ? 2 : 1)},
+        {"activations_bytes", b[SHERDI_BUFFER_ACTIVATIONS].bytes},
+        {"host_activations_bytes", b[SHERDI_BUFFER_HOST_ACTIVATIONS].bytes},
+        {"nvme_activations_bytes", nvme[3]},
         {"gathered_bytes", b[SHERDI_BUFFER_GATHER].bytes},
         {"transient_bytes", b[SHERDI_BUFFER_TRANSIENT].bytes},
         {"receive_bytes", plan->receive_bytes},
@@ -479,7 +483,7 @@ static void sizes_set(json_t *root, const sherdi_plan *plan)
         {"host_bytes", plan->host_bytes},
         {"checkpoint_bytes", sherdi_plan_checkpoint_bytes(plan)},
         {"pinned_bytes", plan->pinned_bytes},
-        {"nvme_bytes", nvme[0] + nvme[1] + nvme[2]},
+        {"nvme_bytes", nvme[0] + nvme[1] + nvme[2] + nvme[3]},
         {"wire_bytes_per_micro_batch", plan->moves.micro[SHERDI_MOVES_WIRE]},
         {"wire_bytes_per_boundary", plan->moves.step[SHERDI_MOVES_WIRE]},
     };

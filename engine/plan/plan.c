@@ -119,6 +119,7 @@ static void buffers_name(sherdi_plan *plan)
         [SHERDI_BUFFER_GRAD_STAGING] = {"staging of gradients", SHERDI_MEM_STAGING, 0, 0, 0, 0},
         [SHERDI_BUFFER_DIRECTIONS]   = {"directions of matrices", SHERDI_MEM_STAGING, 0, 1, 0, 0},
         [SHERDI_BUFFER_SCALARS]      = {"scalars of kernels", SHERDI_MEM_STAGING, 0, 0, 0, 0},
+        [SHERDI_BUFFER_ACTIVATIONS]  = {"activations", SHERDI_MEM_ACTIVATIONS, 0, 0, 0, 0},
         [SHERDI_BUFFER_HOST_PARAMS]  = {"offloaded parameters", SHERDI_MEM_HOST_PARAMS, 0, 0, 1, 0},
         [SHERDI_BUFFER_HOST_GRADS]   = {"offloaded gradients", SHERDI_MEM_HOST_GRADS, 0, 0, 1, 0},
         [SHERDI_BUFFER_HOST_STATE]   = {"offloaded optimizer state", SHERDI_MEM_HOST_STATE, 0, 0, 1,
@@ -128,6 +129,8 @@ static void buffers_name(sherdi_plan *plan)
         [SHERDI_BUFFER_PARAM_RING]   = {"ring of parameters", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
         [SHERDI_BUFFER_GRAD_RING]    = {"ring of gradients", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
         [SHERDI_BUFFER_HOST_SCALARS] = {"scalars of kernels", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 1},
+        [SHERDI_BUFFER_HOST_ACTIVATIONS] = {"offloaded activations", SHERDI_MEM_HOST_ACTIVATIONS, 0,
+                                            0, 1, 0},
         [SHERDI_BUFFER_SNAPSHOT] = {"snapshot of a checkpoint", SHERDI_MEM_HOST_STAGING, 0, 0, 1,
                                     0},
         [SHERDI_BUFFER_FILL]     = {"first values", SHERDI_MEM_STAGING, 0, 0, 0, 0},
@@ -147,9 +150,10 @@ static void buffers_name(sherdi_plan *plan)
         plan->buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned  = settings->offload_state.pin_memory;
         plan->buffers[SHERDI_BUFFER_BOUNCE].is_pinned      = 1;
         plan->buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned = settings->offload_param.pin_memory;
-        plan->buffers[SHERDI_BUFFER_FILL].is_host          = 1; /* where the trainer gives them */
-        plan->buffers[SHERDI_BUFFER_FILL].is_pinned        = 1;
-        plan->buffers[SHERDI_BUFFER_FILL].purpose          = SHERDI_MEM_HOST_STAGING;
+        plan->buffers[SHERDI_BUFFER_HOST_ACTIVATIONS].is_pinned = settings->activations.pin_memory;
+        plan->buffers[SHERDI_BUFFER_FILL].is_host   = 1; /* where the trainer gives them */
+        plan->buffers[SHERDI_BUFFER_FILL].is_pinned = 1;
+        plan->buffers[SHERDI_BUFFER_FILL].purpose   = SHERDI_MEM_HOST_STAGING;
     }
 }
 
@@ -262,6 +266,7 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
         plan->reduced_bytes -
         (plan->machine.receives_own ? 0 : plan->reduced_bytes / (size_t)plan->world_size);
     SHERDI_TRY(sherdi_plan_schedule(plan, model));
+    SHERDI_TRY(sherdi_plan_activations_lay_out(plan, model));
     for (size_t s = 0; s < plan->num_segments; s++) {
         plan->padding_elems += plan->segments[s].padded_elems - plan->segments[s].elems;
     }
@@ -321,6 +326,8 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan->piece_extents);
     sherdi_free(plan->grad_extents);
     sherdi_free(plan->fetches);
+    sherdi_free(plan->activations);
+    sherdi_free(plan->activation_extents);
     sherdi_free(plan->train.steps);
     sherdi_free(plan->train.live_ranges);
     sherdi_free(plan->eval.steps);

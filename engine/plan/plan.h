@@ -2,7 +2,7 @@
  * plain data: seal carries it out, and `sherd plan` prints it.
  *
  * Reading order: plan.c (who calls what), plan_layout.c (segments, blocks, buffers), plan_schedule.c (gathers, lifetimes, wire),
- * plan_pack.c (offsets in the pools), plan_check.c (the plan's invariants). docs/glossary.md explains the terms.
+ * plan_pack.c (offsets in the pools), plan_activations.c, plan_check.c (the plan's invariants). docs/glossary.md explains the terms.
  *
  * Offsets. A unit has one segment for each way in which its parameters are treated. A segment's whole, or its slice, lies in an
  * arena at a byte offset from the arena's start, a multiple of SHERD_ALIGN_BYTES. */
@@ -101,6 +101,7 @@ typedef struct sherdi_plan_unit {
                              gradient is open until the micro-batch ends */
     int    retains_grads; /* a complete gradient keeps its place until the micro-batch ends */
     size_t eval_kept;     /* number among the units kept for evaluation, from 1 on; 0: not kept */
+    size_t activation; /* what its forward leaves for its backward; SHERDI_NO_ACTIVATION: nothing */
 } sherdi_plan_unit;
 
 /* A part of a slice on NVMe that is read and written as one: extent `i` of the parameters' tier is piece i. The pieces of a
@@ -129,6 +130,23 @@ typedef struct sherdi_block {
     sherdi_space grad_space;  /* where its slice of the gradient rests; has_slices only */
     size_t       grad_offset; /* bytes in that space's arena; NVMe: extent of the gradients' tier */
 } sherdi_block;
+
+#define SHERDI_NO_ACTIVATION SIZE_MAX
+
+/* What a unit's forward leaves for its backward. Forward writes it to its place on the device. Several activations share a place, and
+ * then each but the last leaves it after the unit's forward: to its place in host memory, and from there, or from the device where
+ * that is the host, to its extent. Backward brings it back by the same way. */
+typedef struct sherdi_activation {
+    int    unit;
+    size_t bytes;  /* a multiple of SHERD_ALIGN_BYTES */
+    size_t offset; /* of its place on the device, in SHERDI_BUFFER_ACTIVATIONS */
+    size_t
+        host_offset; /* in SHERDI_BUFFER_HOST_ACTIVATIONS; SHERDI_NO_OFFSET: it does not go there */
+    size_t extent;   /* number of its extent; SHERDI_NO_OFFSET: it does not go to a file */
+    /* The activations that have the same place on the device, and in host memory, and come next in backward; SHERDI_NO_ACTIVATION:
+     * none */
+    size_t next, next_on_host;
+} sherdi_activation;
 
 /* From when to when a unit is in the gather or the transient pool. Positions count the acquires of a micro-batch, forward then
  * backward; EVAL has a count of its own. */
@@ -172,7 +190,8 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_GRAD_STAGING, /* slices of gradients on their way to host memory */
     SHERDI_BUFFER_DIRECTIONS,   /* a whole segment of matrices, and the workspace for one of them */
     SHERDI_BUFFER_SCALARS,      /* small data of kernels: see sherdi_plan_scalars */
-    SHERDI_BUFFER_HOST_PARAMS,  /* this one and all that follow are in host memory */
+    SHERDI_BUFFER_ACTIVATIONS,
+    SHERDI_BUFFER_HOST_PARAMS, /* this one and all that follow are in host memory */
     SHERDI_BUFFER_HOST_GRADS,
     SHERDI_BUFFER_HOST_STATE,
     SHERDI_BUFFER_BOUNCE, /* for an updated block: its gradient comes down, its new values go up */
@@ -180,8 +199,9 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_PARAM_RING,
     SHERDI_BUFFER_GRAD_RING,
     SHERDI_BUFFER_HOST_SCALARS,
-    SHERDI_BUFFER_SNAPSHOT, /* asynchronous save: a copy of what this rank saves */
-    SHERDI_BUFFER_FILL,     /* first values on their way from the trainer */
+    SHERDI_BUFFER_HOST_ACTIVATIONS, /* where activations wait, or pass on their way from and to NVMe */
+    SHERDI_BUFFER_SNAPSHOT,         /* asynchronous save: a copy of what this rank saves */
+    SHERDI_BUFFER_FILL,             /* first values on their way from the trainer */
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
@@ -316,9 +336,17 @@ typedef struct sherdi_plan {
     size_t         num_grad_extents, cap_grad_extents;
     uint32_t *fetches; /* pieces in the order of the gathers: train_fetches, then eval_fetches */
     size_t    num_train_fetches, num_eval_fetches;
-    sherdi_plan_moves  moves;
-    uint64_t           nvme_bytes[3]; /* of the files: state (both sets), parameters, gradients */
-    uint64_t           index_bytes;   /* of the index file beside those of the state */
+    sherdi_plan_moves moves;
+    /* In the order of forward, by tier */
+    sherdi_activation      *activations;
+    size_t                  num_activations;
+    const sherdi_tier_kind *activation_tier; /* of the extents */
+    sherdi_extent          *activation_extents;
+    size_t                  num_activation_extents, cap_activation_extents;
+    size_t                  activation_transfers; /* most that are under way at once */
+    /* of the files: state (both sets), parameters, gradients, activations */
+    uint64_t           nvme_bytes[4];
+    uint64_t           index_bytes; /* of the index file beside those of the state */
     sherdi_sequence    train, eval;
     sherdi_live_range *transients;
     size_t             num_transients, cap_transients;
@@ -480,6 +508,11 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_fetches(sherdi_plan *plan);
+
+/** Decides where activations rest. E_NOTSUP: a pass lists a unit with an activation more than once, or does not list it. */
+sherd_status sherdi_plan_activations_lay_out(sherdi_plan *plan, const sherdi_model *model);
+/** A part of sherdi_plan_check: whether the places of activations hold them, and no two share one that may not. */
+int sherdi_plan_activations_are_valid(const sherdi_plan *plan);
 
 /** Decides how the parts of a new segment's state are stored. */
 void sherdi_plan_encode(const sherdi_plan *plan, sherdi_segment *segment);

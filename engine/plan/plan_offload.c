@@ -714,7 +714,10 @@ int sherdi_plan_offload_is_valid(const sherdi_plan *plan)
             return 0;
         }
     }
-    return extents_are_valid(plan->piece_extents, plan->num_pieces, plan->param_ring_bytes) &&
+    return sherdi_plan_activations_are_valid(plan) &&
+           extents_are_valid(plan->activation_extents, plan->num_activation_extents,
+                             SIZE_MAX - 1) &&
+           extents_are_valid(plan->piece_extents, plan->num_pieces, plan->param_ring_bytes) &&
            extents_are_valid(plan->grad_extents, plan->num_grad_extents, plan->grad_ring_bytes) &&
            values_are_valid(plan) && gradients_are_valid(plan) && pieces_are_valid(plan);
 }

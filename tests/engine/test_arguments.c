@@ -419,6 +419,7 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_unit_reads(NULL, 0, 0));
     REFUSED(sherd_pass_add(NULL, SHERD_FORWARD, 0));
     REFUSED(sherd_pass_add_held(NULL, SHERD_FORWARD, 0, 1));
+    REFUSED(sherd_activation_add(NULL, 0, NULL));
     REFUSED(sherd_engine_describe_run(NULL, NULL));
     REFUSED(sherd_param_bind(NULL, 0, NULL, NULL));
     REFUSED(sherd_engine_set_stream(NULL, NULL));
