@@ -354,7 +354,8 @@ typedef struct sherd_activation_params {
     const char *device;
 } sherd_activation_params;
 SHERD_API void sherd_activation_params_init(sherd_activation_params *params);
-/** Declares what a unit's forward leaves for its backward: the plan then has the memory for it. Before seal, once for a unit, alike on all ranks. The passes list the unit once for FORWARD and once for BACKWARD.
+/** Declares what a unit's forward leaves for its backward: the plan then has the memory for it, and sherd_activation_put and _get
+ *  move it. Before seal, once for a unit, alike on all ranks. The passes list the unit once for FORWARD and once for BACKWARD.
  *  Errors: E_STATE; E_INVAL (no such unit, a second declaration, no bytes, an unknown device, nvme without a folder); E_NOTSUP (a
  *  unit with SHERD_USES_ANY, or an engine without an optimizer; at seal, a unit that a pass lists more than once). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_activation_add(sherd_engine *engine, sherd_unit unit,
@@ -468,6 +469,22 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_dlpack(sherd_engine *engine, s
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_grad_dlpack(sherd_engine              *engine,
                                                               sherd_param                param,
                                                               DLManagedTensorVersioned **out);
+/** Gives the memory [sherd_activation_params.len_bytes] into which the unit's forward writes what its backward will read, on the
+ *  engine's device and aligned to 4096 bytes. The trainer's lane waits until the memory is free. It belongs to the trainer until
+ *  the unit is released for FORWARD; from then on the engine may move it away. What was put is forgotten when the micro-batch
+ *  ends, and where the window is dropped. A second put of the same micro-batch replaces the first. While the unit is acquired for
+ *  FORWARD. Local: ranks need not put alike. Does not block, except where a drive is behind (device nvme).
+ *  Errors  E_STATE (not acquired; no activation is declared for the unit; the place has an activation that has not left it,
+ *          because the units do not run in the order of the passes: the message names it), E_IO. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_activation_put(sherd_engine *engine, sherd_unit unit,
+                                                           void **out);
+/** Gives the memory in which the bytes that were put are on the device again, at the address of sherd_activation_put. The
+ *  trainer's lane waits for them. They are read-only, and gone when the unit is released for BACKWARD. While the unit is acquired
+ *  for BACKWARD. Local. Blocks only for a drive.
+ *  Errors  E_STATE (not acquired; nothing was put in this micro-batch), E_IO (the bytes are lost: the window has to be dropped
+ *          with sherd_step_discard). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_activation_get(sherd_engine *engine, sherd_unit unit,
+                                                           void **out);
 /** Returns the factor by which the trainer multiplies the loss (or its gradient) before backward. It is constant between
  *  boundaries, and 1 unless fp16 is on. */
 SHERD_API float sherd_loss_scale(const sherd_engine *engine);
@@ -517,6 +534,7 @@ typedef struct sherd_step_report {
     /* With state on NVMe: the step whose state the drive has whole; the step before, after sherd_step_queue until sherd_step_wait.
      * Else -1. */
     int64_t stored_step;
+    double  wait_activation_s; /* exposed: for activations, to go or to come back */
 } sherd_step_report;
 SHERD_API void sherd_step_report_init(sherd_step_report *report);
 

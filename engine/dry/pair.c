@@ -101,7 +101,7 @@ static sherdi_op without_bytes(const sherdi_op *op)
 static sherd_status both_prove(sherdi_pair *pair, const sherdi_op *one, const sherdi_op *other)
 {
     SHERDI_TRY(sherdi_hazard_op(pair->hazard, one, other));
-    return one->kind == SHERDI_OP_USE ? use_add(pair, one, other) : SHERD_OK;
+    return sherdi_op_is_trainers(one->kind) ? use_add(pair, one, other) : SHERD_OK;
 }
 
 /* Returns whether all operations of the updater that come before this await were proved. */

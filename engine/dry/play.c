@@ -68,8 +68,12 @@ static double seconds_at(uint64_t count, double rate)
 
 static double use_elems(const play *p, sherdi_phase_name phase, const sherdi_op *op)
 {
-    double elems = (double)p->plan->segments[op->segment].padded_elems;
+    double elems;
 
+    if (op->segment < 0) {
+        return 0; /* an activation: its unit's parameters count */
+    }
+    elems = (double)p->plan->segments[op->segment].padded_elems;
     if (op->param >= 0) { /* one of several parameters in the segment */
         elems = (double)op->uses[SHERDI_USE_SRC].bytes;
     }

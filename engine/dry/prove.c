@@ -42,6 +42,7 @@ typedef enum call_kind {
     CALL_START,
     CALL_ACQUIRE,
     CALL_RELEASE,
+    CALL_ACTIVATION,
     CALL_STEP,
     CALL_QUEUE,
     CALL_WAIT,
@@ -153,6 +154,14 @@ static sherd_status values_put(sherd_engine *engine, const sherdi_values *values
     return sherdi_values_write(engine, values->param, part, values->first, values->count, NULL);
 }
 
+static sherd_status activation_use(sherd_engine *engine, const given *what)
+{
+    void *memory;
+
+    return what->pass == SHERD_FORWARD ? sherd_activation_put(engine, what->unit, &memory)
+                                       : sherd_activation_get(engine, what->unit, &memory);
+}
+
 static sherd_status call_run(sherd_engine *engine, call_kind kind, const given *what)
 {
     const sherdi_load_parts parts = {frozen_load, NULL, loaded_check, rest_take, engine};
@@ -168,6 +177,8 @@ static sherd_status call_run(sherd_engine *engine, call_kind kind, const given *
         return sherd_unit_acquire(engine, what->unit, what->pass);
     case CALL_RELEASE:
         return sherd_unit_release(engine, what->unit, what->pass);
+    case CALL_ACTIVATION:
+        return activation_use(engine, what);
     case CALL_STEP:
         return sherd_step(engine, NULL);
     case CALL_QUEUE:
@@ -313,6 +324,25 @@ static const sherdi_unit_state *state_of(const check *check, int unit)
     return sherdi_unit_of(check->pair.sides[0].engine, unit);
 }
 
+/* Puts or gets the unit's activation, if there is one. It is refused where none was put, or where another one has its place. */
+static sherd_status activation_try(check *check, int unit, sherd_pass pass)
+{
+    const given  what = {.unit = unit, .pass = pass};
+    sherd_status status;
+
+    if (pass == SHERD_EVAL || check->plan->units[unit].activation == SHERDI_NO_ACTIVATION) {
+        return SHERD_OK;
+    }
+    status = call_make(check, 0, CALL_ACTIVATION, &what);
+    if (status == SHERD_E_STATE && check->pair.sides[0].num_ops == 0) {
+        check->counts.activations[0]++;
+        return SHERD_OK;
+    }
+    SHERDI_TRY(status);
+    check->counts.activations[1]++;
+    return sherdi_pair_prove(&check->pair, 0);
+}
+
 static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass pass,
                                     int *is_taken_out)
 {
@@ -330,7 +360,8 @@ static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass
     check->pair.acquires++;
     check->pair.unit = unit;
     check->pair.pass = pass;
-    return sherdi_pair_prove(&check->pair, only > 0);
+    SHERDI_TRY(sherdi_pair_prove(&check->pair, only > 0));
+    return only > 0 ? SHERD_OK : activation_try(check, unit, pass);
 }
 
 static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *is_taken_out)

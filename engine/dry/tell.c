@@ -73,6 +73,20 @@ static sherd_status step_acquire(const plain_run *run, const sherdi_step_of_pass
     return sherd_unit_acquire(engine, step->unit, step->pass);
 }
 
+/* A trainer puts and gets the activations that it has declared. */
+static sherd_status step_activation(const plain_run *run, const sherdi_step_of_pass *step)
+{
+    sherd_engine *engine = run->engine;
+    void         *memory;
+
+    if (step->pass == SHERD_EVAL ||
+        engine->plan->units[step->unit].activation == SHERDI_NO_ACTIVATION) {
+        return SHERD_OK;
+    }
+    return step->pass == SHERD_FORWARD ? sherd_activation_put(engine, step->unit, &memory)
+                                       : sherd_activation_get(engine, step->unit, &memory);
+}
+
 static sherd_status pass_run(plain_run *run, const sherdi_sequence *sequence)
 {
     static const sherdi_phase_name PHASES[] = {SHERDI_IN_FORWARD, SHERDI_IN_BACKWARD,
@@ -83,6 +97,7 @@ static sherd_status pass_run(plain_run *run, const sherdi_sequence *sequence)
 
         run->phase = PHASES[step->pass];
         SHERDI_TRY(step_acquire(run, step));
+        SHERDI_TRY(step_activation(run, step));
         SHERDI_TRY(held_release(run, sequence, p));
     }
     return SHERD_OK;

@@ -599,7 +599,7 @@ sherd_status sherdi_hazard_op(sherdi_hazard *hazard, const sherdi_op *one, const
         SHERDI_TRY(ranges_enter(hazard, &doings[r], &doings[1 - r]));
     }
     for (int r = 0; r < RANKS; r++) {
-        if (one->kind == SHERDI_OP_USE && hazard->params.uses_last) {
+        if (sherdi_op_is_trainers(one->kind) && hazard->params.uses_last) {
             SHERDI_TRY(use_begin(hazard, &doings[r]));
         }
         SHERDI_TRY(operation_end(hazard, &doings[r], 1));

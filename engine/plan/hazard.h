@@ -64,7 +64,7 @@ sherd_status sherdi_hazard_op(sherdi_hazard *hazard, const sherdi_op *one, const
 void sherdi_hazard_fork(sherdi_hazard *hazard);
 
 /**
- * With `uses_last`: ends a use (SHERDI_OP_USE), the latest one of this unit, segment and parameter that has not ended. Nobody
+ * With `uses_last`: ends a use (sherdi_op_is_trainers), the latest one of this unit, segment and parameter that has not ended. Nobody
  * sees when in between the trainer works. So nothing that another lane or rank is given meanwhile may conflict with the use,
  * whatever it follows; and what comes later has to follow the end.
  *

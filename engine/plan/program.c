@@ -157,7 +157,7 @@ const char *sherdi_op_kind_name(sherdi_op_kind kind)
         "widen",  "gather",       "reduce",      "all-reduce", "exchange",   "sum",      "fill",
         "take",   "read",         "write",       "commit",     "abandon",    "rollback", "norm",
         "update", "matrix",       "fingerprint", "save",       "load",       "clear",    "collect",
-        "poison", "coefficients", "ratios",      "hash",       "post",       "await",
+        "poison", "coefficients", "ratios",      "hash",       "post",       "put",        "get",    "await",
     };
 
     return NAMES[kind];
@@ -182,7 +182,8 @@ const char *sherdi_where_name(const sherdi_plan *plan, int where)
 {
     static const char *const NAMES[] = {"trainer's parameters", "trainer's gradients",
                                         "file of state",        "file of state, written",
-                                        "file of parameters",   "file of gradients"};
+                                        "file of parameters",   "file of gradients",
+                                        "file of activations"};
 
     return where < SHERDI_BUFFERS ? plan->buffers[where].name : NAMES[where - SHERDI_BUFFERS];
 }
@@ -203,6 +204,11 @@ static ring ring_of(const sherdi_plan *plan, sherdi_ring which)
     case SHERDI_RING_PARAMS:
         return (ring){SHERDI_BUFFER_PARAM_RING, plan->param_ring_bytes, plan->piece_extents,
                       plan->num_pieces,         SHERDI_AT_PARAM_FILE,   SHERDI_AT_PARAM_FILE};
+    case SHERDI_RING_ACTIVATIONS: /* program_activations.c, which needs no slots */
+        return (ring){.extents     = plan->activation_extents,
+                      .num_extents = 0,
+                      .reads_from  = SHERDI_AT_ACTIVATION_FILE,
+                      .writes_to   = SHERDI_AT_ACTIVATION_FILE};
     case SHERDI_RING_GRADS:
         return (ring){SHERDI_BUFFER_GRAD_RING, plan->grad_ring_bytes, plan->grad_extents,
                       plan->num_grad_extents,  SHERDI_AT_GRAD_FILE,   SHERDI_AT_GRAD_FILE};
@@ -231,7 +237,7 @@ size_t sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring which)
 
 size_t sherdi_program_transfers(const sherdi_plan *plan)
 {
-    size_t count = 1;
+    size_t count = 1 + plan->activation_transfers;
 
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         count += 2 * sherdi_ring_slots(plan, (sherdi_ring)ring);
@@ -373,6 +379,11 @@ sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *
     for (int i = 0; i < SHERDI_MOST_STAGED; i++) {
         progress->staged[i].segment = -1;
     }
+    progress->activations = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->num_activations,
+                                               sizeof(*progress->activations));
+    if (progress->activations == NULL) {
+        return SHERD_E_NOMEM;
+    }
     progress->train.sequence = &plan->train;
     progress->eval.sequence  = &plan->eval;
     progress->rings =
@@ -390,6 +401,7 @@ sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *
 void sherdi_progress_close(sherdi_progress *progress)
 {
     sherdi_free(progress->units);
+    sherdi_free(progress->activations);
     for (int r = 0; r < SHERDI_RINGS && progress->rings != NULL; r++) {
         sherdi_free(progress->rings[r].slots);
         sherdi_free(progress->rings[r].extents);

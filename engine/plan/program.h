@@ -7,6 +7,7 @@
  *
  *   program.c          ranges of segments, blocks and slots
  *   program_units.c    acquire and release: gathers, the trainer's use
+ *   program_activations.c  what forward leaves for backward
  *   program_grads.c    gradients of a window
  *   program_norm.c     the squares of a window's gradient
  *   program_walk.c     walks over the blocks: update, publish, fingerprint
@@ -55,6 +56,8 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_RATIOS,  /* ... and, of the norms of tensors, the ratios */
     SHERDI_OP_HASH,    /* the host hashes a parameter that is whole on this rank */
     SHERDI_OP_POST,    /* the updater says how far it is; `part`: sherdi_post */
+    SHERDI_OP_PUT,     /* the trainer's own: writes an activation ... */
+    SHERDI_OP_GET,     /* ... and reads it */
     SHERDI_OP_AWAIT, /* the calling thread waits until it has said so; with STABLE, on every rank */
     SHERDI_OP_KINDS,
 } sherdi_op_kind;
@@ -80,6 +83,7 @@ enum {
     SHERDI_AT_STATE_SPARE, /* file of state: the generation that is being written */
     SHERDI_AT_PARAM_FILE,
     SHERDI_AT_GRAD_FILE,
+    SHERDI_AT_ACTIVATION_FILE,
     SHERDI_BUFFERS_AND_FILES,
 };
 
@@ -112,6 +116,7 @@ typedef enum sherdi_ring {
     SHERDI_RING_STATE = 0,
     SHERDI_RING_PARAMS,
     SHERDI_RING_GRADS,
+    SHERDI_RING_ACTIVATIONS, /* its slots are the places that the plan gives activations */
     SHERDI_RINGS,
 } sherdi_ring;
 
@@ -198,6 +203,16 @@ typedef struct sherdi_staged_grad {
 
 #define SHERDI_MOST_STAGED 2
 
+/* Where the bytes of an activation are. */
+typedef struct sherdi_activation_state {
+    unsigned char is_put; /* in this micro-batch; below: its bytes are, or are on their way ... */
+    unsigned char is_written, is_read; /* by the trainer, who has it now */
+    unsigned char is_over;             /* backward has read it */
+    unsigned char is_here;             /* ... in its place on the device */
+    unsigned char is_on_host;          /* ... in its place there, which it takes when it is put */
+    unsigned char is_stored;           /* ... in its extent */
+} sherdi_activation_state;
+
 /* Values of a parameter beside the parts of the optimizer's state; the numbers of the parts come first. */
 enum {
     /* what passes read; a frozen parameter's only value */
@@ -254,8 +269,9 @@ typedef struct sherdi_progress {
     int is_updated;
     int is_last; /* the micro-batch under way ends the window */
     int is_beside; /* an update beside the trainer's calls was begun; nobody has waited for its end, */
-    int                   is_walking; /* ... nor for the end of its walk */
-    sherdi_ring_progress *rings;      /* [SHERDI_RINGS] */
+    int                      is_walking;  /* ... nor for the end of its walk */
+    sherdi_ring_progress    *rings;       /* [SHERDI_RINGS] */
+    sherdi_activation_state *activations; /* as in the plan */
 } sherdi_progress;
 
 typedef struct sherdi_program {
@@ -322,6 +338,17 @@ sherd_status sherdi_program_eval_leave(const sherdi_program *program);
 sherd_status sherdi_program_forget(const sherdi_program *program);
 /** Reads parameters for the next micro-batch, as many as there are slots. */
 sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
+
+/* ---- events: activations ---- */
+
+/** Give the place of a unit's activation to the trainer, to write and to read. E_STATE if that is not possible now. */
+sherd_status sherdi_program_activation_put(const sherdi_program *program, int unit);
+sherd_status sherdi_program_activation_get(const sherdi_program *program, int unit);
+/** Is part of the release of a unit: the activation leaves after forward, and ends after backward. */
+sherd_status sherdi_program_activation_release(const sherdi_program *program, int unit,
+                                               sherd_pass pass);
+/** Forgets what was put. */
+void sherdi_program_activations_forget(const sherdi_program *program);
 
 /* ---- events: micro-batch and window ---- */
 
@@ -498,6 +525,12 @@ sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space);
 /** Sets `bytes` bytes of the results of kernels to zero, on a lane. */
 sherd_status sherdi_program_clear(const sherdi_program *program, sherdi_lane_id lane, size_t offset,
                                   size_t bytes);
+
+/** Returns whether an operation is the trainer's own work, which lasts to the release. */
+static inline int sherdi_op_is_trainers(sherdi_op_kind kind)
+{
+    return kind == SHERDI_OP_USE || kind == SHERDI_OP_PUT || kind == SHERDI_OP_GET;
+}
 
 /** Return the first `bytes` bytes of the slot that the extent of that number takes; the number of slots; the number of extents. */
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,

@@ -539,7 +539,9 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
     sherdi_outcome       all    = {.status = SHERD_OK};
     int                  reached;
 
-    sherdi_program_unit(program, unit)->acquired[pass]--;
+    if (--sherdi_program_unit(program, unit)->acquired[pass] == 0) {
+        sherdi_outcome_add(&all, sherdi_program_activation_release(program, unit, pass));
+    }
     for (size_t n = 0; (reached = sherdi_program_reached(program->model, unit, n)) >= 0; n++) {
         sherd_status status = SHERD_OK;
 

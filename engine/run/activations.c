@@ -1,6 +1,8 @@
-/* What a trainer calls for activations. */
+/* What a trainer calls for activations. The program decides what is moved (engine/plan/program_activations.c). */
 #include "engine/run/engine_impl.h"
+#include "engine/run/loop.h"
 #include "engine/run/needs.h"
+#include "engine/run/failure.h"
 
 void sherd_activation_params_init(sherd_activation_params *params)
 {
@@ -48,4 +50,54 @@ sherd_status sherd_activation_add(sherd_engine *engine, sherd_unit unit,
     }
     SHERDI_TRY(tier_find(engine, given.device, &tier));
     return sherdi_model_add_activation(&engine->model, unit, given.len_bytes, tier);
+}
+
+static sherd_status use_check(const sherd_engine *engine, const char *call, sherd_unit unit,
+                              sherd_pass pass)
+{
+    SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED));
+    if (unit < 0 || (size_t)unit >= engine->model.num_units) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: unit %d does not exist; the model has %zu", call,
+                           unit, engine->model.num_units);
+    }
+    if (engine->plan->units[unit].activation == SHERDI_NO_ACTIVATION) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s: unit %s has no activation; declare one with sherd_activation_add",
+                           call, engine->model.units[unit].name);
+    }
+    if (sherdi_unit_of(engine, unit)->acquired[pass] == 0) {
+        return sherdi_fail(SHERD_E_STATE, "%s: unit %s is not acquired for %s", call,
+                           engine->model.units[unit].name, sherdi_pass_name(pass));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status activation_use(sherd_engine *engine, const char *call, sherd_unit unit,
+                                   sherd_pass pass, void **out)
+{
+    sherd_status status;
+
+    SHERDI_TRY(use_check(engine, call, unit, pass));
+    SHERDI_TRY(sherdi_api_check_out(out, call));
+    sherdi_mem_forbid_begin();
+    status = sherdi_loop_activation(engine, unit, pass);
+    sherdi_mem_forbid_end();
+    if (status == SHERD_OK) {
+        const sherdi_activation *activation =
+            &engine->plan->activations[engine->plan->units[unit].activation];
+        unsigned char *memory = engine->memory.buffers[SHERDI_BUFFER_ACTIVATIONS];
+
+        *out = memory == NULL ? NULL : memory + activation->offset; /* NULL: a dry engine */
+    }
+    return sherdi_engine_outcome(engine, status);
+}
+
+sherd_status sherd_activation_put(sherd_engine *engine, sherd_unit unit, void **out)
+{
+    return activation_use(engine, "sherd_activation_put", unit, SHERD_FORWARD, out);
+}
+
+sherd_status sherd_activation_get(sherd_engine *engine, sherd_unit unit, void **out)
+{
+    return activation_use(engine, "sherd_activation_get", unit, SHERD_BACKWARD, out);
 }

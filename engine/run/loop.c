@@ -181,6 +181,17 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
     return sherdi_outcome_end(&seen);
 }
 
+sherd_status sherdi_loop_activation(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    const sherdi_program *program = &engine->run.program;
+    sherd_status          status  = pass == SHERD_FORWARD
+                                        ? sherdi_program_activation_put(program, unit)
+                                        : sherdi_program_activation_get(program, unit);
+
+    /* E_STATE: the call was wrong, and nothing is lost */
+    return status == SHERD_OK || status == SHERD_E_STATE ? status : window_lose(engine, status);
+}
+
 void sherdi_loop_let_go(sherd_engine *engine)
 {
     for (size_t u = 0; u < engine->plan->num_units; u++) {
@@ -194,9 +205,17 @@ void sherdi_loop_let_go(sherd_engine *engine)
     sherdi_program_let_go(&engine->run.program);
 }
 
+/* Ends the transfers of activations; a failure of one that nobody has asked for does not matter. */
+static void activations_settle(sherd_engine *engine)
+{
+    (void)sherdi_run_settle(engine, SHERDI_RING_ACTIVATIONS);
+}
+
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
 {
     sherd_status status = sherdi_agree_used(engine);
+
+    activations_settle(engine);
 
     if (status != SHERD_OK) {
         return window_lose(engine, status);
@@ -212,6 +231,7 @@ sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
 
 void sherdi_loop_window_begin(sherd_engine *engine)
 {
+    activations_settle(engine);
     /* its outcome concerns the window that is over */
     (void)sherdi_program_window_begin(&engine->run.program);
     engine->window.lost.status    = SHERD_OK;

@@ -13,19 +13,20 @@ typedef struct kind_info {
 } kind_info;
 
 static const kind_info KINDS[SHERDI_MARK_KINDS] = {
-    [SHERDI_MARK_FORWARD]     = {"compute", SHERDI_TRACE_COMPUTE},
-    [SHERDI_MARK_BACKWARD]    = {"compute", SHERDI_TRACE_COMPUTE},
-    [SHERDI_MARK_EVAL]        = {"compute", SHERDI_TRACE_COMPUTE},
-    [SHERDI_MARK_WAIT_GATHER] = {"wait for parameters", SHERDI_TRACE_WAIT},
-    [SHERDI_MARK_WAIT_REDUCE] = {"wait for gradients", SHERDI_TRACE_WAIT},
-    [SHERDI_MARK_WAIT_UPDATE] = {"wait for the update", SHERDI_TRACE_WAIT},
-    [SHERDI_MARK_GATHER]      = {"gather", SHERDI_TRACE_GATHER},
-    [SHERDI_MARK_REDUCE]      = {"reduce", SHERDI_TRACE_REDUCE},
-    [SHERDI_MARK_DOWN]        = {"down", SHERDI_TRACE_DOWN},
-    [SHERDI_MARK_UP]          = {"up", SHERDI_TRACE_UP},
-    [SHERDI_MARK_NORM]        = {"norm", SHERDI_TRACE_UPDATE},
-    [SHERDI_MARK_UPDATE]      = {"update", SHERDI_TRACE_UPDATE},
-    [SHERDI_MARK_STEP]        = {"step", SHERDI_TRACE_STEP},
+    [SHERDI_MARK_FORWARD]         = {"compute", SHERDI_TRACE_COMPUTE},
+    [SHERDI_MARK_BACKWARD]        = {"compute", SHERDI_TRACE_COMPUTE},
+    [SHERDI_MARK_EVAL]            = {"compute", SHERDI_TRACE_COMPUTE},
+    [SHERDI_MARK_WAIT_GATHER]     = {"wait for parameters", SHERDI_TRACE_WAIT},
+    [SHERDI_MARK_WAIT_REDUCE]     = {"wait for gradients", SHERDI_TRACE_WAIT},
+    [SHERDI_MARK_WAIT_ACTIVATION] = {"wait for an activation", SHERDI_TRACE_WAIT},
+    [SHERDI_MARK_WAIT_UPDATE]     = {"wait for the update", SHERDI_TRACE_WAIT},
+    [SHERDI_MARK_GATHER]          = {"gather", SHERDI_TRACE_GATHER},
+    [SHERDI_MARK_REDUCE]          = {"reduce", SHERDI_TRACE_REDUCE},
+    [SHERDI_MARK_DOWN]            = {"down", SHERDI_TRACE_DOWN},
+    [SHERDI_MARK_UP]              = {"up", SHERDI_TRACE_UP},
+    [SHERDI_MARK_NORM]            = {"norm", SHERDI_TRACE_UPDATE},
+    [SHERDI_MARK_UPDATE]          = {"update", SHERDI_TRACE_UPDATE},
+    [SHERDI_MARK_STEP]            = {"step", SHERDI_TRACE_STEP},
 };
 
 static sherd_status slots_open(sherdi_marks *marks, sherdi_backend *lane, sherdi_mem *mem)

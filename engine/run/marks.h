@@ -14,10 +14,11 @@ typedef enum sherdi_mark_kind {
     SHERDI_MARK_FORWARD = 0, /* the trainer's time between acquire and release */
     SHERDI_MARK_BACKWARD,
     SHERDI_MARK_EVAL,
-    SHERDI_MARK_WAIT_GATHER, /* the trainer's lane waited for parameters */
-    SHERDI_MARK_WAIT_REDUCE, /* ... for room for gradients, or for the last of them */
-    SHERDI_MARK_WAIT_UPDATE, /* the trainer's thread waited for an update beside its calls */
-    SHERDI_MARK_GATHER,      /* time of the transfers themselves, hidden or not */
+    SHERDI_MARK_WAIT_GATHER,     /* the trainer's lane waited for parameters */
+    SHERDI_MARK_WAIT_REDUCE,     /* ... for room for gradients, or for the last of them */
+    SHERDI_MARK_WAIT_UPDATE,     /* the trainer's thread waited for an update beside its calls */
+    SHERDI_MARK_WAIT_ACTIVATION, /* the trainer's lane waited for an activation, or its place */
+    SHERDI_MARK_GATHER,          /* time of the transfers themselves, hidden or not */
     SHERDI_MARK_REDUCE,
     SHERDI_MARK_DOWN,
     SHERDI_MARK_UP,

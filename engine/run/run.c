@@ -117,8 +117,10 @@ static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherd
 /* Returns the failure of a ring whose buffer the operation uses. */
 static sherd_status rings_check(const sherd_engine *engine, const sherdi_op *op)
 {
-    static const int BUFFERS[SHERDI_RINGS] = {SHERDI_BUFFER_STATE_RING, SHERDI_BUFFER_PARAM_RING,
-                                              SHERDI_BUFFER_GRAD_RING};
+    const int BUFFERS[SHERDI_RINGS] = {
+        SHERDI_BUFFER_STATE_RING, SHERDI_BUFFER_PARAM_RING, SHERDI_BUFFER_GRAD_RING,
+        engine->plan->machine.has_device ? SHERDI_BUFFER_HOST_ACTIVATIONS
+                                         : SHERDI_BUFFER_ACTIVATIONS};
 
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         for (int role = 0; role < SHERDI_USES; role++) {
@@ -151,17 +153,18 @@ static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
 static sherd_status op_follow_marked(sherd_engine *engine, const sherdi_op *op,
                                      const sherdi_follows *follows)
 {
-    sherdi_mark  mark;
-    sherd_status status;
+    sherdi_mark_kind kind = op->kind == SHERDI_OP_USE    ? SHERDI_MARK_WAIT_GATHER
+                            : op->kind == SHERDI_OP_ZERO ? SHERDI_MARK_WAIT_REDUCE
+                                                         : SHERDI_MARK_WAIT_ACTIVATION;
+    sherdi_mark      mark;
+    sherd_status     status;
 
-    if (op->kind != SHERDI_OP_USE &&
+    if (!sherdi_op_is_trainers(op->kind) &&
         (op->kind != SHERDI_OP_ZERO || op->lane != SHERDI_LANE_COMPUTE)) {
         return op_follow(engine, op, follows);
     }
-    mark   = sherdi_mark_begin(&engine->marks,
-                             op->kind == SHERDI_OP_USE ? SHERDI_MARK_WAIT_GATHER
-                                                         : SHERDI_MARK_WAIT_REDUCE,
-                               engine->backend, engine->model.units[op->unit].name, 0);
+    mark   = sherdi_mark_begin(&engine->marks, kind, engine->backend,
+                               engine->model.units[op->unit].name, 0);
     status = op_follow(engine, op, follows);
     sherdi_mark_end(&engine->marks, engine->backend, &mark);
     return status;
@@ -430,7 +433,7 @@ static sherd_status call_give(sherd_engine *engine, const sherdi_op *op)
 
 static void kernel_run(sherd_engine *engine, const sherdi_op *op)
 {
-    if (op->kind != SHERDI_OP_USE) { /* a USE is the trainer's own work */
+    if (!sherdi_op_is_trainers(op->kind)) {
         sherdi_run_kernel(engine, lane_of(engine, op->lane), op);
     }
 }

@@ -256,12 +256,13 @@ static void times_add(sherd_engine *engine, sherd_step_report *report)
     report->copy_s +=
         sherdi_marks_take(marks, SHERDI_MARK_DOWN) + sherdi_marks_take(marks, SHERDI_MARK_UP);
     report->wait_gather_s += sherdi_marks_take(marks, SHERDI_MARK_WAIT_GATHER);
+    report->wait_activation_s += sherdi_marks_take(marks, SHERDI_MARK_WAIT_ACTIVATION);
     report->wait_reduce_s += sherdi_marks_take(marks, SHERDI_MARK_WAIT_REDUCE);
     report->step_s += sherdi_marks_take(marks, SHERDI_MARK_STEP);
     report->compute_s += forward_s + backward_s + sherdi_marks_take(marks, SHERDI_MARK_EVAL);
     waits             = report->wait_gather_s + report->wait_reduce_s;
     moves             = report->gather_s + report->reduce_s;
-    report->exposed_s = waits + report->wait_param_s + report->step_s;
+    report->exposed_s = waits + report->wait_activation_s + report->wait_param_s + report->step_s;
     report->hidden_s  = moves > waits ? moves - waits : 0;
 }
 
@@ -300,6 +301,9 @@ static void boundary_close(sherd_engine *engine)
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         const sherdi_drive_waits *waits = &engine->run.drive.waits[SHERDI_USER_TRAINER][ring];
 
+        if (ring == SHERDI_RING_ACTIVATIONS) {
+            continue; /* wait_activation_s has these */
+        }
         *(ring == SHERDI_RING_PARAMS ? &report->wait_param_s : &report->wait_read_s) +=
             (double)waits->read_ns * 1e-9;
         report->wait_write_s += (double)waits->write_ns * 1e-9;

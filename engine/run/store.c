@@ -47,7 +47,7 @@ static sherd_status queue_open(sherd_engine *engine)
                .trace         = engine->marks.trace,
     };
 
-    return sherdi_plan_has_files(engine->plan)
+    return sherdi_plan_has_files(engine->plan) || engine->plan->num_activation_extents > 0
                ? sherdi_ioq_create(&params, &engine->mem, &engine->store.queue)
                : SHERD_OK;
 }
@@ -376,9 +376,10 @@ static sherd_status state_open(sherd_engine *engine)
 }
 
 /* Opens the tier of a ring that a block of the configuration names, for contents that mean nothing after this process. */
-static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_offload_settings *where,
-                                      sherdi_ring ring, const char *what,
-                                      const sherdi_extent *extents, size_t num_extents)
+static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_tier_kind *kind,
+                                      const sherdi_offload_settings *where, sherdi_ring ring,
+                                      const char *what, const sherdi_extent *extents,
+                                      size_t num_extents)
 {
     folder_list        folders = folders_of(where);
     sherdi_tier_params params  = {.queue       = engine->store.queue,
@@ -389,7 +390,7 @@ static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_offload
                                   .num_extents = num_extents};
 
     return num_extents == 0 ? SHERD_OK
-                            : where->tier->open(&params, &engine->mem, &engine->store.tiers[ring]);
+                            : kind->open(&params, &engine->mem, &engine->store.tiers[ring]);
 }
 
 /* Opens state that cannot be resumed: the rest of it is in memory, or its tier keeps no generations. */
@@ -397,20 +398,25 @@ static sherd_status state_scratch_open(sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
 
-    return sherdi_agree_status(engine, scratch_tier_open(engine, &engine->settings.offload_state,
-                                                         SHERDI_RING_STATE, "state",
-                                                         plan->extents[SHERDI_SPACE_STORAGE],
-                                                         sherdi_plan_stored(plan)));
+    return sherdi_agree_status(
+        engine, scratch_tier_open(engine, engine->settings.offload_state.tier,
+                                  &engine->settings.offload_state, SHERDI_RING_STATE, "state",
+                                  plan->extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan)));
 }
 
 static sherd_status scratch_open(sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
 
-    SHERDI_TRY(scratch_tier_open(engine, &engine->settings.offload_param, SHERDI_RING_PARAMS,
-                                 "parameters", plan->piece_extents, plan->num_pieces));
-    return scratch_tier_open(engine, &engine->settings.offload_state, SHERDI_RING_GRADS,
-                             "gradients", plan->grad_extents, plan->num_grad_extents);
+    SHERDI_TRY(scratch_tier_open(engine, engine->settings.offload_param.tier,
+                                 &engine->settings.offload_param, SHERDI_RING_PARAMS, "parameters",
+                                 plan->piece_extents, plan->num_pieces));
+    SHERDI_TRY(scratch_tier_open(engine, plan->activation_tier, &engine->settings.activations,
+                                 SHERDI_RING_ACTIVATIONS, "activations", plan->activation_extents,
+                                 plan->num_activation_extents));
+    return scratch_tier_open(engine, engine->settings.offload_state.tier,
+                             &engine->settings.offload_state, SHERDI_RING_GRADS, "gradients",
+                             plan->grad_extents, plan->num_grad_extents);
 }
 
 /* Opens what a rank can open without the other ranks. */

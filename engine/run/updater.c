@@ -103,9 +103,10 @@ static void *updater_main(void *raw)
 
 /* ------------------------------------------------------- begin and take -- */
 
+/* Those of the update; activations are always the trainer's. */
 static void rings_give(sherd_engine *engine, sherdi_user user)
 {
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+    for (int ring = 0; ring < SHERDI_RING_ACTIVATIONS; ring++) {
         sherdi_drive_use(&engine->run.drive, (sherdi_ring)ring, user);
     }
 }

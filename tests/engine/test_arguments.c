@@ -420,6 +420,8 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_pass_add(NULL, SHERD_FORWARD, 0));
     REFUSED(sherd_pass_add_held(NULL, SHERD_FORWARD, 0, 1));
     REFUSED(sherd_activation_add(NULL, 0, NULL));
+    REFUSED(sherd_activation_put(NULL, 0, NULL));
+    REFUSED(sherd_activation_get(NULL, 0, NULL));
     REFUSED(sherd_engine_describe_run(NULL, NULL));
     REFUSED(sherd_param_bind(NULL, 0, NULL, NULL));
     REFUSED(sherd_engine_set_stream(NULL, NULL));

@@ -86,6 +86,34 @@ static void declare_uses(bench *b, uint64_t *state)
     }
 }
 
+static size_t times_in(const sherdi_model *model, sherd_pass pass, int unit)
+{
+    size_t times = 0;
+
+    for (size_t i = 0; i < sherdi_model_order_len(model, pass); i++) {
+        times += sherdi_model_order(model, pass, i) == unit;
+    }
+    return times;
+}
+
+/* Two thirds of the units that can have an activation have one, on any tier. */
+static void declare_activations(bench *b, uint64_t seed)
+{
+    uint64_t own = ~seed, *state = &own; /* the other draws stay as they are */
+
+    b->settings.activations.buffer_count = 1 + (int)(test_random(state) % 3);
+    for (int u = 0; u < b->what.num_units; u++) {
+        size_t len_bytes = 1 + (size_t)(test_random(state) % 20000);
+        size_t tier      = (size_t)(test_random(state) % 3);
+
+        if (test_random(state) % 3 > 0 && !b->model.units[u].has_any_uses &&
+            times_in(&b->model, SHERD_FORWARD, u) == 1 &&
+            times_in(&b->model, SHERD_BACKWARD, u) == 1) {
+            CHECK_OK(sherdi_model_add_activation(&b->model, u, len_bytes, sherdi_tier_at(tier)));
+        }
+    }
+}
+
 /* Returns the machine of a kind: 0: the host, 1: a device beside the host, 2: a device that orders the wire. */
 static sherdi_machine machine_of(uint64_t kind)
 {
@@ -131,8 +159,9 @@ static void bench_open(bench *b, uint64_t seed)
     CHECK_OK(sherdi_config_resolve(config, b->what.world_size, &b->settings));
     sherd_config_destroy(config);
     b->settings.skips_unused = seed % 4 == 1;
-    b->settings.is_debug     = test_random(&state) % 16 == 0;
-    b->machine               = machine_of(is_on_host_alone(b) ? 0 : test_random(&state) % 3);
+    declare_activations(b, seed);
+    b->settings.is_debug = test_random(&state) % 16 == 0;
+    b->machine           = machine_of(is_on_host_alone(b) ? 0 : test_random(&state) % 3);
     if (can_be_encoded(b)) {
         b->settings.master_encoding = (int)(test_random(&state) % 3);
         b->settings.moment_encoding = (int)(test_random(&state) % 3);
@@ -190,6 +219,8 @@ static size_t seed_prove(uint64_t seed, sherdi_prove_counts *all)
             }
             all->updates_beside += counts.updates_beside;
             all->applied_queued += counts.applied_queued;
+            all->activations[0] += counts.activations[0];
+            all->activations[1] += counts.activations[1];
             proved++;
         }
     }
@@ -212,6 +243,7 @@ static void drawn_plans_have_no_hazard(void)
     CHECK(counts.off_plan[1] > 5 * counts.off_plan[0]);
     CHECK(counts.updates_beside > proved); /* on average one of each plan */
     CHECK(counts.applied_queued > proved);
+    CHECK(counts.activations[1] > 10 * proved && counts.activations[1] > counts.activations[0]);
 }
 
 /* This seed is from the long list. One rank alone acquires a unit whose gradient's place in the pool is taken by the
