@@ -78,10 +78,11 @@ static void lists_compare(const op_list *told, const op_list *done, const char *
 /* ---------------------------------------------------------------- windows -- */
 
 typedef struct one_case {
-    rig_options options;
-    const char *name;
-    int         world_size;
-    int         is_beside;
+    rig_options        options;
+    const char        *name;
+    int                world_size;
+    int                is_beside;
+    const char *const *activations; /* the device of each unit's; NULL: there are none */
 } one_case;
 
 /* An engine and its dry one, which are called alike. */
@@ -104,17 +105,33 @@ static void call(both *b, call_fn fn)
     CHECK_STATUS(status, fn(b, b->engines[1]));
 }
 
+/* A use of a unit by both: the engine's acquire, the trainer's work, and its activation if it has one. */
+static void use(both *b, int u, sherd_pass pass)
+{
+    int has_activation = b->engines[0]->plan->units[u].activation != SHERDI_NO_ACTIVATION;
+
+    rig_acquire(&b->r, u, pass);
+    CHECK_OK(sherd_unit_acquire(b->engines[1], u, pass));
+    for (int e = 0; e < 2 && has_activation; e++) {
+        void *memory;
+
+        CHECK_OK(pass == SHERD_FORWARD ? sherd_activation_put(b->engines[e], u, &memory)
+                                       : sherd_activation_get(b->engines[e], u, &memory));
+    }
+    if (pass == SHERD_BACKWARD) {
+        rig_touch(&b->r, u, 1);
+    }
+    rig_release(&b->r, u, pass);
+    CHECK_OK(sherd_unit_release(b->engines[1], u, pass));
+}
+
 static void passes(both *b, int backwards)
 {
     for (int u = 0; u < b->r.num_units; u++) {
-        rig_forward(&b->r, u, SHERD_FORWARD);
-        CHECK_OK(sherd_unit_acquire(b->engines[1], u, SHERD_FORWARD));
-        CHECK_OK(sherd_unit_release(b->engines[1], u, SHERD_FORWARD));
+        use(b, u, SHERD_FORWARD);
     }
     for (int u = b->r.num_units - 1; u >= b->r.num_units - backwards; u--) {
-        rig_backward(&b->r, u);
-        CHECK_OK(sherd_unit_acquire(b->engines[1], u, SHERD_BACKWARD));
-        CHECK_OK(sherd_unit_release(b->engines[1], u, SHERD_BACKWARD));
+        use(b, u, SHERD_BACKWARD);
     }
 }
 
@@ -351,6 +368,19 @@ static const window WINDOWS[] = {
 
 #define NUM_WINDOWS (sizeof(WINDOWS) / sizeof(WINDOWS[0]))
 
+/* Gives each unit an activation on a tier of its own; NULL: none. */
+static void activations_add(rig *r, const char *const devices[3])
+{
+    sherd_activation_params params;
+
+    sherd_activation_params_init(&params);
+    for (int u = 0; u < 3 && devices != NULL; u++) {
+        params.len_bytes = 10000 + 5000 * (size_t)u;
+        params.device    = devices[u];
+        CHECK_OK(sherd_activation_add(r->engine, u, &params));
+    }
+}
+
 static void window_compare(sherd_world *world, void *raw)
 {
     const one_case *what = raw;
@@ -360,6 +390,7 @@ static void window_compare(sherd_world *world, void *raw)
     CHECK(b != NULL);
     rig_open(&b->r, world, &what->options);
     rig_three(&b->r, 3000);
+    activations_add(&b->r, what->activations);
     rig_seal(&b->r);
     b->engines[0] = b->r.engine;
     CHECK_OK(sherdi_dry_create(b->r.engine->plan, &b->r.engine->model, op_tell, &b->told, &b->dry));
@@ -429,6 +460,28 @@ static void two_micro_batches(void)
     rows_compare((one_case){.options = {.dtype = SHERD_F32, .accumulation = 2}});
 }
 
+/* Those of the first units leave the device: there is one place for each tier. */
+static void activations_of_every_tier(void)
+{
+    static const char *const DEVICES[][3] = {
+        {"cpu", "cpu", "cpu"}, {"nvme", "nvme", "nvme"}, {"cpu", "none", "nvme"}};
+    char top[512];
+
+    (void)snprintf(top, sizeof(top),
+                   ", \"sherd\": {\"activations\": {\"nvme_path\": \"%s\", \"buffer_count\": 1}}",
+                   test_scratch());
+    for (size_t i = 0; i < sizeof(DEVICES) / sizeof(DEVICES[0]); i++) {
+        test_world(2, window_compare,
+                   &(one_case){.name        = "activations",
+                               .options     = {.stage        = 3 - (int)i % 2,
+                                               .dtype        = SHERD_BF16,
+                                               .accumulation = 2,
+                                               .top          = top},
+                               .world_size  = 2,
+                               .activations = DEVICES[i]});
+    }
+}
+
 static void norms_of_whole_tensors(void)
 {
     rows_compare((one_case){
@@ -476,9 +529,9 @@ static void masters_beside_parameters(void)
 }
 
 static const test_case CASES[] = {
-    CASE(one_micro_batch),   CASE(two_micro_batches),         CASE(norms_of_whole_tensors),
-    CASE(whole_matrices),    CASE(windows_of_any_length),     CASE(in_one_order_of_sums),
-    CASE(units_of_any_uses), CASE(masters_beside_parameters),
+    CASE(one_micro_batch),        CASE(two_micro_batches), CASE(activations_of_every_tier),
+    CASE(norms_of_whole_tensors), CASE(whole_matrices),    CASE(windows_of_any_length),
+    CASE(in_one_order_of_sums),   CASE(units_of_any_uses), CASE(masters_beside_parameters),
 };
 
 RUN_MAIN(CASES)
