@@ -715,6 +715,7 @@ static void inits_of_null_do_nothing(void)
     sherd_world_params_init(NULL);
     sherd_group_params_init(NULL);
     sherd_unit_params_init(NULL);
+    sherd_activation_params_init(NULL);
     sherd_param_params_init(NULL);
     sherd_step_report_init(NULL);
     sherd_step_params_init(NULL);
