@@ -1,6 +1,7 @@
 /* Names and shapes of the architectures. See arch.h. */
 #include "models/arch.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -70,34 +71,41 @@ static const param_row llama_rows[ARCH_ROLES] = {
 enum { UNIT_EMBEDDING, UNIT_LAYER, UNIT_LAST, UNIT_KINDS };
 
 typedef struct family {
-    const char      *name; /* NULL: models of it have no name, only sizes */
+    const char      *name;
     const char      *layer_prefix;
     const param_row *rows;
-    unsigned         features;                      /* that all its models have */
+    unsigned         features; /* that all its models have */
+    int              is_untied;
+    double           norm_eps, theta;               /* where a model says nothing else */
     arch_role        order[UNIT_KINDS][ARCH_ROLES]; /* order of declaration; ends with ARCH_NONE */
 } family;
 
 /* clang-format off */
-static const family families[] = {
-    [ARCH_GPT2] = {"gpt2", "transformer.h.", gpt2_rows, 0, {
+#define LLAMA_ORDER { \
+        {ARCH_TOKENS}, \
+        {ARCH_Q, ARCH_Q_BIAS, ARCH_K, ARCH_K_BIAS, ARCH_V, ARCH_V_BIAS, ARCH_O, ARCH_O_BIAS, \
+         ARCH_Q_NORM, ARCH_K_NORM, ARCH_GATE, ARCH_GATE_BIAS, ARCH_UP, ARCH_UP_BIAS, ARCH_DOWN, \
+         ARCH_DOWN_BIAS, ARCH_NORM1, ARCH_NORM2}, \
+        {ARCH_NORM_LAST, ARCH_HEAD}, \
+    }
+
+static const family families[ARCH_KINDS] = {
+    [ARCH_GPT2] = {"gpt2", "transformer.h.", gpt2_rows, 0, 0, 1e-5, 0.0, {
         {ARCH_TOKENS, ARCH_POSITIONS},
         {ARCH_NORM1, ARCH_NORM1_BIAS, ARCH_QKV, ARCH_QKV_BIAS, ARCH_O, ARCH_O_BIAS, ARCH_NORM2,
          ARCH_NORM2_BIAS, ARCH_UP, ARCH_UP_BIAS, ARCH_DOWN, ARCH_DOWN_BIAS},
         {ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, ARCH_HEAD},
     }},
-    [ARCH_MINIMIND] = {"minimind", "model.layers.", llama_rows, ARCH_HAS_QK_NORM, {
+    [ARCH_MINIMIND] = {"minimind", "model.layers.", llama_rows, ARCH_HAS_QK_NORM, 0, 1e-6, 1e6, {
         {ARCH_TOKENS},
         {ARCH_Q, ARCH_K, ARCH_V, ARCH_O, ARCH_Q_NORM, ARCH_K_NORM, ARCH_NORM1, ARCH_NORM2,
          ARCH_GATE, ARCH_DOWN, ARCH_UP},
         {ARCH_NORM_LAST, ARCH_HEAD},
     }},
-    [ARCH_LLAMA] = {NULL, "model.layers.", llama_rows, 0, {
-        {ARCH_TOKENS},
-        {ARCH_Q, ARCH_Q_BIAS, ARCH_K, ARCH_K_BIAS, ARCH_V, ARCH_V_BIAS, ARCH_O, ARCH_O_BIAS,
-         ARCH_Q_NORM, ARCH_K_NORM, ARCH_GATE, ARCH_GATE_BIAS, ARCH_UP, ARCH_UP_BIAS, ARCH_DOWN,
-         ARCH_DOWN_BIAS, ARCH_NORM1, ARCH_NORM2},
-        {ARCH_NORM_LAST, ARCH_HEAD},
-    }},
+    [ARCH_LLAMA] = {"llama", "model.layers.", llama_rows, 0, 1, 1e-6, 1e4, LLAMA_ORDER},
+    [ARCH_MISTRAL] = {"mistral", "model.layers.", llama_rows, 0, 1, 1e-6, 1e4, LLAMA_ORDER},
+    [ARCH_QWEN2] = {"qwen2", "model.layers.", llama_rows, ARCH_HAS_QKV_BIAS, 1, 1e-6, 1e4, LLAMA_ORDER},
+    [ARCH_QWEN3] = {"qwen3", "model.layers.", llama_rows, ARCH_HAS_QK_NORM, 1, 1e-6, 1e4, LLAMA_ORDER},
 };
 /* clang-format on */
 
@@ -109,9 +117,16 @@ typedef struct preset {
 #define GPT2(h, l, n)               ARCH_SIZES(ARCH_GPT2, h, l, n, n, 4 * (h), 50257, 1024)
 #define MINIMIND(h, l, n, kv, i, v) ARCH_SIZES(ARCH_MINIMIND, h, l, n, kv, i, v, 32768)
 
+#define LLAMA(kind_, h, l, n, kv, i, v, length, ...)                                               \
+    {                                                                                              \
+        .kind = (kind_), .hidden = (h), .layers = (l), .heads = (n), .kv_heads = (kv),             \
+        .inner = (i), .vocab = (v), .max_length = (length), __VA_ARGS__                            \
+    }
+
 /* GPT-2 as published. MiniMind: 30m, 45m, 64m and 112m follow the recipe of the third generation (inner = 64 * ceil(pi *
  * hidden / 64)); 26m and 104m have the sizes of the second. "bytes" is the trainer's default: small enough for two cores, with
- * one token per byte. */
+ * one token per byte. The others as their config.json says: Llama-3-8B and Llama-3.2-1B; Mistral-7B v0.3, and v0.1, whose attention
+ * has a window; Qwen2.5-7B and 0.5B; Qwen3-8B and 0.6B. */
 static const preset presets[] = {
     {"tiny", ARCH_SIZES(ARCH_GPT2, 64, 2, 4, 4, 256, 256, 256)},
     {"bytes", ARCH_SIZES(ARCH_GPT2, 192, 4, 6, 6, 768, 256, 1024)},
@@ -128,6 +143,30 @@ static const preset presets[] = {
     {"104m", MINIMIND(768, 16, 8, 2, 2048, 6400)},
     {"112m", MINIMIND(1024, 8, 8, 4, 3264, 6400)},
     {"1270m", MINIMIND(2048, 24, 16, 8, 6464, 6400)},
+    {"tiny", LLAMA(ARCH_LLAMA, 64, 2, 4, 2, 192, 256, 8192, .is_untied = 1, .norm_eps = 1e-5,
+                   .rope = {.theta = 5e5})},
+    {"1b", LLAMA(ARCH_LLAMA, 2048, 16, 32, 8, 8192, 128256, 131072, .norm_eps = 1e-5,
+                 .rope = {5e5, ARCH_ROPE_LLAMA3, 32.0, 1.0, 4.0, 8192})},
+    {"8b", LLAMA(ARCH_LLAMA, 4096, 32, 32, 8, 14336, 128256, 8192, .is_untied = 1, .norm_eps = 1e-5,
+                 .rope = {.theta = 5e5})},
+    {"tiny", LLAMA(ARCH_MISTRAL, 64, 2, 4, 2, 192, 256, 32768, .is_untied = 1, .norm_eps = 1e-5,
+                   .rope = {.theta = 1e6})},
+    {"7b", LLAMA(ARCH_MISTRAL, 4096, 32, 32, 8, 14336, 32768, 32768, .is_untied = 1,
+                 .norm_eps = 1e-5, .rope = {.theta = 1e6})},
+    {"7b-v0.1", LLAMA(ARCH_MISTRAL, 4096, 32, 32, 8, 14336, 32000, 32768, .is_untied = 1,
+                      .norm_eps = 1e-5, .rope = {.theta = 1e4}, .window = 4096)},
+    {"tiny",
+     LLAMA(ARCH_QWEN2, 64, 2, 4, 2, 192, 256, 32768, .norm_eps = 1e-6, .rope = {.theta = 1e6})},
+    {"0.5b", LLAMA(ARCH_QWEN2, 896, 24, 14, 2, 4864, 151936, 32768, .norm_eps = 1e-6,
+                   .rope = {.theta = 1e6})},
+    {"7b", LLAMA(ARCH_QWEN2, 3584, 28, 28, 4, 18944, 152064, 131072, .is_untied = 1,
+                 .norm_eps = 1e-6, .rope = {.theta = 1e6})},
+    {"tiny", LLAMA(ARCH_QWEN3, 64, 2, 4, 2, 192, 256, 40960, .head_elems = 32, .norm_eps = 1e-6,
+                   .rope = {.theta = 1e6})},
+    {"0.6b", LLAMA(ARCH_QWEN3, 1024, 28, 16, 8, 3072, 151936, 40960, .head_elems = 128,
+                   .norm_eps = 1e-6, .rope = {.theta = 1e6})},
+    {"8b", LLAMA(ARCH_QWEN3, 4096, 36, 32, 8, 12288, 151936, 40960, .is_untied = 1,
+                 .norm_eps = 1e-6, .rope = {.theta = 1e6})},
 };
 
 #define NUM_PRESETS (sizeof(presets) / sizeof(presets[0]))
@@ -159,7 +198,7 @@ const char *arch_preset_name(arch_kind kind, size_t i)
 int arch_kind_find(const char *name, arch_kind *out)
 {
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-        if (families[i].name != NULL && strcmp(families[i].name, name) == 0) {
+        if (strcmp(families[i].name, name) == 0) {
             *out = (arch_kind)i;
             return 0;
         }
@@ -172,8 +211,26 @@ const char *arch_kind_name(arch_kind kind)
     return families[kind].name;
 }
 
+void arch_begin(arch_kind kind, arch *out)
+{
+    const family *f = &families[kind];
+
+    *out = (arch){.kind      = kind,
+                  .is_untied = f->is_untied,
+                  .norm_eps  = f->norm_eps,
+                  .rope      = {.theta = f->theta}};
+}
+
 void arch_complete(arch *model)
 {
+    const family *f = &families[model->kind];
+
+    if (model->norm_eps == 0.0) {
+        model->norm_eps = f->norm_eps;
+    }
+    if (model->rope.theta == 0.0) {
+        model->rope.theta = f->theta;
+    }
     if (model->kv_heads == 0) {
         model->kv_heads = model->heads;
     }
@@ -187,6 +244,71 @@ void arch_complete(arch *model)
     if (model->max_length == 0) {
         model->max_length = model->kind == ARCH_GPT2 ? 1024 : 32768;
     }
+}
+
+int arch_has(const arch *model, unsigned features)
+{
+    return (features & ~(families[model->kind].features | model->features)) == 0;
+}
+
+size_t arch_head(const arch *model)
+{
+    return model->head_elems != 0 ? model->head_elems : model->hidden / model->heads;
+}
+
+size_t arch_q(const arch *model)
+{
+    return arch_head(model) * model->heads;
+}
+
+size_t arch_kv(const arch *model)
+{
+    return arch_head(model) * model->kv_heads;
+}
+
+static const char *gpt2_check(const arch *model, char *text, size_t text_bytes)
+{
+    if (model->kv_heads != model->heads) {
+        (void)snprintf(text, text_bytes, "gpt2 has as many kv-heads as heads (%zu), not %zu",
+                       model->heads, model->kv_heads);
+        return text;
+    }
+    if (arch_q(model) != model->hidden) {
+        (void)snprintf(text, text_bytes, "gpt2 has heads of hidden / heads elements, not of %zu",
+                       arch_head(model));
+        return text;
+    }
+    return NULL;
+}
+
+/* Whether the rotation's numbers can be computed with. */
+static int rope_is_valid(const arch_rope *rope)
+{
+    return isfinite(rope->theta) && rope->theta > 0.0 &&
+           (rope->kind == ARCH_ROPE_PLAIN || (isfinite(rope->factor) && rope->factor > 0.0)) &&
+           (rope->kind != ARCH_ROPE_LLAMA3 ||
+            (rope->low_factor > 0.0 && rope->high_factor > rope->low_factor &&
+             isfinite(rope->high_factor) && rope->original_length > 0));
+}
+
+static const char *llama_check(const arch *model, char *text, size_t text_bytes)
+{
+    if (arch_head(model) % 2 != 0) {
+        (void)snprintf(text, text_bytes,
+                       "a head of %zu elements (hidden %zu, heads %zu) cannot be rotated: "
+                       "it has to be even",
+                       arch_head(model), model->hidden, model->heads);
+        return text;
+    }
+    if (!rope_is_valid(&model->rope)) {
+        (void)snprintf(
+            text, text_bytes,
+            "rotation by base %g and factors %g, %g, %g cannot be computed: they have to "
+            "be above 0, and the third larger than the second",
+            model->rope.theta, model->rope.factor, model->rope.low_factor, model->rope.high_factor);
+        return text;
+    }
+    return NULL;
 }
 
 const char *arch_check(const arch *model, char *text, size_t text_bytes)
@@ -218,19 +340,13 @@ const char *arch_check(const arch *model, char *text, size_t text_bytes)
                        model->heads, model->kv_heads);
         return text;
     }
-    if (model->kind == ARCH_GPT2 && model->kv_heads != model->heads) {
-        (void)snprintf(text, text_bytes, "gpt2 has as many kv-heads as heads (%zu), not %zu",
-                       model->heads, model->kv_heads);
+    if (arch_head(model) > MAX_SIZE / model->heads) {
+        (void)snprintf(text, text_bytes, "%zu heads of %zu elements are more than %zu",
+                       model->heads, arch_head(model), MAX_SIZE);
         return text;
     }
-    if (model->kind == ARCH_MINIMIND && model->hidden / model->heads % 2 != 0) {
-        (void)snprintf(text, text_bytes,
-                       "a head of %zu elements (hidden %zu / heads %zu) cannot be rotated: "
-                       "it has to be even",
-                       model->hidden / model->heads, model->hidden, model->heads);
-        return text;
-    }
-    return NULL;
+    return model->kind == ARCH_GPT2 ? gpt2_check(model, text, text_bytes)
+                                    : llama_check(model, text, text_bytes);
 }
 
 size_t arch_unit_count(const arch *model)
@@ -257,10 +373,8 @@ static int unit_kind(const arch *model, size_t unit)
 
 static int has_role(const arch *model, arch_role role)
 {
-    const family *f = &families[model->kind];
-
     return role == ARCH_HEAD ? model->is_untied
-                             : (f->rows[role].feature & ~(f->features | model->features)) == 0;
+                             : arch_has(model, families[model->kind].rows[role].feature);
 }
 
 /* Returns the role of the i-th parameter in a kind of unit; ARCH_NONE past the last. */
@@ -304,11 +418,6 @@ size_t arch_param_count(const arch *model)
     return arch_unit_first_param(model, arch_unit_count(model));
 }
 
-static size_t head_elems(const arch *model)
-{
-    return model->head_elems != 0 ? model->head_elems : model->hidden / model->heads;
-}
-
 static size_t dim_elems(const arch *model, dim d)
 {
     switch (d) {
@@ -319,11 +428,11 @@ static size_t dim_elems(const arch *model, dim d)
     case DIM_HIDDEN3:
         return 3 * model->hidden;
     case DIM_HEAD:
-        return head_elems(model);
+        return arch_head(model);
     case DIM_Q:
-        return head_elems(model) * model->heads;
+        return arch_q(model);
     case DIM_KV:
-        return head_elems(model) * model->kv_heads;
+        return arch_kv(model);
     case DIM_INNER:
         return model->inner;
     case DIM_VOCAB:
@@ -387,7 +496,7 @@ size_t arch_elems(const arch *model)
 
 double arch_attention_flops_per_token(const arch *model, size_t length)
 {
-    return 12.0 * (double)model->layers * (double)model->hidden * (double)length;
+    return 12.0 * (double)model->layers * (double)arch_q(model) * (double)length;
 }
 
 double arch_flops_per_token(const arch *model, size_t length)
@@ -398,7 +507,8 @@ double arch_flops_per_token(const arch *model, size_t length)
         arch_param param;
 
         arch_param_get(model, k, &param);
-        if (param.ndim == 2 && param.role != ARCH_POSITIONS) {
+        if (param.ndim == 2 && param.role != ARCH_POSITIONS &&
+            (param.role != ARCH_TOKENS || !model->is_untied)) {
             weights += (double)arch_param_elems(&param);
         }
     }

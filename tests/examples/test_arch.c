@@ -26,6 +26,14 @@ static void presets_have_the_published_numbers_of_parameters(void)
         {ARCH_GPT2, "774m", 774030080},
         {ARCH_GPT2, "1558m", 1557611200},
         {ARCH_MINIMIND, "64m", 63912192},
+        {ARCH_LLAMA, "1b", 1235814400},
+        {ARCH_LLAMA, "8b", 8030261248},
+        {ARCH_MISTRAL, "7b", 7248023552},
+        {ARCH_MISTRAL, "7b-v0.1", 7241732096},
+        {ARCH_QWEN2, "0.5b", 494032768},
+        {ARCH_QWEN2, "7b", 7615616512},
+        {ARCH_QWEN3, "0.6b", 596049920},
+        {ARCH_QWEN3, "8b", 8190735360},
         /* the second generation's, and the norms of the heads that it did not have */
         {ARCH_MINIMIND, "26m", 25829888 + 8 * 2 * 64},
         {ARCH_MINIMIND, "104m", 104030976 + 16 * 2 * 96},
@@ -41,7 +49,7 @@ static void presets_have_the_published_numbers_of_parameters(void)
 /* Units cover all parameters in order; every preset fits together. */
 static void presets_are_whole(void)
 {
-    for (int kind = ARCH_GPT2; kind <= ARCH_MINIMIND; kind++) {
+    for (int kind = ARCH_GPT2; kind < ARCH_KINDS; kind++) {
         const char *name;
 
         for (size_t i = 0; (name = arch_preset_name((arch_kind)kind, i)) != NULL; i++) {
