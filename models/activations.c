@@ -39,7 +39,7 @@ static void *room_take(room *r, size_t len_bytes)
 typedef struct row_sizes {
     int    keeps_stats;
     size_t rows, elem_bytes;
-    size_t hidden, inner, kv; /* of all rows */
+    size_t hidden, inner, q, kv; /* of all rows */
 } row_sizes;
 
 static row_sizes row_sizes_of(const arch *sizes, const model_shape *shape)
@@ -51,7 +51,8 @@ static row_sizes row_sizes_of(const arch *sizes, const model_shape *shape)
                        .elem_bytes  = shape->elem_bytes,
                        .hidden      = rows * sizes->hidden,
                        .inner       = rows * sizes->inner,
-                       .kv          = rows * (sizes->hidden / sizes->heads * sizes->kv_heads)};
+                       .q           = rows * arch_q(sizes),
+                       .kv          = rows * arch_kv(sizes)};
 }
 
 static void *take(room *r, const row_sizes *p, size_t elems)
@@ -78,15 +79,17 @@ static void layer_lay_out(const arch *sizes, const row_sizes *p, room *r, layer_
         layer->k = columns_from(layer->q, p, sizes->hidden);
         layer->v = columns_from(layer->q, p, 2 * sizes->hidden);
     } else {
-        layer->q_raw = take(r, p, p->hidden);
-        layer->k_raw = take(r, p, p->kv);
-        layer->q     = take(r, p, p->hidden);
+        int has_norms = arch_has(sizes, ARCH_HAS_QK_NORM);
+
+        layer->q_raw = has_norms ? take(r, p, p->q) : NULL;
+        layer->k_raw = has_norms ? take(r, p, p->kv) : NULL;
+        layer->q     = take(r, p, p->q);
         layer->k     = take(r, p, p->kv);
         layer->v     = take(r, p, p->kv);
         layer->gate  = take(r, p, p->inner);
     }
     layer->log_sums  = room_take(r, p->rows * sizes->heads * sizeof(float));
-    layer->attention = take(r, p, p->hidden);
+    layer->attention = take(r, p, p->q);
     layer->norm2     = take(r, p, p->hidden);
     layer->middle    = take(r, p, p->hidden);
     layer->up        = take(r, p, p->inner);
@@ -103,7 +106,7 @@ size_t model_memory_layers(const arch *sizes, const model_shape *shape)
 void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, model_memory *out)
 {
     row_sizes p      = row_sizes_of(sizes, shape);
-    size_t    angles = shape->length * (sizes->hidden / sizes->heads / 2) * sizeof(float);
+    size_t    angles = shape->length * (arch_head(sizes) / 2) * sizeof(float);
 
     out->stream = take(r, &p, (sizes->layers + 1) * p.hidden);
     for (size_t i = 0; i < model_memory_layers(sizes, shape); i++) {
@@ -116,10 +119,10 @@ void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, 
     out->cosines    = room_take(r, angles);
     out->sines      = room_take(r, angles);
     out->dstream    = take(r, &p, p.hidden);
-    out->dhidden    = take(r, &p, p.hidden);
-    out->dqkv       = take(r, &p, 3 * p.hidden);
-    out->dinner     = take(r, &p, size_max(p.inner, p.hidden));
-    out->dgate      = take(r, &p, sizes->kind == ARCH_MINIMIND ? p.inner : 0);
+    out->dhidden    = take(r, &p, size_max(p.hidden, p.q));
+    out->dqkv       = take(r, &p, p.q + 2 * p.kv);
+    out->dinner     = take(r, &p, size_max(p.inner, p.q));
+    out->dgate      = take(r, &p, sizes->kind == ARCH_GPT2 ? 0 : p.inner);
 }
 
 compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype)
@@ -129,16 +132,17 @@ compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sher
                             .hidden = sizes->hidden,
                             .inner  = sizes->inner,
                             .heads  = sizes->heads,
+                            .head   = arch_head(sizes),
                             .vocab  = sizes->vocab,
                             .dtype  = dtype};
 }
 
 /* --------------------------------------------------- scratch of the CPU -- */
 
-/* Returns the most columns of an activation, except for the logits. */
+/* Returns the most columns of an activation, except for the logits. GPT-2 has q, k and v in one. */
 static size_t widest(const compute_limits *l)
 {
-    return size_max(3 * l->hidden, l->inner);
+    return size_max(size_max(3 * l->hidden, l->inner), l->heads * limits_head(l));
 }
 
 /* Returns the most elements that one thread needs, over all operations. */
@@ -156,7 +160,7 @@ static size_t lane_elems_needed(const compute_limits *l)
 static size_t partial_elems_needed(const compute_limits *l, size_t rows)
 {
     size_t of_rows  = count_of(rows, CPU_NORM_CHUNK) * 2 * widest(l);
-    size_t of_heads = count_of(rows * l->heads, CPU_NORM_CHUNK) * 2 * (l->hidden / l->heads);
+    size_t of_heads = count_of(rows * l->heads, CPU_NORM_CHUNK) * 2 * limits_head(l);
 
     return size_max(of_rows, of_heads);
 }
@@ -186,9 +190,9 @@ static size_t norm_partials(size_t rows, size_t width)
 /* Norms, sums of columns and the gradient of the token table share the room for partial sums. */
 static size_t partials_needed(const compute_limits *l, size_t rows)
 {
-    size_t norms = size_max(norm_partials(rows, l->hidden),
-                            norm_partials(rows * l->heads, l->hidden / l->heads));
-    size_t sums  = count_of(rows, SUM_ROWS) * size_max(3 * l->hidden, l->inner);
+    size_t norms =
+        size_max(norm_partials(rows, l->hidden), norm_partials(rows * l->heads, limits_head(l)));
+    size_t sums  = count_of(rows, SUM_ROWS) * widest(l);
     size_t slots = (2 * rows / EMBED_RANGE_ROWS + 1) * l->hidden;
 
     return size_max(size_max(norms, sums), slots);
@@ -278,8 +282,8 @@ static size_t bytes_count(const arch *sizes, const activations_params *params)
 static int can_be_counted(const arch *sizes, const activations_params *params)
 {
     double rows = (double)params->batch * (double)params->length;
-    double row  = 16.0 * (double)sizes->hidden + 8.0 * (double)sizes->inner +
-                 4.0 * (double)sizes->heads + (double)sizes->vocab;
+    double row  = 16.0 * (double)size_max(sizes->hidden, arch_q(sizes)) +
+                 8.0 * (double)sizes->inner + 4.0 * (double)sizes->heads + (double)sizes->vocab;
 
     return rows * ((double)sizes->layers + 8.0) * row * 8.0 < 0x1p61 &&
            (double)params->length * (double)params->length * (double)sizes->heads < 0x1p58;

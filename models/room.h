@@ -21,14 +21,15 @@ typedef struct room {
 
 /* What a layer's forward keeps for its backward. With recomputation all layers share one. */
 typedef struct layer_memory {
-    void  *norm1;             /* [rows, hidden] */
-    void  *q_raw, *k_raw;     /* before their norms and the rotation (MiniMind) */
-    void  *q, *k, *v;         /* GPT-2: parts of one [rows, 3 * hidden] */
-    float *log_sums;          /* [batch, heads, length] */
-    void  *attention, *norm2; /* [rows, hidden] */
-    void  *middle;            /* residual stream between attention and feed-forward */
-    void  *up, *gate, *act;   /* [rows, inner]; gate: MiniMind only */
-    float *stats1, *stats2;   /* of the norms: [rows, 2]; NULL: not kept */
+    void  *norm1;         /* [rows, hidden] */
+    void  *q_raw, *k_raw; /* before their norms; NULL: they have none */
+    void  *q, *k, *v; /* rotated, except in GPT-2: there they are parts of one [rows, 3 * hidden] */
+    float *log_sums;  /* [batch, heads, length] */
+    void  *attention; /* [rows, heads * head] */
+    void  *norm2;     /* [rows, hidden] */
+    void  *middle;    /* residual stream between attention and feed-forward */
+    void  *up, *gate, *act; /* [rows, inner]; gate: not in GPT-2 */
+    float *stats1, *stats2; /* of the norms: [rows, 2]; NULL: not kept */
 } layer_memory;
 
 typedef struct model_memory {
@@ -39,7 +40,10 @@ typedef struct model_memory {
     float        *cosines, *sines;
 
     void *dstream; /* gradient of the residual stream */
-    void *dhidden, *dqkv, *dinner, *dgate;
+    void *dhidden; /* of one [rows, hidden], or of attention's [rows, heads * head] */
+    void *dqkv;
+    void *dinner; /* of one [rows, inner], or of q or k before their norms */
+    void *dgate;
 } model_memory;
 
 typedef struct model_shape {
@@ -58,11 +62,18 @@ void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, 
 typedef struct compute_limits {
     size_t      batch, length; /* of a micro-batch, in sequences and tokens */
     size_t      hidden, inner, heads, vocab;
+    size_t      head;         /* width of a head; 0: hidden / heads */
     sherd_dtype dtype;        /* of the parameters */
     int         keeps_logits; /* logits_get will be called: room for all rows of logits */
     size_t      layers;       /* whose activations exist at the same time */
     size_t      logits_rows;  /* rows of logits that a GPU holds at a time; 0: a good number */
 } compute_limits;
+
+/** Returns the width of a head. */
+static inline size_t limits_head(const compute_limits *l)
+{
+    return l->head != 0 ? l->head : l->hidden / l->heads;
+}
 
 /** Returns the limits of a model that trains: logits are not kept. */
 compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype);

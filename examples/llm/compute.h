@@ -95,6 +95,7 @@ typedef struct linear_back_args {
 /* Norms of rows of `width`; bias.data NULL: RMSNorm, else LayerNorm. */
 typedef struct norm_rows {
     size_t      rows, width;
+    float       eps; /* added to the variance, or to the mean square */
     const void *x;
     tensor      weight, bias;
     /* [rows, 2]: forward fills it for backward. NULL: not kept. Only if compute.keeps_stats. */
@@ -184,8 +185,9 @@ struct compute_ops {
 compute *compute_create(const compute_params *params, char *why, size_t why_bytes);
 void     compute_destroy(compute *c); /* accepts NULL */
 
-/** Fills the tables [length, width / 2] of rotate_args; `theta` is the base of the angles. */
-void compute_rotate_tables(size_t length, size_t width, double theta, float *cosines, float *sines);
+/** Fills the tables [length, width / 2] of rotate_args. */
+void compute_rotate_tables(size_t length, size_t width, const arch_rope *rope, float *cosines,
+                           float *sines);
 
 /** The two kinds of compute. Callers use compute_create, which chooses between them. */
 compute *compute_cpu_create(const compute_params *params, char *why, size_t why_bytes);

@@ -471,6 +471,7 @@ static void cpu_linear_back(compute *c, const linear_back_args *args)
 typedef struct norm_job {
     const cpu   *m;
     size_t       rows, width;
+    float        eps;
     const float *x, *weight, *bias, *dy;
     float       *y, *dx;
 } norm_job;
@@ -480,6 +481,7 @@ static norm_job norm_of(const cpu *m, const norm_rows *args)
     return (norm_job){.m      = m,
                       .rows   = args->rows,
                       .width  = args->width,
+                      .eps    = args->eps,
                       .x      = args->x,
                       .weight = vector_get(args->weight, m->weight, args->width),
                       .bias   = vector_get(args->bias, m->bias, args->width)};
@@ -496,9 +498,9 @@ static void norm_task(void *ctx, size_t task, int thread)
         float       *y = job->y + r * width;
 
         if (job->bias != NULL) {
-            job->m->table->layer_norm(x, job->weight, job->bias, y, width);
+            job->m->table->layer_norm(x, job->weight, job->bias, y, width, job->eps);
         } else {
-            job->m->table->rms_norm(x, job->weight, y, width);
+            job->m->table->rms_norm(x, job->weight, y, width, job->eps);
         }
     }
 }
@@ -526,9 +528,9 @@ static void norm_back_task(void *ctx, size_t task, int thread)
         float       *dx = job->dx + r * width;
 
         if (job->bias != NULL) {
-            job->m->table->layer_norm_back(x, job->weight, dy, dx, dweight, dbias, width);
+            job->m->table->layer_norm_back(x, job->weight, dy, dx, dweight, dbias, width, job->eps);
         } else {
-            job->m->table->rms_norm_back(x, job->weight, dy, dx, dweight, width);
+            job->m->table->rms_norm_back(x, job->weight, dy, dx, dweight, width, job->eps);
         }
     }
 }

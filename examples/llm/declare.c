@@ -32,7 +32,7 @@ static sherd_status unit_declare(const arch *model, sherd_engine *engine, size_t
          status == SHERD_OK && k < arch_unit_first_param(model, unit + 1); k++) {
         status = param_declare(model, engine, handle, k);
     }
-    if (status == SHERD_OK && unit == model->layers + 1) {
+    if (status == SHERD_OK && unit == model->layers + 1 && !model->is_untied) {
         status = sherd_unit_reads(engine, handle, 0);
     }
     return status;

@@ -1,4 +1,4 @@
-/* Forward and backward of GPT-2 and MiniMind-3, from the operations of compute.h. See model.h. */
+/* Forward and backward of GPT-2 and of the families in the style of Llama, from the operations of compute.h. See model.h. */
 #include "model.h"
 
 #include "models/room.h"
@@ -7,15 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROTARY_THETA 1e6
 /* Most tokens of a micro-batch: keeps products of sizes far from overflow. */
 #define MAX_ROWS ((size_t)1 << 26)
 
 struct model {
     model_params p;
     compute     *c;
-    size_t       rows, head, kv; /* batch * length; width of a head; kv_heads * head */
-    char        *memory;         /* of the compute's device */
+    size_t       rows;        /* batch * length */
+    size_t       head, q, kv; /* width of a head, of all query heads, of all key heads */
+    char        *memory;      /* of the compute's device */
     size_t       memory_bytes;
     model_shape  shape; /* from which the layout of the memory was computed */
     model_memory at;
@@ -33,12 +33,14 @@ static void *act_at(const model *m, void *base, size_t elems)
 static int tables_make(model *m)
 {
     size_t elems = m->p.length * (m->head / 2);
-    float *room  = malloc(2 * elems * sizeof(*room) + 1);
+    float *room  = calloc(2 * elems + 1, sizeof(*room));
 
     if (room == NULL) {
         return -1;
     }
-    compute_rotate_tables(m->p.length, m->head, ROTARY_THETA, room, room + elems);
+    if (m->p.sizes.kind != ARCH_GPT2) {
+        compute_rotate_tables(m->p.length, m->head, &m->p.sizes.rope, room, room + elems);
+    }
     m->c->ops->upload(m->c, m->at.cosines, room, elems * sizeof(*room));
     m->c->ops->upload(m->c, m->at.sines, room + elems, elems * sizeof(*room));
     free(room);
@@ -94,8 +96,9 @@ model *model_create(const model_params *params, char *why, size_t why_bytes)
     }
     m->p     = *params;
     m->rows  = params->batch * params->length;
-    m->head  = params->sizes.hidden / params->sizes.heads;
-    m->kv    = m->head * params->sizes.kv_heads;
+    m->head  = arch_head(&params->sizes);
+    m->q     = arch_q(&params->sizes);
+    m->kv    = arch_kv(&params->sizes);
     m->shape = (model_shape){
         .batch = params->batch, .length = params->length, .is_recomputed = params->is_recomputed};
     layers       = model_memory_layers(&params->sizes, &m->shape);
@@ -188,7 +191,7 @@ static void linear(model *m, const model_unit *unit, arch_role weight, arch_role
                                            .y        = y});
 }
 
-/* dx = (is_added: +=) dy . weight; adds to the gradients of weight and bias. MiniMind has no parameter with the role `bias`. */
+/* dx = (is_added: +=) dy . weight; adds to the gradients of weight and bias. */
 static void linear_back(model *m, const model_unit *unit, arch_role weight, arch_role bias,
                         linear_shape shape, const void *x, const void *dy, void *dx, int is_added)
 {
@@ -206,6 +209,7 @@ static norm_rows norm_of(const model *m, const model_unit *unit, arch_role weigh
 {
     return (norm_rows){.rows   = m->rows,
                        .width  = m->p.sizes.hidden,
+                       .eps    = (float)m->p.sizes.norm_eps,
                        .x      = x,
                        .weight = unit->by_role[weight],
                        .bias   = unit->by_role[bias],
@@ -216,8 +220,11 @@ static norm_rows norm_of(const model *m, const model_unit *unit, arch_role weigh
 static norm_rows head_norm_of(const model *m, const model_unit *unit, arch_role weight,
                               size_t heads, const void *x)
 {
-    return (norm_rows){
-        .rows = m->rows * heads, .width = m->head, .x = x, .weight = unit->by_role[weight]};
+    return (norm_rows){.rows   = m->rows * heads,
+                       .width  = m->head,
+                       .eps    = (float)m->p.sizes.norm_eps,
+                       .x      = x,
+                       .weight = unit->by_role[weight]};
 }
 
 static void norm(model *m, norm_rows args, void *y)
@@ -250,7 +257,7 @@ static heads_args attention_of(const model *m, const layer_memory *layer)
                         .heads     = sizes->heads,
                         .kv_heads  = sizes->kv_heads,
                         .width     = m->head,
-                        .q_stride  = is_gpt2 ? 3 * sizes->hidden : sizes->hidden,
+                        .q_stride  = is_gpt2 ? 3 * sizes->hidden : m->q,
                         .kv_stride = is_gpt2 ? 3 * sizes->hidden : m->kv,
                         .q         = layer->q,
                         .k         = layer->k,
@@ -259,37 +266,53 @@ static heads_args attention_of(const model *m, const layer_memory *layer)
 
 /* --------------------------------------------------------------- layers -- */
 
-/* q, k and v of a MiniMind layer: projections, norms of the heads, rotation. */
-static void minimind_qkv(model *m, const model_unit *unit, layer_memory *layer)
+/* q, k and v of a layer in the style of Llama: projections, norms of the heads if the model has them, rotation. */
+static void llama_qkv(model *m, const model_unit *unit, layer_memory *layer)
 {
-    const arch *sizes = &m->p.sizes;
-    size_t      h     = sizes->hidden;
+    const arch *sizes     = &m->p.sizes;
+    int         has_norms = arch_has(sizes, ARCH_HAS_QK_NORM);
+    size_t      h         = sizes->hidden;
 
-    linear(m, unit, ARCH_Q, ARCH_QKV_BIAS, shape_of(m, h, h), layer->norm1, NULL, layer->q_raw);
-    linear(m, unit, ARCH_K, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, NULL, layer->k_raw);
-    linear(m, unit, ARCH_V, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, NULL, layer->v);
-    norm(m, head_norm_of(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw), layer->q);
-    norm(m, head_norm_of(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw), layer->k);
+    linear(m, unit, ARCH_Q, ARCH_Q_BIAS, shape_of(m, h, m->q), layer->norm1, NULL,
+           has_norms ? layer->q_raw : layer->q);
+    linear(m, unit, ARCH_K, ARCH_K_BIAS, shape_of(m, h, m->kv), layer->norm1, NULL,
+           has_norms ? layer->k_raw : layer->k);
+    linear(m, unit, ARCH_V, ARCH_V_BIAS, shape_of(m, h, m->kv), layer->norm1, NULL, layer->v);
+    if (has_norms) {
+        norm(m, head_norm_of(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw), layer->q);
+        norm(m, head_norm_of(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw), layer->k);
+    }
     rotate(m, sizes->heads, layer->q, 1.0f);
     rotate(m, sizes->kv_heads, layer->k, 1.0f);
 }
 
-static void minimind_qkv_back(model *m, const model_unit *unit, layer_memory *layer, void *dq,
-                              void *dk, void *dv)
+/* Returns the gradient of q or k before its norm, if it has one; `d` is the gradient behind it. */
+static void *head_norm_back(model *m, const model_unit *unit, arch_role weight, size_t heads,
+                            const void *raw, void *d)
+{
+    if (raw == NULL) {
+        return d;
+    }
+    /* dinner is not in use: the feed-forward part is done */
+    norm_back(m, head_norm_of(m, unit, weight, heads, raw), d, m->at.dinner, 0);
+    return m->at.dinner;
+}
+
+static void llama_qkv_back(model *m, const model_unit *unit, layer_memory *layer, void *dq,
+                           void *dk, void *dv)
 {
     const arch *sizes = &m->p.sizes;
     size_t      h     = sizes->hidden;
-    void       *draw  = m->at.dinner; /* not in use: the feed-forward part is done */
 
     rotate(m, sizes->heads, dq, -1.0f);
     rotate(m, sizes->kv_heads, dk, -1.0f);
-    norm_back(m, head_norm_of(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw), dq, draw, 0);
-    linear_back(m, unit, ARCH_Q, ARCH_QKV_BIAS, shape_of(m, h, h), layer->norm1, draw,
-                m->at.dhidden, 0);
-    norm_back(m, head_norm_of(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw), dk, draw, 0);
-    linear_back(m, unit, ARCH_K, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, draw,
+    linear_back(m, unit, ARCH_Q, ARCH_Q_BIAS, shape_of(m, h, m->q), layer->norm1,
+                head_norm_back(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw, dq), m->at.dhidden,
+                0);
+    linear_back(m, unit, ARCH_K, ARCH_K_BIAS, shape_of(m, h, m->kv), layer->norm1,
+                head_norm_back(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw, dk),
                 m->at.dhidden, 1);
-    linear_back(m, unit, ARCH_V, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, dv,
+    linear_back(m, unit, ARCH_V, ARCH_V_BIAS, shape_of(m, h, m->kv), layer->norm1, dv,
                 m->at.dhidden, 1);
 }
 
@@ -308,7 +331,7 @@ static void feed_forward(model *m, const model_unit *unit, layer_memory *layer, 
         m->c->ops->linear(m->c, &up);
     } else {
         m->c->ops->linear(m->c, &up);
-        linear(m, unit, ARCH_GATE, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2, NULL,
+        linear(m, unit, ARCH_GATE, ARCH_GATE_BIAS, shape_of(m, h, inner), layer->norm2, NULL,
                layer->gate);
         m->c->ops->swiglu(m->c, m->rows * inner, layer->gate, layer->up, layer->act);
     }
@@ -344,7 +367,7 @@ static void feed_forward_back(model *m, const model_unit *unit, layer_memory *la
     }
     m->c->ops->linear_back(m->c, &up);
     if (!is_gpt2) {
-        linear_back(m, unit, ARCH_GATE, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2,
+        linear_back(m, unit, ARCH_GATE, ARCH_GATE_BIAS, shape_of(m, h, inner), layer->norm2,
                     m->at.dgate, m->at.dhidden, 1);
     }
 }
@@ -361,11 +384,11 @@ static void layer_forward(model *m, const model_unit *unit, layer_memory *layer,
         linear(m, unit, ARCH_QKV, ARCH_QKV_BIAS, shape_of(m, h, 3 * h), layer->norm1, NULL,
                layer->q);
     } else {
-        minimind_qkv(m, unit, layer);
+        llama_qkv(m, unit, layer);
     }
     heads = attention_of(m, layer);
     m->c->ops->attention(m->c, &heads, layer->attention, layer->log_sums);
-    linear(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, h, h), layer->attention, x, layer->middle);
+    linear(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, m->q, h), layer->attention, x, layer->middle);
     norm(m, norm_of(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, layer->stats2),
          layer->norm2);
     feed_forward(m, unit, layer, y);
@@ -376,14 +399,14 @@ static void layer_backward(model *m, const model_unit *unit, layer_memory *layer
 {
     size_t     h       = m->p.sizes.hidden;
     int        is_gpt2 = m->p.sizes.kind == ARCH_GPT2;
-    void      *dq = m->at.dqkv, *dk = act_at(m, dq, is_gpt2 ? h : m->rows * h);
+    void      *dq = m->at.dqkv, *dk = act_at(m, dq, is_gpt2 ? h : m->rows * m->q);
     void      *dv    = act_at(m, dk, is_gpt2 ? h : m->rows * m->kv);
     heads_args heads = attention_of(m, layer);
 
     feed_forward_back(m, unit, layer);
     norm_back(m, norm_of(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, layer->stats2),
               m->at.dhidden, m->at.dstream, 1);
-    linear_back(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, h, h), layer->attention, m->at.dstream,
+    linear_back(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, m->q, h), layer->attention, m->at.dstream,
                 m->at.dhidden, 0);
     m->c->ops->attention_back(m->c, &heads, layer->attention, m->at.dhidden, layer->log_sums, dq,
                               dk, dv);
@@ -391,7 +414,7 @@ static void layer_backward(model *m, const model_unit *unit, layer_memory *layer
         linear_back(m, unit, ARCH_QKV, ARCH_QKV_BIAS, shape_of(m, h, 3 * h), layer->norm1,
                     m->at.dqkv, m->at.dhidden, 0);
     } else {
-        minimind_qkv_back(m, unit, layer, dq, dk, dv);
+        llama_qkv_back(m, unit, layer, dq, dk, dv);
     }
     norm_back(m, norm_of(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x, layer->stats1), m->at.dhidden,
               m->at.dstream, 1);
@@ -437,6 +460,12 @@ static void pass_end(model *m)
     }
 }
 
+/* The parameter by which the head multiplies. */
+static arch_role head_role(const model *m)
+{
+    return m->p.sizes.is_untied ? ARCH_HEAD : ARCH_TOKENS;
+}
+
 void model_forward(model *m, size_t unit, const model_unit *params, float grad_scale)
 {
     size_t layers = m->p.sizes.layers;
@@ -455,7 +484,7 @@ void model_forward(model *m, size_t unit, const model_unit *params, float grad_s
              norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
                      m->at.stats_last),
              m->at.norm_last);
-        m->c->ops->head(m->c, m->at.norm_last, params->by_role[ARCH_TOKENS], grad_scale);
+        m->c->ops->head(m->c, m->at.norm_last, params->by_role[head_role(m)], grad_scale);
         m->grad_scale = grad_scale;
     }
 }
@@ -470,7 +499,7 @@ static void unit_backward(model *m, size_t unit, const model_unit *params)
         }
         layer_backward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1));
     } else {
-        m->c->ops->head_back(m->c, m->at.norm_last, params->by_role[ARCH_TOKENS], m->at.dhidden);
+        m->c->ops->head_back(m->c, m->at.norm_last, params->by_role[head_role(m)], m->at.dhidden);
         norm_back(m,
                   norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
                           m->at.stats_last),

@@ -117,7 +117,7 @@ static sherd_status tensor_get(passes *passes, size_t k, sherd_pass pass, model_
     return SHERD_OK;
 }
 
-/* Gives the parameters of an acquired unit; the last unit also reads the table of tokens. */
+/* Gives the parameters of an acquired unit; the last unit reads the table of tokens, unless it has a head of its own. */
 static sherd_status unit_get(passes *passes, size_t unit, sherd_pass pass, model_unit *out)
 {
     *out = (model_unit){0};
@@ -125,7 +125,9 @@ static sherd_status unit_get(passes *passes, size_t unit, sherd_pass pass, model
          k < arch_unit_first_param(&passes->sizes, unit + 1); k++) {
         TRY(tensor_get(passes, k, pass, out));
     }
-    return unit == passes->sizes.layers + 1 ? tensor_get(passes, 0, pass, out) : SHERD_OK;
+    return unit == passes->sizes.layers + 1 && !passes->sizes.is_untied
+               ? tensor_get(passes, 0, pass, out)
+               : SHERD_OK;
 }
 
 static double clock_seconds(void)

@@ -12,9 +12,7 @@
 #define ROWS_TABLE_NAME "plain"
 #endif
 
-#define LANES          16
-#define LAYER_NORM_EPS 1e-5f
-#define RMS_NORM_EPS   1e-6f
+#define LANES 16
 
 /* ------------------------------------------------------------- bits --- */
 
@@ -273,7 +271,7 @@ static void rows_swiglu_back(const float *restrict gate, const float *restrict u
 
 /* -------------------------------------------------------------- norms -- */
 
-static void layer_norm_stats(const float *x, size_t n, float *mean_out, float *scale_out)
+static void layer_norm_stats(const float *x, size_t n, float eps, float *mean_out, float *scale_out)
 {
     float sum, mean;
 
@@ -281,15 +279,15 @@ static void layer_norm_stats(const float *x, size_t n, float *mean_out, float *s
     mean = sum / (float)n;
     LANES_SUM(sum, n, (x[i] - mean) * (x[i] - mean));
     *mean_out  = mean;
-    *scale_out = 1.0f / sqrtf(sum / (float)n + LAYER_NORM_EPS);
+    *scale_out = 1.0f / sqrtf(sum / (float)n + eps);
 }
 
 static void rows_layer_norm(const float *restrict x, const float *restrict weight,
-                            const float *restrict bias, float *restrict y, size_t n)
+                            const float *restrict bias, float *restrict y, size_t n, float eps)
 {
     float mean, scale;
 
-    layer_norm_stats(x, n, &mean, &scale);
+    layer_norm_stats(x, n, eps, &mean, &scale);
     for (size_t i = 0; i < n; i++) {
         y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
     }
@@ -297,11 +295,12 @@ static void rows_layer_norm(const float *restrict x, const float *restrict weigh
 
 static void rows_layer_norm_back(const float *restrict x, const float *restrict weight,
                                  const float *restrict dy, float *restrict dx,
-                                 float *restrict dweight, float *restrict dbias, size_t n)
+                                 float *restrict dweight, float *restrict dbias, size_t n,
+                                 float eps)
 {
     float mean, scale, sum_d, sum_dx;
 
-    layer_norm_stats(x, n, &mean, &scale);
+    layer_norm_stats(x, n, eps, &mean, &scale);
     LANES_SUM(sum_d, n, dy[i] * weight[i]);
     LANES_SUM(sum_dx, n, dy[i] * weight[i] * ((x[i] - mean) * scale));
     sum_d /= (float)n;
@@ -314,17 +313,17 @@ static void rows_layer_norm_back(const float *restrict x, const float *restrict 
     }
 }
 
-static float rms_norm_scale(const float *x, size_t n)
+static float rms_norm_scale(const float *x, size_t n, float eps)
 {
     float sum;
 
     LANES_SUM(sum, n, x[i] * x[i]);
-    return 1.0f / sqrtf(sum / (float)n + RMS_NORM_EPS);
+    return 1.0f / sqrtf(sum / (float)n + eps);
 }
 
-static void rows_rms_norm(const float *x, const float *weight, float *y, size_t n)
+static void rows_rms_norm(const float *x, const float *weight, float *y, size_t n, float eps)
 {
-    float scale = rms_norm_scale(x, n);
+    float scale = rms_norm_scale(x, n, eps);
 
     for (size_t i = 0; i < n; i++) {
         y[i] = x[i] * scale * weight[i];
@@ -333,9 +332,9 @@ static void rows_rms_norm(const float *x, const float *weight, float *y, size_t 
 
 static void rows_rms_norm_back(const float *restrict x, const float *restrict weight,
                                const float *restrict dy, float *restrict dx,
-                               float *restrict dweight, size_t n)
+                               float *restrict dweight, size_t n, float eps)
 {
-    float scale = rms_norm_scale(x, n);
+    float scale = rms_norm_scale(x, n, eps);
     float sum;
 
     LANES_SUM(sum, n, dy[i] * weight[i] * (x[i] * scale));

@@ -31,15 +31,16 @@ typedef struct rows_ops {
     /* d is the gradient of y on entry, and of `up` on return. */
     void (*swiglu_back)(const float *gate, const float *up, float *d, float *dgate, size_t n);
 
-    /* LayerNorm (Ba et al. 2016) of one row, eps 1e-5. */
-    void (*layer_norm)(const float *x, const float *weight, const float *bias, float *y, size_t n);
+    /* LayerNorm (Ba et al. 2016) of one row. */
+    void (*layer_norm)(const float *x, const float *weight, const float *bias, float *y, size_t n,
+                       float eps);
     /* dx += the gradient of x; the row's share is added to dweight and dbias. */
     void (*layer_norm_back)(const float *x, const float *weight, const float *dy, float *dx,
-                            float *dweight, float *dbias, size_t n);
-    /* RMSNorm (Zhang and Sennrich 2019) of one row, eps 1e-6. y may be x. */
-    void (*rms_norm)(const float *x, const float *weight, float *y, size_t n);
+                            float *dweight, float *dbias, size_t n, float eps);
+    /* RMSNorm (Zhang and Sennrich 2019) of one row. y may be x. */
+    void (*rms_norm)(const float *x, const float *weight, float *y, size_t n, float eps);
     void (*rms_norm_back)(const float *x, const float *weight, const float *dy, float *dx,
-                          float *dweight, size_t n);
+                          float *dweight, size_t n, float eps);
     /* Rotates the pairs (x[i], x[i + n / 2]) by angles whose cosines and sines [n / 2] are given. `direction` is 1, or -1 in backward
      * (Su et al. 2021, half-split). */
     void (*rotate)(float *x, const float *cosines, const float *sines, float direction, size_t n);

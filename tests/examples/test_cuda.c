@@ -125,10 +125,20 @@ static void norm_run(rig *r, size_t rows, size_t width, int is_layer)
     pair      dbias   = is_layer ? pair_make(r, width, 8, 1.0f) : pair_none();
     pair      all[]   = {x, weight, bias, y, dy, dx, dweight, dbias};
     float    *stats   = r->gpu->keeps_stats ? device_alloc(r, 2 * rows * sizeof(*stats)) : NULL;
-    norm_rows on_cpu  = {rows, width, x.cpu, cpu_tensor(weight, dweight), cpu_tensor(bias, dbias),
+    norm_rows on_cpu  = {rows,
+                         width,
+                        is_layer ? 1e-5f : 1e-6f,
+                         x.cpu,
+                         cpu_tensor(weight, dweight),
+                         cpu_tensor(bias, dbias),
                          NULL};
-    norm_rows on_gpu  = {
-         rows, width, x.gpu, gpu_tensor(r, weight, dweight), gpu_tensor(r, bias, dbias), stats};
+    norm_rows on_gpu  = {rows,
+                         width,
+                        is_layer ? 1e-5f : 1e-6f,
+                         x.gpu,
+                         gpu_tensor(r, weight, dweight),
+                         gpu_tensor(r, bias, dbias),
+                         stats};
 
     r->cpu->ops->norm(r->cpu, &on_cpu, y.cpu);
     r->gpu->ops->norm(r->gpu, &on_gpu, y.gpu);
@@ -404,7 +414,8 @@ static void rotate_body(rig *r)
     float *tables = keep(r, calloc(2 * angles + 1, sizeof(*tables)));
     float *device = device_alloc(r, 2 * angles * sizeof(*tables));
 
-    compute_rotate_tables(r->limits.length, width, 1e4, tables, tables + angles);
+    compute_rotate_tables(r->limits.length, width, &(arch_rope){.theta = 1e4}, tables,
+                          tables + angles);
     r->gpu->ops->upload(r->gpu, device, tables, 2 * angles * sizeof(*tables));
     for (int way = 1; way >= -1; way -= 2) {
         rotate_args on_cpu = {r->limits.heads, width, x.cpu, tables, tables + angles, (float)way};

@@ -212,6 +212,7 @@ static void norms_of_held_rows_give_the_same_bits(void)
 
                 n.dtype    = (sherd_dtype)dtype;
                 n.width    = width;
+                n.eps      = 1e-5f;
                 n.is_added = form % 2;
                 n.partials = (float *)partials;
                 want       = norm_bits(n, form / 2 == 0, &bytes);

@@ -308,6 +308,7 @@ static void norm_check(size_t rows, size_t width, int has_bias)
     norm_case c = {.b    = bench_open(2, SHERD_F32),
                    .args = {.rows   = rows,
                             .width  = width,
+                            .eps    = has_bias ? 1e-5f : 1e-6f,
                             .x      = x,
                             .weight = f32(w, dw),
                             .bias   = f32(bias, dbias)},
@@ -349,7 +350,7 @@ static void rotation_is_undone_by_its_inverse(void)
                         .direction = 1.0f};
 
     memcpy(kept, x, ROWS * HIDDEN * sizeof(*x));
-    compute_rotate_tables(LENGTH, WIDTH, 1e6, cosines, sines);
+    compute_rotate_tables(LENGTH, WIDTH, &(arch_rope){.theta = 1e6}, cosines, sines);
     b.ops->rotate(b.c, &args);
     CHECK_CLOSE_F32(x, kept, WIDTH, 0.0, 0.0); /* time 0 does not turn */
     CHECK(fabsf(x[HIDDEN] - (kept[HIDDEN] * cosf(1.0f) - kept[HIDDEN + WIDTH / 2] * sinf(1.0f))) <
@@ -640,10 +641,11 @@ static void rows_pair_check(const rows_ops *a, const rows_ops *b, size_t n)
         tables[t]->swiglu(x, w, out[t][2], n);
         memcpy(out[t][3], d, n * sizeof(float));
         tables[t]->swiglu_back(x, w, out[t][3], out[t][0] + n, n);
-        tables[t]->layer_norm(x, w, d, out[t][0] + 2 * n, n);
-        tables[t]->layer_norm_back(x, w, d, out[t][1] + n, out[t][1] + 2 * n, out[t][1] + 3 * n, n);
-        tables[t]->rms_norm(x, w, out[t][2] + n, n);
-        tables[t]->rms_norm_back(x, w, d, out[t][2] + 2 * n, out[t][2] + 3 * n, n);
+        tables[t]->layer_norm(x, w, d, out[t][0] + 2 * n, n, 1e-5f);
+        tables[t]->layer_norm_back(x, w, d, out[t][1] + n, out[t][1] + 2 * n, out[t][1] + 3 * n, n,
+                                   1e-5f);
+        tables[t]->rms_norm(x, w, out[t][2] + n, n, 1e-6f);
+        tables[t]->rms_norm_back(x, w, d, out[t][2] + 2 * n, out[t][2] + 3 * n, n, 1e-6f);
         memcpy(out[t][0] + 3 * n, x, n * sizeof(float));
         out[t][0][4 * n] = tables[t]->softmax(out[t][0] + 3 * n, n, n, 0.3f);
         memcpy(out[t][0] + 5 * n, x, n * sizeof(float));

@@ -489,6 +489,7 @@ static norm_launch norm_of(const cuda *m, const norm_rows *args)
     n.dtype    = m->limits.dtype;
     n.rows     = args->rows;
     n.width    = args->width;
+    n.eps      = args->eps;
     n.x        = args->x;
     n.weight   = args->weight.data;
     n.bias     = args->bias.data;
@@ -868,9 +869,9 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
 /* Refuses what no kernel can compute. */
 static int limits_check(const compute_limits *l, char *why, size_t why_bytes)
 {
-    if (l->hidden / l->heads > ATTENTION_MOST_WIDTH) {
+    if (limits_head(l) > ATTENTION_MOST_WIDTH) {
         (void)snprintf(why, why_bytes, "heads of %zu elements are too wide for the GPU: at most %d",
-                       l->hidden / l->heads, ATTENTION_MOST_WIDTH);
+                       limits_head(l), ATTENTION_MOST_WIDTH);
         return -1;
     }
     if (l->batch > ATTENTION_MOST_BATCH) {

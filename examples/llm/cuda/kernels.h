@@ -24,6 +24,7 @@ typedef struct shared_memory {
 typedef struct norm_launch {
     sherd_dtype dtype;
     size_t      rows, width;
+    float       eps;
     const void *x, *weight, *bias; /* bias NULL: RMSNorm, else LayerNorm */
     void       *y;                 /* forward */
     const void *dy;                /* NULL: forward; backward, with all that follows */

@@ -14,8 +14,6 @@
 #define BACK_WARPS     8  /* of a block in backward, at most; another value gives other bits */
 #define SUMMED_BLOCKS  2  /* of norm_backward_summed on a multiprocessor: 128 registers for a thread */
 #define SUMMED_VECTORS 3  /* of a row at most, which fit these registers */
-#define LAYER_NORM_EPS 1e-5f
-#define RMS_NORM_EPS   1e-6f
 /* Bytes of shared memory that the sums of a backward block may take: what a launch may have on every device without asking for more
  * (cudaFuncSetAttribute). */
 #define NORM_SHARED_BYTES ((size_t)48 << 10)
@@ -27,7 +25,7 @@
 #define FINISH_LOADS   8
 
 template <typename T, int N, bool IS_LAYER>
-__device__ __forceinline__ void row_stats(const T *x, int width, int lane, float *mean_out,
+__device__ __forceinline__ void row_stats(const T *x, int width, int lane, float eps, float *mean_out,
                                           float *scale_out)
 {
     float sum = 0.0f, mean = 0.0f, at[N];
@@ -49,13 +47,12 @@ __device__ __forceinline__ void row_stats(const T *x, int width, int lane, float
         }
     }
     *mean_out  = mean;
-    *scale_out = 1.0f / sqrtf(warp_sum(sum) / (float)width + (IS_LAYER ? LAYER_NORM_EPS : RMS_NORM_EPS));
+    *scale_out = 1.0f / sqrtf(warp_sum(sum) / (float)width + eps);
 }
 
 /* Each warp computes one row. */
 template <typename T, int N, bool IS_LAYER>
-__global__ void norm_forward(size_t rows, int width, const T *x_all, const T *weight, const T *bias,
-                             T *y_all)
+__global__ void norm_forward(size_t rows, int width, float eps, const T *x_all, const T *weight, const T *bias, T *y_all)
 {
     int    lane = (int)threadIdx.x % 32;
     size_t row  = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
@@ -64,7 +61,7 @@ __global__ void norm_forward(size_t rows, int width, const T *x_all, const T *we
     if (row >= rows) {
         return;
     }
-    row_stats<T, N, IS_LAYER>(x_all + row * (size_t)width, width, lane, &mean, &scale);
+    row_stats<T, N, IS_LAYER>(x_all + row * (size_t)width, width, lane, eps, &mean, &scale);
     for (int i = lane * N; i < width; i += 32 * N) {
         vector_of<T, N>::load(x_all + row * (size_t)width + i, x);
         vector_of<T, N>::load(weight + i, w);
@@ -101,8 +98,8 @@ __device__ __forceinline__ void block_sums_put(const float *shared, int width, i
  * (j * N + k) * 32 + lane, so the lanes of a warp use different banks. If IS_WIDE, one warp's sums do not fit there. Then the block
  * has one warp, its sums are the block's partials in device memory in the order of the columns, and `padded` is the width. */
 template <typename T, int N, bool IS_LAYER, bool IS_WIDE>
-__global__ void norm_backward(size_t rows, int width, int padded, const T *x_all, const T *weight,
-                              const T *dy_all, T *dx_all, int is_added, float *partials)
+__global__ void norm_backward(size_t rows, int width, int padded, float eps, const T *x_all, const T *weight, const T *dy_all,
+                              T *dx_all, int is_added, float *partials)
 {
     LLM_SHARED(shared);
     const int sets = IS_LAYER ? 2 : 1;
@@ -124,7 +121,7 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
         T       *dx = dx_all + row * (size_t)width;
         float    mean, scale, sum_d = 0.0f, sum_dx = 0.0f, at[N], w[N], d[N], old[N];
 
-        row_stats<T, N, IS_LAYER>(x, width, lane, &mean, &scale);
+        row_stats<T, N, IS_LAYER>(x, width, lane, eps, &mean, &scale);
         for (int i = lane * N; i < width; i += 32 * N) {
             vector_of<T, N>::load(x + i, at);
             vector_of<T, N>::load(weight + i, w);
@@ -172,7 +169,7 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
  * keeps the mean and 1 / std of each row for backward. The order of all sums is the same as above, so the bits are the same. */
 
 template <typename T, int N, int VECTORS, bool IS_LAYER>
-__global__ void norm_forward_held(size_t rows, int width, const T *x_all, const T *weight, const T *bias, T *y_all,
+__global__ void norm_forward_held(size_t rows, int width, float eps, const T *x_all, const T *weight, const T *bias, T *y_all,
                                   float *stats)
 {
     int    lane = (int)threadIdx.x % 32;
@@ -203,7 +200,7 @@ __global__ void norm_forward_held(size_t rows, int width, const T *x_all, const 
             sum += (x[v][k] - mean) * (x[v][k] - mean);
         }
     }
-    scale = 1.0f / sqrtf(warp_sum(sum) / (float)width + (IS_LAYER ? LAYER_NORM_EPS : RMS_NORM_EPS));
+    scale = 1.0f / sqrtf(warp_sum(sum) / (float)width + eps);
     if (lane == 0) {
         stats[2 * row]     = mean;
         stats[2 * row + 1] = scale;
@@ -465,7 +462,7 @@ static void forward_queue(const norm_launch *a, cudaStream_t stream)
     unsigned blocks = blocks_of(a->rows, NORM_WARPS);
 
     LLM_LAUNCH((norm_forward<T, N, IS_LAYER>), dim3(blocks), dim3(NORM_WARPS * 32), 0, stream, a->rows,
-               (int)a->width, (const T *)a->x, (const T *)a->weight, (const T *)a->bias, (T *)a->y);
+               (int)a->width, a->eps, (const T *)a->x, (const T *)a->weight, (const T *)a->bias, (T *)a->y);
 }
 
 template <typename T, int N, bool IS_LAYER>
@@ -478,11 +475,11 @@ static void backward_queue(const norm_launch *a, cudaStream_t stream)
 
     if (each > NORM_SHARED_BYTES) {
         LLM_LAUNCH((norm_backward<T, N, IS_LAYER, true>), blocks, threads, 0, stream, a->rows, (int)a->width, (int)a->width,
-                   (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx, a->is_added, a->partials);
+                   a->eps, (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx, a->is_added, a->partials);
         return;
     }
     LLM_LAUNCH((norm_backward<T, N, IS_LAYER, false>), blocks, threads, (size_t)warps * each, stream, a->rows, (int)a->width,
-               padded, (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx, a->is_added, a->partials);
+               padded, a->eps, (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx, a->is_added, a->partials);
 }
 
 template <typename T, int N, int VECTORS, bool IS_LAYER, bool SUMS_DX>
@@ -503,8 +500,8 @@ static void held_queue(const norm_launch *a, cudaStream_t stream)
 
     if (a->dy == NULL) {
         LLM_LAUNCH((norm_forward_held<T, N, VECTORS, IS_LAYER>), dim3(blocks_of(a->rows, NORM_WARPS)), dim3(NORM_WARPS * 32), 0,
-                   stream, a->rows, (int)a->width, (const T *)a->x, (const T *)a->weight, (const T *)a->bias, (T *)a->y,
-                   a->stats);
+                   stream, a->rows, (int)a->width, a->eps, (const T *)a->x, (const T *)a->weight, (const T *)a->bias,
+                   (T *)a->y, a->stats);
     } else if constexpr (VECTORS > SUMMED_VECTORS) {
         LLM_LAUNCH((norm_backward_held<T, N, VECTORS, IS_LAYER>), dim3(blocks_of(a->rows, NORM_CHUNK)), threads, (size_t)warps * each,
                    stream, a->rows, (int)a->width, padded, (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx,
