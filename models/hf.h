@@ -4,6 +4,8 @@
 
 #include "models/maps.h"
 
+struct json_t;
+
 /** Lists the tensors that GPT2LMHeadModel, Qwen3ForCausalLM (MiniMind) or LlamaForCausalLM load. A tied head is listed once,
  *  as the embedding. Returns -1 when there is no memory. */
 int hf_maps_open(const arch *model, maps *out);
@@ -22,6 +24,23 @@ typedef struct hf_constants {
 /** Returns the constants with which the trainer computes (examples/llm). */
 hf_constants hf_constants_of(const arch *model);
 
+/* What a config.json says. */
+typedef struct hf_config {
+    arch sizes; /* is_transposed 0 */
+    /* Says which key asks for what the trainer does not compute; sizes and shapes hold nevertheless. "": it computes all. A window of
+     * attention is in sizes and not here: it matters only for longer sequences. */
+    char not_computed[256];
+} hf_config;
+
+/* Results other than 0: the file is wrong; it describes a model whose parameters are not known here. */
+#define HF_CONFIG_BAD     (-1)
+#define HF_CONFIG_UNKNOWN (-2)
+
+/** Reads a config.json that is parsed already. Returns 0, or a result as above with a sentence in `why`. */
+int hf_config_read(const struct json_t *root, hf_config *out, char *why, size_t why_bytes);
+/** The same of a text, which may come from anywhere. */
+int hf_config_parse(const char *text, size_t len_bytes, hf_config *out, char *why,
+                    size_t why_bytes);
 /** Writes the config.json of such a model with weights of `dtype`. Returns its length, even if `bytes` is less (as snprintf
  *  does). */
 size_t hf_config_write(const arch *model, const hf_constants *constants, sherd_dtype dtype,
