@@ -38,7 +38,7 @@ static const char HELP[] =
     "  remove          ask, then remove checkpoints. If the latest is removed, the one before\n"
     "                  it becomes the latest\n\n"
     "  --type TYPE     element type of the exported weights: fp32, bf16 or fp16 (default fp32)\n"
-    "  --arch NAME     architecture, gpt2 or minimind\n"
+    "  --arch NAME     gpt2, minimind, llama, mistral, qwen2 or qwen3\n"
     "  --preset NAME   sizes of --arch by name (sherd plan --arch NAME --preset help lists them)\n"
     "  --model FILE    a model as sherd plan reads it: config.json, a list of units, or a\n"
     "                  folder with one\n"
@@ -352,10 +352,9 @@ static int config_path(const checkpoint_arguments *arguments, char path[4096])
 
 static int config_write(const checkpoint_arguments *arguments, const arch *model, const char *path)
 {
-    hf_constants constants = hf_constants_of(model);
-    char         text[4096];
+    char text[4096];
 
-    if (hf_config_write(model, &constants, arguments->dtype, text, sizeof(text)) >= sizeof(text)) {
+    if (hf_config_write(model, arguments->dtype, text, sizeof(text)) >= sizeof(text)) {
         (void)fprintf(stderr, "sherd: the description of the model is too long for %s\n", path);
         return 1;
     }

@@ -15,7 +15,7 @@ static const char HELP[] =
     "allocated. Prints one layout in full, or many as a table, or chooses the fastest layout\n"
     "that fits and writes its configuration.\n\n"
     "Model: one of these (default: --arch minimind --preset tiny)\n"
-    "  --arch NAME          gpt2 or minimind, with its sizes:\n"
+    "  --arch NAME          gpt2, minimind, llama, mistral, qwen2 or qwen3, with its sizes:\n"
     "  --preset NAME        sizes by name (--arch NAME --preset help lists the names)\n"
     "  --hidden N --layers N --heads N --kv-heads N --inner N --vocab N --length N\n"
     "                       single sizes, instead of those of the preset; --length is the\n"
@@ -321,7 +321,7 @@ static int option_take(int option, const char *value, plan_parse *in)
         in->has_kind = 1;
         return arch_kind_find(value, &in->kind) == 0
                    ? 0
-                   : cli_bad("plan", "no architecture '%s': gpt2 or minimind", value);
+                   : cli_bad("plan", "no architecture '%s': " ARCH_KIND_NAMES, value);
     case 'p':
         in->preset = value;
         return 0;

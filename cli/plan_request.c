@@ -32,9 +32,12 @@ static int arch_finish(const plan_parse *in, arch *model, const char **preset_ou
     if (preset == NULL && given->hidden == 0) {
         preset = arch_preset_name(in->kind, 0);
     }
-    model->kind = in->kind;
+    arch_begin(in->kind, model);
     if (preset != NULL && arch_preset(in->kind, preset, model) != 0) {
         return cli_bad("plan", "no preset '%s'", preset);
+    }
+    if (given->hidden + given->heads > 0) {
+        model->head_elems = 0; /* the preset's would not fit */
     }
     model->hidden     = given->hidden > 0 ? given->hidden : model->hidden;
     model->layers     = given->layers > 0 ? given->layers : model->layers;

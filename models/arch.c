@@ -330,6 +330,11 @@ const char *arch_check(const arch *model, char *text, size_t text_bytes)
             return text;
         }
     }
+    if (!(model->norm_eps > 0.0) || !isfinite(model->norm_eps)) {
+        (void)snprintf(text, text_bytes, "the eps of norms is %g; it has to be above 0",
+                       model->norm_eps);
+        return text;
+    }
     if (model->head_elems == 0 && model->hidden % model->heads != 0) {
         (void)snprintf(text, text_bytes, "hidden %zu is not a multiple of heads %zu", model->hidden,
                        model->heads);

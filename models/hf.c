@@ -1,8 +1,9 @@
-/* See hf.h. hf_config.c checks a config.json, this file writes one. */
+/* See hf.h. hf_config.c reads a config.json, this file writes one. */
 #include "models/hf.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int is_gpt2(const arch *model)
@@ -51,9 +52,21 @@ const char *hf_extra(const arch *model, size_t i)
     return i < count ? EXTRA[i] : NULL;
 }
 
-hf_constants hf_constants_of(const arch *model)
+/* The families in transformers. MiniMind-3 has no class there, but computes as Qwen3 does. */
+static const struct {
+    const char *type, *class_name;
+} TYPES[ARCH_KINDS] = {
+    [ARCH_GPT2]     = {"gpt2", "GPT2LMHeadModel"},
+    [ARCH_MINIMIND] = {"qwen3", "Qwen3ForCausalLM"},
+    [ARCH_LLAMA]    = {"llama", "LlamaForCausalLM"},
+    [ARCH_MISTRAL]  = {"mistral", "MistralForCausalLM"},
+    [ARCH_QWEN2]    = {"qwen2", "Qwen2ForCausalLM"},
+    [ARCH_QWEN3]    = {"qwen3", "Qwen3ForCausalLM"},
+};
+
+const char *hf_type(const arch *model)
 {
-    return (hf_constants){.norm_eps = is_gpt2(model) ? 1e-5 : 1e-6, .rope_theta = 1e6};
+    return TYPES[model->kind].type;
 }
 
 /* ---- config.json ---- */
@@ -81,77 +94,111 @@ static const char *flag(int is_so)
     return is_so ? "true" : "false";
 }
 
-static void gpt2_print(text *t, const arch *model, const hf_constants *constants)
+/* Prints a number with few digits if that keeps its value, else with all. */
+static void number_print(text *t, const char *key, double value)
 {
-    text_print(t, "  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n");
+    char shown[400];
+
+    if (value < 1.0 || value >= 1e15) {
+        (void)snprintf(shown, sizeof(shown), "%g", value);
+    } else {
+        (void)snprintf(shown, sizeof(shown), "%.1f", value);
+    }
+    text_print(t, "%s", key);
+    if (strtod(shown, NULL) == value) {
+        text_print(t, "%s", shown);
+    } else {
+        text_print(t, "%.17g", value);
+    }
+}
+
+static void gpt2_print(text *t, const arch *model)
+{
     text_print(t, "  \"n_embd\": %zu,\n  \"n_layer\": %zu,\n  \"n_head\": %zu,\n", model->hidden,
                model->layers, model->heads);
     text_print(t, "  \"n_inner\": %zu,\n  \"n_positions\": %zu,\n  \"n_ctx\": %zu,\n", model->inner,
                model->max_length, model->max_length);
-    text_print(t, "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": %g,\n",
-               constants->norm_eps);
+    text_print(t, "  \"activation_function\": \"gelu_new\",\n  ");
+    number_print(t, "\"layer_norm_epsilon\": ", model->norm_eps);
+    text_print(t, ",\n");
     text_print(t, "  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n");
     text_print(t, "  \"scale_attn_weights\": true,\n  \"bos_token_id\": null,\n");
     text_print(t, "  \"eos_token_id\": null,\n");
 }
 
-static const char *llama_type(const arch *model, const char **class_out)
+static void rope_print(text *t, const arch_rope *rope)
 {
-    if (model->kind == ARCH_MINIMIND || (model->features & ARCH_HAS_QK_NORM) != 0) {
-        *class_out = "Qwen3ForCausalLM";
-        return "qwen3";
+    static const char *const WORDS[] = {[ARCH_ROPE_PLAIN]  = "default",
+                                        [ARCH_ROPE_LINEAR] = "linear",
+                                        [ARCH_ROPE_LLAMA3] = "llama3"};
+
+    text_print(t, "{\"rope_type\": \"%s\"", WORDS[rope->kind]);
+    if (rope->kind != ARCH_ROPE_PLAIN) {
+        number_print(t, ", \"factor\": ", rope->factor);
     }
-    if ((model->features & ARCH_HAS_QKV_BIAS) != 0 && (model->features & ARCH_HAS_O_BIAS) == 0) {
-        *class_out = "Qwen2ForCausalLM";
-        return "qwen2";
+    if (rope->kind == ARCH_ROPE_LLAMA3) {
+        number_print(t, ", \"low_freq_factor\": ", rope->low_factor);
+        number_print(t, ", \"high_freq_factor\": ", rope->high_factor);
+        text_print(t, ", \"original_max_position_embeddings\": %zu", rope->original_length);
     }
-    *class_out = "LlamaForCausalLM";
-    return "llama";
 }
 
-static size_t head_elems(const arch *model)
+static void window_print(text *t, const arch *model)
 {
-    return model->head_elems != 0 ? model->head_elems : model->hidden / model->heads;
+    text_print(t, "  \"use_sliding_window\": %s,\n",
+               flag(model->window > 0 && model->kind != ARCH_MISTRAL));
+    if (model->window == 0) {
+        text_print(t, "  \"sliding_window\": null,\n");
+        return;
+    }
+    text_print(t, "  \"sliding_window\": %zu,\n", model->window);
+    if (model->kind != ARCH_MISTRAL) {
+        text_print(t, "  \"max_window_layers\": %zu,\n", model->full_layers);
+    }
 }
 
-static void llama_print(text *t, const arch *model, const hf_constants *constants)
+static void llama_print(text *t, const arch *model)
 {
-    const char *name;
-    const char *type = llama_type(model, &name);
-
-    text_print(t, "  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", name, type);
     text_print(t, "  \"hidden_size\": %zu,\n  \"num_hidden_layers\": %zu,\n", model->hidden,
                model->layers);
     text_print(t, "  \"num_attention_heads\": %zu,\n  \"num_key_value_heads\": %zu,\n",
                model->heads, model->kv_heads);
-    text_print(t, "  \"head_dim\": %zu,\n  \"intermediate_size\": %zu,\n", head_elems(model),
+    text_print(t, "  \"head_dim\": %zu,\n  \"intermediate_size\": %zu,\n", arch_head(model),
                model->inner);
     text_print(t, "  \"max_position_embeddings\": %zu,\n  \"hidden_act\": \"silu\",\n",
                model->max_length);
-    text_print(t, "  \"rms_norm_eps\": %g,\n  \"attention_dropout\": 0.0,\n", constants->norm_eps);
+    number_print(t, "  \"rms_norm_eps\": ", model->norm_eps);
+    text_print(t, ",\n  \"attention_dropout\": 0.0,\n");
     text_print(t, "  \"attention_bias\": %s,\n  \"mlp_bias\": %s,\n",
-               flag((model->features & ARCH_HAS_QKV_BIAS) != 0),
-               flag((model->features & ARCH_HAS_MLP_BIAS) != 0));
+               flag(arch_has(model, ARCH_HAS_O_BIAS)), flag(arch_has(model, ARCH_HAS_MLP_BIAS)));
     /* transformers 5 reads the first, earlier versions the second */
-    text_print(t, "  \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": %.1f},\n",
-               constants->rope_theta);
-    text_print(t, "  \"rope_theta\": %.1f,\n  \"rope_scaling\": null,\n", constants->rope_theta);
-    text_print(t, "  \"use_sliding_window\": false,\n  \"bos_token_id\": null,\n");
-    text_print(t, "  \"eos_token_id\": null,\n");
+    text_print(t, "  \"rope_parameters\": ");
+    rope_print(t, &model->rope);
+    number_print(t, ", \"rope_theta\": ", model->rope.theta);
+    number_print(t, "},\n  \"rope_theta\": ", model->rope.theta);
+    text_print(t, ",\n  \"rope_scaling\": ");
+    if (model->rope.kind == ARCH_ROPE_PLAIN) {
+        text_print(t, "null,\n");
+    } else {
+        rope_print(t, &model->rope);
+        text_print(t, "},\n");
+    }
+    window_print(t, model);
+    text_print(t, "  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n");
 }
 
-size_t hf_config_write(const arch *model, const hf_constants *constants, sherd_dtype dtype,
-                       char *out, size_t bytes)
+size_t hf_config_write(const arch *model, sherd_dtype dtype, char *out, size_t bytes)
 {
     static const char *const DTYPES[] = {
         [SHERD_F32] = "float32", [SHERD_BF16] = "bfloat16", [SHERD_F16] = "float16"};
     text t = {.out = out, .bytes = bytes};
 
-    text_print(&t, "{\n");
+    text_print(&t, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n",
+               TYPES[model->kind].class_name, TYPES[model->kind].type);
     if (is_gpt2(model)) {
-        gpt2_print(&t, model, constants);
+        gpt2_print(&t, model);
     } else {
-        llama_print(&t, model, constants);
+        llama_print(&t, model);
     }
     text_print(&t, "  \"vocab_size\": %zu,\n  \"initializer_range\": 0.02,\n", model->vocab);
     text_print(&t, "  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"%s\",\n",

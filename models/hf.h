@@ -6,8 +6,7 @@
 
 struct json_t;
 
-/** Lists the tensors that GPT2LMHeadModel, Qwen3ForCausalLM (MiniMind) or LlamaForCausalLM load. A tied head is listed once,
- *  as the embedding. Returns -1 when there is no memory. */
+/** Lists the tensors that the family's ...ForCausalLM loads (MiniMind: Qwen3's). A tied head is listed once, as the embedding. Returns -1 when there is no memory. */
 int hf_maps_open(const arch *model, maps *out);
 
 /** Returns the prefix that the names lack in transformers' base models: "transformer." for GPT-2, else "model.". */
@@ -16,13 +15,8 @@ const char *hf_prefix(const arch *model);
  *  the head of a tied model. NULL past the last. */
 const char *hf_extra(const arch *model, size_t i);
 
-/* What shapes do not show, but a config.json says. */
-typedef struct hf_constants {
-    double norm_eps;
-    double rope_theta; /* unused by GPT-2 */
-} hf_constants;
-/** Returns the constants with which the trainer computes (examples/llm). */
-hf_constants hf_constants_of(const arch *model);
+/** Returns the "model_type" under which transformers loads such a model. */
+const char *hf_type(const arch *model);
 
 /* What a config.json says. */
 typedef struct hf_config {
@@ -41,13 +35,12 @@ int hf_config_read(const struct json_t *root, hf_config *out, char *why, size_t 
 /** The same of a text, which may come from anywhere. */
 int hf_config_parse(const char *text, size_t len_bytes, hf_config *out, char *why,
                     size_t why_bytes);
+/** Returns NULL when a config.json describes this model. Otherwise returns a sentence: another size, activation, eps or
+ *  rotation, or a part that this model does not have. */
+const char *hf_config_check(const arch *model, const char *text, size_t len_bytes, char *why,
+                            size_t why_bytes);
 /** Writes the config.json of such a model with weights of `dtype`. Returns its length, even if `bytes` is less (as snprintf
  *  does). */
-size_t hf_config_write(const arch *model, const hf_constants *constants, sherd_dtype dtype,
-                       char *out, size_t bytes);
-/** Returns NULL when a config.json describes this model. Otherwise returns a sentence: another size, activation, eps or
- *  rotation, or a part that this model does not have. The text may come from anywhere. */
-const char *hf_config_check(const arch *model, const hf_constants *constants, const char *text,
-                            size_t len_bytes, char *why, size_t why_bytes);
+size_t hf_config_write(const arch *model, sherd_dtype dtype, char *out, size_t bytes);
 
 #endif

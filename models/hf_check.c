@@ -1,143 +1,109 @@
-/* Checks whether a config.json describes a model. Sizes that the tensors' shapes show are compared too, because a message
- * about a size says more than one about a tensor. See hf.h. */
+/* Checks whether a config.json describes a model: reads it and compares. Sizes that the tensors' shapes show are compared too, because
+ * a message about a size says more than one about a tensor. See hf.h. */
 #include "models/hf.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
-typedef struct check {
-    const json_t *root;
-    char         *why;
-    size_t        why_bytes;
-    int           is_wrong;
-} check;
+typedef struct compared {
+    const char *key;
+    double      there, here;
+} compared;
 
-/* Checks that a number is `wanted`. A key that is missing or null has the value `otherwise`; NaN: the key must be there. */
-static void number_check(check *c, const json_t *object, const char *key, double wanted,
-                         double otherwise)
+/* Returns the first pair of numbers that differ; NULL: none do. Some programs write few digits, others many. */
+static const compared *difference(const compared *numbers, size_t count)
 {
-    const json_t *value = json_object_get(object, key);
-    double        got   = json_is_number(value)                  ? json_number_value(value)
-                          : value == NULL || json_is_null(value) ? otherwise
-                                                                 : (double)NAN;
-
-    /* some programs write few digits, others many */
-    if (!c->is_wrong && !(fabs(got - wanted) <= 1e-9 * fabs(wanted))) {
-        c->is_wrong = 1;
-        (void)snprintf(c->why, c->why_bytes, "%s is %g there and %g in this model", key, got,
-                       wanted);
+    for (size_t i = 0; i < count; i++) {
+        if (!(fabs(numbers[i].there - numbers[i].here) <= 1e-9 * fabs(numbers[i].here))) {
+            return &numbers[i];
+        }
     }
+    return NULL;
 }
 
-static void size_check(check *c, const char *key, size_t wanted)
-{
-    number_check(c, c->root, key, (double)wanted, (double)NAN);
-}
-
-/* Checks a text, which has one of two spellings of the same thing. */
-static void text_check(check *c, const char *key, const char *wanted, const char *also)
-{
-    const char *got = json_string_value(json_object_get(c->root, key));
-
-    if (!c->is_wrong && got != NULL && strcmp(got, wanted) != 0 &&
-        (also == NULL || strcmp(got, also) != 0)) {
-        c->is_wrong = 1;
-        (void)snprintf(c->why, c->why_bytes, "%s is \"%.40s\" there and \"%s\" in this model", key,
-                       got, wanted);
+#define PAIR(key_, field)                                                                          \
+    {                                                                                              \
+        .key = (key_), .there = (double)file->field, .here = (double)model->field                  \
     }
-}
 
-static void flag_check(check *c, const char *key, int wanted, int otherwise)
+static const char *sizes_compare(const arch *model, const arch *file, char *why, size_t why_bytes)
 {
-    const json_t *value = json_object_get(c->root, key);
-    int           got   = json_is_boolean(value) ? json_is_true(value) : otherwise;
+    int            is_gpt2   = model->kind == ARCH_GPT2;
+    const compared numbers[] = {
+        PAIR("vocab_size", vocab),
+        PAIR(is_gpt2 ? "n_embd" : "hidden_size", hidden),
+        PAIR(is_gpt2 ? "n_layer" : "num_hidden_layers", layers),
+        PAIR(is_gpt2 ? "n_head" : "num_attention_heads", heads),
+        PAIR("num_key_value_heads", kv_heads),
+        {"head_dim", (double)arch_head(file), (double)arch_head(model)},
+        PAIR(is_gpt2 ? "n_inner" : "intermediate_size", inner),
+        {"n_positions", is_gpt2 ? (double)file->max_length : 0.0,
+         is_gpt2 ? (double)model->max_length : 0.0},
+        PAIR(is_gpt2 ? "layer_norm_epsilon" : "rms_norm_eps", norm_eps),
+        PAIR("rope_theta", rope.theta),
+        PAIR("factor of rope_scaling", rope.factor),
+        PAIR("low_freq_factor", rope.low_factor),
+        PAIR("high_freq_factor", rope.high_factor),
+        PAIR("original_max_position_embeddings", rope.original_length),
+        PAIR("sliding_window", window),
+        PAIR("max_window_layers", full_layers),
+    };
+    const compared *found = difference(numbers, sizeof(numbers) / sizeof(numbers[0]));
 
-    if (!c->is_wrong && (got != 0) != (wanted != 0)) {
-        c->is_wrong = 1;
-        (void)snprintf(c->why, c->why_bytes, "%s is %s there and %s in this model", key,
-                       got ? "true" : "false", wanted ? "true" : "false");
+    if (found == NULL) {
+        return NULL;
     }
+    (void)snprintf(why, why_bytes, "%s is %.10g there and %.10g in this model", found->key,
+                   found->there, found->here);
+    return why;
 }
 
-static void gpt2_check(check *c, const arch *model, const hf_constants *constants)
+static int features_are_same(const arch *a, const arch *b)
 {
-    text_check(c, "model_type", "gpt2", NULL);
-    size_check(c, "n_embd", model->hidden);
-    size_check(c, "n_layer", model->layers);
-    size_check(c, "n_head", model->heads);
-    number_check(c, c->root, "n_inner", (double)model->inner, 4.0 * (double)model->hidden);
-    size_check(c, "n_positions", model->max_length);
-    number_check(c, c->root, "layer_norm_epsilon", constants->norm_eps, 1e-5);
-    text_check(c, "activation_function", "gelu_new", "gelu_pytorch_tanh");
-    flag_check(c, "scale_attn_weights", 1, 1);
-    flag_check(c, "scale_attn_by_inverse_layer_idx", 0, 0);
-    flag_check(c, "add_cross_attention", 0, 0);
-}
-
-/* transformers 5 keeps the rotation in an object, earlier versions in the root. */
-static void rotation_check(check *c, const hf_constants *constants)
-{
-    const json_t *object  = json_object_get(c->root, "rope_parameters");
-    const json_t *scaling = json_object_get(c->root, "rope_scaling");
-    const char   *type =
-        json_string_value(json_object_get(json_is_object(object) ? object : scaling, "rope_type"));
-
-    number_check(c, json_is_object(object) ? object : c->root, "rope_theta", constants->rope_theta,
-                 1e4);
-    if (!c->is_wrong && type != NULL && strcmp(type, "default") != 0) {
-        c->is_wrong = 1;
-        (void)snprintf(c->why, c->why_bytes,
-                       "rope_type is \"%.40s\" there, which this model does not compute", type);
+    for (unsigned feature = ARCH_HAS_QKV_BIAS; feature <= ARCH_HAS_QK_NORM; feature <<= 1) {
+        if (arch_has(a, feature) != arch_has(b, feature)) {
+            return 0;
+        }
     }
+    return 1;
 }
 
-static void llama_check(check *c, const arch *model, const hf_constants *constants)
+/* Two kinds are one model if only their names differ: a MiniMind is a Qwen3. */
+static const char *arch_compare(const arch *model, const arch *file, char *why, size_t why_bytes)
 {
-    size_t head   = model->head_elems != 0 ? model->head_elems : model->hidden / model->heads;
-    int    has_qk = model->kind == ARCH_MINIMIND || (model->features & ARCH_HAS_QK_NORM) != 0;
-
-    if (has_qk) {
-        text_check(c, "model_type", "qwen3", "minimind");
-    } else {
-        text_check(c, "model_type", "llama",
-                   (model->features & ARCH_HAS_QKV_BIAS) ? "qwen2" : "mistral");
-    }
-    size_check(c, "hidden_size", model->hidden);
-    size_check(c, "num_hidden_layers", model->layers);
-    size_check(c, "num_attention_heads", model->heads);
-    number_check(c, c->root, "num_key_value_heads", (double)model->kv_heads, (double)model->heads);
-    number_check(c, c->root, "head_dim", (double)head,
-                 (double)model->hidden / (double)model->heads);
-    size_check(c, "intermediate_size", model->inner);
-    number_check(c, c->root, "rms_norm_eps", constants->norm_eps, 1e-6);
-    text_check(c, "hidden_act", "silu", "swish");
-    rotation_check(c, constants);
-    flag_check(c, "use_sliding_window", 0, 0);
-    flag_check(c, "use_moe", 0, 0);
-}
-
-const char *hf_config_check(const arch *model, const hf_constants *constants, const char *text,
-                            size_t len_bytes, char *why, size_t why_bytes)
-{
-    json_error_t error;
-    json_t      *root = json_loadb(text, len_bytes, JSON_REJECT_DUPLICATES, &error);
-    check        c    = {.root = root, .why = why, .why_bytes = why_bytes};
-
-    if (!json_is_object(root)) {
-        (void)snprintf(why, why_bytes, "is not a JSON object: %s",
-                       root == NULL ? error.text : "its JSON is of another kind");
-        json_decref(root);
+    if ((model->kind == ARCH_GPT2) != (file->kind == ARCH_GPT2) ||
+        (model->kind != file->kind && !features_are_same(model, file))) {
+        (void)snprintf(why, why_bytes, "model_type is \"%s\" there and \"%s\" in this model",
+                       arch_kind_name(file->kind), hf_type(model));
         return why;
     }
-    size_check(&c, "vocab_size", model->vocab);
-    flag_check(&c, "tie_word_embeddings", !model->is_untied, model->kind == ARCH_GPT2);
-    if (model->kind == ARCH_GPT2) {
-        gpt2_check(&c, model, constants);
-    } else {
-        llama_check(&c, model, constants);
+    if (!features_are_same(model, file)) {
+        (void)snprintf(why, why_bytes, "attention_bias or mlp_bias is another than in this model");
+        return why;
     }
-    json_decref(root);
-    return c.is_wrong ? why : NULL;
+    if (model->is_untied != file->is_untied) {
+        (void)snprintf(why, why_bytes, "tie_word_embeddings is %s there and %s in this model",
+                       file->is_untied ? "false" : "true", model->is_untied ? "false" : "true");
+        return why;
+    }
+    if (model->rope.kind != file->rope.kind) {
+        (void)snprintf(why, why_bytes, "rope_type is another than in this model");
+        return why;
+    }
+    return sizes_compare(model, file, why, why_bytes);
+}
+
+const char *hf_config_check(const arch *model, const char *text, size_t len_bytes, char *why,
+                            size_t why_bytes)
+{
+    hf_config file;
+
+    if (hf_config_parse(text, len_bytes, &file, why, why_bytes) != 0) {
+        return why;
+    }
+    if (file.not_computed[0] != '\0') {
+        (void)snprintf(why, why_bytes, "%s", file.not_computed);
+        return why;
+    }
+    return arch_compare(model, &file.sizes, why, why_bytes);
 }

@@ -288,7 +288,6 @@ double planning_model_flops_per_token(const planning_model *model, size_t length
     if (!model->has_arch) {
         return 6.0 * (double)model->elems;
     }
-    /* Counts the model's own matrices, not those of `sizes`, which may be of a model that only computes alike. */
     for (size_t k = 0; k < model->num_params; k++) {
         weights += param_is_product(model, k) ? (double)model->params[k].elems : 0.0;
     }

@@ -36,11 +36,9 @@ typedef struct planning_model {
     planning_read  *reads;
     size_t          num_reads;
     size_t          elems; /* of all parameters */
-    /* The trainer's architecture that is this model, or computes like it: for activations, the hidden size of "auto" values,
-     * and the count of operations. has_arch 0: not known. */
-    int has_arch;
-    /* heads * head width is not hidden: the trainer has no such model, and its activations are not known */
-    int  has_wide_heads;
+    /* The trainer's architecture that is this model: for activations, the hidden size of "auto" values, and the count of
+     * operations. has_arch 0: not known. */
+    int  has_arch;
     arch sizes;
 } planning_model;
 

@@ -363,8 +363,7 @@ static size_t activations_of(const planning_request *request, sherd_dtype dtype)
     if (request->activation_bytes > 0) {
         return request->activation_bytes;
     }
-    if (!request->model->has_arch || request->model->has_wide_heads || request->batch == 0 ||
-        request->length == 0) {
+    if (!request->model->has_arch || request->batch == 0 || request->length == 0) {
         return 0;
     }
     return activations_bytes(&request->model->sizes, &params);

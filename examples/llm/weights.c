@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define MOST_EXTRA        8
 #define MOST_CONFIG_BYTES ((size_t)1 << 20)
@@ -120,33 +121,74 @@ static sherd_status llmc_export(const arch *sizes, sherd_engine *engine,
 
 /* ---- Hugging Face ---- */
 
+/* Reads a file whole; NULL, with errno, if it cannot be read. The caller frees it. */
+static char *text_load(const char *path, size_t *len_out)
+{
+    FILE *file = fopen(path, "rb");
+    char *text;
+
+    if (file == NULL) {
+        return NULL;
+    }
+    text = malloc(MOST_CONFIG_BYTES);
+    if (text != NULL) {
+        errno    = 0;
+        *len_out = fread(text, 1, MOST_CONFIG_BYTES, file);
+        if (ferror(file)) {
+            free(text);
+            text = NULL;
+        }
+    }
+    (void)fclose(file);
+    return text;
+}
+
 /* Checks that a folder's config.json describes this model. A file, or a folder without a config.json, has nothing to check here. */
 static sherd_status config_check(const arch *sizes, const char *folder, char *why, size_t why_bytes)
 {
-    const hf_constants constants = hf_constants_of(sizes);
-    char               path[4096], text[256];
-    char              *config = NULL;
-    FILE              *file;
-    size_t             len_bytes;
-    sherd_status       status = SHERD_OK;
+    char         path[4096], reason[256];
+    size_t       len_bytes;
+    char        *text;
+    sherd_status status = SHERD_OK;
 
     (void)snprintf(path, sizeof(path), "%s/config.json", folder);
-    file = fopen(path, "rb");
-    if (file == NULL) {
-        return SHERD_OK;
+    text = text_load(path, &len_bytes);
+    if (text == NULL) {
+        return errno == ENOMEM ? no_memory(why, why_bytes) : SHERD_OK;
     }
-    config    = malloc(MOST_CONFIG_BYTES);
-    len_bytes = config == NULL ? 0 : fread(config, 1, MOST_CONFIG_BYTES, file);
-    (void)fclose(file);
-    if (config == NULL) {
-        return no_memory(why, why_bytes);
-    }
-    if (hf_config_check(sizes, &constants, config, len_bytes, text, sizeof(text)) != NULL) {
-        (void)snprintf(why, why_bytes, "%s: %s", path, text);
+    if (hf_config_check(sizes, text, len_bytes, reason, sizeof(reason)) != NULL) {
+        (void)snprintf(why, why_bytes, "%s: %s", path, reason);
         status = SHERD_E_INVAL;
     }
-    free(config);
+    free(text);
     return status;
+}
+
+sherd_status weights_model_read(const char *path, arch *out, int *is_folder_out, char *why,
+                                size_t why_bytes)
+{
+    char        name[4096], reason[256];
+    struct stat info;
+    hf_config   config;
+    size_t      len_bytes;
+    char       *text;
+    int         result;
+
+    *is_folder_out = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    (void)snprintf(name, sizeof(name), "%s%s", path, *is_folder_out ? "/config.json" : "");
+    text = text_load(name, &len_bytes);
+    if (text == NULL) {
+        (void)snprintf(why, why_bytes, "%s: %s", name, strerror(errno));
+        return SHERD_E_IO;
+    }
+    result = hf_config_parse(text, len_bytes, &config, reason, sizeof(reason));
+    free(text);
+    if (result != 0 || config.not_computed[0] != '\0') {
+        (void)snprintf(why, why_bytes, "%s: %s", name, result != 0 ? reason : config.not_computed);
+        return SHERD_E_INVAL;
+    }
+    *out = config.sizes;
+    return SHERD_OK;
 }
 
 static sherd_status hf_import(const arch *sizes, sherd_engine *engine, const char *path, char *why,
@@ -180,9 +222,8 @@ static sherd_status hf_import(const arch *sizes, sherd_engine *engine, const cha
 /* Writes config.json whole or not at all, like the weights beside it. */
 static sherd_status config_write(const arch *sizes, sherd_dtype dtype, const char *folder)
 {
-    const hf_constants constants = hf_constants_of(sizes);
-    char               text[4096], path[4096];
-    size_t             len_bytes = hf_config_write(sizes, &constants, dtype, text, sizeof(text));
+    char   text[4096], path[4096];
+    size_t len_bytes = hf_config_write(sizes, dtype, text, sizeof(text));
 
     (void)snprintf(path, sizeof(path), "%s/config.json", folder);
     return sherd_output_write(path, text, len_bytes);

@@ -11,6 +11,10 @@
  *  failed and sherd_last_error() has it. */
 sherd_status weights_import(const arch *sizes, sherd_engine *engine, const char *path, char *why,
                             size_t why_bytes);
+/** Reads what a model of transformers is from its folder, whose weights weights_import takes, or from a config.json alone. Refuses by
+ *  name what the trainer does not compute. */
+sherd_status weights_model_read(const char *path, arch *out, int *is_folder_out, char *why,
+                                size_t why_bytes);
 typedef struct weights_target {
     /* A file if it ends in ".safetensors" or ".bin"; else a folder for safetensors and a config.json, as transformers loads them. */
     const char *path;

@@ -80,8 +80,7 @@ static void minimind_is_qwen3_by_its_names(void)
     check_map(&list, "model.layers.0.mlp.down_proj.weight", 768, 2432, 0);
     CHECK_INT(arch_elems(&model), elems_of(&list));
     maps_close(&list);
-    CHECK(hf_config_write(&model, &(hf_constants){1e-6, 1e6}, SHERD_BF16, text, sizeof(text)) <
-          sizeof(text));
+    CHECK(hf_config_write(&model, SHERD_BF16, text, sizeof(text)) < sizeof(text));
     test_check_contains(__FILE__, __LINE__, text, "\"Qwen3ForCausalLM\"");
     test_check_contains(__FILE__, __LINE__, text, "\"torch_dtype\": \"bfloat16\"");
 }
@@ -103,10 +102,9 @@ static void a_tied_head_may_be_there_once_more(void)
 
 static const char *checked(const arch *model, const char *text)
 {
-    static char        why[256];
-    const hf_constants constants = hf_constants_of(model);
+    static char why[256];
 
-    return hf_config_check(model, &constants, text, strlen(text), why, sizeof(why));
+    return hf_config_check(model, text, strlen(text), why, sizeof(why));
 }
 
 static void check_config_refused(const arch *model, const char *config, const char *from,
@@ -126,17 +124,18 @@ static void check_config_refused(const arch *model, const char *config, const ch
 
 static void a_config_that_was_written_is_of_its_model_alone(void)
 {
-    for (int kind = ARCH_GPT2; kind <= ARCH_MINIMIND; kind++) {
-        arch               model     = preset_of((arch_kind)kind, "tiny");
-        const hf_constants constants = hf_constants_of(&model);
-        char               text[4096];
+    for (int kind = ARCH_GPT2; kind < ARCH_KINDS; kind++) {
+        arch model = preset_of((arch_kind)kind, "tiny");
+        char text[4096];
 
-        (void)hf_config_write(&model, &constants, SHERD_F32, text, sizeof(text));
+        (void)hf_config_write(&model, SHERD_F32, text, sizeof(text));
         CHECK(checked(&model, text) == NULL);
         check_config_refused(&model, text, "\"vocab_size\": 256", "\"vocab_size\": 255",
                              "vocab_size");
-        check_config_refused(&model, text, "\"tie_word_embeddings\": true",
-                             "\"tie_word_embeddings\": false", "tie_word_embeddings");
+        check_config_refused(&model, text, "\"tie_word_embeddings\": ",
+                             model.is_untied ? "\"tie_word_embeddings\": true, \"x\": "
+                                             : "\"tie_word_embeddings\": false, \"x\": ",
+                             "tie_word_embeddings");
         check_config_refused(&model, text, "\"model_type\"", "\"model_type\": \"bert\", \"x\"",
                              "model_type");
         check_config_refused(&model, text, "{", "[{", "not a JSON object");
@@ -145,11 +144,10 @@ static void a_config_that_was_written_is_of_its_model_alone(void)
 
 static void what_shapes_do_not_show_is_compared(void)
 {
-    arch               model     = preset_of(ARCH_MINIMIND, "tiny");
-    const hf_constants constants = hf_constants_of(&model);
-    char               text[4096];
+    arch model = preset_of(ARCH_MINIMIND, "tiny");
+    char text[4096];
 
-    (void)hf_config_write(&model, &constants, SHERD_F32, text, sizeof(text));
+    (void)hf_config_write(&model, SHERD_F32, text, sizeof(text));
     check_config_refused(&model, text, "\"rope_theta\": 1000000.0}", "\"rope_theta\": 10000.0}",
                          "rope_theta is 10000 there");
     check_config_refused(&model, text, "\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"",
@@ -160,6 +158,144 @@ static void what_shapes_do_not_show_is_compared(void)
     check_config_refused(&model, text, "\"num_attention_heads\": 4", "\"num_attention_heads\": 8",
                          "num_attention_heads is 8 there and 4");
     check_config_refused(&model, text, "\"head_dim\": 16", "\"head_dim\": \"x\"", "head_dim");
+}
+
+/* What is written is read as the same model, and written as the same text again. */
+static void check_round_trip(const arch *model)
+{
+    char      text[4096], again[4096], why[256];
+    hf_config config;
+    size_t    len_bytes = hf_config_write(model, SHERD_BF16, text, sizeof(text));
+
+    CHECK(len_bytes < sizeof(text));
+    CHECK_INT(0, hf_config_parse(text, len_bytes, &config, why, sizeof(why)));
+    CHECK_BYTES_EQUAL("", config.not_computed, 1);
+    CHECK(arch_check(&config.sizes, why, sizeof(why)) == NULL);
+    CHECK_INT(model->kind == ARCH_MINIMIND ? ARCH_QWEN3 : model->kind, config.sizes.kind);
+    CHECK_INT(arch_elems(model), arch_elems(&config.sizes));
+    CHECK(checked(model, text) == NULL);
+    (void)hf_config_write(&config.sizes, SHERD_BF16, again, sizeof(again));
+    CHECK_BYTES_EQUAL(text, again, len_bytes + 1);
+}
+
+static void every_model_is_read_as_it_was_written(void)
+{
+    arch model;
+
+    for (int kind = ARCH_GPT2; kind < ARCH_KINDS; kind++) {
+        for (size_t i = 0; arch_preset_name((arch_kind)kind, i) != NULL; i++) {
+            model = preset_of((arch_kind)kind, arch_preset_name((arch_kind)kind, i));
+            check_round_trip(&model);
+        }
+    }
+    model          = preset_of(ARCH_LLAMA, "tiny");
+    model.features = ARCH_HAS_QKV_BIAS | ARCH_HAS_O_BIAS | ARCH_HAS_MLP_BIAS;
+    model.rope     = (arch_rope){12345.678, ARCH_ROPE_LINEAR, 0.3, 0.0, 0.0, 0};
+    model.norm_eps = 1.0 / 3e5;
+    check_round_trip(&model);
+    model             = preset_of(ARCH_QWEN2, "tiny");
+    model.window      = 100;
+    model.full_layers = 1;
+    model.rope        = (arch_rope){1e4, ARCH_ROPE_LLAMA3, 8.0, 1.25, 4.5, 100};
+    check_round_trip(&model);
+}
+
+/* A config.json of a small model, with more keys. */
+static hf_config config_of(const char *type, const char *more)
+{
+    char      text[1024], why[256] = "";
+    hf_config config = {0};
+
+    (void)snprintf(text, sizeof(text),
+                   "{\"model_type\": \"%s\", \"hidden_size\": 8, \"num_hidden_layers\": 2, "
+                   "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+                   "\"intermediate_size\": 16, \"head_dim\": 4, \"vocab_size\": 10%s}",
+                   type, more);
+    if (hf_config_parse(text, strlen(text), &config, why, sizeof(why)) != 0) {
+        test_fail(__FILE__, __LINE__, "%s: %s", text, why);
+    }
+    return config;
+}
+
+static void windows_are_read_as_transformers_does(void)
+{
+    static const struct {
+        const char *type, *more;
+        size_t      window, full_layers;
+    } known[] = {
+        {"mistral", "", 4096, 0},
+        {"mistral", ", \"sliding_window\": null", 0, 0},
+        {"mistral", ", \"sliding_window\": 7", 7, 0},
+        {"llama", ", \"sliding_window\": 7", 0, 0},
+        {"qwen2", ", \"sliding_window\": 7", 0, 0},
+        {"qwen2", ", \"use_sliding_window\": false, \"sliding_window\": 7", 0, 0},
+        {"qwen2", ", \"use_sliding_window\": true, \"sliding_window\": null", 0, 0},
+        {"qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 7", 0, 0},
+        {"qwen2", ", \"use_sliding_window\": true, \"max_window_layers\": 1", 4096, 1},
+        {"qwen3", ", \"use_sliding_window\": true, \"max_window_layers\": 0, \"sliding_window\": 9",
+         9, 0},
+        {"qwen3",
+         ", \"use_sliding_window\": true, \"sliding_window\": 9, \"layer_types\": "
+         "[\"full_attention\", \"sliding_attention\"]",
+         9, 1},
+        {"qwen3",
+         ", \"use_sliding_window\": true, \"sliding_window\": 9, \"layer_types\": "
+         "[\"full_attention\", \"full_attention\"]",
+         0, 0},
+    };
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        hf_config config = config_of(known[i].type, known[i].more);
+
+        CHECK_INT(known[i].window, config.sizes.window);
+        CHECK_INT(known[i].full_layers, config.sizes.full_layers);
+        CHECK_INT(0, config.not_computed[0]);
+    }
+}
+
+static void rotations_of_older_files_are_read(void)
+{
+    arch_rope rope = config_of("llama", "").sizes.rope;
+
+    CHECK(rope.theta == 1e4 && rope.kind == ARCH_ROPE_PLAIN);
+    rope = config_of("minimind", "").sizes.rope;
+    CHECK(rope.theta == 1e6);
+    rope = config_of("llama", ", \"rope_theta\": 5, \"rope_scaling\": {\"type\": \"linear\", "
+                              "\"factor\": 2}")
+               .sizes.rope;
+    CHECK(rope.theta == 5.0 && rope.kind == ARCH_ROPE_LINEAR && rope.factor == 2.0);
+    rope = config_of("qwen2", ", \"rope_theta\": 5, \"rope_parameters\": {\"rope_theta\": 7}")
+               .sizes.rope;
+    CHECK(rope.theta == 7.0 && rope.kind == ARCH_ROPE_PLAIN);
+}
+
+/* Sizes hold all the same, which is all that planning needs. */
+static void what_is_not_computed_is_named(void)
+{
+    static const struct {
+        const char *more, *says;
+    } known[] = {
+        {", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}", "rope_type is \"yarn\""},
+        {", \"rope_parameters\": {\"rope_type\": \"dynamic\"}", "rope_type is \"dynamic\""},
+        {", \"rope_scaling\": {\"type\": \"longrope\"}", "rope_type is \"longrope\""},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 4, \"low_freq_factor\": 1}",
+         "high_freq_factor is missing"},
+        {", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 0}", "factor is 0"},
+        {", \"rope_theta\": -1", "rope_theta is 0, or below"},
+        {", \"rms_norm_eps\": \"1e-5\"", "rms_norm_eps is a text"},
+        {", \"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
+        {", \"hidden_act\": \"gelu\"", "hidden_act is \"gelu\""},
+        {", \"use_sliding_window\": true, \"layer_types\": [\"sliding_attention\", "
+         "\"full_attention\"]",
+         "layer_types"},
+    };
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        hf_config config = config_of("qwen3", known[i].more);
+
+        test_check_contains(__FILE__, __LINE__, config.not_computed, known[i].says);
+        CHECK_INT(8, config.sizes.hidden);
+    }
 }
 
 /* ---- llm.c ---- */
@@ -229,6 +365,10 @@ static const test_case CASES[] = {
     CASE(a_tied_head_may_be_there_once_more),
     CASE(a_config_that_was_written_is_of_its_model_alone),
     CASE(what_shapes_do_not_show_is_compared),
+    CASE(every_model_is_read_as_it_was_written),
+    CASE(windows_are_read_as_transformers_does),
+    CASE(rotations_of_older_files_are_read),
+    CASE(what_is_not_computed_is_named),
     CASE(llmc_headers_say_what_the_model_is),
     CASE(llmc_headers_of_other_models_are_refused),
     CASE(llmc_tensors_of_all_layers_follow_each_other),

@@ -39,7 +39,7 @@ static void model_from_arch_is_planned_as_the_trainer_declares_it(void)
 {
     static plan_text plans[2];
 
-    for (int kind = ARCH_GPT2; kind <= ARCH_MINIMIND; kind++) {
+    for (int kind = ARCH_GPT2; kind < ARCH_KINDS; kind++) {
         arch            sizes = preset_of((arch_kind)kind, "tiny");
         planning_model *model = planning_model_from_arch(&sizes, "tiny", why, sizeof(why));
 
@@ -61,7 +61,7 @@ static void model_from_arch_is_planned_as_the_trainer_declares_it(void)
 
 static void model_from_every_preset_has_its_elements(void)
 {
-    for (int kind = ARCH_GPT2; kind <= ARCH_MINIMIND; kind++) {
+    for (int kind = ARCH_GPT2; kind < ARCH_KINDS; kind++) {
         const char *name;
 
         for (size_t i = 0; (name = arch_preset_name((arch_kind)kind, i)) != NULL; i++) {

@@ -217,7 +217,7 @@ static void config_arithmetic_counts_what_is_multiplied(void)
 
     text_write("config.json", QWEN3 "}");
     model     = model_load("config.json");
-    attention = 12.0 * 28 * 1024 * 512;
+    attention = 12.0 * 28 * 2048 * 512;
     CHECK_CLOSE(
         6.0 * (28 * (2.0 * 1024 * 2048 + 2 * 1024 * 1024 + 3 * 1024 * 3072) + 1024 * 151936.0) +
             attention,
@@ -262,7 +262,7 @@ static void config_that_is_not_known_is_refused(void)
 {
     check_text_refused(
         "{\"model_type\": \"mamba\"}",
-        "model_type is mamba; it has to be one of gpt2, llama, mistral, qwen2, qwen3 and minimind");
+        "model_type is mamba; it has to be one of gpt2, minimind, llama, mistral, qwen2 or qwen3");
     check_text_refused("{\"model_type\": \"mamba\"}", "--params");
     check_text_refused("{\"model_type\": 7}", "is a whole number; it has to be one of");
     check_text_refused("{\"model_type\": \"llama\"}", "hidden_size is missing");
