@@ -1,6 +1,8 @@
 /* Cases of models.json. See cases.h. */
 #include "tests/examples/cases.h"
 
+#include "models/hf.h"
+
 #include <jansson.h>
 
 #include <stdio.h>
@@ -39,11 +41,23 @@ static size_t numbers_of(const json_t *array, double *out, size_t most)
     return count;
 }
 
-/* Sizes of the model; -1 when they are not there. */
-static int sizes_read(const json_t *about, model_case *c)
+/* A model that a config.json describes, which the trainer computes. */
+static int config_read(const json_t *config, arch *out)
+{
+    hf_config read;
+    char      why[256];
+
+    if (hf_config_read(config, &read, why, sizeof(why)) != 0 || read.not_computed[0] != '\0') {
+        return -1;
+    }
+    *out = read.sizes;
+    return 0;
+}
+
+/* A model by single sizes. */
+static int model_read(const json_t *about, model_case *c)
 {
     const char *kind = json_string_value(json_object_get(about, "model"));
-    char        text[256];
 
     if (kind == NULL || arch_kind_find(kind, &c->sizes.kind) != 0) {
         return -1;
@@ -55,11 +69,23 @@ static int sizes_read(const json_t *about, model_case *c)
     c->sizes.inner      = size_of(about, "inner");
     c->sizes.vocab      = size_of(about, "vocab");
     c->sizes.max_length = size_of(about, "max_length");
-    c->batch            = size_of(about, "batch");
-    c->length           = size_of(about, "length");
-    c->scale            = number_of(about, "scale");
-    c->lr               = number_of(about, "lr");
     arch_complete(&c->sizes);
+    return 0;
+}
+
+/* Sizes of the model; -1 when they are not there. */
+static int sizes_read(const json_t *about, model_case *c)
+{
+    const json_t *config = json_object_get(about, "config");
+    char          text[256];
+
+    if ((config != NULL ? config_read(config, &c->sizes) : model_read(about, c)) != 0) {
+        return -1;
+    }
+    c->batch  = size_of(about, "batch");
+    c->length = size_of(about, "length");
+    c->scale  = number_of(about, "scale");
+    c->lr     = number_of(about, "lr");
     if (c->batch == 0 || c->length == 0 || c->length > c->sizes.max_length) {
         return -1;
     }
@@ -77,10 +103,13 @@ static int param_read(const model_case *c, size_t k, const json_t *json, case_pa
         return -1;
     }
     (void)snprintf(out->name, sizeof(out->name), "%s", name);
+    out->k         = k;
     out->elems     = arch_param_elems(&info);
     out->grad_l2   = number_of(json, "grad_l2");
     out->num_first = numbers_of(json_object_get(json, "grad_first"), out->grad_first, CASE_FIRST);
     out->num_last  = numbers_of(json_object_get(json, "grad_last"), out->grad_last, CASE_LAST);
+    out->grad_dot  = number_of(json, "grad_dot");
+    out->has_dot   = json_object_get(json, "grad_dot") != NULL;
     return out->num_first <= out->elems && out->num_last <= out->elems ? 0 : -1;
 }
 
@@ -167,14 +196,26 @@ void cases_free(model_case *cases, size_t count)
     free(cases);
 }
 
+/* Uniform from -1 to 1. */
+static double uniform_of(uint64_t number)
+{
+    return 2.0 * ((double)(splitmix64(number) >> 11) * 0x1p-53) - 1.0;
+}
+
+void case_dot_weights(size_t k, size_t first, size_t count, double *out)
+{
+    for (size_t i = 0; i < count; i++) {
+        out[i] = uniform_of(((uint64_t)1 << 62) + ((uint64_t)k << 32) + first + i);
+    }
+}
+
 void case_weights(const model_case *c, size_t k, size_t first, size_t count, float *out)
 {
     arch_param info;
 
     arch_param_get(&c->sizes, k, &info);
     for (size_t i = 0; i < count; i++) {
-        uint64_t z = splitmix64(((uint64_t)k << 32) + first + i);
-        double   r = 2.0 * ((double)(z >> 11) * 0x1p-53) - 1.0;
+        double r = uniform_of(((uint64_t)k << 32) + first + i);
 
         out[i] = (float)(info.is_norm ? 1.0 + 0.1 * r : c->scale * r);
     }

@@ -1,4 +1,4 @@
-/* Reads files of the form of models.json: cases of a model with what its loss, gradients and ten
+/* Reads files of the form of models.json (make_cases.py makes some of its cases): cases of a model with what its loss, gradients and ten
  * AdamW steps have to be, and makes the weights and tokens that the cases start from. */
 #ifndef TESTS_EXAMPLES_CASES_H
 #define TESTS_EXAMPLES_CASES_H
@@ -13,10 +13,13 @@
 
 typedef struct case_param {
     char   name[ARCH_NAME_BYTES];
-    size_t elems;
+    size_t k, elems;
     double grad_l2;
     double grad_first[CASE_FIRST], grad_last[CASE_LAST];
     size_t num_first, num_last; /* fewer than the arrays hold for tiny parameters */
+    /* The product with what case_dot_weights gives, in which every element counts; has_dot 0: the file has none. */
+    double grad_dot;
+    int    has_dot;
 } case_param;
 
 typedef struct model_case {
@@ -38,6 +41,8 @@ void cases_free(model_case *cases, size_t count);
 
 /** out[0 .. count): the initial values of parameter k of a case from element `first` on. */
 void case_weights(const model_case *c, size_t k, size_t first, size_t count, float *out);
+/** out[0 .. count): by what the gradient of parameter k is multiplied for grad_dot, from element `first` on. */
+void case_dot_weights(size_t k, size_t first, size_t count, double *out);
 /** Inputs and targets [batch, length] of a case. */
 void case_tokens(const model_case *c, int32_t *inputs, int32_t *targets);
 
