@@ -1,6 +1,8 @@
 /* The command line. One table defines the options; the parser and the help both use it. */
 #include "options.h"
 
+#include "weights.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -12,6 +14,7 @@
 typedef enum option_kind {
     OPTION_ARCH,
     OPTION_PRESET,
+    OPTION_MODEL,
     OPTION_PRECISION,
     OPTION_TEXT,   /* const char * */
     OPTION_WHOLE,  /* a whole number of at least `least` */
@@ -37,8 +40,13 @@ typedef struct option_row {
 #define COUNTS      0, LONG_MAX / 2
 
 static const option_row rows[] = {
-    {"arch", "NAME", OPTION_ARCH, 0, 0, 0, 0, "gpt2 or minimind (default: minimind)", "Model"},
+    {"arch", "NAME", OPTION_ARCH, 0, 0, 0, 0, ARCH_KIND_NAMES " (default: minimind)", "Model"},
     {"preset", "NAME", OPTION_PRESET, 0, 0, 0, 0, "sizes by name, listed below (default: bytes)",
+     NULL},
+    {"model", "PATH", OPTION_MODEL, 0, 0, 0, 0,
+     "a model of transformers instead: a folder with config.json and safetensors, from whose "
+     "weights "
+     "the training starts, or a config.json alone",
      NULL},
     {"hidden", "N", OPTION_WHOLE, FIELD(sizes.hidden), SIZES,
      "width of the model (default: the preset's)", NULL},
@@ -47,7 +55,7 @@ static const option_row rows[] = {
     {"heads", "N", OPTION_WHOLE, FIELD(sizes.heads), SIZES,
      "number of attention heads (default: the preset's)", NULL},
     {"kv-heads", "N", OPTION_WHOLE, FIELD(sizes.kv_heads), SIZES,
-     "heads of keys and values, for minimind (default: the preset's, or one that fits --heads)",
+     "heads of keys and values, not for gpt2 (default: the preset's, or one that fits --heads)",
      NULL},
     {"inner", "N", OPTION_WHOLE, FIELD(sizes.inner), SIZES,
      "width of the feed-forward part (default: the preset's, or one that fits --hidden)", NULL},
@@ -169,7 +177,7 @@ static void help_print(void)
                        rows[i].value != NULL ? rows[i].value : "");
         printf("  %-21s  %s\n", left, rows[i].meaning);
     }
-    for (int kind = ARCH_GPT2; kind <= ARCH_MINIMIND; kind++) {
+    for (int kind = ARCH_GPT2; kind < ARCH_KINDS; kind++) {
         const char *name;
 
         printf("%sPresets of %s:", kind == ARCH_GPT2 ? "\n" : "", arch_kind_name((arch_kind)kind));
@@ -183,6 +191,7 @@ static void help_print(void)
            "  mpirun -n 4 sherd-llm --data text.txt --steps 1000 --log run.jsonl\n"
            "  sherd-llm --data tokens.bin --arch gpt2 --preset 124m --ranks 1 --batch 4 \\\n"
            "      --length 64\n"
+           "  sherd-llm --data tokens.bin --model Llama-3-8B --backend cuda --export trained\n"
            "  sherd-llm --data tokens.bin --arch gpt2 --preset 124m --backend cuda \\\n"
            "      --batch 32 --length 1024\n");
 }
@@ -268,6 +277,7 @@ static int row_apply(const option_row *row, const char *value, options *out)
     switch (row->kind) {
     case OPTION_ARCH:
     case OPTION_PRESET:
+    case OPTION_MODEL:
     case OPTION_HELP:
         return 0;
     case OPTION_PRECISION:
@@ -292,7 +302,7 @@ static int preset_apply(const char *arch_name, const char *preset_name, arch *ou
     arch_kind kind;
 
     if (arch_kind_find(arch_name, &kind) != 0) {
-        (void)fprintf(stderr, "sherd-llm: --arch takes gpt2 or minimind, not '%s'\n", arch_name);
+        (void)fprintf(stderr, "sherd-llm: --arch takes " ARCH_KIND_NAMES ", not '%s'\n", arch_name);
         return 2;
     }
     if (arch_preset(kind, preset_name, out) != 0) {
@@ -308,11 +318,11 @@ static int preset_apply(const char *arch_name, const char *preset_name, arch *ou
 
 /* What the command line has: the names of model and preset, and which options it gives. */
 typedef struct arguments {
-    const char   *arch, *preset;
+    const char   *arch, *preset, *model;
     unsigned char given[NUM_ROWS];
 } arguments;
 
-/* Goes over the command line once. With `out` NULL it only looks at --arch, --preset and --help. */
+/* Goes over the command line once. With `out` NULL it only looks at --arch, --preset, --model and --help. */
 static int arguments_walk(int argc, char **argv, options *out, arguments *seen)
 {
     struct option table[NUM_ROWS + 1] = {0};
@@ -341,6 +351,8 @@ static int arguments_walk(int argc, char **argv, options *out, arguments *seen)
             seen->arch = optarg;
         } else if (rows[found].kind == OPTION_PRESET) {
             seen->preset = optarg;
+        } else if (rows[found].kind == OPTION_MODEL) {
+            seen->model = optarg;
         } else if (out != NULL) {
             result = row_apply(&rows[found], optarg, out);
         }
@@ -365,6 +377,53 @@ static int is_given(const arguments *seen, const char *name)
     return seen->given[i];
 }
 
+/* Takes sizes and first weights from a model of transformers, which leaves no size to give. */
+static int model_apply(const arguments *seen, options *out)
+{
+    static const char *const SIZE_NAMES[] = {"arch",  "preset",   "hidden", "layers",
+                                             "heads", "kv-heads", "inner",  "vocab"};
+    char                     why[512];
+    int                      is_folder;
+
+    for (size_t i = 0; i < sizeof(SIZE_NAMES) / sizeof(SIZE_NAMES[0]); i++) {
+        if (is_given(seen, SIZE_NAMES[i])) {
+            (void)fprintf(stderr,
+                          "sherd-llm: --model says what the model is, and --%s cannot change it: "
+                          "give one of them\n",
+                          SIZE_NAMES[i]);
+            return 2;
+        }
+    }
+    if (weights_model_read(seen->model, &out->sizes, &is_folder, why, sizeof(why)) != SHERD_OK) {
+        (void)fprintf(stderr, "sherd-llm: %s\n", why);
+        return 2;
+    }
+    if (is_folder && out->init_path != NULL) {
+        (void)fprintf(
+            stderr,
+            "sherd-llm: --model %s brings weights: to start with those of --init, give its "
+            "config.json\n",
+            seen->model);
+        return 2;
+    }
+    out->init_path = is_folder ? seen->model : out->init_path;
+    return 0;
+}
+
+/* Refuses sequences longer than a window of attention, with which the trainer does not compute. */
+static int window_check(const options *o)
+{
+    if (o->sizes.window == 0 || o->length <= o->sizes.window) {
+        return 0;
+    }
+    (void)fprintf(
+        stderr,
+        "sherd-llm: this model's attention has a window (sliding_window is %zu), which the "
+        "trainer does not compute: use --length %zu or less, where it changes nothing\n",
+        o->sizes.window, o->sizes.window);
+    return 2;
+}
+
 /* Computes sizes that follow from others, unless they were given: the preset's inner width or heads would not fit another width. */
 static int sizes_settle(options *out, const arch *preset, const arguments *seen)
 {
@@ -378,6 +437,9 @@ static int sizes_settle(options *out, const arch *preset, const arguments *seen)
     if (sizes->heads != preset->heads && !is_given(seen, "kv-heads")) {
         sizes->kv_heads = sizes->kind == ARCH_GPT2 || sizes->heads % 2 != 0 ? 0 : sizes->heads / 2;
     }
+    if (sizes->hidden != preset->hidden || sizes->heads != preset->heads) {
+        sizes->head_elems = 0;
+    }
     arch_complete(sizes);
     if (sizes->max_length < out->length) {
         (void)fprintf(stderr, "sherd-llm: this model has %zu positions, too few for --length %zu\n",
@@ -389,7 +451,7 @@ static int sizes_settle(options *out, const arch *preset, const arguments *seen)
         (void)fprintf(stderr, "sherd-llm: %s\n", why);
         return 2;
     }
-    return 0;
+    return window_check(out);
 }
 
 /* Checks the options about checkpoints (--save, --resume and others) against each other. */
@@ -430,13 +492,17 @@ int options_parse(int argc, char **argv, options *out)
     int       result;
 
     result = arguments_walk(argc, argv, NULL, &seen);
-    if (result == 0) {
+    if (result == 0 && seen.model == NULL) {
         result = preset_apply(seen.arch, seen.preset, &o.sizes);
     }
     if (result == 0) {
         preset = o.sizes;
         opterr = 0; /* the first walk has printed the mistakes of getopt */
         result = arguments_walk(argc, argv, &o, &seen);
+    }
+    if (result == 0 && seen.model != NULL) {
+        result = model_apply(&seen, &o);
+        preset = o.sizes;
     }
     if (result == 0) {
         result = sizes_settle(&o, &preset, &seen);

@@ -36,8 +36,8 @@ typedef struct options {
     long              sample; /* tokens to write at the end */
     int               is_recomputed;
     int               is_resumed;
-    const char       *init_path;         /* first weights; NULL: drawn from the seed */
-    const char       *export_path;       /* trained weights; NULL: not written */
+    const char *init_path;   /* first weights; NULL: drawn from the seed. --model sets it, too */
+    const char *export_path; /* trained weights; NULL: not written */
     options_precision export_precision;  /* not given: fp32 */
     size_t            export_file_bytes; /* most data of one file; 0: as transformers */
     const char       *resume_from;       /* a checkpoint's own folder; NULL: none */

@@ -136,7 +136,8 @@ static sherd_status run_describe(trainer *t)
     return sherd_engine_describe_run(t->engine, t->run);
 }
 
-/* Gives the parameters their first values. Beside state that was resumed --init is ignored: that state has the weights. */
+/* Gives the parameters their first values. Beside state that was resumed --init and the weights of --model are ignored: that state has
+ * the weights. */
 static sherd_status first_weights(trainer *t)
 {
     char         why[512];
@@ -146,7 +147,7 @@ static sherd_status first_weights(trainer *t)
         return init_fill(&t->o.sizes, t->engine, t->o.seed, t->threads);
     }
     status = weights_import(&t->o.sizes, t->engine, t->o.init_path, why, sizeof(why));
-    return status == SHERD_OK || why[0] == '\0' ? status : fail(status, "--init: %s", why);
+    return status == SHERD_OK || why[0] == '\0' ? status : fail(status, "first weights: %s", why);
 }
 
 static sherd_status engine_open(trainer *t)

@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Parses "--data text" and the words that follow, up to NULL. */
 static options parsed(const char *first, ...)
@@ -61,7 +62,63 @@ static void choices_of_a_gpu_are_words(void)
     CHECK_INT(2, options_parse(5, wrong, &o));
 }
 
+/* Writes a config.json of the test's own. */
+static const char *config_write(const char *text)
+{
+    static char path[4096];
+    FILE       *file;
+
+    (void)snprintf(path, sizeof(path), "%s/config.json", test_scratch());
+    file = fopen(path, "w");
+    CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+    return path;
+}
+
+static void models_of_transformers_say_all_sizes(void)
+{
+    const char *config = config_write(
+        "{\"model_type\": \"qwen3\", \"hidden_size\": 48, \"num_hidden_layers\": 3, "
+        "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"intermediate_size\": 40, "
+        "\"head_dim\": 80, \"vocab_size\": 300, \"rope_theta\": 7, "
+        "\"tie_word_embeddings\": false}");
+    options o = parsed("--model", config, NULL);
+
+    CHECK(o.init_path == NULL); /* a config.json alone has no weights */
+    CHECK(o.sizes.kind == ARCH_QWEN3 && o.sizes.is_untied && o.sizes.rope.theta == 7.0);
+    CHECK_INT(80, o.sizes.head_elems);
+    CHECK_INT(300, o.sizes.vocab);
+    o = parsed("--init", "weights", "--model", config, NULL);
+    CHECK_BYTES_EQUAL("weights", o.init_path, sizeof("weights"));
+    o = parsed("--model", test_scratch(), NULL);
+    CHECK(o.init_path != NULL && strcmp(o.init_path, test_scratch()) == 0);
+    CHECK_INT(3, o.sizes.layers);
+}
+
+/* The window of Mistral 7B v0.1 is 4096 tokens. */
+static void sequences_longer_than_a_window_are_refused(void)
+{
+    char   *longer[] = {"sherd-llm", "--data",  "text",     "--arch", "mistral",
+                        "--preset",  "7b-v0.1", "--length", "4097"};
+    options o;
+
+    CHECK_INT(
+        4096,
+        parsed("--arch", "mistral", "--preset", "7b-v0.1", "--length", "4096", NULL).sizes.window);
+    CHECK_INT(2, options_parse(9, longer, &o));
+}
+
+static void heads_of_a_preset_go_with_its_width(void)
+{
+    CHECK_INT(
+        128, parsed("--arch", "qwen3", "--preset", "0.6b", "--layers", "2", NULL).sizes.head_elems);
+    CHECK_INT(
+        0, parsed("--arch", "qwen3", "--preset", "0.6b", "--hidden", "512", NULL).sizes.head_elems);
+}
+
 static const test_case cases[] = {
+    CASE(models_of_transformers_say_all_sizes),
+    CASE(sequences_longer_than_a_window_are_refused),
+    CASE(heads_of_a_preset_go_with_its_width),
     CASE(choices_of_a_gpu_are_words),
     CASE(heads_of_keys_equal_to_the_presets_are_kept),
     CASE(inner_width_equal_to_the_presets_is_kept),

@@ -72,6 +72,6 @@ refused "--worlds takes LIST (1 to 256, none twice), not '1,1'" --worlds 1,1
 refused "--offload takes LIST, not 'disk'" --offload disk
 refused "cannot be shared out to 3 ranks" --worlds 3
 refused "no trainer /missing" --trainer /missing
-refused "takes gpt2 or minimind" --stages 0 --worlds 1 --rounds 1 --arch lama
+refused "takes gpt2, minimind, llama" --stages 0 --worlds 1 --rounds 1 --arch lama
 refused "nothing to run" --stages 0 --offload cpu
 refused "'more' is no option" more

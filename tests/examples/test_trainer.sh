@@ -470,13 +470,24 @@ mistakes() {
     refused "unrecognized option" --data "$scratch/text" --bogus
     refused "is no option" --data "$scratch/text" more
     refused "requires an argument" --data
-    refused "takes gpt2 or minimind, not 'bert'" --data "$scratch/text" --arch bert
+    refused "takes gpt2, minimind, llama, mistral, qwen2 or qwen3, not 'bert'" --data "$scratch/text" --arch bert
     refused "gpt2 has no preset '1t'; it has tiny bytes 124m" --data "$scratch/text" --arch gpt2 --preset 1t
     refused "takes a number from 0 to 3, not '4'" --data "$scratch/text" --stage 4
     refused "takes a number of at least 1, not '12x'" --data "$scratch/text" --hidden 12x
     refused "takes a number of at least 0, not '-1e-3'" --data "$scratch/text" --lr=-1e-3
     refused "takes fp32, bf16 or fp16, not 'int8'" --data "$scratch/text" --precision int8
     refused "hidden 50 is not a multiple of heads 4" --data "$scratch/text" --hidden 50 --heads 4
+    printf '{"model_type": "mistral", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "intermediate_size": 16, "vocab_size": 256, "sliding_window": 64}' >"$scratch/config.json"
+    refused "sliding_window is 64), which the trainer does not compute: use --length 64 or less" --data "$scratch/text" --model "$scratch/config.json"
+    refused "$scratch has neither model.safetensors.index.json" --data "$scratch/text" --model "$scratch" --length 64
+    refused "brings weights" --data "$scratch/text" --model "$scratch" --init "$scratch/other"
+    refused "--heads cannot change it" --data "$scratch/text" --model "$scratch" --heads 4
+    refused "--arch cannot change it" --data "$scratch/text" --arch llama --model "$scratch"
+    refused "$scratch/nowhere: No such file" --data "$scratch/text" --model "$scratch/nowhere"
+    refused "sliding_window is 4096), which" --data "$scratch/text" --arch mistral --preset 7b-v0.1 --length 8192
+    sed 's/"sliding_window": 64/"rope_scaling": {"rope_type": "yarn", "factor": 4}/' "$scratch/config.json" >"$scratch/yarn.json"
+    refused "yarn.json: rope_type is \"yarn\"; the trainer computes default, linear and llama3" --data "$scratch/text" --model "$scratch/yarn.json"
     refused "too few for --length 5000" --data "$scratch/text" --arch gpt2 --length 5000
     refused "give --steps" --data "$scratch/text" --minutes 1 --resume
     refused "No such file" --data "$scratch/missing"

@@ -14,7 +14,7 @@ except ImportError as missing:
     print(f"skipped: {missing} (SHERD_PYTHON names an interpreter that has torch, transformers, safetensors and numpy)")
     sys.exit(77)
 
-from trainer import Trainer
+from trainer import LENGTH, Trainer
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -165,8 +165,46 @@ def files_of_llmc_go_both_ways(t):
     assert "no model of llm.c" in t.run("gpt2", "--init", file, expect=1)
 
 
+SIZES = {"vocab_size": 256, "num_hidden_layers": 2, "intermediate_size": 96, "max_position_embeddings": 256,
+         "initializer_range": 0.15, "bos_token_id": None, "eos_token_id": None}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+FAMILIES = {
+    "llama": (transformers.LlamaConfig, {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+                                         "attention_bias": True, "mlp_bias": True, "rope_parameters": LLAMA3}),
+    "mistral": (transformers.MistralConfig, {"hidden_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64,
+                                             "sliding_window": LENGTH}),
+    "qwen2": (transformers.Qwen2Config, {"hidden_size": 160, "num_attention_heads": 2, "num_key_value_heads": 2,
+                                         "tie_word_embeddings": True, "use_sliding_window": True, "sliding_window": LENGTH,
+                                         "max_window_layers": 1}),
+    "qwen3": (transformers.Qwen3Config, {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128,
+                                         "attention_bias": True,
+                                         "rope_parameters": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.0}}),
+}
+
+
+def models_train_by_their_folder(t):
+    """The model is what its folder says; what is exported loads as the same class; a resumed run needs the folder again."""
+    for name, (config, more) in FAMILIES.items():
+        model = transformers.AutoModelForCausalLM.from_config(config(**SIZES, **more))
+        with torch.no_grad():
+            for tensor in model.parameters():
+                if tensor.dim() == 1:
+                    tensor.add_(0.3 * torch.randn_like(tensor))
+        folder, out, saved = t.path(name), t.path(f"{name}-out"), t.path(f"{name}-saved")
+        model.save_pretrained(folder)
+        check(f"random {name}, trainer and transformers", t.run(folder, "--lr", "0")["validation_loss"], t.loss_of(model))
+        t.run(folder, "--save", saved, steps=2)
+        last = t.run(folder, "--save", saved, "--resume", "--export", out, steps=4)
+        again, about = type(model).from_pretrained(out, output_loading_info=True, local_files_only=True)
+        assert not {key: value for key, value in about.items() if value}, about
+        check(f"{name} after 4 steps", last["validation_loss"], t.loss_of(again))
+        for key in ("sliding_window", "rope_parameters", "attention_bias", "tie_word_embeddings", "layer_types"):
+            assert (getattr(again.config, key, None) or None) == (getattr(model.config, key, None) or None), (name, key)
+
+
 CASES = (exports_give_the_trainers_loss, exports_of_several_files_are_one_model, narrow_exports_are_rounded_once,
-         models_of_transformers_start_here, base_models_and_their_buffers_are_read,
+         models_of_transformers_start_here, models_train_by_their_folder, base_models_and_their_buffers_are_read,
          what_is_computed_otherwise_is_refused, files_of_llmc_go_both_ways)
 
 if __name__ == "__main__":

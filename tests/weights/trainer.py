@@ -19,11 +19,12 @@ class Trainer:
         return os.path.join(self.scratch, name)
 
     def run(self, arch, *args, steps=1, stage=3, ranks=2, expect=0):
-        """Runs it; the log's last line, or the message where it has to fail."""
+        """Runs it with a preset of `arch`, or with a model's folder; the log's last step, or the message where it has to fail."""
         log = self.path("log")
+        model = ["--model", arch] if os.path.exists(arch) else ["--arch", arch, "--preset", "tiny"]
         done = subprocess.run(
-            [self.program, "--data", self.text, "--arch", arch, "--preset", "tiny", "--length", str(LENGTH), "--batch",
-             str(BATCH), "--precision", "fp32", "--stage", str(stage), "--ranks", str(ranks), "--threads", "1",
+            [self.program, "--data", self.text, *model, "--length", str(LENGTH), "--batch", str(BATCH),
+              "--precision", "fp32", "--stage", str(stage), "--ranks", str(ranks), "--threads", "1",
              "--sample", "0", "--eval-every", "0", "--quiet", "--steps", str(steps), "--log", log, *args],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
         if done.returncode != expect:
@@ -31,7 +32,7 @@ class Trainer:
         if expect != 0:
             return done.stdout
         with open(log) as lines:
-            return json.loads(lines.readlines()[-1])
+            return json.loads([line for line in lines if '"loss"' in line][-1])
 
     def first_loss(self, arch, path, **how):
         """Validation loss of weights from a file, before anything changed them: a step with the rate 0 changes none."""
