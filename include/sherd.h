@@ -472,10 +472,10 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_grad_dlpack(sherd_engine      
 /** Gives the memory [sherd_activation_params.len_bytes] into which the unit's forward writes what its backward will read, on the
  *  engine's device and aligned to 4096 bytes. The trainer's lane waits until the memory is free. It belongs to the trainer until
  *  the unit is released for FORWARD; from then on the engine may move it away. What was put is forgotten when the micro-batch
- *  ends, and where the window is dropped. A second put of the same micro-batch replaces the first. While the unit is acquired for
- *  FORWARD. Local: ranks need not put alike. Does not block, except where a drive is behind (device nvme).
- *  Errors  E_STATE (not acquired; no activation is declared for the unit; the place has an activation that has not left it,
- *          because the units do not run in the order of the passes: the message names it), E_IO. */
+ *  ends, and where the window is dropped. For EVAL the memory is scratch, which is forgotten at the release. While the unit is
+ *  acquired for FORWARD or EVAL. Local: ranks need not put alike. Does not block, except where a drive is behind (device nvme).
+ *  Errors  E_STATE (not acquired; no activation is declared for the unit; put already; the place has an activation that cannot
+ *          leave it, because the units do not run in the order of the passes: the message names it), E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_activation_put(sherd_engine *engine, sherd_unit unit,
                                                            void **out);
 /** Gives the memory in which the bytes that were put are on the device again, at the address of sherd_activation_put. The

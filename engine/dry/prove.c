@@ -158,8 +158,8 @@ static sherd_status activation_use(sherd_engine *engine, const given *what)
 {
     void *memory;
 
-    return what->pass == SHERD_FORWARD ? sherd_activation_put(engine, what->unit, &memory)
-                                       : sherd_activation_get(engine, what->unit, &memory);
+    return what->pass == SHERD_BACKWARD ? sherd_activation_get(engine, what->unit, &memory)
+                                        : sherd_activation_put(engine, what->unit, &memory);
 }
 
 static sherd_status call_run(sherd_engine *engine, call_kind kind, const given *what)
@@ -330,7 +330,7 @@ static sherd_status activation_try(check *check, int unit, sherd_pass pass)
     const given  what = {.unit = unit, .pass = pass};
     sherd_status status;
 
-    if (pass == SHERD_EVAL || check->plan->units[unit].activation == SHERDI_NO_ACTIVATION) {
+    if (check->plan->units[unit].activation == SHERDI_NO_ACTIVATION) {
         return SHERD_OK;
     }
     status = call_make(check, 0, CALL_ACTIVATION, &what);
@@ -403,8 +403,8 @@ static sherd_status off_plan(check *check, int is_eval)
     return is_taken ? unit_release(check, unit, pass) : SHERD_OK;
 }
 
-/* One rank alone uses the next open-ended unit twice, one use inside the other. Not if units are gathered: then the ranks would
- * differ in what is gathered. */
+/* One rank alone uses the next open-ended unit twice, one use inside the other. Not if units are gathered, or if it has an activation,
+ * which the use ends: then the ranks would differ in what is there. */
 static sherd_status use_alone(check *check)
 {
     size_t units = check->plan->num_units;
@@ -416,6 +416,7 @@ static sherd_status use_alone(check *check)
         unit = (int)((size_t)(unit + 1) % units);
     }
     if (!check->plan->units[unit].is_open_ended ||
+        check->plan->units[unit].activation != SHERDI_NO_ACTIVATION ||
         check->plan->buffers[SHERDI_BUFFER_GATHER].bytes > 0) {
         return SHERD_OK;
     }

@@ -79,12 +79,12 @@ static sherd_status step_activation(const plain_run *run, const sherdi_step_of_p
     sherd_engine *engine = run->engine;
     void         *memory;
 
-    if (step->pass == SHERD_EVAL ||
-        engine->plan->units[step->unit].activation == SHERDI_NO_ACTIVATION) {
+    if (engine->plan->units[step->unit].activation == SHERDI_NO_ACTIVATION ||
+        sherdi_unit_of(engine, step->unit)->acquired[step->pass] > 1) {
         return SHERD_OK;
     }
-    return step->pass == SHERD_FORWARD ? sherd_activation_put(engine, step->unit, &memory)
-                                       : sherd_activation_get(engine, step->unit, &memory);
+    return step->pass == SHERD_BACKWARD ? sherd_activation_get(engine, step->unit, &memory)
+                                        : sherd_activation_put(engine, step->unit, &memory);
 }
 
 static sherd_status pass_run(plain_run *run, const sherdi_sequence *sequence)

@@ -206,6 +206,7 @@ typedef struct sherdi_staged_grad {
 /* Where the bytes of an activation are. */
 typedef struct sherdi_activation_state {
     unsigned char is_put; /* in this micro-batch; below: its bytes are, or are on their way ... */
+    unsigned char is_scratch;          /* of EVAL: it is never read */
     unsigned char is_written, is_read; /* by the trainer, who has it now */
     unsigned char is_over;             /* backward has read it */
     unsigned char is_here;             /* ... in its place on the device */
@@ -341,8 +342,10 @@ sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
 
 /* ---- events: activations ---- */
 
-/** Give the place of a unit's activation to the trainer, to write and to read. E_STATE if that is not possible now. */
+/** Give the place of a unit's activation to the trainer: to write what is read later, or what is not (EVAL), and to read. E_STATE if
+ *  that is not possible now. */
 sherd_status sherdi_program_activation_put(const sherdi_program *program, int unit);
+sherd_status sherdi_program_activation_scratch(const sherdi_program *program, int unit);
 sherd_status sherdi_program_activation_get(const sherdi_program *program, int unit);
 /** Is part of the release of a unit: the activation leaves after forward, and ends after backward. */
 sherd_status sherdi_program_activation_release(const sherdi_program *program, int unit,

@@ -204,6 +204,19 @@ static sherd_status already_fail(const sherdi_program *program, int unit, const 
                        sherdi_program_name(program, unit), what);
 }
 
+sherd_status sherdi_program_activation_scratch(const sherdi_program *program, int unit)
+{
+    const sherdi_activation *a = activation_of(program, unit);
+
+    if (state_of(program, a)->is_put) {
+        return already_fail(program, unit, "put");
+    }
+    SHERDI_TRY(place_check(program, a, 0));
+    *state_of(program, a) = (sherdi_activation_state){.is_put = 1, .is_scratch = 1};
+    place_take(program, a, 0);
+    return own_use(program, a, SHERDI_OP_PUT);
+}
+
 sherd_status sherdi_program_activation_put(const sherdi_program *program, int unit)
 {
     const sherdi_activation *a = activation_of(program, unit);
@@ -230,7 +243,7 @@ sherd_status sherdi_program_activation_get(const sherdi_program *program, int un
     if (state_of(program, a)->is_read) {
         return already_fail(program, unit, "got");
     }
-    if (!state_of(program, a)->is_put) {
+    if (!state_of(program, a)->is_put || state_of(program, a)->is_scratch) {
         return sherdi_fail(SHERD_E_STATE,
                            "unit %s: no activation was put in this micro-batch, or it has ended; "
                            "sherd_activation_put puts one in forward",
@@ -272,10 +285,14 @@ sherd_status sherdi_program_activation_release(const sherdi_program *program, in
     const sherdi_activation *a = activation_of(program, unit);
     sherdi_activation_state *state;
 
-    if (a == NULL || pass == SHERD_EVAL || !state_of(program, a)->is_put) {
+    if (a == NULL || !state_of(program, a)->is_put) {
         return SHERD_OK;
     }
     state = state_of(program, a);
+    if (pass == SHERD_EVAL || state->is_scratch) {
+        *state = pass == SHERD_EVAL && state->is_scratch ? (sherdi_activation_state){0} : *state;
+        return SHERD_OK;
+    }
     if (pass == SHERD_BACKWARD && state->is_written) { /* held for forward, which ends it */
         state->is_read = 0;
         state->is_over = 1;

@@ -94,7 +94,13 @@ static sherd_status activation_use(sherd_engine *engine, const char *call, sherd
 
 sherd_status sherd_activation_put(sherd_engine *engine, sherd_unit unit, void **out)
 {
-    return activation_use(engine, "sherd_activation_put", unit, SHERD_FORWARD, out);
+    int is_eval = engine != NULL && engine->plan != NULL && unit >= 0 &&
+                  (size_t)unit < engine->model.num_units &&
+                  sherdi_unit_of(engine, unit)->acquired[SHERD_FORWARD] == 0 &&
+                  sherdi_unit_of(engine, unit)->acquired[SHERD_EVAL] > 0;
+
+    return activation_use(engine, "sherd_activation_put", unit,
+                          is_eval ? SHERD_EVAL : SHERD_FORWARD, out);
 }
 
 sherd_status sherd_activation_get(sherd_engine *engine, sherd_unit unit, void **out)

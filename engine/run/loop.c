@@ -184,9 +184,9 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
 sherd_status sherdi_loop_activation(sherd_engine *engine, int unit, sherd_pass pass)
 {
     const sherdi_program *program = &engine->run.program;
-    sherd_status          status  = pass == SHERD_FORWARD
-                                        ? sherdi_program_activation_put(program, unit)
-                                        : sherdi_program_activation_get(program, unit);
+    sherd_status status = pass == SHERD_FORWARD ? sherdi_program_activation_put(program, unit)
+                          : pass == SHERD_EVAL  ? sherdi_program_activation_scratch(program, unit)
+                                                : sherdi_program_activation_get(program, unit);
 
     /* E_STATE: the call was wrong, and nothing is lost */
     return status == SHERD_OK || status == SHERD_E_STATE ? status : window_lose(engine, status);
