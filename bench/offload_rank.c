@@ -126,13 +126,14 @@ static void shape_set(rank *r, size_t batch, size_t length)
 {
     const offload_setup *o      = r->setup;
     sherd_engine_info    info   = {.struct_size = sizeof(info)};
-    model_params         params = {.sizes         = o->sizes,
-                                   .batch         = batch,
-                                   .length        = length,
-                                   .is_recomputed = o->is_recomputed,
-                                   .backend       = o->backend,
-                                   .threads       = r->threads,
-                                   .stream        = sherd_engine_stream(r->engine)};
+    model_params         params = {.sizes  = o->sizes,
+                                   .batch  = batch,
+                                   .length = length,
+                                   .places =
+                                       layer_places_all(o->is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
+                                   .backend = o->backend,
+                                   .threads = r->threads,
+                                   .stream  = sherd_engine_stream(r->engine)};
     char                 why[256];
 
     must(sherd_engine_query(r->engine, &info), "engine");

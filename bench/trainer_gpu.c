@@ -83,16 +83,17 @@ static sherd_status engine_open(gpu_run *run)
 
 static int model_open(gpu_run *run)
 {
-    size_t            rows     = run->p->batch * run->p->length;
-    sherd_engine_info info     = {.struct_size = sizeof(info)};
-    model_params      made     = {.sizes         = run->p->sizes,
-                                  .batch         = run->p->batch,
-                                  .length        = run->p->length,
-                                  .is_recomputed = run->p->is_recomputed,
-                                  .backend       = "cuda",
-                                  .choices       = run->p->choices,
-                                  .stream        = sherd_engine_stream(run->engine)};
-    char              why[256] = "out of memory";
+    size_t            rows = run->p->batch * run->p->length;
+    sherd_engine_info info = {.struct_size = sizeof(info)};
+    model_params      made = {
+             .sizes   = run->p->sizes,
+             .batch   = run->p->batch,
+             .length  = run->p->length,
+             .places  = layer_places_all(run->p->is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
+             .backend = "cuda",
+             .choices = run->p->choices,
+             .stream  = sherd_engine_stream(run->engine)};
+    char why[256] = "out of memory";
 
     if (sherd_engine_query(run->engine, &info) == SHERD_OK) {
         made.dtype   = info.compute_dtype;

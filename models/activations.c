@@ -100,19 +100,62 @@ static void layer_lay_out(const arch *sizes, const row_sizes *p, room *r, layer_
 
 size_t model_memory_layers(const arch *sizes, const model_shape *shape)
 {
-    return shape->is_recomputed ? 1 : sizes->layers;
+    size_t kept = layer_places_count(&shape->places, sizes->layers, LAYER_KEPT);
+    size_t some = layer_places_count(&shape->places, sizes->layers, LAYER_RECOMPUTED) > 0;
+
+    return kept + some;
+}
+
+void model_moved_lay_out(const arch *sizes, const model_shape *shape, room *r, void **input,
+                         layer_memory *out)
+{
+    row_sizes p = row_sizes_of(sizes, shape);
+
+    *input = take(r, &p, p.hidden);
+    layer_lay_out(sizes, &p, r, out);
+}
+
+/* Each layer that is not moved keeps its input; all that are moved share one. */
+static void streams_lay_out(const arch *sizes, const model_shape *shape, const row_sizes *p,
+                            room *r, model_memory *out)
+{
+    size_t kept  = 0; /* inputs that stay */
+    size_t total = 1; /* and what is behind the last layer */
+    void  *stream;
+
+    for (size_t l = 0; l < sizes->layers; l++) {
+        total += !layer_is_moved(&shape->places, l);
+    }
+    stream = take(r, p, (total + (total <= sizes->layers)) * p->hidden);
+    for (size_t l = 0; out->before != NULL && l <= sizes->layers; l++) {
+        int is_moved = l < sizes->layers && layer_is_moved(&shape->places, l);
+
+        out->before[l] = columns_from(stream, p, (is_moved ? total : kept++) * p->hidden);
+    }
 }
 
 void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, model_memory *out)
 {
-    row_sizes p      = row_sizes_of(sizes, shape);
-    size_t    angles = shape->length * (arch_head(sizes) / 2) * sizeof(float);
+    row_sizes    p         = row_sizes_of(sizes, shape);
+    size_t       angles    = shape->length * (arch_head(sizes) / 2) * sizeof(float);
+    layer_memory again     = {0}; /* of those that are recomputed */
+    int          has_again = 0;
 
-    out->stream = take(r, &p, (sizes->layers + 1) * p.hidden);
-    for (size_t i = 0; i < model_memory_layers(sizes, shape); i++) {
-        layer_memory counted;
+    streams_lay_out(sizes, shape, &p, r, out);
+    for (size_t l = 0; l < sizes->layers; l++) {
+        int          is_again = layer_place_of(&shape->places, l) == LAYER_RECOMPUTED;
+        layer_memory layer    = again;
 
-        layer_lay_out(sizes, &p, r, out->layers == NULL ? &counted : &out->layers[i]);
+        if (!layer_is_moved(&shape->places, l) && !(is_again && has_again)) {
+            layer_lay_out(sizes, &p, r, &layer);
+        }
+        if (is_again) {
+            again     = layer;
+            has_again = 1;
+        }
+        if (out->layers != NULL) {
+            out->layers[l] = layer_is_moved(&shape->places, l) ? (layer_memory){0} : layer;
+        }
     }
     out->norm_last  = take(r, &p, p.hidden);
     out->stats_last = stats_take(r, &p);
@@ -263,11 +306,11 @@ static size_t bytes_count(const arch *sizes, const activations_params *params)
 {
     int            is_cuda = params->backend != NULL && strcmp(params->backend, "cuda") == 0;
     compute_limits limits  = model_limits(sizes, params->batch, params->length, params->dtype);
-    model_shape    shape   = {.batch         = params->batch,
-                              .length        = params->length,
-                              .elem_bytes    = is_cuda ? dtype_bytes(params->dtype) : sizeof(float),
-                              .is_recomputed = params->is_recomputed,
-                              .keeps_stats   = is_cuda};
+    model_shape    shape   = {.batch       = params->batch,
+                              .length      = params->length,
+                              .elem_bytes  = is_cuda ? dtype_bytes(params->dtype) : sizeof(float),
+                              .places      = params->places,
+                              .keeps_stats = is_cuda};
     room           r       = {0};
     model_memory   memory  = {0};
 
@@ -287,6 +330,24 @@ static int can_be_counted(const arch *sizes, const activations_params *params)
 
     return rows * ((double)sizes->layers + 8.0) * row * 8.0 < 0x1p61 &&
            (double)params->length * (double)params->length * (double)sizes->heads < 0x1p58;
+}
+
+size_t activations_layer_bytes(const arch *sizes, const activations_params *params)
+{
+    int          is_cuda = params->backend != NULL && strcmp(params->backend, "cuda") == 0;
+    model_shape  shape   = {.batch       = params->batch,
+                            .length      = params->length,
+                            .elem_bytes  = is_cuda ? dtype_bytes(params->dtype) : sizeof(float),
+                            .keeps_stats = is_cuda};
+    room         r       = {0};
+    layer_memory layer;
+    void        *input;
+
+    if (!can_be_counted(sizes, params)) {
+        return ACTIVATIONS_TOO_MANY;
+    }
+    model_moved_lay_out(sizes, &shape, &r, &input, &layer);
+    return r.used_bytes;
 }
 
 size_t activations_bytes(const arch *sizes, const activations_params *params)

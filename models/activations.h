@@ -4,14 +4,15 @@
 #define SHERD_MODELS_ACTIVATIONS_H
 
 #include "models/arch.h"
+#include "models/places.h"
 #include "sherd.h"
 
 typedef struct activations_params {
-    size_t      batch, length; /* of a micro-batch */
-    int         is_recomputed;
-    sherd_dtype dtype;   /* of the parameters */
-    const char *backend; /* "cpu": activations are fp32; "cuda": in dtype */
-    int         threads; /* for the CPU's operations; 0: 1 */
+    size_t       batch, length; /* of a micro-batch */
+    layer_places places;
+    sherd_dtype  dtype;   /* of the parameters */
+    const char  *backend; /* "cpu": activations are fp32; "cuda": in dtype */
+    int          threads; /* for the CPU's operations; 0: 1 */
 } activations_params;
 
 /* Returned in place of a number that does not fit; more than any machine has. */
@@ -20,5 +21,8 @@ typedef struct activations_params {
 /** Returns exactly what a training model of these sizes allocates (model_bytes of model.h), with libraries' own workspace
  *  where its size is fixed. ACTIVATIONS_TOO_MANY from 2^61 bytes on. */
 size_t activations_bytes(const arch *sizes, const activations_params *params);
+/** Returns what each layer whose activations are moved needs of the engine (sherd_activation_params.len_bytes); the number above
+ *  does not have it. `places` are ignored. */
+size_t activations_layer_bytes(const arch *sizes, const activations_params *params);
 
 #endif

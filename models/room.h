@@ -5,6 +5,7 @@
 #define SHERD_MODELS_ROOM_H
 
 #include "models/arch.h"
+#include "models/places.h"
 #include "sherd.h"
 
 #include <stddef.h>
@@ -19,7 +20,7 @@ typedef struct room {
 
 /* ---- activations (model.c) */
 
-/* What a layer's forward keeps for its backward. With recomputation all layers share one. */
+/* What a layer's forward keeps for its backward. */
 typedef struct layer_memory {
     void  *norm1;         /* [rows, hidden] */
     void  *q_raw, *k_raw; /* before their norms; NULL: they have none */
@@ -33,8 +34,10 @@ typedef struct layer_memory {
 } layer_memory;
 
 typedef struct model_memory {
-    void         *stream; /* [layers + 1, rows, hidden]: the residual stream before each layer */
-    layer_memory *layers; /* [layers], or one */
+    /* [layers + 1]: the residual stream [rows, hidden] before each layer, and behind the last. That before a layer whose activations
+     * are moved is overwritten by the layer */
+    void        **before;
+    layer_memory *layers; /* [layers]; all that are recomputed have the same, moved ones nothing */
     void         *norm_last;
     float        *stats_last; /* like those of a layer */
     float        *cosines, *sines;
@@ -47,15 +50,18 @@ typedef struct model_memory {
 } model_memory;
 
 typedef struct model_shape {
-    size_t batch, length; /* of a micro-batch */
-    size_t elem_bytes;    /* bytes of an element of an activation */
-    int    is_recomputed;
-    int    keeps_stats; /* of norms */
+    size_t       batch, length; /* of a micro-batch */
+    size_t       elem_bytes;    /* bytes of an element of an activation */
+    int          keeps_stats;   /* of norms */
+    layer_places places;
 } model_shape;
 
-/** Returns the number of layers whose activations exist at the same time. */
+/** Returns the number of layers whose activations are in the model's memory at the same time. */
 size_t model_memory_layers(const arch *sizes, const model_shape *shape);
-/** The caller owns `out->layers`, with room for that many layers; NULL when `r` only counts. */
+/** Lays out a layer whose activations are in memory of the engine's: first its input, then the rest. */
+void model_moved_lay_out(const arch *sizes, const model_shape *shape, room *r, void **input,
+                         layer_memory *out);
+/** The caller owns the arrays `out->before` and `out->layers`; NULL, both, when `r` only counts. */
 void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, model_memory *out);
 
 /* The largest shapes that will come; scratch is allocated for them once. */

@@ -353,12 +353,13 @@ static sherd_status engine_open(const planning_request *request, const planning_
 
 static size_t activations_of(const planning_request *request, sherd_dtype dtype)
 {
-    activations_params params = {.batch         = request->batch,
-                                 .length        = request->length,
-                                 .is_recomputed = request->is_recomputed,
-                                 .dtype         = dtype,
-                                 .backend       = request->backend,
-                                 .threads       = 1};
+    activations_params params = {
+        .batch   = request->batch,
+        .length  = request->length,
+        .places  = layer_places_all(request->is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
+        .dtype   = dtype,
+        .backend = request->backend,
+        .threads = 1};
 
     if (request->activation_bytes > 0) {
         return request->activation_bytes;

@@ -133,6 +133,9 @@ struct compute_ops {
     /* Required. Copies from host memory, at set-up; blocks. */
     void (*upload)(compute *c, void *dst, const void *src, size_t len_bytes);
 
+    /* Required. Copies on the device. Queued. */
+    void (*copy)(compute *c, void *dst, const void *src, size_t len_bytes);
+
     /* Required. Sets the tokens and targets [rows] of the next micro-batch. They stay the caller's and must
      * last until its backward is queued. */
     void (*batch_set)(compute *c, const int32_t *inputs, const int32_t *targets);

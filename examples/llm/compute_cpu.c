@@ -80,6 +80,12 @@ static void cpu_upload(compute *c, void *dst, const void *src, size_t len_bytes)
     memcpy(dst, src, len_bytes);
 }
 
+static void cpu_copy(compute *c, void *dst, const void *src, size_t len_bytes)
+{
+    (void)c;
+    memcpy(dst, src, len_bytes);
+}
+
 static void cpu_batch_set(compute *c, const int32_t *inputs, const int32_t *targets)
 {
     cpu_of(c)->inputs  = inputs;
@@ -819,6 +825,7 @@ static const compute_ops cpu_ops = {
     .alloc          = cpu_alloc,
     .free           = cpu_free,
     .upload         = cpu_upload,
+    .copy           = cpu_copy,
     .batch_set      = cpu_batch_set,
     .losses_close   = cpu_losses_close,
     .losses_take    = cpu_losses_take,

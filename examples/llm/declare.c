@@ -1,6 +1,8 @@
 /* Declares the units and parameters of an architecture. See declare.h. */
 #include "declare.h"
 
+#include "models/activations.h"
+
 static sherd_status param_declare(const arch *model, sherd_engine *engine, sherd_unit unit,
                                   size_t k)
 {
@@ -48,4 +50,26 @@ sherd_status arch_declare(const arch *model, sherd_engine *engine)
         }
     }
     return SHERD_OK;
+}
+
+sherd_status activations_declare(const arch *model, const layer_places *places, size_t length,
+                                 sherd_engine *engine)
+{
+    sherd_engine_info       info   = {.struct_size = sizeof(info)};
+    sherd_status            status = sherd_engine_query(engine, &info);
+    sherd_activation_params params;
+    activations_params      shape = {.batch   = (size_t)info.micro_batch_size,
+                                     .length  = length,
+                                     .dtype   = info.compute_dtype,
+                                     .backend = info.backend};
+
+    sherd_activation_params_init(&params);
+    for (size_t l = 0; l < model->layers && status == SHERD_OK; l++) {
+        if (layer_is_moved(places, l)) {
+            params.len_bytes = activations_layer_bytes(model, &shape);
+            params.device    = layer_place_name(layer_place_of(places, l));
+            status           = sherd_activation_add(engine, (sherd_unit)(l + 1), &params);
+        }
+    }
+    return status;
 }

@@ -61,7 +61,7 @@ static int memory_make(model *m, char *why, size_t why_bytes)
     if (m->memory == NULL || tables_make(m) != 0) {
         (void)snprintf(why, why_bytes,
                        "no memory for %.1f MiB of activations of %zu sequences of %zu tokens; a "
-                       "smaller --batch or --recompute needs less",
+                       "smaller --batch, or --activations cpu or recompute, needs less",
                        (double)m->memory_bytes / 0x1p20, m->p.batch, m->p.length);
         return -1;
     }
@@ -94,19 +94,20 @@ model *model_create(const model_params *params, char *why, size_t why_bytes)
         free(m);
         return NULL;
     }
-    m->p     = *params;
-    m->rows  = params->batch * params->length;
-    m->head  = arch_head(&params->sizes);
-    m->q     = arch_q(&params->sizes);
-    m->kv    = arch_kv(&params->sizes);
-    m->shape = (model_shape){
-        .batch = params->batch, .length = params->length, .is_recomputed = params->is_recomputed};
-    layers       = model_memory_layers(&params->sizes, &m->shape);
+    m->p    = *params;
+    m->rows = params->batch * params->length;
+    m->head = arch_head(&params->sizes);
+    m->q    = arch_q(&params->sizes);
+    m->kv   = arch_kv(&params->sizes);
+    m->shape =
+        (model_shape){.batch = params->batch, .length = params->length, .places = params->places};
+    layers       = params->sizes.layers;
     m->at.layers = calloc(layers, sizeof(*m->at.layers));
-    if (m->at.layers == NULL) {
+    m->at.before = calloc(layers + 1, sizeof(*m->at.before));
+    if (m->at.layers == NULL || m->at.before == NULL) {
         (void)snprintf(why, why_bytes, "out of memory");
     } else {
-        m->c = compute_of(params, layers, why, why_bytes);
+        m->c = compute_of(params, model_memory_layers(&params->sizes, &m->shape), why, why_bytes);
     }
     if (m->c != NULL) {
         m->shape.elem_bytes  = m->c->elem_bytes;
@@ -129,6 +130,7 @@ void model_destroy(model *m)
     }
     compute_destroy(m->c);
     free(m->at.layers);
+    free(m->at.before);
     free(m);
 }
 
@@ -422,14 +424,28 @@ static void layer_backward(model *m, const model_unit *unit, layer_memory *layer
 
 /* ----------------------------------------------------------------- units -- */
 
-static void *stream_before(model *m, size_t layer)
-{
-    return act_at(m, m->at.stream, layer * m->rows * m->p.sizes.hidden);
-}
+/* A layer's memory in a pass. */
+typedef struct layer_use {
+    layer_memory memory;
+    void        *x; /* its input, which its backward reads too */
+} layer_use;
 
-static layer_memory *layer_of(model *m, size_t layer)
+/* Forward copies the input of a layer that is moved to what moves. */
+static layer_use layer_of(model *m, size_t layer, const model_unit *unit, int is_forward)
 {
-    return &m->at.layers[m->p.is_recomputed ? 0 : layer];
+    layer_use use = {.memory = m->at.layers[layer], .x = m->at.before[layer]};
+
+    if (layer_is_moved(&m->p.places, layer)) {
+        room  r = {.memory = unit->activation};
+        void *kept;
+
+        model_moved_lay_out(&m->p.sizes, &m->shape, &r, &kept, &use.memory);
+        if (is_forward) {
+            m->c->ops->copy(m->c, kept, use.x, m->rows * m->p.sizes.hidden * m->c->elem_bytes);
+        }
+        use.x = kept;
+    }
+    return use;
 }
 
 /* Everything except the unit that decides which kernels a pass queues, and with which arguments. */
@@ -472,16 +488,17 @@ void model_forward(model *m, size_t unit, const model_unit *params, float grad_s
 
     if (unit == 0) {
         m->c->ops->embed(m->c, params->by_role[ARCH_TOKENS], params->by_role[ARCH_POSITIONS],
-                         stream_before(m, 0));
+                         m->at.before[0]);
     } else if (unit <= layers) {
         if (!pass_begin(m, unit, 0, params)) {
-            layer_forward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1),
-                          stream_before(m, unit));
+            layer_use use = layer_of(m, unit - 1, params, 1);
+
+            layer_forward(m, params, &use.memory, use.x, m->at.before[unit]);
             pass_end(m);
         }
     } else {
         norm(m,
-             norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
+             norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, m->at.before[layers],
                      m->at.stats_last),
              m->at.norm_last);
         m->c->ops->head(m->c, m->at.norm_last, params->by_role[head_role(m)], grad_scale);
@@ -494,14 +511,16 @@ static void unit_backward(model *m, size_t unit, const model_unit *params)
     size_t layers = m->p.sizes.layers;
 
     if (unit <= layers) {
-        if (m->p.is_recomputed) {
-            layer_forward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1), NULL);
+        layer_use use = layer_of(m, unit - 1, params, 0);
+
+        if (layer_place_of(&m->p.places, unit - 1) == LAYER_RECOMPUTED) {
+            layer_forward(m, params, &use.memory, use.x, NULL);
         }
-        layer_backward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1));
+        layer_backward(m, params, &use.memory, use.x);
     } else {
         m->c->ops->head_back(m->c, m->at.norm_last, params->by_role[head_role(m)], m->at.dhidden);
         norm_back(m,
-                  norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
+                  norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, m->at.before[layers],
                           m->at.stats_last),
                   m->at.dhidden, m->at.dstream, 0);
     }

@@ -5,21 +5,22 @@
 #define LLM_MODEL_H
 
 #include "models/arch.h"
+#include "models/places.h"
 #include "compute.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 typedef struct model_params {
-    arch        sizes;
-    size_t      batch;         /* sequences of a micro-batch */
-    size_t      length;        /* tokens of a sequence, at most sizes.max_length */
-    sherd_dtype dtype;         /* of the parameters */
-    int         is_recomputed; /* layers keep only their input; backward runs their forward again */
-    int         keeps_logits;  /* model_logits_get will be called */
-    const char *backend;       /* see compute_params */
-    pool       *threads;       /* stays the caller's */
-    void       *stream;
+    arch            sizes;
+    size_t          batch;  /* sequences of a micro-batch */
+    size_t          length; /* tokens of a sequence, at most sizes.max_length */
+    sherd_dtype     dtype;  /* of the parameters */
+    layer_places    places;
+    int             keeps_logits; /* model_logits_get will be called */
+    const char     *backend;      /* see compute_params */
+    pool           *threads;      /* stays the caller's */
+    void           *stream;
     compute_choices choices; /* for a GPU; the CPU ignores them */
 } model_params;
 
@@ -28,6 +29,8 @@ typedef struct model model;
 /* The parameters of a unit, by role. A role that the unit does not have stays zero. */
 typedef struct model_unit {
     tensor by_role[ARCH_ROLES];
+    /* Of a layer whose activations are moved: activations_layer_bytes of the device, which backward finds as forward left them */
+    void *activation;
 } model_unit;
 
 /** Makes a model with all its memory. Returns NULL with a sentence in `why` if there is no memory or no such backend. */

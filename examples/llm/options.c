@@ -22,6 +22,8 @@ typedef enum option_kind {
     OPTION_RATE,   /* double, at least 0 */
     OPTION_SWITCH, /* int, set to 1 */
     OPTION_ATTENTION,
+    OPTION_PLACES,
+    OPTION_RECOMPUTE,
     OPTION_HELP,
 } option_kind;
 
@@ -97,8 +99,13 @@ static const option_row rows[] = {
      "element type of the exported weights: fp32, bf16 or fp16 (default: fp32)", NULL},
     {"export-file-bytes", "N", OPTION_WHOLE, FIELD(export_file_bytes), COUNTS,
      "most bytes in one exported file; more weights go into several (default: 5e9)", NULL},
-    {"recompute", NULL, OPTION_SWITCH, FIELD(is_recomputed), 0, 0,
-     "compute activations again in backward instead of keeping them", NULL},
+    {"activations", "LIST", OPTION_PLACES, FIELD(places), 0, 0,
+     "where what a layer's forward leaves waits for backward: device, cpu, nvme, or recompute, "
+     "which keeps the layer's input alone. cpu:20,device: the first 20 layers on cpu (default: "
+     "device)",
+     NULL},
+    {"recompute", NULL, OPTION_RECOMPUTE, FIELD(places), 0, 0,
+     "the same as --activations recompute", NULL},
     {"quiet", NULL, OPTION_SWITCH, FIELD(is_quiet), 0, 0, "print no progress and no summary", NULL},
 
     {"lr", "RATE", OPTION_RATE, FIELD(lr), 0, 0, "learning rate",
@@ -262,6 +269,17 @@ static int precision_apply(const option_row *row, const char *value, options_pre
     return wrong(row, value, "fp32, bf16 or fp16");
 }
 
+static int places_apply(const option_row *row, const char *value, layer_places *field)
+{
+    char why[320];
+
+    if (layer_places_parse(value, field, why, sizeof(why)) != 0) {
+        (void)fprintf(stderr, "sherd-llm: --%s: %s\n", row->name, why);
+        return 2;
+    }
+    return 0;
+}
+
 static int attention_apply(const option_row *row, const char *value, compute_attention *field)
 {
     return compute_attention_find(value, field) == 0
@@ -289,6 +307,11 @@ static int row_apply(const option_row *row, const char *value, options *out)
         return rate_apply(row, value, field);
     case OPTION_ATTENTION:
         return attention_apply(row, value, field);
+    case OPTION_PLACES:
+        return places_apply(row, value, field);
+    case OPTION_RECOMPUTE:
+        *(layer_places *)field = layer_places_all(LAYER_RECOMPUTED);
+        return 0;
     case OPTION_SWITCH:
         *(int *)field = 1;
         return 0;
@@ -454,14 +477,16 @@ static int sizes_settle(options *out, const arch *preset, const arguments *seen)
     return window_check(out);
 }
 
-/* Checks the options about checkpoints (--save, --resume and others) against each other. */
-static int saving_check(const options *o, const arguments *seen)
+/* Checks options against each other. */
+static int pairs_check(const options *o, const arguments *seen)
 {
     const char *why = NULL;
 
     if (!isnan(o->minutes) && (o->is_resumed || o->resume_from != NULL)) {
         why = "--minutes chooses the steps of a new run; --resume goes on with those of the old "
               "one: give --steps";
+    } else if (is_given(seen, "activations") && is_given(seen, "recompute")) {
+        why = "--recompute is --activations recompute: give one of them";
     } else if (o->is_resumed && o->resume_from != NULL) {
         why = "--resume takes the latest and --resume-from a certain one: give one of them";
     } else if (o->save_dir == NULL && (is_given(seen, "save-every") || is_given(seen, "keep"))) {
@@ -513,7 +538,7 @@ int options_parse(int argc, char **argv, options *out)
         result = 2;
     }
     if (result == 0) {
-        result = saving_check(&o, &seen);
+        result = pairs_check(&o, &seen);
     }
     if (result == 0 && o.data_path == NULL) {
         (void)fprintf(stderr, "sherd-llm: --data PATH is needed: UTF-8 text or a token file "

@@ -4,6 +4,7 @@
 
 #include "compute.h"
 #include "models/arch.h"
+#include "models/places.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,7 +35,7 @@ typedef struct options {
     long              eval_every; /* steps; 0: only at the end */
     int               is_first_validated;
     long              sample; /* tokens to write at the end */
-    int               is_recomputed;
+    layer_places      places; /* of activations */
     int               is_resumed;
     const char *init_path;   /* first weights; NULL: drawn from the seed. --model sets it, too */
     const char *export_path; /* trained weights; NULL: not written */

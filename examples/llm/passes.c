@@ -16,6 +16,7 @@ struct passes {
     double            first_wait_s; /* see passes_first_wait_s */
     passes_observe_fn observe;
     void             *observe_ctx;
+    layer_places      places;
 };
 
 passes *passes_create(sherd_engine *engine, const model_params *params, char *why, size_t why_bytes)
@@ -34,6 +35,7 @@ passes *passes_create(sherd_engine *engine, const model_params *params, char *wh
     passes->engine = engine;
     passes->sizes  = params->sizes;
     passes->dtype  = params->dtype;
+    passes->places = params->places;
     passes->m      = model_create(params, why, why_bytes);
     if (passes->m == NULL) {
         passes_destroy(passes);
@@ -130,6 +132,17 @@ static sherd_status unit_get(passes *passes, size_t unit, sherd_pass pass, model
                : SHERD_OK;
 }
 
+/* The memory of a layer's activations, where it is the engine's. */
+static sherd_status activation_get(passes *passes, size_t unit, sherd_pass pass, model_unit *out)
+{
+    if (unit == 0 || unit > passes->sizes.layers || !layer_is_moved(&passes->places, unit - 1)) {
+        return SHERD_OK;
+    }
+    return pass == SHERD_BACKWARD
+               ? sherd_activation_get(passes->engine, (sherd_unit)unit, &out->activation)
+               : sherd_activation_put(passes->engine, (sherd_unit)unit, &out->activation);
+}
+
 static double clock_seconds(void)
 {
     struct timespec now;
@@ -148,6 +161,7 @@ static sherd_status unit_run(passes *passes, size_t unit, sherd_pass pass)
         passes->first_wait_s = clock_seconds() - start;
     }
     TRY(unit_get(passes, unit, pass, &params));
+    TRY(activation_get(passes, unit, pass, &params));
     if (pass == SHERD_BACKWARD) {
         model_backward(passes->m, unit, &params);
         if (passes->observe != NULL) {

@@ -111,6 +111,7 @@ static sherd_status overrides_set(sherd_config *config, const options *o)
           {o->nvme_path != NULL, "!zero_optimization.offload_optimizer.nvme_path",
            .text = o->nvme_path},
           {o->nvme_path != NULL, "!zero_optimization.offload_param.nvme_path", .text = o->nvme_path},
+          {o->nvme_path != NULL, "!sherd.activations.nvme_path", .text = o->nvme_path},
           {o->is_resumed, "!zero_optimization.offload_optimizer.resume", .json = "true"},
           {1, "sherd.hidden_size", .number = (double)o->sizes.hidden},
     };

@@ -150,6 +150,12 @@ static sherd_status first_weights(trainer *t)
     return status == SHERD_OK || why[0] == '\0' ? status : fail(status, "first weights: %s", why);
 }
 
+static sherd_status model_declare(const trainer *t, sherd_engine *engine)
+{
+    TRY(arch_declare(&t->o.sizes, engine));
+    return activations_declare(&t->o.sizes, &t->o.places, t->o.length, engine);
+}
+
 static sherd_status engine_open(trainer *t)
 {
     const sherd_config *config = t->job->config;
@@ -160,7 +166,7 @@ static sherd_status engine_open(trainer *t)
         }
     }
     TRY(sherd_engine_create(t->world, config, &t->engine));
-    TRY(arch_declare(&t->o.sizes, t->engine));
+    TRY(model_declare(t, t->engine));
     TRY(run_describe(t));
     TRY(sherd_engine_seal(t->engine));
     t->info.struct_size = sizeof(t->info);
@@ -177,8 +183,7 @@ static sherd_status model_open(trainer *t)
 {
     const options *o = &t->o;
     char           why[256];
-    model_params   params = {
-          .sizes = o->sizes, .length = o->length, .is_recomputed = o->is_recomputed};
+    model_params   params = {.sizes = o->sizes, .length = o->length, .places = o->places};
 
     params.batch = (size_t)t->info.micro_batch_size;
     params.dtype = t->info.compute_dtype;
@@ -226,7 +231,7 @@ static sherd_status stage0_measure(trainer *t)
         status = sherd_engine_create(world, t->job->config, &engine);
     }
     if (status == SHERD_OK) {
-        status = arch_declare(&t->o.sizes, engine);
+        status = model_declare(t, engine);
     }
     if (status == SHERD_OK) {
         t->stage0_bytes = memory_of(engine).total_planned;
@@ -814,16 +819,16 @@ static sherd_status sample_run(trainer *t, passes *passes, int32_t *room)
 /* Samples with a second model on the same engine, with a batch of 1: one token at a time needs only one sequence. */
 static sherd_status sample_say(trainer *t)
 {
-    model_params params   = {.sizes         = t->o.sizes,
-                             .batch         = 1,
-                             .length        = t->o.length,
-                             .dtype         = t->info.compute_dtype,
-                             .is_recomputed = 1, /* memory for the activations of one layer */
-                             .keeps_logits  = 1,
-                             .backend       = t->info.backend,
-                             .threads       = t->threads,
-                             .choices       = t->o.choices,
-                             .stream        = sherd_engine_stream(t->engine)};
+    model_params params   = {.sizes  = t->o.sizes,
+                             .batch  = 1,
+                             .length = t->o.length,
+                             .dtype  = t->info.compute_dtype,
+                             .places = layer_places_all(LAYER_RECOMPUTED), /* memory for one layer */
+                             .keeps_logits = 1,
+                             .backend      = t->info.backend,
+                             .threads      = t->threads,
+                             .choices      = t->o.choices,
+                             .stream       = sherd_engine_stream(t->engine)};
     char         why[256] = "out of memory";
     int32_t     *room     = calloc(PROMPT_TOKENS + (size_t)t->o.sample, sizeof(*room));
     passes      *passes = room == NULL ? NULL : passes_create(t->engine, &params, why, sizeof(why));

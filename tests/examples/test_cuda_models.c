@@ -101,14 +101,15 @@ static whole whole_open(const model_case *c, int is_gpu, int is_recomputed, sher
 {
     whole        w     = {.c = c, .dtype = dtype, .is_gpu = is_gpu, .threads = pool_create(1)};
     size_t       units = arch_unit_count(&c->sizes), tokens = c->batch * c->length;
-    model_params params = {.sizes         = c->sizes,
-                           .batch         = c->batch,
-                           .length        = c->length,
-                           .dtype         = dtype,
-                           .is_recomputed = is_recomputed,
-                           .backend       = is_gpu ? "cuda" : "cpu",
-                           .choices       = choices,
-                           .threads       = w.threads};
+    model_params params = {.sizes  = c->sizes,
+                           .batch  = c->batch,
+                           .length = c->length,
+                           .dtype  = dtype,
+                           .places =
+                               layer_places_all(is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
+                           .backend = is_gpu ? "cuda" : "cpu",
+                           .choices = choices,
+                           .threads = w.threads};
     char         why[256];
 
     CHECK(cudaStreamCreate(&w.stream) == cudaSuccess);
@@ -320,21 +321,23 @@ static void models_give_the_same_bits_again(void)
 
 static void counted_check(const model_case *c, sherd_dtype dtype, int is_recomputed)
 {
-    activations_params counted  = {.batch         = c->batch,
-                                   .length        = c->length,
-                                   .is_recomputed = is_recomputed,
-                                   .dtype         = dtype,
-                                   .backend       = "cuda"};
-    model_params       params   = {.sizes         = c->sizes,
-                                   .batch         = c->batch,
-                                   .length        = c->length,
-                                   .dtype         = dtype,
-                                   .is_recomputed = is_recomputed,
-                                   .backend       = "cuda"};
-    size_t             held     = emulator_held_bytes();
-    char               why[256] = "";
-    cudaStream_t       stream;
-    model             *m;
+    activations_params counted = {
+        .batch   = c->batch,
+        .length  = c->length,
+        .places  = layer_places_all(is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
+        .dtype   = dtype,
+        .backend = "cuda"};
+    model_params params   = {.sizes  = c->sizes,
+                             .batch  = c->batch,
+                             .length = c->length,
+                             .dtype  = dtype,
+                             .places =
+                                 layer_places_all(is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
+                             .backend = "cuda"};
+    size_t       held     = emulator_held_bytes();
+    char         why[256] = "";
+    cudaStream_t stream;
+    model       *m;
 
     CHECK(cudaStreamCreate(&stream) == cudaSuccess);
     params.stream = stream;

@@ -61,13 +61,14 @@ static whole whole_open(const model_case *c, int threads, int is_recomputed, she
 
     char why[256];
 
-    w.m = model_create(&(model_params){.sizes         = c->sizes,
-                                       .batch         = c->batch,
-                                       .length        = c->length,
-                                       .dtype         = dtype,
-                                       .is_recomputed = is_recomputed,
-                                       .threads       = w.threads},
-                       why, sizeof(why));
+    w.m = model_create(
+        &(model_params){.sizes   = c->sizes,
+                        .batch   = c->batch,
+                        .length  = c->length,
+                        .dtype   = dtype,
+                        .places  = layer_places_all(is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
+                        .threads = w.threads},
+        why, sizeof(why));
     CHECK(w.m != NULL);
     w.units  = fresh(units, sizeof(*w.units));
     w.tokens = fresh(2 * tokens, sizeof(*w.tokens));
@@ -345,13 +346,13 @@ static void counted_check(const arch *sizes, const activations_params *params)
 {
     pool  *threads = pool_create(params->threads);
     char   why[256];
-    model *m = model_create(&(model_params){.sizes         = *sizes,
-                                            .batch         = params->batch,
-                                            .length        = params->length,
-                                            .dtype         = params->dtype,
-                                            .is_recomputed = params->is_recomputed,
-                                            .backend       = params->backend,
-                                            .threads       = threads},
+    model *m = model_create(&(model_params){.sizes   = *sizes,
+                                            .batch   = params->batch,
+                                            .length  = params->length,
+                                            .dtype   = params->dtype,
+                                            .places  = params->places,
+                                            .backend = params->backend,
+                                            .threads = threads},
                             why, sizeof(why));
 
     CHECK(m != NULL);
@@ -383,12 +384,15 @@ static void activations_are_counted_without_a_model(void)
             test_fail(__FILE__, __LINE__, "no preset %s", models[i].preset);
         }
         for (int bits = 0; bits < 8; bits++) {
-            counted_check(&sizes, &(activations_params){.batch         = models[i].batch,
-                                                        .length        = models[i].length,
-                                                        .is_recomputed = bits & 1,
-                                                        .dtype = bits & 2 ? SHERD_BF16 : SHERD_F32,
-                                                        .backend = "cpu",
-                                                        .threads = bits & 4 ? 2 : 1});
+            counted_check(
+                &sizes, &(activations_params){
+                            .batch  = models[i].batch,
+                            .length = models[i].length,
+                            .places = layer_places_all(
+                                bits & 1 ? (bits & 4 ? LAYER_CPU : LAYER_RECOMPUTED) : LAYER_KEPT),
+                            .dtype   = bits & 2 ? SHERD_BF16 : SHERD_F32,
+                            .backend = "cpu",
+                            .threads = bits & 4 ? 2 : 1});
         }
     }
 }

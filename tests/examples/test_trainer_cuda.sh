@@ -105,6 +105,17 @@ layouts() {
     done
 }
 
+# Activations in host memory: one place for two layers, so that one has to go.
+moved() {
+    echo '{"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}, "sherd": {"activations": {"buffer_count": 1}}}' >"$scratch/moved.json"
+    want=""
+    for places in device cpu; do
+        tiny --kv-heads 2 --backend cuda --graphs --config "$scratch/moved.json" --activations $places
+        want=${want:-$(fingerprints)}
+        same "activations on $places" "$want" "$(fingerprints)"
+    done
+}
+
 "$group"
-[ "$group" = layouts ] && queued
+[ "$group" = layouts ] && queued && moved
 exit $failed

@@ -167,6 +167,14 @@ static void cuda_upload(compute *c, void *dst, const void *src, size_t len_bytes
     }
 }
 
+static void cuda_copy(compute *c, void *dst, const void *src, size_t len_bytes)
+{
+    cuda *m = cuda_of(c);
+
+    written(m, dst);
+    check(m, cudaMemcpyAsync(dst, src, len_bytes, cudaMemcpyDeviceToDevice, m->stream));
+}
+
 /* --------------------------------------------------------------- batch -- */
 
 /* Puts the rows in the order of their tokens and makes the ranges of each token (kernels.h). The host does this by counting, so the
@@ -748,8 +756,8 @@ static void cuda_head_back(compute *c, const void *x, tensor weight, void *dx)
 
 static const compute_ops cuda_ops = {
     sizeof(compute_ops), "cuda",          cuda_destroy,   cuda_scratch_bytes,  cuda_alloc,
-    cuda_free,           cuda_upload,     cuda_batch_set, cuda_losses_close,   cuda_losses_take,
-    cuda_logits_get,
+    cuda_free,           cuda_upload,     cuda_copy,      cuda_batch_set,      cuda_losses_close,
+    cuda_losses_take,    cuda_logits_get,
     cuda_pass_begin,     cuda_pass_end,
     cuda_embed,          cuda_embed_back, cuda_linear,    cuda_linear_back,    cuda_norm,
     cuda_norm_back,      cuda_rotate,     cuda_attention, cuda_attention_back, cuda_swiglu,

@@ -1,0 +1,43 @@
+/* Where what a layer's forward leaves waits for its backward: plain data, by runs of layers that are treated alike. */
+#ifndef SHERD_MODELS_PLACES_H
+#define SHERD_MODELS_PLACES_H
+
+#include <stddef.h>
+
+typedef enum layer_place {
+    LAYER_KEPT = 0, /* in memory of the model, on the device */
+    LAYER_CPU,  /* in memory of the engine (sherd_activation_add), which moves it to host memory */
+    LAYER_NVME, /* ... to a drive */
+    LAYER_RECOMPUTED, /* the layer's input alone waits, on the device; backward runs forward again */
+    LAYER_PLACES,
+} layer_place;
+
+#define LAYER_PLACES_MOST 8
+
+/* Runs of layers, from the first layer on. All zero: every layer is kept. */
+typedef struct layer_places {
+    size_t count;
+    struct {
+        layer_place place;
+        size_t      end; /* the layer behind the run; the last run goes on to the end */
+    } runs[LAYER_PLACES_MOST];
+} layer_places;
+
+layer_places      layer_places_all(layer_place place);
+layer_place       layer_place_of(const layer_places *places, size_t layer);
+static inline int layer_is_moved(const layer_places *places, size_t layer)
+{
+    layer_place place = layer_place_of(places, layer);
+
+    return place == LAYER_CPU || place == LAYER_NVME;
+}
+/** Returns how many of the first `layers` layers have a place. */
+size_t layer_places_count(const layer_places *places, size_t layers, layer_place place);
+
+/** Returns "device", "cpu", "nvme" or "recompute". */
+const char *layer_place_name(layer_place place);
+/** Reads a list such as "cpu:20,device": how many layers, from the first one on, have which place; the last one needs no number.
+ *  Returns 0, or -1 with a sentence in `why`. */
+int layer_places_parse(const char *text, layer_places *out, char *why, size_t why_bytes);
+
+#endif
