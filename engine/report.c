@@ -59,11 +59,9 @@ sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
     uint64_t     sum;
 
     SHERDI_TRY(fingerprint_check(engine, out, "sherd_engine_fingerprint"));
-    status = sherdi_updater_join(engine);
+    SHERDI_TRY(sherdi_step_tell(engine));
     /* a queued update has sent it; what rests is read all the same */
-    if (status == SHERD_OK && engine->fingerprints.is_sent) {
-        status = sherdi_update_fingerprint(engine);
-    }
+    status = engine->fingerprints.is_sent ? sherdi_update_fingerprint(engine) : SHERD_OK;
     if (status == SHERD_OK) {
         status = sherdi_update_read_fingerprint(engine, &own);
     }
@@ -83,7 +81,8 @@ sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, ui
     SHERDI_TRY(sherdi_engine_need_param(engine, "sherd_param_fingerprint", param));
     is_frozen    = engine->model.params[param].is_frozen; /* counted by slice at every stage */
     values.count = engine->model.params[param].elems;
-    status       = sherdi_fill_range_fingerprint(engine, &values, &own);
+    SHERDI_TRY(sherdi_step_tell(engine));
+    status = sherdi_fill_range_fingerprint(engine, &values, &own);
     return fingerprint_sum(engine, status, own, is_frozen || engine->plan->is_sliced, out);
 }
 

@@ -20,8 +20,8 @@ SHERDI_EXCHANGE(UNIT_USES, 0, "the uses of units", "four counts of 8 bytes for e
 SHERDI_EXCHANGE(NORM, 24, "the norm of sherd_step", "status, exact sum of squares, counts",
                 "every boundary")
 SHERDI_EXCHANGE(OUTCOME, 2, "an outcome", "status, share of the fingerprint",
-                "every boundary (a queued one in `sherd_step_wait`, or at the next boundary), "
-                "`sherd_param_write`, "
+                "every boundary (a queued one in the first call that reads or changes state, "
+                "`sherd_step_wait` too, or at the next boundary), `sherd_param_write`, "
                 "`sherd_step_undo`, `sherd_checkpoint_load`; with state on NVMe also "
                 "`sherd_engine_set_step`, the start, and `sherd_engine_seal` of a resumed run")
 SHERDI_EXCHANGE(FIRST_VALUES, 2, "first values", "status, share of the frozen fingerprint",

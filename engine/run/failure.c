@@ -45,20 +45,28 @@ void sherdi_engine_progress(sherd_engine *engine, const char *call, sherd_progre
     }
 }
 
+const char *sherdi_engine_way_out(const sherd_engine *engine)
+{
+    return engine->plan != NULL && !engine->failure.is_final &&
+                   sherdi_plan_has_generations(engine->plan)
+               ? "call sherd_step_undo to go back to the step before, load a checkpoint, or "
+                 "destroy "
+                 "the engine and resume its run"
+               : "load a checkpoint, or destroy the engine and load one into a new engine";
+}
+
 sherd_status sherdi_engine_check_alive(const sherd_engine *engine, const char *call)
 {
     SHERDI_TRY(sherdi_engine_check_caller(engine, call));
     if (engine->failure.why.status != SHERD_OK) {
-        return sherdi_fail(
-            SHERD_E_STATE, "the engine cannot go on: %s; %s; the cause was: %s",
-            engine->failure.why.status == SHERD_E_DEVICE
-                ? "its device was lost"
-                : "it failed in the middle of an update or a write",
-            engine->plan != NULL && !engine->failure.is_final &&
-                    sherdi_plan_has_generations(engine->plan)
-                ? "call sherd_step_undo to go back to the step before, or destroy the engine"
-                : "destroy it and load a checkpoint into a new engine",
-            engine->failure.why.text);
+        return sherdi_fail(SHERD_E_STATE, "the engine cannot go on: %s; %s; the cause was: %s",
+                           engine->failure.why.status == SHERD_E_DEVICE
+                               ? "its device was lost"
+                               : "it failed in the middle of an update or a write",
+                           engine->failure.why.status == SHERD_E_DEVICE
+                               ? "destroy it and load a checkpoint into a new engine"
+                               : sherdi_engine_way_out(engine),
+                           engine->failure.why.text);
     }
     return SHERD_OK;
 }

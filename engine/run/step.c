@@ -662,10 +662,12 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
         engine->fingerprints.is_untold = 0;
     }
     if (status != SHERD_OK) {
-        if (engine->exchange.status == SHERD_OK) { /* other ranks have updated */
-            sherdi_engine_poison(engine, status);
+        if (engine->exchange.status != SHERD_OK) {
+            return status;
         }
-        return status;
+        sherdi_engine_poison(engine, status); /* other ranks have updated */
+        return sherdi_fail(status, "%s; %s", engine->failure.why.text,
+                           sherdi_engine_way_out(engine));
     }
     sherdi_store_agreed(engine);
     engine->report.fingerprint = engine->boundary.fingerprint;

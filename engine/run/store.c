@@ -451,7 +451,7 @@ sherd_status sherdi_store_open(sherd_engine *engine)
 /* How long a rank that has ended waits for the others; sherd_engine_destroy states this time. */
 #define END_PATIENCE_NS ((int64_t)10 * 1000 * 1000 * 1000)
 
-/* Whether the state's files stay on the drive. Files with a whole generation stay if the run failed, if keep_state is set, or if
+/* Whether the state's files stay on the drive. Files with a whole generation stay if the run failed, its last update included, if keep_state is set, or if
  * this run has committed nothing. A run that ended well removes them once every rank has ended: until then the ranks that still
  * work can end in any way, and their run must be resumable. */
 static int state_is_kept(sherd_engine *engine)

@@ -1,8 +1,10 @@
 #include "engine/run/updater.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "engine/run/engine_impl.h"
+#include "engine/run/failure.h"
 #include "engine/run/update.h"
 
 #include <unistd.h>
@@ -212,26 +214,63 @@ void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report)
     report->exposed_s += report->wait_update_s;
 }
 
-sherd_status sherdi_updater_join(sherd_engine *engine)
+/* Notes the failure of a rank; the outcome of this rank's was written before the number of its failure. */
+static sherd_status failure_note(sherd_engine *engine, int rank)
+{
+    sherdi_updater *updater = &engine->updater;
+    const char     *way_out = sherdi_engine_way_out(engine);
+
+    sherdi_outcome_add(
+        &updater->seen,
+        rank == engine->rank
+            ? sherdi_fail(updater->outcome.status, "%s; the update failed: %s",
+                          updater->outcome.text, way_out)
+            : sherdi_fail(SHERD_E_IO, "rank %d failed in the update; its own message says more; %s",
+                          rank, way_out));
+    return sherdi_outcome_end(&updater->seen);
+}
+
+static void update_end(sherd_engine *engine)
 {
     sherdi_updater *updater = &engine->updater;
 
     if (updater->is_queued) {
         updater->is_queued = 0;
-        /* a failure of another rank is told where the ranks meet */
+        /* a failure of another rank is told where the ranks meet, or by an acquire */
         (void)sherdi_program_beside_end(&engine->run.program);
         sherdi_program_beside_forget(&engine->run.program);
         moved_take(engine);
     }
+    if (updater->outcome.status != SHERD_OK) {
+        (void)failure_note(engine, engine->rank);
+    }
+}
+
+sherd_status sherdi_updater_join(sherd_engine *engine)
+{
+    sherdi_updater *updater = &engine->updater;
+
+    update_end(engine);
+    updater->is_heard |= updater->outcome.status != SHERD_OK;
     return sherdi_outcome_end(&updater->outcome);
+}
+
+sherd_status sherdi_updater_check(sherd_engine *engine)
+{
+    engine->updater.is_heard |= engine->updater.seen.status != SHERD_OK;
+    return sherdi_outcome_end(&engine->updater.seen);
 }
 
 void sherdi_updater_forget(sherd_engine *engine)
 {
-    (void)sherdi_updater_join(engine);
-    if (engine->updater.outcome.status != SHERD_OK) {
-        engine->updater.outcome.status = SHERD_OK;
-        all_post(engine, engine->updater.number);
+    sherdi_updater *updater = &engine->updater;
+
+    update_end(engine);
+    updater->seen.status = SHERD_OK;
+    updater->is_heard    = 0;
+    if (updater->outcome.status != SHERD_OK) {
+        updater->outcome.status = SHERD_OK;
+        all_post(engine, updater->number);
     }
 }
 
@@ -278,19 +317,6 @@ sherd_status sherdi_updater_post(sherd_engine *engine, const sherdi_op *op)
     return SHERD_OK;
 }
 
-/* The outcome was written before the number of a failure. */
-static sherd_status failure_return(const sherd_engine *engine, sherd_status status, int failed)
-{
-    if (failed == engine->rank) {
-        return sherdi_outcome_end(&engine->updater.outcome);
-    }
-    if (failed >= 0) {
-        return sherdi_fail(SHERD_E_IO, "rank %d failed in the update; its own message says more",
-                           failed);
-    }
-    return status;
-}
-
 static sherd_status board_await(sherd_engine *engine, const sherdi_op *op)
 {
     int          failed;
@@ -298,7 +324,7 @@ static sherd_status board_await(sherd_engine *engine, const sherdi_op *op)
         sherdi_board_wait(engine->updater.board, place_of(engine, (sherdi_post)op->part, op->unit),
                           engine->updater.number, (op->flags & SHERDI_OP_STABLE) != 0, &failed);
 
-    return status == SHERD_OK ? SHERD_OK : failure_return(engine, status, failed);
+    return failed < 0 ? status : failure_note(engine, failed);
 }
 
 sherd_status sherdi_updater_await(sherd_engine *engine, const sherdi_op *op)
@@ -374,12 +400,30 @@ sherd_status sherdi_updater_open(sherd_engine *engine)
     return status == SHERD_OK ? thread_open(engine) : status;
 }
 
+/* A run whose last update has failed has not ended well, whoever knows of it. */
+static void failure_keep(sherd_engine *engine)
+{
+    const sherdi_updater *updater = &engine->updater;
+
+    if (updater->seen.status == SHERD_OK || engine->failure.why.status != SHERD_OK) {
+        return;
+    }
+    if (!updater->is_heard) {
+        sherdi_log(SHERD_LOG_ERROR, engine->rank,
+                   "the last update has failed, and no call has said so: %s",
+                   updater->outcome.status != SHERD_OK ? updater->outcome.text
+                                                       : updater->seen.text);
+    }
+    engine->failure.why = updater->seen;
+}
+
 void sherdi_updater_close(sherd_engine *engine)
 {
     sherdi_updater *updater = &engine->updater;
 
     if (updater->is_open && engine->process == getpid()) {
-        (void)sherdi_updater_join(engine);
+        update_end(engine);
+        failure_keep(engine);
         (void)pthread_mutex_lock(&updater->lock);
         updater->shall_end = 1;
         (void)pthread_cond_broadcast(&updater->changed);

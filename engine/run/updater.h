@@ -42,7 +42,10 @@ typedef struct sherdi_updater {
     /* of the trainer's thread */
     int      is_queued;       /* an update was queued, and its outcome was not taken */
     int      was_asked;       /* to read ahead; nobody has waited for it */
+    int      is_heard;        /* the trainer was told of a failure */
     uint64_t published_bytes; /* of this update, sent so far */
+    /* A failure of the update, on this rank or another, as far as this thread knows of it; with the way out */
+    sherdi_outcome seen;
     /* of the last update that was joined */
     int                  has_moved; /* and no report has it */
     sherdi_updater_times times;
@@ -59,7 +62,8 @@ static inline int sherdi_updater_is_there(const sherdi_updater *updater)
 {
     return updater->program.plan != NULL;
 }
-/** Waits for the update, and ends the thread. Accepts an engine that has none. */
+/** Waits for the update, and ends the thread. The engine is lost where the update has failed, so that its files stay; a failure that
+ *  nobody was told is logged. Accepts an engine that has none. */
 void sherdi_updater_close(sherd_engine *engine);
 /** Returns whether the calling thread is the updater. */
 int sherdi_updater_is_here(const sherd_engine *engine);
@@ -71,6 +75,8 @@ void sherdi_updater_begin(sherd_engine *engine);
 /** Waits for the update that was queued, if there is one, and takes its outcome: all rings are the trainer's again, and parameters are
  *  published. Local. Returns a failure of the update, again until sherdi_updater_forget. */
 sherd_status sherdi_updater_join(sherd_engine *engine);
+/** Returns a failure of the last update that this rank knows of, its own or another's, until sherdi_updater_forget. Local. */
+sherd_status sherdi_updater_check(sherd_engine *engine);
 /** Adds to the report of a boundary what its update, which was joined, has moved, and how long it took; once. */
 void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report);
 /** Forgets the failure of an update: the state was loaded, or taken back. */

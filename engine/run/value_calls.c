@@ -216,6 +216,7 @@ static sherd_status read_run(sherd_engine *engine, const value_call *call, float
 {
     sherdi_outcome all = {.status = SHERD_OK};
 
+    SHERDI_TRY(sherdi_step_tell(engine));
     sherdi_outcome_add(&all, sherdi_values_begin(engine));
     if (is_here(engine, call) && out != NULL && all.status == SHERD_OK) {
         sherdi_outcome_add(&all,

@@ -89,7 +89,9 @@ sherd_status sherdi_values_begin(sherd_engine *engine)
     sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE);
     sherd_status own    = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
 
-    SHERDI_TRY(queued);
+    if (queued != SHERD_OK) {
+        return sherdi_updater_check(engine); /* with the way out */
+    }
     return own == SHERD_OK ? status : own;
 }
 

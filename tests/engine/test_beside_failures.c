@@ -286,7 +286,108 @@ static void a_failure_is_returned_until_it_is_undone(void)
     (void)unsetenv("SHERD_IO");
 }
 
+/* ------------------------------------------------- destroyed after a failure -- */
+
+/* What the trainer calls between an update that fails and the end of its engine. */
+static sherd_status last_call(rig *r, int variant)
+{
+    uint64_t     fingerprint;
+    float        values[4];
+    sherd_status status = SHERD_OK;
+
+    switch (variant) {
+    case 0:
+        return SHERD_OK;
+    case 1:
+        return sherd_step_discard(r->engine);
+    case 2:
+    case 3:
+        for (int u = 0; u < r->num_units && status == SHERD_OK; u++) {
+            sherd_pass pass = variant == 2 ? SHERD_FORWARD : SHERD_EVAL;
+
+            status = sherd_unit_acquire(r->engine, r->units[u], pass);
+            if (status == SHERD_OK) {
+                CHECK_OK(sherd_unit_release(r->engine, r->units[u], pass));
+            }
+        }
+        return status;
+    case 4:
+        return sherd_engine_fingerprint(r->engine, &fingerprint);
+    case 5:
+        return sherd_param_read(r->engine, r->params[0].handle, "master", 0, 4, values);
+    case 6:
+        return sherd_param_read_local(r->engine, r->params[1].handle, "master", 0, 0, values);
+    default:
+        return sherd_step_wait(r->engine, NULL);
+    }
+}
+
+#define LAST_CALLS 8
+
+/* The drive of one rank fails in the update. Who has heard of it gets no parameters any more, and is told the way out. */
+static void last_train(sherd_world *world, void *raw)
+{
+    failure_run *run = raw;
+    sherd_status status;
+    rig          r;
+
+    run_open(&r, world, run);
+    CHECK_INT(run->want[1], rig_train(&r, 1).fingerprint);
+    rig_micro_batch(&r);
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == 0) {
+        fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1);
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_OK(sherd_step_queue(r.engine));
+    status = last_call(&r, run->variant);
+    CHECK(run->variant < 4 || run->variant == 6 || status != SHERD_OK); /* these meet */
+    if (status != SHERD_OK) {
+        CHECK_INT(SHERD_E_IO, status);
+        CHECK_ERROR_SAYS("call sherd_step_undo");
+        CHECK(strstr(sherd_last_error(), "Input/output error") != NULL ||
+              strstr(sherd_last_error(), "failed in the update") != NULL);
+        for (int u = 0; u < r.num_units; u++) {
+            CHECK(sherd_unit_acquire(r.engine, r.units[u], SHERD_EVAL) != SHERD_OK);
+            CHECK_ERROR_SAYS("call sherd_step_undo");
+        }
+    }
+    rig_close(&r);
+}
+
+static void failure_hear(void *ctx, sherd_log_level level, const char *text)
+{
+    int *heard = ctx;
+
+    *heard += level == SHERD_LOG_ERROR && strstr(text, "the last update has failed") != NULL &&
+              strstr(text, "Input/output error") != NULL;
+}
+
+static void a_run_whose_last_update_failed_stays(void)
+{
+    failure_run run = {.options = {.stage = 1}, .more = ""};
+
+    (void)setenv("SHERD_IO", "threads", 1);
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        test_world(ranks, reference_train, &run);
+        CHECK_INT(0, test_files(test_scratch(), "sherd-"));
+        for (run.variant = 0; run.variant < LAST_CALLS; run.variant++) {
+            int heard = 0;
+
+            sherd_log_set(failure_hear, &heard, SHERD_LOG_ERROR);
+            test_world(ranks, last_train, &run);
+            sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
+            fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+            CHECK_INT(3 * ranks, test_files(test_scratch(), "sherd-"));
+            test_files_remove(test_scratch(), "sherd-");
+            CHECK(run.variant == 2 || run.variant == 3 || heard == (run.variant < 2));
+        }
+    }
+    (void)unsetenv("SHERD_IO");
+}
+
 static const test_case CASES[] = {
+    CASE(a_run_whose_last_update_failed_stays),
     CASE(a_window_that_one_rank_drops_leaves_the_update),
     CASE(a_rank_that_fails_before_the_ranks_meet_says_why),
     CASE(a_failure_is_returned_until_it_is_undone),
