@@ -350,15 +350,20 @@ static void transfer_settle(sherdi_drive *drive, sherdi_transfer *transfer)
     (void)number_wait(drive, number);
 }
 
-sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring)
+static int has_write(sherdi_drive *drive, sherdi_ring ring)
 {
-    sherd_status status;
-    size_t       i = 0;
-
-    if (drive->count == 0) { /* of a dry engine */
-        return SHERD_OK;
+    for (size_t i = 0; i < drive->num_sorted; i++) {
+        if (transfer_at(drive, i)->ring == ring && transfer_at(drive, i)->is_write) {
+            return 1;
+        }
     }
-    (void)pthread_mutex_lock(drive->lock);
+    return 0;
+}
+
+static void ring_settle(sherdi_drive *drive, sherdi_ring ring)
+{
+    size_t i = 0;
+
     while (i < drive->num_sorted) {
         if (transfer_at(drive, i)->ring == ring) {
             transfer_settle(drive, transfer_at(drive, i));
@@ -367,8 +372,31 @@ sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring)
             i++;
         }
     }
+}
+
+sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring)
+{
+    sherd_status status;
+
+    if (drive->count == 0) { /* of a dry engine */
+        return SHERD_OK;
+    }
+    (void)pthread_mutex_lock(drive->lock);
+    ring_settle(drive, ring);
     status                       = ring_status(drive, ring);
     drive->outcomes[ring].status = SHERD_OK;
     (void)pthread_mutex_unlock(drive->lock);
     return status;
+}
+
+void sherdi_drive_drop(sherdi_drive *drive, sherdi_ring ring)
+{
+    if (drive->count == 0) {
+        return;
+    }
+    (void)pthread_mutex_lock(drive->lock);
+    SHERDI_SLOW_ASSERT(!has_write(drive, ring)); /* what is written is waited for */
+    ring_settle(drive, ring);
+    drive->outcomes[ring].status = SHERD_OK;
+    (void)pthread_mutex_unlock(drive->lock);
 }

@@ -80,6 +80,8 @@ sherd_status sherdi_drive_wait_all(sherdi_drive *drive, sherdi_user user);
 /** Waits until all transfers of a ring are over; drops reads that have not started. Returns, and forgets, the first failure since
  *  the last settle. */
 sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring);
+/** Waits until all transfers of a ring are over, which are reads whose results nobody needs any more: how they end does not matter. */
+void sherdi_drive_drop(sherdi_drive *drive, sherdi_ring ring);
 /** Returns the first failure of a ring so far; SHERD_OK if there is none. */
 sherd_status sherdi_drive_status(const sherdi_drive *drive, sherdi_ring ring);
 

@@ -607,6 +607,15 @@ sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
     return status;
 }
 
+void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring)
+{
+    if (engine->run.drive.users[ring] != sherdi_run_user(engine)) {
+        (void)sherdi_program_await(&engine->run.program, SHERDI_POST_END, -1);
+    }
+    sherdi_drive_drop(&engine->run.drive, ring);
+    sherdi_progress_forget(&engine->run.progress, ring);
+}
+
 sherd_status sherdi_run_drop(sherd_engine *engine)
 {
     sherd_status status;

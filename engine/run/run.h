@@ -82,6 +82,8 @@ void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, s
                           size_t count, const float *values);
 /** Waits until all transfers of a ring are over or dropped; then nothing is in its slots. Returns the first failure. */
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
+/** Does the same with reads that nobody needs any more: how they end does not matter. Nothing of the ring is being written. */
+void sherdi_run_drop_ahead(sherd_engine *engine, sherdi_ring ring);
 /** Drops all that is gathered or under way, and what was written and not committed. Local. E_IO, E_DEVICE. */
 sherd_status sherdi_run_drop(sherd_engine *engine);
 

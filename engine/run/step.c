@@ -344,7 +344,7 @@ static double clip_coefficient(const sherd_engine *engine, const sherd_step_para
 /* Makes this rank's fingerprint of the state known. Drops what was read ahead for an update. */
 static sherd_status own_fingerprint(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
+    sherdi_run_drop_ahead(engine, SHERDI_RING_STATE);
     return sherdi_update_fingerprint(engine);
 }
 

@@ -59,11 +59,9 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk)
     }
     engine->fingerprints.is_sent = 0;
     if (is_written) { /* the parameters are about to change */
-        sherdi_outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
+        sherdi_run_drop_ahead(engine, SHERDI_RING_PARAMS);
     }
-    if (all.status == SHERD_OK) {
-        sherdi_outcome_add(&all, sherdi_program_walk(sherdi_updater_program(engine), walk));
-    }
+    sherdi_outcome_add(&all, sherdi_program_walk(sherdi_updater_program(engine), walk));
     is_left = all.status != SHERD_OK;
     walk_post(engine, &all);
     rings_settle(engine, is_written, &all);
@@ -82,7 +80,7 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk)
 sherd_status sherdi_update_read_fingerprint(sherd_engine *engine, uint64_t *out)
 {
     if (!engine->fingerprints.is_sent) {
-        SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
+        sherdi_run_drop_ahead(engine, SHERDI_RING_STATE);
         SHERDI_TRY(walk_run(engine, SHERDI_WALK_FINGERPRINT));
     }
     engine->fingerprints.is_sent = 0;
@@ -176,12 +174,13 @@ static sherd_status range_run(sherd_engine *engine)
     return publish_run(engine);
 }
 
-/* What fails in the update beside the trainer's calls, the ranks tell each other at the next boundary, or before. */
+/* What fails in the update beside the trainer's calls, the ranks tell each other at the next boundary, or before. Before it begins,
+ * nothing fails on one rank alone, so that all ranks begin it. */
 static sherd_status range_beside(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_PARAMS)); /* they are about to change */
-    SHERDI_TRY(sherdi_run_quiet(engine));
-    SHERDI_TRY(commit_note(engine));
+    sherdi_run_drop_ahead(engine, SHERDI_RING_PARAMS); /* they are about to change */
+    SHERDI_TRY(sherdi_run_quiet(engine));              /* the world or the device is lost */
+    SHERDI_TRY(commit_note(engine));                   /* the scaler, which all ranks have alike */
     engine->fingerprints.has_own   = 0;
     engine->fingerprints.is_untold = 1;
     engine->report.fingerprint     = 0;
@@ -225,7 +224,7 @@ sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *
 {
     engine->run.block_fn  = fn;
     engine->run.block_ctx = ctx;
-    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
+    sherdi_run_drop_ahead(engine, SHERDI_RING_STATE);
     return walk_run(engine, SHERDI_WALK_SAVE);
 }
 

@@ -6,6 +6,7 @@
 #include "tests/lib/check.h"
 #include "tests/offload/fault_uring.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -286,6 +287,63 @@ static void a_failure_is_returned_until_it_is_undone(void)
     (void)unsetenv("SHERD_IO");
 }
 
+/* -------------------------------------------------- a read that nobody needs -- */
+
+#define PARAMS_ON_NVME                                                                             \
+    "}, \"stage3_prefetch_bucket_size\": 0, \"offload_param\": {\"device\": \"nvme\", "            \
+    "\"nvme_path\": \"%s\", \"buffer_size\": 2048, \"max_in_cpu\": 0, \"buffer_count\": 1"
+
+/* The drive of one rank fails in what an evaluation has read ahead of parameters, which the update then changes. variant: 0 waits
+ * for the update. */
+static void unneeded_train(sherd_world *world, void *raw)
+{
+    failure_run      *run = raw;
+    sherd_step_report report;
+    rig               r;
+
+    sherd_step_report_init(&report);
+    run_open(&r, world, run);
+    CHECK_INT(run->want[1], rig_train(&r, 1).fingerprint);
+    rig_micro_batch(&r);
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == 0) {
+        fault_arm(run->nth > 0 ? FAULT_EIO : FAULT_NONE, FAULT_READS, run->nth, 1);
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    while (sherd_unit_acquire(r.engine, r.units[0], SHERD_EVAL) != SHERD_OK) {
+        CHECK_ERROR_SAYS("reading parameters"); /* that one was needed */
+    }
+    rig_release(&r, 0, SHERD_EVAL);
+    while (run->nth > 0 && fault_hits() == 0) {
+        (void)sched_yield();
+    }
+    CHECK_OK(run->variant == 0 ? sherd_step(r.engine, NULL) : sherd_step_queue(r.engine));
+    CHECK_OK(sherd_step_wait(r.engine, &report));
+    CHECK_INT(run->want[2], report.fingerprint);
+    r.micro++;
+    CHECK_INT(run->want[3], rig_train(&r, 1).fingerprint);
+    rig_close(&r);
+}
+
+static void a_read_ahead_that_nobody_needs_fails_no_step(void)
+{
+    failure_run run = {.options = {.stage = 3}, .more = ""};
+    char        more[512];
+
+    (void)setenv("SHERD_IO", "threads", 1);
+    (void)snprintf(more, sizeof(more), PARAMS_ON_NVME, test_scratch());
+    run.more = more;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        test_world(ranks, reference_train, &run);
+        for (int i = 0; i < 6; i++) { /* the first reads are those of the acquires */
+            run.nth     = ranks + i / 2;
+            run.variant = i % 2;
+            test_world(ranks, unneeded_train, &run);
+        }
+    }
+    (void)unsetenv("SHERD_IO");
+}
+
 /* ------------------------------------------------- destroyed after a failure -- */
 
 /* What the trainer calls between an update that fails and the end of its engine. */
@@ -387,6 +445,7 @@ static void a_run_whose_last_update_failed_stays(void)
 }
 
 static const test_case CASES[] = {
+    CASE(a_read_ahead_that_nobody_needs_fails_no_step),
     CASE(a_run_whose_last_update_failed_stays),
     CASE(a_window_that_one_rank_drops_leaves_the_update),
     CASE(a_rank_that_fails_before_the_ranks_meet_says_why),
