@@ -3,6 +3,7 @@
 #include "collectives/board.h"
 
 #include "base/checked.h"
+#include "base/clock.h"
 #include "collectives/peers.h"
 
 #include <limits.h>
@@ -16,6 +17,7 @@
 typedef struct board_row {
     _Alignas(64) atomic_uint bell; /* futex; changes with every post */
     atomic_uint sleepers;
+    atomic_uint beats; /* changes with all that the rank does for its numbers */
     _Alignas(64) _Atomic uint64_t numbers[]; /* [places] */
 } board_row;
 
@@ -103,8 +105,14 @@ static void bell_ring(board_row *row)
     }
 }
 
+void sherdi_board_beat(sherdi_board *board)
+{
+    (void)atomic_fetch_add_explicit(&board->own->beats, 1, memory_order_relaxed);
+}
+
 void sherdi_board_post(sherdi_board *board, size_t place, uint64_t number)
 {
+    sherdi_board_beat(board);
     atomic_store(&board->own->numbers[place], number);
     bell_ring(board->own);
 }
@@ -144,10 +152,37 @@ static sherd_status world_check(const sherdi_board *board, int row)
                : SHERD_OK;
 }
 
-static sherd_status row_wait(sherdi_board *board, int rank, size_t place, uint64_t number)
+/* How long a rank has not moved. */
+typedef struct row_rest {
+    unsigned beats;
+    int64_t  since_ns;
+} row_rest;
+
+/* The time limit of the world counts from the last progress: a slow drive is no lost rank. A rank waits for itself without limit. */
+static sherd_status rest_check(const sherdi_board *board, int rank, row_rest *rest,
+                               const char *what)
+{
+    unsigned beats = atomic_load(&board->rows[rank]->beats);
+
+    if (beats != rest->beats || board->rows[rank] == board->own) {
+        *rest = (row_rest){beats, sherdi_now_ns()};
+    }
+    return sherdi_now_ns() - rest->since_ns < board->world->timeout_ns
+               ? SHERD_OK
+               : sherdi_world_fail(board->world, SHERD_E_PEER_LOST,
+                                   "rank %d waited %.1f s (the time limit) for rank %d, which made "
+                                   "no progress with %s, in %s",
+                                   board->world->rank, (double)board->world->timeout_ns * 1e-9,
+                                   board->world->peers->ranks[rank], what,
+                                   sherdi_world_caller(board->world));
+}
+
+static sherd_status row_wait(sherdi_board *board, int rank, size_t place, uint64_t number,
+                             const char *what)
 {
     const struct timespec bound = {.tv_nsec = SLEEP_NS};
     board_row            *row   = board->rows[rank];
+    row_rest              rest  = {atomic_load(&row->beats), sherdi_now_ns()};
 
     for (;;) {
         unsigned     bell   = atomic_load(&row->bell);
@@ -158,6 +193,7 @@ static sherd_status row_wait(sherdi_board *board, int rank, size_t place, uint64
             return SHERD_OK;
         }
         SHERDI_TRY(status);
+        SHERDI_TRY(rest_check(board, rank, &rest, what));
         (void)atomic_fetch_add(&row->sleepers, 1);
         (void)syscall(SYS_futex, &row->bell, FUTEX_WAIT, bell, &bound, NULL, 0);
         (void)atomic_fetch_sub(&row->sleepers, 1);
@@ -165,12 +201,12 @@ static sherd_status row_wait(sherdi_board *board, int rank, size_t place, uint64
 }
 
 sherd_status sherdi_board_wait(sherdi_board *board, size_t place, uint64_t number, int is_all,
-                               int *failed_out)
+                               const char *what, int *failed_out)
 {
     *failed_out = -1;
     for (int r = row_first(board, is_all); r < row_end(board, is_all); r++) {
         if (atomic_load(&board->rows[r]->numbers[place]) < number) {
-            SHERDI_TRY(row_wait(board, r, place, number));
+            SHERDI_TRY(row_wait(board, r, place, number, what));
         }
         if (atomic_load(&board->rows[r]->numbers[place]) == SHERDI_BOARD_FAILED) {
             *failed_out = board->is_worlds ? r : board->world->rank;

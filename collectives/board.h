@@ -24,8 +24,11 @@ int sherdi_board_is_shared(const sherdi_board *board);
 void sherdi_board_post(sherdi_board *board, size_t place, uint64_t number);
 /** Returns whether this rank, or with is_all every rank that is seen, has reached `number` or failed. Never blocks. */
 int sherdi_board_has(const sherdi_board *board, size_t place, uint64_t number, int is_all);
-/** Waits until that is so. Local. Errors: E_IO, a rank has failed: *failed_out is its rank; else as for every call of the world. */
+/** Says that this rank goes on with what it will post: who waits for it counts the world's time limit from here. Never blocks. */
+void sherdi_board_beat(sherdi_board *board);
+/** Waits until that is so. Local. `what` is for the message of another rank that makes no progress within the world's time limit: "the
+ *  update of unit a". Errors: E_IO, a rank has failed: *failed_out is its rank; else as for every call of the world. */
 sherd_status sherdi_board_wait(sherdi_board *board, size_t place, uint64_t number, int is_all,
-                               int *failed_out);
+                               const char *what, int *failed_out);
 
 #endif

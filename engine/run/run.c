@@ -459,6 +459,7 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     sherdi_run    *run    = &engine->run;
     sherdi_follows follows;
 
+    sherdi_updater_beat(engine);
     sherdi_drive_poll(&run->drive, sherdi_run_user(engine));
     (void)pthread_mutex_lock(&run->lock);
     sherdi_order_follows(&run->order, op, &follows);

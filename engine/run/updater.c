@@ -7,6 +7,7 @@
 #include "engine/run/failure.h"
 #include "engine/run/update.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 /* The place of a unit on the board is its number; behind them comes the end of the walk. */
@@ -21,6 +22,13 @@ int sherdi_updater_is_here(const sherd_engine *engine)
 
     return updater->is_acting ||
            (updater->is_open && pthread_equal(pthread_self(), updater->thread));
+}
+
+void sherdi_updater_beat(sherd_engine *engine)
+{
+    if (sherdi_updater_is_here(engine)) {
+        sherdi_board_beat(engine->updater.board);
+    }
 }
 
 const sherdi_program *sherdi_updater_program(const sherd_engine *engine)
@@ -319,11 +327,15 @@ sherd_status sherdi_updater_post(sherd_engine *engine, const sherdi_op *op)
 
 static sherd_status board_await(sherd_engine *engine, const sherdi_op *op)
 {
+    char         what[256];
     int          failed;
-    sherd_status status =
-        sherdi_board_wait(engine->updater.board, place_of(engine, (sherdi_post)op->part, op->unit),
-                          engine->updater.number, (op->flags & SHERDI_OP_STABLE) != 0, &failed);
+    sherd_status status;
 
+    (void)snprintf(what, sizeof(what), "the update of unit %s",
+                   op->unit < 0 ? "" : engine->model.units[op->unit].name);
+    status = sherdi_board_wait(
+        engine->updater.board, place_of(engine, (sherdi_post)op->part, op->unit),
+        engine->updater.number, (op->flags & SHERDI_OP_STABLE) != 0, what, &failed);
     return failed < 0 ? status : failure_note(engine, failed);
 }
 

@@ -67,6 +67,8 @@ static inline int sherdi_updater_is_there(const sherdi_updater *updater)
 void sherdi_updater_close(sherd_engine *engine);
 /** Returns whether the calling thread is the updater. */
 int sherdi_updater_is_here(const sherd_engine *engine);
+/** Says that the update makes progress, where the calling thread is the updater. */
+void sherdi_updater_beat(sherd_engine *engine);
 /** Returns the program of the calling thread. */
 const sherdi_program *sherdi_updater_program(const sherd_engine *engine);
 
