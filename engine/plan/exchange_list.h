@@ -13,8 +13,9 @@ SHERDI_EXCHANGE(ARGUMENTS, 2, "arguments of a call", "status, hash of call and a
 SHERDI_EXCHANGE(USED, 0, "units of any uses",
                 "a bit for each open-ended unit and one more, in words of 8 bytes",
                 "every micro-batch, if units are open-ended")
-SHERDI_EXCHANGE(USES, 4, "sherd_step",
-                "status, hash of the uses, micro-batches, those with a backward", "every boundary")
+SHERDI_EXCHANGE(USES, 5, "sherd_step",
+                "status, hash of the uses, micro-batches, those with a backward, which call",
+                "every boundary")
 SHERDI_EXCHANGE(UNIT_USES, 0, "the uses of units", "four counts of 8 bytes for each unit",
                 "a boundary where the ranks differ")
 SHERDI_EXCHANGE(NORM, 24, "the norm of sherd_step", "status, exact sum of squares, counts",

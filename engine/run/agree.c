@@ -405,12 +405,35 @@ sherd_status sherdi_agree_used(sherd_engine *engine)
     return used_begin(engine, all);
 }
 
+/* Compares by which call the ranks end the window: where some wait for the update, the others must. */
+static sherd_status step_calls_compare(const sherd_engine *engine)
+{
+    static const char *const   NAMES[] = {[SHERDI_STEP_WHOLE]    = "sherd_step",
+                                          [SHERDI_STEP_QUEUED]   = "sherd_step_queue",
+                                          [SHERDI_STEP_PREPARED] = "sherd_step_prepare"};
+    const sherdi_uses_message *first   = sherdi_agree_told(engine, 0);
+
+    for (int r = 1; r < engine->world_size; r++) {
+        const sherdi_uses_message *other = sherdi_agree_told(engine, r);
+
+        if (other->call != first->call) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "the ranks disagree: rank 0 ends this window by %s, rank %d by %s; "
+                               "the window was dropped, nothing was updated; all ranks must end a "
+                               "window by the same call",
+                               NAMES[first->call], r, NAMES[other->call]);
+        }
+    }
+    return SHERD_OK;
+}
+
 sherd_status sherdi_agree_uses(sherd_engine *engine)
 {
     size_t              num_units = engine->plan->num_units;
     sherdi_unit_uses   *mine      = engine->exchange.own_uses;
     sherdi_uses_message message   = {.micro_seen     = (uint64_t)engine->window.micro_seen,
-                                     .micro_backward = (uint64_t)engine->window.micro_backward};
+                                     .micro_backward = (uint64_t)engine->window.micro_backward,
+                                     .call           = (uint64_t)engine->window.call};
     int                 differs   = 0;
 
     for (size_t u = 0; u < num_units; u++) {
@@ -422,6 +445,7 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
         message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
     }
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_USES, SHERD_OK, &message, NULL, NULL));
+    SHERDI_TRY(step_calls_compare(engine));
     for (int r = 1; r < engine->world_size; r++) {
         differs |= memcmp(sherdi_agree_told(engine, r), sherdi_agree_told(engine, 0),
                           sizeof(message)) != 0;

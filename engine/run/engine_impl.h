@@ -88,19 +88,27 @@ typedef enum sherdi_control {
     SHERDI_CONTROLS,
 } sherdi_control;
 
+/* The call that ends a micro-batch. */
+typedef enum sherdi_step_call {
+    SHERDI_STEP_WHOLE = 0,
+    SHERDI_STEP_QUEUED,
+    SHERDI_STEP_PREPARED,
+} sherdi_step_call;
+
 /* The micro-batches since the last boundary. */
 typedef struct sherdi_window {
-    int            micro_seen;
-    int            micro_backward; /* how many of these had a backward pass */
-    int            has_begun; /* a unit was acquired for FORWARD or BACKWARD in this micro-batch */
-    int            has_backward; /* a unit was acquired for BACKWARD in this micro-batch */
-    int            is_closing;   /* 1: the next step ends the window */
-    int64_t        first_micro;  /* micro_step at the last boundary */
-    sherdi_outcome lost;         /* the failure that lost a gradient: the window will be dropped */
-    char           untold_text[SHERDI_ERROR_BYTES]; /* "": none; see others_tell in loop.c */
-    size_t         met; /* the acquire for which the ranks have met and that is not done; debug.c */
-    int    is_left;     /* step failed on this rank alone: others wait in theirs for its discard */
-    double sumsq;       /* of the prepared gradient, before sherdi_optimizer_unscale */
+    int micro_seen;
+    int micro_backward;    /* how many of these had a backward pass */
+    int has_begun;         /* a unit was acquired for FORWARD or BACKWARD in this micro-batch */
+    int has_backward;      /* a unit was acquired for BACKWARD in this micro-batch */
+    int is_closing;        /* 1: the next step ends the window */
+    sherdi_step_call call; /* that is under way, or the last one */
+    int64_t          first_micro; /* micro_step at the last boundary */
+    sherdi_outcome   lost;        /* the failure that lost a gradient: the window will be dropped */
+    char             untold_text[SHERDI_ERROR_BYTES]; /* "": none; see others_tell in loop.c */
+    size_t met;     /* the acquire for which the ranks have met and that is not done; debug.c */
+    int    is_left; /* step failed on this rank alone: others wait in theirs for its discard */
+    double sumsq;   /* of the prepared gradient, before sherdi_optimizer_unscale */
     sherdi_fixed_sink fixed_sink;
 } sherdi_window;
 

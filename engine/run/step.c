@@ -105,6 +105,14 @@ static sherd_status range_check(const sherdi_fixed_counts *counts)
                        (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
 }
 
+/* Ends what the trainer's calls have under way in a ring. What an update beside them has there goes on. */
+static void ring_leave(sherd_engine *engine, sherdi_ring ring)
+{
+    if (engine->run.drive.users[ring] == SHERDI_USER_TRAINER) {
+        (void)sherdi_run_settle(engine, ring);
+    }
+}
+
 /* Drops the gradients of this window; nothing was updated. Returns `status`, which says why. Ranks may be in different micro-batches
  * of the window, so they go back to its first; not from a prepared step, to which all ranks have come. */
 static sherd_status window_drop(sherd_engine *engine, sherd_status status)
@@ -114,8 +122,8 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     if (engine->phase == SHERDI_PHASE_RUNNING) {
         engine->micro_step = engine->window.first_micro;
     }
-    (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
-    (void)sherdi_run_settle(engine, SHERDI_RING_GRADS);
+    ring_leave(engine, SHERDI_RING_STATE);
+    ring_leave(engine, SHERDI_RING_GRADS);
     sherdi_loop_window_begin(engine);
     if (!engine->window.is_left) {
         sherdi_loop_fetch_ahead(engine);
@@ -154,18 +162,20 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     if (status != SHERD_OK) {
         return window_drop(engine, status); /* the window's gradients are of no use */
     }
-    engine->fingerprints.is_untold = 0; /* of the boundary before, and now all ranks have met */
-    status                         = sherdi_program_window_end(&engine->run.program);
+    status = sherdi_program_window_end(&engine->run.program);
     if (status != SHERD_E_PEER_LOST) {
         status = norm_measure(engine, status, &seen);
     }
     if (status == SHERD_OK) {
         status = range_check(&seen.counts);
     }
-    if (status != SHERD_OK) {
+    if (status !=
+        SHERD_OK) { /* the boundary before is still the last one, and its report is not complete */
+        engine->fingerprints.is_sent = 0; /* the norm has come to its place */
         return window_drop(engine, status);
     }
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
+    engine->fingerprints.is_untold = 0; /* of the boundary before, and now all ranks have met */
 
     engine->window.sumsq     = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
     report->is_boundary      = 1;
@@ -262,7 +272,8 @@ static void times_add(sherd_engine *engine, sherd_step_report *report)
     report->compute_s += forward_s + backward_s + sherdi_marks_take(marks, SHERDI_MARK_EVAL);
     waits             = report->wait_gather_s + report->wait_reduce_s;
     moves             = report->gather_s + report->reduce_s;
-    report->exposed_s = waits + report->wait_activation_s + report->wait_param_s + report->step_s;
+    report->exposed_s = waits + report->wait_activation_s + report->wait_param_s +
+                        report->wait_update_s + report->step_s;
     report->hidden_s  = moves > waits ? moves - waits : 0;
 }
 
@@ -377,11 +388,12 @@ static sherd_status choice_compare(sherd_engine *engine, uint64_t choice)
 
     SHERDI_TRY(sherdi_agree_same(engine, "sherd_step_apply", SHERD_OK, choice, &odd));
     return odd == 0 ? SHERD_OK
-                    : sherdi_fail(SHERD_E_INVAL,
-                                  "rank %d was given other sherd_step_params than rank 0 (norm, "
-                                  "coefficient, overflow or rates); nothing was updated: call "
-                                  "sherd_step_apply again with the same on all ranks",
-                                  odd);
+                    : sherdi_fail(
+                          SHERD_E_INVAL,
+                          "rank %d was given other sherd_step_params than rank 0 (norm, "
+                          "coefficient, overflow, rates or is_queued); nothing was updated: call "
+                          "sherd_step_apply again with the same on all ranks",
+                          odd);
 }
 
 /* is_chosen: by sherd_step_apply, whose arguments the ranks compare. is_awaited: as in sherdi_update_range. */
@@ -448,10 +460,11 @@ static sherd_status step_check(sherd_engine *engine, const char *call)
     return sherdi_engine_need(engine, call, SHERDI_NEED_RELEASED);
 }
 
-static sherd_status prepare_guarded(sherd_engine *engine)
+static sherd_status prepare_guarded(sherd_engine *engine, sherdi_step_call call)
 {
     sherd_status status;
 
+    engine->window.call = call;
     sherdi_mem_forbid_begin();
     status = step_prepare(engine);
     if (engine->phase != SHERDI_PHASE_PREPARED) {
@@ -478,7 +491,7 @@ static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params 
 
 static sherd_status step_whole(sherd_engine *engine, int is_awaited)
 {
-    SHERDI_TRY(prepare_guarded(engine));
+    SHERDI_TRY(prepare_guarded(engine, is_awaited ? SHERDI_STEP_WHOLE : SHERDI_STEP_QUEUED));
     return engine->phase == SHERDI_PHASE_PREPARED ? apply_guarded(engine, NULL, 0, is_awaited)
                                                   : SHERD_OK;
 }
@@ -502,7 +515,7 @@ sherd_status sherd_step_prepare(sherd_engine *engine, sherd_step_report *out)
 {
     SHERDI_TRY(step_check(engine, "sherd_step_prepare"));
     SHERDI_TRY(report_check(out));
-    SHERDI_TRY(prepare_guarded(engine));
+    SHERDI_TRY(prepare_guarded(engine, SHERDI_STEP_PREPARED));
     report_fill(&engine->report, out);
     return SHERD_OK;
 }
@@ -603,7 +616,7 @@ static sherd_status step_discard(sherd_engine *engine)
     if (status != SHERD_OK || engine->phase == SHERDI_PHASE_SEALED) { /* no window has begun */
         return status;
     }
-    (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* read again where it is needed */
+    ring_leave(engine, SHERDI_RING_PARAMS); /* read again where it is needed */
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
     (void)window_drop(engine, SHERD_OK); /* a failed read is returned where its result is needed */
     engine->phase = SHERDI_PHASE_RUNNING;
@@ -670,7 +683,6 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
                            sherdi_engine_way_out(engine));
     }
     sherdi_store_agreed(engine);
-    engine->report.fingerprint = engine->boundary.fingerprint;
     return SHERD_OK;
 }
 

@@ -274,6 +274,7 @@ static void call_prepare(rig *r, calls_run *run)
     sherd_step_report_init(&report);
     rig_micro_batch(r);
     CHECK_OK(sherd_step_prepare(r->engine, &report));
+    CHECK_INT(0, report.fingerprint);
     run->seen = report.grad_norm;
     CHECK_OK(sherd_step_apply(r->engine, NULL));
     r->micro++;
@@ -378,7 +379,62 @@ static void calls_behind_a_queued_step(void)
     }
 }
 
+/* ------------------------------------------------------------------ reports -- */
+
+/* Ends a window with a gradient that the deterministic mode cannot add. */
+static void window_fail(rig *r)
+{
+    const float large = 1e6f;
+
+    for (int u = r->num_units - 1; u >= 0; u--) {
+        rig_acquire(r, u, SHERD_BACKWARD);
+        if (u == 0) {
+            CHECK_OK(sherd_copy(r->engine, sherd_param_grad(r->engine, r->params[0].handle), &large,
+                                sizeof(large)));
+        }
+        rig_release(r, u, SHERD_BACKWARD);
+    }
+    CHECK_STATUS(SHERD_E_NUMERIC, sherd_step_queue(r->engine));
+}
+
+static void report_train(sherd_world *world, void *raw)
+{
+    sherd_step_report waited, queued;
+    rig               r;
+
+    sherd_step_report_init(&waited);
+    sherd_step_report_init(&queued);
+    rig_open(&r, world, raw);
+    rig_three(&r, 3000);
+    rig_seal(&r);
+    rig_micro_batch(&r);
+    CHECK_OK(sherd_step(r.engine, &waited));
+    CHECK_OK(sherd_engine_set_step(r.engine, 0, 0));
+    rig_micro_batch(&r);
+    CHECK_OK(sherd_step_queue(r.engine));
+    window_fail(&r); /* the report is still of the step before */
+    CHECK_OK(sherd_step_wait(r.engine, &queued));
+    CHECK(queued.fingerprint != waited.fingerprint);
+    CHECK_INT(rig_fingerprint(&r), queued.fingerprint);
+    CHECK(queued.exposed_s >= queued.wait_update_s + queued.step_s);
+    rig_close(&r);
+}
+
+static void the_report_of_a_queued_step_outlives_a_dropped_window(void)
+{
+    static const char *const ZEROS[] = {
+        "", ", \"offload_optimizer\": {\"device\": \"cpu\"}",
+        ", \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0}"};
+
+    for (int i = 0; i < 3; i++) {
+        rig_options options = {.stage = 2, .zero = ZEROS[i], .top = ", \"deterministic\": true"};
+
+        test_world(getenv("SHERD_BACKEND") != NULL ? 1 : 2, report_train, &options);
+    }
+}
+
 static const test_case CASES[] = {
+    CASE(the_report_of_a_queued_step_outlives_a_dropped_window),
     CASE(queued_steps_give_the_same_bits),
     CASE(queued_steps_of_several_micro_batches),
     CASE(norms_of_whole_tensors),

@@ -407,7 +407,49 @@ static void a_loader_that_ends_early_is_named_with_unit_and_calls(void)
     }
 }
 
+/* ------------------------------------------- ranks that end a window differently -- */
+
+static sherd_status window_end(rig *r, int call)
+{
+    return call == 0   ? sherd_step(r->engine, NULL)
+           : call == 1 ? sherd_step_queue(r->engine)
+                       : sherd_step_prepare(r->engine, NULL);
+}
+
+static void end_differently(sherd_world *world, void *raw)
+{
+    static const char *const NAMES[] = {"sherd_step,", "sherd_step_queue,", "sherd_step_prepare,"};
+    const rig_options       *options = raw;
+    uint64_t                 before;
+    rig                      r;
+
+    rig_open(&r, world, options);
+    rig_three(&r, 300);
+    rig_seal(&r);
+    before = rig_fingerprint(&r);
+    for (int call = 0; call < 3; call++) {
+        int mine = sherd_world_rank(world) == 2 ? (call + 1) % 3 : call;
+
+        rig_micro_batch(&r);
+        CHECK_STATUS(SHERD_E_STATE, window_end(&r, mine));
+        CHECK_ERROR_SAYS("rank 0 ends this window by");
+        CHECK_ERROR_SAYS(NAMES[call]);
+        CHECK_ERROR_SAYS("rank 2 by");
+    }
+    CHECK_INT(before, rig_fingerprint(&r));
+    CHECK_INT(1, rig_train(&r, 1).was_updated); /* only the windows were dropped */
+    rig_close(&r);
+}
+
+static void ranks_that_end_a_window_by_other_calls_are_an_error_at_once(void)
+{
+    rig_options options = {.stage = 1, .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"};
+
+    test_world(3, end_differently, &options);
+}
+
 static const test_case CASES[] = {
+    CASE(ranks_that_end_a_window_by_other_calls_are_an_error_at_once),
     CASE(units_that_ran_on_some_ranks_only_are_an_error_everywhere),
     CASE(step_after_ranks_disagreed_says_the_first_error_on_every_rank),
     CASE(acquire_on_some_ranks_alone_is_named_at_the_step),
