@@ -425,7 +425,10 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine
  *          then released as often; for BACKWARD twice at a time only with SHERD_USES_ANY.
  *  Errors  A call that fails changes nothing. E_STATE; E_PEER_LOST; E_NOMEM (the place is taken; the message names the unit);
  *          E_IO (this rank's drive: acquire again, or call sherd_step_discard; with nccl, and with mpi over several hosts, the
- *          world is lost for the other ranks). */
+ *          world is lost for the other ranks; or a queued update that failed on this rank or another, which every acquire returns
+ *          from then on: the message says so, and the way out is sherd_step_undo where it can, sherd_checkpoint_load, or
+ *          sherd_engine_destroy and a resumed run). E_PEER_LOST also where another rank's update makes no progress within the
+ *          world's time limit. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
 /** Releases a unit; it is released even if the call fails. If its gradient cannot be reduced, the next sherd_step fails
@@ -510,7 +513,9 @@ typedef struct sherd_step_report {
     uint64_t fingerprint; /* of all master weights after an update or a skip; 0 from prepare,
                              and after sherd_step_queue until sherd_step_wait */
     /* Of this rank since the last boundary; filled at a boundary. A wait is the time for which the trainer's thread stood
-     * still: 0 where all of it was hidden behind other work. */
+     * still: 0 where all of it was hidden behind other work. update_s, copy_s and the bytes have the whole update of this
+     * boundary, a queued one after sherd_step_wait, with what was read ahead for it. Parameters that are read ahead count when
+     * they arrive: that may be in the next report. */
     double   wait_read_s;  /* for state (and spilled gradients) from NVMe */
     double   wait_write_s; /* for buffers to be written, and for the commit */
     double   wait_param_s; /* for parameters from NVMe, in acquire */
@@ -527,12 +532,13 @@ typedef struct sherd_step_report {
     double compute_s;                  /* the trainer's work, between acquire and release */
     double exposed_s;                  /* of the engine in total: the waits and the boundary */
     double hidden_s;                   /* part of gathers and reductions that was not waited for */
-    /* Of an update that ran beside the trainer's calls (sherd_step_queue); after sherd_step_wait, else 0. */
+    /* Of the update of this boundary, if it ran beside the trainer's calls (sherd_step_queue); after sherd_step_wait, else 0. Where
+     * the next boundary is what waits for it, the wait is in that one's step_s too. */
     double beside_s;                      /* from its beginning to the end of its commit */
     double beside_read_s, beside_write_s; /* the part of it in which it waited for the drive */
     double wait_update_s;                 /* exposed: the trainer's thread waited for it */
-    /* With state on NVMe: the step whose state the drive has whole; the step before, after sherd_step_queue until sherd_step_wait.
-     * Else -1. */
+    /* With all state on NVMe: the step whose state the drive has whole; the step before, after sherd_step_queue until
+     * sherd_step_wait. Else -1, with a ratio below 1 too. */
     int64_t stored_step;
     double  wait_activation_s; /* exposed: for activations, to go or to come back */
 } sherd_step_report;
@@ -567,11 +573,15 @@ SHERD_API void sherd_step_params_init(sherd_step_params *params);
 SHERD_API SHERD_MUST_USE sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out);
 /** The same, but it returns when the norm is agreed, and the update is queued: on a device beside the next micro-batch, and the blocks
  *  that the host updates, with their transfers and their commit, on a thread of the engine's own. sherd_step_wait gives the report. An
- *  acquire waits for the update of its unit on all ranks, below stage 3 on a device for all updates; every call that reads or changes
- *  state waits for all of it. docs/offload.md lists what cannot be queued: there, and on a CPU without offload, it waits as sherd_step
- *  does. All ranks make the same of the two calls. Collective. Errors: as sherd_step; a failure in the update is returned by an acquire
- *  that waits for the unit (E_IO; also on the other ranks of the host), by the next call in which the ranks meet, or by one that
- *  waits. */
+ *  acquire, for EVAL too, waits for the update of its unit on all ranks; below stage 3 on a device also for all updates of blocks that
+ *  the device updates. For all of it wait sherd_step_wait, the next boundary, the calls that read, write, save, load, export or undo
+ *  values or state, the fingerprints, sherd_engine_set_step and sherd_engine_destroy. sherd_step_discard and sherd_eval_begin do not
+ *  wait. docs/offload.md lists what cannot be queued: there, and on a CPU without offload, it waits as sherd_step does.
+ *
+ *  All ranks end a window by the same call, sherd_step, _queue or _prepare; else E_STATE names two of them, and the window is dropped.
+ *  Collective. Errors: as sherd_step; a failure in the update is returned by an acquire that waits for the unit (E_IO; also on the
+ *  other ranks of the host), by the next call in which the ranks meet, or by one that waits. The engine is then refused until
+ *  sherd_step_undo or sherd_checkpoint_load; destroy keeps the files of the state, and logs a failure that no call has returned. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_queue(sherd_engine *engine);
 /** The same in two parts. Off the boundary prepare only counts (report: is_boundary 0), and nothing else follows. At the
  *  boundary the trainer chooses: either apply or discard must follow. */
@@ -596,7 +606,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *
  *  released the same units, else the world is lost, by name or at the time limit. Where one world has several engines, calls
  *  of the other engines in which ranks wait fail too.
  *
- *  Errors: E_STATE (before seal; after an update that failed, where sherd_step_undo is the way out), E_PEER_LOST. */
+ *  Errors: E_STATE (before seal; after an update whose failure all ranks were told, where sherd_step_undo is the way out),
+ *  E_PEER_LOST. Behind a queued step it leaves the update under way alone. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_discard(sherd_engine *engine);
 /** Writes the L2 norm of each parameter's gradient to out[0 .. count), by parameter number; `count` is the number of parameters.
  *  As grad_norm of the report, it is of the mean over the window, unscaled, before clipping, and an exact sum: the same bits
