@@ -189,14 +189,13 @@ static void turn_add(offload_turn *turn, const sherd_step_report *report)
 /* What the queue of the state's files has moved so far, for whomever. */
 static uint64_t drive_moved(const rank *r)
 {
-    sherdi_io_traffic trainer, updater;
+    sherdi_io_traffic moved;
 
     if (r->engine->store.queue == NULL) {
         return 0;
     }
-    trainer = sherdi_ioq_traffic(r->engine->store.queue);
-    updater = sherdi_ioq_traffic_apart(r->engine->store.queue);
-    return trainer.read_bytes + trainer.written_bytes + updater.read_bytes + updater.written_bytes;
+    moved = sherdi_ioq_traffic(r->engine->store.queue);
+    return moved.read_bytes + moved.written_bytes;
 }
 
 /* The report of the update that runs beside the passes; as in the trainer it is asked for behind the passes. */

@@ -225,20 +225,17 @@ static void traffic_count(sherd_engine *engine, sherd_traffic_report *out)
 {
     const sherdi_store *store = &engine->store;
     const sherdi_link  *own   = &store->links[SHERDI_USER_TRAINER];
-    sherdi_io_traffic   files = {0};
+    sherdi_io_traffic   files;
     uint64_t            received;
 
     sherdi_updater_settle_ahead(engine);
-    if (engine->store.queue != NULL) { /* reads ahead count, however fast the drive is */
-        sherdi_ioq_settle(engine->store.queue);
-        files = sherdi_ioq_traffic(engine->store.queue);
-    }
+    files = sherdi_updater_traffic(engine);
     sherd_world_traffic(engine->world, &out->wire_counted, &received);
     out->wire_counted -= engine->wire_at_seal + engine->updater.published_bytes;
     out->down_counted    = own->down_bytes + store->joined_link.down_bytes;
     out->up_counted      = own->up_bytes + store->joined_link.up_bytes;
-    out->read_counted    = files.read_bytes + store->joined.read_bytes;
-    out->written_counted = files.written_bytes + store->joined.written_bytes;
+    out->read_counted    = files.read_bytes;
+    out->written_counted = files.written_bytes;
 }
 
 sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *out)

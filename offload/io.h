@@ -49,17 +49,19 @@ const char *sherdi_ioq_name(const sherdi_ioq *queue);
 void sherdi_ioq_register(sherdi_ioq *queue, const struct iovec *memory, int count,
                          size_t *pinned_bytes_out);
 
+#define SHERDI_IO_ACCOUNTS 3
+
 /* Bytes that were moved since the queue was made; a request that was repeated counts once. */
 typedef struct sherdi_io_traffic {
     uint64_t read_bytes, written_bytes;
 } sherdi_io_traffic;
 sherdi_io_traffic sherdi_ioq_traffic(const sherdi_ioq *queue);
-/** Waits until all transfers that were started are over; their owners learn the outcome when they wait for them. */
-void sherdi_ioq_settle(sherdi_ioq *queue);
-/** Makes transfers that the calling thread starts from now on count apart: not in the two functions above, but in the one below. One
- *  thread of a queue can do so. is_on 0: they count as usual again. */
-void              sherdi_ioq_apart(sherdi_ioq *queue, int is_on);
-sherdi_io_traffic sherdi_ioq_traffic_apart(const sherdi_ioq *queue);
+/** The same of one account. A transfer counts in the account that its thread had chosen when it was started. */
+sherdi_io_traffic sherdi_ioq_traffic_of(const sherdi_ioq *queue, int account);
+/** Chooses the account of what the calling thread starts from now on, in any queue; 0 at first. Returns the one before. */
+int sherdi_io_account(int account);
+/** Waits until all transfers of an account that were started are over; their owners learn the outcome when they wait for them. */
+void sherdi_ioq_settle(sherdi_ioq *queue, int account);
 
 /* ---- files ---- */
 
@@ -133,7 +135,7 @@ typedef struct sherdi_io {
     size_t            started_bytes;       /* handed out as requests so far */
     size_t            left_bytes;          /* not completed yet */
     int               is_started, is_done; /* is_done under the queue's lock */
-    int               is_apart;            /* counts apart */
+    int               account;             /* in which it counts */
     int error; /* errno of the first request that failed, or a value below 0 of queue.c's; 0: none */
     size_t error_offset; /* in the stripe's file */
     int    error_stripe;

@@ -63,14 +63,11 @@ struct sherdi_ioq {
     sherdi_trace         *trace;
     int                   is_buffered_told; /* file.c has logged it */
     pthread_mutex_t       lock; /* guards all members below, and the queue's fields of transfers */
-    pthread_cond_t        is_over;      /* a transfer is over */
-    sherdi_io            *first, *last; /* transfers with bytes that are not handed out yet */
-    size_t                under_way
-        [2]; /* number of transfers that were started and are not over; [1]: that count apart */
-    int               is_stopping;
-    sherdi_io_traffic traffic[2];
-    int               has_apart; /* the thread whose transfers count apart */
-    pthread_t         apart;
+    pthread_cond_t        is_over;        /* a transfer is over */
+    sherdi_io            *first, *last;   /* transfers with bytes that are not handed out yet */
+    size_t under_way[SHERDI_IO_ACCOUNTS]; /* transfers that were started and are not over */
+    int    is_stopping;
+    sherdi_io_traffic traffic[SHERDI_IO_ACCOUNTS];
 };
 
 /* Stack of a queue's thread: small enough that it takes no huge page. */

@@ -30,7 +30,20 @@ enum {
 /* Linux moves less than 2 GiB in one read or write; a registered buffer has at most this size. */
 #define MAX_REQUEST_BYTES ((size_t)1 << 30)
 
+/* The account of what this thread starts. */
+static _Thread_local int account_here;
+
 /* ------------------------------------------------- transfers to requests -- */
+
+static int any_under_way(const sherdi_ioq *queue)
+{
+    size_t count = 0;
+
+    for (int account = 0; account < SHERDI_IO_ACCOUNTS; account++) {
+        count += queue->under_way[account];
+    }
+    return count > 0;
+}
 
 /* Checks the list: it ends at `last`, and has transfers that were started and not completely handed out. Only of the first may
  * a part be handed out. */
@@ -45,7 +58,7 @@ static int list_is_sound(const sherdi_ioq *queue)
         }
         last = io;
     }
-    return last == queue->last && (last == NULL || queue->under_way[0] + queue->under_way[1] > 0);
+    return last == queue->last && (last == NULL || any_under_way(queue));
 }
 
 /* Removes the first transfer, which is completely handed out; requests are cut from the first one only. */
@@ -68,7 +81,7 @@ static void transfer_moved(sherdi_ioq *queue, sherdi_io *io, size_t len_bytes)
                                   NULL, io->len_bytes, io->start_ns, sherdi_now_ns());
         }
         io->is_done = 1;
-        queue->under_way[io->is_apart]--;
+        queue->under_way[io->account]--;
         (void)pthread_cond_broadcast(&queue->is_over);
     }
 }
@@ -191,8 +204,8 @@ int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t resu
         sherdi_ioq_drop(queue, request, error);
         return 0;
     }
-    *(io->is_write ? &queue->traffic[io->is_apart].written_bytes
-                   : &queue->traffic[io->is_apart].read_bytes) += moved_bytes;
+    *(io->is_write ? &queue->traffic[io->account].written_bytes
+                   : &queue->traffic[io->account].read_bytes) += moved_bytes;
     request->stalls = moved_bytes > 0 ? 0 : request->stalls + 1;
     request->memory += moved_bytes;
     request->offset_bytes += moved_bytes;
@@ -231,8 +244,8 @@ void sherdi_io_start(sherdi_ioq *queue, sherdi_io *io)
     }
     (void)pthread_mutex_lock(&queue->lock);
     list_add(queue, io);
-    io->is_apart = queue->has_apart && pthread_equal(pthread_self(), queue->apart);
-    queue->under_way[io->is_apart]++;
+    io->account = account_here;
+    queue->under_way[io->account]++;
     queue->ops->wake(queue);
     (void)pthread_mutex_unlock(&queue->lock);
 }
@@ -391,39 +404,42 @@ void sherdi_ioq_register(sherdi_ioq *queue, const struct iovec *memory, int coun
     }
 }
 
-static sherdi_io_traffic traffic_of(const sherdi_ioq *queue, int is_apart)
+sherdi_io_traffic sherdi_ioq_traffic_of(const sherdi_ioq *queue, int account)
 {
     sherdi_ioq       *mine = (sherdi_ioq *)(uintptr_t)queue; /* the lock is not constant */
     sherdi_io_traffic traffic;
 
     (void)pthread_mutex_lock(&mine->lock);
-    traffic = queue->traffic[is_apart];
+    traffic = queue->traffic[account];
     (void)pthread_mutex_unlock(&mine->lock);
     return traffic;
 }
 
 sherdi_io_traffic sherdi_ioq_traffic(const sherdi_ioq *queue)
 {
-    return traffic_of(queue, 0);
+    sherdi_io_traffic all = {0};
+
+    for (int account = 0; account < SHERDI_IO_ACCOUNTS; account++) {
+        sherdi_io_traffic traffic = sherdi_ioq_traffic_of(queue, account);
+
+        all.read_bytes += traffic.read_bytes;
+        all.written_bytes += traffic.written_bytes;
+    }
+    return all;
 }
 
-sherdi_io_traffic sherdi_ioq_traffic_apart(const sherdi_ioq *queue)
+int sherdi_io_account(int account)
 {
-    return traffic_of(queue, 1);
+    int before = account_here;
+
+    account_here = account;
+    return before;
 }
 
-void sherdi_ioq_apart(sherdi_ioq *queue, int is_on)
+void sherdi_ioq_settle(sherdi_ioq *queue, int account)
 {
     (void)pthread_mutex_lock(&queue->lock);
-    queue->has_apart = is_on;
-    queue->apart     = pthread_self();
-    (void)pthread_mutex_unlock(&queue->lock);
-}
-
-void sherdi_ioq_settle(sherdi_ioq *queue)
-{
-    (void)pthread_mutex_lock(&queue->lock);
-    while (queue->under_way[0] > 0) {
+    while (queue->under_way[account] > 0) {
         (void)pthread_cond_wait(&queue->is_over, &queue->lock);
     }
     (void)pthread_mutex_unlock(&queue->lock);

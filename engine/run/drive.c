@@ -108,6 +108,7 @@ sherd_status sherdi_drive_status(const sherdi_drive *drive, sherdi_ring ring)
 static void transfer_start(sherdi_drive *drive, sherdi_transfer *transfer)
 {
     sherdi_tier *tier = transfer->tier;
+    int          before;
 
     transfer->is_started = 1;
     transfer->io         = (sherdi_io){0};
@@ -116,11 +117,13 @@ static void transfer_start(sherdi_drive *drive, sherdi_transfer *transfer)
         return;
     }
     (void)pthread_mutex_unlock(drive->lock);
+    before = sherdi_io_account(transfer->account);
     if (transfer->is_write) {
         tier->ops->write_start(tier, transfer->extent, transfer->memory, &transfer->io);
     } else {
         tier->ops->read_start(tier, transfer->extent, transfer->memory, &transfer->io);
     }
+    (void)sherdi_io_account(before);
     (void)pthread_mutex_lock(drive->lock);
 }
 

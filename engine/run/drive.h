@@ -25,6 +25,7 @@ typedef struct sherdi_transfer {
     size_t         extent;
     sherdi_ring    ring;
     int            is_write;
+    int            account;               /* sherdi_io_account */
     uint64_t       number;                /* 0: the entry is free */
     uint64_t       ended;                 /* number of the entry's last transfer */
     int            is_started, is_failed; /* failed: itself, or because an earlier one failed */

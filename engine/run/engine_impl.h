@@ -146,6 +146,7 @@ typedef struct sherdi_watch {
     sherdi_monitors monitors;
     double          forward_s, backward_s; /* the trainer's time between the last two boundaries */
     int64_t         printed_ns, printed_micro; /* at the last line of steps_per_print */
+    int             is_due; /* the last boundary is not shown: its update may not be over */
 } sherdi_watch;
 
 struct sherd_engine {

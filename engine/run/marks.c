@@ -89,17 +89,31 @@ static void transfer_log(sherdi_mark_kind kind, const char *what, uint64_t bytes
     }
 }
 
+/* Whether this thread is an updater. */
+static _Thread_local int is_beside_here;
+
+static void interval_add(sherdi_marks *marks, const sherdi_mark *mark, int64_t start_ns,
+                         int64_t end_ns)
+{
+    sherdi_mark_kind kind = mark->kind;
+
+    (void)atomic_fetch_add_explicit(&marks->spent_ns[mark->is_beside][kind], end_ns - start_ns,
+                                    memory_order_relaxed);
+    sum_add(&marks->sums[kind], mark->bytes, end_ns - start_ns);
+    if (marks->logs_transfers) {
+        transfer_log(kind, mark->what, mark->bytes, end_ns - start_ns);
+    }
+    sherdi_trace_interval(marks->trace, KINDS[kind].lane, KINDS[kind].name, mark->what, mark->bytes,
+                          start_ns, end_ns);
+}
+
 void sherdi_mark_add(sherdi_marks *marks, sherdi_mark_kind kind, const char *what, uint64_t bytes,
                      int64_t start_ns, int64_t end_ns)
 {
-    (void)atomic_fetch_add_explicit(&marks->spent_ns[kind], end_ns - start_ns,
-                                    memory_order_relaxed);
-    sum_add(&marks->sums[kind], bytes, end_ns - start_ns);
-    if (marks->logs_transfers) {
-        transfer_log(kind, what, bytes, end_ns - start_ns);
-    }
-    sherdi_trace_interval(marks->trace, KINDS[kind].lane, KINDS[kind].name, what, bytes, start_ns,
-                          end_ns);
+    const sherdi_mark mark = {
+        .kind = kind, .what = what, .bytes = bytes, .is_beside = is_beside_here};
+
+    interval_add(marks, &mark, start_ns, end_ns);
 }
 
 /* Returns the oldest mark that was not read; NULL: there is none, or it has not ended. */
@@ -114,8 +128,8 @@ static sherdi_mark_slot *oldest(const sherdi_marks *marks)
 static void slot_resolve(sherdi_marks *marks, const sherdi_backend *lane,
                          const sherdi_mark_slot *slot)
 {
-    sherdi_mark_add(marks, slot->mark.kind, slot->mark.what, slot->mark.bytes,
-                    lane->device->event_ns(slot->start), lane->device->event_ns(slot->end));
+    interval_add(marks, &slot->mark, lane->device->event_ns(slot->start),
+                 lane->device->event_ns(slot->end));
     marks->resolved++;
 }
 
@@ -149,7 +163,8 @@ sherd_status sherdi_marks_wait(sherdi_marks *marks, const sherdi_backend *lane, 
 sherdi_mark sherdi_mark_begin(sherdi_marks *marks, sherdi_mark_kind kind,
                               const sherdi_backend *lane, const char *what, uint64_t bytes)
 {
-    sherdi_mark       mark = {.kind = kind, .what = what, .bytes = bytes, .slot = -1};
+    sherdi_mark mark = {
+        .kind = kind, .what = what, .bytes = bytes, .slot = -1, .is_beside = is_beside_here};
     sherdi_mark_slot *slot;
 
     if (marks->device->range_begin != NULL) {
@@ -184,12 +199,28 @@ void sherdi_mark_end(sherdi_marks *marks, const sherdi_backend *lane, const sher
         lane->device->event_record(marks->slots[mark->slot].end, lane);
         marks->slots[mark->slot].mark = *mark;
     } else if (mark->start_ns != 0) {
-        sherdi_mark_add(marks, mark->kind, mark->what, mark->bytes, mark->start_ns,
-                        sherdi_now_ns());
+        interval_add(marks, mark, mark->start_ns, sherdi_now_ns());
     }
+}
+
+static double spent_take(sherdi_marks *marks, int is_beside, sherdi_mark_kind kind)
+{
+    return (double)atomic_exchange_explicit(&marks->spent_ns[is_beside][kind], 0,
+                                            memory_order_relaxed) *
+           1e-9;
 }
 
 double sherdi_marks_take(sherdi_marks *marks, sherdi_mark_kind kind)
 {
-    return (double)atomic_exchange_explicit(&marks->spent_ns[kind], 0, memory_order_relaxed) * 1e-9;
+    return spent_take(marks, 0, kind);
+}
+
+double sherdi_marks_take_beside(sherdi_marks *marks, sherdi_mark_kind kind)
+{
+    return spent_take(marks, 1, kind);
+}
+
+void sherdi_marks_beside(void)
+{
+    is_beside_here = 1;
 }

@@ -32,9 +32,10 @@ typedef struct sherdi_mark {
     sherdi_mark_kind kind;
     const char      *what; /* must live as long as the engine; may be NULL */
     uint64_t         bytes;
-    int64_t          start_ns; /* host's clock; 0: on a device, or not taken */
-    int              slot;     /* on a device: index of the slot; below 0: none */
-    uint64_t         range;    /* of a profiler (device->range_begin); 0: none */
+    int64_t          start_ns;  /* host's clock; 0: on a device, or not taken */
+    int              slot;      /* on a device: index of the slot; below 0: none */
+    uint64_t         range;     /* of a profiler (device->range_begin); 0: none */
+    int              is_beside; /* of an update beside the trainer's calls */
 } sherdi_mark;
 
 /* A pair of events, and the mark that they measure. */
@@ -56,9 +57,10 @@ typedef struct sherdi_marks {
     sherdi_trace            *trace; /* NULL: no trace is wanted */
     sherdi_mark_slot        *slots; /* [SHERDI_MARK_SLOTS], a ring; NULL: the device is not timed */
     uint64_t                 begun, resolved;
-    _Atomic int64_t          spent_ns[SHERDI_MARK_KINDS]; /* the world's thread adds too */
-    sherdi_mark_sum          sums[SHERDI_MARK_KINDS];
-    int logs_transfers; /* log a line for each gather and reduction; rank 0 only */
+    /* The world's thread adds too; [1]: of updates beside the trainer's calls */
+    _Atomic int64_t spent_ns[2][SHERDI_MARK_KINDS];
+    sherdi_mark_sum sums[SHERDI_MARK_KINDS];
+    int             logs_transfers; /* log a line for each gather and reduction; rank 0 only */
 } sherdi_marks;
 
 /** Opens the trace if SHERD_TRACE is set, and makes events if a device is to be timed. `lane` is any lane of the engine;
@@ -83,5 +85,8 @@ void sherdi_marks_resolve(sherdi_marks *marks, const sherdi_backend *lane);
 sherd_status sherdi_marks_wait(sherdi_marks *marks, const sherdi_backend *lane, uint64_t until);
 /** Returns the seconds of a kind since the last call for this kind. */
 double sherdi_marks_take(sherdi_marks *marks, sherdi_mark_kind kind);
+/** Does the same for marks of a thread that has called the second: an updater, whose marks count apart. */
+double sherdi_marks_take_beside(sherdi_marks *marks, sherdi_mark_kind kind);
+void   sherdi_marks_beside(void);
 
 #endif

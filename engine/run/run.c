@@ -7,6 +7,7 @@
 #include "engine/run/kernels.h"
 #include "engine/run/lanes.h"
 #include "engine/run/loop.h"
+#include "engine/run/watch.h"
 
 #include <string.h>
 
@@ -355,6 +356,7 @@ static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
         .extent   = op->extent,
         .ring     = op->ring,
         .is_write = is_write,
+        .account  = sherdi_updater_account(engine, op),
         .follows  = *follows,
     };
 
@@ -621,6 +623,11 @@ sherd_status sherdi_run_drop(sherd_engine *engine)
 {
     sherd_status status;
 
+    if (sherdi_updater_join(engine) == SHERD_OK) {
+        sherdi_updater_report(engine, &engine->boundary);
+        sherdi_watch_told(engine);
+    }
+    engine->watch.is_due = 0;
     sherdi_updater_forget(engine);
     engine->fingerprints.is_untold = 0;
     for (int ring = 0; ring < SHERDI_RINGS;

@@ -175,7 +175,8 @@ static sherd_status boundary_prepare(sherd_engine *engine)
         return window_drop(engine, status);
     }
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
-    engine->fingerprints.is_untold = 0; /* of the boundary before, and now all ranks have met */
+    sherdi_watch_told(engine); /* the boundary before: nobody has asked for its fingerprint */
+    engine->fingerprints.is_untold = 0;
 
     engine->window.sumsq     = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
     report->is_boundary      = 1;
@@ -303,11 +304,8 @@ static void boundary_close(sherd_engine *engine)
     sherdi_store      *store   = &engine->store;
     const sherdi_link *own     = &store->links[SHERDI_USER_TRAINER];
     sherd_step_report *report  = &engine->report;
-    sherdi_io_traffic  traffic = {0};
+    sherdi_io_traffic  traffic = sherdi_updater_traffic_take(engine);
 
-    if (store->queue != NULL) {
-        traffic = sherdi_ioq_traffic(store->queue);
-    }
     report->wait_read_s = report->wait_write_s = report->wait_param_s = 0;
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         const sherdi_drive_waits *waits = &engine->run.drive.waits[SHERDI_USER_TRAINER][ring];
@@ -322,12 +320,11 @@ static void boundary_close(sherd_engine *engine)
     memset(engine->run.drive.waits[SHERDI_USER_TRAINER], 0,
            sizeof(engine->run.drive.waits[SHERDI_USER_TRAINER]));
     times_close(engine);
-    report->nvme_read_bytes    = traffic.read_bytes - store->reported.read_bytes;
-    report->nvme_written_bytes = traffic.written_bytes - store->reported.written_bytes;
+    report->nvme_read_bytes    = traffic.read_bytes;
+    report->nvme_written_bytes = traffic.written_bytes;
     report->link_down_bytes    = own->down_bytes - store->reported_link.down_bytes;
     report->link_up_bytes      = own->up_bytes - store->reported_link.up_bytes;
     report->stored_step        = stored_step(engine);
-    store->reported            = traffic;
     store->reported_link       = *own;
     engine->boundary           = *report;
     sherdi_watch_boundary(engine);
@@ -683,6 +680,7 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
                            sherdi_engine_way_out(engine));
     }
     sherdi_store_agreed(engine);
+    sherdi_watch_told(engine);
     return SHERD_OK;
 }
 

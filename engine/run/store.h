@@ -25,14 +25,13 @@ typedef struct sherdi_store {
     sherdi_tier      *tiers[SHERDI_RINGS]; /* NULL: no such data rests on storage */
     sherdi_state     *state;               /* whose extents tiers has; NULL: without generations */
     sherdi_link       links[SHERDI_USERS];
-    sherdi_io_traffic reported; /* the queue's traffic at the last boundary's report */
+    sherdi_io_traffic taken[SHERDI_IO_ACCOUNTS]; /* the queue's traffic that reports have */
     sherdi_link       reported_link;
     /* What updates beside the trainer's calls had moved when the last of them was joined */
-    sherdi_io_traffic joined;
-    sherdi_link       joined_link;
-    size_t            pinned_bytes;
-    unsigned char    *note; /* [SHERDI_STATE_NOTE_BYTES]: record and blobs of a generation */
-    size_t            note_bytes;
+    sherdi_link    joined_link;
+    size_t         pinned_bytes;
+    unsigned char *note; /* [SHERDI_STATE_NOTE_BYTES]: record and blobs of a generation */
+    size_t         note_bytes;
     /* of the trainer's thread: the step that the drive had before an update that is under way */
     int64_t        stored_step;
     sherdi_outcome note_failure; /* they have no room there */

@@ -36,6 +36,77 @@ const sherdi_program *sherdi_updater_program(const sherd_engine *engine)
     return sherdi_updater_is_here(engine) ? &engine->updater.program : &engine->run.program;
 }
 
+/* ---------------------------------------------------------------- accounts -- */
+
+/* What is read ahead for the next update counts for that, while the one before it is under way. */
+static int account_of(uint64_t number)
+{
+    return 1 + (int)(number % 2);
+}
+
+int sherdi_updater_account(const sherd_engine *engine, const sherdi_op *op)
+{
+    const sherdi_updater *updater = &engine->updater;
+
+    if (!sherdi_updater_is_there(updater)) {
+        return 0;
+    }
+    if (op->ring == SHERDI_RING_STATE && (op->flags & SHERDI_OP_AHEAD) != 0) {
+        return account_of(updater->number + 1);
+    }
+    return sherdi_updater_is_here(engine) ? account_of(updater->number) : 0;
+}
+
+/* Takes what an account has moved since it was last taken. */
+static sherdi_io_traffic account_take(sherd_engine *engine, int account)
+{
+    sherdi_io_traffic *taken = &engine->store.taken[account];
+    sherdi_io_traffic  all   = sherdi_ioq_traffic_of(engine->store.queue, account);
+    sherdi_io_traffic  moved = {all.read_bytes - taken->read_bytes,
+                                all.written_bytes - taken->written_bytes};
+
+    *taken = all;
+    return moved;
+}
+
+sherdi_io_traffic sherdi_updater_traffic_take(sherd_engine *engine)
+{
+    const sherdi_updater *updater = &engine->updater;
+    sherdi_io_traffic     moved   = {0};
+    sherdi_io_traffic     ahead   = {0};
+
+    if (engine->store.queue == NULL) {
+        return moved;
+    }
+    moved = account_take(engine, 0);
+    if (sherdi_updater_is_there(updater) && !updater->is_queued) {
+        ahead = account_take(engine, account_of(updater->number + 1));
+    }
+    moved.read_bytes += ahead.read_bytes;
+    moved.written_bytes += ahead.written_bytes;
+    return moved;
+}
+
+sherdi_io_traffic sherdi_updater_traffic(sherd_engine *engine)
+{
+    const sherdi_updater *updater = &engine->updater;
+    int                   under_way =
+        updater->is_queued ? account_of(updater->number) : SHERDI_IO_ACCOUNTS; /* of nothing */
+    sherdi_io_traffic all = {0};
+
+    for (int account = 0; account < SHERDI_IO_ACCOUNTS && engine->store.queue != NULL; account++) {
+        sherdi_io_traffic moved = engine->store.taken[account];
+
+        if (account != under_way) { /* reads ahead count, however fast the drive is */
+            sherdi_ioq_settle(engine->store.queue, account);
+            moved = sherdi_ioq_traffic_of(engine->store.queue, account);
+        }
+        all.read_bytes += moved.read_bytes;
+        all.written_bytes += moved.written_bytes;
+    }
+    return all;
+}
+
 /* ------------------------------------------------------------- the updater -- */
 
 static void all_post(sherd_engine *engine, uint64_t number)
@@ -49,22 +120,16 @@ static void all_post(sherd_engine *engine, uint64_t number)
 static void update_run(sherd_engine *engine)
 {
     sherdi_updater *updater = &engine->updater;
+    int             before  = sherdi_io_account(account_of(updater->number)); /* of the commit */
     sherd_status    status  = sherdi_update_walk(engine);
 
+    (void)sherdi_io_account(before);
     updater->outcome = sherdi_outcome_of(status);
     if (status != SHERD_OK) {
         all_post(engine, SHERDI_BOARD_FAILED);
     }
     (void)sherdi_program_post(&updater->program, SHERDI_POST_END, -1);
     updater->ended_ns = sherdi_now_ns();
-}
-
-/* Transfers of the update count apart from those that the trainer's calls make meanwhile. */
-static void apart_set(sherd_engine *engine, int is_on)
-{
-    if (engine->store.queue != NULL) {
-        sherdi_ioq_apart(engine->store.queue, is_on);
-    }
 }
 
 /* Reads ahead as long as the trainer's thread wants it before it takes the outcome. Under the lock. */
@@ -91,6 +156,7 @@ static void *updater_main(void *raw)
     (void)pthread_setname_np(pthread_self(), "sherd-updater");
     sherdi_backend_cpu_keep(engine->host, SHERDI_CPU_ROLE_UPDATES, engine->rank);
     sherdi_mem_forbid_begin();
+    sherdi_marks_beside();
     (void)pthread_mutex_lock(&updater->lock);
     while (!updater->shall_end || updater->state == SHERDI_UPDATER_WORKING) {
         if (updater->state != SHERDI_UPDATER_WORKING) {
@@ -98,9 +164,7 @@ static void *updater_main(void *raw)
             continue;
         }
         (void)pthread_mutex_unlock(&updater->lock);
-        apart_set(engine, 1);
         update_run(engine);
-        apart_set(engine, 0);
         (void)pthread_mutex_lock(&updater->lock);
         ahead_read(engine);
         updater->state = SHERDI_UPDATER_OVER;
@@ -178,23 +242,24 @@ static void moved_take(sherd_engine *engine)
     sherdi_updater     *updater = &engine->updater;
     sherdi_store       *store   = &engine->store;
     sherdi_drive_waits *waits   = engine->run.drive.waits[SHERDI_USER_UPDATER];
-    sherdi_io_traffic   all     = {0};
 
+    updater->moved = (sherdi_io_traffic){0};
     if (store->queue != NULL) {
-        all = sherdi_ioq_traffic_apart(store->queue);
+        updater->moved = account_take(engine, account_of(updater->number));
     }
-    updater->moved.read_bytes    = all.read_bytes - store->joined.read_bytes;
-    updater->moved.written_bytes = all.written_bytes - store->joined.written_bytes;
     updater->moved_link.down_bytes =
         store->links[SHERDI_USER_UPDATER].down_bytes - store->joined_link.down_bytes;
     updater->moved_link.up_bytes =
         store->links[SHERDI_USER_UPDATER].up_bytes - store->joined_link.up_bytes;
-    updater->has_moved       = 1;
-    store->joined            = all;
+    updater->has_moved = 1;
+    sherdi_marks_resolve(&engine->marks, engine->backend);
     store->joined_link       = store->links[SHERDI_USER_UPDATER];
     updater->published_bytes = 0;
     updater->times           = (sherdi_updater_times){
                   .all_ns   = updater->ended_ns - updater->begun_ns,
+                  .update_s = sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_UPDATE),
+                  .copy_s   = sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_DOWN) +
+                            sherdi_marks_take_beside(&engine->marks, SHERDI_MARK_UP),
                   .waited_s = sherdi_marks_take(&engine->marks, SHERDI_MARK_WAIT_UPDATE)};
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         updater->times.read_ns += waits[ring].read_ns;
@@ -215,6 +280,8 @@ void sherdi_updater_report(sherd_engine *engine, sherd_step_report *report)
     report->nvme_written_bytes += updater->moved.written_bytes;
     report->link_down_bytes += updater->moved_link.down_bytes;
     report->link_up_bytes += updater->moved_link.up_bytes;
+    report->update_s += updater->times.update_s;
+    report->copy_s += updater->times.copy_s;
     report->beside_s       = (double)updater->times.all_ns * 1e-9;
     report->beside_read_s  = (double)updater->times.read_ns * 1e-9;
     report->beside_write_s = (double)updater->times.write_ns * 1e-9;
@@ -435,6 +502,7 @@ void sherdi_updater_close(sherd_engine *engine)
 
     if (updater->is_open && engine->process == getpid()) {
         update_end(engine);
+        sherdi_updater_report(engine, &engine->boundary);
         failure_keep(engine);
         (void)pthread_mutex_lock(&updater->lock);
         updater->shall_end = 1;

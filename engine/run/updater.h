@@ -21,6 +21,7 @@ typedef struct sherdi_updater_times {
     int64_t all_ns;            /* from beginning to commit */
     int64_t read_ns, write_ns; /* of it the waits of the updater */
     double  waited_s;          /* by the trainer's thread */
+    double  update_s, copy_s;  /* of it its kernels and its copies */
 } sherdi_updater_times;
 
 typedef struct sherdi_updater {
@@ -72,6 +73,12 @@ void sherdi_updater_beat(sherd_engine *engine);
 /** Returns the program of the calling thread. */
 const sherdi_program *sherdi_updater_program(const sherd_engine *engine);
 
+/** Returns the account (sherdi_io_account) of a transfer. */
+int sherdi_updater_account(const sherd_engine *engine, const sherdi_op *op);
+/** Takes what the trainer's calls have moved since the last call, and what was read ahead for an update that was not queued. */
+sherdi_io_traffic sherdi_updater_traffic_take(sherd_engine *engine);
+/** Returns all that was moved; of an update under way it has nothing. Waits for the rest to be over. */
+sherdi_io_traffic sherdi_updater_traffic(sherd_engine *engine);
 /** Queues the update: sherdi_run_commit_note has noted what its commit records. Local. */
 void sherdi_updater_begin(sherd_engine *engine);
 /** Waits for the update that was queued, if there is one, and takes its outcome: all rings are the trainer's again, and parameters are

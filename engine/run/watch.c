@@ -85,21 +85,33 @@ static void comms_log(sherd_engine *engine)
 
 /* ---- steps ---- */
 
+/* The samples that all ranks had seen at the boundary. */
+static int64_t boundary_samples(const sherd_engine *engine)
+{
+    return sherdi_samples_at(engine, engine->boundary.micro_step);
+}
+
 static void times_log(const sherd_engine *engine)
 {
-    const sherd_step_report *report = &engine->boundary;
+    const sherd_step_report *report     = &engine->boundary;
+    char                     beside[80] = "";
 
+    if (report->beside_s > 0) {
+        (void)snprintf(beside, sizeof(beside), "; update beside the passes %.1f (waited %.1f)",
+                       report->beside_s * 1e3, report->wait_update_s * 1e3);
+    }
     sherdi_log(
         SHERD_LOG_INFO, engine->rank,
         "step %lld: time (ms) | forward %.1f | backward %.1f | gather %.1f (waited %.1f) | reduce "
         "%.1f (waited %.1f) | step %.1f: norm %.1f, update %.1f; waited for reads %.1f, writes "
-        "%.1f, parameters %.1f; NVMe %.1f MiB read, %.1f MiB written; link %.1f MiB down, %.1f MiB "
+        "%.1f, parameters %.1f%s; NVMe %.1f MiB read, %.1f MiB written; link %.1f MiB down, %.1f "
+        "MiB "
         "up",
-        (long long)engine->step, engine->watch.forward_s * 1e3, engine->watch.backward_s * 1e3,
+        (long long)report->step, engine->watch.forward_s * 1e3, engine->watch.backward_s * 1e3,
         report->gather_s * 1e3, report->wait_gather_s * 1e3, report->reduce_s * 1e3,
         report->wait_reduce_s * 1e3, report->step_s * 1e3, report->norm_s * 1e3,
         report->update_s * 1e3, report->wait_read_s * 1e3, report->wait_write_s * 1e3,
-        report->wait_param_s * 1e3, (double)report->nvme_read_bytes / 0x1p20,
+        report->wait_param_s * 1e3, beside, (double)report->nvme_read_bytes / 0x1p20,
         (double)report->nvme_written_bytes / 0x1p20, (double)report->link_down_bytes / 0x1p20,
         (double)report->link_up_bytes / 0x1p20);
 }
@@ -107,14 +119,15 @@ static void times_log(const sherd_engine *engine)
 /* Returns the samples per second since the last line; 0: not known. */
 static double rate_take(sherd_engine *engine)
 {
-    sherdi_watch *watch  = &engine->watch;
-    int64_t       now_ns = sherdi_now_ns();
-    double samples = (double)sherdi_samples_of(engine, engine->micro_step - watch->printed_micro);
-    double seconds = (double)(now_ns - watch->printed_ns) * 1e-9;
-    double rate    = watch->printed_ns == 0 || seconds <= 0 ? 0 : samples / seconds;
+    sherdi_watch *watch   = &engine->watch;
+    int64_t       now_ns  = sherdi_now_ns();
+    int64_t       micro   = engine->boundary.micro_step;
+    double        samples = (double)sherdi_samples_of(engine, micro - watch->printed_micro);
+    double        seconds = (double)(now_ns - watch->printed_ns) * 1e-9;
+    double        rate    = watch->printed_ns == 0 || seconds <= 0 ? 0 : samples / seconds;
 
     watch->printed_ns    = now_ns;
-    watch->printed_micro = engine->micro_step;
+    watch->printed_micro = micro;
     return rate;
 }
 
@@ -134,9 +147,9 @@ static void step_log(sherd_engine *engine)
     sherdi_log(SHERD_LOG_INFO, engine->rank,
                "step %lld: skipped %lld, lr %g, gradient norm %g, loss scale %g,%s "
                "%lld samples%s",
-               (long long)engine->step, (long long)engine->skipped_steps, report->lr,
+               (long long)report->step, (long long)report->skipped_steps, report->lr,
                report->grad_norm, report->loss_scale, fingerprint,
-               (long long)sherdi_samples_seen(engine), text);
+               (long long)boundary_samples(engine), text);
 }
 
 /* Logs the lines that are due. Skipped steps count, as in DeepSpeed. */
@@ -144,7 +157,7 @@ static void lines_log(sherd_engine *engine)
 {
     const sherdi_settings *settings = &engine->settings;
     int                    every    = settings->steps_per_print > 0 ? settings->steps_per_print : 1;
-    int                    is_due   = (engine->step + engine->skipped_steps) % every == 0;
+    int is_due = (engine->boundary.step + engine->boundary.skipped_steps) % every == 0;
 
     if (settings->steps_per_print > 0 && is_due) {
         step_log(engine);
@@ -188,7 +201,7 @@ static void events_write(sherd_engine *engine)
         memcpy(&events[count], times, sizeof(times));
         count += sizeof(times) / sizeof(times[0]);
     }
-    sherdi_monitors_write(&engine->watch.monitors, events, count, sherdi_samples_seen(engine));
+    sherdi_monitors_write(&engine->watch.monitors, events, count, boundary_samples(engine));
 }
 
 static int tag_is_good(const char *tag)
@@ -238,6 +251,18 @@ void sherdi_watch_sealed(sherd_engine *engine)
 
 void sherdi_watch_boundary(sherd_engine *engine)
 {
+    engine->watch.is_due = 1;
+    if (!engine->fingerprints.is_untold) {
+        sherdi_watch_told(engine);
+    }
+}
+
+void sherdi_watch_told(sherd_engine *engine)
+{
+    if (!engine->watch.is_due) {
+        return;
+    }
+    engine->watch.is_due = 0;
     if (engine->settings.wall_clock_breakdown) {
         times_log(engine); /* on every rank: their times differ */
     }
@@ -252,6 +277,9 @@ void sherdi_watch_boundary(sherd_engine *engine)
 
 void sherdi_watch_close(sherd_engine *engine)
 {
+    if (engine->failure.why.status == SHERD_OK) {
+        sherdi_watch_told(engine);
+    }
     if (is_watcher(engine) && engine->settings.logs_comms) {
         comms_log(engine);
     }

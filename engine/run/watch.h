@@ -8,8 +8,10 @@
 sherd_status sherdi_watch_open(sherd_engine *engine);
 /** Logs the memory that is held, if the configuration asks for it. */
 void sherdi_watch_sealed(sherd_engine *engine);
-/** Call it when the report of a boundary is complete. Failures are not reported. */
+/** Call it at the end of a boundary: shows it if its report is complete. Failures are not reported. */
 void sherdi_watch_boundary(sherd_engine *engine);
+/** Shows the last boundary if that was not done: its report is complete, or will not be. */
+void sherdi_watch_told(sherd_engine *engine);
 /** Closes the monitors' files; accepts a watch that was never opened. */
 void sherdi_watch_close(sherd_engine *engine);
 
