@@ -275,7 +275,7 @@ static void times_add(sherd_engine *engine, sherd_step_report *report)
     moves             = report->gather_s + report->reduce_s;
     report->exposed_s = waits + report->wait_activation_s + report->wait_param_s +
                         report->wait_update_s + report->step_s;
-    report->hidden_s  = moves > waits ? moves - waits : 0;
+    report->hidden_s = moves > waits ? moves - waits : 0;
 }
 
 /* Ends the step's own mark, however the step ended; does nothing where it has ended. */
