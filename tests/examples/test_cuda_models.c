@@ -216,6 +216,60 @@ static const model_case models[] = {
 
 #define NUM_MODELS (sizeof(models) / sizeof(models[0]))
 
+/* Families of transformers, with the widths that their heads have: q wider than the stream, grouped keys. */
+static const model_case families[] = {
+    {.name   = "llama with biases, heads of 64",
+     .sizes  = {.kind       = ARCH_LLAMA,
+                .hidden     = 32,
+                .layers     = 1,
+                .heads      = 2,
+                .kv_heads   = 1,
+                .inner      = 40,
+                .vocab      = 61,
+                .max_length = 64,
+                .head_elems = 64,
+                .features   = ARCH_HAS_QKV_BIAS | ARCH_HAS_O_BIAS | ARCH_HAS_MLP_BIAS,
+                .is_untied  = 1,
+                .norm_eps   = 1e-5,
+                .rope       = {1e4, ARCH_ROPE_LLAMA3, 4.0, 1.0, 4.0, 32}},
+     .batch  = 2,
+     .length = 9,
+     .scale  = 0.3},
+    {.name   = "qwen2, heads of 80",
+     .sizes  = {.kind       = ARCH_QWEN2,
+                .hidden     = 40,
+                .layers     = 1,
+                .heads      = 2,
+                .kv_heads   = 2,
+                .inner      = 24,
+                .vocab      = 61,
+                .max_length = 64,
+                .head_elems = 80,
+                .norm_eps   = 1e-6,
+                .rope       = {.theta = 1e6}},
+     .batch  = 2,
+     .length = 9,
+     .scale  = 0.3},
+    {.name   = "qwen3, heads of 128",
+     .sizes  = {.kind       = ARCH_QWEN3,
+                .hidden     = 24,
+                .layers     = 1,
+                .heads      = 2,
+                .kv_heads   = 1,
+                .inner      = 30,
+                .vocab      = 61,
+                .max_length = 64,
+                .head_elems = 128,
+                .is_untied  = 1,
+                .norm_eps   = 1e-5,
+                .rope       = {1e4, ARCH_ROPE_LINEAR, 2.0, 0.0, 0.0, 0}},
+     .batch  = 2,
+     .length = 9,
+     .scale  = 0.3},
+};
+
+#define NUM_FAMILIES (sizeof(families) / sizeof(families[0]))
+
 static void follow(const model_case *c, int steps)
 {
     whole cpu = whole_open(c, 0, 0, SHERD_F32);
@@ -235,6 +289,9 @@ static void models_follow_the_cpu(void)
 {
     for (size_t i = 0; i < NUM_MODELS; i++) {
         follow(&models[i], 5);
+    }
+    for (size_t i = 0; i < NUM_FAMILIES; i++) {
+        follow(&families[i], 2);
     }
 }
 
@@ -278,6 +335,9 @@ static void models_of_half_types_are_near_the_cpu(void)
         be_near(&models[i], SHERD_BF16);
         be_near(&models[i], SHERD_F16);
     }
+    for (size_t i = 0; i < NUM_FAMILIES; i++) {
+        be_near(&families[i], SHERD_BF16);
+    }
 }
 
 static void wholes_compare(whole *a, whole *b)
@@ -316,6 +376,9 @@ static void models_give_the_same_bits_again(void)
             again(&models[i], SHERD_F32, is_recomputed);
             again(&models[i], SHERD_BF16, is_recomputed);
         }
+    }
+    for (size_t i = 0; i < NUM_FAMILIES; i++) {
+        again(&families[i], SHERD_BF16, 0);
     }
 }
 
@@ -362,6 +425,9 @@ static void memory_is_counted_without_a_device(void)
         for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {
             for (size_t i = 0; i < NUM_MODELS; i++) {
                 counted_check(&models[i], (sherd_dtype)dtype, is_recomputed);
+            }
+            for (size_t i = 0; i < NUM_FAMILIES; i++) {
+                counted_check(&families[i], (sherd_dtype)dtype, is_recomputed);
             }
         }
     }
