@@ -81,12 +81,6 @@ static void step_call(bench_run *run)
     run->num_steps++;
 }
 
-/* Matrices that a product goes through, the head among them; tables of positions are looked up. */
-static int is_matrix(const arch_param *param)
-{
-    return param->ndim == 2 && param->role != ARCH_POSITIONS;
-}
-
 /* One product, cut along its columns into as many parts as there are threads. */
 typedef struct product {
     size_t      m, n, k, parts;
@@ -144,7 +138,7 @@ static void products_call(const bench_run *run, int by_library)
         arch_param param;
 
         arch_param_get(&run->o->sizes, k, &param);
-        if (is_matrix(&param)) {
+        if (arch_is_product(&run->o->sizes, &param)) {
             products_of(run, param.shape[1], param.shape[0], run->weights + offset,
                         run->grads + offset, by_library);
         }
@@ -291,7 +285,7 @@ static double flops_of(const bench_options *o)
         arch_param param;
 
         arch_param_get(&o->sizes, k, &param);
-        products += is_matrix(&param) ? (double)arch_param_elems(&param) : 0.0;
+        products += arch_is_product(&o->sizes, &param) ? (double)arch_param_elems(&param) : 0.0;
     }
     return 6.0 * products * (double)(o->batch * o->length);
 }
@@ -353,7 +347,7 @@ static void options_read(int argc, char **argv, bench_options *o)
     const bench_option rows[]    = {
            {"backend", "NAME", "cpu (default) or cuda", BENCH_TEXT, .value = &backend,
             .choices = "cpu|cuda"},
-           {"arch", "NAME", "gpt2 (default) or minimind", BENCH_TEXT, .value = &arch_name},
+           {"arch", "NAME", ARCH_KIND_NAMES " (default: gpt2)", BENCH_TEXT, .value = &arch_name},
            {"preset", "NAME", "sizes of the model (default: 124m)", BENCH_TEXT, .value = &preset},
            {"batch", "N", "sequences (default: 4; cuda: 32)", BENCH_SIZE, .value = &o->batch,
             .least = 1},

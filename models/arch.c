@@ -507,6 +507,12 @@ size_t arch_elems(const arch *model)
     return elems;
 }
 
+int arch_is_product(const arch *model, const arch_param *param)
+{
+    return param->ndim == 2 && param->role != ARCH_POSITIONS &&
+           (param->role != ARCH_TOKENS || !model->is_untied);
+}
+
 double arch_attention_flops_per_token(const arch *model, size_t length)
 {
     return 12.0 * (double)model->layers * (double)arch_q(model) * (double)length;
@@ -520,8 +526,7 @@ double arch_flops_per_token(const arch *model, size_t length)
         arch_param param;
 
         arch_param_get(model, k, &param);
-        if (param.ndim == 2 && param.role != ARCH_POSITIONS &&
-            (param.role != ARCH_TOKENS || !model->is_untied)) {
+        if (arch_is_product(model, &param)) {
             weights += (double)arch_param_elems(&param);
         }
     }

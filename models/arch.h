@@ -153,6 +153,8 @@ size_t arch_unit_first_param(const arch *model, size_t unit);
 size_t arch_param_elems(const arch_param *param);
 size_t arch_elems(const arch *model);
 
+/** Whether a product goes through the parameter: matrices, the head among them, but not tables that are only looked up. */
+int arch_is_product(const arch *model, const arch_param *param);
 /** Returns the floating-point operations of forward and backward for one token, counted as by Chowdhery et al. 2022 (PaLM,
  *  appendix B): 6 for each weight of a matrix that takes part in a product (the head does, tables that are looked up do not),
  *  and 12 * layers * width of all query heads * length for attention. What is recomputed does not count. */
