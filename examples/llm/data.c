@@ -12,10 +12,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* llm.c's token files: 256 int32 (magic, version, count), then uint16 tokens. */
+/* llm.c's token files: 256 int32 (magic, version, count), then tokens of uint16 (GPT-2) or uint32 (Llama 3). */
 #define TOKEN_MAGIC        20240520
+#define TOKEN_VERSION      1
+#define WIDE_TOKEN_MAGIC   20240801
+#define WIDE_TOKEN_VERSION 7
 #define TOKEN_HEADER_BYTES 1024
-#define VALIDATION_SHARE   20 /* the last 1/20 */
+#define PORTION_TOKENS     2048 /* that are read at once */
+#define VALIDATION_SHARE   20   /* the last 1/20 */
 
 /* ---------------------------------------------------------------- text -- */
 
@@ -115,16 +119,32 @@ static int read_fail(const char *path, char *text, size_t text_bytes)
     return -1;
 }
 
+/* Reads tokens [first, first + count) as they stand in the file; count is at most PORTION_TOKENS. */
+static int tokens_read(const corpus *c, size_t first, size_t count, uint32_t *out)
+{
+    unsigned char bytes[PORTION_TOKENS * sizeof(uint32_t)];
+
+    if (bytes_read(c->fd, c->start_bytes + first * c->token_bytes, bytes, count * c->token_bytes) !=
+        0) {
+        return -1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        out[i] = 0;
+        memcpy(&out[i], bytes + i * c->token_bytes,
+               c->token_bytes); /* little-endian, as the file */
+    }
+    return 0;
+}
+
 /* Finds the largest token, from which the least vocabulary follows. */
 static int tokens_scan(const char *path, corpus *c, char *text, size_t text_bytes)
 {
-    uint16_t portion[4096];
+    uint32_t portion[PORTION_TOKENS];
 
     for (size_t at = 0; at < c->count;) {
-        size_t count = c->count - at < 4096 ? c->count - at : 4096;
+        size_t count = c->count - at < PORTION_TOKENS ? c->count - at : PORTION_TOKENS;
 
-        if (bytes_read(c->fd, c->start_bytes + at * sizeof(*portion), portion,
-                       count * sizeof(*portion)) != 0) {
+        if (tokens_read(c, at, count, portion) != 0) {
             return read_fail(path, text, text_bytes);
         }
         for (size_t i = 0; i < count; i++) {
@@ -138,6 +158,7 @@ static int tokens_scan(const char *path, corpus *c, char *text, size_t text_byte
 static int tokens_open(const char *path, corpus *c, size_t len_bytes, char *text, size_t text_bytes)
 {
     int32_t header[3];
+    int     is_wide, version;
     size_t  room;
 
     if (len_bytes < TOKEN_HEADER_BYTES) {
@@ -147,11 +168,14 @@ static int tokens_open(const char *path, corpus *c, size_t len_bytes, char *text
     if (bytes_read(c->fd, 0, header, sizeof(header)) != 0) {
         return read_fail(path, text, text_bytes);
     }
-    room = (len_bytes - TOKEN_HEADER_BYTES) / sizeof(uint16_t);
-    if (header[1] != 1) {
+    is_wide        = header[0] == WIDE_TOKEN_MAGIC;
+    version        = is_wide ? WIDE_TOKEN_VERSION : TOKEN_VERSION;
+    c->token_bytes = is_wide ? sizeof(uint32_t) : sizeof(uint16_t);
+    room           = (len_bytes - TOKEN_HEADER_BYTES) / c->token_bytes;
+    if (header[1] != version) {
         (void)snprintf(text, text_bytes,
-                       "%s is a token file of version %d; version 1 (uint16 tokens) is read here",
-                       path, (int)header[1]);
+                       "%s is a token file of version %d; version %d (uint%d tokens) is read here",
+                       path, (int)header[1], version, 8 * (int)c->token_bytes);
         return -1;
     }
     if (header[2] < 0 || (size_t)header[2] != room) {
@@ -201,13 +225,14 @@ static int file_read(const char *path, corpus *c, char *text, size_t text_bytes)
         if (bytes_read(c->fd, 0, &magic, sizeof(magic)) != 0) {
             return read_fail(path, text, text_bytes);
         }
-        if (magic == TOKEN_MAGIC) {
+        if (magic == TOKEN_MAGIC || magic == WIDE_TOKEN_MAGIC) {
             return tokens_open(path, c, len_bytes, text, text_bytes);
         }
     }
-    c->is_text = 1;
-    c->count   = len_bytes;
-    c->vocab   = 256;
+    c->is_text     = 1;
+    c->token_bytes = 1;
+    c->count       = len_bytes;
+    c->vocab       = 256;
     return text_scan(path, c, text, text_bytes);
 }
 
@@ -327,8 +352,9 @@ static int folder_read(const char *path, corpus *c, char *text, size_t text_byte
         (void)snprintf(text, text_bytes, "%s holds no UTF-8 text files", path);
         return -1;
     }
-    c->is_text = 1;
-    c->vocab   = 256;
+    c->is_text     = 1;
+    c->token_bytes = 1;
+    c->vocab       = 256;
     return 0;
 }
 
@@ -362,23 +388,19 @@ void corpus_close(corpus *c)
 }
 
 /* Reads tokens [first, first + count) from the file; count is at most PORTION_TOKENS. */
-#define PORTION_TOKENS 2048
 static int portion_read(const corpus *c, size_t first, size_t count, int32_t *out)
 {
-    uint16_t ids[PORTION_TOKENS];
-    uint8_t  bytes[PORTION_TOKENS];
-    size_t   each = c->is_text ? 1 : sizeof(*ids);
+    uint32_t ids[PORTION_TOKENS];
 
-    if (bytes_read(c->fd, c->start_bytes + first * each, c->is_text ? (void *)bytes : (void *)ids,
-                   count * each) != 0) {
+    if (tokens_read(c, first, count, ids) != 0) {
         return -1;
     }
     for (size_t i = 0; i < count; i++) {
-        out[i] = c->is_text ? bytes[i] : ids[i];
-        if ((size_t)out[i] >= c->vocab) {
+        if (ids[i] >= c->vocab) {
             errno = 0; /* the file has changed since it was opened */
             return -1;
         }
+        out[i] = (int32_t)ids[i];
     }
     return 0;
 }

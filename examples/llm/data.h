@@ -1,4 +1,4 @@
-/* The corpus and the order of its sequences. A corpus is a file or a folder of UTF-8 text (a token is a byte), or a file of GPT-2
+/* The corpus and the order of its sequences. A corpus is a file or a folder of UTF-8 text (a token is a byte), or a file of
  * tokens as llm.c writes them. Its last twentieth is kept for validation. The order is a pure function of the seed and of the number
  * of a sequence, so a resumed run needs no state of it. */
 #ifndef LLM_DATA_H
@@ -11,7 +11,8 @@ typedef struct corpus {
     int    fd;          /* of a file, whose tokens are read when they are needed; -1: a folder */
     char  *text;        /* contents of a folder's files [count] */
     size_t start_bytes; /* of the first token in the file */
-    int    is_text;     /* a token is a byte; else a token file of uint16 */
+    int    is_text;     /* a token is a byte; else a token file */
+    size_t token_bytes; /* in the file: 1, 2 or 4 */
     size_t count;       /* tokens in all */
     size_t train;       /* the first `train` of them are for training */
     size_t vocab;       /* smallest vocabulary for a model: 256, or the largest token + 1 */

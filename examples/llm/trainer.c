@@ -269,7 +269,7 @@ static void heading_say(const trainer *t)
                arch_kind_name(o->sizes.kind), t->info.param_elems, o->sizes.hidden, o->sizes.layers,
                o->sizes.heads, o->sizes.vocab);
     report_say(t->r, "data: %s in %zu file%s, %zu tokens, the last %zu for validation",
-               report_bytes(c->count * (c->is_text ? 1 : 2), data), c->files,
+               report_bytes(c->count * c->token_bytes, data), c->files,
                c->files == 1 ? "" : "s", c->count, c->count - c->train);
     report_say(
         t->r,

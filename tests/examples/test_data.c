@@ -216,6 +216,28 @@ static void token_file_is_read_and_checked(void)
     says("version 2");
 }
 
+/* Vocabularies of Llama 3 and Qwen do not fit 16 bits. */
+static void wide_token_file_is_read_and_checked(void)
+{
+    int32_t words[256 + 30] = {20240801, 7, 30};
+    corpus  c;
+
+    for (int32_t i = 0; i < 30; i++) {
+        words[256 + i] = i * 4423;
+    }
+    CHECK_INT(0, corpus_open(file_make("t.bin", words, sizeof(words)), &c, text, sizeof(text)));
+    CHECK_INT(30, c.count);
+    CHECK_INT(29 * 4423 + 1, c.vocab);
+    CHECK_INT(29 * 4423, token_at(&c, 29));
+    corpus_close(&c);
+    CHECK_INT(-1,
+              corpus_open(file_make("t.bin", words, sizeof(words) - 2), &c, text, sizeof(text)));
+    says("says 30 tokens and holds 29");
+    words[1] = 1;
+    CHECK_INT(-1, corpus_open(file_make("t.bin", words, sizeof(words)), &c, text, sizeof(text)));
+    says("version 7 (uint32 tokens) is read here");
+}
+
 static void targets_are_one_token_ahead(void)
 {
     corpus  c = corpus_numbers(5000);
@@ -326,6 +348,7 @@ static const test_case cases[] = {
     CASE(long_text_is_checked_to_its_end),
     CASE(data_that_changes_is_an_error),
     CASE(token_file_is_read_and_checked),
+    CASE(wide_token_file_is_read_and_checked),
     CASE(targets_are_one_token_ahead),
     CASE(epoch_visits_every_sequence_once),
     CASE(order_depends_on_seed_and_number_alone),
