@@ -94,6 +94,15 @@ model *model_create(const model_params *params, char *why, size_t why_bytes)
         free(m);
         return NULL;
     }
+    if (params->sizes.window > 0 && params->length > params->sizes.window) {
+        (void)snprintf(
+            why, why_bytes,
+            "attention with a window of %zu tokens is not computed, and sequences of %zu "
+            "tokens are longer than it",
+            params->sizes.window, params->length);
+        free(m);
+        return NULL;
+    }
     m->p    = *params;
     m->rows = params->batch * params->length;
     m->head = arch_head(&params->sizes);

@@ -410,7 +410,21 @@ static void odd_activations_are_counted_without_a_model(void)
     }
 }
 
+static void a_window_that_sequences_exceed_is_refused(void)
+{
+    model_case   c = odd_cases[NUM_ODD - 2];
+    char         why[256];
+    model_params params = {.sizes = c.sizes, .batch = 1, .length = c.sizes.window + 1};
+
+    CHECK_INT(7, c.sizes.window);
+    params.threads = pool_create(1);
+    CHECK(model_create(&params, why, sizeof(why)) == NULL);
+    test_check_contains(__FILE__, __LINE__, why, "a window of 7 tokens is not computed");
+    pool_destroy(params.threads);
+}
+
 static const test_case cases[] = {
+    CASE(a_window_that_sequences_exceed_is_refused),
     CASE(models_match_the_oracle),
     CASE(gradients_match_differences_of_the_loss),
     CASE(threads_do_not_change_a_bit),

@@ -6,24 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A config.json that is read holds after it was written. */
-static void check_config(const uint8_t *data, size_t len_bytes)
-{
-    char      why[256] = "", text[8192];
-    hf_config config;
-
-    if (hf_config_parse((const char *)data, len_bytes, &config, why, sizeof(why)) != 0) {
-        hold(why[0] != '\0');
-        return;
-    }
-    if (config.not_computed[0] == '\0' && arch_check(&config.sizes, why, sizeof(why)) == NULL) {
-        size_t written = hf_config_write(&config.sizes, SHERD_F32, text, sizeof(text));
-
-        hold(written < sizeof(text));
-        hold(hf_config_check(&config.sizes, text, written, why, sizeof(why)) == NULL);
-    }
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
 static void hold(int is_so)
