@@ -62,6 +62,7 @@ class Engine:
         self._end = weakref.finalize(self, _destroy, self._lib, out.value, self._process, warns=world.rank == 0)
         self._shapes: list[tuple[int, ...]] = []
         self._dtypes: list[str | None] = []
+        self._activations: dict[int, int] = {}  # of units: bytes
         self.is_sealed = False
         self.is_evaluating = False  # inside evaluating()
         info = self.info
@@ -141,6 +142,17 @@ class Engine:
             self._lib.pass_add_held(self.handle, which, unit, held)
         else:
             self._lib.pass_add(self.handle, which, unit)
+
+    def add_activation(self, unit: int, len_bytes: int, device: str | None = None) -> None:
+        """Declares how many bytes the forward of `unit` leaves for its backward, of one micro-batch on one rank. Local.
+
+        `device` says where they wait: "none" (on the device), "cpu" (host memory) or "nvme" (files); None: as sherd.activations.device
+        says. The passes list the unit once for FORWARD and once for BACKWARD (docs/activations.md). Raises NotSupportedError (a unit
+        with SHERD_USES_ANY, or an engine for inference; at seal, a unit that a pass lists more than once).
+        """
+        struct = self._lib.new("activation_params", len_bytes=len_bytes, device=device)
+        self._lib.activation_add(self.handle, unit, ctypes.byref(struct))
+        self._activations[unit] = len_bytes
 
     def bind(self, param: int, data: int, grad: int | None) -> None:
         """Binds memory of the trainer to a parameter, by its addresses, at stages 0 to 2. Local, before seal.
@@ -260,6 +272,29 @@ class Engine:
     def grad_address(self, param: int) -> Memory:
         """Returns the same for `grad`. Raises StateError for a frozen parameter too. Local, after seal."""
         return self._memory(param, self._lib.param_grad_address(self.handle, param))
+
+    def put_activation(self, unit: int) -> Memory:
+        """Returns the bytes into which the forward of `unit` writes what its backward will read, while it is acquired for FORWARD.
+
+        They are on the engine's device, aligned to 4096 bytes, at an address that does not change. From the release on they are the
+        engine's. A second call in a micro-batch replaces what the first one put. Local; blocks only for a drive. Raises StateError (the
+        unit is not acquired or has no activation, or the units do not run in the order of the passes), InputOutputError.
+        """
+        return self._activation("activation_put", unit)
+
+    def get_activation(self, unit: int) -> Memory:
+        """Returns the same memory with the bytes that were put, to be read while `unit` is acquired for BACKWARD.
+
+        The release ends them. Local; blocks only for a drive. Raises StateError (the unit is not acquired, or nothing was put in this
+        micro-batch), InputOutputError (the bytes are lost: discard the window).
+        """
+        return self._activation("activation_get", unit)
+
+    def _activation(self, call: str, unit: int) -> Memory:
+        """Makes a call that gives a unit's activation, and returns its memory."""
+        out = ctypes.c_void_p()
+        getattr(self._lib, call)(self.handle, unit, ctypes.byref(out))
+        return Memory(out.value or 0, (self._activations[unit],), "uint8", self.device, self)
 
     def _memory(self, param: int, address: int | None, is_readonly: bool = False) -> Memory:
         """Returns the memory at an address that the library gave. NULL is a failure, whose message the library keeps."""

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 DTYPES = ("fp32", "bf16", "fp16")  # the index is the number of the type in the interface (sherd_dtype)
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "uint8": 1}
 CPU, CUDA = 1, 2  # DLPack's kinds of device
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A tensor in memory of the engine: elements of `shape` and `dtype` ("fp32", "bf16" or "fp16"), row-major, at `address`.
+    """A tensor in memory of the engine: elements of `shape` and `dtype`, row-major, at `address`.
+
+    `dtype` is "fp32", "bf16" or "fp16", and "uint8" for an activation, whose bytes mean what the trainer likes.
 
     The engine owns the memory. The object, and every array or tensor that is made from it, keeps the engine object alive through
     `owner`, but Engine.destroy still ends the memory. Which values are there depends on what is acquired (Engine.data).
@@ -55,7 +57,7 @@ class Memory:
 
         Raises AttributeError for memory on a GPU.
         """
-        kind = {"fp32": "<f4", "fp16": "<f2", "bf16": "<u2"}[self.dtype]
+        kind = {"fp32": "<f4", "fp16": "<f2", "bf16": "<u2", "uint8": "|u1"}[self.dtype]
         if self.device[0] != CPU:
             raise AttributeError("memory of a device has no array interface; use DLPack")
         return {"version": 3, "shape": self.shape, "typestr": kind, "data": (self.address, self.is_readonly)}
@@ -90,7 +92,7 @@ class _Managed(ctypes.Structure):
     _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
 
-_CODES = {"fp32": (2, 32), "fp16": (2, 16), "bf16": (4, 16)}  # DLPack's code of the type, and its bits
+_CODES = {"fp32": (2, 32), "fp16": (2, 16), "bf16": (4, 16), "uint8": (1, 8)}  # DLPack's code of the type, and its bits
 _alive: dict[int, tuple[Any, ...]] = {}  # what consumers still use, by the address of the DLManagedTensor
 
 

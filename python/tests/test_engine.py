@@ -320,6 +320,44 @@ class TestEngine(unittest.TestCase):
         alone = ranks.run(2, "on_ranks")[0]
         self.assertEqual(ranks.run(4, "on_groups"), 4 * [alone])
 
+    def test_activations_come_back(self) -> None:
+        """What three units leave for backward passes through one place on the device, to host memory or to files."""
+        size = 5000  # no multiple of a page
+        with tempfile.TemporaryDirectory() as folder:
+            for device in ("none", "cpu", "nvme"):
+                engine = sherd.Engine(self.world, {**CONFIG, "sherd": {"activations": {
+                    "device": device, "nvme_path": folder, "buffer_count": 1}}})
+                units = [engine.add_unit(f"unit {number}") for number in range(3)]
+                for unit in units:
+                    engine.add_param(unit, f"w{unit}", [2])
+                    engine.add_activation(unit, size, device if unit == 1 else None)
+                with self.assertRaisesRegex(sherd.InvalidError, "already"):
+                    engine.add_activation(units[0], size)
+                engine.seal()
+                for param in range(3):
+                    engine.fill(param, ctypes.create_string_buffer(8))
+                memory = engine.memory()
+                self.assertGreaterEqual(memory.activations_planned, size * (3 if device == "none" else 1))
+                self.assertEqual(memory.host_activations_planned > 0, device == "cpu")
+                self.assertEqual(memory.nvme_activations_planned > 0, device == "nvme")
+                for step in range(2):
+                    addresses = []
+                    for unit in units:
+                        with engine.acquired(unit, sherd.FORWARD):
+                            put = engine.put_activation(unit)
+                            self.assertEqual((put.shape, put.dtype, put.nbytes), ((size,), "uint8", size))
+                            memoryview(put.buffer()).cast("B")[:] = bytes((step + unit + i) % 251 for i in range(size))
+                            addresses.append(put.address)
+                    with self.assertRaisesRegex(sherd.StateError, "not acquired"):
+                        engine.put_activation(units[0])
+                    for unit in reversed(units):
+                        with engine.acquired(unit, sherd.BACKWARD):
+                            got = engine.get_activation(unit)
+                            self.assertEqual(got.address, addresses[unit])
+                            self.assertEqual(bytes(got.buffer()), bytes((step + unit + i) % 251 for i in range(size)))
+                    engine.step()
+                engine.destroy()
+
     def test_simulated(self) -> None:
         world = sherd.World.simulate(0, 64, host_bytes=1 << 34)
         engine = sherd.Engine(world, CONFIG)

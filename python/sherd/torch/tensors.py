@@ -19,7 +19,7 @@ from sherd.memory import CPU, Memory
 from sherd.torch import asleep, leftovers
 from sherd.torch.units import Division, Param, is_managed
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "uint8": torch.uint8}
 
 
 def tensor_over(memory: Memory) -> torch.Tensor:
