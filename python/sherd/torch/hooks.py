@@ -14,7 +14,7 @@ import operator
 import sys
 import threading
 import weakref
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -24,6 +24,9 @@ from sherd.engine import BACKWARD, EVAL, FORWARD
 from sherd.errors import NotSupportedError, StateError
 from sherd.torch import asleep, entries
 from sherd.torch.units import Division, Param, Scope
+
+if TYPE_CHECKING:
+    from sherd.torch.activations import Saver
 
 # Returns what compiles the code that this thread runs, or None. The first releases of torch do not tell; there it may be torch._dynamo.
 compiler_of_thread = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo"))
@@ -123,8 +126,10 @@ class Call:
         """Is called before a node of the call that a gradient reaches from outside, by whichever way."""
         self.hooks.begin(self)
 
-    def on_gate(self, _grads: Any) -> None:
+    def on_gate(self, grads: Any) -> Any:
         """Is called before the first gradient leaves through an input; again for each further input that has a gate.
+
+        Returns the gradients in memory of their own; None: they are in such memory.
 
         A gate is a view of the input, which is made before every node inside of the scope. Autograd runs nodes that are ready in the
         reverse of the order in which they were made, so all nodes inside have run by then. Raises StateError where no output had a
@@ -135,13 +140,21 @@ class Call:
                              f"outputs, before its parameters were there: call engine.backward(loss) in place of loss.backward(), "
                              f"return from forward every tensor of it that the loss is made of, or make the module that uses it a "
                              f"unit (units=)")
+        replaced = self.hooks.outside(grads)  # before the end of the scope
+        if replaced is not None and not self.is_open:
+            raise StateError(f"the backward of module {self.scope.name or 'of the whole model'} gives what its forward has saved as the gradient of "
+                             f"several inputs, whose memory is another module's by now: return a copy, or leave the module out of "
+                             f"sherd.torch.initialize(..., activations=)")
         if not self.inputs_done:
             self.inputs_done = True
             self.hooks.try_end(self)
+        return replaced
 
 
 class Attached:
     """Hooks of a model's modules and parameters: what sets them, and takes them off. `driver` acquires and releases for them."""
+
+    saver: Saver | None = None  # moves what autograd saves to activations
 
     def __init__(self, model: nn.Module, division: Division, driver: Any) -> None:
         self.model, self.division, self.driver = model, division, driver
@@ -164,6 +177,12 @@ class Attached:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self.end_activations()
+
+    def end_activations(self) -> None:
+        """Ends all activations, with a micro-batch, a dropped window or the engine. Local."""
+        if self.saver is not None:
+            self.saver.end_all()
 
 
 class Hooks(Attached):
@@ -219,6 +238,10 @@ class Hooks(Attached):
             args, kwargs = gated(call, args, kwargs)
             call.first = entries.next_number()
         self._stack.append((scope, which, call))
+        if self.saver is not None and which == FORWARD:
+            if len(self._stack) == 1:
+                self.saver.begin()
+            self.saver.enter(scope, (args, kwargs))
         return args, kwargs
 
     def _begin_forward(self) -> None:
@@ -233,6 +256,10 @@ class Hooks(Attached):
         if not self._stack or self._stack[-1][0] is not scope:
             return None  # enter() failed for this scope
         _, which, call = self._stack.pop()
+        if self.saver is not None and which == FORWARD:
+            self.saver.leave()
+            if not self._stack:
+                self.saver.end()
         is_again = current_task() >= 0
         replaced = None
         if call is not None:
@@ -410,6 +437,8 @@ class Hooks(Attached):
             return
         counts[unit] -= 1
         if not counts[unit]:
+            if self.saver is not None:
+                self.saver.release(unit, which)
             self.driver.release(unit, which)
 
     def _drop_lingering(self) -> None:
@@ -417,6 +446,14 @@ class Hooks(Attached):
         unit, self._lingering = self._lingering, None
         if unit is not None:
             self._give(unit, BACKWARD)
+
+    def is_in_backward_of(self, unit: int) -> bool:
+        """Whether the unit is acquired for BACKWARD."""
+        return self._grads[unit] > 0
+
+    def outside(self, grads: Any) -> Any:
+        """Returns gradients that leave a scope in memory of their own; None: they are in such memory."""
+        return None if self.saver is None or grads is None else self.saver.outside(grads)
 
     # ------------------------------------------------------------- failures --
 
@@ -436,6 +473,7 @@ class Hooks(Attached):
         self._open.clear()
         self._entries.begin_forward()
         self._lingering = None
+        self.end_activations()
         for counts in (self._reads, self._grads):
             counts[:] = [0] * len(counts)
 

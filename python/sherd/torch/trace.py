@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from sherd.engine import BACKWARD, FORWARD
 from sherd.torch import leftovers
+from sherd.torch.activations import Declared, Measurer
 from sherd.torch.hooks import Hooks, current_task, mapped, tensors_in
 from sherd.torch.tensors import buffers_dtype, cast_to
 from sherd.torch.units import Division, Param, Scope
@@ -36,6 +37,8 @@ class Order:
     strays: list[tuple[str, int]] = field(default_factory=list)  # names of modules that use a unit of another module, and the unit
     late: list[str] = field(default_factory=list)  # names of scopes whose backward reads parameters after their gradients are complete
     reason: str = ""  # why there was no trace; "" where the passes come from one
+    activations: list[Declared] = field(default_factory=list)  # what the forwards of scopes save for their backwards
+    unmeasured: str = ""  # why that was not measured, though it was to be
 
     @property
     def is_traced(self) -> bool:
@@ -50,17 +53,18 @@ class Order:
     def from_json(cls, text: str) -> "Order":
         """Makes the order from the text of to_json."""
         values = json.loads(text)
-        for name in ("forward", "backward", "strays"):
+        for name in ("forward", "backward", "strays", "activations"):
             values[name] = [tuple(pair) for pair in values[name]]
         return cls(**values)
 
 
 def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dtype,
-             device: torch.device = torch.device("cpu")) -> Order:
+             device: torch.device = torch.device("cpu"), measures: bool = False) -> Order:
     """Returns the order in which `model(*args, **kwargs)` and a backward from its output use the units. Local.
 
     `example` is (args, kwargs) or None; of its tensors only shapes, types and strides are used. `dtype` is the engine's compute
-    type. Nothing of the model changes, and no memory of its size is taken. What the model's code keeps elsewhere of the trace (in
+    type. With `measures`, the order has what scopes save for backward; where a model does not take the hooks for that, it says why not.
+    Nothing of the model changes, and no memory of its size is taken. What the model's code keeps elsewhere of the trace (in
     caches and lists) is taken out there (leftovers.py). In `division`, modules that use other modules' parameters become scopes, and
     scopes that read parameters late are marked. Raises nothing that the model's own code raises: the order is then that of
     registration, with the reason.
@@ -68,17 +72,27 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
     if example is None:
         return registered(division, "no batch was there yet: give initialize(..., example=batch)")
     modes: list[Any] = []
+    order = tried(model, division, example, dtype, device, modes, measures)
+    if measures and not order.is_traced:
+        again = tried(model, division, example, dtype, device, modes, False)
+        if again.is_traced:  # torch.func, for one, takes no hooks of saved tensors
+            order = replace(again, unmeasured=order.reason)
+    leftovers.take_out(modes)
+    return order
+
+
+def tried(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device, modes: list[Any],
+          measures: bool) -> Order:
+    """Returns the order that a trace finds, or that of registration with the failure of the trace."""
     kept = [(scope, list(scope.units), scope.is_late) for scope in division.scopes]
     try:
         with apart():
-            order = traced(model, division, example, dtype, device, modes)
+            return traced(model, division, example, dtype, device, modes, measures)
     except Exception as error:  # a model's own code may fail in any way on tensors without values
         division.scopes[:] = [scope for scope, _, _ in kept]  # the other ranks hear only of what a whole trace has found
         for scope, units, is_late in kept:
             scope.units[:], scope.is_late = units, is_late
-        order = registered(division, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
-    leftovers.take_out(modes)
-    return order
+        return registered(division, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
 
 
 def apart() -> contextlib.AbstractContextManager[Any]:
@@ -215,16 +229,18 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device,
-           modes: list[Any]) -> Order:
-    """Returns the order that a trace finds. It is repeated until no parameter is read while its unit is not acquired.
+           modes: list[Any], measures: bool) -> Order:
+    """Returns the order that a trace finds, with what is saved where it `measures`. It is repeated until no parameter is read while its unit is not acquired.
 
     Appends to `modes` the modes in which it has made tensors. Raises what the model's own code raises, and RuntimeError where
     MOST_ROUNDS traces were not enough, or where nothing that the hooks can do has a parameter there when it is read.
     """
     names = {module: name for name, module in model.named_modules()}
     strays: list[tuple[str, int]] = []
-    for _ in range(MOST_ROUNDS):
-        recorder, reads = one_round(model, division, example, dtype, device, modes)
+    without: set[str] = set()  # scopes that cannot have an activation
+    for turn in range(MOST_ROUNDS):
+        measurer = Measurer(model, device, without) if measures else None
+        recorder, reads = one_round(model, division, example, dtype, device, modes, measurer)
         for module, unit in reads.strays:
             division.add_use(names[module], module, unit)
             strays.append((names[module], unit))
@@ -232,7 +248,12 @@ def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtyp
             mark_late(division, unit)
         if not reads.strays and not reads.late:
             late = [scope.name for scope in division.scopes if scope.is_late]
-            return Order(uses_of(recorder.events[FORWARD]), uses_of(recorder.events[BACKWARD]), strays, late)
+            forward, backward = uses_of(recorder.events[FORWARD]), uses_of(recorder.events[BACKWARD])
+            found, lost = ([], set()) if measurer is None else measurer.declared(division, forward, backward)
+            if lost and turn + 1 < MOST_ROUNDS:  # other scopes may take what these were given
+                without |= lost
+                continue
+            return Order(forward, backward, strays, late, activations=found)
     raise RuntimeError(f"parameters are used outside of every module that could be a scope, in {strays[-1][0] if strays else 'the model'}")
 
 
@@ -246,7 +267,7 @@ def mark_late(division: Division, unit: int) -> None:
 
 
 def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device,
-              modes: list[Any]) -> tuple[Recorder, Reads]:
+              modes: list[Any], measurer: Measurer | None) -> tuple[Recorder, Reads]:
     """Runs one forward and backward on tensors without memory. Returns what was recorded, and the reads that were found.
 
     Where the forward had strays, there was no backward. Raises what the model's own code raises.
@@ -256,6 +277,9 @@ def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.d
     with restored(model), leftovers.given_kept(example), random_kept(), as_written(), modes[-1]:
         shadow = shadowed(model, division, dtype, device)
         hooks = Hooks(model, shadow, recorder)
+        hooks.saver = measurer
+        if measurer is not None:
+            measurer.is_acquired = hooks.is_in_backward_of
         hooks.attach()
         handles = [nn.modules.module.register_module_forward_pre_hook(lambda m, _a: stack.append(m)),
                    nn.modules.module.register_module_forward_hook(lambda m, _a, _o: stack.pop() and None, always_call=True)]
