@@ -273,6 +273,10 @@ class Engine:
         """Returns the same for `grad`. Raises StateError for a frozen parameter too. Local, after seal."""
         return self._memory(param, self._lib.param_grad_address(self.handle, param))
 
+    def activation_bytes(self, unit: int) -> int:
+        """Returns the bytes that were declared for the activation of `unit`; 0: none. Local."""
+        return self._activations.get(unit, 0)
+
     def put_activation(self, unit: int) -> Memory:
         """Returns the bytes into which the forward of `unit` writes what its backward will read, while it is acquired for FORWARD.
 

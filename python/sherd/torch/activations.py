@@ -10,18 +10,24 @@ gives the same bits on the copy as on the tensor.
 """
 from __future__ import annotations
 
+import fnmatch
 import math
 import weakref
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence, Union
 
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from sherd.engine import BACKWARD, FORWARD, Engine
+from sherd.errors import StateError
 from sherd.torch import leftovers
 from sherd.torch.hooks import current_task, tensors_in
+from sherd.torch.say import warn
+from sherd.torch.tensors import Driver, device_of, tensor_over
 from sherd.torch.units import Division, Scope
 
+Choice = Union[None, Sequence[str], Mapping[str, Union[str, None]]]  # of initialize(activations=): which units, and where they wait
 Declared = tuple[str, int, int]  # a scope's name, the unit whose activation it uses, and how many bytes the trace has found
 LEAST_BYTES = 4096  # smaller tensors stay where they are: a copy costs more than their memory
 ALIGN_BYTES = 512  # of each storage in an activation, as torch's own allocators align theirs or better
@@ -295,3 +301,198 @@ class Measurer(Saver):
             if used and units and scope.name not in self.late:
                 found.append((scope.name, units[-1], used))
         return found, {name for name, record in self._records.items() if record.used_bytes} - {name for name, _, _ in found}
+
+
+# ----------------------------------------------------------------- training --
+
+class Put(Record):
+    """What one forward has put into the activation of a unit. It ends when the unit is released for BACKWARD, or with the micro-batch."""
+
+    def __init__(self, memory: "Memory", unit: int) -> None:
+        super().__init__(unit, memory.bytes_of[unit])
+        self._memory = memory
+        self.is_got = self.is_ended = False
+        self._nodes: weakref.WeakSet[Saved] = weakref.WeakSet()
+
+    def note(self, saved: Saved) -> None:
+        self._nodes.add(saved)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a backward may come that reads the bytes."""
+        return not self.is_ended and len(self._nodes) > 0
+
+    def end(self) -> None:
+        """Ends the bytes: what comes to read them is refused."""
+        self.close()
+        self.is_ended = True
+
+    def read(self, saved: Saved) -> torch.Tensor:
+        name = self._memory.names[self.place]
+        if self.is_ended:
+            raise StateError(f"what the forward of module {name} has saved for its backward has ended: it is in the activation of the unit, which is "
+                             f"there until the module's first backward is over, and until engine.step(). Go through a graph once "
+                             f"(retain_graph), or leave the module out of sherd.torch.initialize(..., activations=)")
+        if not self.is_got:
+            try:
+                self._memory.get(self.place)
+            except StateError as error:
+                raise StateError(f"a backward reads what the forward of module {name} has saved, and its unit is not acquired ({error}): "
+                                 f"give the loss to engine.backward(loss), return from forward every tensor that the loss is made of, or "
+                                 f"leave the module out of sherd.torch.initialize(..., activations=)") from None
+            self.is_got = True
+        flat = self._memory.over(self.place, saved.dtype)
+        return flat.as_strided(saved.shape, saved.stride, saved.offset // flat.element_size() + saved.first)
+
+
+class Memory:
+    """The activations of an engine's units as tensors. `bytes_of` and `names` are by unit."""
+
+    def __init__(self, core: Engine, bytes_of: dict[int, int], names: dict[int, str]) -> None:
+        self._core, self.bytes_of, self.names = core, bytes_of, names
+        self.tensors: dict[int, torch.Tensor] = {}  # of each unit: its bytes, whose address stays
+        self._views: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._storages: set[int] = set()
+
+    def put(self, unit: int) -> None:
+        """Begins to put the unit's activation. Raises what sherd.Engine.put_activation raises."""
+        memory = self._core.put_activation(unit)
+        if unit not in self.tensors:
+            self.tensors[unit] = tensor_over(memory)
+            self._storages.add(self.tensors[unit].untyped_storage()._cdata)
+
+    def get(self, unit: int) -> None:
+        """Has the bytes come back. Raises what sherd.Engine.get_activation raises."""
+        self._core.get_activation(unit)
+
+    def has(self, tensor: torch.Tensor | None) -> bool:
+        """Whether a tensor lies in one of the activations."""
+        return tensor is not None and tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._storages
+
+    def over(self, unit: int, dtype: torch.dtype) -> torch.Tensor:
+        """Returns the unit's bytes as elements of a type."""
+        key = unit, dtype
+        if key not in self._views:
+            self._views[key] = self.tensors[unit].view(dtype)
+        return self._views[key]
+
+
+class Mover(Saver):
+    """The saver of a training: it moves what scopes save to the activations of units."""
+
+    def __init__(self, model: nn.Module, driver: Driver, division: Division, declared: Sequence[Declared]) -> None:
+        core = driver.engine
+        super().__init__(model, device_of(core.device), [one.awake for one in driver.by_number.values()])
+        self._unit_of, self._rank = {name: unit for name, unit, _ in declared}, core.world.rank
+        self._memory = Memory(core, {unit: core.activation_bytes(unit) for _, unit, _ in declared},
+                              {unit: division.units[unit].name for _, unit, _ in declared})
+        self._stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else None
+        self._puts: dict[int, Put] = {}
+        self._refused: set[int] = set()  # units that have no place in this forward
+        self._has_warned = False
+        self.packed_bytes = 0  # what this forward has copied
+
+    def begin(self) -> None:
+        self.packed_bytes = 0
+        self._refused.clear()
+        super().begin()
+
+    def end(self) -> None:
+        if self.stayed_bytes and not self._has_warned and self._rank == 0:
+            self._has_warned = True
+            warn(f"{self.stayed_bytes} bytes that this forward saves for its backward have no room in the activations of the units, and stay in "
+                 f"torch's memory. Their sizes are those of the first batch: give sherd.torch.initialize(..., example=) the largest batch of the "
+                 f"training. Later forwards do not warn")
+        super().end()
+
+    def place_of(self, scope: Scope) -> int | None:
+        return self._unit_of.get(scope.name) if scope.units else None
+
+    def record_of(self, place: int) -> Put | None:
+        put = self._puts.get(place)
+        if put is not None and put.is_open:
+            return put
+        if place in self._refused or put is not None and put.is_needed:  # another forward of this micro-batch has it
+            return None
+        if self._stream is not None and torch.cuda.current_stream(self._device).cuda_stream != self._stream:
+            return None  # the engine's moves follow its own compute stream
+        try:
+            self._memory.put(place)
+        except StateError:  # the units run in another order than the plan's, and it has no place
+            self._refused.add(place)
+            return None
+        self._puts[place] = made = Put(self._memory, place)
+        return made
+
+    def write(self, place: int, offset: int, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        count = storage.nbytes()
+        source = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (count,), (1,))
+        self._memory.tensors[place][offset: offset + count].copy_(source)
+        self.packed_bytes += count
+
+    def release(self, unit: int, which: int) -> None:
+        put = self._puts.get(unit)
+        if put is None:
+            return
+        if which == FORWARD:
+            put.close()
+        elif which == BACKWARD:
+            put.end()
+            del self._puts[unit]
+
+    def end_all(self) -> None:
+        super().end()
+        for put in self._puts.values():
+            put.end()
+        self._puts.clear()
+
+    def outside(self, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...] | None:
+        """A backward may return what it has saved as a gradient, and the memory is another activation's after the scope."""
+        made = tuple(one.clone() if self._memory.has(one) else one for one in grads)
+        return made if any(new is not old for new, old in zip(made, grads)) else None
+
+
+# ------------------------------------------------------------------ options --
+
+def choice_check(choice: Any) -> None:
+    """Raises TypeError for an argument `activations` that is neither patterns nor a dict of them, and ValueError for an unknown device."""
+    if choice is None:
+        return
+    if isinstance(choice, (str, bytes)) or not isinstance(choice, (Mapping, Sequence)):
+        raise TypeError(f"activations is a list of patterns of units' names, or a dict from patterns to devices, not {choice!r}")
+    for pattern, device in choice.items() if isinstance(choice, Mapping) else ((pattern, None) for pattern in choice):
+        if not isinstance(pattern, str):
+            raise TypeError(f"activations has patterns of units' names, and {pattern!r} is none")
+        if device not in (None, "none", "cpu", "nvme"):
+            raise ValueError(f"activations[{pattern!r}]={device!r} is \"none\", \"cpu\" or \"nvme\", or None for sherd.activations.device")
+
+
+NEEDS_USES = "with backward_uses=\"any\" nobody knows when the backward of a unit is over"
+
+
+def without(unmeasured: str, names: Sequence[str], choice: Choice) -> str:
+    """Returns why no unit has an activation, for a warning. `names` are those of units that could have one."""
+    if unmeasured:
+        return f"the model does not take hooks of saved tensors ({unmeasured})"
+    if names:
+        return f"activations={choice!r} matches none of {', '.join(dict.fromkeys(names))}"
+    return (f"no unit that each pass acquires once saves a tensor of {LEAST_BYTES} bytes, beside what torch.utils.checkpoint computes again")
+
+
+def declare(core: Engine, division: Division, found: Sequence[Declared], choice: Choice) -> list[Declared]:
+    """Declares the activations that a trace has found, as far as they are chosen. Returns these. Local, before seal."""
+    devices = chosen(choice, [division.units[unit].name for _, unit, _ in found])
+    made = [one for one in found if division.units[one[1]].name in devices]
+    for unit in dict.fromkeys(unit for _, unit, _ in made):
+        core.add_activation(unit, sum(count for _, other, count in made if other == unit), devices[division.units[unit].name])
+    return made
+
+
+def chosen(choice: Choice, names: Iterable[str]) -> dict[str, str | None]:
+    """Returns those of the units' names that have an activation, each with its device; None: that of the configuration."""
+    if choice is None:
+        return {name: None for name in names}
+    pairs = list(choice.items()) if isinstance(choice, Mapping) else [(pattern, None) for pattern in choice]
+    found = ((name, [device for pattern, device in pairs if fnmatch.fnmatchcase(name, pattern)]) for name in names)
+    return {name: devices[0] for name, devices in found if devices}

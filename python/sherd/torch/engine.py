@@ -16,7 +16,8 @@ from sherd._library import library
 from sherd.config import Config, ConfigSource
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import InvalidError, NotSupportedError, SherdError, StateError
-from sherd.torch import buffers, compiled, fill, first, gathered, generate, leftovers, optim, resident, resume, save, tensors, weights
+from sherd.torch import (activations as activations_of, buffers, compiled, fill, first, gathered, generate, leftovers, optim, resident, resume,
+                         save, tensors, weights)
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import TRANSFORMS, Hooks, current_task, tensors_in, transform
 from sherd.torch.queued import Queued
@@ -165,6 +166,9 @@ class Engine:
         broadcast_buffers: True: the buffers of rank 0, such as statistics of BatchNorm, reach all ranks at each boundary. False: they do
             so only when the engine is sealed. None: True, but with `same_on_all` False.
         own_buffers: patterns of names of buffers that each rank has for itself, from the beginning on.
+        activations: which units have their activations in the engine's memory (docs/pytorch.md, "Activations"): patterns (fnmatch) of
+            their names, or a dict from patterns to "none", "cpu" or "nvme", of which the first that matches counts. None: all of them where
+            sherd.activations.device is not "none", else none of them.
 
     Attributes: `module` (the model), `world`, `core` (the sherd.Engine below), `division` (units and scopes), `device`, `order`
     (that was found), `report` (of the last step) and `boundary` (the report of the last boundary); the last three are None
@@ -177,9 +181,10 @@ class Engine:
                  backward_uses: str | None = None, retain_grads: bool = False, fp32: Policy = None,
                  weights: str | os.PathLike[str] | None = None, may_miss: Sequence[str] = (),
                  may_be_extra: Sequence[str] = (), broadcast_buffers: bool | None = None,
-                 own_buffers: Sequence[str] = ()) -> None:
+                 own_buffers: Sequence[str] = (), activations: activations_of.Choice = None) -> None:
         arguments_check(model, weights, may_miss=may_miss, may_be_extra=may_be_extra)
         buffers.options_check(broadcast_buffers, own_buffers)
+        activations_of.choice_check(activations)
         self.module, self.world = getattr(model, "_orig_mod", model), world  # torch.compile wraps the module
         self._called = model
         model = self.module
@@ -191,10 +196,13 @@ class Engine:
             self._opens_windows = bool(settings.resolved()["sherd.open_windows"]["value"])
             self._skips_unused = settings.resolved()["sherd.unused_units"]["value"] == "skip"
             self._offloads = settings.resolved()["zero_optimization.offload_optimizer.device"]["value"] != "none"
+            self._saves = activations is not None or settings.resolved()["sherd.activations.device"]["value"] != "none"
+            self._activations = activations
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
             if optim.is_inference(settings):
                 freeze(self.division)
+                self._saves = False
             self._groups = optim.declare(self.rates.groups, self.core.add_group)  # by the ids of their parameters
             if world.rank == 0:
                 warn_of_types(self.division, settings, tensors.compute_dtype(self.core))
@@ -310,7 +318,8 @@ class Engine:
         if self.world.rank == 0:
             dtype = tensors.compute_dtype(self.core)
             with unlogged("torch._subclasses.fake_tensor"):  # a batch that does not fit fails in the forward, which says so
-                text = order_of(self.module, self.division, example, dtype, self.device).to_json().encode()
+                measures = self._saves and self._uses != "any"
+                text = order_of(self.module, self.division, example, dtype, self.device, measures).to_json().encode()
         order = Order.from_json(self.world.share(text).decode())
         modules = dict(self.module.named_modules())
         for name, unit in order.strays:
@@ -322,7 +331,7 @@ class Engine:
     def _declare(self, order: Order) -> None:
         """Declares units, parameters and passes to the engine."""
         info = self.core.info
-        self._is_any = self._uses == "any" or not order.is_traced or info.stage < 2 and not info.is_deterministic
+        self._is_any = self._uses == "any" or not order.is_traced or info.stage < 2 and not info.is_deterministic and not order.activations
         uses = library().constants["SHERD_USES_ANY"] if self._is_any else 0
         for unit in self.division.units:
             retains = {"retain_grads": 1} if self._retains else {}
@@ -334,6 +343,11 @@ class Engine:
         for which, listed in ((FORWARD, order.forward), (BACKWARD, order.backward)):
             for number, held in listed:
                 self.core.add_pass(which, number, held)
+        self._declared = activations_of.declare(self.core, self.division, order.activations, self._activations)
+        if self._saves and not self._declared and self.rank == 0:
+            why = (activations_of.NEEDS_USES if self._uses == "any" else "there was no trace to measure it" if not order.is_traced
+                   else activations_of.without(order.unmeasured, [self.division.units[unit].name for _, unit, _ in order.activations], self._activations))
+            warn(f"no unit has an activation, and what autograd saves stays in torch's memory: {why}")
 
     def _take_over(self) -> None:
         """Makes the model's parameters show the engine's memory, and sets all hooks and guards of the model."""
@@ -342,6 +356,8 @@ class Engine:
             self.hooks: Hooks | resident.Hooks = resident.Hooks(self.module, self.division, self.driver)
         else:
             self.hooks = Hooks(self.module, self.division, self.driver)
+        if self._declared:
+            self.hooks.saver = activations_of.Mover(self.module, self.driver, self.division, self._declared)
         self.hooks.before_forward, self.hooks.before_backward = self._before_forward, self._before_backward
         self.hooks.attach()
         compiled.mind_hooks()
@@ -557,6 +573,7 @@ class Engine:
             if self.is_gradient_accumulation_boundary():
                 self._latecomers_check()
             self.driver.end_micro_batch()
+            self.hooks.end_activations()
         except StateError:
             self._is_failed = True  # another backward would add to the gradients that are refused
             raise
