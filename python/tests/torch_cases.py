@@ -23,6 +23,7 @@ class Case:
     """The base of all cases. Its input is floats [ROWS, LENGTH, WIDTH], and its loss the mean square of the output."""
 
     uses: str | None = None  # backward_uses of the engine
+    activations = "none"  # where they wait
     least = 1e-4  # the gradient that every trained parameter has at least somewhere
     most = 1.0  # how many times the usual difference from plain torch it may have
     unused: tuple[str, ...] = ()  # parameters that get no gradient in any step

@@ -56,6 +56,7 @@ class Sharded:
         os.environ["SHERD_RENDEZVOUS"] = f"{rendezvous()}-{name}"
         self.engine = sherd.torch.initialize(model_make(case), backward_uses=case.uses, config={
             "train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": SETTINGS}, "gradient_clipping": 0,
+            "sherd": {"activations": {"device": case.activations, "buffer_count": 1}},
             "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0, **zero}})
         self.step_number = 0
 

@@ -307,12 +307,14 @@ class WayCase(Case):
         self.width = 8
         if large and draw.random() < 0.1:  # blocks that are larger than what is gathered ahead
             self.width, self.zero = 1500, {}
+        self.activations = draw.choice(("none", "none", "cpu"))
 
     def __str__(self) -> str:
         held = {False: "checkpoint, ", True: "reentrant checkpoint, ", None: "save_on_cpu, " if self.saves_elsewhere else ""}[self.checkpoints]
         return (f"{self.blocks} {self.body.__name__} of {self.width}, {self.around}, {self.way}, probe {self.probe}, {held}"
                 f"{'before' if self.is_before else 'behind'} the output, {'traced' if self.is_traced else 'not traced'}, "
-                f"{'loss.backward' if self.is_raw else 'engine.backward'}, uses {self.uses}, stage {self.stage}, {self.zero}")
+                f"{'loss.backward' if self.is_raw else 'engine.backward'}, uses {self.uses}, stage {self.stage}, {self.zero}, "
+                f"activations {self.activations}")
 
     def reads_past(self, error: str) -> bool:
         """Whether the error names the weight that the model itself reads, of which nobody knows where there is no trace."""

@@ -337,9 +337,10 @@ class Put(Record):
             try:
                 self._memory.get(self.place)
             except StateError as error:
-                raise StateError(f"a backward reads what the forward of module {name} has saved, and its unit is not acquired ({error}): "
-                                 f"give the loss to engine.backward(loss), return from forward every tensor that the loss is made of, or "
-                                 f"leave the module out of sherd.torch.initialize(..., activations=)") from None
+                raise StateError(f"what the forward of module {name} has saved cannot be read ({error}). Where a gradient reached the module by "
+                                 f"another way than its outputs, give the loss to engine.backward(loss) in place of loss.backward(), return "
+                                 f"from forward every tensor that the loss is made of, or leave the module out of "
+                                 f"sherd.torch.initialize(..., activations=)") from None
             self.is_got = True
         flat = self._memory.over(self.place, saved.dtype)
         return flat.as_strided(saved.shape, saved.stride, saved.offset // flat.element_size() + saved.first)
