@@ -327,6 +327,35 @@ class TestActivations(unittest.TestCase):
             engine.destroy()
         self.assertEqual(*results)
 
+    def test_saved_tensors_that_are_gradients_of_several_inputs_are_refused(self) -> None:
+        class Slopes(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+                ctx.save_for_backward(x.cos(), y.cos())
+                return x.sin() + y.sin()
+
+            @staticmethod
+            def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+                return tuple(one.mul_(grad) for one in ctx.saved_tensors)
+
+        class Pair(nn.Linear):
+            def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+                return super().forward(Slopes.apply(x, y))
+
+        class Pairs(Layers):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                x = y = self.start(x)
+                for layer in self.layers:
+                    x, y = layer(x, y * 2), x
+                return x.square().mean()
+
+        x = torch.randn(64, WIDTH)
+        engine = begun(Pairs(lambda: Pair(WIDTH, WIDTH)), "cpu", example=x)
+        with self.assertRaisesRegex(sherd.StateError, "module layers.2 gives what its forward has saved as the gradient of several inputs"):
+            engine.backward(engine(x))
+        engine.discard()
+        engine.destroy()
+
     def test_writes_in_place_are_found(self) -> None:
         """What was copied has the value that it had; of what stays, torch's refusal is given in its words."""
         class Changed(nn.Linear):

@@ -11,6 +11,7 @@ import pathlib
 import sys
 import unittest
 from types import ModuleType
+from unittest import mock
 
 import ranks
 
@@ -24,6 +25,7 @@ if not torch.cuda.is_available():
 
 import sherd
 import sherd.torch
+from sherd.torch import activations
 from test_torch_core import batch, config, made
 
 STEPS = 4
@@ -95,6 +97,22 @@ class Device(unittest.TestCase):
             for p in engine.division.params:
                 got = torch.tensor(list(engine.core.read(p.number))).view(wanted[p.name].shape)
                 torch.testing.assert_close(got, wanted[p.name], rtol=1e-3, atol=1e-4, msg=lambda text: f"stage {stage}, {p.name}: {text}")
+
+    def test_activations_keep_the_bits(self) -> None:
+        results = []
+        for device in ("none", "cpu"):
+            with mock.patch.object(activations, "LEAST_BYTES", 1):
+                keys = {"deterministic": True, "sherd": {"activations": {"device": device, "buffer_count": 1}}}
+                engine = sherd.torch.initialize(made("plain"), config(3, **keys), world=sherd.World.self(), example=batch(0).cuda())
+                losses = []
+                for step in range(STEPS):
+                    losses.append(engine(batch(step).cuda()))
+                    engine.backward(losses[-1])
+                    engine.step()
+            results.append(([loss.item() for loss in losses], engine.fingerprint()))
+            self.assertEqual(engine.memory_report().host_activations_planned > 0, device == "cpu")
+            engine.destroy()
+        self.assertEqual(*results)
 
     def test_the_example_learns(self) -> None:
         rows = torch.arange(2 * 33).view(2, 33) % 50

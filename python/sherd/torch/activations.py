@@ -384,7 +384,7 @@ class Mover(Saver):
     def __init__(self, model: nn.Module, driver: Driver, division: Division, declared: Sequence[Declared]) -> None:
         core = driver.engine
         super().__init__(model, device_of(core.device), [one.awake for one in driver.by_number.values()])
-        self._unit_of, self._rank = {name: unit for name, unit, _ in declared}, core.world.rank
+        self._unit_of = {name: unit for name, unit, _ in declared}
         self._memory = Memory(core, {unit: core.activation_bytes(unit) for _, unit, _ in declared},
                               {unit: division.units[unit].name for _, unit, _ in declared})
         self._stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else None
@@ -399,7 +399,7 @@ class Mover(Saver):
         super().begin()
 
     def end(self) -> None:
-        if self.stayed_bytes and not self._has_warned and self._rank == 0:
+        if self.stayed_bytes and not self._has_warned:
             self._has_warned = True
             warn(f"{self.stayed_bytes} bytes that this forward saves for its backward have no room in the activations of the units, and stay in "
                  f"torch's memory. Their sizes are those of the first batch: give sherd.torch.initialize(..., example=) the largest batch of the "

@@ -1,6 +1,6 @@
 """Decides when units are acquired and released where parameters always have values and gradients are whole until the step.
 
-That is so at stages 0 and 1 (but with "deterministic", which takes the gradients of each micro-batch), and at stage 2 with backward_uses
+That is so at stages 0 and 1 (but with "deterministic", which takes the gradients of each micro-batch, and with activations), and at stage 2 with backward_uses
 "any", if an update does not have to know which units a backward has reached (sherd.unused_units). There a forward needs no parameter that
 is not there, and gradients may come in any order. So modules need no hooks (hooks.py): a backward acquires a unit when the first of its
 gradients has come.
