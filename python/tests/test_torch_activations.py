@@ -5,11 +5,13 @@ SHERD_DEBUG=1 overwrites memory outside of its live range.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import tempfile
 import unittest
 import warnings
+import weakref
 from typing import Any, Callable, Iterator
 from unittest import mock
 
@@ -208,6 +210,28 @@ class TestActivations(unittest.TestCase):
                 engine.backward(loss)
                 engine.step()
             engine.destroy()
+
+    def test_graphs_go_without_a_backward(self) -> None:
+        """Also those in which nodes keep what they have made themselves."""
+        patch = mock.patch.object(activations, "LEAST_BYTES", 1 << 15)
+        patch.start()
+        self.addCleanup(patch.stop)
+        engine = begun(Model(), "cpu")
+        alive: weakref.WeakSet[activations.Saved] = weakref.WeakSet()
+        pack = activations.Saver.pack
+
+        def noted(saver: Any, tensor: torch.Tensor) -> activations.Saved:
+            saved = pack(saver, tensor)
+            alive.add(saved)
+            return saved
+
+        with mock.patch.object(activations.Saver, "pack", noted):
+            loss = engine(batch(0))
+        self.assertTrue(any(saved.record is None and saved.tensor.numel() > 1 for saved in alive) and any(saved.record for saved in alive))
+        del loss
+        gc.collect()
+        self.assertEqual(len(alive), 0)
+        engine.destroy()
 
     def test_evaluations_move_nothing(self) -> None:
         results = []

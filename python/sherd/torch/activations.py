@@ -40,13 +40,14 @@ autograd = torch._C._autograd
 class Saved:
     """What a node of autograd has in place of a tensor that it has saved.
 
-    `record` is None while `tensor` is the tensor itself. Otherwise its storage lies at `offset` of the record's memory.
+    `record` is None while `tensor` is the tensor itself, without its grad_fn: that may be the node, which would keep itself. Otherwise the
+    tensor's storage lies at `offset` of the record's memory.
     """
 
     __slots__ = ("tensor", "version", "record", "offset", "dtype", "shape", "stride", "first", "__weakref__")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor: torch.Tensor | None = tensor
+        self.tensor: torch.Tensor | None = tensor if tensor.grad_fn is None else tensor.detach()
         self.version = tensor._version
         self.record: Any = None
 
@@ -118,13 +119,14 @@ class Saver:
         self._own: set[int] = set()  # storages of parameters and buffers, which stay
         self._users: dict[int, tuple[StorageWeakRef, set[Any]]] = {}  # of storages: in which places this forward has copied it
         self._waiting: dict[int, weakref.ref[Saved]] = {}  # of storages: what was saved last where there is no activation
-        self.stayed_bytes = 0  # what has found no room in this forward
+        self.stayed_bytes = 0  # what has found no room in the last forward
         me = weakref.ref(self)  # a graph may be kept by the model
         self._hooks = (lambda tensor: pack(me(), tensor), Saved.read)
 
     def begin(self) -> None:
         """Begins a forward with gradients. Where the script has hooks of its own around it, these stay alone. Local."""
         self._scopes.clear()
+        self.stayed_bytes = 0
         if not autograd._saved_tensors_hooks_is_enabled() or autograd._top_saved_tensors_default_hooks(False) is not None:
             return
         self._own = self._awake | {tensor.untyped_storage()._cdata for module in self._model.modules()
@@ -147,7 +149,6 @@ class Saver:
     def _forget_forward(self) -> None:
         self._users.clear()
         self._waiting.clear()
-        self.stayed_bytes = 0
 
     def enter(self, scope: Scope, given: Any) -> None:
         """Begins the forward of a scope whose units are acquired, with the arguments that its module is given. Local.
@@ -391,7 +392,7 @@ class Mover(Saver):
         self._puts: dict[int, Put] = {}
         self._refused: set[int] = set()  # units that have no place in this forward
         self._has_warned = False
-        self.packed_bytes = 0  # what this forward has copied
+        self.packed_bytes = 0  # what the last forward has copied
 
     def begin(self) -> None:
         self.packed_bytes = 0
@@ -399,12 +400,12 @@ class Mover(Saver):
         super().begin()
 
     def end(self) -> None:
+        super().end()
         if self.stayed_bytes and not self._has_warned:
             self._has_warned = True
             warn(f"{self.stayed_bytes} bytes that this forward saves for its backward have no room in the activations of the units, and stay in "
                  f"torch's memory. Their sizes are those of the first batch: give sherd.torch.initialize(..., example=) the largest batch of the "
                  f"training. Later forwards do not warn")
-        super().end()
 
     def place_of(self, scope: Scope) -> int | None:
         return self._unit_of.get(scope.name) if scope.units else None
