@@ -186,7 +186,7 @@ class TestActivations(unittest.TestCase):
 
     def test_the_plan_has_the_bytes(self) -> None:
         x = ROWS * LENGTH * WIDTH * 4
-        # Inputs of two norms, of four products and of the dropout; queries, keys and values as one; what gelu has; the mask, of two blocks.
+        # Inputs of two norms and of four products; queries, keys and values as one; what gelu has; what the dropout has drawn.
         block = x * (2 + 1 + 1 + 1 + 4) + 3 * x + 4 * x + x
         for device, report in (("cpu", "host_activations_planned"), ("nvme", "nvme_activations_planned")):
             engine = begun(Model(), device, folder=self.folder)
@@ -454,6 +454,12 @@ class TestActivations(unittest.TestCase):
         fingerprint = engine.fingerprint()
         engine.destroy()
         self.assertEqual(fingerprint, trained(Model(), "none", micro_batches=1)[0])
+        engine = begun(Model(), "cpu", options={"activations": ["blocks.3"]})
+        x = ROWS * LENGTH * WIDTH * 4
+        self.assertEqual(engine.order.activations, [("blocks.3", 5, 18 * x)])  # with the mask, which blocks before it have otherwise
+        step(engine, batch(0))
+        self.assertEqual((engine.hooks.saver.packed_bytes, engine.hooks.saver.stayed_bytes), (18 * x, 0))
+        engine.destroy()
         for wrong, kind, text in (("blocks.*", TypeError, "list of patterns"), ({"blocks.*": "gpu"}, ValueError, "\"none\", \"cpu\" or \"nvme\""),
                                   ([3], TypeError, "patterns of units")):
             with self.assertRaisesRegex(kind, text):

@@ -117,7 +117,7 @@ class Saver:
         self._awake = {tensor.untyped_storage()._cdata for tensor in awake}  # storages of parameters while their units are acquired
         self._scopes: list[Scope] = []  # whose forward runs, outer before inner
         self._own: set[int] = set()  # storages of parameters and buffers, which stay
-        self._users: dict[int, tuple[StorageWeakRef, set[Any]]] = {}  # of storages: in which places this forward has copied it
+        self._users: dict[int, tuple[StorageWeakRef, set[str]]] = {}  # of storages: the scopes for which this forward has copied it
         self._waiting: dict[int, weakref.ref[Saved]] = {}  # of storages: what was saved last where there is no activation
         self.stayed_bytes = 0  # what has found no room in the last forward
         me = weakref.ref(self)  # a graph may be kept by the model
@@ -157,14 +157,13 @@ class Saver:
         is given. The scope's activation takes that.
         """
         self._scopes.append(scope)
-        place = self.place_of(scope)
-        if place is None or not self._waiting or self._is_on_top():
+        if not self._waiting or self.place_of(scope) is None or self._is_on_top():
             return
         for tensor in tensors_in(given):
             last = self._waiting.pop(tensor.untyped_storage()._cdata, None) if tensor.layout is torch.strided else None
             saved = None if last is None else last()
             if saved is not None and saved.tensor._version == saved.version:
-                self._move(saved, place)
+                self._move(saved, scope)
 
     def leave(self) -> None:
         """Ends the forward of the innermost scope. Local."""
@@ -175,11 +174,11 @@ class Saver:
         """Returns what a node of autograd has in place of a tensor."""
         saved = Saved(tensor)
         if self._scopes and current_task() < 0 and self._may_move(tensor):
-            place = self.place_of(self._scopes[-1])
-            if place is None:
+            scope = self._scopes[-1]
+            if self.place_of(scope) is None:
                 self._waiting[tensor.untyped_storage()._cdata] = weakref.ref(saved)
             else:
-                self._move(saved, place)
+                self._move(saved, scope)
         return saved
 
     def _may_move(self, tensor: torch.Tensor) -> bool:
@@ -193,9 +192,9 @@ class Saver:
         return (storage.nbytes() >= LEAST_BYTES and tensor.numel() * elems > 0 and storage._cdata not in self._own
                 and storage.nbytes() <= MOST_STORAGE * elems * tensor.element_size())
 
-    def _move(self, saved: Saved, place: Any) -> None:
-        """Copies a tensor to a place, unless its storage is there already. Without room it stays."""
-        tensor = saved.tensor
+    def _move(self, saved: Saved, scope: Scope) -> None:
+        """Copies a tensor to the place of a scope, unless its storage is there already. Without room it stays."""
+        tensor, place = saved.tensor, self.place_of(scope)
         record = self.record_of(place)
         if record is None:
             return
@@ -203,13 +202,13 @@ class Saver:
         if offset is None:
             storage = tensor.untyped_storage()
             users = self._users.setdefault(storage._cdata, (StorageWeakRef(storage), set()))[1]
-            if place not in users and len(users) >= MOST_SCOPES:
+            if scope.name not in users and len(users) >= MOST_SCOPES:
                 return
             offset = record.take(tensor)
             if offset is None:
                 self.stayed_bytes += storage.nbytes()
                 return
-            users.add(place)
+            users.add(scope.name)
             self.write(place, offset, tensor)
         record.note(saved)
         saved.move(record, offset)
@@ -471,24 +470,21 @@ def choice_check(choice: Any) -> None:
 
 
 NEEDS_USES = "with backward_uses=\"any\" nobody knows when the backward of a unit is over"
+NEEDS_TRACE = "there was no trace to measure it"
 
 
-def without(unmeasured: str, names: Sequence[str], choice: Choice) -> str:
-    """Returns why no unit has an activation, for a warning. `names` are those of units that could have one."""
-    if unmeasured:
-        return f"the model does not take hooks of saved tensors ({unmeasured})"
-    if names:
-        return f"activations={choice!r} matches none of {', '.join(dict.fromkeys(names))}"
-    return (f"no unit that each pass acquires once saves a tensor of {LEAST_BYTES} bytes, beside what torch.utils.checkpoint computes again")
+def none_found(division: Division, could: Sequence[Declared], choice: Choice) -> str:
+    """Returns why no unit has an activation, for a warning. `could` are those that the choice leaves out."""
+    if could:
+        return f"activations={choice!r} matches none of {', '.join(dict.fromkeys(division.units[unit].name for _, unit, _ in could))}"
+    return f"no unit that each pass acquires once saves a tensor of {LEAST_BYTES} bytes, beside what torch.utils.checkpoint computes again"
 
 
-def declare(core: Engine, division: Division, found: Sequence[Declared], choice: Choice) -> list[Declared]:
-    """Declares the activations that a trace has found, as far as they are chosen. Returns these. Local, before seal."""
+def declare(core: Engine, division: Division, found: Sequence[Declared], choice: Choice) -> None:
+    """Declares the activations that a trace has found. Local, before seal."""
     devices = chosen(choice, [division.units[unit].name for _, unit, _ in found])
-    made = [one for one in found if division.units[one[1]].name in devices]
-    for unit in dict.fromkeys(unit for _, unit, _ in made):
-        core.add_activation(unit, sum(count for _, other, count in made if other == unit), devices[division.units[unit].name])
-    return made
+    for unit in dict.fromkeys(unit for _, unit, _ in found):
+        core.add_activation(unit, sum(count for _, other, count in found if other == unit), devices[division.units[unit].name])
 
 
 def chosen(choice: Choice, names: Iterable[str]) -> dict[str, str | None]:

@@ -319,7 +319,7 @@ class Engine:
             dtype = tensors.compute_dtype(self.core)
             with unlogged("torch._subclasses.fake_tensor"):  # a batch that does not fit fails in the forward, which says so
                 measures = self._saves and self._uses != "any"
-                text = order_of(self.module, self.division, example, dtype, self.device, measures).to_json().encode()
+                text = order_of(self.module, self.division, example, dtype, self.device, measures, self._activations).to_json().encode()
         order = Order.from_json(self.world.share(text).decode())
         modules = dict(self.module.named_modules())
         for name, unit in order.strays:
@@ -343,10 +343,9 @@ class Engine:
         for which, listed in ((FORWARD, order.forward), (BACKWARD, order.backward)):
             for number, held in listed:
                 self.core.add_pass(which, number, held)
-        self._declared = activations_of.declare(self.core, self.division, order.activations, self._activations)
-        if self._saves and not self._declared and self.rank == 0:
-            why = (activations_of.NEEDS_USES if self._uses == "any" else "there was no trace to measure it" if not order.is_traced
-                   else activations_of.without(order.unmeasured, [self.division.units[unit].name for _, unit, _ in order.activations], self._activations))
+        activations_of.declare(self.core, self.division, order.activations, self._activations)
+        if self._saves and not order.activations and self.rank == 0:
+            why = activations_of.NEEDS_USES if self._uses == "any" else order.unsaved if order.is_traced else activations_of.NEEDS_TRACE
             warn(f"no unit has an activation, and what autograd saves stays in torch's memory: {why}")
 
     def _take_over(self) -> None:
@@ -356,8 +355,8 @@ class Engine:
             self.hooks: Hooks | resident.Hooks = resident.Hooks(self.module, self.division, self.driver)
         else:
             self.hooks = Hooks(self.module, self.division, self.driver)
-        if self._declared:
-            self.hooks.saver = activations_of.Mover(self.module, self.driver, self.division, self._declared)
+        if self.order.activations:
+            self.hooks.saver = activations_of.Mover(self.module, self.driver, self.division, self.order.activations)
         self.hooks.before_forward, self.hooks.before_backward = self._before_forward, self._before_backward
         self.hooks.attach()
         compiled.mind_hooks()

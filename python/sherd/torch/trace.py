@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from sherd.engine import BACKWARD, FORWARD
 from sherd.torch import leftovers
-from sherd.torch.activations import Declared, Measurer
+from sherd.torch.activations import Choice, Declared, Measurer, chosen, none_found
 from sherd.torch.hooks import Hooks, current_task, mapped, tensors_in
 from sherd.torch.tensors import buffers_dtype, cast_to
 from sherd.torch.units import Division, Param, Scope
@@ -38,7 +38,7 @@ class Order:
     late: list[str] = field(default_factory=list)  # names of scopes whose backward reads parameters after their gradients are complete
     reason: str = ""  # why there was no trace; "" where the passes come from one
     activations: list[Declared] = field(default_factory=list)  # what the forwards of scopes save for their backwards
-    unmeasured: str = ""  # why that was not measured, though it was to be
+    unsaved: str = ""  # why there is nothing of that; "" where there is, and where it was not looked for
 
     @property
     def is_traced(self) -> bool:
@@ -59,11 +59,11 @@ class Order:
 
 
 def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dtype,
-             device: torch.device = torch.device("cpu"), measures: bool = False) -> Order:
+             device: torch.device = torch.device("cpu"), measures: bool = False, choice: Choice = None) -> Order:
     """Returns the order in which `model(*args, **kwargs)` and a backward from its output use the units. Local.
 
     `example` is (args, kwargs) or None; of its tensors only shapes, types and strides are used. `dtype` is the engine's compute
-    type. With `measures`, the order has what scopes save for backward; where a model does not take the hooks for that, it says why not.
+    type. With `measures`, the order has what scopes save for backward, of the units of a choice; where there is nothing, it says why not.
     Nothing of the model changes, and no memory of its size is taken. What the model's code keeps elsewhere of the trace (in
     caches and lists) is taken out there (leftovers.py). In `division`, modules that use other modules' parameters become scopes, and
     scopes that read parameters late are marked. Raises nothing that the model's own code raises: the order is then that of
@@ -72,22 +72,22 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
     if example is None:
         return registered(division, "no batch was there yet: give initialize(..., example=batch)")
     modes: list[Any] = []
-    order = tried(model, division, example, dtype, device, modes, measures)
+    order = tried(model, division, example, dtype, device, modes, measures, choice)
     if measures and not order.is_traced:
-        again = tried(model, division, example, dtype, device, modes, False)
+        again = tried(model, division, example, dtype, device, modes, False, None)
         if again.is_traced:  # torch.func, for one, takes no hooks of saved tensors
-            order = replace(again, unmeasured=order.reason)
+            order = replace(again, unsaved=f"the model does not take hooks of saved tensors ({order.reason})")
     leftovers.take_out(modes)
     return order
 
 
 def tried(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device, modes: list[Any],
-          measures: bool) -> Order:
+          measures: bool, choice: Choice) -> Order:
     """Returns the order that a trace finds, or that of registration with the failure of the trace."""
     kept = [(scope, list(scope.units), scope.is_late) for scope in division.scopes]
     try:
         with apart():
-            return traced(model, division, example, dtype, device, modes, measures)
+            return traced(model, division, example, dtype, device, modes, measures, choice)
     except Exception as error:  # a model's own code may fail in any way on tensors without values
         division.scopes[:] = [scope for scope, _, _ in kept]  # the other ranks hear only of what a whole trace has found
         for scope, units, is_late in kept:
@@ -229,7 +229,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device,
-           modes: list[Any], measures: bool) -> Order:
+           modes: list[Any], measures: bool, choice: Choice) -> Order:
     """Returns the order that a trace finds, with what is saved where it `measures`.
 
     It is repeated until no parameter is read while its unit is not acquired, and until what is saved is what can be moved. Appends to `modes` the modes in which it has made tensors. Raises what the model's own code raises, and RuntimeError where
@@ -237,7 +237,8 @@ def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtyp
     """
     names = {module: name for name, module in model.named_modules()}
     strays: list[tuple[str, int]] = []
-    without: set[str] = set()  # scopes that cannot have an activation
+    without: set[str] = set()  # scopes that have no activation
+    left_out: list[Declared] = []  # those of them that could have one, and are not chosen
     for turn in range(MOST_ROUNDS):
         measurer = Measurer(model, device, without) if measures else None
         recorder, reads = one_round(model, division, example, dtype, device, modes, measurer)
@@ -249,11 +250,17 @@ def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtyp
         if not reads.strays and not reads.late:
             late = [scope.name for scope in division.scopes if scope.is_late]
             forward, backward = uses_of(recorder.events[FORWARD]), uses_of(recorder.events[BACKWARD])
-            found, lost = ([], set()) if measurer is None else measurer.declared(division, forward, backward)
+            if measurer is None:
+                return Order(forward, backward, strays, late)
+            could, lost = measurer.declared(division, forward, backward)
+            names = chosen(choice, [division.units[unit].name for _, unit, _ in could])
+            found = [one for one in could if division.units[one[1]].name in names]
+            left_out += [one for one in could if one not in found]
+            lost |= {name for name, _, _ in left_out} - without
             if lost and turn + 1 < MOST_ROUNDS:  # other scopes may take what these were given
                 without |= lost
                 continue
-            return Order(forward, backward, strays, late, activations=found)
+            return Order(forward, backward, strays, late, activations=found, unsaved="" if found else none_found(division, left_out, choice))
     raise RuntimeError(f"parameters are used outside of every module that could be a scope, in {strays[-1][0] if strays else 'the model'}")
 
 
