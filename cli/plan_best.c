@@ -198,6 +198,41 @@ static void entry_tune(const plan_options *options, plan_entry *entry)
     }
 }
 
+/* Whether the trainer's activations are known, and nobody has said where they are. */
+static int is_place_open(const plan_options *options, const plan_entry *entry)
+{
+    return entry->refused[0] == '\0' && entry->row.activation_bytes > 0 &&
+           options->request.activation_bytes == 0 && options->request.places.count == 0 &&
+           !is_given(options, PLANNING_PLACE_KEY);
+}
+
+/* Where activations do not fit beside the rest, moves them to host memory or the drive, or computes them again: what gives the shortest
+ * step. */
+static void entry_move(const plan_options *options, plan_entry *entry)
+{
+    static const layer_place PLACES[] = {LAYER_CPU, LAYER_NVME, LAYER_RECOMPUTED};
+    plan_entry               best     = *entry;
+
+    if (can_be(entry) || !is_place_open(options, entry)) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof(PLACES) / sizeof(PLACES[0]); i++) {
+        planning_layout layout = entry->asked;
+        plan_entry      moved;
+
+        layout.place = PLACES[i];
+        if ((PLACES[i] == LAYER_NVME && options->request.nvme_bytes == 0) ||
+            (PLACES[i] == LAYER_CPU && strcmp(options->request.backend, "cuda") != 0) ||
+            plan_entry_make(options, &layout, &moved) != SHERD_OK || !can_be(&moved)) {
+            continue;
+        }
+        if (!can_be(&best) || moved.row.time.queued_s < best.row.time.queued_s) {
+            best = moved;
+        }
+    }
+    *entry = best;
+}
+
 /* ---------------------------------------------------------------- reasons -- */
 
 #define LAYOUT_CHARS 96
@@ -206,7 +241,7 @@ static void entry_tune(const plan_options *options, plan_entry *entry)
 static const char *layout_text(const plan_entry *entry, char out[LAYOUT_CHARS])
 {
     const planning_layout *layout = entry->refused[0] == '\0' ? &entry->row.layout : &entry->asked;
-    char                   ratio[32] = "", buffers[32] = "";
+    char                   ratio[32] = "", buffers[32] = "", place[32] = "";
 
     if (entry->asked.ratio > 0) {
         (void)snprintf(ratio, sizeof(ratio), ", ratio %.10g", entry->asked.ratio);
@@ -214,8 +249,12 @@ static const char *layout_text(const plan_entry *entry, char out[LAYOUT_CHARS])
     if (entry->asked.buffers > 0) {
         (void)snprintf(buffers, sizeof(buffers), ", %d buffers", entry->asked.buffers);
     }
-    (void)snprintf(out, LAYOUT_CHARS, "stage %d, offload %s%s%s%s", layout->stage,
-                   planning_offload_name(layout->offload), ratio, buffers,
+    if (entry->asked.place != LAYER_KEPT) {
+        (void)snprintf(place, sizeof(place), ", activations %s",
+                       layer_place_name(entry->asked.place));
+    }
+    (void)snprintf(out, LAYOUT_CHARS, "stage %d, offload %s%s%s%s%s", layout->stage,
+                   planning_offload_name(layout->offload), place, ratio, buffers,
                    entry->asked.is_beside ? " *" : "");
     return out;
 }
@@ -349,6 +388,13 @@ static void tuning_print(const plan_entry *chosen)
 {
     const planning_layout *layout = &chosen->asked;
     const planning_time   *time   = &chosen->row.time;
+
+    if (layout->place != LAYER_KEPT) {
+        (void)fprintf(stderr,
+                      "Activations do not fit on the device beside the rest: the trainer takes "
+                      "--activations %s.\n",
+                      layer_place_name(layout->place));
+    }
 
     if (layout->ratio > 0) {
         (void)fprintf(stderr,
@@ -501,6 +547,7 @@ static int world_choose(const plan_options *options, int world_size)
         if (plan_entry_try(options, l, world_size, &entries[l]) != SHERD_OK) {
             return cli_fail();
         }
+        entry_move(options, &entries[l]);
         entry_shrink(options, &entries[l]);
     }
     for (int l = 0; l < options->num_layouts && !needs_no_offload(options, entries); l++) {

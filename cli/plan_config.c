@@ -105,6 +105,10 @@ static sherd_status layout_set(const plan_options *options, const planning_layou
     if (status == SHERD_OK && layout->is_beside) {
         status = sherd_config_set(config, PLANNING_MASTER_KEY, PLANNING_MASTER_BESIDE);
     }
+    if (status == SHERD_OK && layout->place == LAYER_NVME &&
+        !sherd_config_has(config, "sherd.activations.nvme_path")) {
+        status = key_set(config, "sherd.activations", "nvme_path", "\"" PLAN_NVME_PATH "\"");
+    }
     return status == SHERD_OK ? planning_tuning_set(layout, config) : status;
 }
 

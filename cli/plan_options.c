@@ -55,6 +55,8 @@ static const char HELP[] =
     "  --tokens N           tokens of a sequence (default: --length, else the longest sequence\n"
     "                       of the model, at most 2048)\n"
     "  --recompute          activations are computed a second time in backward\n"
+    "  --activations LIST   where its layers' activations wait: device, cpu, nvme or recompute;\n"
+    "                       cpu:20,device: those of the first 20 layers in host memory\n"
     "  --activations SIZE   memory of activations (default: by the formula for sherd's trainer)\n\n"
     "Output: one layout in full words, several with a line each\n"
     "  --json               print each layout as a JSON object on one line\n"
@@ -251,6 +253,14 @@ static int number_take(int option, const char *value, plan_parse *in)
     size_t *const     bytes[] = {&request->device_bytes, &request->host_bytes, &request->nvme_bytes,
                                  &request->activation_bytes};
 
+    if (option == ACTIVATIONS && (value[0] < '0' || value[0] > '9')) {
+        char why[320];
+
+        return layer_places_parse(value, &request->places, why, sizeof(why)) == 0
+                   ? 0
+                   : cli_bad("plan", "--activations: %s; or the bytes that they take, like 2G",
+                             why);
+    }
     if (option >= DEVICE_MEMORY) {
         return read_bytes(value, bytes[option - DEVICE_MEMORY])
                    ? 0
@@ -346,7 +356,7 @@ static int option_take(int option, const char *value, plan_parse *in)
         out->rates_path = value;
         return 0;
     case RECOMPUTE:
-        out->request.is_recomputed = 1;
+        out->request.places = layer_places_all(LAYER_RECOMPUTED);
         return 0;
     case 'j':
         out->is_json = 1;

@@ -136,7 +136,8 @@ static const char *sequences_text(const plan_entry *entry, char out[96])
     if (request->batch > 0) {
         (void)snprintf(out, 96, "%zu sequence%s of %zu tokens%s", request->batch,
                        request->batch > 1 ? "s" : "", request->length,
-                       request->is_recomputed ? ", recomputed" : "");
+                       layer_place_of(&request->places, 0) == LAYER_RECOMPUTED ? ", recomputed"
+                                                                               : "");
     }
     return out;
 }

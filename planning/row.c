@@ -184,7 +184,29 @@ sherd_status planning_tuning_set(const planning_layout *layout, sherd_config *co
 {
     sherd_status status = number_set(config, PLANNING_RATIO_KEY, layout->ratio);
 
-    return status == SHERD_OK ? number_set(config, PLANNING_BUFFERS_KEY, layout->buffers) : status;
+    if (status == SHERD_OK) {
+        status = number_set(config, PLANNING_BUFFERS_KEY, layout->buffers);
+    }
+    if (status == SHERD_OK && (layout->place == LAYER_CPU || layout->place == LAYER_NVME)) {
+        status = sherd_config_set(config, PLANNING_PLACE_KEY,
+                                  layout->place == LAYER_CPU ? "\"cpu\"" : "\"nvme\"");
+    }
+    return status;
+}
+
+static layer_places places_of(const planning_request *request, const planning_layout *layout)
+{
+    return layout->place == LAYER_KEPT ? request->places : layer_places_all(layout->place);
+}
+
+/* Returns the layers whose activations the engine moves. */
+static size_t layers_moved(const planning_request *request, const planning_layout *layout)
+{
+    layer_places places = places_of(request, layout);
+    size_t       layers = request->model->has_arch ? request->model->sizes.layers : 0;
+
+    return layer_places_count(&places, layers, LAYER_CPU) +
+           layer_places_count(&places, layers, LAYER_NVME);
 }
 
 static sherd_status config_set_text(sherd_config *config, const char *setting)
@@ -237,6 +259,13 @@ static sherd_status autos_fill(sherd_config *config, planning_assumed *out)
     return status;
 }
 
+static sherd_status activations_path_set(sherd_config *config)
+{
+    return sherd_config_has(config, "sherd.activations.nvme_path")
+               ? SHERD_OK
+               : sherd_config_set(config, "sherd.activations.nvme_path", "\"/local_nvme\"");
+}
+
 static sherd_status config_fill(const planning_request *request, const planning_layout *layout,
                                 sherd_config *config, planning_assumed *assumed)
 {
@@ -263,6 +292,9 @@ static sherd_status config_fill(const planning_request *request, const planning_
     }
     if (status == SHERD_OK) {
         status = planning_tuning_set(layout, config);
+    }
+    if (status == SHERD_OK && layers_moved(request, layout) > 0) {
+        status = activations_path_set(config);
     }
     return status == SHERD_OK ? autos_fill(config, assumed) : status;
 }
@@ -315,6 +347,49 @@ static sherd_status world_open(const planning_request *request, const planning_l
     return sherd_world_simulate_with(request->rank, layout->world_size, &params, out);
 }
 
+static int knows_activations(const planning_request *request)
+{
+    return request->activation_bytes == 0 && request->model->has_arch && request->batch > 0 &&
+           request->length > 0;
+}
+
+static activations_params shape_of(const planning_request *request, const planning_layout *layout,
+                                   sherd_dtype dtype)
+{
+    return (activations_params){.batch   = request->batch,
+                                .length  = request->length,
+                                .places  = places_of(request, layout),
+                                .dtype   = dtype,
+                                .backend = request->backend,
+                                .threads = 1};
+}
+
+/* Declares the activations that are moved, as the trainer does; its units are the first, the layers and the last. */
+static sherd_status activations_declare(const planning_request *request,
+                                        const planning_layout *layout, sherd_engine *engine)
+{
+    sherd_engine_info       info;
+    sherd_activation_params params;
+    sherd_status            status;
+    activations_params      shape;
+
+    if (!knows_activations(request) || layers_moved(request, layout) == 0) {
+        return SHERD_OK;
+    }
+    sherd_engine_info_init(&info);
+    sherd_activation_params_init(&params);
+    status           = sherd_engine_query(engine, &info);
+    shape            = shape_of(request, layout, info.compute_dtype);
+    params.len_bytes = activations_layer_bytes(&request->model->sizes, &shape);
+    for (size_t l = 0; l < request->model->sizes.layers && status == SHERD_OK; l++) {
+        if (layer_is_moved(&shape.places, l)) {
+            params.device = layer_place_name(layer_place_of(&shape.places, l));
+            status        = sherd_activation_add(engine, (sherd_unit)(l + 1), &params);
+        }
+    }
+    return status;
+}
+
 static sherd_status engine_open(const planning_request *request, const planning_layout *layout,
                                 size_t activation_bytes, planning_assumed *assumed,
                                 sherd_engine **out)
@@ -343,6 +418,9 @@ static sherd_status engine_open(const planning_request *request, const planning_
     if (status == SHERD_OK) {
         status = planning_model_declare(request->model, engine);
     }
+    if (status == SHERD_OK) {
+        status = activations_declare(request, layout, engine);
+    }
     if (status != SHERD_OK) {
         sherd_engine_destroy(engine);
         return status;
@@ -351,23 +429,14 @@ static sherd_status engine_open(const planning_request *request, const planning_
     return SHERD_OK;
 }
 
-static size_t activations_of(const planning_request *request, sherd_dtype dtype)
+/* Returns what the trainer holds; not what the engine has for it. */
+static size_t activations_of(const planning_request *request, const planning_layout *layout,
+                             sherd_dtype dtype)
 {
-    activations_params params = {
-        .batch   = request->batch,
-        .length  = request->length,
-        .places  = layer_places_all(request->is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
-        .dtype   = dtype,
-        .backend = request->backend,
-        .threads = 1};
+    activations_params params = shape_of(request, layout, dtype);
 
-    if (request->activation_bytes > 0) {
-        return request->activation_bytes;
-    }
-    if (!request->model->has_arch || request->batch == 0 || request->length == 0) {
-        return 0;
-    }
-    return activations_bytes(&request->model->sizes, &params);
+    return knows_activations(request) ? activations_bytes(&request->model->sizes, &params)
+                                      : request->activation_bytes;
 }
 
 sherd_status planning_engine_open(const planning_request *request, const planning_layout *layout,
@@ -375,7 +444,7 @@ sherd_status planning_engine_open(const planning_request *request, const plannin
 {
     planning_assumed assumed;
 
-    return engine_open(request, layout, activations_of(request, SHERD_BF16), &assumed, out);
+    return engine_open(request, layout, activations_of(request, layout, SHERD_BF16), &assumed, out);
 }
 
 /* ------------------------------------------------------------------- time -- */
@@ -413,14 +482,17 @@ static void moved_time(const planning_request *request, int world_size, const mo
                                              bytes->written / rates[PLANNING_RATE_NVME_WRITE]);
 }
 
-static double compute_time(const planning_request *request)
+static double compute_time(const planning_request *request, const planning_layout *layout)
 {
-    double flops = planning_model_flops_per_token(request->model, request->length) *
+    size_t       layers = request->model->has_arch ? request->model->sizes.layers : 0;
+    size_t       again;
+    layer_places places;
+    double       flops = planning_model_flops_per_token(request->model, request->length) *
                    (double)request->batch * (double)request->length;
 
-    if (request->is_recomputed) {
-        flops *= 4.0 / 3.0; /* a second forward */
-    }
+    places = places_of(request, layout);
+    again  = layer_places_count(&places, layers, LAYER_RECOMPUTED);
+    flops *= 1.0 + (layers > 0 ? (double)again / (double)layers / 3.0 : 0.0); /* a second forward */
     return flops / request->rates.values[PLANNING_RATE_FLOPS];
 }
 
@@ -441,7 +513,7 @@ static void times_make(const planning_request *request, planning_row *row)
 
     moved_time(request, row->layout.world_size, &micro, m);
     moved_time(request, row->layout.world_size, &step, s);
-    m[PLANNING_BOUND_COMPUTE] = compute_time(request);
+    m[PLANNING_BOUND_COMPUTE] = compute_time(request, &row->layout);
     s[PLANNING_BOUND_UPDATE]  = (double)t->update_device_planned / rates[PLANNING_RATE_DEVICE] +
                                (double)t->update_host_planned / rates[PLANNING_RATE_HOST] +
                                (double)t->update_flops_planned / rates[PLANNING_RATE_PRODUCTS];
@@ -474,7 +546,7 @@ static sherd_status time_make(const planning_request *request, sherd_engine *eng
     rates.device     = values[PLANNING_RATE_DEVICE];
     rates.host       = values[PLANNING_RATE_HOST];
     rates.products   = values[PLANNING_RATE_PRODUCTS];
-    rates.compute_s  = compute_time(request);
+    rates.compute_s  = compute_time(request, &row->layout);
     times_make(request, row);
     status                  = sherd_engine_predict(engine, &rates, &predicted);
     row->time.micro_s       = predicted.micro_s;
@@ -521,7 +593,7 @@ static void bytes_sum(planning_row *row)
 {
     const sherd_memory_report *m = &row->memory;
     size_t host = m->host_params_planned + m->host_grads_planned + m->host_state_planned +
-                  m->host_staging_planned;
+                  m->host_staging_planned + m->host_activations_planned;
     size_t kept = m->nvme_state_planned / (m->has_spare_state ? 2 : 1);
 
     row->params_bytes    = m->params_planned + m->host_params_planned + m->nvme_params_planned;
@@ -529,14 +601,15 @@ static void bytes_sum(planning_row *row)
     row->optimizer_bytes = m->state_planned + m->host_state_planned + kept;
     row->gathered_bytes  = m->gather_planned;
     row->transient_bytes = m->transient_planned;
-    row->staging_bytes   = m->staging_planned + m->host_staging_planned + m->receive_planned;
-    row->device_bytes    = m->total_planned - host + m->receive_planned;
-    row->host_bytes      = host;
-    row->pinned_bytes    = m->pinned_planned;
-    row->nvme_bytes      = m->nvme_planned;
-    row->paper_bytes     = planning_paper_bytes(
-                               (double)row->trainable_elems, row->layout.stage, row->layout.world_size,
-                               sherd_dtype_bytes(row->compute_dtype), planning_state_bytes(row, 1)) +
+    row->staging_bytes   = m->staging_planned + m->host_staging_planned + m->receive_planned +
+                         m->activations_planned + m->host_activations_planned;
+    row->device_bytes = m->total_planned - host + m->receive_planned;
+    row->host_bytes   = host;
+    row->pinned_bytes = m->pinned_planned;
+    row->nvme_bytes   = m->nvme_planned;
+    row->paper_bytes  = planning_paper_bytes(
+                            (double)row->trainable_elems, row->layout.stage, row->layout.world_size,
+                            sherd_dtype_bytes(row->compute_dtype), planning_state_bytes(row, 1)) +
                        (double)(row->param_elems - row->trainable_elems) *
                            (double)sherd_dtype_bytes(row->compute_dtype) /
                            (row->layout.stage >= 3 ? row->layout.world_size : 1);
@@ -685,7 +758,7 @@ sherd_status planning_row_make(const planning_request *request, const planning_l
     if (status != SHERD_OK) {
         return status;
     }
-    row.activation_bytes = activations_of(request, dtype);
+    row.activation_bytes = activations_of(request, layout, dtype);
     status = engine_open(request, layout, row.activation_bytes, &row.assumed, &engine);
     if (status != SHERD_OK) {
         return status;

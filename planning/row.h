@@ -4,6 +4,7 @@
 #ifndef SHERD_PLANNING_ROW_H
 #define SHERD_PLANNING_ROW_H
 
+#include "models/places.h"
 #include "planning/model.h"
 #include "planning/rates.h"
 #include "sherd_tools.h"
@@ -45,6 +46,8 @@ int planning_offload_fits_stage(planning_offload offload, int stage);
 /* The share of the blocks whose state is offloaded, and the buffers that state on a drive passes through. */
 #define PLANNING_RATIO_KEY   "zero_optimization.offload_optimizer.ratio"
 #define PLANNING_BUFFERS_KEY "zero_optimization.offload_optimizer.buffer_count"
+/* Where activations wait that a trainer has declared. */
+#define PLANNING_PLACE_KEY "sherd.activations.device"
 
 /* What all rows of a table have in common. */
 typedef struct planning_request {
@@ -58,8 +61,8 @@ typedef struct planning_request {
     int                ranks_per_host;           /* 0: all ranks, but at most 8 on "cuda" */
     size_t             device_bytes, host_bytes; /* limits for what fits; 0: not known */
     size_t             nvme_bytes;               /* ... of a host's drives */
-    size_t batch, length; /* of a micro-batch, for activations and operations; 0: left out */
-    int    is_recomputed;
+    size_t       batch, length; /* of a micro-batch, for activations and operations; 0: left out */
+    layer_places places;        /* of the activations of the trainer's models */
     size_t activation_bytes; /* if given; 0: by the trainer's formula, for models that it knows */
     planning_rates rates;
 } planning_request;
@@ -72,9 +75,11 @@ typedef struct planning_layout {
     /* the keys below; 0: as configured */
     double ratio;
     int    buffers;
+    /* of the activations of all layers; LAYER_KEPT: as the request says */
+    layer_place place;
 } planning_layout;
 
-/** Sets `ratio` and `buffers` of a layout in a configuration. E_INVAL where its file has other values. */
+/** Sets `ratio`, `buffers` and `place` of a layout in a configuration. E_INVAL where its file has other values. */
 sherd_status planning_tuning_set(const planning_layout *layout, sherd_config *config);
 
 /** Returns the number of ranks that share a host and its drives: as given, else 8 on "cuda" and all on "cpu"; at most the

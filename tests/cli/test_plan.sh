@@ -271,6 +271,25 @@ must("tuned is shorter", rows[0]["queued_s"] * 1.02 < fixed["queued_s"] < fixed[
 must("and waits less", rows[0]["wait_update_s"] < fixed["wait_update_s"] <= fixed["beside_s"])
 PY
 
+# Activations: where they wait is planned, and --best moves them where they do not fit.
+large="--arch llama --preset 8b --stage 3 --offload optimizer-cpu --backend cuda --batch 4 --tokens 4096"
+# shellcheck disable=SC2086
+run 0 $large --json
+cp out kept.rows
+# shellcheck disable=SC2086
+run 0 $large --json --activations cpu:20,device
+check "activations that are moved" <<'PY'
+kept = read("kept.rows")[0]
+must("the trainer has fewer", rows[0]["activation_bytes"] < kept["activation_bytes"])
+must("the host has 18 layers of 20", rows[0]["host_bytes"] - kept["host_bytes"] == 18 * (rows[0]["device_bytes"] - kept["device_bytes"]) / 2)
+PY
+# shellcheck disable=SC2086
+run 0 $large --best --force --out moved.json --device-memory 80G --host-memory 250G
+says err "the trainer takes --activations "
+# shellcheck disable=SC2086
+run 2 $large --activations shelf
+says err '"shelf" is no place of layers'
+
 # An encoding that loses nothing is proposed where it makes the layout fit, told of where it does not, left alone where one is named.
 small="--params 1.5B --backend cpu --stage 0 --offload none --best"
 run 0 $small --host-memory 22G --out beside.json

@@ -232,7 +232,8 @@ def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtyp
            modes: list[Any], measures: bool, choice: Choice) -> Order:
     """Returns the order that a trace finds, with what is saved where it `measures`.
 
-    It is repeated until no parameter is read while its unit is not acquired, and until what is saved is what can be moved. Appends to `modes` the modes in which it has made tensors. Raises what the model's own code raises, and RuntimeError where
+    It is repeated until no parameter is read while its unit is not acquired, and until what is saved is what can be moved.
+    Appends to `modes` the modes in which it has made tensors. Raises what the model's own code raises, and RuntimeError where
     MOST_ROUNDS traces were not enough, or where nothing that the hooks can do has a parameter there when it is read.
     """
     names = {module: name for name, module in model.named_modules()}
