@@ -136,6 +136,8 @@ void emulator_copies_wait(unsigned pending);
 void emulator_mbarrier_init(uint64_t *barrier, unsigned arrivals);
 void emulator_mbarrier_arrive(uint64_t *barrier);
 void emulator_mbarrier_wait(uint64_t *barrier, int phase);
+/** Whether the phase is over. */
+bool emulator_mbarrier_is_over(const uint64_t *barrier, int phase);
 
 static inline unsigned emulator_lane(void)
 {

@@ -562,18 +562,20 @@ void emulator_mbarrier_arrive(uint64_t *barrier)
     memcpy(barrier, &b, sizeof(b));
 }
 
+bool emulator_mbarrier_is_over(const uint64_t *barrier, int phase)
+{
+    uint16_t behind =
+        (uint16_t)(mbarrier_get(barrier).phase - (uint16_t)phase); /* phases that began since */
+
+    if (behind > 1) {
+        die("a thread waits for a phase of a barrier that is long over, or far ahead");
+    }
+    return behind == 1;
+}
+
 void emulator_mbarrier_wait(uint64_t *barrier, int phase)
 {
-    for (;;) {
-        uint16_t behind =
-            (uint16_t)(mbarrier_get(barrier).phase - (uint16_t)phase); /* phases that began since */
-
-        if (behind > 1) {
-            die("a thread waits for a phase of a barrier that is long over, or far ahead");
-        }
-        if (behind == 1) {
-            return;
-        }
+    while (!emulator_mbarrier_is_over(barrier, phase)) {
         fiber_wait(here, &here->mbarrier_waiting);
     }
 }
