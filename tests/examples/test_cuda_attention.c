@@ -288,14 +288,18 @@ static void warpgroups_need(void)
 static void warpgroups_match_the_definition(void)
 {
     static const heads_case CASES[] = {
-        {1, 1, 1, 1, 64, 0},   {1, 2, 2, 1, 64, 0},   {1, 63, 1, 1, 64, 1},  {1, 64, 2, 2, 64, 0},
-        {1, 65, 1, 1, 64, 0},  {2, 127, 1, 1, 64, 0}, {1, 128, 2, 1, 64, 0}, {1, 129, 3, 3, 64, 1},
-        {1, 193, 1, 1, 64, 0}, {1, 257, 2, 1, 64, 0}, {3, 70, 6, 2, 64, 0},  {1, 385, 1, 1, 64, 1},
-        {2, 640, 1, 1, 64, 0}, {3, 70, 2, 2, 64, 1},  {2, 128, 3, 3, 64, 1},
+        {1, 1, 1, 1, 64, 0},    {1, 2, 2, 1, 64, 0},    {1, 63, 1, 1, 64, 1},
+        {1, 64, 2, 2, 64, 0},   {1, 65, 1, 1, 64, 0},   {2, 127, 1, 1, 64, 0},
+        {1, 128, 2, 1, 64, 0},  {1, 129, 3, 3, 64, 1},  {1, 193, 1, 1, 64, 0},
+        {1, 257, 2, 1, 64, 0},  {3, 70, 6, 2, 64, 0},   {1, 385, 1, 1, 64, 1},
+        {2, 640, 1, 1, 64, 0},  {3, 70, 2, 2, 64, 1},   {2, 128, 3, 3, 64, 1},
+        {1, 1, 2, 1, 128, 0},   {1, 63, 1, 1, 128, 1},  {2, 64, 2, 1, 128, 0},
+        {1, 65, 4, 1, 128, 0},  {1, 127, 1, 1, 128, 0}, {1, 130, 7, 1, 128, 0},
+        {1, 193, 2, 2, 128, 1}, {1, 390, 2, 1, 128, 0}, {3, 70, 2, 1, 128, 0},
     };
 
     static const char UNFIT[] =
-        "attention without warpgroups' products: they need heads of 64 elements of 16 bits";
+        "attention without warpgroups' products: they need heads of 64 or 128 elements of 16 bits";
 
     warpgroups_need();
     want_note = "attention by warpgroups' products";
@@ -313,6 +317,7 @@ static void warpgroups_give_the_same_bits_again(void)
 {
     warpgroups_need();
     bits_check((heads_case){2, 200, 4, 2, 64, 0}, SHERD_BF16);
+    bits_check((heads_case){1, 200, 4, 1, 128, 0}, SHERD_BF16);
     choices.attention = ATTENTION_OWN;
 }
 

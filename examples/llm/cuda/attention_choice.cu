@@ -96,7 +96,7 @@ static void choose(attention_kernels *k, const attention_launch *a)
         (void)snprintf(k->note, sizeof(k->note), "attention by warpgroups' products");
     } else if (is_wanted) {
         (void)snprintf(k->note, sizeof(k->note), "attention without warpgroups' products: they need %s",
-                       k->params.has_warpgroups ? "heads of 64 elements of 16 bits" : "compute capability 9.0");
+                       k->params.has_warpgroups ? "heads of 64 or 128 elements of 16 bits" : "compute capability 9.0");
         k->params.choice = ATTENTION_OWN;
     } else if (k->params.choice != ATTENTION_OWN) {
         library_choose(k, a);

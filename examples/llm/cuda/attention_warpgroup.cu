@@ -1,4 +1,4 @@
-/* Causal attention by warpgroups' products (warpgroup.cuh), for heads of 64 elements of 16 bits on compute capability 9.0. The method
+/* Causal attention by warpgroups' products (warpgroup.cuh), for heads of 64 or 128 elements of 16 bits on compute capability 9.0. The method
  * is that of attention.cu: probabilities are recomputed from the logarithm of the sum, one kernel owns queries and one owns keys, and
  * every sum has one owner. What differs is how the tiles come and when the products are waited for (compare FlashAttention-3, Shah et
  * al. 2024).
@@ -17,8 +17,7 @@
 #include "tiles.cuh"
 #include "warpgroup_block.cuh"
 
-#define ROWS TILE_ROWS /* of a warpgroup */
-#define D    TILE_COLUMNS
+#define ROWS TILE_ROWS /* of a warpgroup, and keys or queries of a step */
 static_assert(ROWS == ATTENTION_CHUNK, "sums of columns are those of a warpgroup's rows");
 
 /* With the member that only these kernels know. */
@@ -30,22 +29,25 @@ template <typename T> struct group_typed : attention_typed<T> {
     }
 };
 
-/* As many stages as fit, and as many groups as their registers allow. */
-template <typename T> using forward_memory = block_memory<T, 4, 1, 6>;
-template <typename T> using back_q_memory  = block_memory<T, 2, 3, 6>;
-template <typename T> using back_kv_memory = block_memory<T, 2, 2, 7>;
+/* As many stages as fit, and as many groups as their registers allow; D is the width of a head. */
+template <typename T, int D>
+using forward_memory = std::conditional_t<D == 64, block_memory<T, 1, 4, 1, 6>, block_memory<T, 2, 3, 1, 4, 1>>;
+template <typename T, int D>
+using back_q_memory = std::conditional_t<D == 64, block_memory<T, 1, 2, 3, 6>, block_memory<T, 2, 2, 2, 3, 1>>;
+template <typename T, int D>
+using back_kv_memory = std::conditional_t<D == 64, block_memory<T, 1, 2, 2, 7>, block_memory<T, 2, 2, 2, 3, 1>>;
 
 /* Copies what the queries of a work need of keys and values, step by step. */
 template <typename M, typename T>
 __device__ __forceinline__ void keys_start(copying<M> &c, const attention_typed<T> &a, const work &w)
 {
-    const size_t first = (size_t)w.sequence * a.length * a.kv_stride + w.head / (a.heads / a.kv_heads) * D;
+    const size_t first = (size_t)w.sequence * a.length * a.kv_stride + w.head / (a.heads / a.kv_heads) * (M::TILES * TILE_COLUMNS);
 
-    for (int key0 = 0; key0 < w.first + M::OWN && key0 < a.length; key0 += TILE_ROWS) {
-        T(*tiles)[TILE_ELEMS] = c.m->steps[c.step_begin()];
+    for (int key0 = 0; key0 < w.first + M::OWN && key0 < a.length; key0 += ROWS) {
+        auto *tiles = c.m->steps[c.step_begin()];
 
-        rows_start<TILE_ROWS>(tiles[0], a.k + first, a.kv_stride, key0, a.length);
-        rows_start<TILE_ROWS>(tiles[1], a.v + first, a.kv_stride, key0, a.length);
+        rows_start<ROWS, M::TILES>(tiles[0], a.k + first, a.kv_stride, key0, a.length);
+        rows_start<ROWS, M::TILES>(tiles[1], a.v + first, a.kv_stride, key0, a.length);
         c.step_end();
     }
 }
@@ -58,61 +60,109 @@ __device__ __forceinline__ int tiles_before(int end, int length)
     return ((end < length ? end : length) + TILE_ROWS - 1) / TILE_ROWS;
 }
 
-/* Gives c = left . tile', as a group of its own. */
-template <typename T> __device__ __forceinline__ void scores_give(float (&c)[D / 8][4], const T *left, const T *tile)
+/* Gives c = left . right', as a group of its own; both have rows of D elements. */
+template <int D, typename T> __device__ __forceinline__ void scores_give(float (&c)[ROWS / 8][4], const T *left, const T *right)
 {
     group_begin(c);
-    group_multiply<T, false>(c, left, tile, 0);
+    group_multiply<T, false>(c, left, right, 0);
 #pragma unroll
     for (int step = 1; step < D / 16; step++) {
-        group_multiply<T, true>(c, left, tile, step);
+        const int tile = step * 16 / TILE_COLUMNS * TILE_ELEMS;
+
+        group_multiply<T, true>(c, left + tile, right + tile, step % (TILE_COLUMNS / 16));
     }
     group_commit();
 }
 
-/* Gives sum += a . tile, as a group of its own. */
-template <typename T>
-__device__ __forceinline__ void rows_give(float (&sum)[D / 8][4], uint32_t (&a)[D / 16][4], const T *tile)
+/* Gives sum += a . right, as a group of its own. */
+template <typename T, int N>
+__device__ __forceinline__ void rows_give(float (&sum)[N][4], uint32_t (&a)[ROWS / 16][4], const T *right)
 {
     left_settle(a);
     group_begin(sum);
 #pragma unroll
-    for (int step = 0; step < D / 16; step++) {
-        group_add<T>(sum, a[step], tile, step);
+    for (int step = 0; step < ROWS / 16; step++) {
+        group_add<T>(sum, a[step], right, step);
     }
     group_commit();
 }
 
 /* Rounds a tile of 64 x 64 to the left side of a product. */
-template <typename T> __device__ __forceinline__ void tile_round(uint32_t (&a)[D / 16][4], const float (&c)[D / 8][4])
+template <typename T> __device__ __forceinline__ void tile_round(uint32_t (&a)[ROWS / 16][4], const float (&c)[ROWS / 8][4])
 {
 #pragma unroll
-    for (int d = 0; d < D / 16; d++) {
+    for (int d = 0; d < ROWS / 16; d++) {
         left_make<T>(a[d], c[2 * d], c[2 * d + 1]);
     }
 }
 
-__device__ __forceinline__ void tile_zero(float (&x)[D / 8][4])
+template <int N> __device__ __forceinline__ void tile_zero(float (&x)[N][4])
 {
 #pragma unroll
-    for (int n = 0; n < D / 8; n++) {
+    for (int n = 0; n < N; n++) {
         x[n][0] = x[n][1] = x[n][2] = x[n][3] = 0.0f;
     }
 }
 
-/* Copies the warp's sums, times `factor` and `factor8`, to rows [first, ...) of a matrix. */
-template <typename T>
-__device__ __forceinline__ void sums_store(T *leaving, const float (&acc)[D / 8][4], float factor, float factor8, T *to,
-                                           size_t stride, int first, int length)
+/* Exchanges with the lane that is WITH lanes away: the lower lane keeps `low` and has the other's in `high`, the upper one keeps `high`
+ * and has the other's in `low`. */
+template <int WITH> __device__ __forceinline__ void words_exchange(uint32_t *low, uint32_t *high)
 {
-    tile_put<T, D>(leaving, acc, factor, factor8);
-    __syncwarp();
-    rows_store<T, D, 16>(leaving, to, stride, first, length, D);
-    __syncwarp(); /* the next sums overwrite the rows */
+    bool     is_high = (threadIdx.x & WITH) != 0;
+    uint32_t given = is_high ? *low : *high, had = __shfl_xor_sync(WARP_ALL, given, WITH);
+
+    *low  = is_high ? had : *low;
+    *high = is_high ? *high : had;
+}
+
+/* Stores row `row` of a thread's sums, times `factor`: r is 0 for row g and 1 for row g + 8. The four lanes of a row exchange what they
+ * have of 32 columns, so that each stores eight of them at once. */
+template <typename T, int N>
+__device__ __forceinline__ void sums_leave(const float (&acc)[N][4], int r, float factor, T *to, size_t stride, int row, int length)
+{
+    int t = (int)threadIdx.x % 4;
+
+#pragma unroll
+    for (int n = 0; n < N; n += 4) {
+        uint32_t x[4];
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x[i] = pair_of<T>::join(acc[n + i][2 * r] * factor, acc[n + i][2 * r + 1] * factor);
+        }
+        words_exchange<1>(&x[0], &x[1]);
+        words_exchange<1>(&x[2], &x[3]);
+        words_exchange<2>(&x[0], &x[2]);
+        words_exchange<2>(&x[1], &x[3]);
+        if (row < length) {
+            *(uint4 *)(to + (size_t)row * stride + (n + t) * 8) = make_uint4(x[0], x[1], x[2], x[3]);
+        }
+    }
+}
+
+/* Copies the warp's sums, times `factor` and `factor8`, to rows [first, ...) of a matrix: through shared memory where the block has room
+ * for rows that leave. */
+template <typename M, typename T, int N>
+__device__ __forceinline__ void sums_store(M *m, int group, const float (&acc)[N][4], float factor, float factor8, T *to, size_t stride,
+                                           int first, int length)
+{
+    if constexpr (M::TILES == 1) {
+        T *leaving = m->out.leaving[group][(int)threadIdx.x % GROUP_THREADS / 32 * 16];
+
+        tile_put<T, N * 8>(leaving, acc, factor, factor8);
+        __syncwarp();
+        rows_store<T, N * 8, 16>(leaving, to, stride, first, length, N * 8);
+        __syncwarp(); /* the next sums overwrite the rows */
+    } else {
+        int row = first + (int)threadIdx.x % 32 / 4;
+
+        sums_leave(acc, 0, factor, to, stride, row, length);
+        sums_leave(acc, 1, factor8, to, stride, row + 8, length);
+    }
 }
 
 /* Exchanges with the lane that is WITH lanes away, and adds: of 2 HALF pairs each lane keeps the sums of those that its bit says. */
-template <int HALF, int WITH> __device__ __forceinline__ void pairs_fold(float (&x)[D / 8][2])
+template <int HALF, int WITH> __device__ __forceinline__ void pairs_fold(float (&x)[TILE_COLUMNS / 8][2])
 {
     bool is_high = (threadIdx.x & WITH) != 0;
 
@@ -129,12 +179,12 @@ template <int HALF, int WITH> __device__ __forceinline__ void pairs_fold(float (
 
 /* Gives the sums of the columns of the warp's rows, as they are when they have left: times `factor`, and rounded. */
 template <typename T>
-__device__ __forceinline__ void columns_give(float *columns, const float (&acc)[D / 8][4], float factor)
+__device__ __forceinline__ void columns_give(float *columns, const float (&acc)[TILE_COLUMNS / 8][4], float factor)
 {
-    float x[D / 8][2];
+    float x[TILE_COLUMNS / 8][2];
 
 #pragma unroll
-    for (int n = 0; n < D / 8; n++) {
+    for (int n = 0; n < TILE_COLUMNS / 8; n++) {
         float low, high, low8, high8;
 
         pair_of<T>::split(pair_of<T>::join(acc[n][0] * factor, acc[n][1] * factor), &low, &high);
@@ -159,7 +209,7 @@ template <typename M, int COUNT> struct summing {
     /* Returns where this warp gives its sums of a matrix. Those of the work before have been stored. */
     __device__ __forceinline__ float *room(int matrix) const
     {
-        return m->columns[turn % 2][group][matrix][(int)threadIdx.x % GROUP_THREADS / 32];
+        return m->out.columns[turn % 2][group][matrix][(int)threadIdx.x % GROUP_THREADS / 32];
     }
 
     __device__ __forceinline__ void given(float *next)
@@ -180,7 +230,7 @@ template <typename M, int COUNT> struct summing {
         if (lane < 16) {
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
-                const float(*of)[D] = m->columns[(turn - 1) % 2][group][i];
+                const float(*of)[TILE_COLUMNS] = m->out.columns[(turn - 1) % 2][group][i];
 
                 to[i * apart + column] = of[0][column] + of[1][column] + of[2][column] + of[3][column];
             }
@@ -195,14 +245,15 @@ __device__ __forceinline__ float *columns_of(const group_typed<T> &a, const work
 {
     int chunks = (a.length + ROWS - 1) / ROWS;
 
-    return a.columns + ((size_t)w.sequence * chunks + own / ROWS) * a.q_stride + head * D;
+    return a.columns + ((size_t)w.sequence * chunks + own / ROWS) * a.q_stride + head * TILE_COLUMNS;
 }
 
 /* ---------------------------------------------------------------- forward -- */
 
-template <typename T> __global__ void __launch_bounds__(forward_memory<T>::THREADS, 1) group_forward(const group_typed<T> a, int batch)
+template <typename T, int D>
+__global__ void __launch_bounds__(forward_memory<T, D>::THREADS, 1) group_forward(const group_typed<T> a, int batch)
 {
-    typedef forward_memory<T> memory;
+    typedef forward_memory<T, D> memory;
     LLM_SHARED(shared);
     memory *m     = memory_begin<memory>(shared);
     int     group = group_of_thread();
@@ -212,10 +263,10 @@ template <typename T> __global__ void __launch_bounds__(forward_memory<T>::THREA
 
         registers_give_up<COPYING_REGISTERS>();
         works<memory>(batch, a.heads, a.length, [&](const work &w) {
-            T(*own)[memory::GROUPS][TILE_ELEMS] = m->own[c.own_begin(w.turn)];
+            auto *own = m->own[c.own_begin(w.turn)];
             const size_t row0 = (size_t)w.sequence * a.length;
 
-            rows_start<memory::OWN>(own[0][0], a.q + row0 * a.q_stride + w.head * D, a.q_stride, w.first, a.length);
+            rows_start<memory::OWN, memory::TILES>(own[0][0], a.q + row0 * a.q_stride + w.head * D, a.q_stride, w.first, a.length);
             keys_start(c, a, w);
         });
         c.end();
@@ -227,8 +278,8 @@ template <typename T> __global__ void __launch_bounds__(forward_memory<T>::THREA
     int      g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
     computing<memory> steps{m};
     float    factor = a.scale * LOG2_E; /* scores are kept as exponents of 2 */
-    uint32_t p[D / 16][4];
-    float    s[D / 8][4], y[D / 8][4];
+    uint32_t p[ROWS / 16][4];
+    float    s[ROWS / 8][4], y[D / 8][4];
 
     works<memory>(batch, a.heads, a.length, [&](const work &w) {
         int   own = w.first + group * ROWS; /* the first row of the group; `row` is the thread's first */
@@ -242,18 +293,18 @@ template <typename T> __global__ void __launch_bounds__(forward_memory<T>::THREA
         tile_zero(s);
         tile_zero(y);
         for (int tile = 0; tile < seen; tile++) {
-            int key0 = tile * TILE_ROWS;
+            int key0 = tile * ROWS;
 
             steps.wait();
-            scores_give(s, q, m->steps[steps.now][0]);
+            scores_give<D>(s, q, m->steps[steps.now][0]);
             group_wait<0>(s);
             group_wait<0>(y); /* of the step before, if there was one */
             if (tile > 0) {
                 steps.give_back(steps.before);
             }
-            if (key0 + TILE_ROWS > own) { /* the diagonal crosses this tile */
+            if (key0 + ROWS > own) { /* the diagonal crosses this tile */
 #pragma unroll
-                for (int n = 0; n < D / 8; n++) {
+                for (int n = 0; n < ROWS / 8; n++) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         s[n][i] = key0 + n * 8 + 2 * t + i % 2 > row + i / 2 * 8 ? -INFINITY : s[n][i];
@@ -265,14 +316,14 @@ template <typename T> __global__ void __launch_bounds__(forward_memory<T>::THREA
                 float tile_most = most[r], tile_sum = 0.0f, shrink, offset;
 
 #pragma unroll
-                for (int n = 0; n < D / 8; n++) {
+                for (int n = 0; n < ROWS / 8; n++) {
                     tile_most = fmaxf(tile_most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
                 }
                 tile_most = quad_max(tile_most); /* never -inf, since all queries see key 0 */
                 offset    = tile_most * factor;
                 shrink    = exp2_of(most[r] * factor - offset);
 #pragma unroll
-                for (int n = 0; n < D / 8; n++) {
+                for (int n = 0; n < ROWS / 8; n++) {
                     s[n][2 * r]     = exp2_of(s[n][2 * r] * factor - offset);
                     s[n][2 * r + 1] = exp2_of(s[n][2 * r + 1] * factor - offset);
                     tile_sum += s[n][2 * r] + s[n][2 * r + 1];
@@ -302,7 +353,7 @@ template <typename T> __global__ void __launch_bounds__(forward_memory<T>::THREA
         if (t == 0 && row + 8 < a.length) {
             a.log_sums[at + 8] = most[1] * a.scale + logf(high);
         }
-        sums_store(m->leaving[group][warp * 16], y, 1.0f / low, 1.0f / high,
+        sums_store(m, group, y, 1.0f / low, 1.0f / high,
                    a.y + ((size_t)w.sequence * a.length * a.heads + w.head) * D, (size_t)a.heads * D, own + warp * 16, a.length);
     });
 }
@@ -310,9 +361,10 @@ template <typename T> __global__ void __launch_bounds__(forward_memory<T>::THREA
 /* --------------------------------------------------------------- backward -- */
 
 /* Computes dQ, and for each row delta = sum of dout * out, which back_kv reads. */
-template <typename T> __global__ void __launch_bounds__(back_q_memory<T>::THREADS, 1) group_back_q(const group_typed<T> a, int batch)
+template <typename T, int D>
+__global__ void __launch_bounds__(back_q_memory<T, D>::THREADS, 1) group_back_q(const group_typed<T> a, int batch)
 {
-    typedef back_q_memory<T> memory;
+    typedef back_q_memory<T, D> memory;
     LLM_SHARED(shared);
     memory *m     = memory_begin<memory>(shared);
     int     group = group_of_thread();
@@ -323,12 +375,18 @@ template <typename T> __global__ void __launch_bounds__(back_q_memory<T>::THREAD
 
         registers_give_up<COPYING_REGISTERS>();
         works<memory>(batch, a.heads, a.length, [&](const work &w) {
-            T(*own)[memory::GROUPS][TILE_ELEMS] = m->own[c.own_begin(w.turn)];
+            auto *own = m->own[c.own_begin(w.turn)];
             const size_t row0 = (size_t)w.sequence * a.length;
 
-            rows_start<memory::OWN>(own[0][0], a.q + row0 * a.q_stride + w.head * D, a.q_stride, w.first, a.length);
-            rows_start<memory::OWN>(own[1][0], a.dout + row0 * out_stride + w.head * D, out_stride, w.first, a.length);
-            rows_start<memory::OWN>(own[2][0], a.out + row0 * out_stride + w.head * D, out_stride, w.first, a.length);
+            rows_start<memory::OWN, memory::TILES>(own[0][0], a.q + row0 * a.q_stride + w.head * D, a.q_stride, w.first, a.length);
+            rows_start<memory::OWN, memory::TILES>(own[1][0], a.dout + row0 * out_stride + w.head * D, out_stride, w.first, a.length);
+            if constexpr (memory::TILES == 1) {
+                rows_start<memory::OWN, memory::TILES>(own[2][0], a.out + row0 * out_stride + w.head * D, out_stride, w.first, a.length);
+            } else { /* they are used once: a step of their own, before the keys */
+                rows_start<memory::OWN, memory::TILES>(m->steps[c.step_begin()][0], a.out + row0 * out_stride + w.head * D, out_stride,
+                                                       w.first, a.length);
+                c.step_end();
+            }
             keys_start(c, a, w);
         });
         c.end();
@@ -341,8 +399,8 @@ template <typename T> __global__ void __launch_bounds__(back_q_memory<T>::THREAD
     computing<memory>  steps{m};
     summing<memory, 1> sums{m, group, 0};
     float    factor = a.scale * LOG2_E;
-    uint32_t ds[D / 16][4];
-    float    s[D / 8][4], dp[D / 8][4], dq[D / 8][4];
+    uint32_t ds[ROWS / 16][4];
+    float    s[ROWS / 8][4], dp[ROWS / 8][4], dq[D / 8][4];
 
     works<memory>(batch, a.heads, a.length, [&](const work &w) {
         int    own = w.first + group * ROWS, row = own + warp * 16 + g;
@@ -354,15 +412,23 @@ template <typename T> __global__ void __launch_bounds__(back_q_memory<T>::THREAD
         for (int r = 0; r < 2; r++) { /* past the end, 2^(0 - inf) = 0 */
             log_sum[r] = row + r * 8 < a.length ? a.log_sums[at + r * 8] * LOG2_E : INFINITY;
         }
-        const T *q = m->own[w.turn % 2][0][group], *dout = m->own[w.turn % 2][1][group], *out = m->own[w.turn % 2][2][group];
+        const T *q = m->own[w.turn % 2][0][group], *dout = m->own[w.turn % 2][1][group], *out;
 
         barrier_wait(&m->own_there[w.turn % 2], w.turn / 2);
+        if constexpr (memory::TILES == 1) {
+            out = m->own[w.turn % 2][2][group];
+        } else {
+            static_assert(memory::GROUPS == 2, "a step has the rows of two groups");
+            steps.wait();
+            out = m->steps[steps.now][group];
+        }
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
-            uint32_t x[4], dx[4];
+            const int tile = d * 16 / TILE_COLUMNS * TILE_ELEMS;
+            uint32_t  x[4], dx[4];
 
-            matrices_load(x, left_swizzled_at(out, warp * 16, d));
-            matrices_load(dx, left_swizzled_at(dout, warp * 16, d));
+            matrices_load(x, left_swizzled_at(out + tile, warp * 16, d % (TILE_COLUMNS / 16)));
+            matrices_load(dx, left_swizzled_at(dout + tile, warp * 16, d % (TILE_COLUMNS / 16)));
 #pragma unroll
             for (int i = 0; i < 4; i++) { /* registers 0 and 2 are of row g, 1 and 3 of row g + 8 */
                 float low, high, dlow, dhigh;
@@ -379,30 +445,33 @@ template <typename T> __global__ void __launch_bounds__(back_q_memory<T>::THREAD
                 a.deltas[at + r * 8] = delta[r];
             }
         }
+        if constexpr (memory::TILES > 1) {
+            steps.give_back(steps.now);
+        }
         tile_zero(s);
         tile_zero(dp);
         tile_zero(dq);
         for (int tile = 0; tile < seen; tile++) {
-            int key0 = tile * TILE_ROWS;
+            int key0 = tile * ROWS;
 
             steps.wait();
-            scores_give(s, q, m->steps[steps.now][0]);
-            scores_give(dp, dout, m->steps[steps.now][1]);
+            scores_give<D>(s, q, m->steps[steps.now][0]);
+            scores_give<D>(dp, dout, m->steps[steps.now][1]);
             group_wait<2>(dq); /* of the step before */
             if (tile > 0) {
                 steps.give_back(steps.before);
             }
             group_wait<1>(s);
 #pragma unroll
-            for (int n = 0; n < D / 8; n++) {
+            for (int n = 0; n < ROWS / 8; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     s[n][i] = exp2_of(s[n][i] * factor - log_sum[i / 2]);
                 }
             }
-            if (key0 + TILE_ROWS > own) { /* the diagonal crosses this tile */
+            if (key0 + ROWS > own) { /* the diagonal crosses this tile */
 #pragma unroll
-                for (int n = 0; n < D / 8; n++) {
+                for (int n = 0; n < ROWS / 8; n++) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         s[n][i] = key0 + n * 8 + 2 * t + i % 2 > row + i / 2 * 8 ? 0.0f : s[n][i];
@@ -411,7 +480,7 @@ template <typename T> __global__ void __launch_bounds__(back_q_memory<T>::THREAD
             }
             group_wait<0>(dp);
 #pragma unroll
-            for (int n = 0; n < D / 8; n++) {
+            for (int n = 0; n < ROWS / 8; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     s[n][i] *= dp[n][i] - delta[i / 2];
@@ -424,21 +493,26 @@ template <typename T> __global__ void __launch_bounds__(back_q_memory<T>::THREAD
         warp_arrive(&m->own_used[w.turn % 2]);
         steps.give_back(steps.now);
         steps.pass(tiles - seen);
-        sums_store(m->leaving[group][warp * 16], dq, a.scale, a.scale,
+        sums_store(m, group, dq, a.scale, a.scale,
                    a.dq + (size_t)w.sequence * a.length * a.q_stride + w.head * D, a.q_stride, own + warp * 16, a.length);
-        if (a.columns != NULL && own < a.length) {
-            sums.store();
-            columns_give<T>(sums.room(0), dq, a.scale);
-            sums.given(columns_of(a, w, own, w.head));
+        if constexpr (memory::TILES == 1) {
+            if (a.columns != NULL && own < a.length) {
+                sums.store();
+                columns_give<T>(sums.room(0), dq, a.scale);
+                sums.given(columns_of(a, w, own, w.head));
+            }
         }
     });
-    sums.store();
+    if constexpr (memory::TILES == 1) {
+        sums.store();
+    }
 }
 
 /* Computes dK and dV. The scores are transposed: keys are rows and queries are columns. Zeros past the length add nothing. */
-template <typename T> __global__ void __launch_bounds__(back_kv_memory<T>::THREADS, 1) group_back_kv(const group_typed<T> a, int batch)
+template <typename T, int D>
+__global__ void __launch_bounds__(back_kv_memory<T, D>::THREADS, 1) group_back_kv(const group_typed<T> a, int batch)
 {
-    typedef back_kv_memory<T> memory;
+    typedef back_kv_memory<T, D> memory;
     LLM_SHARED(shared);
     memory *m     = memory_begin<memory>(shared);
     int     group = group_of_thread(), readers = a.heads / a.kv_heads; /* heads that read a key */
@@ -449,19 +523,19 @@ template <typename T> __global__ void __launch_bounds__(back_kv_memory<T>::THREA
 
         registers_give_up<COPYING_REGISTERS>();
         works<memory>(batch, a.kv_heads, a.length, [&](const work &w) {
-            T(*own)[memory::GROUPS][TILE_ELEMS] = m->own[c.own_begin(w.turn)];
+            auto *own = m->own[c.own_begin(w.turn)];
             const size_t row0 = (size_t)w.sequence * a.length, kv0 = row0 * a.kv_stride + w.head * D;
 
-            rows_start<memory::OWN>(own[0][0], a.k + kv0, a.kv_stride, w.first, a.length);
-            rows_start<memory::OWN>(own[1][0], a.v + kv0, a.kv_stride, w.first, a.length);
+            rows_start<memory::OWN, memory::TILES>(own[0][0], a.k + kv0, a.kv_stride, w.first, a.length);
+            rows_start<memory::OWN, memory::TILES>(own[1][0], a.v + kv0, a.kv_stride, w.first, a.length);
             for (int head = w.head * readers; head < (w.head + 1) * readers; head++) {
                 size_t sum0 = ((size_t)w.sequence * a.heads + head) * a.length;
 
-                for (int query0 = w.first; query0 < a.length; query0 += TILE_ROWS) {
+                for (int query0 = w.first; query0 < a.length; query0 += ROWS) {
                     int slot = c.step_begin();
 
-                    rows_start<TILE_ROWS>(m->steps[slot][0], a.q + row0 * a.q_stride + head * D, a.q_stride, query0, a.length);
-                    rows_start<TILE_ROWS>(m->steps[slot][1], a.dout + row0 * out_stride + head * D, out_stride, query0, a.length);
+                    rows_start<ROWS, memory::TILES>(m->steps[slot][0], a.q + row0 * a.q_stride + head * D, a.q_stride, query0, a.length);
+                    rows_start<ROWS, memory::TILES>(m->steps[slot][1], a.dout + row0 * out_stride + head * D, out_stride, query0, a.length);
                     numbers_start(m->sums[slot][0], a.log_sums + sum0, query0, a.length, 0);
                     numbers_start(m->sums[slot][1], a.deltas + sum0, query0, a.length, 1);
                     c.step_end();
@@ -478,8 +552,8 @@ template <typename T> __global__ void __launch_bounds__(back_kv_memory<T>::THREA
     computing<memory>  steps{m};
     summing<memory, 2> sums{m, group, a.kv_heads * D};
     float    factor = a.scale * LOG2_E;
-    uint32_t p[D / 16][4], ds[D / 16][4];
-    float    s[D / 8][4], dp[D / 8][4], dk[D / 8][4], dv[D / 8][4];
+    uint32_t p[ROWS / 16][4], ds[ROWS / 16][4];
+    float    s[ROWS / 8][4], dp[ROWS / 8][4], dk[D / 8][4], dv[D / 8][4];
 
     works<memory>(batch, a.kv_heads, a.length, [&](const work &w) {
         int    own = w.first + group * ROWS, row = own + warp * 16 + g;
@@ -498,20 +572,26 @@ template <typename T> __global__ void __launch_bounds__(back_kv_memory<T>::THREA
             for (int tile = unseen; tile < tiles; tile++) {
                 steps.wait();
 
-                int          query0 = w.first + tile * TILE_ROWS;
+                int          query0 = w.first + tile * ROWS;
                 const T     *q_tile = m->steps[steps.now][0], *do_tile = m->steps[steps.now][1];
                 const float *logs = m->sums[steps.now][0] + 2 * t, *deltas = m->sums[steps.now][1] + 2 * t;
 
-                scores_give(s, k, q_tile);
-                scores_give(dp, v, do_tile);
-                group_wait<2>(dv); /* of the step before */
-                group_wait<2>(dk);
+                scores_give<D>(s, k, q_tile);
+                if constexpr (memory::TILES == 1) {
+                    scores_give<D>(dp, v, do_tile);
+                    group_wait<2>(dv); /* of the step before */
+                    group_wait<2>(dk);
+                } else { /* its left sides and dp have no registers beside each other */
+                    group_wait<1>(dv);
+                    group_wait<1>(dk);
+                    scores_give<D>(dp, v, do_tile);
+                }
                 if (tile > unseen) {
                     steps.give_back(steps.before);
                 }
                 group_wait<1>(s);
 #pragma unroll
-                for (int n = 0; n < D / 8; n++) {
+                for (int n = 0; n < ROWS / 8; n++) {
                     float log2_0 = logs[n * 8] * LOG2_E, log2_1 = logs[n * 8 + 1] * LOG2_E;
 
 #pragma unroll
@@ -521,7 +601,7 @@ template <typename T> __global__ void __launch_bounds__(back_kv_memory<T>::THREA
                 }
                 if (query0 < own + ROWS) { /* the diagonal crosses this tile */
 #pragma unroll
-                    for (int n = 0; n < D / 8; n++) {
+                    for (int n = 0; n < ROWS / 8; n++) {
 #pragma unroll
                         for (int i = 0; i < 4; i++) {
                             s[n][i] = row + i / 2 * 8 > query0 + n * 8 + 2 * t + i % 2 ? 0.0f : s[n][i];
@@ -532,7 +612,7 @@ template <typename T> __global__ void __launch_bounds__(back_kv_memory<T>::THREA
                 rows_give(dv, p, do_tile);
                 group_wait<1>(dp);
 #pragma unroll
-                for (int n = 0; n < D / 8; n++) {
+                for (int n = 0; n < ROWS / 8; n++) {
                     float drop_0 = deltas[n * 8], drop_1 = deltas[n * 8 + 1];
 
 #pragma unroll
@@ -551,18 +631,20 @@ template <typename T> __global__ void __launch_bounds__(back_kv_memory<T>::THREA
         }
         warp_arrive(&m->own_used[w.turn % 2]);
 
-        T *leaving = m->leaving[group][warp * 16];
-
-        sums_store(leaving, dk, a.scale, a.scale, a.dk + kv0, a.kv_stride, own + warp * 16, a.length);
-        sums_store(leaving, dv, 1.0f, 1.0f, a.dv + kv0, a.kv_stride, own + warp * 16, a.length);
-        if (a.columns != NULL && own < a.length) {
-            sums.store();
-            columns_give<T>(sums.room(0), dk, a.scale);
-            columns_give<T>(sums.room(1), dv, 1.0f);
-            sums.given(columns_of(a, w, own, a.heads + w.head));
+        sums_store(m, group, dk, a.scale, a.scale, a.dk + kv0, a.kv_stride, own + warp * 16, a.length);
+        sums_store(m, group, dv, 1.0f, 1.0f, a.dv + kv0, a.kv_stride, own + warp * 16, a.length);
+        if constexpr (memory::TILES == 1) {
+            if (a.columns != NULL && own < a.length) {
+                sums.store();
+                columns_give<T>(sums.room(0), dk, a.scale);
+                columns_give<T>(sums.room(1), dv, 1.0f);
+                sums.given(columns_of(a, w, own, a.heads + w.head));
+            }
         }
     });
-    sums.store();
+    if constexpr (memory::TILES == 1) {
+        sums.store();
+    }
 }
 
 /* -------------------------------------------------------------- launchers -- */
@@ -576,13 +658,13 @@ static void group_queue(void (*kernel)(group_typed<T>, int), const attention_lau
     LLM_LAUNCH(kernel, dim3(grid), dim3(M::THREADS), memory_bytes<M>, stream, group_typed<T>(a), (int)a->shape.batch);
 }
 
-template <typename T> static void typed_queue(const attention_launch *a, cudaStream_t stream)
+template <typename T, int D> static void typed_queue(const attention_launch *a, cudaStream_t stream)
 {
     if (a->dout == NULL) {
-        group_queue<forward_memory<T>>(group_forward<T>, a, a->shape.heads, stream);
+        group_queue<forward_memory<T, D>>(group_forward<T, D>, a, a->shape.heads, stream);
     } else {
-        group_queue<back_q_memory<T>>(group_back_q<T>, a, a->shape.heads, stream);
-        group_queue<back_kv_memory<T>>(group_back_kv<T>, a, a->shape.kv_heads, stream);
+        group_queue<back_q_memory<T, D>>(group_back_q<T, D>, a, a->shape.heads, stream);
+        group_queue<back_kv_memory<T, D>>(group_back_kv<T, D>, a, a->shape.kv_heads, stream);
     }
 }
 
@@ -590,31 +672,50 @@ bool attention_warpgroup_takes(const attention_launch *args)
 {
     const heads_args *s = &args->shape;
 
-    return args->dtype != SHERD_F32 && s->width == D && s->q_stride % 8 == 0 && s->kv_stride % 8 == 0;
+    return args->dtype != SHERD_F32 && (s->width == 64 || s->width == 128) && s->q_stride % 8 == 0 && s->kv_stride % 8 == 0;
 }
 
 bool attention_warpgroup_sums_columns(const attention_launch *args)
 {
     const heads_args *s = &args->shape;
-    size_t            q_columns = s->heads * D, kv_columns = s->kv_heads * D, columns = q_columns + 2 * kv_columns, at = sherd_dtype_bytes(args->dtype);
+    size_t            q_columns = s->heads * s->width, kv_columns = s->kv_heads * s->width, columns = q_columns + 2 * kv_columns;
+    size_t            at = sherd_dtype_bytes(args->dtype);
 
-    return attention_warpgroup_takes(args) && s->q_stride == columns && s->kv_stride == columns &&
+    return attention_warpgroup_takes(args) && s->width == 64 && s->q_stride == columns && s->kv_stride == columns &&
            (char *)args->dk == (char *)args->dq + q_columns * at && (char *)args->dv == (char *)args->dk + kv_columns * at;
+}
+
+template <typename T> static void width_queue(const attention_launch *a, cudaStream_t stream)
+{
+    if (a->shape.width == 64) {
+        typed_queue<T, 64>(a, stream);
+    } else {
+        typed_queue<T, 128>(a, stream);
+    }
 }
 
 void attention_warpgroup_queue(const attention_launch *args, cudaStream_t stream)
 {
     if (args->dtype == SHERD_BF16) {
-        typed_queue<bf16_t>(args, stream);
+        width_queue<bf16_t>(args, stream);
     } else {
-        typed_queue<f16_t>(args, stream);
+        width_queue<f16_t>(args, stream);
     }
 }
 
+template <int D> static constexpr size_t most_bytes()
+{
+    size_t of_q = memory_bytes<back_q_memory<bf16_t, D>>, of_kv = memory_bytes<back_kv_memory<bf16_t, D>>;
+    size_t most = of_q > of_kv ? of_q : of_kv;
+
+    return most > memory_bytes<forward_memory<bf16_t, D>> ? most : memory_bytes<forward_memory<bf16_t, D>>;
+}
+
+static_assert(most_bytes<64>() <= 227 << 10 && most_bytes<128>() <= 227 << 10, "compute capability 9.0 has 227 KiB for a block");
+
 bool attention_warpgroup_fits(shared_memory memory)
 {
-    return memory_bytes<forward_memory<bf16_t>> <= memory.block_bytes && memory_bytes<back_q_memory<bf16_t>> <= memory.block_bytes &&
-           memory_bytes<back_kv_memory<bf16_t>> <= memory.block_bytes;
+    return most_bytes<64>() <= memory.block_bytes && most_bytes<128>() <= memory.block_bytes;
 }
 
 template <typename M, typename T> static void group_allow(void (*kernel)(group_typed<T>, int), cudaError_t *error)
@@ -625,18 +726,20 @@ template <typename M, typename T> static void group_allow(void (*kernel)(group_t
     }
 }
 
-template <typename T> static void typed_allow(cudaError_t *error)
+template <typename T, int D> static void typed_allow(cudaError_t *error)
 {
-    group_allow<forward_memory<T>>(group_forward<T>, error);
-    group_allow<back_q_memory<T>>(group_back_q<T>, error);
-    group_allow<back_kv_memory<T>>(group_back_kv<T>, error);
+    group_allow<forward_memory<T, D>>(group_forward<T, D>, error);
+    group_allow<back_q_memory<T, D>>(group_back_q<T, D>, error);
+    group_allow<back_kv_memory<T, D>>(group_back_kv<T, D>, error);
 }
 
 cudaError_t attention_warpgroup_prepare(void)
 {
     cudaError_t error = cudaSuccess;
 
-    typed_allow<bf16_t>(&error);
-    typed_allow<f16_t>(&error);
+    typed_allow<bf16_t, 64>(&error);
+    typed_allow<bf16_t, 128>(&error);
+    typed_allow<f16_t, 64>(&error);
+    typed_allow<f16_t, 128>(&error);
     return error;
 }

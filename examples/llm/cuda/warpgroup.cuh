@@ -5,9 +5,9 @@
  * The sums are in registers, in the layout of tensor.cuh; warp w of the group has rows [16 w, 16 w + 16). So is a left side that the
  * group has just computed; one that stays as it is for many products is in shared memory as right sides are (ptxas 12.9 and 13.0 were
  * seen to give such registers to other values). In shared memory a side is a tile of 64 rows of 64 elements that begins at a multiple
- * of 1024 bytes. In row r of the tile, the eight
- * elements from 8 c on are at 8 (c ^ r % 8), so that neither a column of them nor a row meets one bank twice (the layout that PTX calls
- * 128-byte swizzling).
+ * of 1024 bytes; rows of 128 elements are two tiles, one behind the other, of which the second has the elements from 64 on. In row r of
+ * a tile, the eight elements from 8 c on are at 8 (c ^ r % 8), so that neither a column of them nor a row meets one bank twice (the
+ * layout that PTX calls 128-byte swizzling).
  *
  * A group of products: group_begin, multiplications, group_commit. Until group_wait<N> has said that the group is over (all but the
  * last N are), its sums are not there, and its tiles and left sides must stay as they are. The emulator of the tests computes a
@@ -22,6 +22,7 @@
 #define GROUP_THREADS 128
 #define TILE_ROWS     64
 #define TILE_COLUMNS  64
+#define TILE_ELEMS    (TILE_ROWS * TILE_COLUMNS)
 #define TILE_ALIGN    1024 /* bytes */
 
 /* Returns where the eight elements from 8 * c on of row r are, in elements from the beginning of the tile. */
@@ -51,6 +52,7 @@ __device__ __forceinline__ int group_of_thread(void)
 
 typedef struct group_product {
     float (*c)[4];
+    int         columns; /* of c: of one tile or of two */
     uint32_t    a[4];
     const void *left; /* NULL: a */
     const void *tile;
@@ -67,7 +69,7 @@ typedef struct group_pending {
 
 /* The sides of a product as floats, converted once for all lanes of a warp. */
 typedef struct group_sides {
-    float left[16][16], right[16][TILE_COLUMNS];
+    float left[16][16], right[16][2 * TILE_COLUMNS];
 } group_sides;
 
 static inline group_pending *group_pending_of_thread(void)
@@ -95,14 +97,15 @@ template <typename T> static inline void group_compute(const group_product *p)
         }
         pair_of<T>::split(a, &to[0], &to[1]);
     }
-    for (int i = lane; i < 16 * TILE_COLUMNS; i += 32) {
-        int k = i / TILE_COLUMNS, n = i % TILE_COLUMNS;
-        int row = p->is_flipped ? p->step * 16 + k : n, column = p->is_flipped ? n : p->step * 16 + k;
+    for (int i = lane; i < 16 * p->columns; i += 32) {
+        int      k = i / p->columns, n = i % p->columns;
+        int      row = p->is_flipped ? p->step * 16 + k : n, column = p->is_flipped ? n : p->step * 16 + k;
+        const T *tile = (const T *)p->tile + column / TILE_COLUMNS * TILE_ELEMS;
 
-        sides->right[k][n] = float_get(((const T *)p->tile)[swizzled(row, column / 8) + column % 8]);
+        sides->right[k][n] = float_get(tile[swizzled(row, column % TILE_COLUMNS / 8) + column % 8]);
     }
     __syncwarp();
-    for (int n = 0; n < TILE_COLUMNS / 8; n++) {
+    for (int n = 0; n < p->columns / 8; n++) {
         for (int i = 0; i < 4; i++) {
             float sum = p->is_added ? p->c[n][i] : 0.0f;
 
@@ -115,7 +118,7 @@ template <typename T> static inline void group_compute(const group_product *p)
     __syncwarp();
 }
 
-static inline void group_begin(float (&)[8][4])
+template <int N> static inline void group_begin(float (&)[N][4])
 {
 }
 
@@ -132,10 +135,10 @@ static inline void group_give(const group_product *p)
     mine->products[mine->given++] = *p;
 }
 
-template <typename T>
-static inline void group_add(float (&c)[8][4], const uint32_t (&a)[4], const T *tile, int step)
+template <typename T, int N>
+static inline void group_add(float (&c)[N][4], const uint32_t (&a)[4], const T *tile, int step)
 {
-    group_product p = {c, {a[0], a[1], a[2], a[3]}, NULL, tile, step, true, true, group_compute<T>};
+    group_product p = {c, N * 8, {a[0], a[1], a[2], a[3]}, NULL, tile, step, true, true, group_compute<T>};
 
     group_give(&p);
 }
@@ -143,7 +146,7 @@ static inline void group_add(float (&c)[8][4], const uint32_t (&a)[4], const T *
 template <typename T, bool IS_ADDED>
 static inline void group_multiply(float (&c)[8][4], const T *left, const T *tile, int step)
 {
-    group_product p = {c, {}, left, tile, step, false, IS_ADDED, group_compute<T>};
+    group_product p = {c, TILE_COLUMNS, {}, left, tile, step, false, IS_ADDED, group_compute<T>};
 
     emulator_shared_at(left, TILE_ALIGN);
     group_give(&p);
@@ -156,7 +159,7 @@ static inline void group_commit(void)
     mine->ends[mine->groups++] = mine->given;
 }
 
-template <int PENDING> static inline void group_wait(float (&)[8][4])
+template <int PENDING, int N> static inline void group_wait(float (&)[N][4])
 {
     group_pending *mine = group_pending_of_thread();
     unsigned       over = mine->groups > PENDING ? mine->groups - PENDING : 0;
@@ -198,6 +201,11 @@ static inline void barrier_wait(uint64_t *barrier, int phase)
     emulator_mbarrier_wait(barrier, phase);
 }
 
+static inline bool barrier_is_over(uint64_t *barrier, int phase)
+{
+    return emulator_mbarrier_is_over(barrier, phase);
+}
+
 static inline void copies_show(void)
 {
 }
@@ -213,11 +221,25 @@ static inline void word_copy_start(void *to, const void *from, bool is_there)
 #define GROUP_ALL_SUMS(c)                                                                                                      \
     GROUP_SUMS(c, 0), GROUP_SUMS(c, 1), GROUP_SUMS(c, 2), GROUP_SUMS(c, 3), GROUP_SUMS(c, 4), GROUP_SUMS(c, 5), GROUP_SUMS(c, 6), \
         GROUP_SUMS(c, 7)
+#define GROUP_ALL_WIDE_SUMS(c)                                                                                                 \
+    GROUP_ALL_SUMS(c), GROUP_SUMS(c, 8), GROUP_SUMS(c, 9), GROUP_SUMS(c, 10), GROUP_SUMS(c, 11), GROUP_SUMS(c, 12),            \
+        GROUP_SUMS(c, 13), GROUP_SUMS(c, 14), GROUP_SUMS(c, 15)
+
+/* Keeps the compiler from moving what it does with the registers of sums across this line. */
+template <int N> __device__ __forceinline__ void sums_settle(float (&c)[N][4])
+{
+    static_assert(N == 8 || N == 16, "64 columns or 128");
+    if constexpr (N == 8) {
+        asm volatile("" : GROUP_ALL_SUMS(c) : : "memory");
+    } else {
+        asm volatile("" : GROUP_ALL_WIDE_SUMS(c) : : "memory");
+    }
+}
 
 /* Begins a group: what this thread wrote to the registers of sums is there for its products. */
-__device__ __forceinline__ void group_begin(float (&c)[8][4])
+template <int N> __device__ __forceinline__ void group_begin(float (&c)[N][4])
 {
-    asm volatile("" : GROUP_ALL_SUMS(c) : : "memory");
+    sums_settle(c);
     asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
 }
 
@@ -231,12 +253,14 @@ __device__ __forceinline__ void left_settle(uint32_t (&a)[4][4])
 }
 
 /* Returns the description of a tile as a side: where it begins, in units of 16 bytes, swizzled by 128 bytes, eight rows 1024 bytes
- * behind the eight before them. The field between, which says how far 64 columns are from the next 64, is not used. */
-__device__ __forceinline__ uint64_t side_described(const void *at)
+ * behind the eight before them. The field between says how far 64 columns are from the next 64: a tile, where columns of both tiles
+ * are the columns of a product; it is not used elsewhere. */
+template <int TILES = 1> __device__ __forceinline__ uint64_t side_described(const void *at)
 {
     uint32_t address = (uint32_t)__cvta_generic_to_shared(at);
+    uint64_t apart   = TILES == 1 ? 1 : TILE_ELEMS * 2 >> 4;
 
-    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 | (address & 0x3ffff) >> 4;
+    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | apart << 16 | (address & 0x3ffff) >> 4;
 }
 
 /* A product whose left side are the operands `left`, "%32" and so on; `rest` are those behind the right side. */
@@ -244,9 +268,20 @@ __device__ __forceinline__ uint64_t side_described(const void *at)
     "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                                                            \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                                  \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " left ", " right ", " rest ";"
+#define GROUP_WIDE_PRODUCT(type, left, right, rest)                                                                            \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " "                                                           \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                                  \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                                         \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                                         \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " left ", " right ", " rest ";"
 #define GROUP_ADD(type)                                                                                                        \
     asm volatile(GROUP_PRODUCT(type, "{%32, %33, %34, %35}", "%36", "1, 1, 1, 1")                                              \
                  : GROUP_ALL_SUMS(c)                                                                                           \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right)                                                      \
+                 : "memory")
+#define GROUP_WIDE_ADD(type)                                                                                                   \
+    asm volatile(GROUP_WIDE_PRODUCT(type, "{%64, %65, %66, %67}", "%68", "1, 1, 1, 1")                                         \
+                 : GROUP_ALL_WIDE_SUMS(c)                                                                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right)                                                      \
                  : "memory")
 #define GROUP_MULTIPLY(type)                                                                                                   \
@@ -256,16 +291,20 @@ __device__ __forceinline__ uint64_t side_described(const void *at)
                  : "l"(a), "l"(b), "r"(IS_ADDED ? 1 : 0)                                    \
                  : "memory")
 
-/* Gives c += a . b: a are sixteen columns that the registers hold, b are rows 16 * step to 16 * step + 15 of the tile. */
-template <typename T>
-__device__ __forceinline__ void group_add(float (&c)[8][4], const uint32_t (&a)[4], const T *tile, int step)
+/* Gives c += a . b: a are sixteen columns that the registers hold, b are rows 16 * step to 16 * step + 15 of the tile, or of two. */
+template <typename T, int N>
+__device__ __forceinline__ void group_add(float (&c)[N][4], const uint32_t (&a)[4], const T *tile, int step)
 {
-    uint64_t right = side_described(tile) + step * (16 * TILE_COLUMNS * 2 >> 4);
+    uint64_t right = side_described<N / 8>(tile) + step * (16 * TILE_COLUMNS * 2 >> 4);
 
-    if constexpr (std::is_same<T, bf16_t>::value) {
+    if constexpr (N == 8 && std::is_same<T, bf16_t>::value) {
         GROUP_ADD("bf16");
-    } else {
+    } else if constexpr (N == 8) {
         GROUP_ADD("f16");
+    } else if constexpr (std::is_same<T, bf16_t>::value) {
+        GROUP_WIDE_ADD("bf16");
+    } else {
+        GROUP_WIDE_ADD("f16");
     }
 }
 
@@ -289,10 +328,10 @@ __device__ __forceinline__ void group_commit(void)
 }
 
 /* Waits until at most PENDING groups of this thread are not over. c: sums of a group that is over then, which is used after this. */
-template <int PENDING> __device__ __forceinline__ void group_wait(float (&c)[8][4])
+template <int PENDING, int N> __device__ __forceinline__ void group_wait(float (&c)[N][4])
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(PENDING) : "memory");
-    asm volatile("" : GROUP_ALL_SUMS(c) : : "memory"); /* nobody reads them before */
+    sums_settle(c); /* nobody reads them before */
 }
 
 /* Every thread of a warpgroup keeps so many registers, a multiple of 8, and gives the rest back to the block. */
@@ -339,6 +378,20 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, int phase)
                      : "r"(at), "r"(phase & 1)
                      : "memory");
     } while (is_over == 0);
+}
+
+/* Returns whether the phase is over, without waiting. */
+__device__ __forceinline__ bool barrier_is_over(uint64_t *barrier, int phase)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier), is_over;
+
+    asm volatile("{.reg .pred is_over;\n"
+                 "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 is_over, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, is_over;}\n"
+                 : "=r"(is_over)
+                 : "r"(at), "r"(phase & 1)
+                 : "memory");
+    return is_over != 0;
 }
 
 /* Shows the copies that this thread has waited for to the products of those who wait for its next arrival. */

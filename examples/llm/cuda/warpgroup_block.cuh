@@ -6,27 +6,37 @@
 #include "warpgroup.cuh"
 
 #define GROUP_WARPS       (GROUP_THREADS / 32)
-#define TILE_ELEMS        (TILE_ROWS * TILE_COLUMNS)
 #define LEAVING_COLUMNS   (TILE_COLUMNS + 8) /* of rows on their way out, so that they meet other banks */
-#define AHEAD             2                  /* steps whose copies are under way and not told at a time */
 #define HELD              2                  /* steps that a warpgroup has not given back when it waits for the second of them */
 #define COPYING_REGISTERS 24                 /* of a thread of the group that copies */
 
-/* The shared memory of a block with GROUPS computing warpgroups: OWN_TILES matrices of the rows that it owns, for this work and the next,
- * and the tiles of STAGES steps. With fewer stages the group that copies would wait for itself; with more it is ahead of the others. */
-template <typename T, int GROUPS_, int OWN_TILES, int STAGES_> struct block_memory {
-    static constexpr int GROUPS = GROUPS_, STAGES = STAGES_;
+/* What only blocks with one tile a row have room for. */
+template <typename T, int TILES, int GROUPS> struct block_leaving {
+};
+
+template <typename T, int GROUPS> struct block_leaving<T, 1, GROUPS> {
+    T leaving[GROUPS][TILE_ROWS][LEAVING_COLUMNS];
+    /* Sums of the columns of each warp's rows, of this work and of the one before, for two matrices. */
+    float columns[2][GROUPS][2][GROUP_WARPS][TILE_COLUMNS];
+};
+
+/* The shared memory of a block with GROUPS computing warpgroups, for rows of TILES tiles: OWN_TILES matrices of the rows that it owns,
+ * for this work and the next, and two matrices of 64 rows for each of STAGES steps. At most AHEAD steps have copies that are under way
+ * and not told. With fewer stages the group that copies would wait for itself; with more it is ahead of the others. */
+template <typename T, int TILES_, int GROUPS_, int OWN_TILES, int STAGES_, int AHEAD_ = 2> struct block_memory {
+    static constexpr int TILES = TILES_, GROUPS = GROUPS_, STAGES = STAGES_, AHEAD = AHEAD_;
     static constexpr int OWN = GROUPS * TILE_ROWS, THREADS = (GROUPS + 1) * GROUP_THREADS; /* the last group copies */
     static constexpr int BEGINNING_REGISTERS = 65536 / THREADS / 8 * 8; /* of a thread, as the block has one multiprocessor for itself */
     static constexpr int REGISTERS = ((GROUPS + 1) * BEGINNING_REGISTERS - COPYING_REGISTERS) / GROUPS / 8 * 8; /* of one that computes */
+    static constexpr bool HAS_SUMS = TILES == 1 || OWN_TILES > 1; /* forward has no room for those that it does not use */
+    static constexpr bool HAS_FEW_STAGES = STAGES <= AHEAD + HELD + 1;
     static_assert(STAGES >= AHEAD + HELD, "the group that copies would wait for itself");
 
-    T        own[2][OWN_TILES][GROUPS][TILE_ELEMS];
-    T        steps[STAGES][2][TILE_ELEMS];
-    float    sums[STAGES][2][TILE_ROWS]; /* two numbers for each row of a step */
-    T        leaving[GROUPS][TILE_ROWS][LEAVING_COLUMNS];
-    /* Sums of the columns of each warp's rows, of this work and of the one before, for two matrices. */
-    float    columns[2][GROUPS][2][GROUP_WARPS][TILE_COLUMNS];
+    T        own[2][OWN_TILES][GROUPS][TILES * TILE_ELEMS];
+    T        steps[STAGES][2][TILES * TILE_ELEMS];
+    float    sums[HAS_SUMS ? STAGES : 1][2][TILE_ROWS]; /* two numbers for each row of a step */
+    block_leaving<T, TILES, GROUPS> out;
+
     uint64_t own_there[2], own_used[2], there[STAGES], used[STAGES], columns_there[GROUPS];
 };
 
@@ -130,9 +140,13 @@ template <typename M> struct copying {
         return own_slot;
     }
 
-    /* Waits until the tiles of the next step can be overwritten, and returns their number. */
+    /* Waits until the tiles of the next step can be overwritten, and returns their number. Where stages are few, the steps before are
+     * told first: those who have to use up these tiles may be waiting for one of them. */
     __device__ __forceinline__ int step_begin()
     {
+        if (M::HAS_FEW_STAGES && !__all_sync(WARP_ALL, barrier_is_over(&m->used[begun.slot], begun.phase - 1))) {
+            end();
+        }
         barrier_wait(&m->used[begun.slot], begun.phase - 1);
         return begun.slot;
     }
@@ -142,8 +156,8 @@ template <typename M> struct copying {
         copies_commit();
         begun.pass();
         under_way++;
-        if (under_way > AHEAD) {
-            tell<AHEAD>();
+        if (under_way > M::AHEAD) {
+            tell<M::AHEAD>();
         }
     }
 
@@ -155,8 +169,9 @@ template <typename M> struct copying {
     }
 };
 
-/* Starts copying rows [first, first + COUNT) of a matrix into tiles that follow each other. Rows past the length are zeros. */
-template <int COUNT, typename T>
+/* Starts copying rows [first, first + COUNT) of a matrix, of TILES tiles each, 64 rows behind the other. Rows past the length are
+ * zeros. */
+template <int COUNT, int TILES, typename T>
 __device__ __forceinline__ void rows_start(T *to, const T *from, size_t stride, int first, int length)
 {
     /* sixteen rows at a time, eight threads a row: `c` and the order in a row are the same in all of a thread's rows */
@@ -168,7 +183,11 @@ __device__ __forceinline__ void rows_start(T *to, const T *from, size_t stride, 
     for (int r = 0; r < COUNT; r += GROUP_THREADS / 8) {
         bool is_there = first + r0 + r < length;
 
-        copy_start(to + r * TILE_COLUMNS, is_there ? row : from, is_there);
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            copy_start(to + (r / TILE_ROWS * TILES + tile) * TILE_ELEMS + r % TILE_ROWS * TILE_COLUMNS,
+                       is_there ? row + tile * TILE_COLUMNS : from, is_there);
+        }
         row += stride * (GROUP_THREADS / 8);
     }
 }
