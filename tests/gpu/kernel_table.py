@@ -3,7 +3,7 @@ ptxas says; and in machine code, where cuobjdump is at hand, what the loads of t
 products are left alone. Needs nvcc and no GPU.
 
 kernel_table.py [--arch 80,86,89,90,100] [--files GLOB,GLOB] [--cuobjdump FILE] [--jobs N]; ends with 1 when a kernel spills
-or products are given one at a time, or their registers are misused."""
+or products are given one at a time, or their registers are misused, or a thread uses more registers than it has taken."""
 
 import argparse
 import collections
@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = {"kernels": ["--fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true"], "examples": []}
 FUSED = ("update.cu", "encoded.cu", "lamb.cu")
 ONE_ARCH = {"attention_warpgroup.cu": ["90a"]}  # instructions of one architecture
+PRODUCT_RATE, SHARED_RATE = 4096, 128  # operations in 16 bits and bytes of shared memory that an H100's multiprocessor does in a clock
 
 Kernel = collections.namedtuple("Kernel", "registers shared spills")
 
@@ -154,6 +155,49 @@ def written_by(text):
     return set(range(registers[0], registers[0] + count)), set(registers[1:])
 
 
+def bare(text):
+    """An instruction without the predicate in front of it."""
+    return re.sub(r"^@!?U?P\w+\s+", "", text)
+
+
+def reached(code, start):
+    """The instructions that can be reached from one on."""
+    at, found, waiting = {address: index for index, (address, _) in enumerate(code)}, set(), [start]
+    while waiting:
+        index = waiting.pop()
+        if index in found or index >= len(code):
+            continue
+        found.add(index)
+        text = bare(code[index][1])
+        target = re.match(r"(?:BRA|BSSY|CALL)\b.*0x([0-9a-f]+)", text)
+        if target and int(target[1], 16) in at:
+            waiting.append(at[int(target[1], 16)])
+        is_sure = text == code[index][1] and not re.match(r"BRA\S*DIV|BRA\S* !?U?P", text)
+        if not (is_sure and text.startswith(("BRA", "EXIT", "RET", "BSYNC"))):
+            waiting.append(index + 1)
+    return [bare(code[index][1]) for index in sorted(found)]
+
+
+def limits(code):
+    """How many registers a thread uses from where it gives registers up or takes more, and how many it has there."""
+    found = {}
+    for index, (_, text) in enumerate(code):
+        if match := re.search(r"USETMAXREG\.(?:TRY_)?(ALLOC|DEALLOC)\S* .*0x([0-9a-f]+)", text):
+            used = [number + 1 for line in reached(code, index + 1) for number in set.union(*written_by(line))]
+            found[match[1]] = (max(used, default=0), int(match[2], 16))
+    return found
+
+
+def work_of(loop):
+    """Operations of a pass's products for a warpgroup, and bytes of shared memory that they read."""
+    operations, size = 0, 0
+    for _, text in loop:
+        if match := re.match(r"HGMMA\.64x(\d+)x16\S* R\d+, (R\d+, )?gdesc", text):
+            operations += 2 * 64 * int(match[1]) * 16
+            size += (int(match[1]) + (0 if match[2] else 64)) * 16 * 2
+    return operations, size
+
+
 def misused(loop):
     """How often two passes of a loop touch registers of products under way, or give those of a left side another value behind it."""
     count, flying, begun, so_far = 0, [], [], set()
@@ -163,10 +207,11 @@ def misused(loop):
         for sums, left in flying + begun:
             count += bool(written & (sums | left)) + bool(read & sums)
         so_far |= written
-        if match := re.match(r"HGMMA\S* R(\d+), (?:R(\d+), )?gdesc", text):
-            left = set(range(int(match[2]), int(match[2]) + 4)) if match[2] else set()
+        if match := re.match(r"HGMMA\.64x(\d+)x16\S* R(\d+), (?:R(\d+), )?gdesc", text):
+            columns, first, left = int(match[1]), int(match[2]), int(match[3] or 0)
+            left = set(range(left, left + 4)) if match[3] else set()
             count += bool((left - so_far) & all_written)  # made before the loop, so that nothing in the loop may write it
-            begun.append((set(range(int(match[1]), int(match[1]) + 32)), left))
+            begun.append((set(range(first, first + columns // 2)), left))
             if "gsb0" in text:
                 flying.append((set().union(*[sums for sums, _ in begun]), set().union(*[left for _, left in begun])))
                 begun = []
@@ -179,18 +224,26 @@ def products(source, cubin, names, tool):
     """A row for each kernel: its innermost loops. Returns the kernels whose registers are misused."""
     text = subprocess.run([tool, "-sass", str(cubin)], check=True, capture_output=True, text=True).stdout
     print(f"\n### Products of {source.relative_to(ROOT)} in machine code ({cubin.stem})\n")
-    print("| kernel | instructions of a pass of each loop | of these products | registers misused |\n|---|---|---|---|")
+    print("| kernel | instructions of a pass of each loop | of these products | their operations, clocks | they read, clocks "
+          "| registers misused | of computing threads, used of | of copying threads, used of |")
+    print("|---|---|---|---|---|---|---|---|")
     bad = []
     for part in re.split(r"\n\s*Function : ", text)[1:]:
         name, lines = part.split("\n", 1)[0].strip(), part.splitlines()
-        code = [(int(match[1], 16), re.sub(r"^@!?U?P\d+\s+", "", match[2]))
-                for match in (re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", line) for line in lines) if match]
-        loops, around = loops_of(code)
+        whole = [(int(match[1], 16), match[2])
+                 for match in (re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", line) for line in lines) if match]
+        loops, around = loops_of([(address, bare(text)) for address, text in whole])
         count = sum(misused(loop) for loop in [*loops, around])
         bad += [f"{names.get(name, name)}: {count} registers of products misused"] if count else []
-        sizes = ", ".join(str(len(loop)) for loop in loops)
-        of_products = ", ".join(str(sum(text.startswith("HGMMA") for _, text in loop)) for loop in loops)
-        print(f"| `{names.get(name, name)}` | {sizes} | {of_products} | {count} |")
+        threads = limits(whole)
+        bad += [f"{names.get(name, name)}: {used} registers of {most}" for used, most in threads.values() if used > most]
+        works = [work_of(loop) for loop in loops]
+        columns = [", ".join(str(len(loop)) for loop in loops),
+                   ", ".join(str(sum(text.startswith("HGMMA") for _, text in loop)) for loop in loops),
+                   ", ".join(f"{work / 1e6:.2f} M, {work // PRODUCT_RATE}" for work, _ in works),
+                   ", ".join(f"{size >> 10} KiB, {size // SHARED_RATE}" for _, size in works), str(count),
+                   *("{} of {}".format(*threads.get(what, (0, 0))) for what in ("ALLOC", "DEALLOC"))]
+        print(f"| `{re.sub(r'[(].*', '', names.get(name, name))}` | {' | '.join(columns)} |")
     return bad
 
 
