@@ -164,8 +164,9 @@ void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, 
     out->dstream    = take(r, &p, p.hidden);
     out->dhidden    = take(r, &p, size_max(p.hidden, p.q));
     out->dqkv       = take(r, &p, p.q + 2 * p.kv);
-    out->dinner     = take(r, &p, size_max(p.inner, p.q));
-    out->dgate      = take(r, &p, sizes->kind == ARCH_GPT2 ? 0 : p.inner);
+    out->dinner =
+        take(r, &p, size_max(p.inner, arch_has(sizes, ARCH_HAS_QK_NORM) ? p.q + p.kv : 0));
+    out->dgate = take(r, &p, sizes->kind == ARCH_GPT2 ? 0 : p.inner);
 }
 
 compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype)
@@ -235,10 +236,11 @@ static size_t partials_needed(const compute_limits *l, size_t rows)
 {
     size_t norms =
         size_max(norm_partials(rows, l->hidden), norm_partials(rows * l->heads, limits_head(l)));
+    size_t heads = count_of(rows, ROPE_CHUNK) * 2 * limits_head(l);
     size_t sums  = count_of(rows, SUM_ROWS) * widest(l);
     size_t slots = (2 * rows / EMBED_RANGE_ROWS + 1) * l->hidden;
 
-    return size_max(size_max(norms, sums), slots);
+    return size_max(size_max(norms, heads), size_max(sums, slots));
 }
 
 static size_t columns_needed(const compute_limits *l, size_t rows)

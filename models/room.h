@@ -45,7 +45,7 @@ typedef struct model_memory {
     void *dstream; /* gradient of the residual stream */
     void *dhidden; /* of one [rows, hidden], or of attention's [rows, heads * head] */
     void *dqkv;
-    void *dinner; /* of one [rows, inner], or of q or k before their norms */
+    void *dinner; /* of one [rows, inner], or of q and k before their norms, one behind the other */
     void *dgate;
 } model_memory;
 

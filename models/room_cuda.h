@@ -13,6 +13,7 @@ extern "C" {
 #include <stdint.h>
 
 #define NORM_CHUNK       64  /* rows of a block of norm_backward; another value gives other bits */
+#define ROPE_CHUNK       16  /* rows of a block of rope_backward; another value gives other bits */
 #define ATTENTION_CHUNK  64  /* positions of a sequence that a warpgroup's backward owns */
 #define SUM_ROWS         256 /* rows of a block of column_sums; another value gives other bits */
 #define EMBED_RANGE_ROWS 64  /* most rows of a range */

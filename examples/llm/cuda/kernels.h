@@ -69,6 +69,29 @@ void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, 
                    void *x, const float *cosines, const float *sines, float direction,
                    cudaStream_t stream);
 
+/* ---- rope.cu */
+
+/* Queries or keys. */
+typedef struct rope_launch_part {
+    size_t      heads;
+    const void *x, *weight; /* weight NULL: no norm */
+    void       *y;          /* forward; may be x */
+    const void *dy;         /* backward */
+    void       *dx, *dweight; /* dx may be dy; dweight is added to */
+} rope_launch_part;
+
+typedef struct rope_launch {
+    sherd_dtype      dtype;
+    size_t           rows, length, width;
+    float            eps; /* of the norms */
+    const float     *cosines, *sines;
+    int              is_backward;
+    rope_launch_part parts[2];
+    float           *partials; /* backward with a norm: [chunks of ROPE_CHUNK rows, 2, width] */
+} rope_launch;
+
+void rope_queue(const rope_launch *args, cudaStream_t stream);
+
 /* ---- embed.cu */
 
 /* A token whose rows are in several ranges. */
