@@ -102,12 +102,23 @@ typedef struct norm_rows {
     float *stats;
 } norm_rows;
 
-typedef struct rotate_args {
-    size_t       heads, width;
-    void        *x;               /* [rows, heads * width] */
+/* The heads of q or of k, [rows, heads * width]. Without a norm y may be x, and dx may be dy. */
+typedef struct rope_part {
+    size_t      heads;
+    tensor      weight; /* [width], of the RMSNorm of each head; data NULL: there is none */
+    const void *x;      /* backward: not read without a norm */
+    void       *y;      /* forward */
+    void       *dy;     /* backward; with a norm its numbers are not kept */
+    void       *dx;
+} rope_part;
+
+/* What becomes of q and k behind their products: a norm, if they have one, and the rotation by their positions. */
+typedef struct rope_args {
+    size_t       width;
+    float        eps;             /* of the norms */
     const float *cosines, *sines; /* [length, width / 2] */
-    float        direction;       /* 1; -1 in backward */
-} rotate_args;
+    rope_part    parts[2];
+} rope_args;
 
 /* Causal attention with softmax(q k^T / sqrt(width)). In q, head h of sequence b at time t begins at element
  * (b * length + t) * q_stride + h * width; the same holds for k and v with kv_stride and kv_heads. `out` has rows of heads * width.
@@ -165,7 +176,9 @@ struct compute_ops {
     void (*norm)(compute *c, const norm_rows *args, void *y);
     /* dx = (is_added: +=) the gradient of x; adds to the gradients of weight and bias. */
     void (*norm_back)(compute *c, const norm_rows *args, const void *dy, void *dx, int is_added);
-    void (*rotate)(compute *c, const rotate_args *args);
+    void (*rope)(compute *c, const rope_args *args);
+    /* dx = the gradient of x; adds to the gradients of the norms' weights. */
+    void (*rope_back)(compute *c, const rope_args *args);
 
     /* Fills log_sums [batch, heads, length] in fp32, which the caller keeps for backward. */
     void (*attention)(compute *c, const heads_args *args, void *out, float *log_sums);
@@ -188,7 +201,7 @@ struct compute_ops {
 compute *compute_create(const compute_params *params, char *why, size_t why_bytes);
 void     compute_destroy(compute *c); /* accepts NULL */
 
-/** Fills the tables [length, width / 2] of rotate_args. */
+/** Fills the tables [length, width / 2] of rope_args. */
 void compute_rotate_tables(size_t length, size_t width, const arch_rope *rope, float *cosines,
                            float *sines);
 

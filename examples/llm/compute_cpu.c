@@ -569,34 +569,90 @@ static void cpu_norm_back(compute *c, const norm_rows *args, const void *dy, voi
 
 /* -------------------------------------------------------------- rotary -- */
 
+/* Rotates heads where they are. */
 typedef struct rotate_job {
-    const cpu         *m;
-    const rotate_args *args;
+    const cpu       *m;
+    const rope_args *args;
+    size_t           heads;
+    float           *x;
+    float            direction; /* 1; -1 in backward */
 } rotate_job;
 
 static void rotate_task(void *ctx, size_t task, int thread)
 {
-    const rotate_job  *job = ctx;
-    const rotate_args *a   = job->args;
-    size_t             end = size_min(job->m->rows, (task + 1) * CPU_NORM_CHUNK);
+    const rotate_job *job = ctx;
+    const rope_args  *a   = job->args;
+    size_t            end = size_min(job->m->rows, (task + 1) * CPU_NORM_CHUNK);
 
     (void)thread;
     for (size_t r = task * CPU_NORM_CHUNK; r < end; r++) {
         size_t angle = r % job->m->limits.length * (a->width / 2);
 
-        for (size_t h = 0; h < a->heads; h++) {
-            job->m->table->rotate((float *)a->x + (r * a->heads + h) * a->width, a->cosines + angle,
-                                  a->sines + angle, a->direction, a->width);
+        for (size_t h = 0; h < job->heads; h++) {
+            job->m->table->rotate(job->x + (r * job->heads + h) * a->width, a->cosines + angle,
+                                  a->sines + angle, job->direction, a->width);
         }
     }
 }
 
-static void cpu_rotate(compute *c, const rotate_args *args)
+static void rotate(cpu *m, const rope_args *args, size_t heads, float *x, float direction)
 {
-    cpu       *m   = cpu_of(c);
-    rotate_job job = {.m = m, .args = args};
+    rotate_job job = {.m = m, .args = args, .heads = heads, .x = x, .direction = direction};
 
     pool_run(m->threads, count_of(m->rows, CPU_NORM_CHUNK), rotate_task, &job);
+}
+
+/* The norm of each head of a part, as a norm of so many rows. */
+static norm_rows head_norm_of(const cpu *m, const rope_args *args, const rope_part *part)
+{
+    return (norm_rows){.rows   = m->rows * part->heads,
+                       .width  = args->width,
+                       .eps    = args->eps,
+                       .x      = part->x,
+                       .weight = part->weight};
+}
+
+static void part_copy(const cpu *m, const rope_args *args, const rope_part *part, void *to,
+                      const void *from)
+{
+    if (to != from) {
+        memcpy(to, from, m->rows * part->heads * args->width * sizeof(float));
+    }
+}
+
+static void cpu_rope(compute *c, const rope_args *args)
+{
+    cpu *m = cpu_of(c);
+
+    for (int i = 0; i < 2; i++) {
+        const rope_part *part = &args->parts[i];
+        norm_rows        norm = head_norm_of(m, args, part);
+
+        if (part->weight.data != NULL) {
+            cpu_norm(c, &norm, part->y);
+        } else {
+            part_copy(m, args, part, part->y, part->x);
+        }
+        rotate(m, args, part->heads, part->y, 1.0f);
+    }
+}
+
+static void cpu_rope_back(compute *c, const rope_args *args)
+{
+    cpu *m = cpu_of(c);
+
+    for (int i = 0; i < 2; i++) {
+        const rope_part *part = &args->parts[i];
+        norm_rows        norm = head_norm_of(m, args, part);
+
+        if (part->weight.data != NULL) {
+            rotate(m, args, part->heads, part->dy, -1.0f);
+            cpu_norm_back(c, &norm, part->dy, part->dx, 0);
+        } else {
+            part_copy(m, args, part, part->dx, part->dy);
+            rotate(m, args, part->heads, part->dx, -1.0f);
+        }
+    }
 }
 
 /* ----------------------------------------------------------- attention -- */
@@ -836,7 +892,8 @@ static const compute_ops cpu_ops = {
     .linear_back    = cpu_linear_back,
     .norm           = cpu_norm,
     .norm_back      = cpu_norm_back,
-    .rotate         = cpu_rotate,
+    .rope           = cpu_rope,
+    .rope_back      = cpu_rope_back,
     .attention      = cpu_attention,
     .attention_back = cpu_attention_back,
     .swiglu         = cpu_swiglu,

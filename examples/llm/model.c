@@ -227,17 +227,6 @@ static norm_rows norm_of(const model *m, const model_unit *unit, arch_role weigh
                        .stats  = stats};
 }
 
-/* Norms of the heads of q or k; they have no bias. */
-static norm_rows head_norm_of(const model *m, const model_unit *unit, arch_role weight,
-                              size_t heads, const void *x)
-{
-    return (norm_rows){.rows   = m->rows * heads,
-                       .width  = m->head,
-                       .eps    = (float)m->p.sizes.norm_eps,
-                       .x      = x,
-                       .weight = unit->by_role[weight]};
-}
-
 static void norm(model *m, norm_rows args, void *y)
 {
     m->c->ops->norm(m->c, &args, y);
@@ -248,14 +237,21 @@ static void norm_back(model *m, norm_rows args, const void *dy, void *dx, int is
     m->c->ops->norm_back(m->c, &args, dy, dx, is_added);
 }
 
-static void rotate(model *m, size_t heads, void *x, float direction)
+/* The norms of the heads of q and k, if the model has them, and their rotation; backward adds the gradients. */
+static rope_args rope_of(const model *m, const model_unit *unit, layer_memory *layer)
 {
-    m->c->ops->rotate(m->c, &(rotate_args){.heads     = heads,
-                                           .width     = m->head,
-                                           .x         = x,
-                                           .cosines   = m->at.cosines,
-                                           .sines     = m->at.sines,
-                                           .direction = direction});
+    return (rope_args){.width   = m->head,
+                       .eps     = (float)m->p.sizes.norm_eps,
+                       .cosines = m->at.cosines,
+                       .sines   = m->at.sines,
+                       .parts   = {{.heads  = m->p.sizes.heads,
+                                    .weight = unit->by_role[ARCH_Q_NORM],
+                                    .x      = layer->q_raw != NULL ? layer->q_raw : layer->q,
+                                    .y      = layer->q},
+                                   {.heads  = m->p.sizes.kv_heads,
+                                    .weight = unit->by_role[ARCH_K_NORM],
+                                    .x      = layer->k_raw != NULL ? layer->k_raw : layer->k,
+                                    .y      = layer->k}}};
 }
 
 static heads_args attention_of(const model *m, const layer_memory *layer)
@@ -280,48 +276,32 @@ static heads_args attention_of(const model *m, const layer_memory *layer)
 /* q, k and v of a layer in the style of Llama: projections, norms of the heads if the model has them, rotation. */
 static void llama_qkv(model *m, const model_unit *unit, layer_memory *layer)
 {
-    const arch *sizes     = &m->p.sizes;
-    int         has_norms = arch_has(sizes, ARCH_HAS_QK_NORM);
-    size_t      h         = sizes->hidden;
+    size_t    h    = m->p.sizes.hidden;
+    rope_args rope = rope_of(m, unit, layer);
 
     linear(m, unit, ARCH_Q, ARCH_Q_BIAS, shape_of(m, h, m->q), layer->norm1, NULL,
-           has_norms ? layer->q_raw : layer->q);
+           layer->q_raw != NULL ? layer->q_raw : layer->q);
     linear(m, unit, ARCH_K, ARCH_K_BIAS, shape_of(m, h, m->kv), layer->norm1, NULL,
-           has_norms ? layer->k_raw : layer->k);
+           layer->k_raw != NULL ? layer->k_raw : layer->k);
     linear(m, unit, ARCH_V, ARCH_V_BIAS, shape_of(m, h, m->kv), layer->norm1, NULL, layer->v);
-    if (has_norms) {
-        norm(m, head_norm_of(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw), layer->q);
-        norm(m, head_norm_of(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw), layer->k);
-    }
-    rotate(m, sizes->heads, layer->q, 1.0f);
-    rotate(m, sizes->kv_heads, layer->k, 1.0f);
-}
-
-/* Returns the gradient of q or k before its norm, if it has one; `d` is the gradient behind it. */
-static void *head_norm_back(model *m, const model_unit *unit, arch_role weight, size_t heads,
-                            const void *raw, void *d)
-{
-    if (raw == NULL) {
-        return d;
-    }
-    /* dinner is not in use: the feed-forward part is done */
-    norm_back(m, head_norm_of(m, unit, weight, heads, raw), d, m->at.dinner, 0);
-    return m->at.dinner;
+    m->c->ops->rope(m->c, &rope);
 }
 
 static void llama_qkv_back(model *m, const model_unit *unit, layer_memory *layer, void *dq,
                            void *dk, void *dv)
 {
-    const arch *sizes = &m->p.sizes;
-    size_t      h     = sizes->hidden;
+    size_t    h    = m->p.sizes.hidden;
+    void     *draw = m->at.dinner; /* not in use: the feed-forward part is done */
+    rope_args rope = rope_of(m, unit, layer);
 
-    rotate(m, sizes->heads, dq, -1.0f);
-    rotate(m, sizes->kv_heads, dk, -1.0f);
-    linear_back(m, unit, ARCH_Q, ARCH_Q_BIAS, shape_of(m, h, m->q), layer->norm1,
-                head_norm_back(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw, dq), m->at.dhidden,
-                0);
-    linear_back(m, unit, ARCH_K, ARCH_K_BIAS, shape_of(m, h, m->kv), layer->norm1,
-                head_norm_back(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw, dk),
+    rope.parts[0].dy = dq;
+    rope.parts[0].dx = layer->q_raw != NULL ? draw : dq;
+    rope.parts[1].dy = dk;
+    rope.parts[1].dx = layer->k_raw != NULL ? act_at(m, draw, m->rows * m->q) : dk;
+    m->c->ops->rope_back(m->c, &rope);
+    linear_back(m, unit, ARCH_Q, ARCH_Q_BIAS, shape_of(m, h, m->q), layer->norm1, rope.parts[0].dx,
+                m->at.dhidden, 0);
+    linear_back(m, unit, ARCH_K, ARCH_K_BIAS, shape_of(m, h, m->kv), layer->norm1, rope.parts[1].dx,
                 m->at.dhidden, 1);
     linear_back(m, unit, ARCH_V, ARCH_V_BIAS, shape_of(m, h, m->kv), layer->norm1, dv,
                 m->at.dhidden, 1);

@@ -407,31 +407,110 @@ static void swiglu_matches_the_cpu(void)
     shapes_run(swiglu_body);
 }
 
-static void rotate_body(rig *r)
+/* The heads of q or of k on both sides. */
+typedef struct rope_pairs {
+    size_t heads;
+    pair   x, y, dy, dx, weight, dweight;
+} rope_pairs;
+
+static rope_pairs rope_pairs_make(rig *r, size_t heads, size_t width, uint64_t seed)
 {
-    size_t width = r->limits.hidden / r->limits.heads, angles = r->limits.length * (width / 2);
-    pair   x      = pair_make(r, r->rows * r->limits.hidden, 1, 2.0f);
-    float *tables = keep(r, calloc(2 * angles + 1, sizeof(*tables)));
-    float *device = device_alloc(r, 2 * angles * sizeof(*tables));
+    size_t elems = r->rows * heads * width;
+
+    return (rope_pairs){.heads   = heads,
+                        .x       = pair_make(r, elems, seed, 2.0f),
+                        .y       = pair_make(r, elems, seed + 1, 1.0f),
+                        .dy      = pair_make(r, elems, seed + 2, 1.0f),
+                        .dx      = pair_make(r, elems, seed + 3, 1.0f),
+                        .weight  = pair_make(r, width, seed + 4, 1.0f),
+                        .dweight = pair_make(r, width, seed + 5, 1.0f)};
+}
+
+static void rope_pairs_free(rig *r, const rope_pairs *p)
+{
+    pair all[] = {p->x, p->y, p->dy, p->dx, p->weight, p->dweight};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        pair_free(r, all[i]);
+    }
+}
+
+/* Without a norm the heads are rotated where they are. */
+static rope_part rope_part_on(const rig *r, const rope_pairs *p, int has_norm, int is_gpu)
+{
+    pair y = has_norm ? p->y : p->x, dx = has_norm ? p->dx : p->dy;
+
+    if (is_gpu) {
+        return (rope_part){p->heads,  has_norm ? gpu_tensor(r, p->weight, p->dweight) : (tensor){0},
+                           p->x.gpu,  y.gpu,
+                           p->dy.gpu, dx.gpu};
+    }
+    return (rope_part){p->heads,  has_norm ? cpu_tensor(p->weight, p->dweight) : (tensor){0},
+                       p->x.cpu,  y.cpu,
+                       p->dy.cpu, dx.cpu};
+}
+
+/* norms: a bit for q and a bit for k. */
+static void rope_run(rig *r, size_t heads, size_t kv_heads, size_t width, int norms)
+{
+    size_t     angles   = r->limits.length * (width / 2);
+    float     *tables   = keep(r, calloc(2 * angles + 1, sizeof(*tables)));
+    float     *device   = device_alloc(r, 2 * angles * sizeof(*tables));
+    rope_pairs parts[2] = {rope_pairs_make(r, heads, width, 1),
+                           rope_pairs_make(r, kv_heads, width, 11)};
+    rope_args  on_cpu = {.width = width, .eps = 1e-5f, .cosines = tables, .sines = tables + angles};
+    rope_args  on_gpu = {.width = width, .eps = 1e-5f, .cosines = device, .sines = device + angles};
 
     compute_rotate_tables(r->limits.length, width, &(arch_rope){.theta = 1e4}, tables,
                           tables + angles);
     r->gpu->ops->upload(r->gpu, device, tables, 2 * angles * sizeof(*tables));
-    for (int way = 1; way >= -1; way -= 2) {
-        rotate_args on_cpu = {r->limits.heads, width, x.cpu, tables, tables + angles, (float)way};
-        rotate_args on_gpu = {r->limits.heads, width, x.gpu, device, device + angles, (float)way};
+    for (int i = 0; i < 2; i++) {
+        on_cpu.parts[i] = rope_part_on(r, &parts[i], norms >> i & 1, 0);
+        on_gpu.parts[i] = rope_part_on(r, &parts[i], norms >> i & 1, 1);
+    }
+    r->cpu->ops->rope_back(r->cpu, &on_cpu);
+    r->gpu->ops->rope_back(r->gpu, &on_gpu);
+    r->cpu->ops->rope(r->cpu, &on_cpu);
+    r->gpu->ops->rope(r->gpu, &on_gpu);
+    for (int i = 0; i < 2; i++) {
+        int has_norm = norms >> i & 1;
 
-        r->cpu->ops->rotate(r->cpu, &on_cpu);
-        r->gpu->ops->rotate(r->gpu, &on_gpu);
-        pair_check(r, "rotation", x);
+        pair_check(r, "rotated heads", has_norm ? parts[i].y : parts[i].x);
+        pair_check(r, "gradient of heads", has_norm ? parts[i].dx : parts[i].dy);
+        pair_check(r, "gradient of the heads' norm", parts[i].dweight);
+        rope_pairs_free(r, &parts[i]);
     }
     r->gpu->ops->free(r->gpu, device);
-    pair_free(r, x);
+}
+
+static void rope_body(rig *r)
+{
+    rope_run(r, r->limits.heads, 1, r->limits.hidden / r->limits.heads, 0);
+    rope_run(r, r->limits.heads, 1, r->limits.hidden / r->limits.heads, 3);
+}
+
+/* Widths of one vector and of several for a lane, whole powers of two and not, with a norm of either part alone. */
+static void rotation_of_many_widths_matches_the_cpu(void)
+{
+    static const size_t widths[] = {64, 80, 100, 128, 256};
+
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++) {
+        compute_limits limits = {
+            .batch = 2, .length = 9, .hidden = 7 * widths[i], .inner = 16, .heads = 7, .vocab = 16};
+
+        for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
+            rig r = rig_open(limits, (sherd_dtype)dtype, choices);
+
+            rope_run(&r, 7, 1, widths[i], 1);
+            rope_run(&r, 4, 2, widths[i], 2);
+            rig_close(&r);
+        }
+    }
 }
 
 static void rotation_matches_the_cpu(void)
 {
-    shapes_run(rotate_body);
+    shapes_run(rope_body);
 }
 
 static void head_body(rig *r)
@@ -571,6 +650,7 @@ static const test_case cases[] = {
     CASE(addresses_of_biases_and_gelus_do_not_choose_kernels),
     CASE(swiglu_matches_the_cpu),
     CASE(rotation_matches_the_cpu),
+    CASE(rotation_of_many_widths_matches_the_cpu),
     CASE(head_matches_the_cpu),
     CASE(head_in_parts_matches_the_cpu),
     CASE(parts_of_the_logits_round_the_gradient_once),

@@ -339,24 +339,21 @@ static void rms_norm_back_matches_differences(void)
 
 static void rotation_is_undone_by_its_inverse(void)
 {
-    bench       b = bench_open(2, SHERD_F32);
-    float       cosines[LENGTH * WIDTH / 2], sines[LENGTH * WIDTH / 2];
-    float      *x = randoms(ROWS * HIDDEN, 1, 1.0f), *kept = zeros(ROWS * HIDDEN);
-    rotate_args args = {.heads     = HEADS,
-                        .width     = WIDTH,
-                        .x         = x,
-                        .cosines   = cosines,
-                        .sines     = sines,
-                        .direction = 1.0f};
+    bench     b = bench_open(2, SHERD_F32);
+    float     cosines[LENGTH * WIDTH / 2], sines[LENGTH * WIDTH / 2];
+    float    *x = randoms(ROWS * HIDDEN, 1, 1.0f), *kept = zeros(ROWS * HIDDEN);
+    rope_args args = {.width   = WIDTH,
+                      .cosines = cosines,
+                      .sines   = sines,
+                      .parts   = {{.heads = HEADS, .x = x, .y = x, .dy = x, .dx = x}}};
 
     memcpy(kept, x, ROWS * HIDDEN * sizeof(*x));
     compute_rotate_tables(LENGTH, WIDTH, &(arch_rope){.theta = 1e6}, cosines, sines);
-    b.ops->rotate(b.c, &args);
+    b.ops->rope(b.c, &args);
     CHECK_CLOSE_F32(x, kept, WIDTH, 0.0, 0.0); /* time 0 does not turn */
     CHECK(fabsf(x[HIDDEN] - (kept[HIDDEN] * cosf(1.0f) - kept[HIDDEN + WIDTH / 2] * sinf(1.0f))) <
           1e-6f);
-    args.direction = -1.0f;
-    b.ops->rotate(b.c, &args);
+    b.ops->rope_back(b.c, &args);
     CHECK_CLOSE_F32(x, kept, ROWS * HIDDEN, 0.0, 1e-6);
     bench_close(&b);
 }

@@ -537,14 +537,46 @@ static void cuda_norm_back(compute *c, const norm_rows *args, const void *dy, vo
     check_queued(m);
 }
 
-static void cuda_rotate(compute *c, const rotate_args *args)
+static void rope_compute(cuda *m, const rope_args *args, int is_backward)
 {
-    cuda *m = cuda_of(c);
+    rope_launch l;
 
-    written(m, args->x);
-    rotate_launch(m->limits.dtype, m->rows, m->limits.length, args->heads, args->width, args->x,
-                  args->cosines, args->sines, args->direction, m->stream);
+    memset(&l, 0, sizeof(l));
+    l.dtype       = m->limits.dtype;
+    l.rows        = m->rows;
+    l.length      = m->limits.length;
+    l.width       = args->width;
+    l.eps         = args->eps;
+    l.cosines     = args->cosines;
+    l.sines       = args->sines;
+    l.is_backward = is_backward;
+    l.partials    = m->at.partials;
+    for (int i = 0; i < 2; i++) {
+        const rope_part *part = &args->parts[i];
+
+        l.parts[i].heads   = part->heads;
+        l.parts[i].x       = part->x;
+        l.parts[i].weight  = part->weight.data;
+        l.parts[i].y       = part->y;
+        l.parts[i].dy      = part->dy;
+        l.parts[i].dx      = part->dx;
+        l.parts[i].dweight = part->weight.grad;
+        if (is_backward) {
+            written(m, part->dx);
+        }
+    }
+    rope_queue(&l, m->stream);
     check_queued(m);
+}
+
+static void cuda_rope(compute *c, const rope_args *args)
+{
+    rope_compute(cuda_of(c), args, 0);
+}
+
+static void cuda_rope_back(compute *c, const rope_args *args)
+{
+    rope_compute(cuda_of(c), args, 1);
 }
 
 static attention_launch attention_of(const cuda *m, const heads_args *args, const void *out, const float *log_sums)
@@ -760,8 +792,8 @@ static const compute_ops cuda_ops = {
     cuda_losses_take,    cuda_logits_get,
     cuda_pass_begin,     cuda_pass_end,
     cuda_embed,          cuda_embed_back, cuda_linear,    cuda_linear_back,    cuda_norm,
-    cuda_norm_back,      cuda_rotate,     cuda_attention, cuda_attention_back, cuda_swiglu,
-    cuda_swiglu_back,    cuda_head,       cuda_head_back,
+    cuda_norm_back,      cuda_rope,       cuda_rope_back, cuda_attention,      cuda_attention_back,
+    cuda_swiglu,         cuda_swiglu_back, cuda_head,     cuda_head_back,
 };
 
 static int memory_make(cuda *m, char *why, size_t why_bytes)

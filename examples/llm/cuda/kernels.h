@@ -65,9 +65,6 @@ void swiglu_back_launch(sherd_dtype dtype, size_t elems, const void *gate, const
 /* y[r, c] += bias[c]. */
 void bias_add_launch(sherd_dtype dtype, size_t rows, size_t columns, const void *bias, void *y,
                      cudaStream_t stream);
-void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, size_t width,
-                   void *x, const float *cosines, const float *sines, float direction,
-                   cudaStream_t stream);
 
 /* ---- rope.cu */
 

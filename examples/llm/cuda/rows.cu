@@ -189,34 +189,6 @@ __global__ void __launch_bounds__(SUM_WARPS * 32, SUM_BLOCKS)
     }
 }
 
-/* Each thread rotates N pairs (x[i], x[i + width / 2]) (Su et al. 2021, with the halves apart). */
-template <typename T, int N>
-__global__ void rotate(size_t rows, size_t length, int heads, int width, T *x, const float *cosines,
-                       const float *sines, float direction)
-{
-    int    half = width / 2, vectors = half / N;
-    size_t i    = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    size_t head = i / vectors, row = head / heads;
-    int    at   = (int)(i % vectors) * N;
-    T     *low  = x + head * (size_t)width + at, *high = low + half;
-    float  a[N], b[N];
-
-    if (row >= rows) {
-        return;
-    }
-    vector_of<T, N>::load(low, a);
-    vector_of<T, N>::load(high, b);
-    for (int k = 0; k < N; k++) {
-        size_t angle = row % length * half + at + k;
-        float  c = cosines[angle], s = direction * sines[angle], first = a[k];
-
-        a[k] = first * c - b[k] * s;
-        b[k] = b[k] * c + first * s;
-    }
-    vector_of<T, N>::store(low, a);
-    vector_of<T, N>::store(high, b);
-}
-
 template <typename T> __global__ void widen(const T *src, float *dst, size_t elems)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -323,19 +295,6 @@ void column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t c
     });
     columns_finish_launch(dtype, partials, columns, blocks_of(rows, SUM_ROWS), columns, dbias,
                           stream);
-}
-
-void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, size_t width, void *x,
-                   const float *cosines, const float *sines, float direction, cudaStream_t stream)
-{
-    by_vector(dtype, width / 2, [&](auto vector) {
-        typedef typename decltype(vector)::type T;
-        constexpr int                           N = decltype(vector)::elems;
-
-        LLM_LAUNCH((rotate<T, N>), dim3(blocks_of(rows * heads * (width / 2 / N), THREADS)),
-                   dim3(THREADS), 0, stream, rows, length, (int)heads, (int)width, (T *)x, cosines,
-                   sines, direction);
-    });
 }
 
 void widen_launch(sherd_dtype dtype, const void *src, float *dst, size_t elems, cudaStream_t stream)
