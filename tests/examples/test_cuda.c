@@ -204,6 +204,28 @@ static void norms_of_rows_in_registers_match_the_cpu(void)
 
 /* The sums of these rows are more than the 48 KiB of shared memory that each device gives a block, and of the widest LayerNorm
  * more than the 99 KiB that some devices have at all. */
+/* Rows that a block holds: of few vectors past a warp's, of vectors that are no whole number of warps', and the widest. */
+static void norms_of_rows_that_a_block_holds_match_the_cpu(void)
+{
+    static const size_t WIDTHS[] = {2056, 3584, 8192};
+
+    for (size_t i = 0; i < sizeof(WIDTHS) / sizeof(WIDTHS[0]); i++) {
+        for (int dtype = SHERD_BF16; dtype <= SHERD_F16; dtype++) {
+            rig r = rig_open((compute_limits){.batch  = 1,
+                                              .length = 70,
+                                              .hidden = WIDTHS[i],
+                                              .inner  = 8,
+                                              .heads  = WIDTHS[i] / 8,
+                                              .vocab  = 5},
+                             (sherd_dtype)dtype, choices);
+
+            norm_run(&r, 70, WIDTHS[i], dtype == SHERD_F16);
+            norm_run(&r, 33, WIDTHS[i], dtype == SHERD_BF16);
+            rig_close(&r);
+        }
+    }
+}
+
 static void norms_of_very_wide_rows_match_the_cpu(void)
 {
     static const size_t WIDTHS[] = {6145, 12800};
@@ -644,6 +666,7 @@ static const test_case cases[] = {
     CASE(embedding_matches_the_cpu),
     CASE(norms_match_the_cpu),
     CASE(norms_of_rows_in_registers_match_the_cpu),
+    CASE(norms_of_rows_that_a_block_holds_match_the_cpu),
     CASE(norms_of_very_wide_rows_match_the_cpu),
     CASE(products_match_the_cpu),
     CASE(products_without_fused_kernels_match_the_cpu),

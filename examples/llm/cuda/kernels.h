@@ -42,6 +42,8 @@ typedef struct norm_launch {
 /* Whether backward can sum the columns of dx, for a norm with these shapes. */
 bool norm_sums_dx(const norm_launch *args);
 void norm_queue(const norm_launch *args, cudaStream_t stream);
+/* norm_wide.cu: queues it and returns true if it has kernels for these rows; norm_queue asks it. */
+bool norm_wide_try(const norm_launch *args, cudaStream_t stream);
 
 /* grad[c] += the sum of partials[i * stride + c] over i < count, for c < columns. */
 void columns_finish_launch(sherd_dtype dtype, const float *partials, size_t stride, size_t count,

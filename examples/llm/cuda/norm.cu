@@ -592,6 +592,9 @@ bool norm_sums_dx(const norm_launch *args)
 
 void norm_queue(const norm_launch *args, cudaStream_t stream)
 {
+    if (norm_wide_try(args, stream)) {
+        return;
+    }
     rows_queue(args, stream);
     if (args->dy != NULL) {
         finish_queue(args->dtype, args->partials, 2 * args->width, blocks_of(args->rows, NORM_CHUNK), args->width, args->dweight,
