@@ -93,7 +93,7 @@ static void layer_lay_out(const arch *sizes, const row_sizes *p, room *r, layer_
     layer->norm2     = take(r, p, p->hidden);
     layer->middle    = take(r, p, p->hidden);
     layer->up        = take(r, p, p->inner);
-    layer->act       = take(r, p, p->inner);
+    layer->act       = sizes->kind == ARCH_GPT2 ? take(r, p, p->inner) : NULL;
     layer->stats1    = stats_take(r, p);
     layer->stats2    = stats_take(r, p);
 }
@@ -167,6 +167,7 @@ void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, 
     out->dinner =
         take(r, &p, size_max(p.inner, arch_has(sizes, ARCH_HAS_QK_NORM) ? p.q + p.kv : 0));
     out->dgate = take(r, &p, sizes->kind == ARCH_GPT2 ? 0 : p.inner);
+    out->act   = take(r, &p, sizes->kind == ARCH_GPT2 ? 0 : p.inner);
 }
 
 compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype)

@@ -29,7 +29,7 @@ typedef struct layer_memory {
     void  *attention; /* [rows, heads * head] */
     void  *norm2;     /* [rows, hidden] */
     void  *middle;    /* residual stream between attention and feed-forward */
-    void  *up, *gate, *act; /* [rows, inner]; gate: not in GPT-2 */
+    void  *up, *gate, *act; /* [rows, inner]; GPT-2 has no gate; act is kept in GPT-2 alone */
     float *stats1, *stats2; /* of the norms: [rows, 2]; NULL: not kept */
 } layer_memory;
 
@@ -47,6 +47,7 @@ typedef struct model_memory {
     void *dqkv;
     void *dinner; /* of one [rows, inner], or of q and k before their norms, one behind the other */
     void *dgate;
+    void *act; /* [rows, inner], of the layer that is computed; not in GPT-2 */
 } model_memory;
 
 typedef struct model_shape {

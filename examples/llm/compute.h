@@ -83,13 +83,15 @@ typedef struct linear_args {
     void        *gelu;         /* receives gelu(y) beside y; NULL: not wanted */
 } linear_args;
 
+/* x and dx are not both NULL. */
 typedef struct linear_back_args {
     linear_shape shape;
-    const void  *x, *dy;
+    const void  *x; /* NULL: the gradients of weight and bias come with another call */
+    const void  *dy;
     tensor       weight, bias; /* their gradients are added to */
-    void        *dx;
-    int          is_added; /* dx += instead of dx =; not with gelu_x */
-    const void  *gelu_x;   /* x = gelu(gelu_x): dx becomes the gradient of gelu_x; NULL: no gelu */
+    void        *dx;           /* NULL: comes with another call */
+    int          is_added;     /* dx += instead of dx =; not with gelu_x */
+    const void  *gelu_x; /* x = gelu(gelu_x): dx becomes the gradient of gelu_x; NULL: no gelu */
 } linear_back_args;
 
 /* Norms of rows of `width`; bias.data NULL: RMSNorm, else LayerNorm. */
@@ -187,9 +189,9 @@ struct compute_ops {
                            const float *log_sums, void *dq, void *dk, void *dv);
 
     void (*swiglu)(compute *c, size_t elems, const void *gate, const void *up, void *y);
-    /* d is the gradient of y on entry, and of `up` on return. */
-    void (*swiglu_back)(compute *c, size_t elems, const void *gate, const void *up, void *d,
-                        void *dgate);
+    /* d is the gradient of y on entry, and of `up` on return; y is made again, so that nobody has to keep it. */
+    void (*swiglu_back)(compute *c, size_t elems, const void *gate, const void *up, void *y,
+                        void *d, void *dgate);
 
     /* The mean cross-entropy of x . weight^T [rows, vocab] against the targets. grad_scale multiplies its gradient; 0 means that no
      * backward follows. If one follows, the loss is known only after head_back: a GPU makes the logits there, some rows at a time. */

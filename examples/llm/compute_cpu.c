@@ -172,9 +172,10 @@ static void cpu_swiglu(compute *c, size_t elems, const void *gate, const void *u
     element_run(cpu_of(c), ELEMENT_SWIGLU, elems, (element_job){.a = gate, .b = up, .y = y});
 }
 
-static void cpu_swiglu_back(compute *c, size_t elems, const void *gate, const void *up, void *d,
-                            void *dgate)
+static void cpu_swiglu_back(compute *c, size_t elems, const void *gate, const void *up, void *y,
+                            void *d, void *dgate)
 {
+    cpu_swiglu(c, elems, gate, up, y);
     element_run(cpu_of(c), ELEMENT_SWIGLU_BACK, elems,
                 (element_job){.a = gate, .b = up, .y = d, .z = dgate});
 }
@@ -452,7 +453,7 @@ static void cpu_linear_back(compute *c, const linear_back_args *args)
 {
     cpu         *m     = cpu_of(c);
     linear_shape s     = args->shape;
-    float       *dbias = vector_grad(args->bias, m->dbias, s.out);
+    float       *dbias = args->x == NULL ? NULL : vector_grad(args->bias, m->dbias, s.out);
     linear_job   job   = {.shape    = s,
                           .weight   = args->weight,
                           .x        = args->x,
@@ -463,13 +464,17 @@ static void cpu_linear_back(compute *c, const linear_back_args *args)
                           .is_added = args->is_added};
 
     if (is_half(args->weight)) {
-        job.half_x         = narrow(m, args->x, s.rows * s.in, m->half_x);
+        job.half_x         = args->x == NULL ? NULL : narrow(m, args->x, s.rows * s.in, m->half_x);
         job.half_dy        = narrow(m, args->dy, s.rows * s.out, m->half_dy);
         job.half_dy_stride = s.out;
     }
-    linear_run(m, job, s.out, linear_back_weight_task);
-    vector_add(args->bias, dbias, s.out);
-    back_input_run(m, job);
+    if (args->x != NULL) {
+        linear_run(m, job, s.out, linear_back_weight_task);
+        vector_add(args->bias, dbias, s.out);
+    }
+    if (args->dx != NULL) {
+        back_input_run(m, job);
+    }
 }
 
 /* --------------------------------------------------------------- norms -- */

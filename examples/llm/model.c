@@ -307,6 +307,12 @@ static void llama_qkv_back(model *m, const model_unit *unit, layer_memory *layer
                 m->at.dhidden, 1);
 }
 
+/* What the product behind the inner activations reads. */
+static void *act_of(const model *m, const layer_memory *layer)
+{
+    return m->p.sizes.kind == ARCH_GPT2 ? layer->act : m->at.act;
+}
+
 /* y NULL: computes only what backward needs, not the result. */
 static void feed_forward(model *m, const model_unit *unit, layer_memory *layer, void *y)
 {
@@ -324,11 +330,13 @@ static void feed_forward(model *m, const model_unit *unit, layer_memory *layer, 
         m->c->ops->linear(m->c, &up);
         linear(m, unit, ARCH_GATE, ARCH_GATE_BIAS, shape_of(m, h, inner), layer->norm2, NULL,
                layer->gate);
-        m->c->ops->swiglu(m->c, m->rows * inner, layer->gate, layer->up, layer->act);
     }
     if (y != NULL) {
-        linear(m, unit, ARCH_DOWN, ARCH_DOWN_BIAS, shape_of(m, inner, h), layer->act, layer->middle,
-               y);
+        if (m->p.sizes.kind != ARCH_GPT2) {
+            m->c->ops->swiglu(m->c, m->rows * inner, layer->gate, layer->up, m->at.act);
+        }
+        linear(m, unit, ARCH_DOWN, ARCH_DOWN_BIAS, shape_of(m, inner, h), act_of(m, layer),
+               layer->middle, y);
     }
 }
 
@@ -338,7 +346,7 @@ static void feed_forward_back(model *m, const model_unit *unit, layer_memory *la
     int              is_gpt2 = m->p.sizes.kind == ARCH_GPT2;
     size_t           h = m->p.sizes.hidden, inner = m->p.sizes.inner;
     linear_back_args down = {.shape  = shape_of(m, inner, h),
-                             .x      = layer->act,
+                             .x      = is_gpt2 ? layer->act : NULL,
                              .dy     = m->at.dstream,
                              .weight = unit->by_role[ARCH_DOWN],
                              .bias   = unit->by_role[ARCH_DOWN_BIAS],
@@ -351,10 +359,15 @@ static void feed_forward_back(model *m, const model_unit *unit, layer_memory *la
                              .bias   = unit->by_role[ARCH_UP_BIAS],
                              .dx     = m->at.dhidden};
 
-    m->c->ops->linear_back(m->c, &down);
-    if (!is_gpt2) {
-        m->c->ops->swiglu_back(m->c, m->rows * inner, layer->gate, layer->up, m->at.dinner,
-                               m->at.dgate);
+    if (is_gpt2) {
+        m->c->ops->linear_back(m->c, &down);
+    } else { /* act comes from swiglu_back, which needs its gradient */
+        m->c->ops->linear_back(m->c, &down);
+        m->c->ops->swiglu_back(m->c, m->rows * inner, layer->gate, layer->up, m->at.act,
+                               m->at.dinner, m->at.dgate);
+        down.x  = m->at.act;
+        down.dx = NULL;
+        m->c->ops->linear_back(m->c, &down);
     }
     m->c->ops->linear_back(m->c, &up);
     if (!is_gpt2) {

@@ -405,18 +405,73 @@ static void addresses_of_biases_and_gelus_do_not_choose_kernels(void)
     }
 }
 
+/* What the device has, in host memory of the rig. */
+static const void *numbers_of(rig *r, pair p)
+{
+    size_t bytes = p.count * sherd_dtype_bytes(r->dtype);
+    void  *to    = keep(r, malloc(bytes + 1));
+
+    device_get(r, p.gpu, to, bytes);
+    return to;
+}
+
+/* The gradients of a product's input and of its weight and bias, by one call and by one for each. */
+static void apart_body(rig *r)
+{
+    size_t in = r->limits.hidden, out = r->limits.inner;
+    pair   x = pair_make(r, r->rows * in, 1, 1.0f), dy = pair_make(r, r->rows * out, 2, 1.0f);
+    pair   weight = pair_make(r, in * out, 3, 1.0f), bias = pair_make(r, out, 4, 1.0f);
+    pair   dx[2], dweight[2], dbias[2];
+    linear_back_args args = {.shape = {r->rows, in, out}, .dy = dy.gpu};
+
+    for (int i = 0; i < 2; i++) {
+        dx[i]       = pair_make(r, x.count, 5, 1.0f);
+        dweight[i]  = pair_make(r, weight.count, 6, 1.0f);
+        dbias[i]    = pair_make(r, out, 7, 1.0f);
+        args.weight = gpu_tensor(r, weight, dweight[i]);
+        args.bias   = gpu_tensor(r, bias, dbias[i]);
+        args.dx     = dx[i].gpu;
+        args.x      = i == 0 ? x.gpu : NULL;
+        r->gpu->ops->linear_back(r->gpu, &args);
+    }
+    args.x  = x.gpu;
+    args.dx = NULL;
+    r->gpu->ops->linear_back(r->gpu, &args);
+
+    pair both[][2] = {{dx[0], dx[1]}, {dweight[0], dweight[1]}, {dbias[0], dbias[1]}};
+
+    for (size_t i = 0; i < sizeof(both) / sizeof(both[0]); i++) {
+        CHECK_BYTES_EQUAL(numbers_of(r, both[i][0]), numbers_of(r, both[i][1]),
+                          both[i][0].count * sherd_dtype_bytes(r->dtype));
+        pair_free(r, both[i][0]);
+        pair_free(r, both[i][1]);
+    }
+    pair_free(r, x);
+    pair_free(r, dy);
+    pair_free(r, weight);
+    pair_free(r, bias);
+}
+
+static void gradients_of_a_product_by_two_calls_have_the_same_bits(void)
+{
+    shapes_run(apart_body);
+}
+
 static void swiglu_body(rig *r)
 {
     size_t count = r->rows * r->limits.inner;
     pair   gate = pair_make(r, count, 1, 4.0f), up = pair_make(r, count, 2, 1.0f);
     pair   y = pair_make(r, count, 3, 1.0f), d = pair_make(r, count, 4, 1.0f);
-    pair   dgate = pair_make(r, count, 5, 1.0f), all[] = {gate, up, y, d, dgate};
+    pair   dgate = pair_make(r, count, 5, 1.0f), again = pair_make(r, count, 6, 1.0f);
+    pair   all[] = {gate, up, y, d, dgate, again};
 
     r->cpu->ops->swiglu(r->cpu, count, gate.cpu, up.cpu, y.cpu);
     r->gpu->ops->swiglu(r->gpu, count, gate.gpu, up.gpu, y.gpu);
     pair_check(r, "swiglu", y);
-    r->cpu->ops->swiglu_back(r->cpu, count, gate.cpu, up.cpu, d.cpu, dgate.cpu);
-    r->gpu->ops->swiglu_back(r->gpu, count, gate.gpu, up.gpu, d.gpu, dgate.gpu);
+    r->cpu->ops->swiglu_back(r->cpu, count, gate.cpu, up.cpu, again.cpu, d.cpu, dgate.cpu);
+    r->gpu->ops->swiglu_back(r->gpu, count, gate.gpu, up.gpu, again.gpu, d.gpu, dgate.gpu);
+    CHECK_BYTES_EQUAL(y.cpu, again.cpu, count * sizeof(float));
+    CHECK_BYTES_EQUAL(numbers_of(r, y), numbers_of(r, again), count * sherd_dtype_bytes(r->dtype));
     pair_check(r, "gradient of swiglu's up", d);
     pair_check(r, "gradient of swiglu's gate", dgate);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -671,6 +726,7 @@ static const test_case cases[] = {
     CASE(products_match_the_cpu),
     CASE(products_without_fused_kernels_match_the_cpu),
     CASE(addresses_of_biases_and_gelus_do_not_choose_kernels),
+    CASE(gradients_of_a_product_by_two_calls_have_the_same_bits),
     CASE(swiglu_matches_the_cpu),
     CASE(rotation_matches_the_cpu),
     CASE(rotation_of_many_widths_matches_the_cpu),

@@ -563,7 +563,7 @@ static void swiglu_back_matches_differences(void)
     float       *dgate = zeros(c.count);
 
     memcpy(d, c.dy, c.count * sizeof(*d));
-    c.b.ops->swiglu_back(c.b.c, c.count, c.gate, c.x, d, dgate);
+    c.b.ops->swiglu_back(c.b.c, c.count, c.gate, c.x, c.y, d, dgate);
     differences_check(c.x, d, c.count, element_value, &c);
     differences_check(c.gate, dgate, c.count, element_value, &c);
     bench_close(&c.b);

@@ -417,12 +417,10 @@ static void input_grad_gelu(cuda *m, lt_product p, const linear_back_args *args)
     }
 }
 
-static void cuda_linear_back(compute *c, const linear_back_args *args)
+static void weight_grad(cuda *m, const linear_back_args *args)
 {
-    cuda        *m      = cuda_of(c);
     linear_shape s      = args->shape;
     lt_product   weight = product_of(m, s.out, s.in, s.rows);
-    lt_product   input  = product_of(m, s.rows, s.in, s.out);
 
     weight.a = matrix(args->dy, s.out, 1);
     weight.b = matrix(args->x, s.in, 0);
@@ -432,6 +430,13 @@ static void cuda_linear_back(compute *c, const linear_back_args *args)
     if (args->bias.data != NULL) {
         bias_grad_sum(m, args->dy, s.rows, s.out, args->bias);
     }
+}
+
+static void input_grad(cuda *m, const linear_back_args *args)
+{
+    linear_shape s     = args->shape;
+    lt_product   input = product_of(m, s.rows, s.in, s.out);
+
     written(m, args->dx);
     input.a = matrix(args->dy, s.out, 0);
     input.b = matrix(args->weight.data, s.in, 0);
@@ -441,6 +446,16 @@ static void cuda_linear_back(compute *c, const linear_back_args *args)
         multiply(m, input);
     } else {
         input_grad_gelu(m, input, args);
+    }
+}
+
+static void cuda_linear_back(compute *c, const linear_back_args *args)
+{
+    if (args->x != NULL) {
+        weight_grad(cuda_of(c), args);
+    }
+    if (args->dx != NULL) {
+        input_grad(cuda_of(c), args);
     }
 }
 
@@ -645,14 +660,15 @@ static void cuda_swiglu(compute *c, size_t elems, const void *gate, const void *
     check_queued(m);
 }
 
-static void cuda_swiglu_back(compute *c, size_t elems, const void *gate, const void *up, void *d,
-                             void *dgate)
+static void cuda_swiglu_back(compute *c, size_t elems, const void *gate, const void *up, void *y,
+                             void *d, void *dgate)
 {
     cuda *m = cuda_of(c);
 
+    written(m, y);
     written(m, d);
     written(m, dgate);
-    swiglu_back_launch(m->limits.dtype, elems, gate, up, d, dgate, m->stream);
+    swiglu_back_launch(m->limits.dtype, elems, gate, up, y, d, dgate, m->stream);
     check_queued(m);
 }
 

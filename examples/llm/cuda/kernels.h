@@ -62,8 +62,9 @@ void add_wide_launch(sherd_dtype dtype, size_t elems, const float *x, void *y, c
 void gelu_back_launch(sherd_dtype dtype, size_t elems, const void *x, void *d, cudaStream_t stream);
 void swiglu_launch(sherd_dtype dtype, size_t elems, const void *gate, const void *up, void *y,
                    cudaStream_t stream);
-void swiglu_back_launch(sherd_dtype dtype, size_t elems, const void *gate, const void *up, void *d,
-                        void *dgate, cudaStream_t stream);
+/* y is what swiglu_launch gives, with the same bits. */
+void swiglu_back_launch(sherd_dtype dtype, size_t elems, const void *gate, const void *up, void *y,
+                        void *d, void *dgate, cudaStream_t stream);
 /* y[r, c] += bias[c]. */
 void bias_add_launch(sherd_dtype dtype, size_t rows, size_t columns, const void *bias, void *y,
                      cudaStream_t stream);
@@ -73,9 +74,9 @@ void bias_add_launch(sherd_dtype dtype, size_t rows, size_t columns, const void 
 /* Queries or keys. */
 typedef struct rope_launch_part {
     size_t      heads;
-    const void *x, *weight; /* weight NULL: no norm */
-    void       *y;          /* forward; may be x */
-    const void *dy;         /* backward */
+    const void *x, *weight;   /* weight NULL: no norm */
+    void       *y;            /* forward; may be x */
+    const void *dy;           /* backward */
     void       *dx, *dweight; /* dx may be dy; dweight is added to */
 } rope_launch_part;
 

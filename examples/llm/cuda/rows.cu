@@ -56,15 +56,16 @@ struct swiglu_forward {
     }
 };
 
-/* Inputs: gate, up, d. Outputs: the gradient of up, the gradient of gate. */
+/* Inputs: gate, up, d. Outputs: the gradient of up, the gradient of gate, and what forward gave. */
 struct swiglu_backward {
-    static const int inputs = 3, outputs = 2;
+    static const int inputs = 3, outputs = 3;
     __device__ __forceinline__ void operator()(const float *in, float *out) const
     {
         float s = sigmoid_of(in[0]);
 
         out[0] = in[2] * in[0] * s;
         out[1] = in[2] * in[1] * (s + in[0] * s * (1.0f - s));
+        out[2] = in[0] * s * in[1];
     }
 };
 
@@ -74,7 +75,7 @@ struct swiglu_backward {
 template <typename T> struct elementwise_args {
     size_t   elems;
     const T *in[3];
-    T       *out[2];
+    T       *out[3];
 };
 
 template <typename T, int N, typename F>
@@ -224,16 +225,24 @@ template <typename T> __global__ void add_wide(size_t elems, const float *x, T *
 
 /* ----------------------------------------------------------- launchers -- */
 
+/* The arrays that a formula does not have are NULL. */
+typedef struct element_arrays {
+    const void *in[3];
+    void       *out[3];
+} element_arrays;
+
 template <typename F>
-static void elementwise_queue(sherd_dtype dtype, size_t elems, const void *a, const void *b,
-                              const void *c, void *y, void *z, cudaStream_t stream)
+static void elementwise_queue(sherd_dtype dtype, size_t elems, const element_arrays &arrays, cudaStream_t stream)
 {
     by_vector(dtype, elems, [&](auto vector) {
         typedef typename decltype(vector)::type T;
         constexpr int                           N    = decltype(vector)::elems;
-        elementwise_args<T> args = {
-            elems, {(const T *)a, (const T *)b, (const T *)c}, {(T *)y, (T *)z}};
+        elementwise_args<T>                     args = {elems, {}, {}};
 
+        for (int i = 0; i < 3; i++) {
+            args.in[i]  = (const T *)arrays.in[i];
+            args.out[i] = (T *)arrays.out[i];
+        }
         LLM_LAUNCH((elementwise<T, N, F>), dim3(blocks_of(elems / N, THREADS)), dim3(THREADS), 0,
                    stream, args);
     });
@@ -241,7 +250,7 @@ static void elementwise_queue(sherd_dtype dtype, size_t elems, const void *a, co
 
 void gelu_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream)
 {
-    elementwise_queue<gelu_forward>(dtype, elems, x, NULL, NULL, y, NULL, stream);
+    elementwise_queue<gelu_forward>(dtype, elems, {{x}, {y}}, stream);
 }
 
 void add_wide_launch(sherd_dtype dtype, size_t elems, const float *x, void *y, cudaStream_t stream)
@@ -256,19 +265,19 @@ void add_wide_launch(sherd_dtype dtype, size_t elems, const float *x, void *y, c
 
 void gelu_back_launch(sherd_dtype dtype, size_t elems, const void *x, void *d, cudaStream_t stream)
 {
-    elementwise_queue<gelu_backward>(dtype, elems, x, d, NULL, d, NULL, stream);
+    elementwise_queue<gelu_backward>(dtype, elems, {{x, d}, {d}}, stream);
 }
 
 void swiglu_launch(sherd_dtype dtype, size_t elems, const void *gate, const void *up, void *y,
                    cudaStream_t stream)
 {
-    elementwise_queue<swiglu_forward>(dtype, elems, gate, up, NULL, y, NULL, stream);
+    elementwise_queue<swiglu_forward>(dtype, elems, {{gate, up}, {y}}, stream);
 }
 
-void swiglu_back_launch(sherd_dtype dtype, size_t elems, const void *gate, const void *up, void *d,
-                        void *dgate, cudaStream_t stream)
+void swiglu_back_launch(sherd_dtype dtype, size_t elems, const void *gate, const void *up, void *y, void *d, void *dgate,
+                        cudaStream_t stream)
 {
-    elementwise_queue<swiglu_backward>(dtype, elems, gate, up, d, d, dgate, stream);
+    elementwise_queue<swiglu_backward>(dtype, elems, {{gate, up, d}, {d, dgate, y}}, stream);
 }
 
 void bias_add_launch(sherd_dtype dtype, size_t rows, size_t columns, const void *bias, void *y,
