@@ -9,9 +9,11 @@
 #include <string.h>
 
 /* Most logits of a GPU at a time, or as many elements as the layers keep of their two inner arrays, if these are more. With fewer rows,
- * products of the head do not fill the device, and every part adds to the gradient of the head's weight. */
+ * products of the head do not fill the device, and every part adds to the gradient of the head's weight. That gradient then has a copy
+ * in fp32: where it takes more than the logits that are left out, all come at once. */
 #define LOGITS_ELEMS ((size_t)400 << 20)
-#define LOGITS_ROWS  128 /* rows of a part are a multiple of this */
+#define LOGITS_MOST  (((size_t)1 << 31) - 1) /* offsets in a matrix fit 32 bits */
+#define LOGITS_ROWS  128                     /* rows of a part are a multiple of this */
 /* Elements of which the start of a row of logits is a multiple; otherwise 16-byte accesses are not aligned. */
 #define LOGITS_ALIGN 64
 
@@ -262,15 +264,30 @@ static batch_layout batch_layout_of(size_t rows)
     return layout;
 }
 
+/* Returns the elements in fp32 that the gradient of the head's weight takes if `part` rows of logits come at a time. */
+static size_t head_grad_elems_of(const compute_limits *l, size_t rows, size_t part)
+{
+    return part < rows && l->dtype != SHERD_F32 ? l->vocab * l->hidden : 0;
+}
+
 static size_t logits_rows_of(const compute_limits *l, size_t rows, size_t stride)
 {
-    size_t portion_rows = size_max(LOGITS_ELEMS, 2 * l->layers * rows * l->inner) / stride /
-                          LOGITS_ROWS * LOGITS_ROWS;
+    size_t elems = size_max(LOGITS_ELEMS, 2 * l->layers * rows * l->inner);
+    size_t part  = size_min(elems, LOGITS_MOST) / stride / LOGITS_ROWS * LOGITS_ROWS;
+    size_t saved;
 
     if (l->logits_rows > 0) {
         return size_min(rows, l->logits_rows);
     }
-    return l->keeps_logits ? rows : size_min(rows, size_max(portion_rows, LOGITS_ROWS));
+    if (l->keeps_logits) {
+        return rows;
+    }
+    part  = size_min(rows, size_max(part, LOGITS_ROWS));
+    saved = (rows - part) * stride * dtype_bytes(l->dtype);
+    return rows * stride <= LOGITS_MOST &&
+                   saved <= head_grad_elems_of(l, rows, part) * sizeof(float)
+               ? rows
+               : part;
 }
 
 void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)
@@ -289,9 +306,8 @@ void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)
     out->loss_sum      = room_take(r, sizeof(double));
     out->batch         = room_take(r, out->layout.most_bytes);
     out->logits = room_take(r, out->logits_rows * out->logits_stride * dtype_bytes(l->dtype));
-    out->head_grad_elems =
-        out->logits_rows < rows && l->dtype != SHERD_F32 ? l->vocab * l->hidden : 0;
-    out->head_grad = room_take(r, out->head_grad_elems * sizeof(float));
+    out->head_grad_elems = head_grad_elems_of(l, rows, out->logits_rows);
+    out->head_grad       = room_take(r, out->head_grad_elems * sizeof(float));
 }
 
 /* ------------------------------------------------------------- together -- */

@@ -2,6 +2,7 @@
 #include "tests/lib/check.h"
 
 #include "models/arch.h"
+#include "models/room_cuda.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -120,11 +121,45 @@ static void sizes_that_do_not_fit_are_named(void)
     }
 }
 
+/* Of the head of Llama 3 8B and of Qwen 2.5 7B with one layer's activations at a time: a copy of the weight's gradient in fp32 takes
+ * as much as logits of twice as many rows as the hidden size. */
+static void logits_come_in_parts_where_that_takes_less_memory(void)
+{
+    static const struct {
+        size_t vocab, hidden, inner, rows, part;
+    } CASES[] = {
+        {128256, 4096, 14336, 2048, 2048},   {128256, 4096, 14336, 8192, 8192},
+        {128256, 4096, 14336, 11392, 11392}, {128256, 4096, 14336, 16384, 3584},
+        {152064, 3584, 18944, 8192, 8192},   {152064, 3584, 18944, 16384, 3968},
+    };
+
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        compute_limits limits = {.batch  = 1,
+                                 .length = CASES[i].rows,
+                                 .hidden = CASES[i].hidden,
+                                 .inner  = CASES[i].inner,
+                                 .heads  = CASES[i].hidden / 128,
+                                 .vocab  = CASES[i].vocab,
+                                 .dtype  = SHERD_BF16,
+                                 .layers = 1};
+        room           r      = {0};
+        cuda_scratch   whole, scratch;
+
+        cuda_scratch_lay_out(&limits, &r, &scratch);
+        CHECK_INT(CASES[i].part, scratch.logits_rows);
+        CHECK_INT(CASES[i].part < CASES[i].rows ? CASES[i].vocab * CASES[i].hidden : 0,
+                  scratch.head_grad_elems);
+        CHECK_INT(CASES[i].vocab, scratch.logits_stride);
+        limits.keeps_logits = 1;
+        cuda_scratch_lay_out(&limits, &r, &whole);
+        CHECK_INT(CASES[i].rows, whole.logits_rows);
+    }
+}
+
 static const test_case cases[] = {
-    CASE(presets_have_the_published_numbers_of_parameters),
-    CASE(presets_are_whole),
-    CASE(names_and_shapes_are_those_of_the_models),
-    CASE(sizes_that_do_not_fit_are_named),
+    CASE(presets_have_the_published_numbers_of_parameters),  CASE(presets_are_whole),
+    CASE(names_and_shapes_are_those_of_the_models),          CASE(sizes_that_do_not_fit_are_named),
+    CASE(logits_come_in_parts_where_that_takes_less_memory),
 };
 
 RUN_MAIN(cases)
