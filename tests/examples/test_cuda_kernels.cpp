@@ -1,5 +1,7 @@
 /* Kernels of the trainer by themselves, on the emulated device: one against another that has to give the same bits. */
 #include "examples/llm/cuda/kernels.h"
+#include "examples/llm/cuda/launch.h"
+#include "examples/llm/cuda/warpgroup_block.cuh"
 
 #include <emulator.h>
 #include <stdlib.h>
@@ -228,10 +230,63 @@ static void norms_of_held_rows_give_the_same_bits(void)
     cudaFree(partials);
 }
 
+/* ---- works */
+
+struct work_rows {
+    static constexpr int OWN = 64;
+};
+
+/* Counts each work, and the rows that its block has taken so far. */
+static void works_count(int batch, int heads, int length, bool is_sorted, int *counts, int *rows)
+{
+    const int blocks = (length + work_rows::OWN - 1) / work_rows::OWN;
+    int       turns  = 0;
+
+    works_sorted<work_rows>(batch, heads, length, is_sorted, [&](const work &w) {
+        counts[(w.sequence * heads + w.head) * blocks + w.first / work_rows::OWN] +=
+            w.turn == turns ? 1 : 100;
+        rows[blockIdx.x] += w.first + work_rows::OWN;
+        turns++;
+    });
+}
+
+/* Fewer works than blocks and more, odd and even numbers of rows' blocks. Sorted, no block has more than one short work more. */
+static void sorted_works_are_each_done_once(void)
+{
+    static const struct {
+        int batch, heads, length, blocks;
+    } SHAPES[] = {{1, 1, 1, 1}, {1, 2, 200, 3}, {2, 3, 320, 7}, {1, 5, 1000, 4}, {3, 2, 64, 9}};
+
+    for (auto &shape : SHAPES) {
+        for (int is_sorted = 0; is_sorted < 2; is_sorted++) {
+            int heads = shape.batch * shape.heads, works = heads * ((shape.length + 63) / 64);
+            int most = 0, least = INT32_MAX, *counts = nullptr, host[1024];
+
+            CHECK(cudaMalloc(&counts, sizeof(host)) == cudaSuccess);
+            CHECK(cudaMemset(counts, 0, sizeof(host)) == cudaSuccess);
+            LLM_LAUNCH(works_count, dim3(shape.blocks), dim3(1), 0, nullptr, shape.batch,
+                       shape.heads, shape.length, is_sorted != 0, counts, counts + 512);
+            CHECK(cudaMemcpy(host, counts, sizeof(host), cudaMemcpyDeviceToHost) == cudaSuccess);
+            for (int i = 0; i < works; i++) {
+                CHECK_INT(1, host[i]);
+            }
+            for (int b = 0; b < shape.blocks; b++) {
+                most  = host[512 + b] > most ? host[512 + b] : most;
+                least = host[512 + b] < least ? host[512 + b] : least;
+            }
+            if (is_sorted && works > 4 * shape.blocks) {
+                CHECK(most - least <= 2 * work_rows::OWN);
+            }
+            cudaFree(counts);
+        }
+    }
+}
+
 static const test_case CASES[] = {
     CASE(sum_in_fp32_is_added_as_one_partial_is),
     CASE(entropy_of_held_rows_gives_the_same_bits),
     CASE(norms_of_held_rows_give_the_same_bits),
+    CASE(sorted_works_are_each_done_once),
 };
 
 RUN_MAIN(CASES)

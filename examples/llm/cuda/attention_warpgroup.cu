@@ -10,7 +10,7 @@
  *
  * There is one block for a multiprocessor, which takes one work after another. The rows of block i and those of block i from the end
  * have, with the triangle of causal attention, together the same number of steps for every i; so these two are one pair of works.
- * Which multiprocessor does a work changes no sum. */
+ * Which multiprocessor does a work changes no sum. In forward for heads of 128 there are few works for a block, and they are sorted (works_sorted). */
 #include "attention.cuh"
 #include "kernels.h"
 #include "launch.h"
@@ -18,6 +18,7 @@
 #include "warpgroup_block.cuh"
 
 #define ROWS TILE_ROWS /* of a warpgroup, and keys or queries of a step */
+#define SORTED_ROWS ((size_t)1 << 16) /* of 128 keys and as many values in 16 bits: 32 MiB, which stay in an H100's cache */
 static_assert(ROWS == ATTENTION_CHUNK, "sums of columns are those of a warpgroup's rows");
 
 /* With the member that only these kernels know. */
@@ -250,6 +251,17 @@ __device__ __forceinline__ float *columns_of(const group_typed<T> &a, const work
 
 /* ---------------------------------------------------------------- forward -- */
 
+/* Calls what(work) for each work of this block. */
+template <typename M, typename T, typename What>
+__device__ __forceinline__ void forward_works(const attention_typed<T> &a, int batch, const What &what)
+{
+    if constexpr (M::TILES == 1) {
+        works<M>(batch, a.heads, a.length, what);
+    } else {
+        works_sorted<M>(batch, a.heads, a.length, (size_t)batch * a.kv_heads * a.length <= SORTED_ROWS, what);
+    }
+}
+
 template <typename T, int D>
 __global__ void __launch_bounds__(forward_memory<T, D>::THREADS, 1) group_forward(const group_typed<T> a, int batch)
 {
@@ -262,7 +274,7 @@ __global__ void __launch_bounds__(forward_memory<T, D>::THREADS, 1) group_forwar
         copying<memory> c{m};
 
         registers_give_up<COPYING_REGISTERS>();
-        works<memory>(batch, a.heads, a.length, [&](const work &w) {
+        forward_works<memory>(a, batch, [&](const work &w) {
             auto *own = m->own[c.own_begin(w.turn)];
             const size_t row0 = (size_t)w.sequence * a.length;
 
@@ -281,7 +293,7 @@ __global__ void __launch_bounds__(forward_memory<T, D>::THREADS, 1) group_forwar
     uint32_t p[ROWS / 16][4];
     float    s[ROWS / 8][4], y[D / 8][4];
 
-    works<memory>(batch, a.heads, a.length, [&](const work &w) {
+    forward_works<memory>(a, batch, [&](const work &w) {
         int   own = w.first + group * ROWS; /* the first row of the group; `row` is the thread's first */
         int   row = own + warp * 16 + g;
         int   seen = tiles_before(own + ROWS, a.length), tiles = tiles_before(w.first + memory::OWN, a.length);

@@ -92,6 +92,32 @@ template <typename M, typename What> __device__ __forceinline__ void works(int b
     }
 }
 
+/* The same where a block has few works, so that one more or less is a large part: the last rows of all heads, which take longest, come
+ * first, and of those that come at the same time the blocks take theirs in one order and then in the other. So all heads come at once;
+ * where the rows that they read are too many to stay in the cache, `is_sorted` is false, and pairs come one after the other as above. */
+template <typename M, typename What>
+__device__ __forceinline__ void works_sorted(int batch, int heads, int length, bool is_sorted, const What &what)
+{
+    const int blocks = (length + M::OWN - 1) / M::OWN, pairs = (blocks + 1) / 2, b = (int)blockIdx.x, by = (int)gridDim.x;
+    const int end = batch * heads * (is_sorted ? blocks : pairs);
+
+    for (int turn = 0, at = b, is_second = 0; at < end; turn++) {
+        const int each = is_sorted ? batch * heads : pairs, high = at / each, low = at % each;
+        const int row = is_sorted ? low : high, of_row = is_sorted ? high : low; /* a head, and which work or pair of it */
+        const int mirrored = blocks - 1 - of_row, block = is_sorted || is_second ? mirrored : of_row;
+
+        what(work{turn, row / heads, row % heads, block * M::OWN});
+        if (is_sorted) {
+            at += turn % 2 ? 2 * b + 1 : 2 * (by - b) - 1;
+        } else if (is_second || mirrored == of_row) {
+            is_second = 0;
+            at += by;
+        } else {
+            is_second = 1;
+        }
+    }
+}
+
 /* Where a thread is in the ring of steps. `phase` counts the rounds. */
 template <int STAGES> struct ring {
     int slot = 0, phase = 0;
