@@ -23,7 +23,7 @@ PARTS="
 env 20 alone the device, as sherd sees it
 kernels 60 beside conformance of the backend, lanes and events
 compute 90 beside the trainer's operations against the CPU's, and its losses
-attention 40 alone bench gpu-attention: each choice of kernels, how fast, and how far from the first
+attention 60 alone bench gpu-attention, heads of 64 and of 128: each choice of kernels, how fast, and how far from the first
 adam 90 alone bench gpu: AdamW, its state in encodings, the other element-wise updates
 trainer 90 alone GPT-2 124M, bf16, 32 x 1024; beside it with the other kernels of attention
 exposed 45 alone the engine's exposed share of its step
@@ -245,21 +245,32 @@ bench_gpu() {
 }
 
 # What choices give differs by roundings; a wrong kernel differs by more. The log says what a choice lacks.
-part_attention() {
-    local bench choice direction rate apart most=0
+# attention_rates NAME ARGS: each choice for one shape of heads; tells how far the furthest is from the first in $most.
+attention_rates() {
+    local name=$1 bench choice direction rate apart
+    shift
     bench=$(program bench-gpu-attention)
-    # shellcheck disable=SC2046
-    "$bench" $(sized "" "--batch 1 --length 70 --heads 2 --rounds 1 --repeats 1") --json "$OUT/attention.rows"
+    "$bench" "$@" --json "$OUT/attention_$name.rows"
     for choice in own warpgroup cudnn; do
         for direction in forward backward; do
-            rate=$(number "$OUT/attention.rows" "$choice $direction" tflop_per_s)
+            rate=$(number "$OUT/attention_$name.rows" "$choice $direction" tflop_per_s)
             [ -n "$rate" ] || continue
-            apart=$(number "$OUT/attention.rows" "$choice $direction" apart)
+            apart=$(number "$OUT/attention_$name.rows" "$choice $direction" apart)
             most=$(awk -v a="$most" -v b="$apart" 'BEGIN { print (b > a ? b : a) }')
-            figure "$choice $direction $(number "$OUT/attention.rows" "$choice $direction" us) us, $rate TFLOP/s"
-            value "${choice}_${direction}_tflop_per_s" "$rate"
+            figure "$name $choice $direction $(number "$OUT/attention_$name.rows" "$choice $direction" us) us, $rate TFLOP/s"
+            value "${name}_${choice}_${direction}_tflop_per_s" "$rate"
         done
     done
+}
+
+# Heads of GPT-2 124M, and of Llama 3 8B with one sequence of 8192 tokens.
+part_attention() {
+    local most=0
+    # shellcheck disable=SC2046
+    attention_rates heads_64 $(sized "--batch 32" "--batch 1 --length 70 --heads 2 --rounds 1 --repeats 1")
+    # shellcheck disable=SC2046
+    attention_rates heads_128 $(sized "--batch 1 --length 8192 --heads 32" "--batch 1 --length 70 --heads 2 --rounds 1 --repeats 1") \
+        $(sized "--kv-heads 8" "--kv-heads 1") --width 128
     line "$most" most "$MOST_ATTENTION_APART" " of the largest number"
 }
 

@@ -80,7 +80,7 @@ for part in $PARTS; do
     esac
     told all "$part" '"result": "pass", "seconds": [0-9]+, "figure": "emulated: .*[0-9].*"emulated": true}'
 done
-told all attention '"values": {"own_forward_tflop_per_s": [0-9.]+,"own_backward_tflop_per_s": [0-9.]+,"warpgroup_forward'
+told all attention '"values": {"heads_64_own_forward_tflop_per_s": [0-9.]+,"heads_64_own_backward_tflop_per_s": [0-9.]+,"heads_64_warpgroup_forward'
 told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+,"own_mfu_percent": [0-9.]+,"cudnn_mfu_percent": [0-9.]+}'
 told all trainer 'attention own [0-9]+ tokens/s, MFU [0-9.]+ %'
 told all trainer 'attention cudnn [0-9]+ tokens/s, MFU [0-9.]+ %, attention by kernels of its own'
