@@ -560,6 +560,26 @@ static void rope_run(rig *r, size_t heads, size_t kv_heads, size_t width, int no
     r->gpu->ops->free(r->gpu, device);
 }
 
+#ifdef TEST_EMULATED
+/* q and k have one kernel; in backward two more add up the gradients of the norms' weights. */
+static void rotation_takes_one_kernel(void)
+{
+    static const struct {
+        int           norms;
+        unsigned long launches;
+    } CASES[] = {{0, 2}, {3, 4}};
+
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        rig           r      = rig_open(shapes[0], SHERD_BF16, choices);
+        unsigned long before = emulator_launches();
+
+        rope_run(&r, 4, 2, 64, CASES[i].norms);
+        CHECK_INT(CASES[i].launches, emulator_launches() - before);
+        rig_close(&r);
+    }
+}
+#endif
+
 static void rope_body(rig *r)
 {
     rope_run(r, r->limits.heads, 1, r->limits.hidden / r->limits.heads, 0);
@@ -730,6 +750,9 @@ static const test_case cases[] = {
     CASE(swiglu_matches_the_cpu),
     CASE(rotation_matches_the_cpu),
     CASE(rotation_of_many_widths_matches_the_cpu),
+#ifdef TEST_EMULATED
+    CASE(rotation_takes_one_kernel),
+#endif
     CASE(head_matches_the_cpu),
     CASE(head_in_parts_matches_the_cpu),
     CASE(parts_of_the_logits_round_the_gradient_once),
