@@ -235,7 +235,7 @@ static void entry_move(const plan_options *options, plan_entry *entry)
 
 /* ---------------------------------------------------------------- reasons -- */
 
-#define LAYOUT_CHARS 96
+#define LAYOUT_CHARS 160
 
 /* Writes a layout such as "stage 2, offload optimizer-cpu, ratio 0.75", with "*" if the encoding is changed. */
 static const char *layout_text(const plan_entry *entry, char out[LAYOUT_CHARS])

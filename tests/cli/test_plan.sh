@@ -284,7 +284,7 @@ must("the trainer has fewer", rows[0]["activation_bytes"] < kept["activation_byt
 must("the host has 18 layers of 20", rows[0]["host_bytes"] - kept["host_bytes"] == 18 * (rows[0]["device_bytes"] - kept["device_bytes"]) / 2)
 PY
 # shellcheck disable=SC2086
-run 0 $large --best --force --out moved.json --device-memory 80G --host-memory 250G
+run 0 $large --best --force --out moved.json --device-memory 64G --host-memory 250G
 says err "the trainer takes --activations "
 # shellcheck disable=SC2086
 run 2 $large --activations shelf
