@@ -53,3 +53,25 @@ sherd_status bench_drive_run(sherd_engine *engine, double *seconds_out)
     memset(engine->run.drive.waits, 0, sizeof(engine->run.drive.waits));
     return SHERD_OK;
 }
+
+sherd_status bench_activations_run(sherd_engine *engine, double *seconds_out)
+{
+    const sherdi_program  *program  = &engine->run.program;
+    const sherdi_sequence *train    = &engine->plan->train;
+    int64_t                start_ns = sherdi_now_ns();
+
+    for (size_t p = 0; p < train->num_steps; p++) {
+        const sherdi_step_of_pass *step = &train->steps[p];
+
+        if (engine->plan->units[step->unit].activation == SHERDI_NO_ACTIVATION) {
+            continue;
+        }
+        SHERDI_TRY(step->pass == SHERD_FORWARD
+                       ? sherdi_program_activation_put(program, step->unit)
+                       : sherdi_program_activation_get(program, step->unit));
+        SHERDI_TRY(sherdi_program_activation_release(program, step->unit, step->pass));
+    }
+    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_ACTIVATIONS));
+    *seconds_out = (double)(sherdi_now_ns() - start_ns) * 1e-9;
+    return SHERD_OK;
+}

@@ -21,4 +21,7 @@ SHERD_MUST_USE sherd_status bench_drive_set(const bench_drive *drive, sherd_conf
 /** Reads and writes every extent through the buffers, as an update does, commits, and computes nothing: between two steps. */
 SHERD_MUST_USE sherd_status bench_drive_run(sherd_engine *engine, double *seconds_out);
 
+/** Moves the activations of a micro-batch out and back, and computes nothing: between two steps. */
+SHERD_MUST_USE sherd_status bench_activations_run(sherd_engine *engine, double *seconds_out);
+
 #endif

@@ -1,6 +1,6 @@
 /* bench-limited: a model that is larger than the memory it may use. One process trains it with all in
- * memory; another, in a memory control group or under RLIMIT_DATA, with state and parameters on NVMe.
- * Every step of both must have the same fingerprint. bf16, one micro-batch, one rank, stage 3.
+ * memory; another, in a memory control group or under RLIMIT_DATA, with state, parameters and activations on NVMe.
+ * Every step of both must have the same fingerprint, and gradients are made of the activations. bf16, one micro-batch, one rank, stage 3.
  *
  * The program starts itself once for each. */
 #include "bench/options.h"
@@ -23,7 +23,7 @@
 
 typedef struct bench_options {
     const char *folder;
-    size_t      elems, limit_bytes, buffer_elems;
+    size_t      elems, limit_bytes, buffer_elems, activation_elems;
     int         steps;
     const char *part; /* "memory" or "nvme": this process is one of the two */
 } bench_options;
@@ -84,8 +84,9 @@ static void engine_open(run *r, sherd_world *world)
                    " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\","
                    " \"fast_init\": true, \"buffer_size\": %zu},"
                    " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\","
-                   " \"max_in_cpu\": 0}}",
-                   r->unit_elems, o->folder, o->buffer_elems, o->folder);
+                   " \"max_in_cpu\": 0}}, \"sherd\": {\"activations\": {\"device\": \"nvme\","
+                   " \"nvme_path\": \"%s\"}}",
+                   r->unit_elems, o->folder, o->buffer_elems, o->folder, o->folder);
     len = snprintf(json, sizeof(json),
                    "{\"train_micro_batch_size_per_gpu\": 1, \"bf16\": {\"enabled\": true},"
                    " \"gradient_clipping\": 1.0, \"optimizer\": {\"type\": \"AdamW\", \"params\":"
@@ -95,9 +96,10 @@ static void engine_open(run *r, sherd_world *world)
     must(sherd_engine_create(world, config, &r->engine), "engine");
     sherd_config_destroy(config);
     for (int u = 0; u < UNITS; u++) {
-        sherd_unit_params  unit;
-        sherd_param_params param;
-        char               name[32];
+        sherd_activation_params activation;
+        sherd_unit_params       unit;
+        sherd_param_params      param;
+        char                    name[32];
 
         (void)snprintf(name, sizeof(name), "unit.%d", u);
         sherd_unit_params_init(&unit);
@@ -108,6 +110,9 @@ static void engine_open(run *r, sherd_world *world)
         param.ndim     = 1;
         param.shape[0] = r->unit_elems;
         must(sherd_param_add(r->engine, r->units[u], &param, &r->params[u]), "parameter");
+        sherd_activation_params_init(&activation);
+        activation.len_bytes = o->activation_elems * sizeof(uint16_t);
+        must(sherd_activation_add(r->engine, r->units[u], &activation), "activation");
     }
     must(sherd_engine_seal(r->engine), "seal");
     for (int u = 0; u < UNITS; u++) {
@@ -115,18 +120,36 @@ static void engine_open(run *r, sherd_world *world)
     }
 }
 
-/* The gradient of an element: its own weight, so that a wrong one shows in every later step, and a
+/* A plain function of step and index, of the unit's own weights. */
+static void unit_forward(run *r, int u, int step)
+{
+    const uint16_t *data;
+    void           *memory;
+
+    must(sherd_unit_acquire(r->engine, r->units[u], SHERD_FORWARD), "acquire");
+    must(sherd_activation_put(r->engine, r->units[u], &memory), "put");
+    data = sherd_param_data(r->engine, r->params[u]);
+    for (size_t i = 0; i < r->options->activation_elems; i++) {
+        ((uint16_t *)memory)[i] = data[(i * 3 + (size_t)step) % r->unit_elems];
+    }
+    must(sherd_unit_release(r->engine, r->units[u], SHERD_FORWARD), "release");
+}
+
+/* The gradient of an element: a weight or a number of the activation, so that a wrong one shows in every later step, and a
  * plain function of step and index. */
 static void unit_backward(run *r, int u, int step)
 {
     const uint16_t *data;
+    void           *memory;
     uint16_t       *grad;
 
     must(sherd_unit_acquire(r->engine, r->units[u], SHERD_BACKWARD), "acquire");
+    must(sherd_activation_get(r->engine, r->units[u], &memory), "get");
     data = sherd_param_data(r->engine, r->params[u]);
     grad = sherd_param_grad(r->engine, r->params[u]);
     for (size_t i = 0; i < r->unit_elems; i++) {
-        grad[i] = data[(i * 7 + (size_t)step) % r->unit_elems];
+        grad[i] = i % 2 == 0 ? data[(i * 7 + (size_t)step) % r->unit_elems]
+                             : ((const uint16_t *)memory)[i % r->options->activation_elems];
     }
     must(sherd_unit_release(r->engine, r->units[u], SHERD_BACKWARD), "release");
 }
@@ -151,17 +174,16 @@ static int part_run(const bench_options *o)
         double            start = now_s();
 
         for (int u = 0; u < UNITS; u++) {
-            must(sherd_unit_acquire(r.engine, r.units[u], SHERD_FORWARD), "acquire");
-            must(sherd_unit_release(r.engine, r.units[u], SHERD_FORWARD), "release");
+            unit_forward(&r, u, step);
         }
         for (int u = UNITS - 1; u >= 0; u--) {
             unit_backward(&r, u, step);
         }
         sherd_step_report_init(&report);
         must(sherd_step(r.engine, &report), "step");
-        (void)printf("%lld %016llx %.3f %.3f %.3f %.3f %llu %llu\n", (long long)report.step,
+        (void)printf("%lld %016llx %.3f %.3f %.3f %.3f %.3f %llu %llu\n", (long long)report.step,
                      (unsigned long long)report.fingerprint, now_s() - start, report.wait_read_s,
-                     report.wait_write_s, report.wait_param_s,
+                     report.wait_write_s, report.wait_param_s, report.wait_activation_s,
                      (unsigned long long)report.nvme_read_bytes,
                      (unsigned long long)report.nvme_written_bytes);
         (void)fflush(stdout);
@@ -236,12 +258,15 @@ static void part_exec(const bench_options *o, const char *part)
     char        elems[32];
     char        steps[32];
     char        buffer[32];
-    const char *args[] = {"bench-limited", "--part",  part,  "--dir",         o->folder, "--elems",
-                          elems,           "--steps", steps, "--buffer-size", buffer,    NULL};
+    char        activation[32];
+    const char *args[] = {"bench-limited", "--part",       part,       "--dir", o->folder,
+                          "--elems",       elems,          "--steps",  steps,   "--buffer-size",
+                          buffer,          "--activation", activation, NULL};
 
     (void)snprintf(elems, sizeof(elems), "%zu", o->elems);
     (void)snprintf(steps, sizeof(steps), "%d", o->steps);
     (void)snprintf(buffer, sizeof(buffer), "%zu", o->buffer_elems);
+    (void)snprintf(activation, sizeof(activation), "%zu", o->activation_elems);
     (void)execv("/proc/self/exe", (char *const *)(uintptr_t)args);
     give_up("starting a part");
 }
@@ -251,21 +276,23 @@ static void part_read(FILE *from, const bench_options *o, const char *part, part
     char line[256];
 
     for (int step = 0; step < o->steps && fgets(line, sizeof(line), from) != NULL; step++) {
-        double             seconds, read_s, write_s, param_s;
+        double             seconds, read_s, write_s, param_s, activation_s;
         unsigned long long read_bytes, written_bytes;
         long long          number;
 
-        if (sscanf(line, "%lld %llx %lf %lf %lf %lf %llu %llu", &number, &out->fingerprints[step],
-                   &seconds, &read_s, &write_s, &param_s, &read_bytes, &written_bytes) != 8) {
+        if (sscanf(line, "%lld %llx %lf %lf %lf %lf %lf %llu %llu", &number,
+                   &out->fingerprints[step], &seconds, &read_s, &write_s, &param_s, &activation_s,
+                   &read_bytes, &written_bytes) != 9) {
             break;
         }
         (void)printf("%-8s step %lld  %016llx  %7.2f s", part, number, out->fingerprints[step],
                      seconds);
         if (read_bytes > 0) {
             (void)printf(
-                "  waited %.2f s for reads, %.2f s for writes, %.2f s for parameters; NVMe "
-                "%.2f GB read, %.2f GB written",
-                read_s, write_s, param_s, (double)read_bytes / 1e9, (double)written_bytes / 1e9);
+                "  waited %.2f s for reads, %.2f s for writes, %.2f s for parameters, %.2f s for "
+                "activations; NVMe %.2f GB read, %.2f GB written, %.2f GB/s",
+                read_s, write_s, param_s, activation_s, (double)read_bytes / 1e9,
+                (double)written_bytes / 1e9, (double)(read_bytes + written_bytes) / 1e9 / seconds);
         }
         (void)printf("\n");
         (void)fflush(stdout);
@@ -322,8 +349,9 @@ static int both_run(const bench_options *o, int argc, char **argv)
     int         has_group;
 
     bench_print_machine(argc, argv);
-    (void)printf("# state %.2f GiB, limit %.2f GiB", (double)o->elems * 12 / 0x1p30,
-                 (double)o->limit_bytes / 0x1p30);
+    (void)printf("# state %.2f GiB, parameters %.2f GiB, activations %.2f GiB, limit %.2f GiB",
+                 (double)o->elems * 12 / 0x1p30, (double)o->elems * 2 / 0x1p30,
+                 (double)o->activation_elems * UNITS * 2 / 0x1p30, (double)o->limit_bytes / 0x1p30);
     has_group = group_make(o->limit_bytes, group);
     (void)printf(" by %s\n", has_group ? "a control group" : "RLIMIT_DATA");
     (void)fflush(stdout);
@@ -353,6 +381,10 @@ static void options_parse(int argc, char **argv, bench_options *o)
          .value = &o->folder},
         {"elems", "N", "parameters; their state is 12 bytes each (default 683M: 8 GiB)", BENCH_SIZE,
          .value = &o->elems, .least = UNITS},
+        {"activation", "N",
+         "numbers of 2 bytes that each of the 32 units leaves for backward (default: as many as it "
+         "has parameters)",
+         BENCH_SIZE, .value = &o->activation_elems, .least = 1},
         {"limit", "BYTES", "memory of the second process (default 4G)", BENCH_SIZE,
          .value = &o->limit_bytes, .least = 1},
         {"steps", "N", "optimizer steps (default 3)", BENCH_INT, .value = &o->steps, .least = 1,
@@ -360,12 +392,12 @@ static void options_parse(int argc, char **argv, bench_options *o)
         {"buffer-size", "N", "elements of a buffer of state (default: the engine's)", BENCH_SIZE,
          .value = &o->buffer_elems, .least = 4096},
         {"part", "NAME", NULL, BENCH_TEXT, .value = &o->part, .choices = "memory|nvme"}};
-    const bench_command command =
-        BENCH_COMMAND("limited",
-                      "Trains one model twice, in memory and with state and parameters on NVMe in "
-                      "a process whose "
-                      "memory is limited, and compares the fingerprint of every step.",
-                      rows);
+    const bench_command command = BENCH_COMMAND(
+        "limited",
+        "Trains one model twice, in memory and with state, parameters and activations on "
+        "NVMe in a process whose memory is limited, and compares the fingerprint of "
+        "every step.",
+        rows);
 
     (void)bench_options_read(&command, argc, argv);
 }
@@ -379,5 +411,8 @@ int main(int argc, char **argv)
                              .buffer_elems = (size_t)4 << 20};
 
     options_parse(argc, argv, &options);
+    if (options.activation_elems == 0) {
+        options.activation_elems = options.elems / UNITS;
+    }
     return options.part != NULL ? part_run(&options) : both_run(&options, argc, argv);
 }

@@ -355,6 +355,13 @@ static void trainer_complete(const bench_command *command, const bench_options *
     t->params.json       = o->json;
 }
 
+static int recompute_read(const char *text, void *value)
+{
+    (void)text;
+    ((offload_setup *)value)->activations = "recompute";
+    return 0;
+}
+
 static void options_parse(int argc, char **argv, bench_options *o, trainer_options *t)
 {
     int                is_fast = 0;
@@ -400,8 +407,8 @@ static void options_parse(int argc, char **argv, bench_options *o, trainer_optio
           .least = 1, .most = 256},
          {"backend", "NAME", "trainer: cpu (default) or cuda", BENCH_TEXT, .value = &setup->backend,
           .choices = "cpu|cuda"},
-         {"recompute", NULL, "trainer: compute activations again in backward", BENCH_SWITCH,
-          .value = &setup->is_recomputed},
+         {"recompute", NULL, "trainer: compute activations again in backward", BENCH_CALL,
+          .value = setup, .read = recompute_read},
          {"arch", "NAME", "trainer: " ARCH_KIND_NAMES " (default: gpt2)", BENCH_TEXT,
           .value = &t->arch},
          {"preset", "NAME", "trainer: sizes of the model (default: 124m)", BENCH_TEXT,

@@ -28,6 +28,7 @@ typedef struct rank {
     size_t               rows;   /* batch * length */
     bench_link           link;
     uint64_t             down_bytes, up_bytes; /* that the last waited step moved over the link */
+    layer_places         places;
 } rank;
 
 typedef struct question {
@@ -64,20 +65,36 @@ static sherd_config *config_make(const offload_setup *o)
 {
     sherd_config *config;
     char          json[2048];
-    int           len = snprintf(json, sizeof(json),
-                                 "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0,"
-                                           " \"bf16\": {\"enabled\": %s},"
-                                           " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}},"
-                                           " \"zero_optimization\": {\"stage\": %d,"
-                                           " \"offload_optimizer\": {\"device\": \"%s\", \"nvme_path\": \"%s\"}}}",
-                       strcmp(o->precision, "bf16") == 0 ? "true" : "false", o->stage, o->place,
-                                 o->drive.folder);
+    int           len =
+        snprintf(json, sizeof(json),
+                 "{\"train_micro_batch_size_per_gpu\": %zu, \"gradient_clipping\": 1.0,"
+                 " \"bf16\": {\"enabled\": %s},"
+                 " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}},"
+                 " \"zero_optimization\": {\"stage\": %d,"
+                 " \"offload_optimizer\": {\"device\": \"%s\", \"nvme_path\": \"%s\"}},"
+                 " \"aio\": {\"queue_depth\": %d},"
+                 " \"sherd\": {\"activations\": {\"nvme_path\": \"%s\", \"buffer_count\": %d}}}",
+                 o->batch > 0 ? o->batch : 1, strcmp(o->precision, "bf16") == 0 ? "true" : "false",
+                 o->stage, o->place, o->drive.folder, o->drive.depth > 0 ? o->drive.depth : 8,
+                 o->drive.folder, o->activation_buffers > 0 ? o->activation_buffers : 2);
 
     must(sherd_config_parse(json, (size_t)len, &config), "configuration");
     if (strcmp(o->place, "nvme") == 0) {
         must(bench_drive_set(&o->drive, config), "configuration");
     }
     return config;
+}
+
+static layer_places places_of(const offload_setup *o)
+{
+    layer_places places = {0};
+    char         why[320];
+
+    if (o->activations != NULL &&
+        layer_places_parse(o->activations, &places, why, sizeof(why)) != 0) {
+        die("activations", why);
+    }
+    return places;
 }
 
 static void engine_open(rank *r)
@@ -93,6 +110,8 @@ static void engine_open(rank *r)
     must(sherd_engine_create(r->world, config, &r->engine), "engine");
     sherd_config_destroy(config);
     must(arch_declare(&o->sizes, r->engine), "model");
+    r->places = places_of(o);
+    must(activations_declare(&o->sizes, &r->places, o->length, r->engine), "activations");
     must(sherd_engine_seal(r->engine), "seal");
     r->threads = pool_create(o->threads);
     if (r->threads == NULL) {
@@ -126,11 +145,10 @@ static void shape_set(rank *r, size_t batch, size_t length)
 {
     const offload_setup *o      = r->setup;
     sherd_engine_info    info   = {.struct_size = sizeof(info)};
-    model_params         params = {.sizes  = o->sizes,
-                                   .batch  = batch,
-                                   .length = length,
-                                   .places =
-                                       layer_places_all(o->is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
+    model_params         params = {.sizes   = o->sizes,
+                                   .batch   = batch,
+                                   .length  = length,
+                                   .places  = r->places,
                                    .backend = o->backend,
                                    .threads = r->threads,
                                    .stream  = sherd_engine_stream(r->engine)};
@@ -282,6 +300,21 @@ static void means_take(offload_turn *turn, size_t count)
     turn->hidden_bytes /= count;
 }
 
+static void drive_run(rank *r, offload_turn *turn)
+{
+    const sherdi_plan_moves *moves   = &r->engine->plan->moves;
+    double                   state_s = 0.0, activations_s = 0.0;
+
+    if (strcmp(r->setup->place, "nvme") == 0) {
+        must(bench_drive_run(r->engine, &state_s), "transfers");
+    }
+    if (r->engine->plan->num_activation_extents > 0) {
+        must(bench_activations_run(r->engine, &activations_s), "activations");
+    }
+    turn->alone_s = state_s + activations_s;
+    turn->drive_bytes += moves->micro[SHERDI_MOVES_READ] + moves->micro[SHERDI_MOVES_WRITTEN];
+}
+
 static offload_turn turn_run(rank *r, const question *q)
 {
     const sherdi_plan *plan = r->engine->plan;
@@ -304,7 +337,7 @@ static offload_turn turn_run(rank *r, const question *q)
         means_take(&turn, q->count);
         break;
     case OFFLOAD_DRIVE:
-        must(bench_drive_run(r->engine, &turn.alone_s), "transfers");
+        drive_run(r, &turn);
         break;
     case OFFLOAD_LINK:
         must(bench_link_run(&r->link, r->down_bytes, r->up_bytes, &turn.alone_s), "link");

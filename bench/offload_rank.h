@@ -19,15 +19,20 @@ typedef struct offload_setup {
     const char *place;     /* of the optimizer state: "none", "cpu" or "nvme" */
     const char *precision; /* "fp32" or "bf16" */
     bench_drive drive;
-    int         stage, threads, is_recomputed;
+    int         stage, threads;
+    /* As the trainer's option: where activations wait; NULL: on the device. Some other place needs the shape of the micro-batches,
+     * which is then the only one. */
+    const char *activations;
+    int         activation_buffers; /* 0: the engine's number */
+    size_t      batch, length;
 } offload_setup;
 
 typedef enum offload_ask {
     OFFLOAD_SHAPE, /* the micro-batches that follow have `batch` sequences of `length` tokens; one step of either kind warms up */
     OFFLOAD_QUEUED, /* steps whose updates run beside the passes that follow */
     OFFLOAD_WAITED, /* steps that wait for their updates */
-    OFFLOAD_DRIVE,  /* a step's transfers to and from the drive alone */
-    OFFLOAD_LINK,   /* a step's transfers between host and device alone */
+    OFFLOAD_DRIVE, /* transfers to and from the drive alone: a step's of the state, a micro-batch's of activations */
+    OFFLOAD_LINK, /* a step's transfers between host and device alone */
 } offload_ask;
 
 /* An answer; of a turn the means over its steps. */
