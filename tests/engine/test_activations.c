@@ -4,6 +4,11 @@
 #include "tests/engine/tier_rows.h"
 #include "tests/lib/check.h"
 
+#ifdef TEST_EMULATED
+#include "tests/emulator/emulator.h"
+
+#include <pthread.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +29,7 @@ typedef struct run_case {
     rig_options options;
     const char *devices[UNITS]; /* of each unit; NULL: as configured */
     int         is_reversed;    /* backward in the order of forward */
+    int         is_queued;      /* updates run beside the passes that follow */
     int         skipped; /* unit whose backward does not get its activation, from 1 on; 0: none */
     uint64_t    fingerprint; /* result */
 } run_case;
@@ -158,6 +164,19 @@ static void evaluate(rig *r)
     }
 }
 
+static sherd_step_report step_end(rig *r, const run_case *run)
+{
+    sherd_step_report report;
+
+    if (!run->is_queued) {
+        return rig_step(r);
+    }
+    sherd_step_report_init(&report);
+    CHECK_OK(sherd_step_queue(r->engine));
+    r->micro++;
+    return report;
+}
+
 static void run_steps(sherd_world *world, void *raw)
 {
     run_case         *run    = raw;
@@ -170,15 +189,18 @@ static void run_steps(sherd_world *world, void *raw)
     for (int step = 0; step < 4; step++) {
         for (int m = 0; m < micros; m++) {
             micro_batch(&r, run);
-            report = rig_step(&r);
+            report = step_end(&r, run);
         }
         if (step == 0) {
             evaluate(&r);
         }
-        if (step > 1 && run->skipped == 0) {
+        if (step > 1 && run->skipped == 0 && !run->is_queued) {
             CHECK_INT(planned(&r, SHERDI_MOVES_DOWN), report.link_down_bytes);
             CHECK_INT(planned(&r, SHERDI_MOVES_UP), report.link_up_bytes);
         }
+    }
+    if (run->is_queued) {
+        CHECK_OK(sherd_step_wait(r.engine, &report));
     }
     run->fingerprint = report.fingerprint;
     rig_close(&r);
@@ -224,7 +246,7 @@ static void backward_reads_what_forward_wrote(void)
     }
 }
 
-/* Beside state and parameters that are offloaded too. */
+/* Beside state and parameters that are offloaded too, and beside their updates. */
 static void every_tier_of_the_rest(void)
 {
     for (size_t row = FIRST_OFFLOADED; row < NUM_TIER_ROWS; row++) {
@@ -233,6 +255,7 @@ static void every_tier_of_the_rest(void)
 
         options.top = TOPS[1 + row % 2 * 4];
         CHECK_INT(plain, fingerprint_of(1, &options, NULL));
+        CHECK_INT(plain, fingerprint_of(1, &options, &(run_case){.is_queued = 1}));
     }
 }
 
@@ -382,10 +405,111 @@ static void wrong_calls_are_refused(void)
     test_world(1, declarations_refuse, NULL);
 }
 
+/* ------------------------------------------------------------------ order -- */
+
+#ifdef TEST_EMULATED
+
+/* A gate in a lane of the link: what was given behind it waits, however long, until it is opened. */
+typedef struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t  opened;
+    int             open;
+} gate;
+
+static void gate_pass(void *ctx)
+{
+    gate *g = ctx;
+
+    (void)pthread_mutex_lock(&g->lock);
+    while (!g->open) {
+        (void)pthread_cond_wait(&g->opened, &g->lock);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+static void gate_open(gate *g)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    g->open = 1;
+    (void)pthread_cond_broadcast(&g->opened);
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+static void gate_close_in(gate *g, const sherdi_backend *lane)
+{
+    *g = (gate){.open = 0};
+    CHECK_INT(0, pthread_mutex_init(&g->lock, NULL));
+    CHECK_INT(0, pthread_cond_init(&g->opened, NULL));
+    CHECK(emulator_call(lane->device->lane_stream(lane), gate_pass, g) == cudaSuccess);
+}
+
+static void gates_open(gate gates[UNITS], int from, int end)
+{
+    for (int u = end - 1; u >= from; u--) {
+        gate_open(&gates[u]);
+    }
+}
+
+/* The copy of each activation stands behind a gate, which is opened when somebody needs it: the unit that gets the place, or the one
+ * whose activation it is. The trainer's lane is done with each unit before that: sherd_copy, by which the rig reads and writes, waits
+ * for it. There are two places, and unit 5 has no activation. */
+static void run_gated(sherd_world *world, void *raw)
+{
+    /* Before the get of a unit, the gates of the releases from this unit on have to be open. */
+    static const int NEEDED[UNITS] = {2, 3, 4, 6, UNITS, UNITS, UNITS};
+    run_case        *run           = raw;
+    rig              r;
+    gate             down[UNITS], up[UNITS];
+
+    model_open(&r, world, run);
+    for (int u = 0; u < UNITS; u++) {
+        gates_open(down, 0, u - 1);
+        rig_acquire(&r, u, SHERD_FORWARD);
+        if (ELEMS[u] > 0) {
+            put(&r, u);
+        }
+        gate_close_in(&down[u], r.engine->lanes.down);
+        rig_release(&r, u, SHERD_FORWARD);
+    }
+    gates_open(down, 0, UNITS);
+    for (int u = UNITS - 1; u >= 0; u--) {
+        rig_acquire(&r, u, SHERD_BACKWARD);
+        gates_open(up, NEEDED[u], UNITS);
+        if (ELEMS[u] > 0) {
+            get(&r, u);
+        }
+        rig_touch(&r, u, 1);
+        gate_close_in(&up[u], r.engine->lanes.up);
+        rig_release(&r, u, SHERD_BACKWARD);
+    }
+    gates_open(up, 0, UNITS);
+    run->fingerprint = rig_step(&r).fingerprint;
+    rig_close(&r);
+}
+
+static void passes_wait_for_the_places_they_need_alone(void)
+{
+    run_case run = {.options = {.stage = 1, .top = ACTIVATIONS("cpu", "")}};
+
+    if (getenv("SHERD_EMULATOR_EAGER") != NULL) {
+        test_skip("what can begin at once runs on the calling thread here");
+    }
+    test_world(1, run_gated, &run);
+    CHECK(run.fingerprint != 0);
+}
+
+#endif
+
 static const test_case CASES[] = {
-    CASE(backward_reads_what_forward_wrote), CASE(every_tier_of_the_rest),
-    CASE(units_on_tiers_of_their_own),       CASE(in_other_orders),
-    CASE(a_dropped_window_leaves_nothing),   CASE(wrong_calls_are_refused),
+#ifdef TEST_EMULATED
+    CASE(passes_wait_for_the_places_they_need_alone),
+#endif
+    CASE(backward_reads_what_forward_wrote),
+    CASE(every_tier_of_the_rest),
+    CASE(units_on_tiers_of_their_own),
+    CASE(in_other_orders),
+    CASE(a_dropped_window_leaves_nothing),
+    CASE(wrong_calls_are_refused),
 };
 
 RUN_MAIN(CASES)
