@@ -116,11 +116,14 @@ static void model_open(rig *r, sherd_world *world, const run_case *run)
     char        name[32], zero[1024], top[1024];
     rig_options options = run->options;
 
-    (void)snprintf(zero, sizeof(zero), options.zero == NULL ? "" : options.zero, test_scratch(),
-                   test_scratch());
-    (void)snprintf(top, sizeof(top), options.top == NULL ? "" : options.top, test_scratch());
-    options.zero = zero;
-    options.top  = top;
+    if (options.zero != NULL) {
+        (void)snprintf(zero, sizeof(zero), options.zero, test_scratch(), test_scratch());
+    }
+    if (options.top != NULL) {
+        (void)snprintf(top, sizeof(top), options.top, test_scratch());
+    }
+    options.zero = options.zero == NULL ? NULL : zero;
+    options.top  = options.top == NULL ? NULL : top;
     rig_open(r, world, &options);
     for (int u = 0; u < UNITS; u++) {
         (void)snprintf(name, sizeof(name), "u%d", u);
@@ -202,7 +205,9 @@ static void run_steps(sherd_world *world, void *raw)
     if (run->is_queued) {
         CHECK_OK(sherd_step_wait(r.engine, &report));
     }
-    run->fingerprint = report.fingerprint;
+    if (sherd_world_rank(world) == 0) {
+        run->fingerprint = report.fingerprint;
+    }
     rig_close(&r);
 }
 
