@@ -50,6 +50,7 @@ typedef struct trainer {
     options            o;             /* the job's; with --minutes, `steps` are those that fit */
     double             start_s;       /* when this rank began */
     double             until_first_s; /* from then to its first step */
+    double             seal_s;        /* of that, making and touching the memory */
     double             trial_step_s;  /* duration of a step in the trial; 0: there was no trial */
     sherd_world       *world;
     int                rank, world_size;
@@ -168,7 +169,9 @@ static sherd_status engine_open(trainer *t)
     TRY(sherd_engine_create(t->world, config, &t->engine));
     TRY(model_declare(t, t->engine));
     TRY(run_describe(t));
+    t->seal_s = -clock_seconds();
     TRY(sherd_engine_seal(t->engine));
+    t->seal_s += clock_seconds();
     t->info.struct_size = sizeof(t->info);
     TRY(sherd_engine_query(t->engine, &t->info));
     t->threads = pool_create(t->info.cpu_threads);
@@ -269,8 +272,8 @@ static void heading_say(const trainer *t)
                arch_kind_name(o->sizes.kind), t->info.param_elems, o->sizes.hidden, o->sizes.layers,
                o->sizes.heads, o->sizes.vocab);
     report_say(t->r, "data: %s in %zu file%s, %zu tokens, the last %zu for validation",
-               report_bytes(c->count * c->token_bytes, data), c->files,
-               c->files == 1 ? "" : "s", c->count, c->count - c->train);
+               report_bytes(c->count * c->token_bytes, data), c->files, c->files == 1 ? "" : "s",
+               c->count, c->count - c->train);
     report_say(
         t->r,
         "ZeRO stage %d, %s, %d rank%s (%s) of %d thread%s; a step is %d sequences of %zu tokens",
@@ -336,6 +339,20 @@ static sherd_status saves_checked(const trainer *t, sherd_status status)
                                                          : fail(status, "%s", t->saved.why);
 }
 
+/* Says how long the memory of this rank took, and its values, by each of its threads. */
+static void start_say(const trainer *t, double values_s)
+{
+    size_t held    = memory_of(t->engine).total_held;
+    double threads = t->info.cpu_threads;
+    char   text[32];
+
+    report_say(t->r,
+               "start: %s sealed in %.2f s (%.2f GB/s a thread), values in %.2f s (%.1f million "
+               "elements a second and thread)",
+               report_bytes(held, text), t->seal_s, (double)held / 1e9 / t->seal_s / threads,
+               values_s, (double)t->info.param_elems / 1e6 / values_s / threads);
+}
+
 /* Gives the parameters their values, from a checkpoint, from state on NVMe, or new ones, and finds how far the run is. */
 static sherd_status values_start(trainer *t)
 {
@@ -343,6 +360,7 @@ static sherd_status values_start(trainer *t)
                                 .sequences = (uint64_t)t->info.samples};
     size_t         len       = strlen(t->run);
     int            is_loaded = 0;
+    double         start     = clock_seconds();
 
     (void)snprintf(t->run + len, sizeof(t->run) - len, ", steps of %d sequences",
                    t->info.train_batch_size);
@@ -356,7 +374,11 @@ static sherd_status values_start(trainer *t)
     if (t->r != NULL) {
         report_start_at(t->r, t->sequences * t->o.length);
     }
-    return is_loaded ? SHERD_OK : first_weights(t);
+    TRY(is_loaded ? SHERD_OK : first_weights(t));
+    if (t->r != NULL) {
+        start_say(t, clock_seconds() - start);
+    }
+    return SHERD_OK;
 }
 
 /* Frees everything but the world. */
