@@ -49,6 +49,7 @@ sherd_status sherdi_marks_open(sherdi_marks *marks, sherdi_backend *lane, int is
     const char *path = getenv("SHERD_TRACE");
 
     marks->device = lane->device;
+    (void)pthread_mutex_init(&marks->lock, NULL);
     if (path != NULL && path[0] != '\0') {
         SHERDI_TRY(sherdi_trace_open(path, rank, world_size, mem, &marks->trace));
         is_timed = 1;
@@ -145,17 +146,30 @@ static void oldest_resolve(sherdi_marks *marks, const sherdi_backend *lane)
 void sherdi_marks_resolve(sherdi_marks *marks, const sherdi_backend *lane)
 {
     if (marks->slots != NULL) {
+        (void)pthread_mutex_lock(&marks->lock);
         oldest_resolve(marks, lane);
+        (void)pthread_mutex_unlock(&marks->lock);
     }
+}
+
+/* Returns the end of the oldest mark before `until` that was not read; NULL: there is none, or it has not ended. */
+static sherdi_event *oldest_end(sherdi_marks *marks, uint64_t until)
+{
+    const sherdi_mark_slot *slot;
+
+    (void)pthread_mutex_lock(&marks->lock);
+    slot = marks->resolved < until ? oldest(marks) : NULL;
+    (void)pthread_mutex_unlock(&marks->lock);
+    return slot == NULL ? NULL : slot->end;
 }
 
 sherd_status sherdi_marks_wait(sherdi_marks *marks, const sherdi_backend *lane, uint64_t until)
 {
-    const sherdi_mark_slot *slot;
+    sherdi_event *end;
 
-    while (marks->slots != NULL && marks->resolved < until && (slot = oldest(marks)) != NULL) {
-        SHERDI_TRY(lane->device->event_wait(slot->end));
-        slot_resolve(marks, lane, slot);
+    while (marks->slots != NULL && (end = oldest_end(marks, until)) != NULL) {
+        SHERDI_TRY(lane->device->event_wait(end));
+        sherdi_marks_resolve(marks, lane);
     }
     return SHERD_OK;
 }
@@ -165,7 +179,6 @@ sherdi_mark sherdi_mark_begin(sherdi_marks *marks, sherdi_mark_kind kind,
 {
     sherdi_mark mark = {
         .kind = kind, .what = what, .bytes = bytes, .slot = -1, .is_beside = is_beside_here};
-    sherdi_mark_slot *slot;
 
     if (marks->device->range_begin != NULL) {
         mark.range = marks->device->range_begin(what == NULL ? KINDS[kind].name : what);
@@ -177,16 +190,18 @@ sherdi_mark sherdi_mark_begin(sherdi_marks *marks, sherdi_mark_kind kind,
     if (marks->slots == NULL) {
         return mark;
     }
+    (void)pthread_mutex_lock(&marks->lock);
     if (marks->begun - marks->resolved == SHERDI_MARK_SLOTS) {
         oldest_resolve(marks, lane);
     }
-    if (marks->begun - marks->resolved == SHERDI_MARK_SLOTS) {
-        return mark; /* the device is far behind: this one is not timed */
+    if (marks->begun - marks->resolved < SHERDI_MARK_SLOTS) { /* else this one is not timed */
+        sherdi_mark_slot *slot = &marks->slots[marks->begun % SHERDI_MARK_SLOTS];
+
+        slot->mark.slot = -1; /* until it ends */
+        mark.slot       = (int)(marks->begun++ % SHERDI_MARK_SLOTS);
+        lane->device->event_record(slot->start, lane);
     }
-    slot            = &marks->slots[marks->begun % SHERDI_MARK_SLOTS];
-    slot->mark.slot = -1; /* until it ends */
-    mark.slot       = (int)(marks->begun++ % SHERDI_MARK_SLOTS);
-    lane->device->event_record(slot->start, lane);
+    (void)pthread_mutex_unlock(&marks->lock);
     return mark;
 }
 
@@ -196,8 +211,10 @@ void sherdi_mark_end(sherdi_marks *marks, const sherdi_backend *lane, const sher
         marks->device->range_end(mark->range);
     }
     if (mark->slot >= 0) {
+        (void)pthread_mutex_lock(&marks->lock);
         lane->device->event_record(marks->slots[mark->slot].end, lane);
         marks->slots[mark->slot].mark = *mark;
+        (void)pthread_mutex_unlock(&marks->lock);
     } else if (mark->start_ns != 0) {
         interval_add(marks, mark, mark->start_ns, sherdi_now_ns());
     }

@@ -8,6 +8,7 @@
 #include "base/trace.h"
 #include "kernels/backend.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 typedef enum sherdi_mark_kind {
@@ -56,7 +57,8 @@ typedef struct sherdi_marks {
     const sherdi_device_ops *device;
     sherdi_trace            *trace; /* NULL: no trace is wanted */
     sherdi_mark_slot        *slots; /* [SHERDI_MARK_SLOTS], a ring; NULL: the device is not timed */
-    uint64_t                 begun, resolved;
+    pthread_mutex_t  lock; /* of the ring: an updater marks its kernels beside the trainer */
+    _Atomic uint64_t begun, resolved;
     /* The world's thread adds too; [1]: of updates beside the trainer's calls */
     _Atomic int64_t spent_ns[2][SHERDI_MARK_KINDS];
     sherdi_mark_sum sums[SHERDI_MARK_KINDS];
