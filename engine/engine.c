@@ -641,10 +641,7 @@ static sherd_status unit_call_check(const sherd_engine *engine, const char *call
                                     sherd_pass pass)
 {
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED));
-    if (unit < 0 || (size_t)unit >= engine->model.num_units) {
-        return sherdi_fail(SHERD_E_INVAL, "%s: unit %d does not exist; the model has %zu", call,
-                           unit, engine->model.num_units);
-    }
+    SHERDI_TRY(sherdi_engine_need_unit(engine, call, unit));
     if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
         return sherdi_fail(
             SHERD_E_INVAL,

@@ -52,24 +52,17 @@ sherd_status sherd_activation_add(sherd_engine *engine, sherd_unit unit,
     return sherdi_model_add_activation(&engine->model, unit, given.len_bytes, tier);
 }
 
-static sherd_status use_check(const sherd_engine *engine, const char *call, sherd_unit unit,
-                              sherd_pass pass)
+static sherd_status unit_check(const sherd_engine *engine, const char *call, sherd_unit unit,
+                               const void *out)
 {
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED));
-    if (unit < 0 || (size_t)unit >= engine->model.num_units) {
-        return sherdi_fail(SHERD_E_INVAL, "%s: unit %d does not exist; the model has %zu", call,
-                           unit, engine->model.num_units);
-    }
+    SHERDI_TRY(sherdi_engine_need_unit(engine, call, unit));
     if (engine->plan->units[unit].activation == SHERDI_NO_ACTIVATION) {
         return sherdi_fail(SHERD_E_STATE,
                            "%s: unit %s has no activation; declare one with sherd_activation_add",
                            call, engine->model.units[unit].name);
     }
-    if (sherdi_unit_of(engine, unit)->acquired[pass] == 0) {
-        return sherdi_fail(SHERD_E_STATE, "%s: unit %s is not acquired for %s", call,
-                           engine->model.units[unit].name, sherdi_pass_name(pass));
-    }
-    return SHERD_OK;
+    return sherdi_api_check_out(out, call);
 }
 
 static sherd_status activation_use(sherd_engine *engine, const char *call, sherd_unit unit,
@@ -77,8 +70,10 @@ static sherd_status activation_use(sherd_engine *engine, const char *call, sherd
 {
     sherd_status status;
 
-    SHERDI_TRY(use_check(engine, call, unit, pass));
-    SHERDI_TRY(sherdi_api_check_out(out, call));
+    if (sherdi_unit_of(engine, unit)->acquired[pass] == 0) {
+        return sherdi_fail(SHERD_E_STATE, "%s: unit %s is not acquired for %s", call,
+                           engine->model.units[unit].name, sherdi_pass_name(pass));
+    }
     sherdi_mem_forbid_begin();
     status = sherdi_loop_activation(engine, unit, pass);
     sherdi_mem_forbid_end();
@@ -94,16 +89,20 @@ static sherd_status activation_use(sherd_engine *engine, const char *call, sherd
 
 sherd_status sherd_activation_put(sherd_engine *engine, sherd_unit unit, void **out)
 {
-    int is_eval = engine != NULL && engine->plan != NULL && unit >= 0 &&
-                  (size_t)unit < engine->model.num_units &&
-                  sherdi_unit_of(engine, unit)->acquired[SHERD_FORWARD] == 0 &&
-                  sherdi_unit_of(engine, unit)->acquired[SHERD_EVAL] > 0;
+    static const char CALL[] = "sherd_activation_put";
+    const int        *acquired;
 
-    return activation_use(engine, "sherd_activation_put", unit,
-                          is_eval ? SHERD_EVAL : SHERD_FORWARD, out);
+    SHERDI_TRY(unit_check(engine, CALL, unit, out));
+    acquired = sherdi_unit_of(engine, unit)->acquired;
+    return activation_use(
+        engine, CALL, unit,
+        acquired[SHERD_FORWARD] == 0 && acquired[SHERD_EVAL] > 0 ? SHERD_EVAL : SHERD_FORWARD, out);
 }
 
 sherd_status sherd_activation_get(sherd_engine *engine, sherd_unit unit, void **out)
 {
-    return activation_use(engine, "sherd_activation_get", unit, SHERD_BACKWARD, out);
+    static const char CALL[] = "sherd_activation_get";
+
+    SHERDI_TRY(unit_check(engine, CALL, unit, out));
+    return activation_use(engine, CALL, unit, SHERD_BACKWARD, out);
 }

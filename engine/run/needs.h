@@ -25,7 +25,8 @@ typedef enum sherdi_need {
 /** Does what sherdi_engine_check_alive does; then returns E_STATE for the first of `needs` (an OR of sherdi_need) that does not hold; the message begins with `call`. A need behind
  *  SHERDI_NEED_STEPS requires SHERDI_NEED_SEALED. */
 sherd_status sherdi_engine_need(const sherd_engine *engine, const char *call, unsigned needs);
-/** Returns E_INVAL unless the parameter exists; the message begins with `call`. */
+/** Return E_INVAL unless the parameter, or the unit, exists; the message begins with `call`. */
+sherd_status sherdi_engine_need_unit(const sherd_engine *engine, const char *call, sherd_unit unit);
 sherd_status sherdi_engine_need_param(const sherd_engine *engine, const char *call,
                                       sherd_param param);
 
