@@ -30,6 +30,9 @@ typedef struct hf_config {
 #define HF_CONFIG_BAD     (-1)
 #define HF_CONFIG_UNKNOWN (-2)
 
+/** Returns "an object", ..., "missing": what a value of a JSON file is, for messages. */
+const char *hf_json_kind(const struct json_t *value);
+
 /** Reads a config.json that is parsed already. Returns 0, or a result as above with a sentence in `why`. */
 int hf_config_read(const struct json_t *root, hf_config *out, char *why, size_t why_bytes);
 /** The same of a text, which may come from anywhere. */

@@ -64,7 +64,7 @@ static void note(reader *r, const char *fmt, ...)
     va_end(args);
 }
 
-static const char *kind_of(const json_t *value)
+const char *hf_json_kind(const json_t *value)
 {
     static const char *const KINDS[] = {
         [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list",
@@ -93,7 +93,7 @@ static int size_get(reader *r, const char *key, size_t fallback, size_t *out)
     }
     if (!json_is_integer(value)) {
         return fail(r, HF_CONFIG_BAD, "%s is %s; it has to be a whole number from 1 to %zu", key,
-                    kind_of(value), MOST_SIZE);
+                    hf_json_kind(value), MOST_SIZE);
     }
     if (number < 1 || (size_t)number > MOST_SIZE) {
         return fail(r, HF_CONFIG_BAD, "%s is %lld; it has to be a whole number from 1 to %zu", key,
@@ -108,7 +108,8 @@ static int flag_get(reader *r, const char *key, int fallback, int *out)
     const json_t *value = json_object_get(r->root, key);
 
     if (!is_absent(value) && !json_is_boolean(value)) {
-        return fail(r, HF_CONFIG_BAD, "%s is %s; it has to be true or false", key, kind_of(value));
+        return fail(r, HF_CONFIG_BAD, "%s is %s; it has to be true or false", key,
+                    hf_json_kind(value));
     }
     *out = json_is_boolean(value) ? json_is_true(value) : fallback;
     return 0;
@@ -135,7 +136,7 @@ static double constant_get(reader *r, const json_t *object, const char *key, dou
     }
     if (!(number > 0.0) || !isfinite(number)) {
         note(r, "%s is %s; the trainer needs a number above 0", key,
-             json_is_number(value) ? "0, or below" : kind_of(value));
+             json_is_number(value) ? "0, or below" : hf_json_kind(value));
         return fallback > 0.0 ? fallback : 1.0;
     }
     return number;
@@ -145,7 +146,7 @@ static double constant_get(reader *r, const json_t *object, const char *key, dou
 static void text_need(reader *r, const char *key, const char *wanted, const char *also)
 {
     const json_t *value = json_object_get(r->root, key);
-    const char   *got   = json_is_string(value) ? json_string_value(value) : kind_of(value);
+    const char   *got   = json_is_string(value) ? json_string_value(value) : hf_json_kind(value);
 
     if (!is_absent(value) && strcmp(got, wanted) != 0 && strcmp(got, also) != 0) {
         note(r, "%s is \"%.40s\"; the trainer computes \"%s\"", key, got, wanted);
@@ -283,7 +284,7 @@ static void layer_types_get(reader *r, const json_t *list)
     size_t first = 0;
 
     while (first < json_array_size(list) &&
-           strcmp(kind_of(json_array_get(list, first)), "a text") == 0 &&
+           strcmp(hf_json_kind(json_array_get(list, first)), "a text") == 0 &&
            strcmp(json_string_value(json_array_get(list, first)), "sliding_attention") != 0) {
         first++;
     }
@@ -393,7 +394,7 @@ int hf_config_read(const json_t *root, hf_config *out, char *why, size_t why_byt
     if (!json_is_string(type) || arch_kind_find(json_string_value(type), &kind) != 0) {
         return fail(&r, HF_CONFIG_UNKNOWN,
                     "model_type is %.60s; it has to be one of " ARCH_KIND_NAMES,
-                    json_is_string(type) ? json_string_value(type) : kind_of(type));
+                    json_is_string(type) ? json_string_value(type) : hf_json_kind(type));
     }
     *out = (hf_config){0};
     arch_begin(kind, &out->sizes);

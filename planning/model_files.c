@@ -123,18 +123,6 @@ int planning_name_ends(const char *name, const char *end)
 
 /* ---- JSON ---- */
 
-const char *planning_json_kind(const json_t *value)
-{
-    static const char *const KINDS[] = {
-        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list",
-        [JSON_STRING] = "a text",    [JSON_INTEGER] = "a whole number",
-        [JSON_REAL] = "a fraction",  [JSON_TRUE] = "true",
-        [JSON_FALSE] = "false",      [JSON_NULL] = "null",
-    };
-
-    return value == NULL ? "missing" : KINDS[json_typeof(value)];
-}
-
 int planning_json_size(planning_maker *maker, const json_t *value, const char *where, size_t least,
                        size_t most, size_t *out)
 {
@@ -142,7 +130,7 @@ int planning_json_size(planning_maker *maker, const json_t *value, const char *w
 
     if (!json_is_integer(value)) {
         return planning_maker_fail(maker, "%s is %s; it has to be a whole number from %zu to %zu",
-                                   where, planning_json_kind(value), least, most);
+                                   where, hf_json_kind(value), least, most);
     }
     if (number < 0 || (size_t)number < least || (size_t)number > most) {
         return planning_maker_fail(maker, "%s is %lld; it has to be a whole number from %zu to %zu",

@@ -3,6 +3,7 @@
 #ifndef PLANNING_MODEL_IMPL_H
 #define PLANNING_MODEL_IMPL_H
 
+#include "models/hf.h"
 #include "planning/model.h"
 
 #include <jansson.h>
@@ -73,8 +74,6 @@ int planning_name_ends(const char *name, const char *end);
 /** Reads `value` as a size between `least` and `most`; `where` names it in the message. */
 int planning_json_size(planning_maker *maker, const json_t *value, const char *where, size_t least,
                        size_t most, size_t *out);
-/** Returns "a text", "a list", ...: what a value is, for messages. */
-const char *planning_json_kind(const json_t *value);
 
 /* The tensors of files, before they are sorted into units. */
 typedef struct planning_tensor planning_tensor;

@@ -40,7 +40,7 @@ static int shape_read(planning_maker *maker, const char *name, const json_t *lis
     (void)snprintf(where, sizeof(where), "the shape of tensor %.100s", name);
     if (!json_is_array(list)) {
         return planning_maker_fail(maker, "%s is %s; it has to be a list", where,
-                                   planning_json_kind(list));
+                                   hf_json_kind(list));
     }
     *elems_out = 1;
     *ndim_out  = (int)json_array_size(list);
@@ -108,7 +108,7 @@ static int tensor_read(planning_maker *maker, const char *name, const json_t *va
 
     if (!json_is_object(value)) {
         return planning_maker_fail(maker, "tensor %.100s is %s; it has to be an object", name,
-                                   planning_json_kind(value));
+                                   hf_json_kind(value));
     }
     if (dtype == NULL) {
         return planning_maker_fail(maker, "tensor %.100s has the dtype %.40s, which is not known",
@@ -164,7 +164,7 @@ static json_t *header_load(planning_maker *maker, const planning_file *file, siz
     root = planning_file_json(maker, file, sizeof(length), header_bytes);
     if (root != NULL && !json_is_object(root)) {
         (void)planning_maker_fail(maker, "its header is %s; it has to be an object",
-                                  planning_json_kind(root));
+                                  hf_json_kind(root));
         json_decref(root);
         root = NULL;
     }
@@ -235,7 +235,7 @@ static json_t *shards_of(planning_maker *maker, json_t *map)
             (void)planning_maker_fail(maker,
                                       "weight_map: the file of tensor %.100s is %s; it has to "
                                       "be the name of a file in the same folder",
-                                      name, shard == NULL ? planning_json_kind(value) : shard);
+                                      name, shard == NULL ? hf_json_kind(value) : shard);
             json_decref(shards);
             return NULL;
         }

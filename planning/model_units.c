@@ -14,7 +14,7 @@ static int object_check(planning_maker *maker, json_t *value, const char *where,
 
     if (!json_is_object(value)) {
         return planning_maker_fail(maker, "%s is %s; it has to be an object", where,
-                                   planning_json_kind(value));
+                                   hf_json_kind(value));
     }
     json_object_foreach(value, key, child)
     {
@@ -35,7 +35,7 @@ static int list_check(planning_maker *maker, const json_t *value, const char *wh
 {
     return json_is_array(value) ? 0
                                 : planning_maker_fail(maker, "%s is %s; it has to be a list", where,
-                                                      planning_json_kind(value));
+                                                      hf_json_kind(value));
 }
 
 /* Returns a name; NULL with a message. */
@@ -43,7 +43,7 @@ static const char *name_get(planning_maker *maker, const json_t *value, const ch
 {
     if (!json_is_string(value) || json_string_length(value) == 0) {
         (void)planning_maker_fail(maker, "%s is %s; it has to be a name", where,
-                                  json_is_string(value) ? "empty" : planning_json_kind(value));
+                                  json_is_string(value) ? "empty" : hf_json_kind(value));
         return NULL;
     }
     return json_string_value(value);
@@ -95,7 +95,7 @@ static int param_read(planning_maker *maker, json_t *value, const char *where)
     frozen = json_object_get(value, "frozen");
     if (frozen != NULL && !json_is_boolean(frozen)) {
         return planning_maker_fail(maker, "%s.frozen is %s; it has to be true or false", where,
-                                   planning_json_kind(frozen));
+                                   hf_json_kind(frozen));
     }
     return planning_maker_add_param(maker, name, ndim, shape, json_is_true(frozen));
 }
