@@ -153,11 +153,12 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
 const char *sherdi_op_kind_name(sherdi_op_kind kind)
 {
     static const char *const NAMES[SHERDI_OP_KINDS] = {
-        "use",    "zero",         "copy",        "cast",       "accumulate", "encode",   "decode",
-        "widen",  "gather",       "reduce",      "all-reduce", "exchange",   "sum",      "fill",
-        "take",   "read",         "write",       "commit",     "abandon",    "rollback", "norm",
-        "update", "matrix",       "fingerprint", "save",       "load",       "clear",    "collect",
-        "poison", "coefficients", "ratios",      "hash",       "post",       "put",        "get",    "await",
+        "use",     "zero",     "copy",   "cast",    "accumulate", "encode",
+        "decode",  "widen",    "gather", "reduce",  "all-reduce", "exchange",
+        "sum",     "fill",     "take",   "read",    "write",      "commit",
+        "abandon", "rollback", "norm",   "update",  "matrix",     "fingerprint",
+        "save",    "load",     "clear",  "collect", "poison",     "coefficients",
+        "ratios",  "hash",     "post",   "put",     "get",        "await",
     };
 
     return NAMES[kind];
