@@ -170,19 +170,19 @@ static sherd_status extents_give(sherdi_plan *plan, const group *g, size_t count
 }
 
 /* Returns the places that the group needs: while a unit is held, no activation that is put or got may have the place of its own. */
-static size_t places_needed(const sherdi_plan *plan, const group *g)
+static size_t places_needed(const sherdi_plan *plan, const group *g,
+                            const sherdi_sequence *sequence)
 {
-    const sherdi_sequence *train = &plan->train;
-    size_t                 most  = 1;
+    size_t most = 1;
 
-    for (size_t p = 0; p < train->num_steps; p++) {
-        size_t last = sherdi_min_size(train->steps[p].last, train->num_steps - 1);
-        size_t own  = plan->units[train->steps[p].unit].activation;
+    for (size_t p = 0; p < sequence->num_steps; p++) {
+        size_t last = sherdi_min_size(sequence->steps[p].last, sequence->num_steps - 1);
+        size_t own  = plan->units[sequence->steps[p].unit].activation;
 
-        for (size_t q = p + 1; is_in(plan, g, train->steps[p].unit) && q <= last; q++) {
-            size_t other = plan->units[train->steps[q].unit].activation;
+        for (size_t q = p + 1; is_in(plan, g, sequence->steps[p].unit) && q <= last; q++) {
+            size_t other = plan->units[sequence->steps[q].unit].activation;
 
-            if (is_in(plan, g, train->steps[q].unit)) {
+            if (is_in(plan, g, sequence->steps[q].unit)) {
                 most = sherdi_max_size(most, 1 + (other > own ? other - own : own - other));
             }
         }
@@ -193,13 +193,15 @@ static size_t places_needed(const sherdi_plan *plan, const group *g)
 static sherd_status group_places(sherdi_plan *plan, group *g, sherdi_space space)
 {
     size_t buffers = (size_t)plan->settings.activations.buffer_count;
+    size_t needed;   /* places */
     size_t moved;    /* activations that leave their places */
     size_t kept = 0; /* the last of these, which stay in host memory */
 
+    needed = sherdi_max_size(places_needed(plan, g, &plan->train),
+                             places_needed(plan, g, &plan->eval)); /* scratch of EVAL */
+    needed = sherdi_max_size(needed, buffers);
     SHERDI_TRY(backward_find(plan, g));
-    g->places = space == SHERDI_SPACE_DEVICE
-                    ? g->count
-                    : sherdi_min_size(g->count, sherdi_max_size(buffers, places_needed(plan, g)));
+    g->places = space == SHERDI_SPACE_DEVICE ? g->count : sherdi_min_size(g->count, needed);
     moved     = g->is_reversed || g->places == g->count ? g->count - g->places : g->count;
     SHERDI_TRY(places_give(plan, g, g->count, g->places, SHERDI_BUFFER_ACTIVATIONS));
     if (space == SHERDI_SPACE_HOST) {

@@ -404,6 +404,42 @@ static void declarations_refuse(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
+/* Two units that EVAL holds together have scratch at the same time, though there would be one place. */
+static void eval_hold(sherd_world *world, void *raw)
+{
+    static const size_t     HELD = 1;
+    sherd_activation_params params;
+    rig_options             options = {.stage = 1, .top = raw};
+    rig                     r;
+    void                   *memory[2];
+
+    rig_open(&r, world, &options);
+    sherd_activation_params_init(&params);
+    params.len_bytes = 5000;
+    rig_three(&r, 100);
+    for (int u = 0; u < 3; u++) {
+        CHECK_OK(sherd_activation_add(r.engine, r.units[u], &params));
+        CHECK_OK(sherd_pass_add_held(r.engine, SHERD_EVAL, r.units[u], u == 0 ? HELD : 0));
+    }
+    rig_seal(&r);
+    for (int u = 0; u < 2; u++) {
+        rig_acquire(&r, u, SHERD_EVAL);
+        CHECK_OK(sherd_activation_put(r.engine, r.units[u], &memory[u]));
+    }
+    CHECK(memory[0] != memory[1]);
+    rig_release(&r, 1, SHERD_EVAL);
+    rig_release(&r, 0, SHERD_EVAL);
+    rig_close(&r);
+}
+
+static void units_held_in_eval_have_places_of_their_own(void)
+{
+    char top[1024];
+
+    (void)snprintf(top, sizeof(top), ACTIVATIONS("cpu", ", \"buffer_count\": 1"), test_scratch());
+    test_world(1, eval_hold, top);
+}
+
 static void wrong_calls_are_refused(void)
 {
     test_world(1, calls_refuse, NULL);
@@ -514,6 +550,7 @@ static const test_case CASES[] = {
     CASE(units_on_tiers_of_their_own),
     CASE(in_other_orders),
     CASE(a_dropped_window_leaves_nothing),
+    CASE(units_held_in_eval_have_places_of_their_own),
     CASE(wrong_calls_are_refused),
 };
 
