@@ -39,6 +39,7 @@
  *                                 many and want numbers, not order
  *   SHERD_EMULATOR_MEMORY=bytes   of each device, default 16 GiB; more gives cudaErrorMemoryAllocation
  *   SHERD_EMULATOR_SLOW=ms        the first stream of the process takes so long, as a context does; read when it is made
+ *   SHERD_EMULATOR_COUNTS=file    at exit, what the functions below have counted: kernels, bytes of copies, waits
  *   SHERD_EMULATOR_FAIL_ALLOC=n, SHERD_EMULATOR_FAIL_LAUNCH=n, SHERD_EMULATOR_FAIL_KERNEL=n
  *                                 as the functions below, counted from the start of the process
  */

@@ -48,10 +48,25 @@ static void fork_child(void)
     }
 }
 
+/* At exit. */
+static void counts_write(void)
+{
+    const char *path = getenv("SHERD_EMULATOR_COUNTS");
+    FILE       *file = path == nullptr || path[0] == '\0' ? nullptr : fopen(path, "w");
+
+    if (file != nullptr) {
+        (void)fprintf(
+            file, "{\"launches\": %lu, \"down_bytes\": %llu, \"up_bytes\": %llu, \"waits\": %lu}\n",
+            emulator_launches(), emulator_copied(EMULATOR_DOWN), emulator_copied(EMULATOR_UP),
+            emulator_waits());
+        (void)fclose(file);
+    }
+}
+
 emulator &the(void)
 {
-    static bool is_made =
-        (made = new emulator(), pthread_atfork(nullptr, nullptr, fork_child) == 0);
+    static bool is_made = (made = new emulator(), atexit(counts_write),
+                           pthread_atfork(nullptr, nullptr, fork_child) == 0);
 
     (void)is_made;
     return *made;
