@@ -1,7 +1,7 @@
 # Models of 7 and of 14 billion parameters on one GPU, their state in host memory or on a drive, and peers beside them. Parts of
 # check.sh, which has what they call. A GPU of 80 GiB and a host of 126 GiB are what the plans are held against, also where
 # the machine has more.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2046,SC2154
 
 LEAST_SEVEN=10800      # tokens/s at 512k tokens a step: 50 % of an H100 by six operations for a parameter and a token
 LEAST_SEVEN_SMALL=0.90 # of that at 64k tokens

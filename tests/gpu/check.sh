@@ -18,7 +18,7 @@ MOST_ATTENTION_APART=0.02 # of the largest number, from what the first choice gi
 LEAST_MFU=50             # %, GPT-2 124M; an H100 gives 52.4
 
 # NAME LIMIT_S HOW WHAT, in the order in which they run: whether it is right at all, then figures, then the long suites. What
-# gives a figure runs alone; those with "beside" that follow each other run at the same time.
+# gives a figure runs alone; those with "beside" that follow each other run at the same time; "asked" is alone, by its name only.
 PARTS="
 env 20 alone the device, as sherd sees it
 kernels 60 beside conformance of the backend, lanes and events
@@ -41,6 +41,9 @@ sanitizer 240 beside memcheck over the kernels and the trainer, racecheck
 offload 120 alone bench gpu-offload
 lamb 50 alone bench gpu, LAMB; bench gpu-product, the matrix products of Muon
 memory 100 alone bench memory: planned, held, and what the device reports
+seven 465 asked 7B on one GPU, fp32 state on the host: 64k and 512k tokens a step, as planned and as measured
+rivals 300 asked the same model with fewer layers by FSDP2 with CPU offload and by DeepSpeed ZeRO-3 offload, beside ours
+fourteen 465 asked 14B with 8 bytes an element on the host; the most layers of 7B whose state fits 50 GiB of drive
 "
 
 usage() {
@@ -48,7 +51,8 @@ usage() {
 usage: tests/gpu/check.sh [OPTIONS]
 
   --part LIST    parts, by commas, instead of all: env, kernels, compute, attention, adam, trainer, exposed, compiled, choices,
-                 profile, large, queued, nccl, proof, engine, worlds, torch, sanitizer, offload, lamb, memory
+                 profile, large, queued, nccl, proof, engine, worlds, torch, sanitizer, offload, lamb, memory; and by name only
+                 seven, rivals, fourteen, each in a call of its own
   --limit S      seconds for all, the build among them (default: 465); parts that get none are not run
   --out DIR      logs, check.json (a line for each part, as soon as it is known) and page.md (default: build-gpu/check);
                  with --part beside what earlier calls left of other parts
@@ -69,7 +73,11 @@ say() { printf '%s\n' "$*"; }
 # Each runs in a process of its own under a time limit, what it prints is its log. 0: passed, 77: nothing was tested, the
 # reason in the last line that says "skipped: "; figures by `figure` and `value`.
 
-figure() { printf '%s\n' "$*" >>"$OUT/$PART.figure"; }
+# On the page as soon as it is known (descriptor 3), and in the part's row.
+figure() {
+    printf '%s\n' "$*" >>"$OUT/$PART.figure"
+    printf -- '- %s\n' "$*" >&3
+}
 
 # value NAME NUMBER: a figure for programs; what is no number, as a ratio of nothing, is none.
 value() {
@@ -128,14 +136,16 @@ suite() {
 # number FILE NAME KEY: of the row of that name, in the largest of the tables that a benchmark wrote.
 number() { sed -n "s/.*\"name\": \"$2\".*\"$3\": \[\([0-9.]*\),.*/\1/p" "$1" | tail -n 1; }
 
-# train NAME ARGS: the trainer on the GPU; its log in $OUT/NAME.jsonl, what it says in $OUT/NAME.said.
-train() {
+# trained NAME ARGS: the trainer on the GPU; its log in $OUT/NAME.jsonl, what it says in $OUT/NAME.said.
+trained() {
     local name=$1 trainer
     shift
     trainer=$(program trainer)
-    "$trainer" --backend cuda --data "$OUT/text" --arch gpt2 --precision bf16 --ranks 1 --sample 0 --eval-every 0 \
+    "$trainer" --backend cuda --data "$OUT/text" --precision bf16 --ranks 1 --sample 0 --eval-every 0 \
         --log "$OUT/$name.jsonl" "$@" 2>&1 | tee "$OUT/$name.said"
 }
+
+train() { trained "$1" --arch gpt2 "${@:2}"; }
 
 # last_loss NAME: of a run; empty where it is no number.
 last_loss() { sed -n 's/^loss [0-9.]* -> \([0-9.]*\)$/\1/p' "$OUT/$1.said"; }
@@ -566,6 +576,8 @@ part_build() {
 
 if [ "${1-}" = --run-part ]; then # by itself, below
     PART=$2 PART_SECONDS=$3
+    # shellcheck source=tests/gpu/billions.sh
+    . "$root/tests/gpu/billions.sh"
     "part_$PART"
     exit
 fi
@@ -655,7 +667,7 @@ carried_use() {
     export CPATH=$carried/usr/include:$carried/usr/include/x86_64-linux-gnu${CPATH:+:$CPATH}
     export LIBRARY_PATH=$libs:$libs/openblas-pthread:$carried/lib/x86_64-linux-gnu${LIBRARY_PATH:+:$LIBRARY_PATH}
     LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$libs:$libs/openblas-pthread:$libs/openmpi/lib:$libs/pmix2/lib:$carried/lib/x86_64-linux-gnu
-    export LD_LIBRARY_PATH CARRIED_LIBS=$libs OPAL_PREFIX=$carried/usr
+    export LD_LIBRARY_PATH CARRIED_LIBS=$libs OPAL_PREFIX=$carried/usr CARRIED_SITE=$carried/usr/share/sherd-site
     if [ -e "$libs/libnccl.so.2" ]; then
         export SHERD_NCCL_LIBRARY=$libs/libnccl.so.2 NCCL_ALGO=RING
     fi
@@ -745,7 +757,7 @@ build_run() {
     local before=$SECONDS status=0 seconds
     seconds=$(($(left) - 60))
     [ "$seconds" -gt 1 ] || seconds=1
-    timeout -k 5 "$seconds" "$root/tests/gpu/check.sh" --run-part build "$seconds" >"$OUT/build.log" 2>&1 || status=$?
+    timeout -k 5 "$seconds" "$root/tests/gpu/check.sh" --run-part build "$seconds" 3>/dev/null >"$OUT/build.log" 2>&1 || status=$?
     if [ "$status" != 0 ]; then
         say '```'
         grep -E 'error:|ERROR|FAILED' "$OUT/build.log" | head -n 30 || tail -n 30 "$OUT/build.log"
@@ -787,7 +799,11 @@ part_run() {
     if [ "$seconds" -gt "$(left)" ]; then
         is_short=1 seconds=$(left)
     fi
-    timeout -k 5 "$seconds" "$root/tests/gpu/check.sh" --run-part "$name" "$seconds" >"$OUT/$name.log" 2>&1 || status=$?
+    say ""
+    say "## $name: $what"
+    say ""
+    timeout -k 5 "$seconds" "$root/tests/gpu/check.sh" --run-part "$name" "$seconds" 3>&1 >"$OUT/$name.log" 2>&1 || status=$?
+    say ""
     case $status in
     0) result=pass ;;
     77) result="not tested" ;;
@@ -803,9 +819,6 @@ part_run() {
     elif [ "$EMULATED" = 1 ]; then
         figures="emulated: $figures"
     fi
-    say ""
-    say "## $name: $what"
-    say ""
     row "$name" "$result" $((SECONDS - before)) "$figures" "$(paste -sd';' "$OUT/$name.line" 2>/dev/null || true)"
     case $result in
     pass | MISSED)
@@ -827,12 +840,20 @@ group_run() {
     for name; do cat "$OUT/$name.told"; done
 }
 
+# is_wanted NAME HOW: whether this call runs the part.
+is_wanted() {
+    [ -n "$1" ] || return 1
+    if [ -n "$only" ]; then
+        [[ ",$only," == *",$1,"* ]]
+    else
+        [ "$2" != asked ] || [ "$EMULATED" = 1 ]
+    fi
+}
+
 parts_run() {
     local name seconds how what group=()
     while read -r name seconds how what; do
-        if [ -z "$name" ] || { [ -n "$only" ] && [[ ",$only," != *",$name,"* ]]; }; then
-            continue
-        fi
+        is_wanted "$name" "$how" || continue
         if [ "$how" = beside ]; then
             part_surely "$name" "$seconds" "$what" >"$OUT/$name.told" 2>&1 &
             group+=("$name")

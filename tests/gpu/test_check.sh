@@ -7,7 +7,7 @@ check=$(dirname "$0")/check.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
-PARTS="env kernels compute attention adam trainer exposed compiled choices profile large queued nccl proof engine worlds torch sanitizer offload lamb memory"
+PARTS="env kernels compute attention adam trainer exposed compiled choices profile large queued nccl proof engine worlds torch sanitizer offload lamb memory seven rivals fourteen"
 
 fail() {
     echo "not ok: $*"
@@ -20,6 +20,8 @@ cat >"$scratch/bin/torch" <<'SH'
 #!/bin/sh
 case "$*" in
 *trainer_torch.py*) printf 'step 80.00 ms (79.00 .. 81.00), 409600 tokens/s, MFU 36.5 %%; loss 9.8\n' ;;
+*rivals.py*fsdp2*) printf 'fsdp2 2.11: 2 layers, started in 1.0 s\nfsdp2 step 1: 0.9 s, loss 6.0\nfsdp2 0.800 s a step, 40 tokens/s, 400.0 ms a layer\n' ;;
+*rivals.py*) echo "OutOfMemoryError: no pinned memory" >&2 && exit 1 ;;
 *test_torch_cuda.py*) printf 'loss 4.0 -> 1.0\nRan 3 tests in 0.1s\n\n\033[32mOK\r\n' ;;
 esac
 SH
@@ -106,6 +108,14 @@ told all exposed '"exposed_percent": [0-9.]+'
 told all large '"offloaded_share": [0-9.]+'
 told all queued '774m 1x8 tokens/s waited [0-9]+, queued [0-9]+, without an update [0-9]+, of the limit [0-9.]+; *7b 1x8 tokens/s '
 told all queued '"774m_1x8": [0-9.]+,"7b_1x8": [0-9.]+'
+told all seven '"values": {"seven_64k": [0-9]+,"seven_512k": [0-9]+}'
+told all seven 'seven planned: device 0.1 MiB and .* of activations, host 0.3 MiB, drive 0.0 MiB, [0-9.e-]+ s a step; seven_64k [0-9]+ tokens/s, planned [1-9][0-9]*, '
+told all seven 'one fingerprint of two runs: 2 0x[0-9a-f]+'
+told all rivals '"values": {"ours": [0-9]+,"fsdp2": 40}'
+told all rivals 'ours 2 layers, .* ms a layer; fsdp2 .* 40 tokens/s, .*; deepspeed gave no step .*no pinned memory", "line": "at least 1.0 of fsdp2"'
+told all fourteen '"fourteen": [0-9]+,"deepest": [0-9]+,"deepest_layers": 3}'
+# What is known of a part that runs for minutes is on the page before its end.
+grep -q '^  seven_64k: step 5/5 ' "$scratch/all.page" || fail "the steps of a long part are not told"
 python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$scratch/all/check.json" || fail "check.json is no JSON"
 cmp -s "$scratch/all.page" "$scratch/all/page.md" || fail "the page that is kept is another"
 
@@ -201,7 +211,7 @@ rehearse late --build "$build" --part env,large --limit 5
 told late large '"result": "not run"'
 # A part that had less time than it wants, and was cut off, has not failed by itself.
 printf '#!/bin/sh\nsleep 60\n' >"$scratch/odd/tests/examples/sherd-llm-emulated"
-rehearse cut --build "$scratch/odd" --part trainer --limit 18
+rehearse cut --build "$scratch/odd" --part trainer --limit 13
 [ "$status" = 1 ] || fail "a part that was cut off gives $status"
 told cut trainer '"result": "not finished: [0-9]+ s were left"'
 rehearse wrong --part nothing
