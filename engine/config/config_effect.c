@@ -102,68 +102,89 @@ sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_siz
     return SHERD_OK;
 }
 
-static void batch_effect(const sherd_config *config, int world_size, sherdi_config_id id,
-                         sherdi_config_effect *out)
-{
-    sherdi_config_batch batch;
-
-    if (world_size == 0) {
-        out->is_missing = 1;
-        (void)snprintf(out->origin, sizeof(out->origin),
-                       "derived once the number of ranks is known");
-        return;
-    }
-    if (sherdi_config_batch_solve(config, world_size, &batch) != SHERD_OK) {
-        out->is_missing = 1;
-        (void)snprintf(out->origin, sizeof(out->origin), "%s", sherd_last_error());
-        return;
-    }
-    out->value.integer = id == SHERDI_CONFIG_TRAIN_BATCH   ? batch.train
-                         : id == SHERDI_CONFIG_MICRO_BATCH ? batch.micro
-                                                           : batch.accumulation;
-    (void)snprintf(out->origin, sizeof(out->origin), "derived for %d ranks", world_size);
-}
-
-/* ---- rules ---- */
-
-static void effect_say(sherdi_config_effect *out, const char *origin)
+void sherdi_effect_say(sherdi_config_effect *out, const char *origin)
 {
     (void)snprintf(out->origin, sizeof(out->origin), "%s", origin);
 }
 
-static void effect_missing(const sherd_config *config, sherdi_config_id id, const char *fix,
-                           sherdi_config_effect *out)
+/* Returns 0 if the batch sizes cannot be derived; *out says why. */
+static int batch_of(const sherdi_config_question *asked, sherdi_config_batch *batch_out,
+                    sherdi_config_effect *out)
 {
-    char location[SHERDI_LOCATION_BYTES];
+    if (asked->world_size == 0) {
+        out->is_missing = 1;
+        sherdi_effect_say(out, "derived once the number of ranks is known");
+        return 0;
+    }
+    if (sherdi_config_batch_solve(asked->config, asked->world_size, batch_out) != SHERD_OK) {
+        out->is_missing = 1;
+        sherdi_effect_say(out, sherd_last_error());
+        return 0;
+    }
+    (void)snprintf(out->origin, sizeof(out->origin), "derived for %d ranks", asked->world_size);
+    return 1;
+}
 
-    out->is_missing = 1;
-    if (entry_of(config, id)->is_auto) {
-        (void)snprintf(out->origin, sizeof(out->origin),
-                       "%s: %s is \"auto\" and the program has not set it; %s",
-                       sherdi_config_location(config, id, location), sherdi_config_name(config, id),
-                       fix);
-    } else {
-        (void)snprintf(out->origin, sizeof(out->origin), "%s: %s is not there; %s", config->name,
-                       sherdi_config_table[id].path, fix);
+void sherdi_effect_train_batch(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    sherdi_config_batch batch;
+
+    if (batch_of(asked, &batch, out)) {
+        out->value.integer = batch.train;
     }
 }
 
-/* The value of sizes that follow from the width of the model. */
-static void hidden_size_effect(const sherd_config *config, sherdi_config_id id,
-                               sherdi_config_effect *out)
+void sherdi_effect_micro_batch(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    double hidden = (double)sherdi_config_integer(config, SHERDI_CONFIG_HIDDEN_SIZE);
+    sherdi_config_batch batch;
 
-    if (hidden == 0) {
-        effect_say(out, "auto: the default, without sherd.hidden_size");
-        return;
+    if (batch_of(asked, &batch, out)) {
+        out->value.integer = batch.micro;
     }
-    if (id == SHERDI_CONFIG_PREFETCH_BUCKET) {
-        out->value.integer = (int64_t)(0.9 * hidden * hidden);
+}
+
+void sherdi_effect_accumulation(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    sherdi_config_batch batch;
+
+    if (batch_of(asked, &batch, out)) {
+        out->value.integer = batch.accumulation;
+    }
+}
+
+/* ---- rules ---- */
+
+void sherdi_effect_missing(const sherdi_config_question *asked, const char *fix,
+                           sherdi_config_effect *out)
+{
+    const sherd_config *config = asked->config;
+    char                location[SHERDI_LOCATION_BYTES];
+
+    out->is_missing = 1;
+    if (asked->is_auto) {
+        (void)snprintf(out->origin, sizeof(out->origin),
+                       "%s: %s is \"auto\" and the program has not set it; %s",
+                       sherdi_config_location(config, asked->id, location),
+                       sherdi_config_name(config, asked->id), fix);
     } else {
-        out->value.integer = (int64_t)(10 * hidden);
+        (void)snprintf(out->origin, sizeof(out->origin), "%s: %s is not there; %s", config->name,
+                       sherdi_config_table[asked->id].path, fix);
     }
-    (void)snprintf(out->origin, sizeof(out->origin), "auto: from hidden_size %.0f", hidden);
+}
+
+void sherdi_effect_clipping(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    if (sherdi_config_is_given(asked->config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
+        out->value.real = entry_of(asked->config, SHERDI_CONFIG_MAX_GRAD_NORM)->value.real;
+        sherdi_effect_say(out, "derived from optimizer.params.max_grad_norm");
+    }
+}
+
+/* The kind of the device decides, which the engine knows. */
+void sherdi_effect_accumulate_place(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    out->is_null = 1;
+    sherdi_effect_say(out, sherdi_config_table[asked->id].fallback);
 }
 
 int64_t sherdi_config_compute_choice(const sherd_config *config)
@@ -173,264 +194,195 @@ int64_t sherdi_config_compute_choice(const sherd_config *config)
                                                                      : SHERDI_CHOICE_FP32;
 }
 
-/* The value of keys for which "auto" does not stand for the default. */
-static void auto_effect(const sherd_config *config, sherdi_config_id id, sherdi_config_effect *out)
+void sherdi_effect_dtype(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    switch (id) {
-    case SHERDI_CONFIG_LR:
-        effect_missing(config, id, "give a learning rate", out);
-        break;
-    case SHERDI_CONFIG_STAGE:
-        effect_missing(config, id, "set it to 0, 1, 2 or 3", out);
-        break;
-    case SHERDI_CONFIG_WARMUP_STEPS:
-        out->value.integer = 0;
-        effect_say(out, "auto: no warm-up");
-        break;
-    case SHERDI_CONFIG_PREFETCH_BUCKET:
-    case SHERDI_CONFIG_PERSISTENCE:
-        hidden_size_effect(config, id, out);
-        break;
-    default:
-        break;
+    out->value.integer = sherdi_config_compute_choice(asked->config);
+    sherdi_effect_say(out, "derived: the compute type");
+}
+
+void sherdi_effect_overlap(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    out->value.integer = sherdi_config_integer(asked->config, SHERDI_CONFIG_STAGE) == 3;
+    sherdi_effect_say(out, "derived from zero_optimization.stage");
+}
+
+void sherdi_effect_stage(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    if (asked->is_auto) {
+        sherdi_effect_missing(asked, "set it to 0, 1, 2 or 3", out);
     }
 }
 
-/* The value of a key for which the optimizer may have a default of its own. */
-static void own_default_effect(const sherd_config *config, sherdi_config_id id,
-                               sherdi_config_effect *out)
-{
-    int                              is_auto = entry_of(config, id)->is_auto;
-    const sherdi_optimizer          *optimizer;
-    const sherdi_optimizer_defaults *own;
-    double                           first, second = 0;
-    int64_t                          integer = 0;
+/* ---- sizes that follow from the width of the model ---- */
 
-    if (!sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE)) {
-        return;
+/* Returns that width; 0: it is not known, or the key is absent, and the default holds. */
+static double hidden_of(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    double hidden = (double)sherdi_config_integer(asked->config, SHERDI_CONFIG_HIDDEN_SIZE);
+
+    if (!asked->is_auto) {
+        return 0;
     }
-    optimizer =
-        sherdi_optimizer_at((size_t)entry_of(config, SHERDI_CONFIG_OPTIMIZER_TYPE)->value.integer);
-    own   = &optimizer->defaults;
-    first = id == SHERDI_CONFIG_LR ? own->lr : id == SHERDI_CONFIG_EPS ? own->eps : own->betas[0];
-    if (id == SHERDI_CONFIG_BETAS) {
-        second = own->betas[1];
+    if (hidden == 0) {
+        sherdi_effect_say(out, "auto: the default, without sherd.hidden_size");
+    } else {
+        (void)snprintf(out->origin, sizeof(out->origin), "auto: from hidden_size %.0f", hidden);
     }
-    if (id == SHERDI_CONFIG_NESTEROV) {
-        integer = own->is_nesterov;
-        first   = own->is_nesterov;
+    return hidden;
+}
+
+void sherdi_effect_prefetch(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    double hidden = hidden_of(asked, out);
+
+    if (hidden > 0) {
+        out->value.integer = (int64_t)(0.9 * hidden * hidden);
     }
-    if (id == (optimizer->with_momentum == NULL ? SHERDI_CONFIG_MOMENTUM : SHERDI_CONFIG_BETAS)) {
-        first = 0; /* the optimizer uses the other of the two keys */
+}
+
+void sherdi_effect_persistence(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    double hidden = hidden_of(asked, out);
+
+    if (hidden > 0) {
+        out->value.integer = (int64_t)(10 * hidden);
     }
-    if (first != 0) {
-        out->value.integer = integer;
-        out->value.real    = first;
-        out->value.second  = second;
+}
+
+/* ---- what an optimizer may have a default of its own for ---- */
+
+void sherdi_effect_optimizer(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    sherdi_effect_missing(
+        asked,
+        "add \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}} with "
+        "the rate you want, or \"type\": \"none\" for inference",
+        out);
+}
+
+/* Returns the optimizer that is named; NULL: none is. */
+static const sherdi_optimizer *optimizer_of(const sherdi_config_question *asked)
+{
+    const sherdi_config_entry *type = entry_of(asked->config, SHERDI_CONFIG_OPTIMIZER_TYPE);
+
+    return sherdi_config_is_given(asked->config, SHERDI_CONFIG_OPTIMIZER_TYPE)
+               ? sherdi_optimizer_at((size_t)type->value.integer)
+               : NULL;
+}
+
+/* Takes a default of the optimizer; one of 0 is none. */
+static void own_take(const sherdi_config_question *asked, const sherdi_optimizer *optimizer,
+                     sherdi_config_value own, sherdi_config_effect *out)
+{
+    if (own.real != 0) {
+        out->value = own;
         (void)snprintf(out->origin, sizeof(out->origin), "%sdefault of %s",
-                       is_auto ? "auto: the " : "", sherdi_optimizer_name(optimizer));
+                       asked->is_auto ? "auto: the " : "", sherdi_optimizer_name(optimizer));
+    }
+}
+
+void sherdi_effect_lr(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    const sherdi_optimizer *optimizer = optimizer_of(asked);
+
+    if (asked->is_auto) {
+        sherdi_effect_missing(asked, "give a learning rate", out);
+    } else if (optimizer != NULL) {
+        own_take(asked, optimizer, (sherdi_config_value){.real = optimizer->defaults.lr}, out);
+    }
+}
+
+void sherdi_effect_eps(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    const sherdi_optimizer *optimizer = optimizer_of(asked);
+
+    if (optimizer != NULL) {
+        own_take(asked, optimizer, (sherdi_config_value){.real = optimizer->defaults.eps}, out);
+    }
+}
+
+/* An optimizer with a momentum has it as its first beta, and reads one of the two keys. */
+void sherdi_effect_betas(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    const sherdi_optimizer *optimizer = optimizer_of(asked);
+
+    if (optimizer != NULL && optimizer->with_momentum == NULL) {
+        const double *own = optimizer->defaults.betas;
+
+        own_take(asked, optimizer, (sherdi_config_value){.real = own[0], .second = own[1]}, out);
+    }
+}
+
+void sherdi_effect_momentum(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    const sherdi_optimizer *optimizer = optimizer_of(asked);
+
+    if (optimizer != NULL && optimizer->with_momentum != NULL) {
+        own_take(asked, optimizer, (sherdi_config_value){.real = optimizer->defaults.betas[0]},
+                 out);
+    }
+}
+
+void sherdi_effect_nesterov(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    const sherdi_optimizer *optimizer = optimizer_of(asked);
+
+    if (optimizer != NULL) {
+        int own = optimizer->defaults.is_nesterov;
+
+        own_take(asked, optimizer, (sherdi_config_value){.integer = own, .real = own}, out);
     }
 }
 
 /* DeepSpeed hands the file's values to torch.optim.AdamW if torch_adam is true, and torch's own default is 0.01. */
-static void torch_decay_effect(const sherd_config *config, sherdi_config_effect *out)
+void sherdi_effect_decay(const sherdi_config_question *asked, sherdi_config_effect *out)
 {
-    const sherdi_optimizer *optimizer;
+    const sherd_config     *config    = asked->config;
+    const sherdi_optimizer *optimizer = optimizer_of(asked);
 
-    if (!sherdi_config_is_on(config, SHERDI_CONFIG_TORCH_ADAM) ||
-        !sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE)) {
+    if (asked->is_auto || optimizer == NULL ||
+        !sherdi_config_is_on(config, SHERDI_CONFIG_TORCH_ADAM)) {
         return;
     }
-    optimizer =
-        sherdi_optimizer_at((size_t)entry_of(config, SHERDI_CONFIG_OPTIMIZER_TYPE)->value.integer);
     if (optimizer == &sherdi_optimizer_adamw ||
         (optimizer->decoupled == &sherdi_optimizer_adamw &&
          sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE))) {
         out->value.real = 0.01;
-        effect_say(out, "default of torch.optim.AdamW");
+        sherdi_effect_say(out, "default of torch.optim.AdamW");
     }
 }
 
-const sherdi_schedule *sherdi_config_schedule(const sherd_config *config)
+/* ---- the value in force ---- */
+
+static void given_effect(const sherd_config *config, sherdi_config_id id, sherdi_config_effect *out)
 {
-    const sherdi_config_entry *type = entry_of(config, SHERDI_CONFIG_SCHEDULER_TYPE);
+    const sherdi_config_key *key = &sherdi_config_table[id];
 
-    return sherdi_config_is_given(config, SHERDI_CONFIG_SCHEDULER_TYPE)
-               ? sherdi_schedule_of((sherdi_schedule_kind)(type->value.integer + 1))
-               : NULL;
-}
-
-/* Returns whether a parameter of the schedule has no default and must be given. */
-static int schedule_needs(const sherdi_schedule *schedule, sherdi_config_id id)
-{
-    for (size_t i = 0; schedule != NULL && i < schedule->num_needed; i++) {
-        if (schedule->keys[i] == (int)id) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/* The stable steps are those that warm-up and decay leave of all steps. If they are below 0, the decay starts before the warm-up
- * ends, as in transformers. */
-static void stable_steps_effect(const sherd_config *config, sherdi_config_effect *out)
-{
-    if (!sherdi_config_is_given(config, SHERDI_CONFIG_TOTAL_STEPS)) {
-        effect_missing(config, SHERDI_CONFIG_STABLE_STEPS,
-                       "give it, or num_training_steps of the whole training", out);
-        return;
-    }
-    out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_TOTAL_STEPS) -
-                         sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_STEPS) -
-                         sherdi_config_integer(config, SHERDI_CONFIG_DECAY_STEPS);
-    effect_say(out, "derived: what is left of num_training_steps");
-}
-
-/* The value of a parameter of the schedule that the configuration names. */
-static void schedule_effect(const sherd_config *config, sherdi_config_id id,
-                            sherdi_config_effect *out)
-{
-    const sherdi_schedule *schedule = sherdi_config_schedule(config);
-    int                    is_auto  = entry_of(config, id)->is_auto;
-
-    switch (id) {
-    case SHERDI_CONFIG_WARMUP_MAX_LR:
-        out->is_null    = schedule != &sherdi_schedule_warmup_decay || is_auto;
-        out->value.real = out->is_null ? 0 : 0.001;
-        effect_say(out, out->is_null ? "each group's rate" : "default of WarmupDecayLR");
-        break;
-    case SHERDI_CONFIG_WARMUP_STEPS:
-        if (schedule != NULL && schedule->is_transformers) {
-            out->value.integer = 0;
-            effect_say(out, "default of transformers");
-        }
-        break;
-    case SHERDI_CONFIG_WARMUP_TYPE:
-        if (schedule == &sherdi_schedule_stable_decay) {
-            out->value.integer = SHERDI_RAMP_LINEAR;
-            effect_say(out, "default of warmup_stable_decay");
-        }
-        break;
-    case SHERDI_CONFIG_NUM_CYCLES:
-        if (schedule == &sherdi_schedule_restarts) {
-            out->value.real = 1;
-            effect_say(out, "default of cosine_with_restarts");
-        }
-        break;
-    case SHERDI_CONFIG_CYCLE_SECOND_STEPS:
-        out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_CYCLE_FIRST_STEPS);
-        effect_say(out, "derived: as cycle_first_step_size");
-        break;
-    case SHERDI_CONFIG_CYCLE_SECOND_STAIRS:
-        out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_CYCLE_FIRST_STAIRS);
-        effect_say(out, "derived: as cycle_first_stair_count");
-        break;
-    case SHERDI_CONFIG_TIMESCALE:
-        out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_STEPS);
-        out->value.integer = out->value.integer == 0 ? 10000 : out->value.integer;
-        effect_say(out, "derived: from num_warmup_steps");
-        break;
-    case SHERDI_CONFIG_STABLE_STEPS:
-        out->is_null = schedule != &sherdi_schedule_stable_decay;
-        if (!out->is_null) {
-            stable_steps_effect(config, out);
-        }
-        break;
-    default:
-        if (schedule_needs(schedule, id)) {
-            effect_missing(config, id,
-                           id == SHERDI_CONFIG_TOTAL_STEPS
-                               ? "give the number of steps of the whole training, or leave the "
-                                 "block \"scheduler\" out if the program sets the rates"
-                               : "this type of schedule needs it",
-                           out);
-        } else if (sherdi_config_table[id].fallback == NULL) {
-            out->is_null = 1;
-            effect_say(out, "not needed");
-        }
-        break;
-    }
-}
-
-/* The value of a key that is absent or "auto". */
-static void rule_effect(const sherd_config *config, int world_size, sherdi_config_id id,
-                        sherdi_config_effect *out)
-{
-    int is_auto = entry_of(config, id)->is_auto;
-
-    effect_say(out, is_auto ? "auto: the default" : "default");
-    switch (id) {
-    case SHERDI_CONFIG_TRAIN_BATCH:
-    case SHERDI_CONFIG_MICRO_BATCH:
-    case SHERDI_CONFIG_ACCUMULATION:
-        batch_effect(config, world_size, id, out);
-        return;
-    case SHERDI_CONFIG_GRADIENT_CLIPPING:
-        if (sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
-            out->value.real = entry_of(config, SHERDI_CONFIG_MAX_GRAD_NORM)->value.real;
-            effect_say(out, "derived from optimizer.params.max_grad_norm");
-        }
-        return;
-    case SHERDI_CONFIG_STATE_ACCUMULATE:
-        out->is_null = 1;
-        effect_say(out, sherdi_config_table[id].fallback);
-        return;
-    case SHERDI_CONFIG_COMM_DTYPE:
-    case SHERDI_CONFIG_PARAM_DTYPE:
-        out->value.integer = sherdi_config_compute_choice(config);
-        effect_say(out, "derived: the compute type");
-        return;
-    case SHERDI_CONFIG_OPTIMIZER_TYPE:
-        effect_missing(config, id,
-                       "add \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}} with "
-                       "the rate you want, or \"type\": \"none\" for inference",
-                       out);
-        return;
-    case SHERDI_CONFIG_LR:
-    case SHERDI_CONFIG_BETAS:
-    case SHERDI_CONFIG_EPS:
-    case SHERDI_CONFIG_MOMENTUM:
-    case SHERDI_CONFIG_NESTEROV:
-        own_default_effect(config, id, out);
-        break;
-    case SHERDI_CONFIG_WEIGHT_DECAY:
-        if (!is_auto) {
-            torch_decay_effect(config, out);
-        }
-        break;
-    case SHERDI_CONFIG_OVERLAP_COMM:
-        out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_STAGE) == 3;
-        effect_say(out, "derived from zero_optimization.stage");
-        return;
-    default:
-        if (sherdi_config_is_schedules(id)) {
-            schedule_effect(config, id, out);
-        } else {
-            out->is_null = sherdi_config_table[id].fallback == NULL;
-        }
-        break;
-    }
-    if (is_auto) {
-        auto_effect(config, id, out);
+    out->value = entry_of(config, id)->value;
+    (void)sherdi_config_location(config, id, out->origin);
+    if (key->zero_is_default && out->value.integer == 0) {
+        out->value = key->standard;
+        sherdi_effect_say(out, "derived: 0 is read as the default");
     }
 }
 
 void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_config_id id,
                              sherdi_config_effect *out)
 {
-    const sherdi_config_entry *entry = entry_of(config, id);
+    const sherdi_config_key *key   = &sherdi_config_table[id];
+    sherdi_config_question   asked = {config, world_size, id, entry_of(config, id)->is_auto};
 
     *out = (sherdi_config_effect){0};
-    if (!sherdi_config_is_given(config, id)) {
-        out->value = sherdi_config_table[id].standard;
-        rule_effect(config, world_size, id, out);
+    if (sherdi_config_is_given(config, id)) {
+        given_effect(config, id, out);
         return;
     }
-    out->value = entry->value;
-    (void)sherdi_config_location(config, id, out->origin);
-    if (id == SHERDI_CONFIG_SUB_GROUP && entry->value.integer == 0) {
-        out->value = sherdi_config_table[id].standard; /* a block cannot have 0 elements */
-        effect_say(out, "derived: 0 is read as the default");
+    out->value = key->standard;
+    sherdi_effect_say(out, asked.is_auto ? "auto: the default" : "default");
+    if (key->effect != NULL) {
+        key->effect(&asked, out);
+    } else {
+        out->is_null = key->fallback == NULL;
     }
 }
 

@@ -6,6 +6,7 @@
  *   config_read.c    reads a document into entries, with warnings and refusals
  *   config_groups.c  reads sherd.groups, whose entries have members of their own
  *   config_effect.c  the value in force of a key: given, "auto", derived or default
+ *   config_schedule.c  the same for the parameters of schedules
  *   config_resolve.c sherdi_config_resolve: checks across keys, makes sherdi_settings
  *   config_offload.c does the same for offload
  *   config_text.c    writes the dump and the reference page */
@@ -87,6 +88,24 @@ typedef struct sherdi_config_setting {
     int                 is_derived; /* a rule writes the field */
 } sherdi_config_setting;
 
+typedef struct sherdi_config_effect {
+    sherdi_config_value value;
+    int                 is_null;    /* no value is given, and none is needed */
+    int                 is_missing; /* no value is given, but one is needed: `origin` says so */
+    char                origin[SHERDI_ERROR_BYTES];
+} sherdi_config_effect;
+
+/* What a rule may look at. */
+typedef struct sherdi_config_question {
+    const sherd_config *config;
+    int                 world_size; /* 0: not known yet */
+    sherdi_config_id    id;
+    int                 is_auto; /* the key is "auto"; 0: it is absent */
+} sherdi_config_question;
+
+/* Gives the value of a key that is absent or "auto". *out has the default and says so. */
+typedef void sherdi_effect_fn(const sherdi_config_question *asked, sherdi_config_effect *out);
+
 typedef struct sherdi_config_key {
     const char           *path;
     sherdi_config_type    type;
@@ -96,6 +115,7 @@ typedef struct sherdi_config_key {
     sherdi_config_value   standard; /* the value of `fallback`; zero where there is none */
     sherdi_config_range   range;
     sherdi_config_setting setting;
+    sherdi_effect_fn     *effect; /* NULL: the default */
     const char           *auto_rule;
     const char           *meaning;
     const char           *zero_word; /* a word that means 0; NULL: none */
@@ -107,6 +127,8 @@ typedef struct sherdi_config_key {
     unsigned is_soft : 1;           /* an unknown choice warns and means the default */
     unsigned is_truncated : 1;      /* fractions are cut off */
     unsigned one_is_off : 1;        /* 1 means the same as the default */
+    unsigned zero_is_default : 1;   /* 0 means the default */
+    unsigned is_schedules : 1;      /* a parameter of at least one schedule */
     unsigned is_closed : 1;         /* block: an unknown member is an error */
     unsigned is_opaque : 1;         /* block: members are not read */
     unsigned auto_is_absent : 1;    /* block: "auto" means absent */
@@ -233,21 +255,26 @@ sherd_status sherdi_config_remark(sherd_config *config);
 
 /* ---- values in force ---- */
 
-typedef struct sherdi_config_effect {
-    sherdi_config_value value;
-    int                 is_null;    /* no value is given, and none is needed */
-    int                 is_missing; /* no value is given, but one is needed: `origin` says so */
-    char                origin[SHERDI_ERROR_BYTES];
-} sherdi_config_effect;
-
 /** Gives the value in force of a key. `world_size` 0: it is not known yet, and the batch sizes may be missing. */
 void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_config_id id,
                              sherdi_config_effect *out);
-/** Returns whether a key is a parameter of at least one schedule. */
-static inline int sherdi_config_is_schedules(sherdi_config_id id)
-{
-    return id > SHERDI_CONFIG_SCHEDULER_PARAMS && id <= SHERDI_CONFIG_MIN_LR_RATIO;
-}
+/* The rules that rows of the table name. */
+sherdi_effect_fn sherdi_effect_train_batch, sherdi_effect_micro_batch, sherdi_effect_accumulation,
+    sherdi_effect_clipping, sherdi_effect_accumulate_place, sherdi_effect_dtype,
+    sherdi_effect_optimizer, sherdi_effect_lr, sherdi_effect_betas, sherdi_effect_eps,
+    sherdi_effect_momentum, sherdi_effect_nesterov, sherdi_effect_decay, sherdi_effect_overlap,
+    sherdi_effect_stage, sherdi_effect_prefetch, sherdi_effect_persistence,
+    sherdi_effect_schedule_plain, sherdi_effect_schedule_total_steps, sherdi_effect_schedule_max_lr,
+    sherdi_effect_schedule_warmup_steps, sherdi_effect_schedule_warmup_type,
+    sherdi_effect_schedule_num_cycles, sherdi_effect_schedule_second_steps,
+    sherdi_effect_schedule_second_stairs, sherdi_effect_schedule_timescale,
+    sherdi_effect_schedule_stable_steps;
+/** Writes where a value comes from. */
+void sherdi_effect_say(sherdi_config_effect *out, const char *origin);
+/** Says that no value is given and that one is needed; `fix` is the end of the sentence. */
+void sherdi_effect_missing(const sherdi_config_question *asked, const char *fix,
+                           sherdi_config_effect *out);
+
 /** Returns the schedule that the configuration names; NULL: none. */
 const sherdi_schedule *sherdi_config_schedule(const sherd_config *config);
 /** Return the value in force without its origin, for keys that always have a value. */

@@ -1,16 +1,18 @@
-/* The configuration keys that have an effect; DeepSpeed's others are in config_unused.h. Reading, the settings, what ranks
- * compare, the reference page and the dump all come from these two tables. A row:
+/* The configuration keys that have an effect; DeepSpeed's others are in config_unused.h. Reading, the
+ * settings, what ranks compare, the reference page and the dump all come from these two tables. A row:
  *
  *   X(id, path, type, (what it does, and other attributes), meaning)
  *
  *   SETS(field)          of sherdi_settings, to the value in force; SETS_DTYPE: to that element type
- *   DERIVES(field)       a rule of config_resolve.c makes the field of this key and of others; without either of them
- *                        something else follows from it, in config_*.c
+ *   DERIVES(field)       a rule of config_resolve.c makes the field of this key and of others; without
+ *                        either of them something else follows from the key, in config_*.c
  *   NUMBER ON OFF BOTH   the default; FIRST: the first of the choices
- *   RULE("sentence")     what the default follows from; config_effect.c computes it
+ *   RULE("sentence")     what the default follows from
+ *   EFFECT(function)     sherdi_effect_function gives the value of a key that is absent or "auto";
+ *                        without it the default. SCHEDULE: the same for a parameter of a schedule
  *   RANGE BELOW CHOICES  what is allowed
  *   AUTO("sentence")     what "auto" gives; without it the default
- *   ZERO_WORD("word")    a word that means 0
+ *   ZERO_WORD("word")    a word that means 0; ZERO_IS_DEFAULT: 0 means the default
  *   NULLABLE, LOCAL ...  the bits of sherdi_config_key
  *
  * A block's members follow it. Included by config_impl.h and config_table.c only. */
@@ -20,15 +22,16 @@
     /* ---- batch ---- */ \
     X(TRAIN_BATCH, "train_batch_size", INT, (SETS(train_batch_size), \
       RULE("train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks"), \
-      RANGE(1, INT_MAX), AUTO("derived")), \
+      RANGE(1, INT_MAX), AUTO("derived"), EFFECT(train_batch)), \
       "samples per optimizer step, over all ranks") \
     X(MICRO_BATCH, "train_micro_batch_size_per_gpu", INT, (SETS(micro_batch_size), \
       RULE("derived from train_batch_size"), RANGE(1, INT_MAX), \
-      AUTO("derived; needs train_batch_size or a value from the program")), \
+      AUTO("derived; needs train_batch_size or a value from the program"), EFFECT(micro_batch)), \
       "samples per micro-batch on each rank. This key or `train_batch_size` has to be given, " \
       "in the file or by the program; an engine for inference has 1 without") \
     X(ACCUMULATION, "gradient_accumulation_steps", INT, (SETS(accumulation), \
-      RULE("1; derived if both batch sizes are given"), RANGE(1, INT_MAX), AUTO("derived")), \
+      RULE("1; derived if both batch sizes are given"), RANGE(1, INT_MAX), AUTO("derived"), \
+      EFFECT(accumulation)), \
       "micro-batches per optimizer step") \
     /* ---- general ---- */ \
     X(STEPS_PER_PRINT, "steps_per_print", SIZE, (SETS(steps_per_print), RANGE(0, INFINITY), \
@@ -38,11 +41,11 @@
       "per second. Without this key, or with 0, there is no such line. A program can read the " \
       "number (`sherd_engine_query`) and print a line of its own as often") \
     X(GRADIENT_CLIPPING, "gradient_clipping", REAL, (SETS(gradient_clipping), NUMBER(1.0), \
-      RANGE(0, INFINITY), AUTO("1.0")), \
+      RANGE(0, INFINITY), AUTO("1.0"), EFFECT(clipping)), \
       "largest L2 norm of the gradient: a gradient with a larger norm is scaled down to it. 0 " \
       "switches clipping off") \
     X(COMM_DTYPE, "communication_data_type", TEXT, (SETS_DTYPE(comm_dtype), \
-      RULE("the compute type"), CHOICES("fp32|fp16|bf16"), NULLABLE, ANY_CASE), \
+      RULE("the compute type"), CHOICES("fp32|fp16|bf16"), NULLABLE, ANY_CASE, EFFECT(dtype)), \
       "element type in which gradients travel between ranks") \
     X(DETERMINISTIC, "deterministic", BOOL, (SETS(deterministic), OFF), \
       "`true`: a global batch gives the same bits at every stage, with every accumulation and " \
@@ -208,13 +211,13 @@
       "element type in which the gradients of micro-batches are added up (DeepSpeed's default " \
       "is the compute type)") \
     X(PARAM_DTYPE, "data_types.param_dtype", TEXT, (SETS_DTYPE(compute_dtype), \
-      RULE("the compute type"), CHOICES("fp32|fp16|bf16"), NULLABLE, ANY_CASE), \
+      RULE("the compute type"), CHOICES("fp32|fp16|bf16"), NULLABLE, ANY_CASE, EFFECT(dtype)), \
       "must be the compute type, which the blocks `fp16` and `bf16` choose") \
     /* ---- optimizer ---- */ \
     X(OPTIMIZER, "optimizer", BLOCK, (CLOSED), \
       "the optimizer; required, in the file or from the program") \
     X(OPTIMIZER_TYPE, "optimizer.type", TEXT, (SETS(optimizer), \
-      CHOICES(sherdi_optimizer_types + 1), ANY_CASE), \
+      CHOICES(sherdi_optimizer_types + 1), ANY_CASE, EFFECT(optimizer)), \
       "name of the optimizer. Adam decays weights as AdamW does, unless `adam_w_mode` is " \
       "false. Muon updates all parameters that no group gives to another optimizer; DeepSpeed " \
       "gives AdamW those with fewer than two dimensions, and those with `embed` or `lm_head` " \
@@ -223,17 +226,17 @@
     X(OPTIMIZER_PARAMS, "optimizer.params", BLOCK, (CLOSED, NULLABLE), \
       "numbers for all parameter groups that have none of their own") \
     X(LR, "optimizer.params.lr", REAL, (SETS(lr), NUMBER(1e-3), RANGE(0, INFINITY), \
-      AUTO("an error: the program must give it")), \
+      AUTO("an error: the program must give it"), EFFECT(lr)), \
       "learning rate. An optimizer may have its own default (Adagrad: 0.01, Muon: 0.02)") \
     X(BETAS, "optimizer.params.betas", PAIR, (SETS(betas), BOTH(0.9, 0.999), BELOW(0, 1), \
-      AUTO("the default")), \
+      AUTO("the default"), EFFECT(betas)), \
       "decay rates of the two moments. An optimizer may have its own default (Lion: 0.9, 0.99)") \
     X(EPS, "optimizer.params.eps", REAL, (SETS(eps), NUMBER(1e-8), RANGE(0, INFINITY), \
-      AUTO("the default")), \
+      AUTO("the default"), EFFECT(eps)), \
       "number that is added to the square root of the second moment. An optimizer may have " \
       "its own default (Adagrad: 1e-10)") \
     X(WEIGHT_DECAY, "optimizer.params.weight_decay", REAL, (SETS(weight_decay), NUMBER(0.0), \
-      RANGE(0, INFINITY), AUTO("0.0")), \
+      RANGE(0, INFINITY), AUTO("0.0"), EFFECT(decay)), \
       "weight decay. With `torch_adam`, the default may be 0.01") \
     X(BIAS_CORRECTION, "optimizer.params.bias_correction", BOOL, (SETS(bias_correction), ON), \
       "corrects the moments for their start at zero") \
@@ -259,14 +262,15 @@
     X(EXCLUDE_1D, "optimizer.params.exclude_1d", BOOL, (SETS(lamb.exclude_1d), OFF), \
       "Lamb: parameters with at most one dimension have a trust ratio of 1. A group may say " \
       "otherwise for its own parameters (a key of sherd's own)") \
-    X(MOMENTUM, "optimizer.params.momentum", REAL, (SETS(sgd.momentum), NUMBER(0.0), BELOW(0, 1)), \
+    X(MOMENTUM, "optimizer.params.momentum", REAL, (SETS(sgd.momentum), NUMBER(0.0), BELOW(0, 1), \
+      EFFECT(momentum)), \
       "SGD and Muon: share of the momentum buffer that stays at each step. Muon's default is " \
       "0.95. With 0, SGD has no buffer") \
     X(DAMPENING, "optimizer.params.dampening", REAL, (SETS(sgd.dampening), NUMBER(0.0), \
       RANGE(0, 1)), \
       "SGD: share of the gradient that is kept out of the momentum buffer. The first step " \
       "adds the whole gradient") \
-    X(NESTEROV, "optimizer.params.nesterov", BOOL, (SETS(sgd.is_nesterov), OFF), \
+    X(NESTEROV, "optimizer.params.nesterov", BOOL, (SETS(sgd.is_nesterov), OFF, EFFECT(nesterov)), \
       "SGD and Muon: Nesterov's momentum. Muon's default is `true`") \
     X(NS_STEPS, "optimizer.params.ns_steps", INT, (SETS(muon.steps), NUMBER(5), RANGE(1, 20)), \
       "Muon: number of Newton-Schulz iterations") \
@@ -294,122 +298,124 @@
       "numbers of the schedule. A list, where it is allowed, has one number for each " \
       "parameter group") \
     X(WARMUP_MIN_LR, "scheduler.params.warmup_min_lr", REALS, (SETS(schedule.min_lr), NUMBER(0.0), \
-      RANGE(0, INFINITY), AUTO("0")), \
+      RANGE(0, INFINITY), AUTO("0"), SCHEDULE(plain)), \
       "`WarmupLR`, `WarmupDecayLR`: learning rate at the start") \
     X(WARMUP_MAX_LR, "scheduler.params.warmup_max_lr", REALS, (SETS(schedule.max_lr), \
       RULE("WarmupLR: each group's rate; WarmupDecayLR: 0.001"), RANGE(0, INFINITY), NULLABLE, \
-      AUTO("each group's rate")), \
+      AUTO("each group's rate"), SCHEDULE(max_lr)), \
       "`WarmupLR`, `WarmupDecayLR`: learning rate at the end of the warm-up") \
     X(WARMUP_STEPS, "scheduler.params.warmup_num_steps", SIZE, (SETS(schedule.warmup_steps), \
-      NUMBER(1000), RANGE(0, INFINITY), AUTO("0")), \
+      NUMBER(1000), RANGE(0, INFINITY), AUTO("0"), SCHEDULE(warmup_steps)), \
       "steps of the warm-up. DeepSpeed's schedules read less than 2 as 2. With the schedules " \
       "of transformers the default is 0") \
     X(WARMUP_TYPE, "scheduler.params.warmup_type", TEXT, (SETS(schedule.warmup_ramp), \
-      FIRST("log"), CHOICES("log|linear|cosine|1-sqrt"), SOFT), \
+      FIRST("log"), CHOICES("log|linear|cosine|1-sqrt"), SOFT, SCHEDULE(warmup_type)), \
       "shape of the warm-up. DeepSpeed's schedules take `log` or `linear`, and read any other " \
       "value as `log`, with a warning. `warmup_stable_decay` takes `linear` (its default), " \
       "`cosine` or `1-sqrt`") \
     X(TOTAL_STEPS, "scheduler.params.total_num_steps", SIZE, (SETS(schedule.total_steps), \
-      RANGE(1, INFINITY), AUTO("an error: the program must give it")), \
+      RANGE(1, INFINITY), AUTO("an error: the program must give it"), SCHEDULE(total_steps)), \
       "step at which the decay ends. Required by `WarmupDecayLR`, `WarmupCosineLR`, `linear`, " \
       "`polynomial` and the three cosine schedules; by `warmup_stable_decay` only without " \
       "`num_stable_steps`") \
     X(MIN_RATIO, "scheduler.params.warmup_min_ratio", REAL, (SETS(schedule.min_ratio), \
-      NUMBER(0.0), RANGE(0, INFINITY)), \
+      NUMBER(0.0), RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`WarmupCosineLR`: learning rate at the start, as a share of the group's rate") \
     X(COS_MIN_RATIO, "scheduler.params.cos_min_ratio", REAL, (SETS(schedule.cos_min_ratio), \
-      NUMBER(1e-4), RANGE(0, INFINITY)), \
+      NUMBER(1e-4), RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`WarmupCosineLR`: learning rate at the end, as a share of the group's rate") \
     X(CYCLE_MIN_LR, "scheduler.params.cycle_min_lr", REALS, (SETS(schedule.cycle_min_lr), \
-      RANGE(0, INFINITY)), \
+      RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`OneCycle`, required: learning rate at the start and at the end of the cycle") \
     X(CYCLE_MAX_LR, "scheduler.params.cycle_max_lr", REALS, (SETS(schedule.cycle_max_lr), \
-      RANGE(0, INFINITY)), \
+      RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`OneCycle`, required: learning rate at the top of the cycle") \
     X(CYCLE_FIRST_STEPS, "scheduler.params.cycle_first_step_size", SIZE, ( \
-      SETS(schedule.first_steps), NUMBER(2000), RANGE(1, INFINITY)), \
+      SETS(schedule.first_steps), NUMBER(2000), RANGE(1, INFINITY), SCHEDULE(plain)), \
       "`OneCycle`: steps from the start of the cycle to its top") \
     X(CYCLE_SECOND_STEPS, "scheduler.params.cycle_second_step_size", SIZE, ( \
-      SETS(schedule.second_steps), RULE("cycle_first_step_size"), RANGE(0, INFINITY), NULLABLE), \
+      SETS(schedule.second_steps), RULE("cycle_first_step_size"), RANGE(0, INFINITY), NULLABLE, \
+      SCHEDULE(second_steps)), \
       "`OneCycle`: steps from the top of the cycle to its end") \
     X(CYCLE_FIRST_STAIRS, "scheduler.params.cycle_first_stair_count", INT, ( \
-      SETS(schedule.first_stairs), NUMBER(0), RANGE(-1, INT_MAX)), \
+      SETS(schedule.first_stairs), NUMBER(0), RANGE(-1, INT_MAX), SCHEDULE(plain)), \
       "`OneCycle`: number of stairs on the way up; below 1: the rate changes evenly") \
     X(CYCLE_SECOND_STAIRS, "scheduler.params.cycle_second_stair_count", INT, ( \
-      SETS(schedule.second_stairs), RULE("cycle_first_stair_count"), RANGE(-1, INT_MAX), \
-      NULLABLE), \
+      SETS(schedule.second_stairs), RULE("cycle_first_stair_count"), RANGE(-1, INT_MAX), NULLABLE, \
+      SCHEDULE(second_stairs)), \
       "`OneCycle`: number of stairs on the way down; below 1: the rate changes evenly") \
     X(DECAY_INTERVAL, "scheduler.params.decay_step_size", SIZE, (SETS(schedule.decay_interval), \
-      NUMBER(0), RANGE(0, INFINITY)), \
+      NUMBER(0), RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`OneCycle`: number of steps to which `decay_lr_rate` and `decay_mom_rate` refer; both " \
       "count from the end of the cycle. 0: nothing decays") \
     X(DECAY_LR_RATE, "scheduler.params.decay_lr_rate", REAL, (SETS(schedule.decay_lr_rate), \
-      NUMBER(0.0), RANGE(0, INFINITY)), \
+      NUMBER(0.0), RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`OneCycle`: n times `decay_step_size` steps after the cycle, the learning rate is " \
       "`cycle_min_lr` divided by 1 + n times this number") \
     X(CYCLE_MOMENTUM, "scheduler.params.cycle_momentum", BOOL, (SETS(schedule.cycles_momentum), \
-      ON), \
+      ON, SCHEDULE(plain)), \
       "`OneCycle`: the first beta moves against the learning rate, and the second beta is " \
       "0.99, whatever the optimizer says") \
     X(CYCLE_MIN_MOM, "scheduler.params.cycle_min_mom", REALS, (SETS(schedule.cycle_min_mom), \
-      NUMBER(0.8), BELOW(0, 1)), \
+      NUMBER(0.8), BELOW(0, 1), SCHEDULE(plain)), \
       "`OneCycle`: momentum (the first beta) at the top of the cycle, and in the very first " \
       "step") \
     X(CYCLE_MAX_MOM, "scheduler.params.cycle_max_mom", REALS, (SETS(schedule.cycle_max_mom), \
-      NUMBER(0.9), BELOW(0, 1)), \
+      NUMBER(0.9), BELOW(0, 1), SCHEDULE(plain)), \
       "`OneCycle`: momentum (the first beta) at the start and at the end of the cycle") \
     X(DECAY_MOM_RATE, "scheduler.params.decay_mom_rate", REAL, (SETS(schedule.decay_mom_rate), \
-      NUMBER(0.0), RANGE(0, INFINITY)), \
+      NUMBER(0.0), RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`OneCycle`: n times `decay_step_size` steps after the cycle, the momentum is " \
       "`cycle_max_mom` multiplied by 1 + n times this number, without a bound, as in DeepSpeed") \
     X(RANGE_MIN_LR, "scheduler.params.lr_range_test_min_lr", REALS, (SETS(schedule.range_min_lr), \
-      NUMBER(1e-3), RANGE(0, INFINITY)), \
+      NUMBER(1e-3), RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`LRRangeTest`: learning rate at the start") \
     X(RANGE_STEPS, "scheduler.params.lr_range_test_step_size", SIZE, (SETS(schedule.range_steps), \
-      NUMBER(2000), RANGE(1, INFINITY)), \
+      NUMBER(2000), RANGE(1, INFINITY), SCHEDULE(plain)), \
       "`LRRangeTest`: number of steps to which `lr_range_test_step_rate` refers") \
     X(RANGE_RATE, "scheduler.params.lr_range_test_step_rate", REAL, (SETS(schedule.range_rate), \
-      NUMBER(1.0), RANGE(0, INFINITY)), \
+      NUMBER(1.0), RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`LRRangeTest`: every `lr_range_test_step_size` steps, the learning rate grows by this " \
       "number times `lr_range_test_min_lr`") \
     X(RANGE_STAIRCASE, "scheduler.params.lr_range_test_staircase", BOOL, ( \
-      SETS(schedule.is_staircase), OFF), \
+      SETS(schedule.is_staircase), OFF, SCHEDULE(plain)), \
       "`LRRangeTest`: with `true` the learning rate grows only at the end of each " \
       "`lr_range_test_step_size`, with `false` at each step") \
     X(NUM_CYCLES, "scheduler.params.num_cycles", REAL, (SETS(schedule.num_cycles), NUMBER(0.5), \
-      RANGE(0, INFINITY)), \
+      RANGE(0, INFINITY), SCHEDULE(num_cycles)), \
       "`cosine`, `cosine_with_min_lr`, `warmup_stable_decay`: number of waves of the cosine. " \
       "`cosine_with_restarts`: number of times that the cosine starts; the default is then 1. " \
       "Both are as in transformers") \
     X(MIN_LR, "scheduler.params.min_lr", REAL, (DERIVES(schedule.min_lr_rate), RANGE(0, INFINITY), \
-      NULLABLE), \
+      NULLABLE, SCHEDULE(plain)), \
       "`cosine_with_min_lr`: learning rate at the end, for a group that has the optimizer's " \
       "rate. Exactly one of this key and `min_lr_rate` is required") \
     X(MIN_LR_RATE, "scheduler.params.min_lr_rate", REAL, (DERIVES(schedule.min_lr_rate), \
-      RANGE(0, 1), NULLABLE), \
+      RANGE(0, 1), NULLABLE, SCHEDULE(plain)), \
       "`cosine_with_min_lr`: learning rate at the end, as a share of the group's rate") \
     X(LR_END, "scheduler.params.lr_end", REAL, (SETS(schedule.lr_end), NUMBER(1e-7), \
-      RANGE(0, INFINITY)), \
+      RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`polynomial`: learning rate at the end, for a group that has the optimizer's rate") \
     X(POWER, "scheduler.params.power", REAL, (SETS(schedule.power), NUMBER(1.0), \
-      RANGE(0, INFINITY)), \
+      RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`polynomial`: exponent") \
     X(TIMESCALE, "scheduler.params.timescale", SIZE, (SETS(schedule.timescale), \
-      RULE("num_warmup_steps; 10000 if that is 0"), RANGE(1, INFINITY), NULLABLE), \
+      RULE("num_warmup_steps; 10000 if that is 0"), RANGE(1, INFINITY), NULLABLE, \
+      SCHEDULE(timescale)), \
       "`inverse_sqrt`: steps after the warm-up in which the learning rate falls to the square " \
       "root of one half of its value") \
     X(STABLE_STEPS, "scheduler.params.num_stable_steps", SIZE, (SETS(schedule.stable_steps), \
       RULE("num_training_steps minus the steps of warm-up and decay"), RANGE(0, INFINITY), \
-      NULLABLE), \
+      NULLABLE, SCHEDULE(stable_steps)), \
       "`warmup_stable_decay`: steps between the warm-up and the decay") \
     X(DECAY_STEPS, "scheduler.params.num_decay_steps", SIZE, (SETS(schedule.decay_steps), \
-      RANGE(0, INFINITY)), \
+      RANGE(0, INFINITY), SCHEDULE(plain)), \
       "`warmup_stable_decay`, required: steps of the decay") \
     X(DECAY_TYPE, "scheduler.params.decay_type", TEXT, (DERIVES(schedule.decay_ramp), \
-      FIRST("cosine"), CHOICES("cosine|linear|1-sqrt")), \
+      FIRST("cosine"), CHOICES("cosine|linear|1-sqrt"), SCHEDULE(plain)), \
       "`warmup_stable_decay`: shape of the decay") \
     X(MIN_LR_RATIO, "scheduler.params.min_lr_ratio", REAL, (DERIVES(schedule.min_lr_rate), \
-      NUMBER(0), RANGE(0, 1)), \
+      NUMBER(0), RANGE(0, 1), SCHEDULE(plain)), \
       "`warmup_stable_decay`: learning rate at the start and at the end, as a share of the " \
       "group's rate") \
     /* ---- zero_optimization ---- */ \
@@ -417,25 +423,25 @@
       "what is sharded. The old values `true` and `false` in place of the block mean stage 1 " \
       "and stage 0") \
     X(STAGE, "zero_optimization.stage", INT, (SETS(stage), NUMBER(0), RANGE(0, 3), \
-      AUTO("an error: the program must give it")), \
+      AUTO("an error: the program must give it"), EFFECT(stage)), \
       "0: nothing is sharded. 1: optimizer state is sharded. 2: gradients too. 3: parameters " \
       "too") \
     X(OVERLAP_COMM, "zero_optimization.overlap_comm", BOOL, (SETS(overlap_comm), \
-      RULE("true at stage 3, else false"), NULLABLE), \
+      RULE("true at stage 3, else false"), NULLABLE, EFFECT(overlap)), \
       "communicates while the trainer computes") \
     X(SUB_GROUP, "zero_optimization.sub_group_size", SIZE, (SETS(sub_group_size), NUMBER(1e9), \
-      RANGE(0, INFINITY)), \
+      RANGE(0, INFINITY), ZERO_IS_DEFAULT), \
       "most elements in a block of optimizer state (DeepSpeed's sub-group); 0 means the " \
       "default") \
     X(PREFETCH_BUCKET, "zero_optimization.stage3_prefetch_bucket_size", SIZE, ( \
       SETS(prefetch_bucket_size), NUMBER(5e7), RANGE(0, INFINITY), TRUNCATE, \
-      AUTO("0.9 x hidden_size squared, else the default")), \
+      AUTO("0.9 x hidden_size squared, else the default"), EFFECT(prefetch)), \
       "most elements that are gathered ahead of their use. The engine gathers what the next " \
       "acquire needs, and more only while less than 8 MiB are gathered ahead. Fractions of " \
       "the value are cut off") \
     X(PERSISTENCE, "zero_optimization.stage3_param_persistence_threshold", SIZE, ( \
       SETS(persistence_threshold), NUMBER(1e5), RANGE(0, INFINITY), \
-      AUTO("10 x hidden_size, else the default")), \
+      AUTO("10 x hidden_size, else the default"), EFFECT(persistence)), \
       "parameters with at most this number of elements stay whole on each rank") \
     X(MODEL_PERSISTENCE, "zero_optimization.stage3_model_persistence_threshold", SIZE, ( \
       SETS(model_persistence_threshold), NUMBER(9223372036854775807), RANGE(0, INFINITY)), \
@@ -513,7 +519,7 @@
       "a file, which needs device `nvme` (a key of sherd's own)") \
     X(STATE_ACCUMULATE, "zero_optimization.offload_optimizer.accumulate", TEXT, (SETS(accumulate), \
       RULE("device on a GPU, else cpu"), CHOICES("cpu|device"), NULLABLE, \
-      AUTO("device on a GPU, else cpu")), \
+      AUTO("device on a GPU, else cpu"), EFFECT(accumulate_place)), \
       "where the micro-batches of a step are added up at stages 2 and 3. `cpu`: in host " \
       "memory; the gradient of each micro-batch goes down to it. `device`: in an accumulator " \
       "on the device, which goes down once (a key of sherd's own)") \

@@ -319,7 +319,7 @@ static sherd_status scheduler_remark(sherd_config *config)
     for (int i = 0; i < SHERDI_CONFIG_IDS; i++) {
         sherdi_config_id id = (sherdi_config_id)i;
 
-        if (sherdi_config_is_schedules(id) && sherdi_config_is_given(config, id) &&
+        if (sherdi_config_table[id].is_schedules && sherdi_config_is_given(config, id) &&
             !schedule_reads(schedule, id)) {
             SHERDI_TRY(sherdi_config_key_warn(
                 config, id, "is ignored: this type of schedule does not read it"));
@@ -455,7 +455,7 @@ static sherd_status schedule_resolve(const sherd_config *config, sherdi_settings
     for (int i = 0; i < SHERDI_CONFIG_IDS; i++) {
         const sherdi_config_key *key = &sherdi_config_table[i];
 
-        if (sherdi_config_is_schedules((sherdi_config_id)i) && !key->setting.is_derived &&
+        if (key->is_schedules && !key->setting.is_derived &&
             (schedule == NULL || !schedule_reads(schedule, (sherdi_config_id)i))) {
             memset(setting_at(key, settings), 0, key->setting.bytes);
         }

@@ -29,6 +29,9 @@
 #define TRUNCATE       .is_truncated = 1
 #define ONE_IS_OFF     .one_is_off = 1
 #define ZERO_WORD(word) .zero_word = (word)
+#define ZERO_IS_DEFAULT .zero_is_default = 1
+#define EFFECT(name)   .effect = sherdi_effect_##name
+#define SCHEDULE(name) .effect = sherdi_effect_schedule_##name, .is_schedules = 1
 #define CLOSED         .is_closed = 1
 #define OPAQUE         .is_opaque = 1
 #define AUTO_ABSENT    .auto_is_absent = 1

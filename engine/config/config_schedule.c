@@ -1,0 +1,133 @@
+/* The values in force of the parameters of schedules, for the rows of the table that name these rules. */
+#include "engine/config/config_impl.h"
+#include "engine/optimizers/optimizer.h"
+
+const sherdi_schedule *sherdi_config_schedule(const sherd_config *config)
+{
+    const sherdi_config_entry *type = &config->entries[SHERDI_CONFIG_SCHEDULER_TYPE];
+
+    return sherdi_config_is_given(config, SHERDI_CONFIG_SCHEDULER_TYPE)
+               ? sherdi_schedule_of((sherdi_schedule_kind)(type->value.integer + 1))
+               : NULL;
+}
+
+/* Returns whether a parameter of the schedule has no default and must be given. */
+static int schedule_needs(const sherdi_schedule *schedule, sherdi_config_id id)
+{
+    for (size_t i = 0; schedule != NULL && i < schedule->num_needed; i++) {
+        if (schedule->keys[i] == (int)id) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Says with `fix` that the schedule needs the parameter, or that it is not needed where it has no default. */
+static void need_say(const sherdi_config_question *asked, const char *fix,
+                     sherdi_config_effect *out)
+{
+    if (schedule_needs(sherdi_config_schedule(asked->config), asked->id)) {
+        sherdi_effect_missing(asked, fix, out);
+    } else if (sherdi_config_table[asked->id].fallback == NULL) {
+        out->is_null = 1;
+        sherdi_effect_say(out, "not needed");
+    }
+}
+
+void sherdi_effect_schedule_plain(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    need_say(asked, "this type of schedule needs it", out);
+}
+
+void sherdi_effect_schedule_total_steps(const sherdi_config_question *asked,
+                                        sherdi_config_effect         *out)
+{
+    need_say(asked,
+             "give the number of steps of the whole training, or leave the block \"scheduler\" out "
+             "if the program sets the rates",
+             out);
+}
+
+void sherdi_effect_schedule_max_lr(const sherdi_config_question *asked, sherdi_config_effect *out)
+{
+    out->is_null =
+        sherdi_config_schedule(asked->config) != &sherdi_schedule_warmup_decay || asked->is_auto;
+    out->value.real = out->is_null ? 0 : 0.001;
+    sherdi_effect_say(out, out->is_null ? "each group's rate" : "default of WarmupDecayLR");
+}
+
+void sherdi_effect_schedule_warmup_steps(const sherdi_config_question *asked,
+                                         sherdi_config_effect         *out)
+{
+    const sherdi_schedule *schedule = sherdi_config_schedule(asked->config);
+
+    if (asked->is_auto) {
+        out->value.integer = 0;
+        sherdi_effect_say(out, "auto: no warm-up");
+    } else if (schedule != NULL && schedule->is_transformers) {
+        out->value.integer = 0;
+        sherdi_effect_say(out, "default of transformers");
+    }
+}
+
+void sherdi_effect_schedule_warmup_type(const sherdi_config_question *asked,
+                                        sherdi_config_effect         *out)
+{
+    if (sherdi_config_schedule(asked->config) == &sherdi_schedule_stable_decay) {
+        out->value.integer = SHERDI_RAMP_LINEAR;
+        sherdi_effect_say(out, "default of warmup_stable_decay");
+    }
+}
+
+void sherdi_effect_schedule_num_cycles(const sherdi_config_question *asked,
+                                       sherdi_config_effect         *out)
+{
+    if (sherdi_config_schedule(asked->config) == &sherdi_schedule_restarts) {
+        out->value.real = 1;
+        sherdi_effect_say(out, "default of cosine_with_restarts");
+    }
+}
+
+void sherdi_effect_schedule_second_steps(const sherdi_config_question *asked,
+                                         sherdi_config_effect         *out)
+{
+    out->value.integer = sherdi_config_integer(asked->config, SHERDI_CONFIG_CYCLE_FIRST_STEPS);
+    sherdi_effect_say(out, "derived: as cycle_first_step_size");
+}
+
+void sherdi_effect_schedule_second_stairs(const sherdi_config_question *asked,
+                                          sherdi_config_effect         *out)
+{
+    out->value.integer = sherdi_config_integer(asked->config, SHERDI_CONFIG_CYCLE_FIRST_STAIRS);
+    sherdi_effect_say(out, "derived: as cycle_first_stair_count");
+}
+
+void sherdi_effect_schedule_timescale(const sherdi_config_question *asked,
+                                      sherdi_config_effect         *out)
+{
+    int64_t warmup = sherdi_config_integer(asked->config, SHERDI_CONFIG_WARMUP_STEPS);
+
+    out->value.integer = warmup == 0 ? 10000 : warmup;
+    sherdi_effect_say(out, "derived: from num_warmup_steps");
+}
+
+/* The stable steps are those that warm-up and decay leave of all steps. If they are below 0, the decay starts before the
+ * warm-up ends, as in transformers. */
+void sherdi_effect_schedule_stable_steps(const sherdi_config_question *asked,
+                                         sherdi_config_effect         *out)
+{
+    const sherd_config *config = asked->config;
+
+    if (sherdi_config_schedule(config) != &sherdi_schedule_stable_decay) {
+        out->is_null = 1;
+        return;
+    }
+    if (!sherdi_config_is_given(config, SHERDI_CONFIG_TOTAL_STEPS)) {
+        sherdi_effect_missing(asked, "give it, or num_training_steps of the whole training", out);
+        return;
+    }
+    out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_TOTAL_STEPS) -
+                         sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_STEPS) -
+                         sherdi_config_integer(config, SHERDI_CONFIG_DECAY_STEPS);
+    sherdi_effect_say(out, "derived: what is left of num_training_steps");
+}
