@@ -61,7 +61,11 @@ int sherdi_pages_take(void *memory, size_t len_bytes);
 /** Grows an array to at least `needed` elements, at least doubling it. Keeps the contents; the rest is zero. */
 sherd_status sherdi_grow(sherdi_mem *mem, sherdi_mem_purpose purpose, void **array,
                          size_t *capacity, size_t needed, size_t elem_bytes);
-char        *sherdi_strdup(sherdi_mem *mem, const char *text);
+/* The same for `array` of the owner's control data: room for one more behind its `count`. */
+#define SHERDI_GROW(mem, array, count, capacity)                                                   \
+    sherdi_grow(mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,              \
+                sizeof(*(array)))
+char *sherdi_strdup(sherdi_mem *mem, const char *text);
 /** Frees memory and takes it out of the account from which it was allocated. Accepts NULL. */
 void sherdi_free(void *memory);
 

@@ -9,6 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+int sherdi_text_order(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 void sherdi_text_init(sherdi_text *text, sherdi_mem *mem)
 {
     *text = (sherdi_text){.mem = mem, .status = SHERD_OK};

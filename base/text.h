@@ -12,6 +12,9 @@ typedef struct sherdi_text {
     sherd_status status; /* of the first addition that failed */
 } sherdi_text;
 
+/** The order of two names, for qsort and bsearch over an array of `const char *`. */
+int sherdi_text_order(const void *a, const void *b);
+
 /** Initialises an empty text; allocates nothing. The account must outlive the text. */
 void sherdi_text_init(sherdi_text *text, sherdi_mem *mem);
 /** Frees a text, also one with a failure. */

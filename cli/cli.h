@@ -24,6 +24,8 @@ int cli_file_check(const char *path, int is_forced);
 /** Checks so, and writes text and a newline; an old file stays until the new one is complete. Returns as cli_file_check does. */
 int cli_file_save(const char *path, const char *text, int is_forced);
 #define CLI_WORD_BYTES 64
+/** Returns the seconds of the monotonic clock. */
+double cli_now_s(void);
 /** Write a size ("12.50 MiB"), and how long ago a time in seconds since 1970 was ("3 min"). Both return `text`. */
 const char *cli_bytes_text(uint64_t bytes, char text[CLI_WORD_BYTES]);
 const char *cli_age_text(int64_t changed_s, char text[CLI_WORD_BYTES]);

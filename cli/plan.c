@@ -111,18 +111,10 @@ static sherd_status full_print(const plan_options *options, const planning_layou
     return status;
 }
 
-static double now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* Checks the plans of all ranks, each one and together. */
 static sherd_status ranks_check(const plan_options *options, const planning_layout *layout)
 {
-    double        start_s = now_s();
+    double        start_s = cli_now_s();
     sherd_engine *engine;
     sherd_status  status = planning_engine_open(&options->request, layout, &engine);
 
@@ -140,7 +132,7 @@ static sherd_status ranks_check(const plan_options *options, const planning_layo
         (void)fprintf(options->is_json ? stderr : stdout,
                       "%s, offload %s: plans of %d ranks checked in %.2f s\n", stage,
                       planning_offload_name(layout->offload), layout->world_size,
-                      now_s() - start_s);
+                      cli_now_s() - start_s);
     }
     return status;
 }

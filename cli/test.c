@@ -46,7 +46,8 @@ static const char HELP[] =
     "  --rows WORD          test only the rows whose names contain WORD (default: all rows)\n"
     "  -n, --ranks N        largest number of ranks, which run as threads (default 8)\n"
     "  --nvme-path DIR      folder in which the rows on NVMe make a folder of their own, which\n"
-    "                       is removed at the end (default: the current folder, else $TMPDIR or /tmp)\n"
+    "                       is removed at the end (default: the current folder, else $TMPDIR or "
+    "/tmp)\n"
     "  --time-limit S       longest wait for a rank in a row, in seconds (default 60); a rank\n"
     "                       that does not come is named\n"
     "  --verbose            print a row for each layout, not for each group of layouts\n";
@@ -78,14 +79,6 @@ typedef struct test_group {
     int                 is_ok;
     char                why[600];
 } test_group;
-
-static double now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 /* `on_cpu` is printed beside the result of a device. It may be NULL. */
 static void row_print(test_run *run, const char *what, int is_ok, const proof_result *on_cpu,
@@ -134,7 +127,7 @@ static void reference_run(const test_run *run, const proof_layout *layout, int w
 static int group_begin(const test_run *run, test_group *group, const proof_result *want)
 {
     group->want    = want;
-    group->start_s = now_s();
+    group->start_s = cli_now_s();
     group->is_ok   = 1;
     group->why[0]  = '\0';
     return run->only == NULL || strstr(group->name, run->only) != NULL;
@@ -144,7 +137,7 @@ static void group_end(test_run *run, test_group *group)
 {
     if (!run->is_verbose) {
         row_print(run, group->name, group->is_ok, &group->on_cpu, &group->got,
-                  now_s() - group->start_s, group->why);
+                  cli_now_s() - group->start_s, group->why);
     }
 }
 
@@ -171,7 +164,7 @@ static int result_check(test_group *group, const proof_result *got, const proof_
 static void group_layout(test_run *run, test_group *group, int ranks, const proof_layout *layout,
                          const char *note)
 {
-    double start_s = now_s();
+    double start_s = cli_now_s();
     int    is_equal;
     char   row[192];
 
@@ -184,7 +177,8 @@ static void group_layout(test_run *run, test_group *group, int ranks, const proo
     group->is_ok &= is_equal;
     if (run->is_verbose) {
         (void)snprintf(row, sizeof(row), "%s, stage %d%.24s", group->name, layout->stage, note);
-        row_print(run, row, is_equal, &group->on_cpu, &group->got, now_s() - start_s, group->why);
+        row_print(run, row, is_equal, &group->on_cpu, &group->got, cli_now_s() - start_s,
+                  group->why);
     }
 }
 
@@ -461,7 +455,7 @@ static void control_row(test_run *run)
     const char  *what = "control: the default mode on 3 and on 2 ranks must differ";
     proof_result a;
     proof_result b;
-    double       start = now_s();
+    double       start = cli_now_s();
 
     if (run->only != NULL && strstr(what, run->only) == NULL) {
         return;
@@ -470,7 +464,7 @@ static void control_row(test_run *run)
     proof_run_threads(2, &run->params, &two, &b);
     row_print(run, what,
               a.status == SHERD_OK && b.status == SHERD_OK && a.fingerprint != b.fingerprint, NULL,
-              &b, now_s() - start, "(it does not: the comparison is blind)");
+              &b, cli_now_s() - start, "(it does not: the comparison is blind)");
 }
 
 static void optimizer_rows(test_run *run, const proof_optimizer *optimizer)

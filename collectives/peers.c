@@ -11,26 +11,28 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns whether every rank passed memory that the others can reach. It depends on what all have published, so all ranks get
- * the same answer. */
-static int sends_are_shared(const sherdi_peers *peers)
+/* Returns whether every rank sends from, or receives into, memory that the others can reach. It depends on what all have published, so
+ * all ranks get the same answer. */
+static int are_shared(const sherdi_peers *peers, int is_recv)
 {
-    int are_shared = 1;
+    int all_shared = 1;
 
     for (int i = 0; i < peers->count; i++) {
-        are_shared &= sherdi_peers_note(peers, i)->send.segment != 0;
+        const peers_note *note = sherdi_peers_note(peers, i);
+
+        all_shared &= (is_recv ? note->recv : note->send).segment != 0;
     }
-    return are_shared;
+    return all_shared;
+}
+
+static int sends_are_shared(const sherdi_peers *peers)
+{
+    return are_shared(peers, 0);
 }
 
 static int recvs_are_shared(const sherdi_peers *peers)
 {
-    int are_shared = 1;
-
-    for (int i = 0; i < peers->count; i++) {
-        are_shared &= sherdi_peers_note(peers, i)->recv.segment != 0;
-    }
-    return are_shared;
+    return are_shared(peers, 1);
 }
 
 static sherd_status address_read(const sherdi_peers *peers, int index, peers_address address,

@@ -17,10 +17,6 @@
 /* Most `held` of an acquire: more acquires than a micro-batch has mean that the unit is held to its end. */
 #define MOST_HELD (2 * SHERDI_MOST_UNITS)
 
-#define GROW(model, array, count, capacity)                                                        \
-    sherdi_grow((model)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,     \
-                sizeof(*(array)))
-
 /* Returns the index that a name stands for; -1: there is no such name. */
 static long long name_find(const struct json_t *names, const char *name)
 {
@@ -129,7 +125,7 @@ sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_param
     if (params->exclude_1d >= 0) {
         SHERDI_TRY(sherdi_api_check_flag(params->exclude_1d, "sherd_group_params.exclude_1d"));
     }
-    SHERDI_TRY(GROW(model, model->groups, model->num_groups, model->cap_groups));
+    SHERDI_TRY(SHERDI_GROW(model->mem, model->groups, model->num_groups, model->cap_groups));
     group = (sherdi_model_group){
         .name         = sherdi_strdup(model->mem, name),
         .lr           = params->lr,
@@ -172,7 +168,7 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params 
         return sherdi_fail(SHERD_E_INVAL, "there is a unit %s already (unit %lld)", name,
                            name_find(model->unit_names, name));
     }
-    SHERDI_TRY(GROW(model, model->units, model->num_units, model->cap_units));
+    SHERDI_TRY(SHERDI_GROW(model->mem, model->units, model->num_units, model->cap_units));
     SHERDI_TRY(name_add(model->unit_names, name, model->num_units));
     copy = sherdi_strdup(model->mem, name);
     if (copy == NULL) {
@@ -257,8 +253,8 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
                            params->name, model->units[model->params[known].unit].name);
     }
     owner = &model->units[unit];
-    SHERDI_TRY(GROW(model, owner->params, owner->num_params, owner->cap_params));
-    SHERDI_TRY(GROW(model, model->params, model->num_params, model->cap_params));
+    SHERDI_TRY(SHERDI_GROW(model->mem, owner->params, owner->num_params, owner->cap_params));
+    SHERDI_TRY(SHERDI_GROW(model->mem, model->params, model->num_params, model->cap_params));
     SHERDI_TRY(name_add(model->param_names, params->name, model->num_params));
     param.name = sherdi_strdup(model->mem, params->name);
     if (param.name == NULL) {
@@ -309,6 +305,16 @@ int sherdi_model_find_param(const sherdi_model *model, const char *name)
     return (int)name_find(model->param_names, name);
 }
 
+int sherdi_model_reached(const sherdi_model *model, int unit, size_t n)
+{
+    const sherdi_model_unit *info = &model->units[unit];
+
+    if (n == 0) {
+        return unit;
+    }
+    return n <= info->num_reads ? info->reads[n - 1] : -1;
+}
+
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
 {
     sherdi_model_unit *reader;
@@ -326,7 +332,7 @@ sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
             return SHERD_OK;
         }
     }
-    SHERDI_TRY(GROW(model, reader->reads, reader->num_reads, reader->cap_reads));
+    SHERDI_TRY(SHERDI_GROW(model->mem, reader->reads, reader->num_reads, reader->cap_reads));
     reader->reads[reader->num_reads++] = owner;
     return SHERD_OK;
 }
@@ -344,7 +350,7 @@ sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int uni
     }
     order = &model->passes[pass];
     SHERDI_TRY(count_check("acquires in a pass", order->num_uses, SHERDI_MOST_UNITS));
-    SHERDI_TRY(GROW(model, order->uses, order->num_uses, order->cap_uses));
+    SHERDI_TRY(SHERDI_GROW(model->mem, order->uses, order->num_uses, order->cap_uses));
     order->uses[order->num_uses++] =
         (sherdi_model_use){.unit = unit, .held = (int)sherdi_min_size(held_acquires, MOST_HELD)};
     return SHERD_OK;

@@ -89,7 +89,9 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params 
 sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_param_params *params,
                                     int *out);
 /** Returns the parameter of that name; -1: there is none. */
-int          sherdi_model_find_param(const sherdi_model *model, const char *name);
+int sherdi_model_find_param(const sherdi_model *model, const char *name);
+/** Returns the n-th unit that an acquire of `unit` reaches: the unit itself, then those it reads; -1: there are no more. */
+int          sherdi_model_reached(const sherdi_model *model, int unit, size_t n);
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
 sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
                                    size_t held_acquires);

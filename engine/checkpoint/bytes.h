@@ -5,6 +5,9 @@
 
 #include "base/mem.h"
 
+/* Digits of a number of 64 bits that is written as "%016llx". */
+#define SHERDI_HEX_DIGITS 16
+
 /** Reads `len_bytes` bytes from byte `at` on. The descriptor's offset is neither used nor moved; `label` is for messages. E_IO,
  *  also if the file ends before. */
 sherd_status sherdi_bytes_read(const char *label, int fd, size_t at, void *out, size_t len_bytes);

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/json.h"
+#include "engine/checkpoint/bytes.h"
 #include "engine/config/config.h"
 #include "offload/checksum.h"
 
@@ -15,9 +16,8 @@
 
 /* The checksum is the last member. It is of all bytes before its own first digit. */
 #define CHECKSUM_KEY "\"checksum\": \""
-#define HEX_DIGITS   16
 #define END_TEXT     "\"}\n"
-#define END_BYTES    (sizeof(CHECKSUM_KEY) - 1 + HEX_DIGITS + sizeof(END_TEXT) - 1)
+#define END_BYTES    (sizeof(CHECKSUM_KEY) - 1 + SHERDI_HEX_DIGITS + sizeof(END_TEXT) - 1)
 
 /* The most ranks of which a manifest may have files. */
 #define MOST_RANKS (1 << 20)
@@ -91,7 +91,7 @@ sherd_status sherdi_tag_check(const char *tag)
 
 static json_t *hex_of(uint64_t value)
 {
-    char text[HEX_DIGITS + 1];
+    char text[SHERDI_HEX_DIGITS + 1];
 
     (void)snprintf(text, sizeof(text), "%016" PRIx64, value);
     return json_string(text);
@@ -295,7 +295,7 @@ static sherd_status damaged(const reader *r, const char *what)
 static int hex_read(const char *text, uint64_t *out)
 {
     *out = 0;
-    for (int i = 0; i < HEX_DIGITS; i++) {
+    for (int i = 0; i < SHERDI_HEX_DIGITS; i++) {
         const char *digits = "0123456789abcdef";
         const char *found  = text[i] == '\0' ? NULL : strchr(digits, text[i]);
 
@@ -388,10 +388,10 @@ static sherd_status text_read(const reader *r, const sherdi_json_node *object, c
 static sherd_status hash_read(const reader *r, const sherdi_json_node *object, const char *key,
                               uint64_t *out)
 {
-    char digits[HEX_DIGITS + 1];
+    char digits[SHERDI_HEX_DIGITS + 1];
 
     SHERDI_TRY(text_read(r, object, key, digits, sizeof(digits)));
-    return strlen(digits) == HEX_DIGITS && hex_read(digits, out)
+    return strlen(digits) == SHERDI_HEX_DIGITS && hex_read(digits, out)
                ? SHERD_OK
                : damaged(r, "a hash has other than 16 hexadecimal digits");
 }

@@ -233,16 +233,11 @@ sherd_status sherdi_safetensors_set(sherdi_safetensors_builder *builder, const c
 
 /* ---- the header ---- */
 
-static int order_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Checks that no name comes twice. It sorts the names, whose order nobody needs. */
 static sherd_status names_check(char **names, size_t count, const char *what)
 {
     if (count > 1) {
-        qsort(names, count, sizeof(*names), order_text);
+        qsort(names, count, sizeof(*names), sherdi_text_order);
     }
     for (size_t i = 1; i < count; i++) {
         if (strcmp(names[i - 1], names[i]) == 0) {

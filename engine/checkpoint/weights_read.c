@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "engine/checkpoint/bytes.h"
 #include "kernels/formulas.h"
 
@@ -76,11 +77,6 @@ static int name_is_plain(const char *name)
            strcmp(name, "..") != 0;
 }
 
-static int order_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Collects the names of the files, each once, sorted. */
 static sherd_status shard_names(const char *path, const sherdi_json_node *map, const char **names,
                                 size_t *count_out)
@@ -96,7 +92,7 @@ static sherd_status shard_names(const char *path, const sherdi_json_node *map, c
         }
         names[count++] = map->string;
     }
-    qsort(names, count, sizeof(*names), order_text);
+    qsort(names, count, sizeof(*names), sherdi_text_order);
     for (size_t i = 0; i < count; i++) {
         if (i == 0 || strcmp(names[i], names[kept - 1]) != 0) {
             names[kept++] = names[i];
@@ -114,7 +110,7 @@ static sherd_status map_check(const sherdi_weights_file *file, const char *path,
 
     for (map = sherdi_json_first(map); map != NULL; map = sherdi_json_next(map)) {
         const char *const *name =
-            bsearch(&map->string, names, file->num_shards, sizeof(*names), order_text);
+            bsearch(&map->string, names, file->num_shards, sizeof(*names), sherdi_text_order);
 
         listed++;
         if (sherdi_safetensors_find(file->shards[name - names].header, map->key) == NULL) {

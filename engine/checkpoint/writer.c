@@ -2,6 +2,7 @@
 #include "engine/checkpoint/writer.h"
 
 #include "base/checked.h"
+#include "engine/checkpoint/bytes.h"
 #include "engine/checkpoint/manifest.h"
 #include "offload/checksum.h"
 
@@ -9,8 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define HEX_DIGITS 16
-#define EXTENT     SHERDI_CHECKPOINT_EXTENT_BYTES
+#define EXTENT SHERDI_CHECKPOINT_EXTENT_BYTES
 
 static size_t slot_begin(const sherdi_writer *writer, size_t slot)
 {
@@ -49,9 +49,10 @@ sherd_status sherdi_writer_open(sherdi_writer *writer, const sherdi_writer_param
     sherd_status status;
 
     memset(writer, 0, sizeof(*writer));
-    writer->params    = *params;
-    writer->checksums = sherdi_alloc_array(
-        params->mem, SHERDI_MEM_CONTROL, sherdi_div_up(params->data_bytes, EXTENT) + 1, HEX_DIGITS);
+    writer->params = *params;
+    writer->checksums =
+        sherdi_alloc_array(params->mem, SHERDI_MEM_CONTROL,
+                           sherdi_div_up(params->data_bytes, EXTENT) + 1, SHERDI_HEX_DIGITS);
     status = writer->checksums == NULL ? SHERD_E_NOMEM
                                        : sherdi_file_open(params->queue, &file, &writer->file);
     if (status != SHERD_OK) {
@@ -65,14 +66,14 @@ static void checksums_take(sherdi_writer *writer, size_t slot)
 {
     const unsigned char *memory = slot_memory(writer, slot);
     size_t               len    = slot_len(writer, slot);
-    char                 digits[HEX_DIGITS + 1];
+    char                 digits[SHERDI_HEX_DIGITS + 1];
 
     for (size_t at = 0; at < len; at += EXTENT) {
         size_t number = (slot_begin(writer, slot) + at) / EXTENT;
 
         (void)snprintf(digits, sizeof(digits), "%016" PRIx64,
                        sherdi_checksum(memory + at, sherdi_min_size(EXTENT, len - at)));
-        memcpy(writer->checksums + number * HEX_DIGITS, digits, HEX_DIGITS);
+        memcpy(writer->checksums + number * SHERDI_HEX_DIGITS, digits, SHERDI_HEX_DIGITS);
     }
 }
 

@@ -7,10 +7,6 @@
 
 #include <string.h>
 
-#define GROW(plan, array, count, capacity)                                                         \
-    sherdi_grow((plan)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,      \
-                sizeof(*(array)))
-
 /* Arrays whose starts are a large power of two apart share the sets of some processors' first-level caches. An update that walks
  * three such arrays falls to a third of its speed. So blocks of such sizes keep their parts SKEW_ELEMS further apart: in fp32
  * a page and four lines. */
@@ -174,7 +170,8 @@ static sherd_status optimizer_take(sherdi_plan *plan, const sherdi_optimizer *op
             return SHERD_OK;
         }
     }
-    SHERDI_TRY(GROW(plan, plan->optimizers, plan->num_optimizers, plan->cap_optimizers));
+    SHERDI_TRY(
+        SHERDI_GROW(plan->mem, plan->optimizers, plan->num_optimizers, plan->cap_optimizers));
     plan->optimizers[plan->num_optimizers++] = (sherdi_plan_optimizer){.optimizer = optimizer};
     return SHERD_OK;
 }
@@ -219,7 +216,7 @@ static sherd_status segment_take(sherdi_plan *plan, const sherdi_segment *wanted
     if (wanted->optimizer != NULL) {
         SHERDI_TRY(optimizer_take(plan, wanted->optimizer));
     }
-    SHERDI_TRY(GROW(plan, plan->segments, plan->num_segments, plan->cap_segments));
+    SHERDI_TRY(SHERDI_GROW(plan->mem, plan->segments, plan->num_segments, plan->cap_segments));
     plan->segments[plan->num_segments] = *wanted;
     sherdi_plan_encode(plan, &plan->segments[plan->num_segments++]);
     return SHERD_OK;
@@ -421,7 +418,7 @@ static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model
         if (layout->segment != block->segment || start >= end) {
             continue;
         }
-        SHERDI_TRY(GROW(plan, plan->spans, plan->num_spans, plan->cap_spans));
+        SHERDI_TRY(SHERDI_GROW(plan->mem, plan->spans, plan->num_spans, plan->cap_spans));
         plan->spans[plan->num_spans++] = (sherdi_span){
             .offset_elems = start - first,
             .count_elems  = end - start,
@@ -496,7 +493,7 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
     size_t most = sherdi_plan_block_elems(plan);
 
     /* a block with nothing but padding has no spans, and its first_span must still be valid */
-    SHERDI_TRY(GROW(plan, plan->spans, plan->num_spans, plan->cap_spans));
+    SHERDI_TRY(SHERDI_GROW(plan->mem, plan->spans, plan->num_spans, plan->cap_spans));
     for (size_t s = 0; s < plan->num_segments; s++) {
         sherdi_segment *segment = &plan->segments[s];
         size_t          first;
@@ -512,7 +509,7 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
 
             block.stride_elems = block.elems + (block.elems % ALIASING_ELEMS == 0 ? SKEW_ELEMS : 0);
             SHERDI_TRY(block_add_spans(plan, model, &block, first + at));
-            SHERDI_TRY(GROW(plan, plan->blocks, plan->num_blocks, plan->cap_blocks));
+            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->blocks, plan->num_blocks, plan->cap_blocks));
             plan->blocks[plan->num_blocks++] = block;
         }
         segment->num_blocks = plan->num_blocks - segment->first_block;

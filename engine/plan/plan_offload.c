@@ -5,10 +5,6 @@
 
 #include "base/checked.h"
 
-#define GROW(plan, array, count, capacity)                                                         \
-    sherdi_grow((plan)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,      \
-                sizeof(*(array)))
-
 /* Pieces of parameters begin at multiples of this number of elements, which are whole pages in any type. */
 #define PIECE_ELEMS (SHERD_ALIGN_BYTES / 2)
 
@@ -384,7 +380,7 @@ static sherd_status pieces_make(sherdi_plan *plan)
                                   .elems        = sherdi_min_size(most, segment->slice_elems - at)};
             size_t       count = plan->num_pieces;
 
-            SHERDI_TRY(GROW(plan, plan->pieces, plan->num_pieces, plan->cap_pieces));
+            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->pieces, plan->num_pieces, plan->cap_pieces));
             SHERDI_TRY(extent_add(plan, &plan->piece_extents, &count, &plan->cap_piece_extents,
                                   sherdi_round_up(piece.elems * elem, SHERD_ALIGN_BYTES)));
             plan->pieces[plan->num_pieces++] = piece;

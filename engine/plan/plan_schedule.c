@@ -8,10 +8,6 @@
 
 #include <string.h>
 
-#define GROW(plan, array, count, capacity)                                                         \
-    sherdi_grow((plan)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,      \
-                sizeof(*(array)))
-
 /* ------------------------------------------------------------ sequences -- */
 
 static sherd_status sequence_make(sherdi_plan *plan, const sherdi_model *model,
@@ -46,19 +42,10 @@ static sherd_status sequence_make(sherdi_plan *plan, const sherdi_model *model,
     return SHERD_OK;
 }
 
-/* Returns the n-th unit that an acquire of `unit` needs: the unit itself, then those it reads; -1: there are no more. */
-static int needed_unit(const sherdi_model *model, int unit, size_t n)
-{
-    if (n == 0) {
-        return unit;
-    }
-    return n <= model->units[unit].num_reads ? model->units[unit].reads[n - 1] : -1;
-}
-
 static int step_needs(const sherdi_model *model, const sherdi_step_of_pass *step, int unit)
 {
     for (size_t n = 0;; n++) {
-        int needed = needed_unit(model, step->unit, n);
+        int needed = sherdi_model_reached(model, step->unit, n);
 
         if (needed < 0 || needed == unit) {
             return needed == unit;
@@ -108,8 +95,8 @@ static sherd_status live_range_open(walk *w, int unit, size_t position)
 {
     sherdi_sequence *sequence = w->sequence;
 
-    SHERDI_TRY(
-        GROW(w->plan, sequence->live_ranges, sequence->num_live_ranges, sequence->cap_live_ranges));
+    SHERDI_TRY(SHERDI_GROW(w->plan->mem, sequence->live_ranges, sequence->num_live_ranges,
+                           sequence->cap_live_ranges));
     sequence->live_ranges[sequence->num_live_ranges++] =
         (sherdi_live_range){.unit  = unit,
                             .first = position,
@@ -144,7 +131,7 @@ static sherd_status prefetch(walk *w, size_t position)
             return SHERD_OK;
         }
         for (size_t n = 0;; n++) {
-            int    unit = needed_unit(w->model, w->sequence->steps[p].unit, n);
+            int    unit = sherdi_model_reached(w->model, w->sequence->steps[p].unit, n);
             size_t elems;
 
             if (unit < 0) {
@@ -172,7 +159,7 @@ static void walk_release(walk *w, const sherdi_step_of_pass *step)
 {
     int unit;
 
-    for (size_t n = 0; (unit = needed_unit(w->model, step->unit, n)) >= 0; n++) {
+    for (size_t n = 0; (unit = sherdi_model_reached(w->model, step->unit, n)) >= 0; n++) {
         walk_unit *state = &w->units[unit];
         size_t     distance;
 
@@ -194,7 +181,7 @@ static sherd_status walk_step(walk *w, size_t position)
 
     step->first_start = w->sequence->num_live_ranges;
     for (size_t n = 0;; n++) {
-        int unit = needed_unit(w->model, step->unit, n);
+        int unit = sherdi_model_reached(w->model, step->unit, n);
 
         if (unit < 0) {
             break;
@@ -264,7 +251,7 @@ static sherd_status gradients_mark(sherdi_plan *plan, const sherdi_model *model)
         }
     }
     for (size_t i = 0; i < plan->num_open_ended; i++) {
-        for (size_t n = 1; (needed = needed_unit(model, marked[i], n)) >= 0; n++) {
+        for (size_t n = 1; (needed = sherdi_model_reached(model, marked[i], n)) >= 0; n++) {
             open_ended_mark(plan, marked, needed);
         }
     }
@@ -302,7 +289,8 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
         }
         if (live_range.bytes > 0 &&
             (plan->units[u].backward_uses > 0 || plan->units[u].is_open_ended)) {
-            SHERDI_TRY(GROW(plan, plan->transients, plan->num_transients, plan->cap_transients));
+            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->transients, plan->num_transients,
+                                   plan->cap_transients));
             plan->transients[plan->num_transients++] = live_range;
         }
     }
@@ -317,7 +305,8 @@ static void eval_keeps_choose(sherdi_plan *plan, const sherdi_model *model)
     for (size_t p = 0; p < plan->eval.num_steps; p++) {
         int unit;
 
-        for (size_t n = 0; (unit = needed_unit(model, plan->eval.steps[p].unit, n)) >= 0; n++) {
+        for (size_t n = 0; (unit = sherdi_model_reached(model, plan->eval.steps[p].unit, n)) >= 0;
+             n++) {
             if (count < plan->settings.eval_keep_units && plan->units[unit].gather_bytes > 0 &&
                 plan->units[unit].eval_kept == 0) {
                 plan->units[unit].eval_kept = ++count;

@@ -58,7 +58,7 @@ void sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_ra
     own.is_all_ranks = 1;
     sherdi_op_use(op, SHERDI_USE_DST, SHERDI_WRITES, before);
     sherdi_op_use(op, SHERDI_USE_SRC, SHERDI_READS, own);
-    sherdi_op_use(op, SHERDI_USE_STATE, SHERDI_WRITES, behind);
+    sherdi_op_use(op, SHERDI_USE_BEHIND, SHERDI_WRITES, behind);
     op->moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(plan->world_size, slice);
 }
 

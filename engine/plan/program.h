@@ -103,9 +103,12 @@ typedef struct sherdi_range {
 /* The role of a range in its operation. */
 enum {
     SHERDI_USE_DST = 0,
-    SHERDI_USE_SRC, /* also the gradient, for norm and update */
-    /* state of a block; for a collective in place what lies behind this rank's slice; for a matrix the workspace */
-    SHERDI_USE_STATE,
+    SHERDI_USE_SRC,                      /* also the gradient, for norm and update */
+    SHERDI_USE_THIRD,                    /* by the kind of operation: */
+    SHERDI_USE_STATE = SHERDI_USE_THIRD, /* of a block */
+    SHERDI_USE_BEHIND =
+        SHERDI_USE_THIRD, /* a collective in place: what lies behind this rank's slice */
+    SHERDI_USE_WORKSPACE = SHERDI_USE_THIRD, /* of a matrix */
     SHERDI_USE_PARAM, /* of an update: the compute type that it writes; the master where the two are one */
     SHERDI_USE_SCALARS, /* what kernels add to */
     SHERDI_USES,
@@ -493,8 +496,6 @@ sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id l
 /** Returns the range of a parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA or SHERDI_AT_TRAINER_GRAD. */
 sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param);
 
-/** Returns the n-th unit that an acquire of `unit` reaches: the unit itself, then those it reads; -1: there are no more. */
-int sherdi_program_reached(const sherdi_model *model, int unit, size_t n);
 /** Counts, for each extent, the parameters whose values have to come. */
 void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *plan,
                                const sherdi_model *model);

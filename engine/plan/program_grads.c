@@ -531,7 +531,7 @@ static sherd_status late_scatter(const sherdi_program *program, const sherdi_seg
         behind.offset       = own.offset + slice;
         behind.bytes        = kept.offset + kept.bytes - behind.offset;
         behind.is_all_ranks = 1;
-        sherdi_op_use(&op, SHERDI_USE_STATE, SHERDI_READS, behind);
+        sherdi_op_use(&op, SHERDI_USE_BEHIND, SHERDI_READS, behind);
     }
     send.is_all_ranks = 1;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS, own);

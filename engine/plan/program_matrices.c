@@ -87,7 +87,7 @@ static sherd_status matrix_make(const sherdi_program *program, const sherdi_segm
     if (is_updated(program, segment, param)) {
         sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
                       directions_at(plan->params[param].offset_elems, model->elems));
-        sherdi_op_use(&op, SHERDI_USE_STATE, SHERDI_WRITES,
+        sherdi_op_use(&op, SHERDI_USE_WORKSPACE, SHERDI_WRITES,
                       sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, plan->workspace_offset,
                                       by->workspace_bytes(model->shape[0], model->shape[1])));
         op.moves[SHERDI_MOVES_FLOPS] =

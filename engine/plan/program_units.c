@@ -8,16 +8,6 @@
 
 #include <string.h>
 
-int sherdi_program_reached(const sherdi_model *model, int unit, size_t n)
-{
-    const sherdi_model_unit *info = &model->units[unit];
-
-    if (n == 0) {
-        return unit;
-    }
-    return n <= info->num_reads ? info->reads[n - 1] : -1;
-}
-
 /* ---------------------------------------------------------------- sequence -- */
 
 static sherdi_cursor *cursor_of(const sherdi_program *program, sherd_pass pass)
@@ -120,7 +110,7 @@ static sherd_status room_check(const sherdi_program *program, const sherdi_curso
 {
     int reached;
 
-    for (size_t n = 0; (reached = sherdi_program_reached(program->model, unit, n)) >= 0; n++) {
+    for (size_t n = 0; (reached = sherdi_model_reached(program->model, unit, n)) >= 0; n++) {
         size_t offset = offset_of(program, cursor, step, reached);
         int    holder;
 
@@ -432,7 +422,7 @@ static sherd_status unit_leave(const sherdi_program *program, int unit)
 static void units_unhold(const sherdi_program *program, int unit, size_t count, int may_lack_bytes)
 {
     for (size_t n = 0; n < count; n++) {
-        int                reached = sherdi_program_reached(program->model, unit, n);
+        int                reached = sherdi_model_reached(program->model, unit, n);
         sherdi_unit_state *state   = sherdi_program_unit(program, reached);
 
         if (--state->held == 0 && may_lack_bytes) {
@@ -444,7 +434,7 @@ static void units_unhold(const sherdi_program *program, int unit, size_t count, 
 static void gradients_unbegin(const sherdi_program *program, int unit, size_t count)
 {
     for (size_t n = 0; n < count; n++) {
-        int                reached = sherdi_program_reached(program->model, unit, n);
+        int                reached = sherdi_model_reached(program->model, unit, n);
         sherdi_unit_state *state   = sherdi_program_unit(program, reached);
 
         if (--state->held_backward == 0 &&
@@ -480,20 +470,20 @@ static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cur
     if (program->plan->num_pieces > 0) {
         SHERDI_TRY(walk_await(program));
     }
-    for (; (reached = sherdi_program_reached(program->model, unit, t->held)) >= 0; t->held++) {
+    for (; (reached = sherdi_model_reached(program->model, unit, t->held)) >= 0; t->held++) {
         SHERDI_TRY(unit_hold(program, cursor, step, reached, pass));
     }
     if (step != NULL) {
         SHERDI_TRY(prefetch(program, cursor, step));
     }
     for (; pass == SHERD_BACKWARD && t->begun < t->held; t->begun++) {
-        reached = sherdi_program_reached(program->model, unit, t->begun);
+        reached = sherdi_model_reached(program->model, unit, t->begun);
         SHERDI_TRY(sherdi_program_gradient_begin(program, reached));
         sherdi_program_unit(program, reached)->held_backward++;
     }
     t->is_gathered = 1;
     for (size_t n = 0; n < t->held; n++) {
-        SHERDI_TRY(unit_use(program, sherdi_program_reached(program->model, unit, n),
+        SHERDI_TRY(unit_use(program, sherdi_model_reached(program->model, unit, n),
                             pass == SHERD_BACKWARD));
     }
     return SHERD_OK;
@@ -542,7 +532,7 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
     if (--sherdi_program_unit(program, unit)->acquired[pass] == 0) {
         sherdi_outcome_add(&all, sherdi_program_activation_release(program, unit, pass));
     }
-    for (size_t n = 0; (reached = sherdi_program_reached(program->model, unit, n)) >= 0; n++) {
+    for (size_t n = 0; (reached = sherdi_model_reached(program->model, unit, n)) >= 0; n++) {
         sherd_status status = SHERD_OK;
 
         if (--sherdi_program_unit(program, reached)->held == 0 && !is_kept(cursor, reached) &&

@@ -264,7 +264,7 @@ static void op_matrix(sherd_engine *engine, const sherdi_backend *lane, const sh
             .matrix    = sherdi_run_address(engine, op, SHERDI_USE_DST),
             .rows      = shape[0],
             .cols      = shape[1],
-            .workspace = sherdi_run_address(engine, op, SHERDI_USE_STATE),
+            .workspace = sherdi_run_address(engine, op, SHERDI_USE_WORKSPACE),
         });
     sherdi_mark_end(&engine->marks, lane, &mark);
 }

@@ -20,7 +20,7 @@ static sherd_status alone_do(sherd_engine *engine, int unit,
 {
     int reached;
 
-    for (size_t n = 0; (reached = sherdi_program_reached(&engine->model, unit, n)) >= 0; n++) {
+    for (size_t n = 0; (reached = sherdi_model_reached(&engine->model, unit, n)) >= 0; n++) {
         if (sherdi_unit_of(engine, reached)->held == 1) {
             SHERDI_TRY(fn(engine, reached));
         }
@@ -39,7 +39,7 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
                            "acquired again",
                            engine->model.units[unit].name);
     }
-    for (size_t n = 0; (reached = sherdi_program_reached(&engine->model, unit, n)) >= 0; n++) {
+    for (size_t n = 0; (reached = sherdi_model_reached(&engine->model, unit, n)) >= 0; n++) {
         if (sherdi_unit_of(engine, reached)->is_complete) {
             return sherdi_fail(SHERD_E_STATE,
                                "unit %s is used once more in backward, and the plan knows of %d "
