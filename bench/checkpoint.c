@@ -348,7 +348,7 @@ static size_t slots_bytes(const bench *b)
 {
     const sherdi_plan *plan = b->memory.engine->plan;
 
-    return plan->checkpoint_slots * plan->checkpoint_slot_bytes;
+    return plan->packing.checkpoint_slots * plan->packing.checkpoint_slot_bytes;
 }
 
 static void memory_print(const bench *b)
@@ -360,9 +360,10 @@ static void memory_print(const bench *b)
         "%.2f; a snapshot %.2f (state %.2f)\n",
         (double)b->save_peak / 0x1p20, (double)slots_bytes(b) / 0x1p20,
         (double)b->load_peak / 0x1p20,
-        (double)(slots_bytes(b) + 2 * plan->checkpoint_slot_bytes) / 0x1p20,
+        (double)(slots_bytes(b) + 2 * plan->packing.checkpoint_slot_bytes) / 0x1p20,
         (double)b->control_peak / 0x1p20,
-        (double)plan->buffers[SHERDI_BUFFER_SNAPSHOT].bytes / 0x1p20, (double)b->bytes / 0x1p20);
+        (double)plan->packing.buffers[SHERDI_BUFFER_SNAPSHOT].bytes / 0x1p20,
+        (double)b->bytes / 0x1p20);
 }
 
 static void results_print(const bench *b, const double *seconds)

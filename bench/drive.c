@@ -35,7 +35,7 @@ sherd_status bench_drive_set(const bench_drive *drive, sherd_config *config)
 sherd_status bench_drive_run(sherd_engine *engine, double *seconds_out)
 {
     sherdi_program *program  = &engine->run.program;
-    size_t          extents  = engine->plan->num_extents[SHERDI_SPACE_STORAGE];
+    size_t          extents  = engine->plan->offload.num_extents[SHERDI_SPACE_STORAGE];
     size_t          slots    = sherdi_ring_slots(engine->plan, SHERDI_RING_STATE);
     int64_t         start_ns = sherdi_now_ns();
 
@@ -57,13 +57,13 @@ sherd_status bench_drive_run(sherd_engine *engine, double *seconds_out)
 sherd_status bench_activations_run(sherd_engine *engine, double *seconds_out)
 {
     const sherdi_program  *program  = &engine->run.program;
-    const sherdi_sequence *train    = &engine->plan->train;
+    const sherdi_sequence *train    = &engine->plan->schedule.train;
     int64_t                start_ns = sherdi_now_ns();
 
     for (size_t p = 0; p < train->num_steps; p++) {
         const sherdi_step_of_pass *step = &train->steps[p];
 
-        if (engine->plan->units[step->unit].activation == SHERDI_NO_ACTIVATION) {
+        if (engine->plan->layout.units[step->unit].activation == SHERDI_NO_ACTIVATION) {
             continue;
         }
         SHERDI_TRY(step->pass == SHERD_FORWARD

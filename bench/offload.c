@@ -265,7 +265,8 @@ static void results_print(const bench *b, const double *seconds)
         beside_print(b, seconds);
     }
     (void)printf("staging %.1f MiB\n",
-                 (double)b->piped.engine->plan->buffers[SHERDI_BUFFER_STATE_RING].bytes / 0x1p20);
+                 (double)b->piped.engine->plan->packing.buffers[SHERDI_BUFFER_STATE_RING].bytes /
+                     0x1p20);
 }
 
 static void results_json(const bench *b, const double *seconds, int argc, char **argv)

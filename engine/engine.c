@@ -324,7 +324,7 @@ static sherdi_backend *pinned_for(const sherd_engine *engine, const sherdi_plan_
 /* Locked buffers have pages of their own, so that the pages that are locked are the plan's. */
 static sherd_status host_buffer_open(sherd_engine *engine, int b)
 {
-    const sherdi_plan_buffer *buffer = &engine->plan->buffers[b];
+    const sherdi_plan_buffer *buffer = &engine->plan->packing.buffers[b];
     void                     *memory;
 
     if (buffer->bytes >= SHERDI_HUGE_BYTES || buffer->is_pinned) {
@@ -340,7 +340,7 @@ static sherd_status host_buffer_open(sherd_engine *engine, int b)
 
 static sherd_status buffer_open(sherd_engine *engine, int b)
 {
-    const sherdi_plan_buffer *buffer = &engine->plan->buffers[b];
+    const sherdi_plan_buffer *buffer = &engine->plan->packing.buffers[b];
 
     if (buffer->bytes == 0) {
         engine->memory.buffers[b] = engine->memory.nothing;
@@ -374,7 +374,7 @@ static void buffer_close(sherd_engine *engine, int b)
     if (engine->memory.buffers[b] == NULL) {
         return;
     }
-    buffer = &engine->plan->buffers[b];
+    buffer = &engine->plan->packing.buffers[b];
     if (buffer->bytes == 0) {
         engine->memory.buffers[b] = NULL;
         return;
@@ -406,9 +406,10 @@ sherd_status sherdi_engine_tables_open(sherd_engine *engine, int is_dry)
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->exchange.own_uses));
     engine->exchange.uses = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, is_dry ? 0 : world * units,
                                                sizeof(*engine->exchange.uses));
-    engine->exchange.used = sherdi_alloc_array(
-        mem, SHERDI_MEM_CONTROL, world * sherdi_plan_used_words(engine->plan->num_open_ended),
-        sizeof(*engine->exchange.used));
+    engine->exchange.used =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL,
+                           world * sherdi_plan_used_words(engine->plan->layout.num_open_ended),
+                           sizeof(*engine->exchange.used));
     if (engine->compute_marks == NULL || engine->param_hashes == NULL ||
         engine->exchange.own_uses == NULL || engine->exchange.uses == NULL ||
         engine->exchange.used == NULL) {
@@ -449,7 +450,8 @@ static sherd_status memory_open(sherd_engine *engine)
         if (status == SHERD_E_PEER_LOST) {
             return status;
         }
-        if (!engine->plan->buffers[b].is_shared) { /* the world agrees on its memory itself */
+        if (!engine->plan->packing.buffers[b]
+                 .is_shared) { /* the world agrees on its memory itself */
             status = sherdi_agree_status(engine, status);
         }
         SHERDI_TRY(status);
@@ -520,8 +522,8 @@ static void bucket_tell(const sherd_engine *engine)
     size_t             least = SIZE_MAX;
     int                named = -1;
 
-    for (size_t u = 0; u < plan->num_units; u++) {
-        size_t elems = plan->units[u].gather_elems;
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        size_t elems = plan->layout.units[u].gather_elems;
 
         if (elems > 0 && elems < least) {
             least = elems;
@@ -540,11 +542,12 @@ static void bucket_tell(const sherd_engine *engine)
 /* Returns why gradients do not rest on the drive although the configuration asks for it; NULL: they do, or it does not. */
 static const char *gradients_stay(const sherdi_plan *plan)
 {
-    if (!plan->settings.gradients_on_nvme || plan->num_grad_extents > 0) {
+    if (!plan->settings.gradients_on_nvme || plan->offload.num_grad_extents > 0) {
         return NULL;
     }
     return plan->settings.stage < 2 ? "below stage 2 the gradients stay whole until the update"
-           : plan->is_deterministic ? "the deterministic mode keeps its sums where they are made"
+           : plan->layout.is_deterministic
+               ? "the deterministic mode keeps its sums where they are made"
            : sherdi_plan_accumulates_on_device(plan)
                ? "with several micro-batches in a step the sum stays on the device "
                  "(offload_optimizer.accumulate)"
@@ -601,8 +604,8 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     if (status == SHERD_OK) {
         status = memory_open(engine);
     }
-    if (status == SHERD_OK && engine->plan->receive_bytes > 0) {
-        status = sherdi_world_reserve(engine->world, engine->plan->reduced_bytes);
+    if (status == SHERD_OK && engine->plan->packing.receive_bytes > 0) {
+        status = sherdi_world_reserve(engine->world, engine->plan->packing.reduced_bytes);
     }
     if (status == SHERD_OK) {
         status = sherdi_agree_status(engine, overlap_start(engine));
@@ -631,7 +634,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     sherdi_log(SHERD_LOG_INFO, engine->rank,
                "sealed: stage %d, %zu parameters, %zu elements, %zu bytes on this rank",
                engine->settings.stage, engine->model.num_params, engine->model.total_elems,
-               engine->plan->total_bytes);
+               engine->plan->packing.total_bytes);
     return SHERD_OK;
 }
 

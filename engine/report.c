@@ -65,7 +65,7 @@ sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
     if (status == SHERD_OK) {
         status = sherdi_update_read_fingerprint(engine, &own);
     }
-    SHERDI_TRY(fingerprint_sum(engine, status, own, engine->plan->is_sliced, &sum));
+    SHERDI_TRY(fingerprint_sum(engine, status, own, engine->plan->layout.is_sliced, &sum));
     *out = engine->fingerprints.frozen + sum;
     return SHERD_OK;
 }
@@ -83,7 +83,7 @@ sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, ui
     values.count = engine->model.params[param].elems;
     SHERDI_TRY(sherdi_step_tell(engine));
     status = sherdi_fill_range_fingerprint(engine, &values, &own);
-    return fingerprint_sum(engine, status, own, is_frozen || engine->plan->is_sliced, out);
+    return fingerprint_sum(engine, status, own, is_frozen || engine->plan->layout.is_sliced, out);
 }
 
 /* ---------------------------------------------------------------- plan ---- */
@@ -186,7 +186,8 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_MEMORY_REPORT));
     SHERDI_TRY(plan_borrow(engine, "sherd_engine_memory", &plan));
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        field_add(&report, PURPOSES[plan->buffers[b].purpose][0], plan->buffers[b].bytes);
+        field_add(&report, PURPOSES[plan->packing.buffers[b].purpose][0],
+                  plan->packing.buffers[b].bytes);
     }
     for (int p = SHERDI_MEM_PARAMS; p <= SHERDI_MEM_HOST_ACTIVATIONS; p++) {
         size_t held = sherdi_mem_held(&engine->mem, (sherdi_mem_purpose)p);
@@ -194,26 +195,26 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
         field_add(&report, PURPOSES[p][1], held);
         report.total_held += held;
     }
-    report.pinned_planned = plan->pinned_bytes;
+    report.pinned_planned = plan->packing.pinned_bytes;
     report.pinned_held =
         sherdi_has_device(engine) ? engine->memory.pinned_bytes : engine->store.pinned_bytes;
-    report.nvme_planned =
-        plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2] + plan->nvme_bytes[3];
-    report.nvme_state_planned       = plan->nvme_bytes[0];
-    report.nvme_params_planned      = plan->nvme_bytes[1];
-    report.nvme_grads_planned       = plan->nvme_bytes[2];
-    report.nvme_activations_planned = plan->nvme_bytes[3];
-    report.nvme_index_planned       = plan->index_bytes;
+    report.nvme_planned = plan->offload.nvme_bytes[0] + plan->offload.nvme_bytes[1] +
+                          plan->offload.nvme_bytes[2] + plan->offload.nvme_bytes[3];
+    report.nvme_state_planned       = plan->offload.nvme_bytes[0];
+    report.nvme_params_planned      = plan->offload.nvme_bytes[1];
+    report.nvme_grads_planned       = plan->offload.nvme_bytes[2];
+    report.nvme_activations_planned = plan->offload.nvme_bytes[3];
+    report.nvme_index_planned       = plan->offload.index_bytes;
     report.has_spare_state          = sherdi_plan_has_generations(plan);
-    report.receive_planned          = plan->receive_bytes;
+    report.receive_planned          = plan->packing.receive_bytes;
     report.receive_held             = sherdi_world_reserved_bytes(engine->world);
     report.transport_held        = sherdi_world_overhead_bytes(engine->world) - report.receive_held;
     report.transport_device_held = sherdi_world_taken_bytes(engine->world);
     control_tell(engine, &report);
     report.device_outside_held = device_outside(engine, &report);
-    report.padding_elems       = plan->padding_elems;
+    report.padding_elems       = plan->layout.padding_elems;
     report.checkpoint_planned  = sherdi_plan_checkpoint_bytes(plan);
-    report.total_planned       = plan->total_bytes;
+    report.total_planned       = plan->packing.total_bytes;
     plan_return(engine, plan);
     sherdi_api_write(&report, out);
     return SHERD_OK;
@@ -341,8 +342,8 @@ static sherd_state_part part_sum(const sherdi_plan *plan, const sherdi_optimizer
                             .part        = optimizer->parts[part].name,
                             .encoding    = encoding};
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
         size_t                first;
         size_t                owned = sherdi_plan_owned(plan, segment, &first);
 
@@ -365,13 +366,14 @@ static sherd_state_part values_sum(const sherdi_plan *plan, const sherdi_optimiz
                             .part        = "parameter",
                             .encoding    = sherdi_encoding_name(SHERDI_ENCODING_BF16)};
 
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[b];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        const sherdi_block *block = &plan->layout.blocks[b];
 
-        if (plan->segments[block->segment].optimizer == optimizer &&
+        if (plan->layout.segments[block->segment].optimizer == optimizer &&
             sherdi_block_keeps_values(block)) {
             sum.elems += block->elems;
-            sum.bytes += block->elems * sherdi_compute_bytes(&plan->segments[block->segment]);
+            sum.bytes +=
+                block->elems * sherdi_compute_bytes(&plan->layout.segments[block->segment]);
         }
     }
     return sum;
@@ -381,8 +383,8 @@ static sherd_status parts_tell(const sherdi_plan *plan, sherd_state_part_fn fn, 
 {
     static const char *const ENCODINGS[] = {"parameter", "fp32", "bf16_beside", "bf16", "fp8"};
 
-    for (size_t o = 0; o < plan->num_optimizers; o++) {
-        const sherdi_optimizer *optimizer = plan->optimizers[o].optimizer;
+    for (size_t o = 0; o < plan->layout.num_optimizers; o++) {
+        const sherdi_optimizer *optimizer = plan->layout.optimizers[o].optimizer;
         sherd_state_part        values    = values_sum(plan, optimizer);
 
         for (int part = 0; part < optimizer->num_parts; part++) {

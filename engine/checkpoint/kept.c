@@ -86,16 +86,17 @@ static size_t part_at(const listing *l, const sherdi_block *block, int part, siz
 static void encoding_print(const listing *l, const sherdi_block *block, int part,
                            size_t offset_elems)
 {
-    const sherdi_segment *segment = &l->plan->segments[block->segment];
+    const sherdi_segment *segment = &l->plan->layout.segments[block->segment];
     sherdi_text          *text    = l->text;
 
     sherdi_text_print(text, ", \"%s\"", ENCODINGS[segment->encodings[part]]);
     if (part > 0) {
         sherdi_text_print(text, "%s", part == segment->ties_part ? ", \"ties\"" : "");
     } else if (sherdi_segment_is_beside(segment)) {
-        size_t head    = l->plan->extents[SHERDI_SPACE_STORAGE][block->extent].len_bytes;
+        size_t head    = l->plan->offload.extents[SHERDI_SPACE_STORAGE][block->extent].len_bytes;
         int    is_tail = block->value_offset >= head;
-        size_t extent  = block->extent + (is_tail ? l->plan->num_extents[SHERDI_SPACE_STORAGE] : 0);
+        size_t extent =
+            block->extent + (is_tail ? l->plan->offload.num_extents[SHERDI_SPACE_STORAGE] : 0);
 
         sherdi_text_print(text, ", %zu, %zu", extent,
                           block->value_offset - (is_tail ? head : 0) +
@@ -111,7 +112,7 @@ static void encoding_print(const listing *l, const sherdi_block *block, int part
 static sherd_status range_print(listing *l, const sherdi_block *block,
                                 const sherdi_shard_range *range)
 {
-    const sherdi_segment *segment = &l->plan->segments[block->segment];
+    const sherdi_segment *segment = &l->plan->layout.segments[block->segment];
 
     for (int part = 0; part < sherdi_segment_parts(segment); part++) {
         char *name;
@@ -142,12 +143,13 @@ static sherd_status list_print(listing *l, const char *key)
 {
     l->is_first = 1;
     sherdi_text_print(l->text, "\"%s\": [", key);
-    for (size_t b = 0; b < l->plan->num_blocks; b++) {
-        sherdi_shard_ranges ranges = sherdi_shard_saved(l->plan, l->model, &l->plan->blocks[b]);
-        sherdi_shard_range  range;
+    for (size_t b = 0; b < l->plan->layout.num_blocks; b++) {
+        sherdi_shard_ranges ranges =
+            sherdi_shard_saved(l->plan, l->model, &l->plan->layout.blocks[b]);
+        sherdi_shard_range range;
 
         while (sherdi_shard_next(&ranges, &range)) {
-            SHERDI_TRY(range_print(l, &l->plan->blocks[b], &range));
+            SHERDI_TRY(range_print(l, &l->plan->layout.blocks[b], &range));
         }
     }
     sherdi_text_print(l->text, "]");
@@ -161,8 +163,8 @@ static sherd_status tensors_print(sherdi_text *text, const sherdi_plan *plan,
     listing l = {.text = text, .plan = plan, .model = model};
 
     SHERDI_TRY(list_print(&l, "tensors"));
-    for (size_t s = 0; s < plan->num_segments && !l.is_encoded; s++) {
-        l.is_encoded = sherdi_segment_is_encoded(&plan->segments[s]);
+    for (size_t s = 0; s < plan->layout.num_segments && !l.is_encoded; s++) {
+        l.is_encoded = sherdi_segment_is_encoded(&plan->layout.segments[s]);
     }
     if (l.is_encoded) {
         sherdi_text_print(text, ", ");

@@ -142,7 +142,7 @@ static const int *parts_of(const load *l, size_t param)
     const sherdi_plan_optimizer *of =
         sherdi_plan_optimizer_of(plan, sherdi_param_segment(plan, param)->optimizer);
 
-    return l->parts[of - plan->optimizers];
+    return l->parts[of - plan->layout.optimizers];
 }
 
 static sherd_status optimizer_match(load *l, const sherdi_optimizer *optimizer, int *parts)
@@ -245,13 +245,13 @@ static sherd_status parts_match(load *l)
 {
     const sherdi_plan *plan = l->engine->plan;
 
-    l->parts = sherdi_alloc_array(&l->engine->mem, SHERDI_MEM_CONTROL, plan->num_optimizers,
+    l->parts = sherdi_alloc_array(&l->engine->mem, SHERDI_MEM_CONTROL, plan->layout.num_optimizers,
                                   sizeof(*l->parts));
     if (l->parts == NULL) {
         return SHERD_E_NOMEM;
     }
-    for (size_t o = 0; o < plan->num_optimizers; o++) {
-        SHERDI_TRY(optimizer_match(l, plan->optimizers[o].optimizer, l->parts[o]));
+    for (size_t o = 0; o < plan->layout.num_optimizers; o++) {
+        SHERDI_TRY(optimizer_match(l, plan->layout.optimizers[o].optimizer, l->parts[o]));
     }
     for (size_t p = 0; p < l->engine->model.num_params && !l->params.weights_only; p++) {
         if (l->found[p] >= 0) {
@@ -268,14 +268,15 @@ static size_t losses_print(const load *l, size_t optimizer, char *text, size_t l
     const int         *from = l->parts[optimizer];
     size_t             at   = 0;
 
-    for (int i = 0; i < plan->optimizers[optimizer].optimizer->num_parts; i++) {
+    for (int i = 0; i < plan->layout.optimizers[optimizer].optimizer->num_parts; i++) {
         const char *name = sherdi_encoding_name(SHERDI_ENCODING_F32);
         const char *held = name;
 
-        for (size_t s = 0; s < plan->num_segments; s++) {
-            const char *own = sherdi_encoding_name(plan->segments[s].encodings[i]);
+        for (size_t s = 0; s < plan->layout.num_segments; s++) {
+            const char *own = sherdi_encoding_name(plan->layout.segments[s].encodings[i]);
 
-            if (plan->segments[s].optimizer == plan->optimizers[optimizer].optimizer &&
+            if (plan->layout.segments[s].optimizer ==
+                    plan->layout.optimizers[optimizer].optimizer &&
                 sherdi_encoding_loss(own) > sherdi_encoding_loss(name)) {
                 name = own;
             }
@@ -287,7 +288,7 @@ static size_t losses_print(const load *l, size_t optimizer, char *text, size_t l
             at < len_bytes) {
             at += (size_t)snprintf(
                 text + at, len_bytes - at, "%s%s from %s to %s", at == 0 ? "" : ", ",
-                plan->optimizers[optimizer].optimizer->parts[i].name, held, name);
+                plan->layout.optimizers[optimizer].optimizer->parts[i].name, held, name);
         }
     }
     return at;
@@ -297,7 +298,7 @@ static void losses_warn(const load *l)
 {
     char text[256];
 
-    for (size_t o = 0; o < l->engine->plan->num_optimizers && l->engine->rank == 0; o++) {
+    for (size_t o = 0; o < l->engine->plan->layout.num_optimizers && l->engine->rank == 0; o++) {
         if (losses_print(l, o, text, sizeof(text)) > 0) {
             sherdi_log(SHERD_LOG_WARN, l->engine->rank,
                        "%s/%s: the state is rounded while it is loaded (%s), so the run does not "
@@ -414,7 +415,7 @@ static sherd_status values_take(void *ctx, size_t first, size_t count, const voi
 /* Zeroes a part of the state that the load does not take: with weights_only, all parts but the master begin anew. */
 static void part_zero(load *l, const sherdi_shard_range *range)
 {
-    size_t room = l->engine->plan->checkpoint_slot_bytes / sizeof(*l->values);
+    size_t room = l->engine->plan->packing.checkpoint_slot_bytes / sizeof(*l->values);
 
     memset(l->values, 0, room * sizeof(*l->values));
     for (size_t at = 0; at < range->count; at += room) {
@@ -514,7 +515,7 @@ static sherd_status open_local(load *l)
 {
     sherd_engine     *engine = l->engine;
     sherdi_plan      *plan   = engine->plan;
-    size_t            slots  = plan->checkpoint_slots;
+    size_t            slots  = plan->packing.checkpoint_slots;
     sherdi_ioq_params params = {.request_bytes = SHERDI_CHECKPOINT_SLOT_BYTES,
                                 .depth         = SHERDI_CHECKPOINT_SLOTS,
                                 .rank          = engine->rank,
@@ -522,20 +523,21 @@ static sherd_status open_local(load *l)
 
     SHERDI_TRY(sherdi_ioq_create(&params, &engine->mem, &l->queue));
     l->slots = sherdi_alloc(&engine->mem, SHERDI_MEM_HOST_STAGING,
-                            (slots + 2) * plan->checkpoint_slot_bytes);
+                            (slots + 2) * plan->packing.checkpoint_slot_bytes);
     if (l->slots == NULL) {
         return SHERD_E_NOMEM;
     }
     /* with room for two slots: a slot of two-byte values becomes twice as long in fp32 */
-    l->values = (float *)(void *)(l->slots + slots * plan->checkpoint_slot_bytes);
-    SHERDI_TRY(sherdi_reader_open(&(sherdi_reader_params){.queue      = l->queue,
-                                                          .mem        = &engine->mem,
-                                                          .dir        = l->dir,
-                                                          .tag        = l->tag,
-                                                          .memory     = l->slots,
-                                                          .slot_bytes = plan->checkpoint_slot_bytes,
-                                                          .num_slots  = slots},
-                                  &l->reader));
+    l->values = (float *)(void *)(l->slots + slots * plan->packing.checkpoint_slot_bytes);
+    SHERDI_TRY(sherdi_reader_open(
+        &(sherdi_reader_params){.queue      = l->queue,
+                                .mem        = &engine->mem,
+                                .dir        = l->dir,
+                                .tag        = l->tag,
+                                .memory     = l->slots,
+                                .slot_bytes = plan->packing.checkpoint_slot_bytes,
+                                .num_slots  = slots},
+        &l->reader));
     return match(l);
 }
 
@@ -567,7 +569,7 @@ static sherd_status fingerprints_check(void *ctx)
                                      .state_fingerprint = l->state_fingerprint};
     uint64_t               sum    = engine->fingerprints.frozen;
     uint64_t               state  = 0;
-    int                    parts  = engine->plan->is_sliced ? engine->world_size : 1;
+    int                    parts  = engine->plan->layout.is_sliced ? engine->world_size : 1;
 
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_LOADED, SHERD_OK, &mine, NULL, NULL));
     for (int r = 0; r < parts; r++) {
@@ -669,9 +671,9 @@ static uint64_t bytes_wanted(const load *l)
     const sherd_engine *engine = l->engine;
     uint64_t            bytes  = 0;
 
-    for (size_t b = 0; b < engine->plan->num_blocks; b++) {
-        const sherdi_block *block  = &engine->plan->blocks[b];
-        int                 parts  = sherdi_segment_parts(&engine->plan->segments[block->segment]);
+    for (size_t b = 0; b < engine->plan->layout.num_blocks; b++) {
+        const sherdi_block *block = &engine->plan->layout.blocks[b];
+        int parts = sherdi_segment_parts(&engine->plan->layout.segments[block->segment]);
         sherdi_shard_ranges ranges = sherdi_shard_all(engine->plan, &engine->model, block);
         sherdi_shard_range  range;
 

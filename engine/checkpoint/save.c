@@ -78,11 +78,11 @@ static sherd_status optimizers_tell(sherdi_save *save)
 {
     const sherdi_plan *plan = save->engine->plan;
 
-    for (size_t o = 0; o < plan->num_optimizers; o++) {
-        SHERDI_TRY(optimizer_tell(&save->manifest, plan->optimizers[o].optimizer));
+    for (size_t o = 0; o < plan->layout.num_optimizers; o++) {
+        SHERDI_TRY(optimizer_tell(&save->manifest, plan->layout.optimizers[o].optimizer));
     }
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        held_tell(&save->manifest, &plan->segments[s]);
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        held_tell(&save->manifest, &plan->layout.segments[s]);
     }
     return SHERD_OK;
 }
@@ -96,7 +96,7 @@ static sherdi_manifest_segment segment_told(const sherdi_plan *plan, const sherd
         .slice_elems = segment->slice_elems,
         .is_frozen   = own == NULL,
         .optimizer =
-            own == NULL ? 0 : (int)(sherdi_plan_optimizer_of(plan, own) - plan->optimizers),
+            own == NULL ? 0 : (int)(sherdi_plan_optimizer_of(plan, own) - plan->layout.optimizers),
     };
 }
 
@@ -108,15 +108,15 @@ static sherd_status params_tell(sherdi_save *save)
 
     m->params =
         sherdi_alloc_array(m->mem, SHERDI_MEM_CONTROL, model->num_params, sizeof(*m->params));
-    m->segments = sherdi_alloc_array(m->mem, SHERDI_MEM_CONTROL, plan->num_segments + 1,
+    m->segments = sherdi_alloc_array(m->mem, SHERDI_MEM_CONTROL, plan->layout.num_segments + 1,
                                      sizeof(*m->segments));
     m->files =
         sherdi_alloc_array(m->mem, SHERDI_MEM_CONTROL, (size_t)m->world_size, sizeof(*m->files));
     if (m->params == NULL || m->segments == NULL || m->files == NULL) {
         return SHERD_E_NOMEM;
     }
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        m->segments[m->num_segments++] = segment_told(plan, &plan->segments[s]);
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        m->segments[m->num_segments++] = segment_told(plan, &plan->layout.segments[s]);
     }
     for (size_t p = 0; p < model->num_params; p++) {
         sherdi_manifest_param *param = &m->params[p];
@@ -131,8 +131,8 @@ static sherd_status params_tell(sherdi_save *save)
         param->elems        = model->params[p].elems;
         param->is_frozen    = model->params[p].is_frozen;
         param->dtype        = sherdi_param_segment(plan, p)->types.compute;
-        param->segment      = (size_t)plan->params[p].segment;
-        param->offset_elems = plan->params[p].offset_elems;
+        param->segment      = (size_t)plan->layout.params[p].segment;
+        param->offset_elems = plan->layout.params[p].offset_elems;
     }
     return SHERD_OK;
 }

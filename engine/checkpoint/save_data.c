@@ -86,8 +86,9 @@ static sherd_status slots_need(sherdi_save *save)
     const sherdi_plan *plan = save->engine->plan;
 
     if (save->slots == NULL) {
-        save->slots = sherdi_alloc(&save->engine->mem, SHERDI_MEM_HOST_STAGING,
-                                   plan->checkpoint_slots * plan->checkpoint_slot_bytes);
+        save->slots =
+            sherdi_alloc(&save->engine->mem, SHERDI_MEM_HOST_STAGING,
+                         plan->packing.checkpoint_slots * plan->packing.checkpoint_slot_bytes);
     }
     return save->slots == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
@@ -101,23 +102,23 @@ sherd_status sherdi_save_writer_make(sherdi_save *save, sherdi_data_file which)
 
     SHERDI_TRY(is_copied ? SHERD_OK : slots_need(save));
     sherdi_data_file_name(which, save->engine->rank, save->engine->world_size, name);
-    return sherdi_writer_open(&save->writers[which],
-                              &(sherdi_writer_params){
-                                  .queue        = save->queue,
-                                  .mem          = &save->engine->mem,
-                                  .folder       = save->folder,
-                                  .name         = name,
-                                  .memory       = is_copied ? snapshot_of(save) : save->slots,
-                                  .slot_bytes   = plan->checkpoint_slot_bytes,
-                                  .num_slots    = is_copied
-                                                      ? plan->buffers[SHERDI_BUFFER_SNAPSHOT].bytes /
-                                                         plan->checkpoint_slot_bytes
-                                                      : plan->checkpoint_slots,
-                                  .header_bytes = save->header_len[which],
-                                  .data_bytes   = bytes,
-                                  .progress     = progress_tell,
-                                  .progress_ctx = save,
-                              });
+    return sherdi_writer_open(
+        &save->writers[which],
+        &(sherdi_writer_params){
+            .queue        = save->queue,
+            .mem          = &save->engine->mem,
+            .folder       = save->folder,
+            .name         = name,
+            .memory       = is_copied ? snapshot_of(save) : save->slots,
+            .slot_bytes   = plan->packing.checkpoint_slot_bytes,
+            .num_slots    = is_copied ? plan->packing.buffers[SHERDI_BUFFER_SNAPSHOT].bytes /
+                                         plan->packing.checkpoint_slot_bytes
+                                      : plan->packing.checkpoint_slots,
+            .header_bytes = save->header_len[which],
+            .data_bytes   = bytes,
+            .progress     = progress_tell,
+            .progress_ctx = save,
+        });
 }
 
 /* Completes a file, now that its checksums are known. */
@@ -201,7 +202,7 @@ static sherd_status pieces_each(sherdi_save *save, const sherdi_op *op, const sh
                                 piece_fn fn)
 {
     const sherdi_plan  *plan   = save->engine->plan;
-    int                 parts  = sherdi_segment_parts(&plan->segments[block->segment]);
+    int                 parts  = sherdi_segment_parts(&plan->layout.segments[block->segment]);
     sherdi_shard_ranges pieces = sherdi_shard_saved(plan, &save->engine->model, block);
     sherdi_shard_range  piece;
 
@@ -245,8 +246,8 @@ static sherd_status snapshot_write(sherdi_save *save)
 {
     const sherdi_plan *plan = save->engine->plan;
 
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        SHERDI_TRY(pieces_each(save, NULL, &plan->blocks[b], piece_write));
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        SHERDI_TRY(pieces_each(save, NULL, &plan->layout.blocks[b], piece_write));
     }
     return bytes_write(save, save->blobs, save->blobs_bytes);
 }
@@ -257,7 +258,7 @@ static sherd_status snapshot_write(sherdi_save *save)
 static sherd_status own_fingerprint(sherdi_save *save)
 {
     SHERDI_TRY(sherdi_update_fingerprint(save->engine));
-    save->mine.fingerprint = save->engine->plan->is_sliced || save->engine->rank == 0
+    save->mine.fingerprint = save->engine->plan->layout.is_sliced || save->engine->rank == 0
                                  ? save->engine->fingerprints.own
                                  : 0;
     return SHERD_OK;
@@ -301,7 +302,7 @@ static sherd_status fingerprint_check(const sherdi_save *save)
 {
     const sherd_engine *engine = save->engine;
 
-    if (engine->plan->is_sliced && save->known.has_own &&
+    if (engine->plan->layout.is_sliced && save->known.has_own &&
         save->mine.fingerprint != save->known.own) {
         return sherdi_fail(SHERD_E_NUMERIC,
                            "the master weights of rank %d have fingerprint %016llx and had "

@@ -16,7 +16,7 @@ static sherdi_shard_ranges ranges_of(const sherdi_plan *plan, const sherdi_model
 sherdi_shard_ranges sherdi_shard_saved(const sherdi_plan *plan, const sherdi_model *model,
                                        const sherdi_block *block)
 {
-    size_t slice = plan->segments[block->segment].slice_elems;
+    size_t slice = plan->layout.segments[block->segment].slice_elems;
     size_t begin = (size_t)plan->rank * slice;
 
     return ranges_of(plan, model, block, begin, begin + slice);
@@ -33,10 +33,10 @@ int sherdi_shard_next(sherdi_shard_ranges *ranges, sherdi_shard_range *out)
     const sherdi_block *block = ranges->block;
     size_t              first;
 
-    (void)sherdi_plan_owned(ranges->plan, &ranges->plan->segments[block->segment], &first);
+    (void)sherdi_plan_owned(ranges->plan, &ranges->plan->layout.segments[block->segment], &first);
     first += block->offset_elems; /* where the block begins in the whole segment */
     while (ranges->next < block->num_spans) {
-        const sherdi_span *span  = &ranges->plan->spans[block->first_span + ranges->next++];
+        const sherdi_span *span  = &ranges->plan->layout.spans[block->first_span + ranges->next++];
         size_t             begin = sherdi_max_size(ranges->begin, first + span->offset_elems);
         size_t end = sherdi_min_size(ranges->end, first + span->offset_elems + span->count_elems);
 
@@ -56,8 +56,8 @@ int sherdi_shard_next(sherdi_shard_ranges *ranges, sherdi_shard_range *out)
 size_t sherdi_shard_frozen(const sherdi_plan *plan, const sherdi_model *model, size_t param,
                            size_t *first)
 {
-    const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
-    size_t                start   = plan->params[param].offset_elems;
+    const sherdi_segment *segment = &plan->layout.segments[plan->layout.params[param].segment];
+    size_t                start   = plan->layout.params[param].offset_elems;
     size_t                begin   = (size_t)plan->rank * segment->slice_elems;
     size_t                end     = begin + segment->slice_elems;
 
@@ -99,7 +99,7 @@ static sherd_status tensor_add(const sherdi_plan *plan, const sherdi_model_param
 static sherd_status block_add(const sherdi_plan *plan, const sherdi_model *model,
                               const sherdi_block *block, sherdi_safetensors_builder *builder)
 {
-    const sherdi_segment *segment = &plan->segments[block->segment];
+    const sherdi_segment *segment = &plan->layout.segments[block->segment];
     sherdi_shard_ranges   ranges  = sherdi_shard_saved(plan, model, block);
     sherdi_shard_range    range;
 
@@ -139,8 +139,8 @@ sherd_status sherdi_shard_add(const sherdi_plan *plan, const sherdi_model *model
     if (which == SHERDI_DATA_FROZEN) {
         return frozen_add(plan, model, builder);
     }
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        SHERDI_TRY(block_add(plan, model, &plan->blocks[b], builder));
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        SHERDI_TRY(block_add(plan, model, &plan->layout.blocks[b], builder));
     }
     return SHERD_OK;
 }
@@ -197,8 +197,8 @@ uint64_t sherdi_shard_bytes(const sherdi_plan *plan, const sherdi_model *model,
         }
         return bytes;
     }
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        sherdi_shard_ranges ranges = sherdi_shard_saved(plan, model, &plan->blocks[b]);
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        sherdi_shard_ranges ranges = sherdi_shard_saved(plan, model, &plan->layout.blocks[b]);
         sherdi_shard_range  range;
 
         while (sherdi_shard_next(&ranges, &range)) {

@@ -44,7 +44,7 @@ static const sherdi_device_ops NOTHING[] = {
 static void used_join(sherdi_dry *dry)
 {
     uint64_t *told  = dry->engine.exchange.used;
-    size_t    count = sherdi_plan_used_words(dry->engine.plan->num_open_ended);
+    size_t    count = sherdi_plan_used_words(dry->engine.plan->layout.num_open_ended);
 
     for (size_t i = 0; i < count; i++) {
         told[i] |= dry->joined[i];
@@ -143,9 +143,9 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
     SHERDI_TRY(sherdi_engine_tables_open(engine, 1));
     SHERDI_TRY(sherdi_progress_open(&engine->run.progress, plan, model, &engine->mem));
-    dry->joined =
-        sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
-                           sherdi_plan_used_words(plan->num_open_ended), sizeof(*dry->joined));
+    dry->joined = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
+                                     sherdi_plan_used_words(plan->layout.num_open_ended),
+                                     sizeof(*dry->joined));
     if (dry->joined == NULL) {
         return SHERD_E_NOMEM;
     }
@@ -225,7 +225,7 @@ sherd_engine *sherdi_dry_engine(sherdi_dry *dry)
 
 void sherdi_dry_join(sherdi_dry *dry, const sherdi_dry *other)
 {
-    if (dry->engine.plan->num_open_ended > 0) { /* else nobody asks */
+    if (dry->engine.plan->layout.num_open_ended > 0) { /* else nobody asks */
         sherdi_agree_used_note(&other->engine, dry->joined);
     }
 }

@@ -15,15 +15,15 @@ static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
         const sherdi_range *use = &op->uses[role];
 
         if (use->where >= 0 && use->where < SHERDI_BUFFERS && use->where != SHERDI_BUFFER_SCALARS &&
-            (use->offset > plan->buffers[use->where].bytes ||
-             use->bytes > plan->buffers[use->where].bytes - use->offset)) {
+            (use->offset > plan->packing.buffers[use->where].bytes ||
+             use->bytes > plan->packing.buffers[use->where].bytes - use->offset)) {
             return sherdi_fail(SHERD_E_INVAL,
                                "rank %d: the operation %s of segment %d %s %zu bytes at offset %zu "
                                "of %s, which has only %zu",
                                plan->rank, sherdi_op_kind_name(op->kind), op->segment,
                                sherdi_access_name((sherdi_access)use->access), use->bytes,
                                use->offset, sherdi_where_name(plan, use->where),
-                               plan->buffers[use->where].bytes);
+                               plan->packing.buffers[use->where].bytes);
         }
     }
     return SHERD_OK;

@@ -73,7 +73,7 @@ static double use_elems(const play *p, sherdi_phase_name phase, const sherdi_op 
     if (op->segment < 0) {
         return 0; /* an activation: its unit's parameters count */
     }
-    elems = (double)p->plan->segments[op->segment].padded_elems;
+    elems = (double)p->plan->layout.segments[op->segment].padded_elems;
     if (op->param >= 0) { /* one of several parameters in the segment */
         elems = (double)op->uses[SHERDI_USE_SRC].bytes;
     }
@@ -204,7 +204,7 @@ static double *post_of(play *p, const sherdi_op *op)
 {
     return &p->beside.posts[op->part == SHERDI_POST_UNIT
                                 ? (size_t)op->unit
-                                : p->plan->num_units + (op->part == SHERDI_POST_END)];
+                                : p->plan->layout.num_units + (op->part == SHERDI_POST_END)];
 }
 
 /* The threads wait for each other. */
@@ -323,7 +323,7 @@ static void prediction_queue(const play *p, sherd_prediction *out)
 
 static sherd_status play_open(play *p)
 {
-    size_t posts = p->plan->num_units + 2;
+    size_t posts = p->plan->layout.num_units + 2;
 
     p->order = sherdi_alloc(p->plan->mem, SHERDI_MEM_CONTROL, sizeof(*p->order));
     p->beside.posts =

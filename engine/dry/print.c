@@ -49,16 +49,16 @@ static void print_head(printer *out, const sherdi_plan *plan, const sherdi_model
     print(out, "plan of rank %d of %d: stage %d, compute %s, wire %s, gradients kept in %s\n",
           plan->rank, plan->world_size, plan->settings.stage,
           sherd_dtype_name(plan->settings.compute_dtype),
-          sherd_dtype_name(plan->settings.comm_dtype), sherd_dtype_name(plan->types.grad));
+          sherd_dtype_name(plan->settings.comm_dtype), sherd_dtype_name(plan->layout.types.grad));
     print(out, "%zu parameters in %zu units, %zu elements (%zu trainable), %zu of padding\n\n",
           model->num_params, model->num_units, model->total_elems, model->trainable_elems,
-          plan->padding_elems);
+          plan->layout.padding_elems);
 }
 
 /* Buffers that only offload uses are listed if they have bytes. */
 static int is_listed(const sherdi_plan *plan, int b)
 {
-    return b < SHERDI_BUFFER_GRAD_STAGING || plan->buffers[b].bytes > 0;
+    return b < SHERDI_BUFFER_GRAD_STAGING || plan->packing.buffers[b].bytes > 0;
 }
 
 static void print_total(printer *out, const char *name, const char *tier, uint64_t bytes)
@@ -80,7 +80,7 @@ static void print_buffers(printer *out, const sherdi_plan *plan)
 {
     print(out, "%-22s %-8s %16s %12s  %s\n", "buffer", "tier", "bytes", "MiB", "memory of");
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        const sherdi_plan_buffer *buffer = &plan->buffers[b];
+        const sherdi_plan_buffer *buffer = &plan->packing.buffers[b];
 
         if (!is_listed(plan, b)) {
             continue;
@@ -89,21 +89,21 @@ static void print_buffers(printer *out, const sherdi_plan *plan)
               buffer->is_host ? "host" : "device", buffer->bytes, mib(buffer->bytes),
               buffer->is_shared ? "world" : "rank", buffer->is_pinned ? ", pinned" : "");
     }
-    print_total(out, "total", "device", plan->total_bytes - plan->host_bytes);
-    if (plan->host_bytes > 0) {
-        print_total(out, "total", "host", plan->host_bytes);
-        print_total(out, "of these pinned", "host", plan->pinned_bytes);
+    print_total(out, "total", "device", plan->packing.total_bytes - plan->packing.host_bytes);
+    if (plan->packing.host_bytes > 0) {
+        print_total(out, "total", "host", plan->packing.host_bytes);
+        print_total(out, "of these pinned", "host", plan->packing.pinned_bytes);
     }
     for (int i = 0; i < 4; i++) {
-        if (plan->nvme_bytes[i] > 0) {
-            print_total(out, FILES[i], "nvme", plan->nvme_bytes[i]);
+        if (plan->offload.nvme_bytes[i] > 0) {
+            print_total(out, FILES[i], "nvme", plan->offload.nvme_bytes[i]);
         }
     }
-    if (plan->index_bytes > 0) {
-        print_total(out, "index of the state", "nvme", plan->index_bytes);
+    if (plan->offload.index_bytes > 0) {
+        print_total(out, "index of the state", "nvme", plan->offload.index_bytes);
     }
-    if (plan->receive_bytes > 0) {
-        print_total(out, "room for reductions", "device", plan->receive_bytes);
+    if (plan->packing.receive_bytes > 0) {
+        print_total(out, "room for reductions", "device", plan->packing.receive_bytes);
     }
     print_total(out, "while a checkpoint moves", "host", sherdi_plan_checkpoint_bytes(plan));
     print_measured(out, "host", plan->machine.transport_bytes);
@@ -128,7 +128,7 @@ static void print_moves(printer *out, const sherdi_plan *plan)
     const sherdi_plan_moves *moves = &plan->moves;
     sherdi_plan_wear         wear  = sherdi_plan_drive_wear(plan);
 
-    if (plan->host_bytes == 0) {
+    if (plan->packing.host_bytes == 0) {
         return;
     }
     print(out, "%-22s %16s %16s %16s\n", "moved", "per micro-batch", "per boundary", "per step");
@@ -160,12 +160,12 @@ static const char *optimizer_name(const sherdi_segment *segment, const char *not
 
 static void print_units(printer *out, const sherdi_plan *plan, const sherdi_model *model)
 {
-    int is_mixed = plan->num_optimizers > 1;
+    int is_mixed = plan->layout.num_optimizers > 1;
 
     print(out, "%-28s %-15s %14s %12s %8s %7s%s\n", "unit", "segment", "elements", "slice",
           "padding", "blocks", is_mixed ? "  optimizer" : "");
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
 
         print(out, "%-28.28s %-15s %14zu %12zu %8zu %7zu%s%s\n", model->units[segment->unit].name,
               sherdi_segment_name(segment), segment->elems, segment->slice_elems,
@@ -196,7 +196,7 @@ static const char *collective_name(const sherdi_plan *plan, sherdi_phase_name ph
 {
     switch (op->kind) {
     case SHERDI_OP_GATHER:
-        return phase == SHERDI_IN_BOUNDARY && plan->is_sliced ? "publish" : "all-gather";
+        return phase == SHERDI_IN_BOUNDARY && plan->layout.is_sliced ? "publish" : "all-gather";
     case SHERDI_OP_REDUCE:
         return "reduce-scatter";
     default:
@@ -217,7 +217,7 @@ static const char *op_unit(const sherdi_model *model, const sherdi_op *op)
 
 static const char *op_segment(const sherdi_plan *plan, const sherdi_op *op)
 {
-    return op->segment < 0 ? NULL : sherdi_segment_name(&plan->segments[op->segment]);
+    return op->segment < 0 ? NULL : sherdi_segment_name(&plan->layout.segments[op->segment]);
 }
 
 static sherd_status print_collective(void *ctx, sherdi_phase_name phase, const sherdi_op *op)
@@ -260,9 +260,10 @@ static sherd_status table_write(const sherdi_plan *plan, const sherdi_model *mod
     print_buffers(&out, plan);
     print_moves(&out, plan);
     print_units(&out, plan, model);
-    print_live_ranges(&out, "gathered in training", plan->train.live_ranges,
-                      plan->train.num_live_ranges, model);
-    print_live_ranges(&out, "transient gradients", plan->transients, plan->num_transients, model);
+    print_live_ranges(&out, "gathered in training", plan->schedule.train.live_ranges,
+                      plan->schedule.train.num_live_ranges, model);
+    print_live_ranges(&out, "transient gradients", plan->schedule.transients,
+                      plan->schedule.num_transients, model);
     return print_ops(&out, plan, model);
 }
 
@@ -278,7 +279,7 @@ static json_t *buffers_json(const sherdi_plan *plan)
     json_t *list = json_array();
 
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        const sherdi_plan_buffer *buffer = &plan->buffers[b];
+        const sherdi_plan_buffer *buffer = &plan->packing.buffers[b];
 
         if (!is_listed(plan, b)) {
             continue;
@@ -296,10 +297,10 @@ static json_t *buffers_json(const sherdi_plan *plan)
 static json_t *segments_json(const sherdi_plan *plan, const sherdi_model *model)
 {
     json_t *list     = json_array();
-    int     is_mixed = plan->num_optimizers > 1;
+    int     is_mixed = plan->layout.num_optimizers > 1;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
 
         (void)json_array_append_new(
             list,
@@ -319,11 +320,11 @@ static json_t *params_json(const sherdi_plan *plan, const sherdi_model *model)
 {
     json_t *list = json_array();
 
-    for (size_t p = 0; p < plan->num_params; p++) {
+    for (size_t p = 0; p < plan->layout.num_params; p++) {
         (void)json_array_append_new(
             list, json_pack("{s:s, s:i, s:o, s:o, s:o}", "name", model->params[p].name, "segment",
-                            plan->params[p].segment, "offset_elems",
-                            json_size(plan->params[p].offset_elems), "elems",
+                            plan->layout.params[p].segment, "offset_elems",
+                            json_size(plan->layout.params[p].offset_elems), "elems",
                             json_size(model->params[p].elems), "first_index",
                             json_size(model->params[p].first_index)));
     }
@@ -460,8 +461,8 @@ static json_t *moves_json(const sherdi_plan *plan)
 /* Adds sizes: first by purpose, wherever it rests (of the state one slot, without the spare); then by space, whatever it is. */
 static void sizes_set(json_t *root, const sherdi_plan *plan)
 {
-    const sherdi_plan_buffer *b    = plan->buffers;
-    const size_t             *nvme = plan->nvme_bytes;
+    const sherdi_plan_buffer *b    = plan->packing.buffers;
+    const size_t             *nvme = plan->offload.nvme_bytes;
     const struct {
         const char *name;
         size_t      bytes;
@@ -476,13 +477,14 @@ static void sizes_set(json_t *root, const sherdi_plan *plan)
         {"nvme_activations_bytes", nvme[3]},
         {"gathered_bytes", b[SHERDI_BUFFER_GATHER].bytes},
         {"transient_bytes", b[SHERDI_BUFFER_TRANSIENT].bytes},
-        {"receive_bytes", plan->receive_bytes},
+        {"receive_bytes", plan->packing.receive_bytes},
         {"transport_host_bytes", plan->machine.transport_bytes},
         {"transport_device_bytes", plan->machine.taken_bytes},
-        {"device_bytes", plan->total_bytes - plan->host_bytes + plan->receive_bytes},
-        {"host_bytes", plan->host_bytes},
+        {"device_bytes",
+         plan->packing.total_bytes - plan->packing.host_bytes + plan->packing.receive_bytes},
+        {"host_bytes", plan->packing.host_bytes},
         {"checkpoint_bytes", sherdi_plan_checkpoint_bytes(plan)},
-        {"pinned_bytes", plan->pinned_bytes},
+        {"pinned_bytes", plan->packing.pinned_bytes},
         {"nvme_bytes", nvme[0] + nvme[1] + nvme[2] + nvme[3]},
         {"wire_bytes_per_micro_batch", plan->moves.micro[SHERDI_MOVES_WIRE]},
         {"wire_bytes_per_boundary", plan->moves.step[SHERDI_MOVES_WIRE]},
@@ -500,20 +502,21 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
         plan->world_size, "stage", plan->settings.stage, "compute_dtype",
         sherd_dtype_name(plan->settings.compute_dtype), "wire_dtype",
         sherd_dtype_name(plan->settings.comm_dtype), "grad_dtype",
-        sherd_dtype_name(plan->types.grad), "accumulation", plan->settings.accumulation,
+        sherd_dtype_name(plan->layout.types.grad), "accumulation", plan->settings.accumulation,
         "param_elems", json_size(model->total_elems), "trainable_elems",
-        json_size(model->trainable_elems), "padding_elems", json_size(plan->padding_elems));
+        json_size(model->trainable_elems), "padding_elems", json_size(plan->layout.padding_elems));
 
     sizes_set(root, plan);
     (void)json_object_set_new(root, "moved", moves_json(plan));
     (void)json_object_set_new(root, "buffers", buffers_json(plan));
     (void)json_object_set_new(root, "segments", segments_json(plan, model));
     (void)json_object_set_new(root, "params", params_json(plan, model));
+    (void)json_object_set_new(root, "gathers",
+                              live_ranges_json(plan->schedule.train.live_ranges,
+                                               plan->schedule.train.num_live_ranges, model));
     (void)json_object_set_new(
-        root, "gathers",
-        live_ranges_json(plan->train.live_ranges, plan->train.num_live_ranges, model));
-    (void)json_object_set_new(root, "transients",
-                              live_ranges_json(plan->transients, plan->num_transients, model));
+        root, "transients",
+        live_ranges_json(plan->schedule.transients, plan->schedule.num_transients, model));
     return root;
 }
 

@@ -253,7 +253,7 @@ static sherd_status call(check *check, call_kind kind)
 /* Every parameter is filled twice, in the order of the model and in reverse, so that extents come back. */
 static sherd_status start(check *check)
 {
-    size_t params = check->plan->num_params;
+    size_t params = check->plan->layout.num_params;
 
     for (size_t i = 0; i < 2 * params; i++) {
         given what = {.values.param = i < params ? i : 2 * params - 1 - i};
@@ -267,7 +267,7 @@ static sherd_status start(check *check)
 static given values_next(check *check)
 {
     size_t turn  = check->looked_at++;
-    size_t param = turn % check->plan->num_params;
+    size_t param = turn % check->plan->layout.num_params;
     size_t elems = check->model->params[param].elems;
     given  what  = {.values = {.param = param}};
 
@@ -330,7 +330,7 @@ static sherd_status activation_try(check *check, int unit, sherd_pass pass)
     const given  what = {.unit = unit, .pass = pass};
     sherd_status status;
 
-    if (check->plan->units[unit].activation == SHERDI_NO_ACTIVATION) {
+    if (check->plan->layout.units[unit].activation == SHERDI_NO_ACTIVATION) {
         return SHERD_OK;
     }
     status = call_make(check, 0, CALL_ACTIVATION, &what);
@@ -392,7 +392,7 @@ static int is_inference(const sherdi_plan *plan)
 static sherd_status off_plan(check *check, int is_eval)
 {
     size_t     turn = check->turn++;
-    int        unit = (int)(turn * 5 / 3 % check->plan->num_units);
+    int        unit = (int)(turn * 5 / 3 % check->plan->layout.num_units);
     sherd_pass pass = is_eval                     ? SHERD_EVAL
                       : is_inference(check->plan) ? (turn % 3 == 0 ? SHERD_FORWARD : SHERD_EVAL)
                                                   : (sherd_pass)(turn % 3);
@@ -407,17 +407,17 @@ static sherd_status off_plan(check *check, int is_eval)
  * which the use ends: then the ranks would differ in what is there. */
 static sherd_status use_alone(check *check)
 {
-    size_t units = check->plan->num_units;
+    size_t units = check->plan->layout.num_units;
     int    only  = 1 + (int)(check->turn % RANKS);
     int    unit  = (int)(check->turn++ % units);
     int    taken[2];
 
-    for (size_t u = 0; u < units && !check->plan->units[unit].is_open_ended; u++) {
+    for (size_t u = 0; u < units && !check->plan->layout.units[unit].is_open_ended; u++) {
         unit = (int)((size_t)(unit + 1) % units);
     }
-    if (!check->plan->units[unit].is_open_ended ||
-        check->plan->units[unit].activation != SHERDI_NO_ACTIVATION ||
-        check->plan->buffers[SHERDI_BUFFER_GATHER].bytes > 0) {
+    if (!check->plan->layout.units[unit].is_open_ended ||
+        check->plan->layout.units[unit].activation != SHERDI_NO_ACTIVATION ||
+        check->plan->packing.buffers[SHERDI_BUFFER_GATHER].bytes > 0) {
         return SHERD_OK;
     }
     for (int i = 0; i < 2; i++) {
@@ -438,9 +438,9 @@ static sherd_status retained_look(check *check, const sherdi_segment *segment)
         const sherdi_plan *plan = check->pair.sides[r].plan;
 
         ops[r] = sherdi_op_of_segment(check->plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
-        sherdi_op_use(
-            &ops[r], SHERDI_USE_SRC, SHERDI_READS,
-            sherdi_program_micro_gradient(plan, &plan->segments[segment - check->plan->segments]));
+        sherdi_op_use(&ops[r], SHERDI_USE_SRC, SHERDI_READS,
+                      sherdi_program_micro_gradient(
+                          plan, &plan->layout.segments[segment - check->plan->layout.segments]));
     }
     SHERDI_TRY(sherdi_hazard_op(check->pair.hazard, &ops[0], &ops[1]));
     return sherdi_hazard_end(check->pair.hazard, &ops[0], &ops[1]);
@@ -448,10 +448,10 @@ static sherd_status retained_look(check *check, const sherdi_segment *segment)
 
 static sherd_status retained_look_all(check *check)
 {
-    for (size_t s = 0; s < check->plan->num_segments; s++) {
-        const sherdi_segment *segment = &check->plan->segments[s];
+    for (size_t s = 0; s < check->plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &check->plan->layout.segments[s];
 
-        if (segment->has_gradient && check->plan->units[segment->unit].retains_grads &&
+        if (segment->has_gradient && check->plan->layout.units[segment->unit].retains_grads &&
             state_of(check, segment->unit)->is_complete) {
             SHERDI_TRY(retained_look(check, segment));
         }
@@ -521,7 +521,7 @@ static sherd_status sequence_run(check *check, const sherdi_sequence *sequence, 
 
 static sherd_status eval_run(check *check)
 {
-    const sherdi_sequence *eval = &check->plan->eval;
+    const sherdi_sequence *eval = &check->plan->schedule.eval;
     way                    all  = {.end = eval->num_steps, .skipped = -1};
 
     return sequence_run(check, eval, &all);
@@ -531,7 +531,7 @@ static sherd_status eval_run(check *check)
  * except those that an acquire off the plan has evicted. */
 static sherd_status evals_run(check *check)
 {
-    const sherdi_sequence *eval = &check->plan->eval;
+    const sherdi_sequence *eval = &check->plan->schedule.eval;
     way                    w    = {.end = eval->num_steps, .skipped = -1, .is_eval = 1};
 
     SHERDI_TRY(call(check, CALL_EVAL_BEGIN));
@@ -581,13 +581,13 @@ static size_t leaves_of(size_t nth)
 /* Open-ended units: the passes once more before the step, and a use by one rank alone. */
 static sherd_status any_uses_run(check *check, size_t nth)
 {
-    way again = {.end = check->plan->train.num_steps, .skipped = -1};
+    way again = {.end = check->plan->schedule.train.num_steps, .skipped = -1};
 
-    if (check->plan->num_open_ended == 0) {
+    if (check->plan->layout.num_open_ended == 0) {
         return SHERD_OK;
     }
     if (nth % 2 == 1) {
-        SHERDI_TRY(sequence_run(check, &check->plan->train, &again));
+        SHERDI_TRY(sequence_run(check, &check->plan->schedule.train, &again));
     }
     return use_alone(check);
 }
@@ -606,7 +606,7 @@ static sherd_status backward_ensure(check *check)
 {
     int is_taken = 0;
 
-    for (size_t u = 0; u < check->plan->num_units && !is_taken &&
+    for (size_t u = 0; u < check->plan->layout.num_units && !is_taken &&
                        !check->pair.sides[0].engine->window.has_backward;
          u++) {
         SHERDI_TRY(unit_acquire(check, (int)u, SHERD_BACKWARD, &is_taken));
@@ -619,7 +619,7 @@ static sherd_status backward_ensure(check *check)
  * save between them. */
 static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth)
 {
-    const sherdi_sequence *train    = &check->plan->train;
+    const sherdi_sequence *train    = &check->plan->schedule.train;
     const sherdi_settings *settings = &check->plan->settings;
     int                    is_many  = kind != WINDOW_SHORT && sherdi_settings_add_up(settings) &&
                   !(settings->deterministic && settings->accumulation == 1);
@@ -629,7 +629,7 @@ static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth
         int is_last = m + 1 == count;
         way w       = {.end = train->num_steps, .skipped = -1, .leaves = leaves_of(nth)};
 
-        w.skipped = kind == WINDOW_SHORT ? (int)(nth % check->plan->num_units) : -1;
+        w.skipped = kind == WINDOW_SHORT ? (int)(nth % check->plan->layout.num_units) : -1;
         if (is_last && is_stopped(kind)) {
             w.end = backward_half(train);
         } else if (is_last) {
@@ -743,9 +743,10 @@ static int is_possible(const check *check, window_kind kind)
 static sherd_status passes_run(check *check)
 {
     for (size_t nth = 0; nth < 4 * WINDOW_KINDS; nth++) {
-        way w = {.end = check->plan->train.num_steps, .skipped = -1, .leaves = leaves_of(nth)};
+        way w = {
+            .end = check->plan->schedule.train.num_steps, .skipped = -1, .leaves = leaves_of(nth)};
 
-        SHERDI_TRY(sequence_run(check, &check->plan->train, &w));
+        SHERDI_TRY(sequence_run(check, &check->plan->schedule.train, &w));
         if (nth % 2 == 1) {
             SHERDI_TRY(eval_run(check));
         }
@@ -791,7 +792,7 @@ static const char *where_name(const void *ctx, int where)
 static sherd_status hazard_open(check *check, const sherdi_prove_params *params)
 {
     sherdi_hazard_params of = {.has_device = check->plan->machine.has_device,
-                               .num_units  = check->plan->num_units,
+                               .num_units  = check->plan->layout.num_units,
                                .uses_last  = 1,
                                .drive_room = sherdi_program_transfers(check->plan),
                                .unit_name  = unit_name,
@@ -814,7 +815,8 @@ static sherd_status hazard_open(check *check, const sherdi_prove_params *params)
 
 static sherd_status check_open(check *check, const sherdi_prove_params *params)
 {
-    size_t steps = sherdi_max_size(check->plan->train.num_steps, check->plan->eval.num_steps);
+    size_t steps = sherdi_max_size(check->plan->schedule.train.num_steps,
+                                   check->plan->schedule.eval.num_steps);
 
     for (int r = 0; r < RANKS; r++) {
         sherdi_pair_side *side = &check->pair.sides[r];

@@ -66,7 +66,7 @@ static sherd_status step_acquire(const plain_run *run, const sherdi_step_of_pass
 {
     sherd_engine *engine = run->engine;
 
-    if (step->pass == SHERD_BACKWARD && !engine->plan->units[step->unit].is_open_ended &&
+    if (step->pass == SHERD_BACKWARD && !engine->plan->layout.units[step->unit].is_open_ended &&
         sherdi_unit_of(engine, step->unit)->acquired[SHERD_BACKWARD] > 0) {
         return sherdi_program_acquire(&engine->run.program, step->unit, step->pass);
     }
@@ -79,7 +79,7 @@ static sherd_status step_activation(const plain_run *run, const sherdi_step_of_p
     sherd_engine *engine = run->engine;
     void         *memory;
 
-    if (engine->plan->units[step->unit].activation == SHERDI_NO_ACTIVATION ||
+    if (engine->plan->layout.units[step->unit].activation == SHERDI_NO_ACTIVATION ||
         sherdi_unit_of(engine, step->unit)->acquired[step->pass] > 1) {
         return SHERD_OK;
     }
@@ -107,7 +107,7 @@ static sherd_status pass_run(plain_run *run, const sherdi_sequence *sequence)
 static sherd_status fill_run(plain_run *run)
 {
     run->phase = SHERDI_IN_FILL;
-    for (size_t p = 0; p < run->engine->plan->num_params; p++) {
+    for (size_t p = 0; p < run->engine->plan->layout.num_params; p++) {
         SHERDI_TRY(sherdi_dry_fill(run->engine, p));
     }
     return sherdi_fill_finish(run->engine);
@@ -125,7 +125,7 @@ static sherd_status window_run(plain_run *run, int count, sherd_status (*end)(sh
             (engine->settings.opens_windows || count < engine->settings.accumulation)) {
             SHERDI_TRY(sherd_step_close_window(engine));
         }
-        SHERDI_TRY(pass_run(run, &engine->plan->train));
+        SHERDI_TRY(pass_run(run, &engine->plan->schedule.train));
         run->phase   = SHERDI_IN_BACKWARD;
         run->is_last = m + 1 == count && run->is_last_window;
         SHERDI_TRY(m + 1 == count ? end(engine) : sherd_step(engine, NULL));
@@ -156,7 +156,7 @@ static sherd_status windows_run(plain_run *run, sherdi_told_parts parts)
 static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
 {
     if (run->engine->settings.optimizer->is_inference) {
-        SHERDI_TRY(pass_run(run, &run->engine->plan->train));
+        SHERDI_TRY(pass_run(run, &run->engine->plan->schedule.train));
     } else {
         SHERDI_TRY(windows_run(run, parts));
     }
@@ -166,7 +166,7 @@ static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
     run->phase   = SHERDI_IN_EVAL;
     run->is_last = 0;
     SHERDI_TRY(sherdi_run_settle(run->engine, SHERDI_RING_PARAMS)); /* those of the next window */
-    return pass_run(run, &run->engine->plan->eval);
+    return pass_run(run, &run->engine->plan->schedule.eval);
 }
 
 sherd_status sherdi_dry_tell(const sherdi_plan *plan, const sherdi_model *model,

@@ -24,11 +24,11 @@ size_t sherdi_exchange_bytes(const sherdi_plan *plan, sherdi_exchange_kind kind)
 
     switch (kind) {
     case SHERDI_EXCHANGE_USED:
-        return sherdi_plan_used_words(plan->num_open_ended) * sizeof(uint64_t);
+        return sherdi_plan_used_words(plan->layout.num_open_ended) * sizeof(uint64_t);
     case SHERDI_EXCHANGE_UNIT_USES:
-        return plan->num_units * sizeof(sherdi_unit_uses);
+        return plan->layout.num_units * sizeof(sherdi_unit_uses);
     case SHERDI_EXCHANGE_FIRST_HASHES:
-        return bytes + plan->num_params * sizeof(uint64_t);
+        return bytes + plan->layout.num_params * sizeof(uint64_t);
     default:
         return bytes;
     }

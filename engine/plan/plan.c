@@ -26,10 +26,10 @@ static sherd_status fixed_choose(sherdi_plan *plan)
             "remove communication_data_type or set it to that",
             sherd_dtype_name(settings->compute_dtype));
     }
-    plan->has_transient = 1;
-    plan->fixed_shift   = SHERDI_FIXED_BITS;
-    while (((uint64_t)1 << (SHERDI_FIXED_BITS - plan->fixed_shift)) < global) {
-        plan->fixed_shift--;
+    plan->layout.has_transient = 1;
+    plan->layout.fixed_shift   = SHERDI_FIXED_BITS;
+    while (((uint64_t)1 << (SHERDI_FIXED_BITS - plan->layout.fixed_shift)) < global) {
+        plan->layout.fixed_shift--;
     }
     return SHERD_OK;
 }
@@ -54,7 +54,7 @@ static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
     sherdi_types           types    = {.compute = compute, .comm = compute, .wire = compute};
     sherd_dtype            made_in  = compute;
 
-    if (plan->is_deterministic) {
+    if (plan->layout.is_deterministic) {
         types.grad = SHERD_F32; /* converted from the integers for an update */
         return types;
     }
@@ -62,7 +62,7 @@ static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
     if (settings->stage >= 2) {
         types.grad = sherdi_settings_add_up(settings) ? sum : types.comm;
     } else {
-        types.grad = plan->has_accumulator ? sum : compute;
+        types.grad = plan->layout.has_accumulator ? sum : compute;
         made_in    = types.grad;
     }
     /* an all-reduce returns what it sends */
@@ -74,13 +74,14 @@ static sherd_status types_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
-    plan->types = types_of(plan, settings->compute_dtype);
-    plan->wide  = types_of(plan, SHERD_F32);
-    if (!is_exact_from(plan->types.grad, plan->types.comm)) {
+    plan->layout.types = types_of(plan, settings->compute_dtype);
+    plan->layout.wide  = types_of(plan, SHERD_F32);
+    if (!is_exact_from(plan->layout.types.grad, plan->layout.types.comm)) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "gradients are sent as %s, which data_types.grad_accum_dtype %s cannot "
                            "hold exactly; set it to fp32 or to the communication type",
-                           sherd_dtype_name(plan->types.comm), sherd_dtype_name(plan->types.grad));
+                           sherd_dtype_name(plan->layout.types.comm),
+                           sherd_dtype_name(plan->layout.types.grad));
     }
     return SHERD_OK;
 }
@@ -90,20 +91,20 @@ static sherd_status ways_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
-    plan->is_sliced        = settings->stage >= 1;
-    plan->is_deterministic = settings->deterministic;
-    plan->has_slices       = settings->stage >= 2 || plan->is_deterministic;
+    plan->layout.is_sliced        = settings->stage >= 1;
+    plan->layout.is_deterministic = settings->deterministic;
+    plan->layout.has_slices       = settings->stage >= 2 || plan->layout.is_deterministic;
     /* where a drive can fail in the update, new values are published when all ranks have theirs */
-    plan->publishes_early = plan->machine.is_on_lane &&
-                            settings->offload_state.space != SHERDI_SPACE_STORAGE &&
-                            settings->offload_param.space != SHERDI_SPACE_STORAGE;
-    if (plan->is_deterministic) {
+    plan->schedule.publishes_early = plan->machine.is_on_lane &&
+                                     settings->offload_state.space != SHERDI_SPACE_STORAGE &&
+                                     settings->offload_param.space != SHERDI_SPACE_STORAGE;
+    if (plan->layout.is_deterministic) {
         return fixed_choose(plan);
     }
-    plan->has_accumulator =
+    plan->layout.has_accumulator =
         sherdi_settings_add_up(settings) ||
         (settings->stage < 2 && settings->comm_dtype != settings->compute_dtype);
-    plan->has_transient = settings->stage >= 2 || plan->has_accumulator;
+    plan->layout.has_transient = settings->stage >= 2 || plan->layout.has_accumulator;
     return SHERD_OK;
 }
 
@@ -163,30 +164,33 @@ static void buffers_name(sherdi_plan *plan)
     };
     const sherdi_settings *settings = &plan->settings;
 
-    memcpy(plan->buffers, NAMES, sizeof(NAMES));
-    plan->buffers[SHERDI_BUFFER_GRADS].is_shared     = !plan->has_slices;
-    plan->buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->has_slices;
+    memcpy(plan->packing.buffers, NAMES, sizeof(NAMES));
+    plan->packing.buffers[SHERDI_BUFFER_GRADS].is_shared     = !plan->layout.has_slices;
+    plan->packing.buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->layout.has_slices;
     /* offloaded slices come up into the gathered unit itself, where peers read them */
-    plan->buffers[SHERDI_BUFFER_GATHER].is_shared =
+    plan->packing.buffers[SHERDI_BUFFER_GATHER].is_shared =
         settings->stage == 3 && settings->offload_param.space != SHERDI_SPACE_DEVICE;
-    plan->buffers[SHERDI_BUFFER_STATE_RING].is_pinned = settings->offload_state.pin_memory;
-    plan->buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = settings->offload_state.pin_memory;
-    plan->buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = settings->offload_param.pin_memory;
+    plan->packing.buffers[SHERDI_BUFFER_STATE_RING].is_pinned = settings->offload_state.pin_memory;
+    plan->packing.buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = settings->offload_state.pin_memory;
+    plan->packing.buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = settings->offload_param.pin_memory;
     if (plan->machine.has_device) { /* host buffers that copies from and to the device use */
-        plan->buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned  = settings->offload_state.pin_memory;
-        plan->buffers[SHERDI_BUFFER_BOUNCE].is_pinned      = 1;
-        plan->buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned = settings->offload_param.pin_memory;
-        plan->buffers[SHERDI_BUFFER_HOST_ACTIVATIONS].is_pinned = settings->activations.pin_memory;
-        plan->buffers[SHERDI_BUFFER_FILL].is_host   = 1; /* where the trainer gives them */
-        plan->buffers[SHERDI_BUFFER_FILL].is_pinned = 1;
-        plan->buffers[SHERDI_BUFFER_FILL].purpose   = SHERDI_MEM_HOST_STAGING;
+        plan->packing.buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned =
+            settings->offload_state.pin_memory;
+        plan->packing.buffers[SHERDI_BUFFER_BOUNCE].is_pinned = 1;
+        plan->packing.buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned =
+            settings->offload_param.pin_memory;
+        plan->packing.buffers[SHERDI_BUFFER_HOST_ACTIVATIONS].is_pinned =
+            settings->activations.pin_memory;
+        plan->packing.buffers[SHERDI_BUFFER_FILL].is_host   = 1; /* where the trainer gives them */
+        plan->packing.buffers[SHERDI_BUFFER_FILL].is_pinned = 1;
+        plan->packing.buffers[SHERDI_BUFFER_FILL].purpose   = SHERDI_MEM_HOST_STAGING;
     }
 }
 
 int sherdi_plan_is_measured(const sherdi_plan *plan)
 {
-    for (size_t i = 0; i < plan->num_optimizers; i++) {
-        if (plan->optimizers[i].optimizer->grain == SHERDI_GRAIN_TENSOR) {
+    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
+        if (plan->layout.optimizers[i].optimizer->grain == SHERDI_GRAIN_TENSOR) {
             return 1;
         }
     }
@@ -198,11 +202,11 @@ const sherdi_plan_optimizer *sherdi_plan_optimizer_of(const sherdi_plan      *pl
 {
     size_t i = 0;
 
-    while (plan->optimizers[i].optimizer != optimizer) {
+    while (plan->layout.optimizers[i].optimizer != optimizer) {
         i++;
-        assert(i < plan->num_optimizers);
+        assert(i < plan->layout.num_optimizers);
     }
-    return &plan->optimizers[i];
+    return &plan->layout.optimizers[i];
 }
 
 static int has_ratios(const sherdi_plan_optimizer *of)
@@ -217,8 +221,8 @@ static void optimizers_lay_out(sherdi_plan *plan, const sherdi_model *model)
     sherdi_plan_scalars *scalars = &plan->scalars;
     size_t               at      = scalars->norms;
 
-    for (size_t i = 0; i < plan->num_optimizers; i++) {
-        sherdi_plan_optimizer *of = &plan->optimizers[i];
+    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
+        sherdi_plan_optimizer *of = &plan->layout.optimizers[i];
 
         of->norms = at;
         at += has_ratios(of)
@@ -227,18 +231,18 @@ static void optimizers_lay_out(sherdi_plan *plan, const sherdi_model *model)
     }
     scalars->results_bytes = at;
     scalars->told          = at;
-    for (size_t i = 0; i < plan->num_optimizers; i++) {
-        plan->optimizers[i].coeffs = at;
-        at += sherdi_round_up(model->num_groups * plan->optimizers[i].optimizer->coeff_bytes,
-                              i + 1 == plan->num_optimizers ? 1 : sizeof(double));
+    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
+        plan->layout.optimizers[i].coeffs = at;
+        at += sherdi_round_up(model->num_groups * plan->layout.optimizers[i].optimizer->coeff_bytes,
+                              i + 1 == plan->layout.num_optimizers ? 1 : sizeof(double));
     }
-    for (size_t i = 0; i < plan->num_optimizers; i++) {
-        plan->optimizers[i].ratios = at;
-        at += has_ratios(&plan->optimizers[i]) ? model->num_params * sizeof(float) : 0;
+    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
+        plan->layout.optimizers[i].ratios = at;
+        at += has_ratios(&plan->layout.optimizers[i]) ? model->num_params * sizeof(float) : 0;
     }
-    for (size_t i = 0; i < plan->num_optimizers; i++) {
-        plan->optimizers[i].groups = at;
-        at += has_ratios(&plan->optimizers[i]) ? model->num_params * sizeof(int32_t) : 0;
+    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
+        plan->layout.optimizers[i].groups = at;
+        at += has_ratios(&plan->layout.optimizers[i]) ? model->num_params * sizeof(int32_t) : 0;
     }
     scalars->shared_bytes = sherdi_round_up(at, 64);
 }
@@ -253,13 +257,13 @@ static void scalars_lay_out(sherdi_plan *plan, const sherdi_model *model)
     scalars->spans = scalars->shared_bytes;
     scalars->bytes = scalars->shared_bytes;
     if (plan->machine.has_device) {
-        scalars->bytes += plan->num_spans * sizeof(sherdi_span);
+        scalars->bytes += plan->layout.num_spans * sizeof(sherdi_span);
         /* the host's own scalars, and the results that come down from the device */
-        plan->buffers[SHERDI_BUFFER_HOST_SCALARS].bytes =
+        plan->packing.buffers[SHERDI_BUFFER_HOST_SCALARS].bytes =
             sherdi_round_up(scalars->shared_bytes + scalars->results_bytes, SHERD_ALIGN_BYTES);
     }
     if (plan->machine.has_device || scalars->results_bytes > scalars->norms) {
-        plan->buffers[SHERDI_BUFFER_SCALARS].bytes =
+        plan->packing.buffers[SHERDI_BUFFER_SCALARS].bytes =
             sherdi_round_up(scalars->bytes, SHERD_ALIGN_BYTES);
     }
 }
@@ -269,39 +273,40 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(ways_choose(plan));
     SHERDI_TRY(types_choose(plan));
     buffers_name(plan);
-    plan->num_params = model->num_params;
-    plan->num_units  = model->num_units;
-    plan->params =
-        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_params, sizeof(*plan->params));
-    plan->units =
-        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_units, sizeof(*plan->units));
-    if (plan->params == NULL || plan->units == NULL) {
+    plan->layout.num_params = model->num_params;
+    plan->layout.num_units  = model->num_units;
+    plan->layout.params     = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_params,
+                                                 sizeof(*plan->layout.params));
+    plan->layout.units      = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_units,
+                                                 sizeof(*plan->layout.units));
+    if (plan->layout.params == NULL || plan->layout.units == NULL) {
         return SHERD_E_NOMEM;
     }
     SHERDI_TRY(sherdi_plan_lay_out(plan, model));
     scalars_lay_out(plan, model);
-    for (size_t s = 0; s < plan->num_segments && plan->machine.has_receive; s++) {
-        if (plan->segments[s].has_gradient) {
-            size_t whole =
-                plan->segments[s].padded_elems * sherd_dtype_bytes(plan->segments[s].types.wire);
+    for (size_t s = 0; s < plan->layout.num_segments && plan->machine.has_receive; s++) {
+        if (plan->layout.segments[s].has_gradient) {
+            size_t whole = plan->layout.segments[s].padded_elems *
+                           sherd_dtype_bytes(plan->layout.segments[s].types.wire);
 
-            plan->reduced_bytes = sherdi_max_size(plan->reduced_bytes, whole);
+            plan->packing.reduced_bytes = sherdi_max_size(plan->packing.reduced_bytes, whole);
         }
     }
-    plan->receive_bytes =
-        plan->reduced_bytes -
-        (plan->machine.receives_own ? 0 : plan->reduced_bytes / (size_t)plan->world_size);
-    SHERDI_TRY(sherdi_plan_schedule(plan, model));
+    plan->packing.receive_bytes =
+        plan->packing.reduced_bytes -
+        (plan->machine.receives_own ? 0 : plan->packing.reduced_bytes / (size_t)plan->world_size);
+    SHERDI_TRY(sherdi_plan_schedule_make(plan, model));
     SHERDI_TRY(sherdi_plan_activations_lay_out(plan, model));
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        plan->padding_elems += plan->segments[s].padded_elems - plan->segments[s].elems;
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        plan->layout.padding_elems +=
+            plan->layout.segments[s].padded_elems - plan->layout.segments[s].elems;
     }
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        const sherdi_plan_buffer *buffer = &plan->buffers[b];
+        const sherdi_plan_buffer *buffer = &plan->packing.buffers[b];
 
-        plan->total_bytes += buffer->bytes;
-        plan->host_bytes += buffer->is_host ? buffer->bytes : 0;
-        plan->pinned_bytes += buffer->is_pinned ? buffer->bytes : 0;
+        plan->packing.total_bytes += buffer->bytes;
+        plan->packing.host_bytes += buffer->is_host ? buffer->bytes : 0;
+        plan->packing.pinned_bytes += buffer->is_pinned ? buffer->bytes : 0;
     }
     return SHERD_OK;
 }
@@ -336,29 +341,29 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     if (plan == NULL) {
         return;
     }
-    sherdi_free(plan->params);
-    sherdi_free(plan->units);
-    sherdi_free(plan->segments);
-    sherdi_free(plan->unit_segments);
-    sherdi_free(plan->optimizers);
-    sherdi_free(plan->measured_state);
-    sherdi_free(plan->measured_grads);
-    sherdi_free(plan->blocks);
-    sherdi_free(plan->spans);
+    sherdi_free(plan->layout.params);
+    sherdi_free(plan->layout.units);
+    sherdi_free(plan->layout.segments);
+    sherdi_free(plan->layout.unit_segments);
+    sherdi_free(plan->layout.optimizers);
+    sherdi_free(plan->offload.measured_state);
+    sherdi_free(plan->offload.measured_grads);
+    sherdi_free(plan->layout.blocks);
+    sherdi_free(plan->layout.spans);
     for (int space = 0; space < SHERDI_SPACES; space++) {
-        sherdi_free(plan->extents[space]);
+        sherdi_free(plan->offload.extents[space]);
     }
-    sherdi_free(plan->pieces);
-    sherdi_free(plan->piece_extents);
-    sherdi_free(plan->grad_extents);
-    sherdi_free(plan->fetches);
-    sherdi_free(plan->activations);
-    sherdi_free(plan->activation_extents);
-    sherdi_free(plan->train.steps);
-    sherdi_free(plan->train.live_ranges);
-    sherdi_free(plan->eval.steps);
-    sherdi_free(plan->eval.live_ranges);
-    sherdi_free(plan->transients);
+    sherdi_free(plan->offload.pieces);
+    sherdi_free(plan->offload.piece_extents);
+    sherdi_free(plan->offload.grad_extents);
+    sherdi_free(plan->schedule.fetches);
+    sherdi_free(plan->offload.activations);
+    sherdi_free(plan->offload.activation_extents);
+    sherdi_free(plan->schedule.train.steps);
+    sherdi_free(plan->schedule.train.live_ranges);
+    sherdi_free(plan->schedule.eval.steps);
+    sherdi_free(plan->schedule.eval.live_ranges);
+    sherdi_free(plan->schedule.transients);
     sherdi_free(plan);
 }
 

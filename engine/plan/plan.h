@@ -272,12 +272,8 @@ typedef struct sherdi_plan_optimizer {
     size_t groups;
 } sherdi_plan_optimizer;
 
-typedef struct sherdi_plan {
-    sherdi_mem     *mem;
-    sherdi_settings settings;
-    sherdi_machine  machine;
-    int             rank, world_size;
-
+/* Who owns what: the parameters of the model in segments, their slices in blocks. */
+typedef struct sherdi_plan_layout {
     sherdi_types types;           /* for parameters with the engine's compute type */
     sherdi_types wide;            /* for parameters that are fp32 beside it */
     int          has_accumulator; /* gradients are added to those kept, or kept in another type */
@@ -286,6 +282,39 @@ typedef struct sherdi_plan {
     int has_transient;    /* gradients are made in the transient pool */
     int is_deterministic; /* gradients are kept as 64-bit integers, a slice at every stage */
     int fixed_shift;      /* 50 - ceil(log2(ranks * accumulation)): the integers count 2^-shift */
+
+    sherdi_plan_param *params;
+    sherdi_plan_unit  *units;
+    size_t             num_params, num_units;
+    size_t             num_open_ended; /* open-ended units */
+    sherdi_segment    *segments;
+    size_t             num_segments, cap_segments;
+    int *unit_segments; /* numbers of segments, unit by unit, in the order in which they are used */
+    /* of the segments; where there is none, the configuration's */
+    sherdi_plan_optimizer *optimizers;
+    size_t                 num_optimizers, cap_optimizers;
+    sherdi_block          *blocks;
+    size_t                 num_blocks, cap_blocks;
+    sherdi_span           *spans;
+    size_t                 num_spans, cap_spans;
+    size_t                 widest_bytes;  /* of an element of the widest parameter type */
+    size_t                 padding_elems; /* of all segments together, whole */
+} sherdi_plan_layout;
+
+/* When what is where: the order of the passes, and from when to when units are in the pools. */
+typedef struct sherdi_plan_schedule {
+    sherdi_sequence    train, eval;
+    sherdi_live_range *transients;
+    size_t             num_transients, cap_transients;
+    uint32_t *fetches; /* pieces in the order of the gathers: train_fetches, then eval_fetches */
+    size_t    num_train_fetches, num_eval_fetches;
+    int       publishes_early; /* new values are published while later blocks are updated */
+} sherdi_plan_schedule;
+
+/* Buffers, and the offsets in them that belong to no unit, segment or block. */
+typedef struct sherdi_plan_packing {
+    sherdi_plan_buffer buffers[SHERDI_BUFFERS];
+    size_t total_bytes, host_bytes, pinned_bytes; /* host and pinned are parts of the total */
     /* In the staging buffer: new values of bound parameters, behind the gradients; or of a block that is updated on the device
      * when its parameters rest elsewhere. */
     size_t publish_offset;
@@ -300,31 +329,20 @@ typedef struct sherdi_plan {
     size_t bounce_bytes; /* of one buffer; there are num_bounces */
     int    num_bounces;
     size_t workspace_offset; /* in the directions: where the workspace begins */
-    int    publishes_early;  /* new values are published while later blocks are updated */
     /* beside the buffers, while a checkpoint is saved or loaded: slots for its data on their way from and to its files */
     size_t checkpoint_slot_bytes, checkpoint_slots;
     /* fill buffer: values, then the same in the parameter's type */
-    size_t              fill_elems, fill_cast_offset;
-    sherdi_plan_scalars scalars;
-    size_t              ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
+    size_t fill_elems, fill_cast_offset;
+    size_t ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
+} sherdi_plan_packing;
 
-    sherdi_plan_param *params;
-    sherdi_plan_unit  *units;
-    sherdi_segment    *segments;
-    size_t             num_segments, cap_segments;
-    int *unit_segments; /* numbers of segments, unit by unit, in the order in which they are used */
-    /* of the segments; where there is none, the configuration's */
-    sherdi_plan_optimizer *optimizers;
-    size_t                 num_optimizers, cap_optimizers;
-    /* By extent of the state, and of the gradients, on NVMe: whether the first of two sweeps needs it. NULL: all are needed. */
-    unsigned char *measured_state, *measured_grads;
-    sherdi_block  *blocks;
-    size_t         num_blocks, cap_blocks;
-    sherdi_span   *spans;
-    size_t         num_spans, cap_spans;
-    /* Offload: extents of the state by space, of the parameters and of the gradients on NVMe. */
+/* What rests elsewhere than on the device, by extent of its tier, and activations. */
+typedef struct sherdi_plan_offload {
+    /* Extents of the state by space, of the parameters and of the gradients on NVMe. */
     sherdi_extent *extents[SHERDI_SPACES];
     size_t         num_extents[SHERDI_SPACES], cap_extents[SHERDI_SPACES];
+    /* By extent of the state, and of the gradients, on NVMe: whether the first of two sweeps needs it. NULL: all are needed. */
+    unsigned char *measured_state, *measured_grads;
     /* Extents of state on storage may have tails: bf16 values that exist elsewhere too, which a step writes and does not read. A
      * tail is an extent of its own, in the tier behind all others, and in a slot behind its own head (sherdi_ring_tail). All extents
      * have one, which may be empty, or none has. */
@@ -334,9 +352,6 @@ typedef struct sherdi_plan {
     size_t         num_pieces, cap_pieces, cap_piece_extents;
     sherdi_extent *grad_extents;
     size_t         num_grad_extents, cap_grad_extents;
-    uint32_t *fetches; /* pieces in the order of the gathers: train_fetches, then eval_fetches */
-    size_t    num_train_fetches, num_eval_fetches;
-    sherdi_plan_moves moves;
     /* In the order of forward, by tier */
     sherdi_activation      *activations;
     size_t                  num_activations;
@@ -345,18 +360,21 @@ typedef struct sherdi_plan {
     size_t                  num_activation_extents, cap_activation_extents;
     size_t                  activation_transfers; /* most that are under way at once */
     /* of the files: state (both sets), parameters, gradients, activations */
-    uint64_t           nvme_bytes[4];
-    uint64_t           index_bytes; /* of the index file beside those of the state */
-    sherdi_sequence    train, eval;
-    sherdi_live_range *transients;
-    size_t             num_transients, cap_transients;
-    sherdi_plan_buffer buffers[SHERDI_BUFFERS];
+    uint64_t nvme_bytes[4];
+    uint64_t index_bytes; /* of the index file beside those of the state */
+} sherdi_plan_offload;
 
-    size_t num_params, num_units;
-    size_t num_open_ended;                        /* open-ended units */
-    size_t widest_bytes;                          /* of an element of the widest parameter type */
-    size_t padding_elems;                         /* of all segments together, whole */
-    size_t total_bytes, host_bytes, pinned_bytes; /* host and pinned are parts of the total */
+typedef struct sherdi_plan {
+    sherdi_mem          *mem;
+    sherdi_settings      settings;
+    sherdi_machine       machine;
+    int                  rank, world_size;
+    sherdi_plan_layout   layout;
+    sherdi_plan_schedule schedule;
+    sherdi_plan_packing  packing;
+    sherdi_plan_offload  offload;
+    sherdi_plan_scalars  scalars;
+    sherdi_plan_moves    moves;
     /* Collectives of a plain run of the program. The hash is of their kinds and sizes, which all ranks have alike. */
     size_t   num_collectives;
     uint64_t collectives_hash;
@@ -414,19 +432,19 @@ static inline size_t sherdi_compute_bytes(const sherdi_segment *segment)
 /** Returns the bytes of an element of a segment in the gradient arena. */
 static inline size_t sherdi_grad_bytes(const sherdi_plan *plan, const sherdi_segment *segment)
 {
-    return plan->is_deterministic ? sizeof(int64_t) : sherd_dtype_bytes(segment->types.grad);
+    return plan->layout.is_deterministic ? sizeof(int64_t) : sherd_dtype_bytes(segment->types.grad);
 }
 
 /** Returns the segment in which a parameter lies. */
 static inline const sherdi_segment *sherdi_param_segment(const sherdi_plan *plan, size_t param)
 {
-    return &plan->segments[plan->params[param].segment];
+    return &plan->layout.segments[plan->layout.params[param].segment];
 }
 
 /** Returns the bytes of host memory that a save or load of a checkpoint takes meanwhile, beside the buffers. */
 static inline size_t sherdi_plan_checkpoint_bytes(const sherdi_plan *plan)
 {
-    return (plan->checkpoint_slots + 2) * plan->checkpoint_slot_bytes;
+    return (plan->packing.checkpoint_slots + 2) * plan->packing.checkpoint_slot_bytes;
 }
 
 /** Returns the number of parts of a segment's state; 0: it is frozen. */
@@ -505,7 +523,7 @@ void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_
 
 /* The parts of sherdi_plan_create, in this order. */
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model);
-sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model);
+sherd_status sherdi_plan_schedule_make(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_fetches(sherdi_plan *plan);
 
@@ -528,7 +546,7 @@ sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segme
 /** Returns the number of extents of the state's tier on storage, tails included. */
 static inline size_t sherdi_plan_stored(const sherdi_plan *plan)
 {
-    return plan->num_extents[SHERDI_SPACE_STORAGE] + plan->num_tails;
+    return plan->offload.num_extents[SHERDI_SPACE_STORAGE] + plan->offload.num_tails;
 }
 /** Returns the most elements that a block has. */
 size_t sherdi_plan_block_elems(const sherdi_plan *plan);

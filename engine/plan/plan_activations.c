@@ -35,13 +35,13 @@ static sherd_status uses_check(const sherdi_model_unit *unit, const size_t uses[
 static sherd_status uses_check_all(const sherdi_plan *plan, const sherdi_model *model)
 {
     size_t(*uses)[2] =
-        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->num_units, sizeof(*uses));
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->layout.num_units, sizeof(*uses));
     sherd_status status = uses == NULL ? SHERD_E_NOMEM : SHERD_OK;
 
-    for (size_t p = 0; status == SHERD_OK && p < plan->train.num_steps; p++) {
-        uses[plan->train.steps[p].unit][plan->train.steps[p].pass]++;
+    for (size_t p = 0; status == SHERD_OK && p < plan->schedule.train.num_steps; p++) {
+        uses[plan->schedule.train.steps[p].unit][plan->schedule.train.steps[p].pass]++;
     }
-    for (size_t u = 0; status == SHERD_OK && u < plan->num_units; u++) {
+    for (size_t u = 0; status == SHERD_OK && u < plan->layout.num_units; u++) {
         status = uses_check(&model->units[u], uses[u]);
     }
     sherdi_free(uses);
@@ -52,9 +52,9 @@ static sherd_status uses_check_all(const sherdi_plan *plan, const sherdi_model *
 static void group_collect(sherdi_plan *plan, const sherdi_model *model, sherdi_space space,
                           group *out)
 {
-    *out = (group){.first = &plan->activations[plan->num_activations]};
-    for (size_t p = 0; p < plan->train.num_steps; p++) {
-        int                      unit  = plan->train.steps[p].unit;
+    *out = (group){.first = &plan->offload.activations[plan->offload.num_activations]};
+    for (size_t p = 0; p < plan->schedule.train.num_steps; p++) {
+        int                      unit  = plan->schedule.train.steps[p].unit;
         const sherdi_model_unit *info  = &model->units[unit];
         sherdi_activation        added = {.unit         = unit,
                                           .host_offset  = SHERDI_NO_OFFSET,
@@ -62,17 +62,17 @@ static void group_collect(sherdi_plan *plan, const sherdi_model *model, sherdi_s
                                           .next         = SHERDI_NO_ACTIVATION,
                                           .next_on_host = SHERDI_NO_ACTIVATION};
 
-        if (plan->train.steps[p].pass != SHERD_FORWARD || info->activation_bytes == 0 ||
+        if (plan->schedule.train.steps[p].pass != SHERD_FORWARD || info->activation_bytes == 0 ||
             tier_of(plan, info)->space != space) {
             continue;
         }
         if (space == SHERDI_SPACE_STORAGE) {
-            plan->activation_tier = tier_of(plan, info);
+            plan->offload.activation_tier = tier_of(plan, info);
         }
-        added.bytes                  = sherdi_round_up(info->activation_bytes, SHERD_ALIGN_BYTES);
-        plan->units[unit].activation = plan->num_activations;
-        plan->activations[plan->num_activations] = added;
-        plan->num_activations++;
+        added.bytes = sherdi_round_up(info->activation_bytes, SHERD_ALIGN_BYTES);
+        plan->layout.units[unit].activation                      = plan->offload.num_activations;
+        plan->offload.activations[plan->offload.num_activations] = added;
+        plan->offload.num_activations++;
         out->count++;
         out->longest = sherdi_max_size(out->longest, added.bytes);
     }
@@ -80,8 +80,8 @@ static void group_collect(sherdi_plan *plan, const sherdi_model *model, sherdi_s
 
 static int is_in(const sherdi_plan *plan, const group *g, int unit)
 {
-    size_t at    = plan->units[unit].activation;
-    size_t begin = (size_t)(g->first - plan->activations);
+    size_t at    = plan->layout.units[unit].activation;
+    size_t begin = (size_t)(g->first - plan->offload.activations);
 
     return at != SHERDI_NO_ACTIVATION && at >= begin && at - begin < g->count;
 }
@@ -96,10 +96,10 @@ static sherd_status backward_find(const sherdi_plan *plan, group *g)
         return SHERD_E_NOMEM;
     }
     g->is_reversed = 1;
-    for (size_t p = 0; p < plan->train.num_steps; p++) {
-        const sherdi_step_of_pass *step  = &plan->train.steps[p];
-        size_t                     at    = plan->units[step->unit].activation;
-        size_t                     begin = (size_t)(g->first - plan->activations);
+    for (size_t p = 0; p < plan->schedule.train.num_steps; p++) {
+        const sherdi_step_of_pass *step  = &plan->schedule.train.steps[p];
+        size_t                     at    = plan->layout.units[step->unit].activation;
+        size_t                     begin = (size_t)(g->first - plan->offload.activations);
 
         if (step->pass == SHERD_BACKWARD && is_in(plan, g, step->unit)) {
             g->is_reversed       = g->is_reversed && at - begin == g->count - 1 - count;
@@ -126,7 +126,7 @@ static sherd_status places_link(sherdi_plan *plan, const group *g, size_t count,
             size_t place = g->backward[i] % places;
 
             if (last[place] != NULL) {
-                *last[place] = (size_t)(a - plan->activations);
+                *last[place] = (size_t)(a - plan->offload.activations);
             }
             last[place] = id == SHERDI_BUFFER_ACTIVATIONS ? &a->next : &a->next_on_host;
         }
@@ -139,7 +139,7 @@ static sherd_status places_link(sherdi_plan *plan, const group *g, size_t count,
 static sherd_status places_give(sherdi_plan *plan, const group *g, size_t count, size_t places,
                                 sherdi_buffer_id id)
 {
-    size_t *bytes = &plan->buffers[id].bytes;
+    size_t *bytes = &plan->packing.buffers[id].bytes;
     size_t  begin = *bytes;
 
     for (size_t i = 0; i < count; i++) {
@@ -156,15 +156,16 @@ static sherd_status places_give(sherdi_plan *plan, const group *g, size_t count,
 static sherd_status extents_give(sherdi_plan *plan, const group *g, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        sherdi_extent extent = {.offset_bytes = plan->nvme_bytes[3],
+        sherdi_extent extent = {.offset_bytes = plan->offload.nvme_bytes[3],
                                 .len_bytes    = g->first[i].bytes};
 
-        SHERDI_TRY(sherdi_grow(plan->mem, SHERDI_MEM_CONTROL, (void **)&plan->activation_extents,
-                               &plan->cap_activation_extents, plan->num_activation_extents + 1,
-                               sizeof(extent)));
-        g->first[i].extent                                       = plan->num_activation_extents;
-        plan->activation_extents[plan->num_activation_extents++] = extent;
-        plan->nvme_bytes[3] += extent.len_bytes;
+        SHERDI_TRY(sherdi_grow(plan->mem, SHERDI_MEM_CONTROL,
+                               (void **)&plan->offload.activation_extents,
+                               &plan->offload.cap_activation_extents,
+                               plan->offload.num_activation_extents + 1, sizeof(extent)));
+        g->first[i].extent = plan->offload.num_activation_extents;
+        plan->offload.activation_extents[plan->offload.num_activation_extents++] = extent;
+        plan->offload.nvme_bytes[3] += extent.len_bytes;
     }
     return SHERD_OK;
 }
@@ -177,10 +178,10 @@ static size_t places_needed(const sherdi_plan *plan, const group *g,
 
     for (size_t p = 0; p < sequence->num_steps; p++) {
         size_t last = sherdi_min_size(sequence->steps[p].last, sequence->num_steps - 1);
-        size_t own  = plan->units[sequence->steps[p].unit].activation;
+        size_t own  = plan->layout.units[sequence->steps[p].unit].activation;
 
         for (size_t q = p + 1; is_in(plan, g, sequence->steps[p].unit) && q <= last; q++) {
-            size_t other = plan->units[sequence->steps[q].unit].activation;
+            size_t other = plan->layout.units[sequence->steps[q].unit].activation;
 
             if (is_in(plan, g, sequence->steps[q].unit)) {
                 most = sherdi_max_size(most, 1 + (other > own ? other - own : own - other));
@@ -197,8 +198,8 @@ static sherd_status group_places(sherdi_plan *plan, group *g, sherdi_space space
     size_t moved;    /* activations that leave their places */
     size_t kept = 0; /* the last of these, which stay in host memory */
 
-    needed = sherdi_max_size(places_needed(plan, g, &plan->train),
-                             places_needed(plan, g, &plan->eval)); /* scratch of EVAL */
+    needed = sherdi_max_size(places_needed(plan, g, &plan->schedule.train),
+                             places_needed(plan, g, &plan->schedule.eval)); /* scratch of EVAL */
     needed = sherdi_max_size(needed, buffers);
     SHERDI_TRY(backward_find(plan, g));
     g->places = space == SHERDI_SPACE_DEVICE ? g->count : sherdi_min_size(g->count, needed);
@@ -216,7 +217,7 @@ static sherd_status group_places(sherdi_plan *plan, group *g, sherdi_space space
         kept = 0; /* all have to leave host memory too */
     }
     if (moved > kept) {
-        plan->activation_transfers = 2 * sherdi_max_size(buffers, g->places) + 1;
+        plan->offload.activation_transfers = 2 * sherdi_max_size(buffers, g->places) + 1;
     }
     return extents_give(plan, g, moved - kept);
 }
@@ -236,17 +237,17 @@ sherd_status sherdi_plan_activations_lay_out(sherdi_plan *plan, const sherdi_mod
 {
     size_t count = 0;
 
-    for (size_t u = 0; u < plan->num_units; u++) {
-        plan->units[u].activation = SHERDI_NO_ACTIVATION;
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        plan->layout.units[u].activation = SHERDI_NO_ACTIVATION;
         count += model->units[u].activation_bytes > 0;
     }
     if (count == 0) {
         return SHERD_OK;
     }
     SHERDI_TRY(uses_check_all(plan, model));
-    plan->activations =
-        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, count, sizeof(*plan->activations));
-    if (plan->activations == NULL) {
+    plan->offload.activations = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, count,
+                                                   sizeof(*plan->offload.activations));
+    if (plan->offload.activations == NULL) {
         return SHERD_E_NOMEM;
     }
     for (int space = 0; space < SHERDI_SPACES; space++) {
@@ -273,22 +274,24 @@ static int places_are_apart(const sherdi_activation *a, const sherdi_activation 
 
 int sherdi_plan_activations_are_valid(const sherdi_plan *plan)
 {
-    const sherdi_plan_buffer *device = &plan->buffers[SHERDI_BUFFER_ACTIVATIONS];
-    const sherdi_plan_buffer *host   = &plan->buffers[SHERDI_BUFFER_HOST_ACTIVATIONS];
+    const sherdi_plan_buffer *device = &plan->packing.buffers[SHERDI_BUFFER_ACTIVATIONS];
+    const sherdi_plan_buffer *host   = &plan->packing.buffers[SHERDI_BUFFER_HOST_ACTIVATIONS];
 
-    for (size_t i = 0; i < plan->num_activations; i++) {
-        const sherdi_activation *a       = &plan->activations[i];
+    for (size_t i = 0; i < plan->offload.num_activations; i++) {
+        const sherdi_activation *a       = &plan->offload.activations[i];
         int                      is_last = 1; /* of those that have its place */
 
-        if (plan->units[a->unit].activation != i || !is_inside(a->offset, a->bytes, device) ||
+        if (plan->layout.units[a->unit].activation != i ||
+            !is_inside(a->offset, a->bytes, device) ||
             (a->host_offset != SHERDI_NO_OFFSET && !is_inside(a->host_offset, a->bytes, host)) ||
             (a->extent != SHERDI_NO_OFFSET &&
-             plan->activation_extents[a->extent].len_bytes != a->bytes) ||
-            (a->next != SHERDI_NO_ACTIVATION && plan->activations[a->next].offset != a->offset)) {
+             plan->offload.activation_extents[a->extent].len_bytes != a->bytes) ||
+            (a->next != SHERDI_NO_ACTIVATION &&
+             plan->offload.activations[a->next].offset != a->offset)) {
             return 0;
         }
-        for (size_t k = 0; k < plan->num_activations; k++) {
-            const sherdi_activation *b = &plan->activations[k];
+        for (size_t k = 0; k < plan->offload.num_activations; k++) {
+            const sherdi_activation *b = &plan->offload.activations[k];
 
             is_last = is_last && (k <= i || b->offset != a->offset);
             if (!places_are_apart(a, b, a->offset, b->offset) ||

@@ -21,8 +21,8 @@ static sherd_status broken(int rank, const char *rule, const char *where, size_t
 
 static sherd_status segments_check(const sherdi_plan *plan)
 {
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
 
         if (segment->padded_elems != segment->slice_elems * (size_t)plan->world_size ||
             segment->slice_elems % SHERD_CHUNK_ELEMS != 0 ||
@@ -37,12 +37,12 @@ static sherd_status segments_check(const sherdi_plan *plan)
 static sherd_status unit_params_check(const sherdi_plan *plan, const sherdi_model *model, int unit,
                                       int segment_index)
 {
-    const sherdi_segment *segment = &plan->segments[segment_index];
+    const sherdi_segment *segment = &plan->layout.segments[segment_index];
     size_t                end     = 0;
 
     for (size_t i = 0; i < model->units[unit].num_params; i++) {
         size_t                   p      = (size_t)model->units[unit].params[i];
-        const sherdi_plan_param *layout = &plan->params[p];
+        const sherdi_plan_param *layout = &plan->layout.params[p];
 
         if (layout->segment != segment_index) {
             continue;
@@ -60,13 +60,14 @@ static sherd_status unit_params_check(const sherdi_plan *plan, const sherdi_mode
 
 static sherd_status params_check(const sherdi_plan *plan, const sherdi_model *model)
 {
-    for (size_t u = 0; u < plan->num_units; u++) {
-        for (size_t s = 0; s < plan->units[u].num_segments; s++) {
-            SHERDI_TRY(unit_params_check(plan, model, (int)u,
-                                         plan->unit_segments[plan->units[u].first_segment + s]));
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        for (size_t s = 0; s < plan->layout.units[u].num_segments; s++) {
+            SHERDI_TRY(unit_params_check(
+                plan, model, (int)u,
+                plan->layout.unit_segments[plan->layout.units[u].first_segment + s]));
         }
     }
-    for (size_t p = 0; p < plan->num_params; p++) {
+    for (size_t p = 0; p < plan->layout.num_params; p++) {
         const sherdi_model_param *param   = &model->params[p];
         const sherdi_segment     *segment = sherdi_param_segment(plan, p);
         const sherdi_optimizer   *wanted =
@@ -84,7 +85,7 @@ static sherd_status params_check(const sherdi_plan *plan, const sherdi_model *mo
 
 static int buffer_ends_at(const sherdi_plan *plan, sherdi_buffer_id id, size_t end)
 {
-    return plan->buffers[id].bytes >= end;
+    return plan->packing.buffers[id].bytes >= end;
 }
 
 /* Takes [offset, offset + bytes) after all that was taken before. */
@@ -105,10 +106,10 @@ static sherd_status arenas_check(const sherdi_plan *plan)
     size_t host   = 0;
     size_t grads  = 0;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
         size_t kept = segment->is_resident ? segment->padded_elems : segment->slice_elems;
-        size_t made = plan->has_slices ? segment->slice_elems : segment->padded_elems;
+        size_t made = plan->layout.has_slices ? segment->slice_elems : segment->padded_elems;
 
         if (segment->param_offset != SHERDI_NO_OFFSET &&
             !cursor_take(segment->param_space == SHERDI_SPACE_HOST ? &host : &params,
@@ -123,7 +124,7 @@ static sherd_status arenas_check(const sherdi_plan *plan)
     if (!buffer_ends_at(plan, SHERDI_BUFFER_PARAMS, params) ||
         !buffer_ends_at(plan, SHERDI_BUFFER_HOST_PARAMS, host) ||
         !buffer_ends_at(plan, SHERDI_BUFFER_GRADS, grads)) {
-        return BROKEN(plan, "arenas hold what lies in them", "segments", plan->num_segments);
+        return BROKEN(plan, "arenas hold what lies in them", "segments", plan->layout.num_segments);
     }
     return SHERD_OK;
 }
@@ -134,12 +135,12 @@ static sherd_status units_check(const sherdi_plan *plan)
     size_t gathered  = 0;
     size_t transient = 0;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment   *segment = &plan->segments[s];
-        const sherdi_plan_unit *unit    = &plan->units[segment->unit];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment   *segment = &plan->layout.segments[s];
+        const sherdi_plan_unit *unit    = &plan->layout.units[segment->unit];
         size_t                  bytes   = segment->padded_elems * sherdi_compute_bytes(segment);
 
-        if (s == 0 || segment->unit != plan->segments[s - 1].unit) {
+        if (s == 0 || segment->unit != plan->layout.segments[s - 1].unit) {
             gathered  = 0;
             transient = 0;
         }
@@ -158,13 +159,13 @@ static sherd_status units_check(const sherdi_plan *plan)
 /* Blocks tile what the rank owns; spans lie inside their block and do not overlap. */
 static sherd_status blocks_check(const sherdi_plan *plan)
 {
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
         size_t                at      = 0;
         size_t                first;
 
         for (size_t b = 0; b < segment->num_blocks; b++) {
-            const sherdi_block *block = &plan->blocks[segment->first_block + b];
+            const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
             size_t              end   = 0;
 
             if (block->offset_elems != at) {
@@ -172,7 +173,7 @@ static sherd_status blocks_check(const sherdi_plan *plan)
             }
             at += block->elems;
             for (size_t i = 0; i < block->num_spans; i++) {
-                const sherdi_span *span = &plan->spans[block->first_span + i];
+                const sherdi_span *span = &plan->layout.spans[block->first_span + i];
 
                 if (span->offset_elems < end || span->count_elems == 0) {
                     return BROKEN(plan, "spans of a block do not overlap", "segment", s);
@@ -221,8 +222,8 @@ static int gathered_meet(const sherdi_plan_unit *left, const sherdi_plan_unit *r
 
 static int units_overlap(const sherdi_plan *plan, int a, int b)
 {
-    const sherdi_plan_unit *left  = &plan->units[a];
-    const sherdi_plan_unit *right = &plan->units[b];
+    const sherdi_plan_unit *left  = &plan->layout.units[a];
+    const sherdi_plan_unit *right = &plan->layout.units[b];
 
     return gathered_meet(left, right) ||
            (left->transient_bytes > 0 && right->transient_bytes > 0 &&
@@ -233,8 +234,8 @@ static int units_overlap(const sherdi_plan *plan, int a, int b)
 /* A unit lies inside the pools. It does not overlap what it reads, nor do the units that it reads overlap each other. */
 static sherd_status pools_check(const sherdi_plan *plan, const sherdi_model *model)
 {
-    for (size_t u = 0; u < plan->num_units; u++) {
-        const sherdi_plan_unit  *unit = &plan->units[u];
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        const sherdi_plan_unit  *unit = &plan->layout.units[u];
         const sherdi_model_unit *info = &model->units[u];
 
         if ((unit->gather_bytes > 0 &&
@@ -264,7 +265,7 @@ static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequen
 {
     for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.free_packing; i++) {
         if (sequence->live_ranges[i].offset !=
-            plan->units[sequence->live_ranges[i].unit].gather_pool_offset) {
+            plan->layout.units[sequence->live_ranges[i].unit].gather_pool_offset) {
             return BROKEN(plan, "a unit has one place", "gather", i);
         }
     }
@@ -274,11 +275,13 @@ static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequen
 /* No other unit that EVAL gathers overlaps a unit that evaluation keeps. */
 static sherd_status eval_keeps_check(const sherdi_plan *plan)
 {
-    for (size_t u = 0; u < plan->num_units; u++) {
-        for (size_t i = 0; plan->units[u].eval_kept > 0 && i < plan->eval.num_live_ranges; i++) {
-            int unit = plan->eval.live_ranges[i].unit;
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        for (size_t i = 0;
+             plan->layout.units[u].eval_kept > 0 && i < plan->schedule.eval.num_live_ranges; i++) {
+            int unit = plan->schedule.eval.live_ranges[i].unit;
 
-            if ((int)u != unit && gathered_meet(&plan->units[u], &plan->units[unit])) {
+            if ((int)u != unit &&
+                gathered_meet(&plan->layout.units[u], &plan->layout.units[unit])) {
                 return BROKEN(plan, "a unit that evaluation keeps has a place of its own", "unit",
                               u);
             }
@@ -296,18 +299,18 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
     SHERDI_TRY(blocks_check(plan));
     if (!sherdi_plan_offload_is_valid(plan)) {
         return BROKEN(plan, "extents, gradients and pieces tile what they should", "blocks",
-                      plan->num_blocks);
+                      plan->layout.num_blocks);
     }
     SHERDI_TRY(pools_check(plan, model));
-    SHERDI_TRY(live_ranges_check(plan, "gather", plan->train.live_ranges,
-                                 plan->train.num_live_ranges, SHERDI_BUFFER_GATHER));
-    SHERDI_TRY(live_ranges_check(plan, "gather of eval", plan->eval.live_ranges,
-                                 plan->eval.num_live_ranges, SHERDI_BUFFER_GATHER));
-    SHERDI_TRY(addresses_check(plan, &plan->train));
-    SHERDI_TRY(addresses_check(plan, &plan->eval));
+    SHERDI_TRY(live_ranges_check(plan, "gather", plan->schedule.train.live_ranges,
+                                 plan->schedule.train.num_live_ranges, SHERDI_BUFFER_GATHER));
+    SHERDI_TRY(live_ranges_check(plan, "gather of eval", plan->schedule.eval.live_ranges,
+                                 plan->schedule.eval.num_live_ranges, SHERDI_BUFFER_GATHER));
+    SHERDI_TRY(addresses_check(plan, &plan->schedule.train));
+    SHERDI_TRY(addresses_check(plan, &plan->schedule.eval));
     SHERDI_TRY(eval_keeps_check(plan));
-    return live_ranges_check(plan, "transient", plan->transients, plan->num_transients,
-                             SHERDI_BUFFER_TRANSIENT);
+    return live_ranges_check(plan, "transient", plan->schedule.transients,
+                             plan->schedule.num_transients, SHERDI_BUFFER_TRANSIENT);
 }
 
 /* ------------------------------------------------------- of all ranks together -- */
@@ -315,11 +318,11 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
 /* Adds what a rank updates: the spans of a parameter must begin where those of the ranks before ended. */
 static sherd_status ownership_add(const sherdi_plan *plan, const sherdi_model *model, size_t *next)
 {
-    if (!plan->is_sliced) {
+    if (!plan->layout.is_sliced) {
         memset(next, 0, model->num_params * sizeof(*next)); /* every rank updates everything */
     }
-    for (size_t i = 0; i < plan->num_spans; i++) {
-        const sherdi_span *span = &plan->spans[i];
+    for (size_t i = 0; i < plan->layout.num_spans; i++) {
+        const sherdi_span *span = &plan->layout.spans[i];
         size_t             p    = (size_t)span->param;
 
         if (span->first_index != model->params[p].first_index + next[p]) {
@@ -356,17 +359,17 @@ static int live_ranges_equal(const sherdi_live_range *a, const sherdi_live_range
 /* What must be equal on all ranks: slices, the offsets of what peers read, the collectives and their order. */
 static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *plan)
 {
-    if (plan->num_segments != first->num_segments ||
+    if (plan->layout.num_segments != first->layout.num_segments ||
         plan->num_collectives != first->num_collectives ||
-        plan->train.num_live_ranges != first->train.num_live_ranges ||
-        plan->eval.num_live_ranges != first->eval.num_live_ranges ||
-        plan->num_transients != first->num_transients) {
+        plan->schedule.train.num_live_ranges != first->schedule.train.num_live_ranges ||
+        plan->schedule.eval.num_live_ranges != first->schedule.eval.num_live_ranges ||
+        plan->schedule.num_transients != first->schedule.num_transients) {
         return BROKEN(plan, "ranks have the same segments, collectives and gathers", "segments",
-                      plan->num_segments);
+                      plan->layout.num_segments);
     }
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *mine  = &plan->segments[s];
-        const sherdi_segment *other = &first->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *mine  = &plan->layout.segments[s];
+        const sherdi_segment *other = &first->layout.segments[s];
 
         if (mine->unit != other->unit || mine->kind != other->kind ||
             mine->types.compute != other->types.compute || mine->types.wire != other->types.wire ||
@@ -379,16 +382,18 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
         return BROKEN(plan, "ranks make the same collectives", "collectives",
                       plan->num_collectives);
     }
-    if (!live_ranges_equal(plan->train.live_ranges, first->train.live_ranges,
-                           plan->train.num_live_ranges) ||
-        !live_ranges_equal(plan->eval.live_ranges, first->eval.live_ranges,
-                           plan->eval.num_live_ranges) ||
-        !live_ranges_equal(plan->transients, first->transients, plan->num_transients)) {
+    if (!live_ranges_equal(plan->schedule.train.live_ranges, first->schedule.train.live_ranges,
+                           plan->schedule.train.num_live_ranges) ||
+        !live_ranges_equal(plan->schedule.eval.live_ranges, first->schedule.eval.live_ranges,
+                           plan->schedule.eval.num_live_ranges) ||
+        !live_ranges_equal(plan->schedule.transients, first->schedule.transients,
+                           plan->schedule.num_transients)) {
         return BROKEN(plan, "ranks gather to the same places", "gathers",
-                      plan->train.num_live_ranges);
+                      plan->schedule.train.num_live_ranges);
     }
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        if (plan->buffers[b].is_shared && plan->buffers[b].bytes != first->buffers[b].bytes) {
+        if (plan->packing.buffers[b].is_shared &&
+            plan->packing.buffers[b].bytes != first->packing.buffers[b].bytes) {
             return BROKEN(plan, "buffers that peers read are equal", "buffer", (size_t)b);
         }
     }
@@ -455,7 +460,7 @@ sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model
         if (status == SHERD_OK) {
             status = ownership_add(other, model, next);
         }
-        if (status == SHERD_OK && (!other->is_sliced || rank == plan->world_size - 1)) {
+        if (status == SHERD_OK && (!other->layout.is_sliced || rank == plan->world_size - 1)) {
             status = ownership_check(other, model, next);
         }
         if (status == SHERD_OK) {

@@ -93,11 +93,11 @@ static sherd_status beside_check(const sherdi_model *model, const sherdi_segment
 
 sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_model *model)
 {
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_segment *segment = &plan->segments[plan->blocks[b].segment];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        const sherdi_segment *segment = &plan->layout.segments[plan->layout.blocks[b].segment];
 
         if (sherdi_segment_is_beside(segment)) {
-            SHERDI_TRY(beside_check(model, segment, &plan->blocks[b]));
+            SHERDI_TRY(beside_check(model, segment, &plan->layout.blocks[b]));
         }
     }
     return SHERD_OK;

@@ -10,13 +10,13 @@
 static size_t host_need(const sherdi_plan *plan)
 {
     return plan->machine.transport_bytes +
-           (plan->machine.has_device ? plan->host_bytes : plan->total_bytes);
+           (plan->machine.has_device ? plan->packing.host_bytes : plan->packing.total_bytes);
 }
 
 /* The device memory that one rank takes. */
 static size_t device_need(const sherdi_plan *plan)
 {
-    return plan->total_bytes - plan->host_bytes + plan->receive_bytes;
+    return plan->packing.total_bytes - plan->packing.host_bytes + plan->packing.receive_bytes;
 }
 
 static int device_fits(const sherdi_plan *plan)

@@ -54,7 +54,7 @@ static size_t params_lay_out(sherdi_plan *plan, const sherdi_model *model,
 
     for (size_t i = 0; i < unit->num_params; i++) {
         const sherdi_model_param *param  = &model->params[unit->params[i]];
-        sherdi_plan_param        *layout = &plan->params[unit->params[i]];
+        sherdi_plan_param        *layout = &plan->layout.params[unit->params[i]];
         size_t                    tries  = slice_elems / SHERD_CHUNK_ELEMS + 1;
 
         if (layout->segment != segment) {
@@ -76,14 +76,14 @@ static size_t params_lay_out(sherdi_plan *plan, const sherdi_model *model,
 static sherd_status segment_size(sherdi_plan *plan, const sherdi_model *model,
                                  const sherdi_model_unit *unit, int index)
 {
-    sherdi_segment *segment = &plan->segments[index];
+    sherdi_segment *segment = &plan->layout.segments[index];
     size_t          world   = (size_t)plan->world_size;
     size_t          end     = params_lay_out(plan, model, unit, index, SIZE_MAX / 2);
     size_t          least   = sherdi_round_up(sherdi_div_up(end, world), SHERD_CHUNK_ELEMS);
     size_t          most    = least;
 
     for (size_t i = 0; i < unit->num_params; i++) {
-        if (plan->params[unit->params[i]].segment == index &&
+        if (plan->layout.params[unit->params[i]].segment == index &&
             model->params[unit->params[i]].atom_elems > 1) {
             most = least + least / (ATOM_PADDING_DIVISOR - 1);
         }
@@ -114,7 +114,7 @@ static sherd_status unit_binding_check(const sherdi_plan *plan, const sherdi_mod
     for (size_t i = 0; i < unit->num_params; i++) {
         const sherdi_model_param *param = &model->params[unit->params[i]];
 
-        if (plan->params[unit->params[i]].segment != index) {
+        if (plan->layout.params[unit->params[i]].segment != index) {
             continue;
         }
         if (param->bound_data != NULL && plan->settings.stage == 3) {
@@ -165,14 +165,15 @@ static sherd_status matrix_check(const sherdi_model *model, const sherdi_model_p
 
 static sherd_status optimizer_take(sherdi_plan *plan, const sherdi_optimizer *optimizer)
 {
-    for (size_t i = 0; i < plan->num_optimizers; i++) {
-        if (plan->optimizers[i].optimizer == optimizer) {
+    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
+        if (plan->layout.optimizers[i].optimizer == optimizer) {
             return SHERD_OK;
         }
     }
-    SHERDI_TRY(
-        SHERDI_GROW(plan->mem, plan->optimizers, plan->num_optimizers, plan->cap_optimizers));
-    plan->optimizers[plan->num_optimizers++] = (sherdi_plan_optimizer){.optimizer = optimizer};
+    SHERDI_TRY(SHERDI_GROW(plan->mem, plan->layout.optimizers, plan->layout.num_optimizers,
+                           plan->layout.cap_optimizers));
+    plan->layout.optimizers[plan->layout.num_optimizers++] =
+        (sherdi_plan_optimizer){.optimizer = optimizer};
     return SHERD_OK;
 }
 
@@ -185,7 +186,7 @@ static sherdi_segment segment_wanted(const sherdi_plan *plan, const sherdi_model
     return (sherdi_segment){
         .unit             = param->unit,
         .kind             = kind,
-        .types            = is_wide ? plan->wide : plan->types,
+        .types            = is_wide ? plan->layout.wide : plan->layout.types,
         .is_wide          = is_wide,
         .optimizer        = kind == SHERDI_SEGMENT_FROZEN
                                 ? NULL
@@ -204,21 +205,23 @@ static sherd_status segment_take(sherdi_plan *plan, const sherdi_segment *wanted
 {
     size_t at = first;
 
-    while (at < plan->num_segments && (plan->segments[at].kind != wanted->kind ||
-                                       plan->segments[at].is_wide != wanted->is_wide ||
-                                       plan->segments[at].optimizer != wanted->optimizer)) {
+    while (at < plan->layout.num_segments &&
+           (plan->layout.segments[at].kind != wanted->kind ||
+            plan->layout.segments[at].is_wide != wanted->is_wide ||
+            plan->layout.segments[at].optimizer != wanted->optimizer)) {
         at++;
     }
     *out = (int)at;
-    if (at < plan->num_segments) {
+    if (at < plan->layout.num_segments) {
         return SHERD_OK;
     }
     if (wanted->optimizer != NULL) {
         SHERDI_TRY(optimizer_take(plan, wanted->optimizer));
     }
-    SHERDI_TRY(SHERDI_GROW(plan->mem, plan->segments, plan->num_segments, plan->cap_segments));
-    plan->segments[plan->num_segments] = *wanted;
-    sherdi_plan_encode(plan, &plan->segments[plan->num_segments++]);
+    SHERDI_TRY(SHERDI_GROW(plan->mem, plan->layout.segments, plan->layout.num_segments,
+                           plan->layout.cap_segments));
+    plan->layout.segments[plan->layout.num_segments] = *wanted;
+    sherdi_plan_encode(plan, &plan->layout.segments[plan->layout.num_segments++]);
     return SHERD_OK;
 }
 
@@ -236,12 +239,12 @@ static sherd_status unit_segments_make(sherdi_plan *plan, const sherdi_model *mo
         SHERDI_TRY(param_type_check(plan, param));
         SHERDI_TRY(matrix_check(model, param, wanted.optimizer));
         SHERDI_TRY(segment_take(plan, &wanted, first, &index));
-        plan->params[unit->params[i]].segment = index;
-        plan->segments[index].elems += param->elems;
+        plan->layout.params[unit->params[i]].segment = index;
+        plan->layout.segments[index].elems += param->elems;
     }
-    for (size_t s = first; s < plan->num_segments; s++) {
+    for (size_t s = first; s < plan->layout.num_segments; s++) {
         SHERDI_TRY(segment_size(plan, model, unit, (int)s));
-        SHERDI_TRY(unit_binding_check(plan, model, unit, &plan->segments[s], (int)s));
+        SHERDI_TRY(unit_binding_check(plan, model, unit, &plan->layout.segments[s], (int)s));
     }
     return SHERD_OK;
 }
@@ -251,21 +254,22 @@ static sherd_status segments_order(sherdi_plan *plan)
 {
     size_t count = 0;
 
-    plan->unit_segments = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->num_segments,
-                                             sizeof(*plan->unit_segments));
-    if (plan->unit_segments == NULL) {
+    plan->layout.unit_segments =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->layout.num_segments,
+                           sizeof(*plan->layout.unit_segments));
+    if (plan->layout.unit_segments == NULL) {
         return SHERD_E_NOMEM;
     }
-    for (size_t u = 0; u < plan->num_units; u++) {
-        size_t first = plan->units[u].first_segment;
-        size_t end   = first + plan->units[u].num_segments;
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        size_t first = plan->layout.units[u].first_segment;
+        size_t end   = first + plan->layout.units[u].num_segments;
 
         for (int slot = 0; slot < 2 * SHERDI_SEGMENT_KINDS; slot++) {
             for (size_t s = first; s < end; s++) {
-                const sherdi_segment *segment = &plan->segments[s];
+                const sherdi_segment *segment = &plan->layout.segments[s];
 
                 if ((int)segment->kind + segment->is_wide * SHERDI_SEGMENT_KINDS == slot) {
-                    plan->unit_segments[count++] = (int)s;
+                    plan->layout.unit_segments[count++] = (int)s;
                 }
             }
         }
@@ -278,13 +282,13 @@ static sherd_status segments_make(sherdi_plan *plan, const sherdi_model *model)
     size_t persistent_elems = 0;
 
     for (size_t u = 0; u < model->num_units; u++) {
-        size_t first = plan->num_segments;
+        size_t first = plan->layout.num_segments;
 
         SHERDI_TRY(unit_segments_make(plan, model, &model->units[u], first, &persistent_elems));
-        plan->units[u].first_segment = first;
-        plan->units[u].num_segments  = plan->num_segments - first;
+        plan->layout.units[u].first_segment = first;
+        plan->layout.units[u].num_segments  = plan->layout.num_segments - first;
     }
-    if (plan->num_optimizers == 0) { /* nothing is trainable */
+    if (plan->layout.num_optimizers == 0) { /* nothing is trainable */
         SHERDI_TRY(optimizer_take(plan, plan->settings.optimizer));
     }
     return segments_order(plan);
@@ -302,15 +306,15 @@ static size_t arena_take(sherdi_plan_buffer *arena, size_t elems, size_t elem_by
 static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment, size_t *host_elems)
 {
     const sherdi_settings *settings  = &plan->settings;
-    sherdi_plan_unit      *unit      = &plan->units[segment->unit];
+    sherdi_plan_unit      *unit      = &plan->layout.units[segment->unit];
     size_t                 elem      = sherdi_compute_bytes(segment);
     int                    is_frozen = segment->kind == SHERDI_SEGMENT_FROZEN;
     sherdi_plan_buffer     gathered  = {.bytes = unit->gather_bytes};
     sherdi_plan_buffer     transient = {.bytes = unit->transient_bytes};
 
-    plan->widest_bytes   = sherdi_max_size(plan->widest_bytes, elem);
-    segment->param_space = sherdi_plan_param_space(plan, segment, host_elems);
-    segment->is_resident = settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT ||
+    plan->layout.widest_bytes = sherdi_max_size(plan->layout.widest_bytes, elem);
+    segment->param_space      = sherdi_plan_param_space(plan, segment, host_elems);
+    segment->is_resident      = settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT ||
                            (plan->world_size == 1 && segment->param_space == SHERDI_SPACE_DEVICE);
     segment->has_gradient = !is_frozen;
     /* an fp32 parameter is its own master if parameter and state both rest in the device's memory */
@@ -319,8 +323,9 @@ static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment, size_t *
                                          segment->param_space != SHERDI_SPACE_DEVICE);
     if (!segment->is_bound && segment->param_space != SHERDI_SPACE_STORAGE) {
         segment->param_offset = arena_take(
-            &plan->buffers[segment->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
-                                                                     : SHERDI_BUFFER_PARAMS],
+            &plan->packing
+                 .buffers[segment->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+                                                                    : SHERDI_BUFFER_PARAMS],
             segment->is_resident ? segment->padded_elems : segment->slice_elems, elem);
     }
     if (!segment->is_resident) {
@@ -331,7 +336,7 @@ static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment, size_t *
     if (is_frozen) {
         return;
     }
-    if (plan->has_transient) {
+    if (plan->layout.has_transient) {
         segment->transient_offset = arena_take(&transient, segment->padded_elems, elem);
         unit->transient_bytes     = transient.bytes;
     }
@@ -339,7 +344,7 @@ static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment, size_t *
 
 size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment, size_t *first)
 {
-    if (!plan->is_sliced) {
+    if (!plan->layout.is_sliced) {
         *first = 0;
         return segment->padded_elems;
     }
@@ -350,8 +355,8 @@ size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment,
 void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_t *begin,
                       size_t *end)
 {
-    const sherdi_plan_param *layout  = &plan->params[param];
-    const sherdi_segment    *segment = &plan->segments[layout->segment];
+    const sherdi_plan_param *layout  = &plan->layout.params[param];
+    const sherdi_segment    *segment = &plan->layout.segments[layout->segment];
     size_t                   first   = (size_t)plan->rank * segment->slice_elems;
     size_t                   last    = first + segment->slice_elems;
 
@@ -373,14 +378,14 @@ static void fill_size(sherdi_plan *plan, const sherdi_model *model)
         size_t end;
 
         sherdi_plan_held(plan, p, model->params[p].elems, &begin, &end);
-        plan->fill_elems =
-            sherdi_max_size(plan->fill_elems, sherdi_min_size(end - begin, SHERDI_FILL_ELEMS));
+        plan->packing.fill_elems = sherdi_max_size(plan->packing.fill_elems,
+                                                   sherdi_min_size(end - begin, SHERDI_FILL_ELEMS));
     }
-    plan->fill_cast_offset = sherdi_round_up(plan->fill_elems * sizeof(float), 64);
-    plan->buffers[SHERDI_BUFFER_FILL].bytes =
-        sherdi_round_up(plan->fill_cast_offset +
-                            (plan->machine.has_device ? plan->fill_elems * plan->widest_bytes : 0),
-                        SHERD_ALIGN_BYTES);
+    plan->packing.fill_cast_offset = sherdi_round_up(plan->packing.fill_elems * sizeof(float), 64);
+    plan->packing.buffers[SHERDI_BUFFER_FILL].bytes = sherdi_round_up(
+        plan->packing.fill_cast_offset +
+            (plan->machine.has_device ? plan->packing.fill_elems * plan->layout.widest_bytes : 0),
+        SHERD_ALIGN_BYTES);
 }
 
 /* Sizes the slots of checkpoints, and the snapshot; a small model needs few slots. */
@@ -389,37 +394,40 @@ static void checkpoint_size(sherdi_plan *plan)
     size_t bytes = 1;
     size_t slots;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        bytes += plan->segments[s].slice_elems * sherdi_saved_bytes(&plan->segments[s]);
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        bytes +=
+            plan->layout.segments[s].slice_elems * sherdi_saved_bytes(&plan->layout.segments[s]);
     }
-    plan->checkpoint_slot_bytes = sherdi_min_size(
+    plan->packing.checkpoint_slot_bytes = sherdi_min_size(
         SHERDI_CHECKPOINT_SLOT_BYTES, sherdi_round_up(bytes, SHERDI_CHECKPOINT_EXTENT_BYTES));
-    slots = sherdi_div_up(bytes, plan->checkpoint_slot_bytes);
+    slots = sherdi_div_up(bytes, plan->packing.checkpoint_slot_bytes);
     if (plan->settings.checkpoint_async && !sherdi_plan_has_generations(plan)) {
-        plan->buffers[SHERDI_BUFFER_SNAPSHOT].bytes =
-            sherdi_round_up(bytes, plan->checkpoint_slot_bytes);
+        plan->packing.buffers[SHERDI_BUFFER_SNAPSHOT].bytes =
+            sherdi_round_up(bytes, plan->packing.checkpoint_slot_bytes);
     }
-    plan->checkpoint_slots = sherdi_min_size(SHERDI_CHECKPOINT_SLOTS, sherdi_max_size(slots, 2));
+    plan->packing.checkpoint_slots =
+        sherdi_min_size(SHERDI_CHECKPOINT_SLOTS, sherdi_max_size(slots, 2));
 }
 
 /* Adds the spans of parameters inside [first, first + elems) of a segment's whole to the block. */
 static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model,
                                     sherdi_block *block, size_t first)
 {
-    const sherdi_model_unit *unit = &model->units[plan->segments[block->segment].unit];
+    const sherdi_model_unit *unit = &model->units[plan->layout.segments[block->segment].unit];
 
-    block->first_span = plan->num_spans;
+    block->first_span = plan->layout.num_spans;
     for (size_t i = 0; i < unit->num_params; i++) {
         const sherdi_model_param *param  = &model->params[unit->params[i]];
-        const sherdi_plan_param  *layout = &plan->params[unit->params[i]];
+        const sherdi_plan_param  *layout = &plan->layout.params[unit->params[i]];
         size_t                    start  = sherdi_max_size(layout->offset_elems, first);
         size_t end = sherdi_min_size(layout->offset_elems + param->elems, first + block->elems);
 
         if (layout->segment != block->segment || start >= end) {
             continue;
         }
-        SHERDI_TRY(SHERDI_GROW(plan->mem, plan->spans, plan->num_spans, plan->cap_spans));
-        plan->spans[plan->num_spans++] = (sherdi_span){
+        SHERDI_TRY(SHERDI_GROW(plan->mem, plan->layout.spans, plan->layout.num_spans,
+                               plan->layout.cap_spans));
+        plan->layout.spans[plan->layout.num_spans++] = (sherdi_span){
             .offset_elems = start - first,
             .count_elems  = end - start,
             .first_index  = param->first_index + (start - layout->offset_elems),
@@ -427,7 +435,7 @@ static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model
             .group        = param->group,
         };
     }
-    block->num_spans = plan->num_spans - block->first_span;
+    block->num_spans = plan->layout.num_spans - block->first_span;
     return SHERD_OK;
 }
 
@@ -437,8 +445,8 @@ static size_t blocks_count(const sherdi_plan *plan, size_t most, size_t *elems_o
     size_t count = 0;
 
     *elems_out = 0;
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
         size_t                first;
         size_t                owned = sherdi_plan_owned(plan, segment, &first);
 
@@ -484,7 +492,7 @@ static sherd_status blocks_check(const sherdi_plan *plan)
         "rank %d would update %zu elements in %zu blocks of %zu, and a plan has at "
         "most %zu; raise %s to %zu or more, or share the model among more ranks",
         plan->rank, elems, count, most, SHERDI_MOST_BLOCKS, block_key(plan),
-        sherdi_round_up(sherdi_div_up(elems, SHERDI_MOST_BLOCKS - plan->num_segments),
+        sherdi_round_up(sherdi_div_up(elems, SHERDI_MOST_BLOCKS - plan->layout.num_segments),
                         SHERD_ALIGN_BYTES));
 }
 
@@ -493,13 +501,14 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
     size_t most = sherdi_plan_block_elems(plan);
 
     /* a block with nothing but padding has no spans, and its first_span must still be valid */
-    SHERDI_TRY(SHERDI_GROW(plan->mem, plan->spans, plan->num_spans, plan->cap_spans));
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        sherdi_segment *segment = &plan->segments[s];
+    SHERDI_TRY(
+        SHERDI_GROW(plan->mem, plan->layout.spans, plan->layout.num_spans, plan->layout.cap_spans));
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        sherdi_segment *segment = &plan->layout.segments[s];
         size_t          first;
         size_t          owned = sherdi_plan_owned(plan, segment, &first);
 
-        segment->first_block = plan->num_blocks;
+        segment->first_block = plan->layout.num_blocks;
         if (segment->kind == SHERDI_SEGMENT_FROZEN) {
             continue;
         }
@@ -509,10 +518,11 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
 
             block.stride_elems = block.elems + (block.elems % ALIASING_ELEMS == 0 ? SKEW_ELEMS : 0);
             SHERDI_TRY(block_add_spans(plan, model, &block, first + at));
-            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->blocks, plan->num_blocks, plan->cap_blocks));
-            plan->blocks[plan->num_blocks++] = block;
+            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->layout.blocks, plan->layout.num_blocks,
+                                   plan->layout.cap_blocks));
+            plan->layout.blocks[plan->layout.num_blocks++] = block;
         }
-        segment->num_blocks = plan->num_blocks - segment->first_block;
+        segment->num_blocks = plan->layout.num_blocks - segment->first_block;
     }
     return SHERD_OK;
 }
@@ -523,11 +533,11 @@ static size_t fixed_staging_elems(const sherdi_plan *plan, const sherdi_segment 
 {
     size_t most = 0;
 
-    if (!plan->is_sliced) {
+    if (!plan->layout.is_sliced) {
         return segment->padded_elems;
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        most = sherdi_max_size(most, plan->blocks[segment->first_block + b].elems);
+        most = sherdi_max_size(most, plan->layout.blocks[segment->first_block + b].elems);
     }
     return most;
 }
@@ -538,7 +548,7 @@ static size_t segment_device_block(const sherdi_plan *plan, const sherdi_segment
     size_t most = 0;
 
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
 
         if (block->space == SHERDI_SPACE_DEVICE) {
             most = sherdi_max_size(most, block->elems);
@@ -554,8 +564,8 @@ static void staging_size(sherdi_plan *plan)
     size_t grads   = 0;
     size_t publish = 0;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
         const sherdi_types   *types   = &segment->types;
         sherd_dtype           made_in = plan->settings.stage >= 2 ? types->compute : types->grad;
         size_t                elem    = sherdi_compute_bytes(segment);
@@ -563,7 +573,7 @@ static void staging_size(sherdi_plan *plan)
         if (segment->kind == SHERDI_SEGMENT_FROZEN) {
             continue;
         }
-        if (plan->is_deterministic) {
+        if (plan->layout.is_deterministic) {
             grads = sherdi_max_size(grads, fixed_staging_elems(plan, segment) * sizeof(float));
         } else if (types->wire != made_in) {
             grads = sherdi_max_size(grads, segment->padded_elems * sherd_dtype_bytes(types->wire));
@@ -576,9 +586,10 @@ static void staging_size(sherdi_plan *plan)
         }
     }
     /* a wire type is not needed any more when values are published; the gradient of an update is */
-    plan->publish_offset = plan->is_deterministic ? sherdi_round_up(grads, SHERD_ALIGN_BYTES) : 0;
-    plan->buffers[SHERDI_BUFFER_STAGING].bytes =
-        sherdi_round_up(sherdi_max_size(grads, plan->publish_offset + publish), SHERD_ALIGN_BYTES);
+    plan->packing.publish_offset =
+        plan->layout.is_deterministic ? sherdi_round_up(grads, SHERD_ALIGN_BYTES) : 0;
+    plan->packing.buffers[SHERDI_BUFFER_STAGING].bytes = sherdi_round_up(
+        sherdi_max_size(grads, plan->packing.publish_offset + publish), SHERD_ALIGN_BYTES);
 }
 
 /* Sizes the directions: the largest segment of matrices, whole, then the largest workspace for one matrix. */
@@ -597,8 +608,9 @@ static void directions_size(sherdi_plan *plan, const sherdi_model *model)
                 workspace, segment->optimizer->workspace_bytes(param->shape[0], param->shape[1]));
         }
     }
-    plan->workspace_offset = sherdi_round_up(elems * sizeof(float), SHERD_ALIGN_BYTES);
-    plan->buffers[SHERDI_BUFFER_DIRECTIONS].bytes = plan->workspace_offset + workspace;
+    plan->packing.workspace_offset = sherdi_round_up(elems * sizeof(float), SHERD_ALIGN_BYTES);
+    plan->packing.buffers[SHERDI_BUFFER_DIRECTIONS].bytes =
+        plan->packing.workspace_offset + workspace;
 }
 
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
@@ -606,8 +618,8 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     size_t host_elems = 0;
 
     SHERDI_TRY(segments_make(plan, model));
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        segment_lay_out(plan, &plan->segments[s], &host_elems);
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        segment_lay_out(plan, &plan->layout.segments[s], &host_elems);
     }
     SHERDI_TRY(blocks_check(plan));
     SHERDI_TRY(blocks_make(plan, model));

@@ -18,16 +18,17 @@ int sherdi_plan_has_files(const sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
-    return (plan->num_extents[SHERDI_SPACE_STORAGE] > 0 &&
+    return (plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 &&
             settings->offload_state.tier->has_files) ||
-           (plan->num_pieces > 0 && settings->offload_param.tier->has_files);
+           (plan->offload.num_pieces > 0 && settings->offload_param.tier->has_files);
 }
 
 int sherdi_plan_has_generations(const sherdi_plan *plan)
 {
     return plan->settings.offload_state.tier->has_generations &&
-           plan->num_extents[SHERDI_SPACE_STORAGE] > 0 &&
-           plan->num_extents[SHERDI_SPACE_DEVICE] == 0 && plan->num_extents[SHERDI_SPACE_HOST] == 0;
+           plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 &&
+           plan->offload.num_extents[SHERDI_SPACE_DEVICE] == 0 &&
+           plan->offload.num_extents[SHERDI_SPACE_HOST] == 0;
 }
 
 sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segment *segment,
@@ -71,8 +72,8 @@ static void state_spaces_choose(sherdi_plan *plan)
     double seen      = 0;
     double offloaded = 0;
 
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        sherdi_block *block = &plan->blocks[b];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        sherdi_block *block = &plan->layout.blocks[b];
         double        elems = (double)block->elems;
 
         block->space = SHERDI_SPACE_DEVICE;
@@ -88,7 +89,7 @@ static void state_spaces_choose(sherdi_plan *plan)
 size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part,
                                size_t offset_elems)
 {
-    const sherdi_segment *segment = &plan->segments[block->segment];
+    const sherdi_segment *segment = &plan->layout.segments[block->segment];
     size_t                offset  = sherdi_segment_part_bytes(segment, part, offset_elems);
 
     for (int i = segment->has_master ? 0 : 1; i < part; i++) {
@@ -99,7 +100,7 @@ size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *bloc
 
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    const sherdi_segment *segment = &plan->segments[block->segment];
+    const sherdi_segment *segment = &plan->layout.segments[block->segment];
     int                   last    = sherdi_segment_parts(segment) - 1;
 
     return last == 0 && !segment->has_master
@@ -112,19 +113,19 @@ size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *bloc
 static int keeps_values(const sherdi_plan *plan, const sherdi_block *block)
 {
     return block->space == SHERDI_SPACE_STORAGE &&
-           sherdi_segment_is_beside(&plan->segments[block->segment]);
+           sherdi_segment_is_beside(&plan->layout.segments[block->segment]);
 }
 
 /* Whether these values are read with the state, because the parameter rests on storage itself. */
 static int reads_values(const sherdi_plan *plan, const sherdi_block *block)
 {
     return keeps_values(plan, block) &&
-           plan->segments[block->segment].param_space == SHERDI_SPACE_STORAGE;
+           plan->layout.segments[block->segment].param_space == SHERDI_SPACE_STORAGE;
 }
 
 static size_t values_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    return block->elems * sherdi_compute_bytes(&plan->segments[block->segment]);
+    return block->elems * sherdi_compute_bytes(&plan->layout.segments[block->segment]);
 }
 
 /* Where values that are read with the state begin, behind it. */
@@ -176,8 +177,8 @@ static size_t extents_longest(const sherdi_extent *extents, size_t count)
 static int extent_is_joined(const sherdi_plan *plan, const sherdi_block *before,
                             const sherdi_block *block, size_t bytes, size_t most)
 {
-    if (sherdi_segment_has_matrices(&plan->segments[block->segment]) ||
-        sherdi_segment_has_matrices(&plan->segments[before->segment])) {
+    if (sherdi_segment_has_matrices(&plan->layout.segments[block->segment]) ||
+        sherdi_segment_has_matrices(&plan->layout.segments[before->segment])) {
         return before->segment == block->segment;
     }
     return bytes + block_state_bytes(plan, block) <= most;
@@ -190,15 +191,15 @@ static sherd_status state_extents_make(sherdi_plan *plan)
     const sherdi_block *before = NULL; /* the last block on the drive */
     size_t              most   = 0;
 
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        if (plan->blocks[b].space == SHERDI_SPACE_STORAGE) {
-            most = sherdi_max_size(most, block_state_bytes(plan, &plan->blocks[b]));
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        if (plan->layout.blocks[b].space == SHERDI_SPACE_STORAGE) {
+            most = sherdi_max_size(most, block_state_bytes(plan, &plan->layout.blocks[b]));
         }
     }
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        sherdi_block   *block   = &plan->blocks[b];
-        sherdi_extent **extents = &plan->extents[block->space];
-        size_t         *count   = &plan->num_extents[block->space];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        sherdi_block   *block   = &plan->layout.blocks[b];
+        sherdi_extent **extents = &plan->offload.extents[block->space];
+        size_t         *count   = &plan->offload.num_extents[block->space];
         size_t          bytes   = block_state_bytes(plan, block);
         sherdi_extent  *last    = *count == 0 ? NULL : &(*extents)[*count - 1];
 
@@ -208,7 +209,8 @@ static sherd_status state_extents_make(sherdi_plan *plan)
             block->state_offset = last->len_bytes;
             last->len_bytes += bytes;
         } else {
-            SHERDI_TRY(extent_add(plan, extents, count, &plan->cap_extents[block->space], bytes));
+            SHERDI_TRY(
+                extent_add(plan, extents, count, &plan->offload.cap_extents[block->space], bytes));
         }
         block->extent = *count - 1;
         before        = block->space == SHERDI_SPACE_STORAGE ? block : before;
@@ -219,21 +221,21 @@ static sherd_status state_extents_make(sherdi_plan *plan)
 /* Makes an empty tail for each extent; a tail begins where the one before it ends. */
 static sherd_status tails_make(sherdi_plan *plan)
 {
-    size_t heads = plan->num_extents[SHERDI_SPACE_STORAGE];
+    size_t heads = plan->offload.num_extents[SHERDI_SPACE_STORAGE];
     size_t count = heads;
 
     while (count < 2 * heads) {
-        SHERDI_TRY(extent_add(plan, &plan->extents[SHERDI_SPACE_STORAGE], &count,
-                              &plan->cap_extents[SHERDI_SPACE_STORAGE], 0));
+        SHERDI_TRY(extent_add(plan, &plan->offload.extents[SHERDI_SPACE_STORAGE], &count,
+                              &plan->offload.cap_extents[SHERDI_SPACE_STORAGE], 0));
     }
-    plan->num_tails = heads;
+    plan->offload.num_tails = heads;
     return SHERD_OK;
 }
 
 static void tails_end(sherdi_plan *plan)
 {
-    for (size_t e = plan->num_tails; e < 2 * plan->num_tails; e++) {
-        sherdi_extent *tail = &plan->extents[SHERDI_SPACE_STORAGE][e];
+    for (size_t e = plan->offload.num_tails; e < 2 * plan->offload.num_tails; e++) {
+        sherdi_extent *tail = &plan->offload.extents[SHERDI_SPACE_STORAGE][e];
 
         tail->len_bytes    = sherdi_round_up(tail->len_bytes, SHERD_ALIGN_BYTES);
         tail->offset_bytes = tail[-1].offset_bytes + tail[-1].len_bytes;
@@ -243,8 +245,8 @@ static void tails_end(sherdi_plan *plan)
 /* Places the values that are stored with states. In a tail they follow each other, without the gaps that are between states. */
 static sherd_status values_lay_out(sherdi_plan *plan)
 {
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        sherdi_block *block = &plan->blocks[b];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        sherdi_block *block = &plan->layout.blocks[b];
 
         block->value_offset = SHERDI_NO_OFFSET;
         if (reads_values(plan, block)) {
@@ -253,9 +255,10 @@ static sherd_status values_lay_out(sherdi_plan *plan)
             const sherdi_extent *head;
             sherdi_extent       *tail;
 
-            SHERDI_TRY(plan->num_tails == 0 ? tails_make(plan) : SHERD_OK);
-            head = &plan->extents[SHERDI_SPACE_STORAGE][block->extent];
-            tail = &plan->extents[SHERDI_SPACE_STORAGE][plan->num_tails + block->extent];
+            SHERDI_TRY(plan->offload.num_tails == 0 ? tails_make(plan) : SHERD_OK);
+            head = &plan->offload.extents[SHERDI_SPACE_STORAGE][block->extent];
+            tail = &plan->offload
+                        .extents[SHERDI_SPACE_STORAGE][plan->offload.num_tails + block->extent];
             block->value_offset = head->len_bytes + tail->len_bytes;
             tail->len_bytes += values_bytes(plan, block);
         }
@@ -267,11 +270,12 @@ static sherd_status values_lay_out(sherdi_plan *plan)
 /* Returns the bytes of the longest extent of the state with its tail. */
 static size_t longest_state(const sherdi_plan *plan)
 {
-    const sherdi_extent *heads   = plan->extents[SHERDI_SPACE_STORAGE];
+    const sherdi_extent *heads   = plan->offload.extents[SHERDI_SPACE_STORAGE];
     size_t               longest = 0;
 
-    for (size_t e = 0; e < plan->num_extents[SHERDI_SPACE_STORAGE]; e++) {
-        size_t tail_bytes = e < plan->num_tails ? heads[plan->num_tails + e].len_bytes : 0;
+    for (size_t e = 0; e < plan->offload.num_extents[SHERDI_SPACE_STORAGE]; e++) {
+        size_t tail_bytes =
+            e < plan->offload.num_tails ? heads[plan->offload.num_tails + e].len_bytes : 0;
 
         longest = sherdi_max_size(longest, heads[e].len_bytes + tail_bytes);
     }
@@ -281,23 +285,23 @@ static size_t longest_state(const sherdi_plan *plan)
 /* Decides where the slices of gradients rest. A segment with no offloaded block keeps its slice in one piece. */
 static sherd_status gradients_lay_out(sherdi_plan *plan)
 {
-    size_t  *bytes      = &plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
+    size_t  *bytes      = &plan->packing.buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
     unsigned is_spilled = plan->settings.gradients_on_nvme ? 1 : 0;
 
     /* otherwise slices stay on the device until the update */
-    if (plan->settings.stage < 2 || plan->is_deterministic ||
+    if (plan->settings.stage < 2 || plan->layout.is_deterministic ||
         sherdi_plan_accumulates_on_device(plan)) {
         return SHERD_OK;
     }
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        sherdi_block   *block   = &plan->blocks[b];
-        sherdi_segment *segment = &plan->segments[block->segment];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        sherdi_block   *block   = &plan->layout.blocks[b];
+        sherdi_segment *segment = &plan->layout.segments[block->segment];
 
         segment->is_staged |= block->space != SHERDI_SPACE_DEVICE;
     }
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        sherdi_block         *block   = &plan->blocks[b];
-        const sherdi_segment *segment = &plan->segments[block->segment];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        sherdi_block         *block   = &plan->layout.blocks[b];
+        const sherdi_segment *segment = &plan->layout.segments[block->segment];
         size_t                elem    = sherdi_grad_bytes(plan, segment);
         size_t                len     = sherdi_round_up(block->elems * elem, SHERD_ALIGN_BYTES);
 
@@ -313,9 +317,10 @@ static sherd_status gradients_lay_out(sherdi_plan *plan)
             block->grad_offset = *bytes;
             *bytes += len;
         } else {
-            block->grad_offset = plan->num_grad_extents;
-            SHERDI_TRY(extent_add(plan, &plan->grad_extents, &plan->num_grad_extents,
-                                  &plan->cap_grad_extents, len));
+            block->grad_offset = plan->offload.num_grad_extents;
+            SHERDI_TRY(extent_add(plan, &plan->offload.grad_extents,
+                                  &plan->offload.num_grad_extents, &plan->offload.cap_grad_extents,
+                                  len));
         }
     }
     return SHERD_OK;
@@ -325,22 +330,22 @@ static sherd_status gradients_lay_out(sherdi_plan *plan)
  * rests there. */
 static void device_gradients_lay_out(sherdi_plan *plan)
 {
-    size_t *bytes = &plan->buffers[SHERDI_BUFFER_GRADS].bytes;
+    size_t *bytes = &plan->packing.buffers[SHERDI_BUFFER_GRADS].bytes;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        sherdi_segment *segment = &plan->layout.segments[s];
         size_t          elem    = sherdi_grad_bytes(plan, segment);
         size_t          first; /* where what this rank updates begins in what is kept */
 
         (void)sherdi_plan_owned(plan, segment, &first);
-        first                = plan->has_slices ? 0 : first;
+        first                = plan->layout.has_slices ? 0 : first;
         segment->grad_offset = SHERDI_NO_OFFSET;
         if (!segment->has_gradient) {
             continue;
         }
         if (segment->is_staged) {
             for (size_t b = 0; b < segment->num_blocks; b++) {
-                sherdi_block *block = &plan->blocks[segment->first_block + b];
+                sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
 
                 if (block->grad_space == SHERDI_SPACE_DEVICE) {
                     block->grad_offset = *bytes;
@@ -351,10 +356,10 @@ static void device_gradients_lay_out(sherdi_plan *plan)
         }
         segment->grad_offset = *bytes;
         *bytes += sherdi_round_up(
-            (plan->has_slices ? segment->slice_elems : segment->padded_elems) * elem,
+            (plan->layout.has_slices ? segment->slice_elems : segment->padded_elems) * elem,
             SHERD_ALIGN_BYTES);
         for (size_t b = 0; b < segment->num_blocks; b++) {
-            sherdi_block *block = &plan->blocks[segment->first_block + b];
+            sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
 
             block->grad_space  = SHERDI_SPACE_DEVICE;
             block->grad_offset = segment->grad_offset + (first + block->offset_elems) * elem;
@@ -366,11 +371,11 @@ static sherd_status pieces_make(sherdi_plan *plan)
 {
     size_t most = sherdi_plan_block_elems(plan);
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        sherdi_segment *segment = &plan->layout.segments[s];
         size_t          elem    = sherdi_compute_bytes(segment);
 
-        segment->first_piece = plan->num_pieces;
+        segment->first_piece = plan->offload.num_pieces;
         if (segment->param_space != SHERDI_SPACE_STORAGE) {
             continue;
         }
@@ -378,14 +383,16 @@ static sherd_status pieces_make(sherdi_plan *plan)
             sherdi_piece piece = {.segment      = (int)s,
                                   .offset_elems = at,
                                   .elems        = sherdi_min_size(most, segment->slice_elems - at)};
-            size_t       count = plan->num_pieces;
+            size_t       count = plan->offload.num_pieces;
 
-            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->pieces, plan->num_pieces, plan->cap_pieces));
-            SHERDI_TRY(extent_add(plan, &plan->piece_extents, &count, &plan->cap_piece_extents,
+            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->offload.pieces, plan->offload.num_pieces,
+                                   plan->offload.cap_pieces));
+            SHERDI_TRY(extent_add(plan, &plan->offload.piece_extents, &count,
+                                  &plan->offload.cap_piece_extents,
                                   sherdi_round_up(piece.elems * elem, SHERD_ALIGN_BYTES)));
-            plan->pieces[plan->num_pieces++] = piece;
+            plan->offload.pieces[plan->offload.num_pieces++] = piece;
         }
-        segment->num_pieces = plan->num_pieces - segment->first_piece;
+        segment->num_pieces = plan->offload.num_pieces - segment->first_piece;
     }
     return SHERD_OK;
 }
@@ -393,7 +400,7 @@ static sherd_status pieces_make(sherdi_plan *plan)
 /* Marks the pieces in which elements of the parameter lie. */
 static void pieces_of_param_mark(sherdi_plan *plan, size_t param, size_t elems)
 {
-    const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
+    const sherdi_segment *segment = &plan->layout.segments[plan->layout.params[param].segment];
     size_t                before  = (size_t)plan->rank * segment->slice_elems;
     size_t                begin;
     size_t                end;
@@ -403,11 +410,11 @@ static void pieces_of_param_mark(sherdi_plan *plan, size_t param, size_t elems)
     if (begin == end || segment->num_pieces == 0) {
         return;
     }
-    grain = plan->pieces[segment->first_piece].elems; /* of all pieces but the last */
-    begin = begin + plan->params[param].offset_elems - before;
-    end   = end + plan->params[param].offset_elems - before;
+    grain = plan->offload.pieces[segment->first_piece].elems; /* of all pieces but the last */
+    begin = begin + plan->layout.params[param].offset_elems - before;
+    end   = end + plan->layout.params[param].offset_elems - before;
     for (size_t i = begin / grain; i <= (end - 1) / grain; i++) {
-        plan->pieces[segment->first_piece + i].is_never_written = 0;
+        plan->offload.pieces[segment->first_piece + i].is_never_written = 0;
     }
 }
 
@@ -415,11 +422,11 @@ static void pieces_of_param_mark(sherdi_plan *plan, size_t param, size_t elems)
  * a parameter lies in it. */
 static void pieces_mark(sherdi_plan *plan, const sherdi_model *model)
 {
-    for (size_t p = 0; p < plan->num_pieces; p++) {
-        plan->pieces[p].is_never_written =
-            plan->segments[plan->pieces[p].segment].kind == SHERDI_SEGMENT_FROZEN;
+    for (size_t p = 0; p < plan->offload.num_pieces; p++) {
+        plan->offload.pieces[p].is_never_written =
+            plan->layout.segments[plan->offload.pieces[p].segment].kind == SHERDI_SEGMENT_FROZEN;
     }
-    for (size_t p = 0; p < plan->num_params; p++) {
+    for (size_t p = 0; p < plan->layout.num_params; p++) {
         pieces_of_param_mark(plan, p, model->params[p].elems);
     }
 }
@@ -428,32 +435,32 @@ static void pieces_mark(sherdi_plan *plan, const sherdi_model *model)
 
 static void grad_staging_size(sherdi_plan *plan)
 {
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
 
         if (segment->is_staged) {
-            plan->grad_staging_bytes = sherdi_max_size(
-                plan->grad_staging_bytes,
+            plan->packing.grad_staging_bytes = sherdi_max_size(
+                plan->packing.grad_staging_bytes,
                 sherdi_round_up(segment->slice_elems * sherd_dtype_bytes(segment->types.comm),
                                 SHERD_ALIGN_BYTES));
         }
     }
-    plan->num_grad_stagings =
+    plan->packing.num_grad_stagings =
         plan->machine.has_device || (plan->settings.overlap_comm && plan->world_size > 1) ? 2 : 1;
-    plan->buffers[SHERDI_BUFFER_GRAD_STAGING].bytes =
-        plan->grad_staging_bytes * (size_t)plan->num_grad_stagings;
+    plan->packing.buffers[SHERDI_BUFFER_GRAD_STAGING].bytes =
+        plan->packing.grad_staging_bytes * (size_t)plan->packing.num_grad_stagings;
 }
 
 /* The bytes of an offloaded block's gradient that pass through the bounce buffer. */
 static size_t bounce_grad_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    const sherdi_types *types = &plan->segments[block->segment].types;
+    const sherdi_types *types = &plan->layout.segments[block->segment].types;
 
     if (block->grad_space ==
         SHERDI_SPACE_DEVICE) { /* comes down at the boundary, in the type of the update */
         return block->elems * sherd_dtype_bytes(types->grad);
     }
-    return plan->has_accumulator ? block->elems * sherd_dtype_bytes(types->comm) : 0;
+    return plan->layout.has_accumulator ? block->elems * sherd_dtype_bytes(types->comm) : 0;
 }
 
 static void bounce_size(sherdi_plan *plan)
@@ -462,9 +469,9 @@ static void bounce_size(sherdi_plan *plan)
     size_t params     = 0;
     size_t directions = 0;
 
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_block   *block   = &plan->blocks[b];
-        const sherdi_segment *segment = &plan->segments[block->segment];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        const sherdi_block   *block   = &plan->layout.blocks[b];
+        const sherdi_segment *segment = &plan->layout.segments[block->segment];
 
         if (block->space == SHERDI_SPACE_DEVICE) {
             continue;
@@ -477,51 +484,52 @@ static void bounce_size(sherdi_plan *plan)
             directions = sherdi_max_size(directions, block->elems * sizeof(float));
         }
     }
-    plan->bounce_param_offset = sherdi_round_up(grads, SHERD_ALIGN_BYTES);
-    plan->bounce_direction_offset =
-        plan->bounce_param_offset + sherdi_round_up(params, SHERD_ALIGN_BYTES);
-    plan->bounce_bytes =
-        plan->bounce_direction_offset + sherdi_round_up(directions, SHERD_ALIGN_BYTES);
-    plan->num_bounces                         = plan->machine.has_device ? SHERDI_MOST_BOUNCES : 1;
-    plan->buffers[SHERDI_BUFFER_BOUNCE].bytes = plan->bounce_bytes * (size_t)plan->num_bounces;
+    plan->packing.bounce_param_offset = sherdi_round_up(grads, SHERD_ALIGN_BYTES);
+    plan->packing.bounce_direction_offset =
+        plan->packing.bounce_param_offset + sherdi_round_up(params, SHERD_ALIGN_BYTES);
+    plan->packing.bounce_bytes =
+        plan->packing.bounce_direction_offset + sherdi_round_up(directions, SHERD_ALIGN_BYTES);
+    plan->packing.num_bounces = plan->machine.has_device ? SHERDI_MOST_BOUNCES : 1;
+    plan->packing.buffers[SHERDI_BUFFER_BOUNCE].bytes =
+        plan->packing.bounce_bytes * (size_t)plan->packing.num_bounces;
 }
 
 static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, size_t longest, size_t count,
                       int buffer_count, size_t *bytes_out)
 {
-    *bytes_out              = longest;
-    plan->buffers[id].bytes = *bytes_out * sherdi_min_size(count, (size_t)buffer_count);
+    *bytes_out                      = longest;
+    plan->packing.buffers[id].bytes = *bytes_out * sherdi_min_size(count, (size_t)buffer_count);
 }
 
 /* Marks the extents on NVMe that the first of two sweeps needs, if not all segments have such a sweep. */
 static sherd_status measured_mark(sherdi_plan *plan)
 {
-    size_t states = plan->num_extents[SHERDI_SPACE_STORAGE];
+    size_t states = plan->offload.num_extents[SHERDI_SPACE_STORAGE];
     int    is_all = 1;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        is_all = is_all &&
-                 (plan->segments[s].optimizer == NULL ||
-                  sherdi_segment_is_measured(&plan->segments[s]) == sherdi_plan_is_measured(plan));
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        is_all = is_all && (plan->layout.segments[s].optimizer == NULL ||
+                            sherdi_segment_is_measured(&plan->layout.segments[s]) ==
+                                sherdi_plan_is_measured(plan));
     }
     if (is_all || states == 0) {
         return SHERD_OK;
     }
-    plan->measured_state = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, states, 1);
-    plan->measured_grads =
-        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->num_grad_extents + 1, 1);
-    if (plan->measured_state == NULL || plan->measured_grads == NULL) {
+    plan->offload.measured_state = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, states, 1);
+    plan->offload.measured_grads =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->offload.num_grad_extents + 1, 1);
+    if (plan->offload.measured_state == NULL || plan->offload.measured_grads == NULL) {
         return SHERD_E_NOMEM;
     }
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[b];
-        int is_measured           = sherdi_segment_is_measured(&plan->segments[block->segment]);
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        const sherdi_block *block = &plan->layout.blocks[b];
+        int is_measured = sherdi_segment_is_measured(&plan->layout.segments[block->segment]);
 
         if (is_measured && block->space == SHERDI_SPACE_STORAGE) {
-            plan->measured_state[block->extent] = 1;
+            plan->offload.measured_state[block->extent] = 1;
         }
         if (is_measured && block->grad_space == SHERDI_SPACE_STORAGE) {
-            plan->measured_grads[block->grad_offset] = 1;
+            plan->offload.measured_grads[block->grad_offset] = 1;
         }
     }
     return SHERD_OK;
@@ -539,31 +547,35 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *
     SHERDI_TRY(pieces_make(plan));
     pieces_mark(plan, model);
     SHERDI_TRY(measured_mark(plan));
-    plan->buffers[SHERDI_BUFFER_STATE].bytes =
-        extents_end(plan->extents[SHERDI_SPACE_DEVICE], plan->num_extents[SHERDI_SPACE_DEVICE]);
-    plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes =
-        extents_end(plan->extents[SHERDI_SPACE_HOST], plan->num_extents[SHERDI_SPACE_HOST]);
+    plan->packing.buffers[SHERDI_BUFFER_STATE].bytes = extents_end(
+        plan->offload.extents[SHERDI_SPACE_DEVICE], plan->offload.num_extents[SHERDI_SPACE_DEVICE]);
+    plan->packing.buffers[SHERDI_BUFFER_HOST_STATE].bytes = extents_end(
+        plan->offload.extents[SHERDI_SPACE_HOST], plan->offload.num_extents[SHERDI_SPACE_HOST]);
     grad_staging_size(plan);
     bounce_size(plan);
     ring_size(plan, SHERDI_BUFFER_STATE_RING, longest_state(plan),
-              plan->num_extents[SHERDI_SPACE_STORAGE], settings->offload_state.buffer_count,
-              &plan->ring_bytes);
+              plan->offload.num_extents[SHERDI_SPACE_STORAGE], settings->offload_state.buffer_count,
+              &plan->packing.ring_bytes);
     ring_size(plan, SHERDI_BUFFER_PARAM_RING,
-              extents_longest(plan->piece_extents, plan->num_pieces), plan->num_pieces,
-              settings->offload_param.buffer_count, &plan->param_ring_bytes);
+              extents_longest(plan->offload.piece_extents, plan->offload.num_pieces),
+              plan->offload.num_pieces, settings->offload_param.buffer_count,
+              &plan->packing.param_ring_bytes);
     ring_size(plan, SHERDI_BUFFER_GRAD_RING,
-              extents_longest(plan->grad_extents, plan->num_grad_extents), plan->num_grad_extents,
-              settings->offload_state.buffer_count, &plan->grad_ring_bytes);
-    plan->index_bytes =
+              extents_longest(plan->offload.grad_extents, plan->offload.num_grad_extents),
+              plan->offload.num_grad_extents, settings->offload_state.buffer_count,
+              &plan->packing.grad_ring_bytes);
+    plan->offload.index_bytes =
         sherdi_plan_has_generations(plan)
             ? sherdi_state_index_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_BYTES)
             : 0;
     /* a state of which only a part is on storage cannot be resumed, so it needs no spare slots */
-    plan->nvme_bytes[0] =
+    plan->offload.nvme_bytes[0] =
         (uint64_t)(sherdi_plan_has_generations(plan) ? 2 : 1) *
-        extents_end(plan->extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan));
-    plan->nvme_bytes[1] = extents_end(plan->piece_extents, plan->num_pieces);
-    plan->nvme_bytes[2] = extents_end(plan->grad_extents, plan->num_grad_extents);
+        extents_end(plan->offload.extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan));
+    plan->offload.nvme_bytes[1] =
+        extents_end(plan->offload.piece_extents, plan->offload.num_pieces);
+    plan->offload.nvme_bytes[2] =
+        extents_end(plan->offload.grad_extents, plan->offload.num_grad_extents);
     return SHERD_OK;
 }
 
@@ -591,14 +603,14 @@ static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
     size_t end       = 0;
     int    has_block = 0; /* an extent may have no bytes: its block has no state */
 
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[b];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        const sherdi_block *block = &plan->layout.blocks[b];
 
         if (block->space != space) {
             continue;
         }
-        if (has_block && extent < plan->num_extents[space] &&
-            end == plan->extents[space][extent].len_bytes) {
+        if (has_block && extent < plan->offload.num_extents[space] &&
+            end == plan->offload.extents[space][extent].len_bytes) {
             extent++;
             end = 0;
         }
@@ -608,20 +620,21 @@ static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
         }
         end += block_state_bytes(plan, block);
     }
-    return plan->num_extents[space] == 0 || (extent == plan->num_extents[space] - 1 &&
-                                             end == plan->extents[space][extent].len_bytes);
+    return plan->offload.num_extents[space] == 0 ||
+           (extent == plan->offload.num_extents[space] - 1 &&
+            end == plan->offload.extents[space][extent].len_bytes);
 }
 
 /* Checks that values lie behind their block's state, or follow each other in a tail that has nothing else. */
 static int values_are_valid(const sherdi_plan *plan)
 {
-    const sherdi_extent *all    = plan->extents[SHERDI_SPACE_STORAGE];
-    size_t               heads  = plan->num_extents[SHERDI_SPACE_STORAGE];
+    const sherdi_extent *all    = plan->offload.extents[SHERDI_SPACE_STORAGE];
+    size_t               heads  = plan->offload.num_extents[SHERDI_SPACE_STORAGE];
     size_t               extent = 0; /* whose tail `end` is in */
     size_t               end    = 0;
 
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[b];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        const sherdi_block *block = &plan->layout.blocks[b];
         size_t              begin = block->state_offset + values_begin(plan, block);
 
         if (keeps_values(plan, block) != sherdi_block_keeps_values(block)) {
@@ -632,7 +645,7 @@ static int values_are_valid(const sherdi_plan *plan)
             extent = block->extent;
             begin  = all[extent].len_bytes + end;
             end += values_bytes(plan, block);
-            if (plan->num_tails == 0 || end > all[heads + extent].len_bytes) {
+            if (plan->offload.num_tails == 0 || end > all[heads + extent].len_bytes) {
                 return 0;
             }
         }
@@ -643,7 +656,7 @@ static int values_are_valid(const sherdi_plan *plan)
     for (size_t e = heads; e < sherdi_plan_stored(plan); e++) {
         if (all[e].offset_bytes != all[e - 1].offset_bytes + all[e - 1].len_bytes ||
             all[e].len_bytes % SHERD_ALIGN_BYTES != 0 ||
-            all[e].len_bytes + all[e - heads].len_bytes > plan->ring_bytes) {
+            all[e].len_bytes + all[e - heads].len_bytes > plan->packing.ring_bytes) {
             return 0;
         }
     }
@@ -655,9 +668,9 @@ static int gradients_are_valid(const sherdi_plan *plan)
 {
     size_t ends[SHERDI_SPACES] = {0};
 
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_block   *block   = &plan->blocks[b];
-        const sherdi_segment *segment = &plan->segments[block->segment];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        const sherdi_block   *block   = &plan->layout.blocks[b];
+        const sherdi_segment *segment = &plan->layout.segments[block->segment];
 
         if (!segment->is_staged) {
             continue;
@@ -671,24 +684,24 @@ static int gradients_are_valid(const sherdi_plan *plan)
                                       ? 1
                                       : block->elems * sherdi_grad_bytes(plan, segment));
     }
-    return ends[SHERDI_SPACE_DEVICE] <= plan->buffers[SHERDI_BUFFER_GRADS].bytes &&
-           ends[SHERDI_SPACE_HOST] <= plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes &&
-           ends[SHERDI_SPACE_STORAGE] == plan->num_grad_extents;
+    return ends[SHERDI_SPACE_DEVICE] <= plan->packing.buffers[SHERDI_BUFFER_GRADS].bytes &&
+           ends[SHERDI_SPACE_HOST] <= plan->packing.buffers[SHERDI_BUFFER_HOST_GRADS].bytes &&
+           ends[SHERDI_SPACE_STORAGE] == plan->offload.num_grad_extents;
 }
 
 /* Checks that pieces tile the slices that rest on NVMe, and that the pieces of a trainable segment are its blocks. */
 static int pieces_are_valid(const sherdi_plan *plan)
 {
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
         size_t                at      = 0;
 
         for (size_t p = 0; p < segment->num_pieces; p++) {
-            const sherdi_piece *piece = &plan->pieces[segment->first_piece + p];
+            const sherdi_piece *piece = &plan->offload.pieces[segment->first_piece + p];
 
             if (piece->segment != (int)s || piece->offset_elems != at ||
                 (segment->num_blocks > 0 &&
-                 plan->blocks[segment->first_block + p].elems != piece->elems)) {
+                 plan->layout.blocks[segment->first_block + p].elems != piece->elems)) {
                 return 0;
             }
             at += piece->elems;
@@ -703,18 +716,21 @@ static int pieces_are_valid(const sherdi_plan *plan)
 int sherdi_plan_offload_is_valid(const sherdi_plan *plan)
 {
     for (int space = 0; space < SHERDI_SPACES; space++) {
-        size_t longest = space == SHERDI_SPACE_STORAGE ? plan->ring_bytes : SIZE_MAX;
+        size_t longest = space == SHERDI_SPACE_STORAGE ? plan->packing.ring_bytes : SIZE_MAX;
 
-        if (!extents_are_valid(plan->extents[space], plan->num_extents[space], longest) ||
+        if (!extents_are_valid(plan->offload.extents[space], plan->offload.num_extents[space],
+                               longest) ||
             !states_are_valid(plan, (sherdi_space)space)) {
             return 0;
         }
     }
     return sherdi_plan_activations_are_valid(plan) &&
-           extents_are_valid(plan->activation_extents, plan->num_activation_extents,
+           extents_are_valid(plan->offload.activation_extents, plan->offload.num_activation_extents,
                              SIZE_MAX - 1) &&
-           extents_are_valid(plan->piece_extents, plan->num_pieces, plan->param_ring_bytes) &&
-           extents_are_valid(plan->grad_extents, plan->num_grad_extents, plan->grad_ring_bytes) &&
+           extents_are_valid(plan->offload.piece_extents, plan->offload.num_pieces,
+                             plan->packing.param_ring_bytes) &&
+           extents_are_valid(plan->offload.grad_extents, plan->offload.num_grad_extents,
+                             plan->packing.grad_ring_bytes) &&
            values_are_valid(plan) && gradients_are_valid(plan) && pieces_are_valid(plan);
 }
 
@@ -725,13 +741,13 @@ static size_t live_ranges_pieces(const sherdi_plan *plan, sherdi_sequence *seque
     size_t count = 0;
 
     for (size_t i = 0; i < sequence->num_live_ranges; i++) {
-        const sherdi_plan_unit *unit = &plan->units[sequence->live_ranges[i].unit];
+        const sherdi_plan_unit *unit = &plan->layout.units[sequence->live_ranges[i].unit];
 
         sequence->live_ranges[i].first_fetch = count;
 
         for (size_t s = 0; s < unit->num_segments; s++) {
             const sherdi_segment *segment =
-                &plan->segments[plan->unit_segments[unit->first_segment + s]];
+                &plan->layout.segments[plan->layout.unit_segments[unit->first_segment + s]];
 
             for (size_t p = 0; p < segment->num_pieces; p++, count++) {
                 if (out != NULL) {
@@ -745,16 +761,18 @@ static size_t live_ranges_pieces(const sherdi_plan *plan, sherdi_sequence *seque
 
 sherd_status sherdi_plan_fetches(sherdi_plan *plan)
 {
-    plan->num_train_fetches = live_ranges_pieces(plan, &plan->train, NULL);
-    plan->num_eval_fetches  = live_ranges_pieces(plan, &plan->eval, NULL);
-    plan->fetches           = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL,
-                                                 plan->num_train_fetches + plan->num_eval_fetches,
-                                                 sizeof(*plan->fetches));
-    if (plan->fetches == NULL) {
+    plan->schedule.num_train_fetches = live_ranges_pieces(plan, &plan->schedule.train, NULL);
+    plan->schedule.num_eval_fetches  = live_ranges_pieces(plan, &plan->schedule.eval, NULL);
+    plan->schedule.fetches =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL,
+                           plan->schedule.num_train_fetches + plan->schedule.num_eval_fetches,
+                           sizeof(*plan->schedule.fetches));
+    if (plan->schedule.fetches == NULL) {
         return SHERD_E_NOMEM;
     }
-    (void)live_ranges_pieces(plan, &plan->train, plan->fetches);
-    (void)live_ranges_pieces(plan, &plan->eval, plan->fetches + plan->num_train_fetches);
+    (void)live_ranges_pieces(plan, &plan->schedule.train, plan->schedule.fetches);
+    (void)live_ranges_pieces(plan, &plan->schedule.eval,
+                             plan->schedule.fetches + plan->schedule.num_train_fetches);
     return SHERD_OK;
 }
 

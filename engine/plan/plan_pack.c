@@ -155,9 +155,9 @@ static sherd_status eval_keeps_add(packing *p, size_t begin)
 {
     const sherdi_plan *plan = p->plan;
 
-    for (size_t u = 0; u < plan->num_units; u++) {
-        if (plan->units[u].eval_kept > 0) {
-            SHERDI_TRY(time_add(p, u, begin, begin + plan->eval.num_steps - 1));
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        if (plan->layout.units[u].eval_kept > 0) {
+            SHERDI_TRY(time_add(p, u, begin, begin + plan->schedule.eval.num_steps - 1));
         }
     }
     return SHERD_OK;
@@ -183,22 +183,24 @@ static sherd_status reads_add(packing *p, const sherdi_model *model, size_t begi
  * reads_add. */
 static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_buffer_id pool)
 {
-    const sherdi_plan *plan    = p->plan;
-    size_t             train   = plan->train.num_steps + 1; /* a reduction ends one later */
+    const sherdi_plan *plan  = p->plan;
+    size_t             train = plan->schedule.train.num_steps + 1; /* a reduction ends one later */
     int                is_free = plan->settings.free_packing;
 
     if (!is_free && pool == SHERDI_BUFFER_GATHER) {
-        SHERDI_TRY(live_ranges_add(p, plan->train.live_ranges, plan->train.num_live_ranges, 0));
-        SHERDI_TRY(live_ranges_add(p, plan->eval.live_ranges, plan->eval.num_live_ranges, train));
+        SHERDI_TRY(live_ranges_add(p, plan->schedule.train.live_ranges,
+                                   plan->schedule.train.num_live_ranges, 0));
+        SHERDI_TRY(live_ranges_add(p, plan->schedule.eval.live_ranges,
+                                   plan->schedule.eval.num_live_ranges, train));
         SHERDI_TRY(eval_keeps_add(p, train));
     }
     if (pool == SHERDI_BUFFER_TRANSIENT) {
-        SHERDI_TRY(live_ranges_add(p, plan->transients, plan->num_transients, 0));
+        SHERDI_TRY(live_ranges_add(p, plan->schedule.transients, plan->schedule.num_transients, 0));
     }
     if (!is_free) {
         SHERDI_TRY(strays_add(p));
     }
-    return reads_add(p, model, train + plan->eval.num_steps);
+    return reads_add(p, model, train + plan->schedule.eval.num_steps);
 }
 
 /* Packs the units of a pool. With free packing, these are the offsets at which gathered units lie off the plan. */
@@ -206,22 +208,23 @@ static sherd_status units_pack(sherdi_plan *plan, const sherdi_model *model, she
 {
     int          is_gather = pool == SHERDI_BUFFER_GATHER;
     packing      p;
-    sherd_status status = packing_init(&p, plan, plan->num_units);
+    sherd_status status = packing_init(&p, plan, plan->layout.num_units);
 
-    for (size_t u = 0; u < plan->num_units && status == SHERD_OK; u++) {
-        p.items[u].bytes = is_gather ? plan->units[u].gather_bytes : plan->units[u].transient_bytes;
+    for (size_t u = 0; u < plan->layout.num_units && status == SHERD_OK; u++) {
+        p.items[u].bytes =
+            is_gather ? plan->layout.units[u].gather_bytes : plan->layout.units[u].transient_bytes;
     }
     if (status == SHERD_OK) {
         status = units_times(&p, model, pool);
     }
     if (status == SHERD_OK) {
-        items_pack(&p, &plan->buffers[pool].bytes);
+        items_pack(&p, &plan->packing.buffers[pool].bytes);
     }
-    for (size_t u = 0; u < plan->num_units && status == SHERD_OK; u++) {
+    for (size_t u = 0; u < plan->layout.num_units && status == SHERD_OK; u++) {
         size_t offset = p.items[u].bytes > 0 ? p.items[u].offset : SHERDI_NO_OFFSET;
 
-        *(is_gather ? &plan->units[u].gather_pool_offset : &plan->units[u].transient_pool_offset) =
-            offset;
+        *(is_gather ? &plan->layout.units[u].gather_pool_offset
+                    : &plan->layout.units[u].transient_pool_offset) = offset;
     }
     packing_fini(&p);
     return status;
@@ -254,25 +257,27 @@ static void gathers_settle(const sherdi_plan *plan, sherdi_sequence *sequence)
 {
     for (size_t i = 0; i < sequence->num_live_ranges; i++) {
         sequence->live_ranges[i].offset =
-            plan->units[sequence->live_ranges[i].unit].gather_pool_offset;
+            plan->layout.units[sequence->live_ranges[i].unit].gather_pool_offset;
     }
 }
 
 sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model)
 {
-    size_t *gather = &plan->buffers[SHERDI_BUFFER_GATHER].bytes;
+    size_t *gather = &plan->packing.buffers[SHERDI_BUFFER_GATHER].bytes;
 
     SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_GATHER));
     SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_TRANSIENT));
-    for (size_t i = 0; i < plan->num_transients; i++) { /* a unit has at most one */
-        plan->transients[i].offset = plan->units[plan->transients[i].unit].transient_pool_offset;
+    for (size_t i = 0; i < plan->schedule.num_transients; i++) { /* a unit has at most one */
+        plan->schedule.transients[i].offset =
+            plan->layout.units[plan->schedule.transients[i].unit].transient_pool_offset;
     }
     if (plan->settings.free_packing) {
-        SHERDI_TRY(
-            live_ranges_pack(plan, plan->train.live_ranges, plan->train.num_live_ranges, gather));
-        return live_ranges_pack(plan, plan->eval.live_ranges, plan->eval.num_live_ranges, gather);
+        SHERDI_TRY(live_ranges_pack(plan, plan->schedule.train.live_ranges,
+                                    plan->schedule.train.num_live_ranges, gather));
+        return live_ranges_pack(plan, plan->schedule.eval.live_ranges,
+                                plan->schedule.eval.num_live_ranges, gather);
     }
-    gathers_settle(plan, &plan->train);
-    gathers_settle(plan, &plan->eval);
+    gathers_settle(plan, &plan->schedule.train);
+    gathers_settle(plan, &plan->schedule.eval);
     return SHERD_OK;
 }

@@ -61,7 +61,7 @@ static size_t first_released(const sherdi_sequence *sequence, size_t position)
 
 static size_t gathered_elems(const sherdi_plan *plan, int unit)
 {
-    return plan->units[unit].gather_elems;
+    return plan->layout.units[unit].gather_elems;
 }
 
 /* ------------------------------------------------- gathers, live ranges -- */
@@ -101,7 +101,7 @@ static sherd_status live_range_open(walk *w, int unit, size_t position)
         (sherdi_live_range){.unit  = unit,
                             .first = position,
                             .last  = position,
-                            .bytes = w->plan->units[unit].gather_bytes};
+                            .bytes = w->plan->layout.units[unit].gather_bytes};
     w->units[unit].open = sequence->num_live_ranges;
     w->live_elems += gathered_elems(w->plan, unit);
     sequence->steps[position].num_starts++;
@@ -148,7 +148,7 @@ static sherd_status prefetch(walk *w, size_t position)
             SHERDI_TRY(live_range_open(w, unit, position));
             w->units[unit].is_ahead = 1;
             w->ahead_elems += elems;
-            w->ahead_bytes += w->plan->units[unit].gather_bytes;
+            w->ahead_bytes += w->plan->layout.units[unit].gather_bytes;
         }
     }
     return SHERD_OK;
@@ -193,7 +193,7 @@ static sherd_status walk_step(walk *w, size_t position)
             SHERDI_TRY(live_range_open(w, unit, position));
         } else if (w->units[unit].is_ahead) {
             w->ahead_elems -= gathered_elems(w->plan, unit);
-            w->ahead_bytes -= w->plan->units[unit].gather_bytes;
+            w->ahead_bytes -= w->plan->layout.units[unit].gather_bytes;
         }
         w->units[unit].is_ahead = 0;
         w->units[unit].held++;
@@ -227,9 +227,9 @@ static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *mode
 /* Marks a unit as open-ended; `marked` lists the units that are. */
 static void open_ended_mark(sherdi_plan *plan, int *marked, int unit)
 {
-    if (!plan->units[unit].is_open_ended) {
-        plan->units[unit].is_open_ended = 1;
-        marked[plan->num_open_ended++]  = unit;
+    if (!plan->layout.units[unit].is_open_ended) {
+        plan->layout.units[unit].is_open_ended = 1;
+        marked[plan->layout.num_open_ended++]  = unit;
     }
 }
 
@@ -238,19 +238,19 @@ static void open_ended_mark(sherdi_plan *plan, int *marked, int unit)
 static sherd_status gradients_mark(sherdi_plan *plan, const sherdi_model *model)
 {
     int *marked =
-        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->num_units, sizeof(*marked));
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->layout.num_units, sizeof(*marked));
     int needed;
 
     if (marked == NULL) {
         return SHERD_E_NOMEM;
     }
-    for (size_t u = 0; u < plan->num_units; u++) {
-        plan->units[u].retains_grads = model->units[u].retains_grads;
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        plan->layout.units[u].retains_grads = model->units[u].retains_grads;
         if (model->units[u].has_any_uses) {
             open_ended_mark(plan, marked, (int)u);
         }
     }
-    for (size_t i = 0; i < plan->num_open_ended; i++) {
+    for (size_t i = 0; i < plan->layout.num_open_ended; i++) {
         for (size_t n = 1; (needed = sherdi_model_reached(model, marked[i], n)) >= 0; n++) {
             open_ended_mark(plan, marked, needed);
         }
@@ -265,33 +265,34 @@ static sherd_status gradients_mark(sherdi_plan *plan, const sherdi_model *model)
 static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *model)
 {
     SHERDI_TRY(gradients_mark(plan, model));
-    for (size_t u = 0; u < plan->num_units; u++) {
-        sherdi_live_range live_range = {.unit = (int)u, .bytes = plan->units[u].transient_bytes};
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        sherdi_live_range live_range = {.unit  = (int)u,
+                                        .bytes = plan->layout.units[u].transient_bytes};
 
-        for (size_t p = 0; p < plan->train.num_steps; p++) {
-            const sherdi_step_of_pass *step = &plan->train.steps[p];
+        for (size_t p = 0; p < plan->schedule.train.num_steps; p++) {
+            const sherdi_step_of_pass *step = &plan->schedule.train.steps[p];
 
             if (step->pass != SHERD_BACKWARD || !step_needs(model, step, (int)u)) {
                 continue;
             }
-            if (plan->units[u].backward_uses++ == 0) {
+            if (plan->layout.units[u].backward_uses++ == 0) {
                 live_range.first = p;
             }
             live_range.last = sherdi_max_size(live_range.last,
                                               step->last + (plan->settings.overlap_comm ? 1 : 0));
         }
-        if (plan->units[u].is_open_ended) {
+        if (plan->layout.units[u].is_open_ended) {
             live_range.first = 0;
-            live_range.last  = plan->train.num_steps;
+            live_range.last  = plan->schedule.train.num_steps;
         }
-        if (plan->units[u].retains_grads) {
-            live_range.last = plan->train.num_steps;
+        if (plan->layout.units[u].retains_grads) {
+            live_range.last = plan->schedule.train.num_steps;
         }
         if (live_range.bytes > 0 &&
-            (plan->units[u].backward_uses > 0 || plan->units[u].is_open_ended)) {
-            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->transients, plan->num_transients,
-                                   plan->cap_transients));
-            plan->transients[plan->num_transients++] = live_range;
+            (plan->layout.units[u].backward_uses > 0 || plan->layout.units[u].is_open_ended)) {
+            SHERDI_TRY(SHERDI_GROW(plan->mem, plan->schedule.transients,
+                                   plan->schedule.num_transients, plan->schedule.cap_transients));
+            plan->schedule.transients[plan->schedule.num_transients++] = live_range;
         }
     }
     return SHERD_OK;
@@ -302,29 +303,30 @@ static void eval_keeps_choose(sherdi_plan *plan, const sherdi_model *model)
 {
     size_t count = 0;
 
-    for (size_t p = 0; p < plan->eval.num_steps; p++) {
+    for (size_t p = 0; p < plan->schedule.eval.num_steps; p++) {
         int unit;
 
-        for (size_t n = 0; (unit = sherdi_model_reached(model, plan->eval.steps[p].unit, n)) >= 0;
-             n++) {
-            if (count < plan->settings.eval_keep_units && plan->units[unit].gather_bytes > 0 &&
-                plan->units[unit].eval_kept == 0) {
-                plan->units[unit].eval_kept = ++count;
+        for (size_t n = 0;
+             (unit = sherdi_model_reached(model, plan->schedule.eval.steps[p].unit, n)) >= 0; n++) {
+            if (count < plan->settings.eval_keep_units &&
+                plan->layout.units[unit].gather_bytes > 0 &&
+                plan->layout.units[unit].eval_kept == 0) {
+                plan->layout.units[unit].eval_kept = ++count;
             }
         }
     }
 }
 
-sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model)
+sherd_status sherdi_plan_schedule_make(sherdi_plan *plan, const sherdi_model *model)
 {
     static const sherd_pass TRAIN[] = {SHERD_FORWARD, SHERD_BACKWARD};
     static const sherd_pass EVAL[]  = {SHERD_EVAL};
 
-    SHERDI_TRY(sequence_make(plan, model, &plan->train, TRAIN,
+    SHERDI_TRY(sequence_make(plan, model, &plan->schedule.train, TRAIN,
                              plan->settings.optimizer->is_inference ? 1 : 2));
-    SHERDI_TRY(sequence_make(plan, model, &plan->eval, EVAL, 1));
-    SHERDI_TRY(gathers_schedule(plan, model, &plan->train));
-    SHERDI_TRY(gathers_schedule(plan, model, &plan->eval));
+    SHERDI_TRY(sequence_make(plan, model, &plan->schedule.eval, EVAL, 1));
+    SHERDI_TRY(gathers_schedule(plan, model, &plan->schedule.train));
+    SHERDI_TRY(gathers_schedule(plan, model, &plan->schedule.eval));
     SHERDI_TRY(transients_schedule(plan, model));
     eval_keeps_choose(plan, model);
     SHERDI_TRY(sherdi_plan_pack(plan, model));

@@ -20,7 +20,7 @@ sherdi_op sherdi_op_of_segment(const sherdi_plan *plan, sherdi_op_kind kind, she
     sherdi_op op = sherdi_op_of(kind, lane);
 
     op.unit    = segment->unit;
-    op.segment = (int)(segment - plan->segments);
+    op.segment = (int)(segment - plan->layout.segments);
     op.elems   = segment->slice_elems;
     return op;
 }
@@ -29,7 +29,7 @@ sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
                              const sherdi_block *block)
 {
     sherdi_op op = sherdi_op_of_segment(plan, kind, sherdi_lane_at(block->space),
-                                        &plan->segments[block->segment]);
+                                        &plan->layout.segments[block->segment]);
 
     op.block = block;
     op.elems = block->elems;
@@ -136,7 +136,7 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
         return SHERD_OK;
     }
     for (size_t e = 0; e < sherdi_plan_stored(plan); e++) {
-        const sherdi_extent *extent = &plan->extents[SHERDI_SPACE_STORAGE][e];
+        const sherdi_extent *extent = &plan->offload.extents[SHERDI_SPACE_STORAGE][e];
 
         bytes = sherdi_max_size(bytes, extent->offset_bytes + extent->len_bytes);
     }
@@ -186,7 +186,8 @@ const char *sherdi_where_name(const sherdi_plan *plan, int where)
                                         "file of parameters",   "file of gradients",
                                         "file of activations"};
 
-    return where < SHERDI_BUFFERS ? plan->buffers[where].name : NAMES[where - SHERDI_BUFFERS];
+    return where < SHERDI_BUFFERS ? plan->packing.buffers[where].name
+                                  : NAMES[where - SHERDI_BUFFERS];
 }
 
 /* ------------------------------------------------------------------ rings -- */
@@ -203,21 +204,23 @@ static ring ring_of(const sherdi_plan *plan, sherdi_ring which)
 {
     switch (which) {
     case SHERDI_RING_PARAMS:
-        return (ring){SHERDI_BUFFER_PARAM_RING, plan->param_ring_bytes, plan->piece_extents,
-                      plan->num_pieces,         SHERDI_AT_PARAM_FILE,   SHERDI_AT_PARAM_FILE};
+        return (ring){SHERDI_BUFFER_PARAM_RING,    plan->packing.param_ring_bytes,
+                      plan->offload.piece_extents, plan->offload.num_pieces,
+                      SHERDI_AT_PARAM_FILE,        SHERDI_AT_PARAM_FILE};
     case SHERDI_RING_ACTIVATIONS: /* program_activations.c, which needs no slots */
-        return (ring){.extents     = plan->activation_extents,
+        return (ring){.extents     = plan->offload.activation_extents,
                       .num_extents = 0,
                       .reads_from  = SHERDI_AT_ACTIVATION_FILE,
                       .writes_to   = SHERDI_AT_ACTIVATION_FILE};
     case SHERDI_RING_GRADS:
-        return (ring){SHERDI_BUFFER_GRAD_RING, plan->grad_ring_bytes, plan->grad_extents,
-                      plan->num_grad_extents,  SHERDI_AT_GRAD_FILE,   SHERDI_AT_GRAD_FILE};
+        return (ring){SHERDI_BUFFER_GRAD_RING,    plan->packing.grad_ring_bytes,
+                      plan->offload.grad_extents, plan->offload.num_grad_extents,
+                      SHERDI_AT_GRAD_FILE,        SHERDI_AT_GRAD_FILE};
     default:
         return (ring){SHERDI_BUFFER_STATE_RING,
-                      plan->ring_bytes,
-                      plan->extents[SHERDI_SPACE_STORAGE],
-                      plan->num_extents[SHERDI_SPACE_STORAGE],
+                      plan->packing.ring_bytes,
+                      plan->offload.extents[SHERDI_SPACE_STORAGE],
+                      plan->offload.num_extents[SHERDI_SPACE_STORAGE],
                       SHERDI_AT_STATE_LIVE,
                       sherdi_plan_has_generations(plan) ? SHERDI_AT_STATE_SPARE
                                                         : SHERDI_AT_STATE_LIVE};
@@ -228,7 +231,7 @@ size_t sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring which)
 {
     ring r = ring_of(plan, which);
 
-    return r.slot_bytes == 0 ? 0 : plan->buffers[r.buffer].bytes / r.slot_bytes;
+    return r.slot_bytes == 0 ? 0 : plan->packing.buffers[r.buffer].bytes / r.slot_bytes;
 }
 
 size_t sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring which)
@@ -238,12 +241,13 @@ size_t sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring which)
 
 size_t sherdi_program_transfers(const sherdi_plan *plan)
 {
-    size_t count = 1 + plan->activation_transfers;
+    size_t count = 1 + plan->offload.activation_transfers;
 
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         count += 2 * sherdi_ring_slots(plan, (sherdi_ring)ring);
     }
-    return plan->num_tails == 0 ? count : count + 2 * sherdi_ring_slots(plan, SHERDI_RING_STATE);
+    return plan->offload.num_tails == 0 ? count
+                                        : count + 2 * sherdi_ring_slots(plan, SHERDI_RING_STATE);
 }
 
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t number,
@@ -257,10 +261,10 @@ sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t
 
 size_t sherdi_ring_tail(const sherdi_plan *plan, sherdi_ring which, size_t extent)
 {
-    const sherdi_extent *all  = plan->extents[SHERDI_SPACE_STORAGE];
-    size_t               tail = plan->num_tails + extent;
+    const sherdi_extent *all  = plan->offload.extents[SHERDI_SPACE_STORAGE];
+    size_t               tail = plan->offload.num_tails + extent;
 
-    return which == SHERDI_RING_STATE && extent < plan->num_tails && all[tail].len_bytes > 0
+    return which == SHERDI_RING_STATE && extent < plan->offload.num_tails && all[tail].len_bytes > 0
                ? tail
                : SHERDI_NO_EXTENT;
 }
@@ -304,7 +308,7 @@ static sherd_status extent_move(const sherdi_program *program, sherdi_op_kind ki
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
     if (!is_read) {
         op.moves[SHERDI_MOVES_WRITTEN] = slot.bytes;
-    } else if (which != SHERDI_RING_PARAMS || !plan->pieces[extent].is_never_written) {
+    } else if (which != SHERDI_RING_PARAMS || !plan->offload.pieces[extent].is_never_written) {
         op.moves[SHERDI_MOVES_READ] = slot.bytes;
     }
     return sherdi_program_emit(program, &op);
@@ -369,24 +373,24 @@ static sherd_status ring_open(sherdi_progress *progress, const sherdi_plan *plan
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
                                   const sherdi_model *model, sherdi_mem *mem)
 {
-    progress->units =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->num_units, sizeof(*progress->units));
+    progress->units = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->layout.num_units,
+                                         sizeof(*progress->units));
     if (progress->units == NULL) {
         return SHERD_E_NOMEM;
     }
-    for (size_t u = 0; u < plan->num_units; u++) {
-        progress->units[u].uses_left = plan->units[u].backward_uses;
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
+        progress->units[u].uses_left = plan->layout.units[u].backward_uses;
     }
     for (int i = 0; i < SHERDI_MOST_STAGED; i++) {
         progress->staged[i].segment = -1;
     }
-    progress->activations = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->num_activations,
-                                               sizeof(*progress->activations));
+    progress->activations = sherdi_alloc_array(
+        mem, SHERDI_MEM_CONTROL, plan->offload.num_activations, sizeof(*progress->activations));
     if (progress->activations == NULL) {
         return SHERD_E_NOMEM;
     }
-    progress->train.sequence = &plan->train;
-    progress->eval.sequence  = &plan->eval;
+    progress->train.sequence = &plan->schedule.train;
+    progress->eval.sequence  = &plan->schedule.eval;
     progress->rings =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, SHERDI_RINGS, sizeof(*progress->rings));
     if (progress->rings == NULL) {
@@ -416,8 +420,8 @@ sherd_status sherdi_progress_open_beside(sherdi_progress *progress, const sherdi
 {
     progress->flags = SHERDI_OP_BESIDE;
     progress->rings = of->rings;
-    progress->units =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->num_units, sizeof(*progress->units));
+    progress->units = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->layout.num_units,
+                                         sizeof(*progress->units));
     return progress->units == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 

@@ -444,7 +444,7 @@ static inline sherdi_range sherdi_range_of(int where, size_t offset, size_t byte
 static inline size_t sherdi_trainer_offset(const sherdi_plan *plan, const sherdi_model *model,
                                            size_t param)
 {
-    return (size_t)model->params[param].first_index * plan->widest_bytes;
+    return (size_t)model->params[param].first_index * plan->layout.widest_bytes;
 }
 static inline sherdi_unit_state *sherdi_program_unit(const sherdi_program *program, int unit)
 {
@@ -464,7 +464,8 @@ static inline const char *sherdi_program_name(const sherdi_program *program, int
 static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan, int unit,
                                                         size_t index)
 {
-    return &plan->segments[plan->unit_segments[plan->units[unit].first_segment + index]];
+    return &plan->layout.segments
+                [plan->layout.unit_segments[plan->layout.units[unit].first_segment + index]];
 }
 /** Returns the lane of the kernels that work with memory of a space. */
 static inline sherdi_lane_id sherdi_lane_at(sherdi_space space)

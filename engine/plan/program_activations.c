@@ -5,18 +5,18 @@
 
 static sherdi_activation_state *state_of(const sherdi_program *program, const sherdi_activation *a)
 {
-    return &program->progress->activations[a - program->plan->activations];
+    return &program->progress->activations[a - program->plan->offload.activations];
 }
 
 /* Returns the activation that a number stands for; NULL: none. */
 static const sherdi_activation *activation_at(const sherdi_plan *plan, size_t number)
 {
-    return number == SHERDI_NO_ACTIVATION ? NULL : &plan->activations[number];
+    return number == SHERDI_NO_ACTIVATION ? NULL : &plan->offload.activations[number];
 }
 
 static const sherdi_activation *activation_of(const sherdi_program *program, int unit)
 {
-    return activation_at(program->plan, program->plan->units[unit].activation);
+    return activation_at(program->plan, program->plan->layout.units[unit].activation);
 }
 
 static sherdi_range place_of(const sherdi_activation *a)
@@ -47,9 +47,9 @@ static sherd_status transfer_give(const sherdi_program *program, const sherdi_ac
     int          is_read = kind == SHERDI_OP_READ;
     sherdi_op    op      = sherdi_op_of(kind, SHERDI_LANE_DRIVE);
     sherdi_range memory  = a->host_offset == SHERDI_NO_OFFSET ? place_of(a) : host_place_of(a);
-    sherdi_range file =
-        sherdi_range_of(SHERDI_AT_ACTIVATION_FILE,
-                        program->plan->activation_extents[a->extent].offset_bytes, a->bytes);
+    sherdi_range file    = sherdi_range_of(
+           SHERDI_AT_ACTIVATION_FILE,
+           program->plan->offload.activation_extents[a->extent].offset_bytes, a->bytes);
 
     op.unit                                                      = a->unit;
     op.extent                                                    = a->extent;
@@ -87,8 +87,8 @@ static int has_place_of(const sherdi_program *program, const sherdi_activation *
 static const sherdi_activation *in_the_way(const sherdi_program    *program,
                                            const sherdi_activation *a, int is_on_host)
 {
-    for (size_t i = 0; i < program->plan->num_activations; i++) {
-        const sherdi_activation *b = &program->plan->activations[i];
+    for (size_t i = 0; i < program->plan->offload.num_activations; i++) {
+        const sherdi_activation *b = &program->plan->offload.activations[i];
 
         if (has_place_of(program, a, b, is_on_host) &&
             is_needed(state_of(program, b), is_on_host)) {
@@ -116,8 +116,8 @@ static sherd_status place_check(const sherdi_program *program, const sherdi_acti
 /* Takes a place that can be had. */
 static void place_take(const sherdi_program *program, const sherdi_activation *a, int is_on_host)
 {
-    for (size_t i = 0; i < program->plan->num_activations; i++) {
-        const sherdi_activation *b = &program->plan->activations[i];
+    for (size_t i = 0; i < program->plan->offload.num_activations; i++) {
+        const sherdi_activation *b = &program->plan->offload.activations[i];
 
         if (has_place_of(program, a, b, is_on_host)) {
             *(is_on_host ? &state_of(program, b)->is_on_host : &state_of(program, b)->is_here) = 0;
@@ -310,7 +310,7 @@ sherd_status sherdi_program_activation_release(const sherdi_program *program, in
 
 void sherdi_program_activations_forget(const sherdi_program *program)
 {
-    for (size_t i = 0; i < program->plan->num_activations; i++) {
+    for (size_t i = 0; i < program->plan->offload.num_activations; i++) {
         program->progress->activations[i] = (sherdi_activation_state){0};
     }
 }

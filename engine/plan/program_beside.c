@@ -24,10 +24,10 @@ static int unit_is_read(const sherdi_program *program, int unit)
 {
     const sherdi_plan *plan = program->plan;
 
-    for (size_t s = 0; s < plan->units[unit].num_segments; s++) {
+    for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
         const sherdi_segment *segment = sherdi_unit_segment(plan, unit, s);
 
-        if (segment_is_trained(segment) && plan->is_sliced && !plan->machine.has_device &&
+        if (segment_is_trained(segment) && plan->layout.is_sliced && !plan->machine.has_device &&
             (segment->is_resident || segment->param_space == SHERDI_SPACE_DEVICE)) {
             return 1;
         }
@@ -40,10 +40,10 @@ static int unit_meets(const sherdi_program *program, int unit)
 {
     const sherdi_plan *plan = program->plan;
 
-    for (size_t s = 0; s < plan->units[unit].num_segments; s++) {
+    for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
         const sherdi_segment *segment = sherdi_unit_segment(plan, unit, s);
 
-        if (plan->is_sliced && plan->world_size > 1 && !segment->is_resident &&
+        if (plan->layout.is_sliced && plan->world_size > 1 && !segment->is_resident &&
             (plan->machine.has_device || segment->param_space != SHERDI_SPACE_DEVICE)) {
             return 1;
         }
@@ -55,12 +55,12 @@ void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_pro
 {
     const sherdi_plan *plan = program->plan;
 
-    for (size_t u = 0; u < plan->num_units; u++) {
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
         sherdi_unit_state *state      = sherdi_program_unit(program, (int)u);
         int                is_trained = 0;
         int                is_whole   = 0;
 
-        for (size_t s = 0; s < plan->units[u].num_segments; s++) {
+        for (size_t s = 0; s < plan->layout.units[u].num_segments; s++) {
             const sherdi_segment *segment = sherdi_unit_segment(plan, (int)u, s);
 
             is_trained |= segment_is_trained(segment);
@@ -107,7 +107,7 @@ static sherd_status unit_await(const sherdi_program *program, int unit)
                             unit_is_read(program, unit) ? SHERDI_OP_STABLE : 0);
         state->is_updating = status != SHERD_OK;
     }
-    if (state->is_unpublished && (status == SHERD_OK || program->plan->publishes_early)) {
+    if (state->is_unpublished && (status == SHERD_OK || program->plan->schedule.publishes_early)) {
         const sherdi_outcome here = sherdi_outcome_of(status);
 
         status                = sherdi_program_unit_publish(program, unit);
@@ -144,8 +144,8 @@ sherd_status sherdi_program_beside_end(const sherdi_program *program)
 {
     sherdi_outcome all = sherdi_outcome_of(sherdi_program_await(program, SHERDI_POST_END, -1));
 
-    for (size_t u = 0; u < program->plan->num_units; u++) {
-        if (all.status == SHERD_OK || program->plan->publishes_early) {
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
+        if (all.status == SHERD_OK || program->plan->schedule.publishes_early) {
             sherdi_outcome_add(&all, unit_await(program, (int)u));
         }
     }
@@ -155,7 +155,7 @@ sherd_status sherdi_program_beside_end(const sherdi_program *program)
 void sherdi_program_beside_forget(const sherdi_program *program)
 {
     program->progress->is_beside = program->progress->is_walking = 0;
-    for (size_t u = 0; u < program->plan->num_units; u++) {
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
         sherdi_program_unit(program, (int)u)->is_updating    = 0;
         sherdi_program_unit(program, (int)u)->is_unpublished = 0;
     }
@@ -166,13 +166,14 @@ static int segment_stays(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     return segment_is_trained(segment) &&
            (segment->is_bound || sherdi_segment_has_matrices(segment) ||
-            (plan->is_deterministic && !plan->is_sliced));
+            (plan->layout.is_deterministic && !plan->layout.is_sliced));
 }
 
 int sherdi_program_has_loose_publish(const sherdi_plan *plan)
 {
-    for (size_t u = 0; u < plan->num_units && plan->world_size > 1; u++) {
-        for (size_t s = 0; s < plan->units[u].num_segments && plan->units[u].is_open_ended; s++) {
+    for (size_t u = 0; u < plan->layout.num_units && plan->world_size > 1; u++) {
+        for (size_t s = 0;
+             s < plan->layout.units[u].num_segments && plan->layout.units[u].is_open_ended; s++) {
             if (sherdi_segment_is_published(plan, sherdi_unit_segment(plan, (int)u, s))) {
                 return 1;
             }
@@ -185,13 +186,13 @@ int sherdi_program_can_be_beside(const sherdi_plan *plan)
 {
     int has_host = 0;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        if (segment_stays(plan, &plan->segments[s])) {
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        if (segment_stays(plan, &plan->layout.segments[s])) {
             return 0;
         }
     }
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        has_host |= !sherdi_is_on_device(plan->blocks[b].space);
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        has_host |= !sherdi_is_on_device(plan->layout.blocks[b].space);
     }
     return has_host && !(plan->machine.has_device && sherdi_program_has_loose_publish(plan));
 }

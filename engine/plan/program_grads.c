@@ -31,7 +31,7 @@ static const sherdi_segment *gradient_segment(const sherdi_plan *plan, int unit,
 /* What the gradient arena keeps of a segment. */
 static sherdi_range kept_gradient(const sherdi_plan *plan, const sherdi_segment *segment)
 {
-    size_t elems = plan->has_slices ? segment->slice_elems : segment->padded_elems;
+    size_t elems = plan->layout.has_slices ? segment->slice_elems : segment->padded_elems;
 
     return sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
                            elems * sherdi_grad_bytes(plan, segment));
@@ -39,21 +39,21 @@ static sherdi_range kept_gradient(const sherdi_plan *plan, const sherdi_segment 
 
 sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment)
 {
-    if (!plan->has_transient) {
+    if (!plan->layout.has_transient) {
         return kept_gradient(plan, segment);
     }
     if (segment->padded_elems == 0) { /* the unit may have no offset in the pool */
         return sherdi_range_of(SHERDI_BUFFER_TRANSIENT, 0, 0);
     }
     return sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
-                           plan->units[segment->unit].transient_pool_offset +
+                           plan->layout.units[segment->unit].transient_pool_offset +
                                segment->transient_offset,
                            segment->padded_elems * sherdi_compute_bytes(segment));
 }
 
 sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block)
 {
-    size_t bytes = block->elems * sherdi_grad_bytes(plan, &plan->segments[block->segment]);
+    size_t bytes = block->elems * sherdi_grad_bytes(plan, &plan->layout.segments[block->segment]);
 
     if (block->grad_space == SHERDI_SPACE_STORAGE) {
         return sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset, bytes);
@@ -69,7 +69,7 @@ sherd_status sherdi_program_gradient_read(const sherdi_program *program, const s
         return SHERD_OK;
     }
     return sherdi_program_read(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
-                               program->plan->segments[block->segment].unit);
+                               program->plan->layout.segments[block->segment].unit);
 }
 
 static sherd_status gradient_write(const sherdi_program *program, const sherdi_block *block)
@@ -78,7 +78,7 @@ static sherd_status gradient_write(const sherdi_program *program, const sherdi_b
         return SHERD_OK;
     }
     return sherdi_program_write(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
-                                program->plan->segments[block->segment].unit);
+                                program->plan->layout.segments[block->segment].unit);
 }
 
 /* ------------------------------------------------------------------- begin -- */
@@ -102,7 +102,7 @@ static sherd_status gradient_has_no_room(const sherdi_program *program, int unit
                            "declare with sherd_pass_add_held that both are held together",
                            name, other, other);
     }
-    if (program->plan->units[holder].is_open_ended || state->is_complete) {
+    if (program->plan->layout.units[holder].is_open_ended || state->is_complete) {
         return sherdi_fail(SHERD_E_NOMEM,
                            "unit %s has no room for its gradient: the plan gives it the memory of "
                            "unit %s, whose gradient stays until sherd_step (%s); acquire units in "
@@ -114,27 +114,28 @@ static sherd_status gradient_has_no_room(const sherdi_program *program, int unit
         "unit %s has no room for its gradient: the plan gives it the memory of unit %s, and unit "
         "%s still expects %d of its %d uses; acquire units in the declared order, or declare the "
         "order with sherd_pass_add and sherd_unit_reads",
-        name, other, other, state->uses_left, program->plan->units[holder].backward_uses);
+        name, other, other, state->uses_left, program->plan->layout.units[holder].backward_uses);
 }
 
 int sherdi_program_has_gradient(const sherdi_program *program, int unit)
 {
     const sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
-    return state->has_gradient || (state->is_complete && program->plan->units[unit].retains_grads);
+    return state->has_gradient ||
+           (state->is_complete && program->plan->layout.units[unit].retains_grads);
 }
 
 sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit)
 {
-    const sherdi_plan_unit *info = &program->plan->units[unit];
+    const sherdi_plan_unit *info = &program->plan->layout.units[unit];
 
     if (sherdi_program_unit(program, unit)->has_gradient || info->transient_bytes == 0) {
         return SHERD_OK;
     }
-    for (size_t u = 0; u < program->plan->num_units; u++) {
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
         if ((int)u != unit && sherdi_program_has_gradient(program, (int)u) &&
-            program->plan->units[u].transient_bytes > 0 &&
-            transients_overlap(info, &program->plan->units[u])) {
+            program->plan->layout.units[u].transient_bytes > 0 &&
+            transients_overlap(info, &program->plan->layout.units[u])) {
             return gradient_has_no_room(program, unit, (int)u);
         }
     }
@@ -162,7 +163,7 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_WALK, -1)); /* it reads gradients */
-    for (size_t s = 0; s < plan->units[unit].num_segments; s++) {
+    for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
         const sherdi_segment *segment = gradient_segment(plan, unit, s);
 
         if (segment != NULL) {
@@ -175,7 +176,8 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
         size_t param = (size_t)info->params[i];
 
         if (program->model->params[param].bound_grad != NULL) {
-            SHERDI_TRY(zero_emit(program, &plan->segments[plan->params[param].segment], param,
+            SHERDI_TRY(zero_emit(program,
+                                 &plan->layout.segments[plan->layout.params[param].segment], param,
                                  sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param)));
         }
     }
@@ -189,12 +191,12 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
 static sherd_status bound_take(const sherdi_program *program, size_t param)
 {
     const sherdi_plan    *plan    = program->plan;
-    const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
+    const sherdi_segment *segment = &plan->layout.segments[plan->layout.params[param].segment];
     sherdi_op    op  = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
     sherdi_range src = sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param);
     sherdi_range dst = sherdi_program_micro_gradient(plan, segment);
 
-    dst.offset += plan->params[param].offset_elems * sherdi_compute_bytes(segment);
+    dst.offset += plan->layout.params[param].offset_elems * sherdi_compute_bytes(segment);
     op.param = (int)param;
     return sherdi_program_move(program, op, dst, src);
 }
@@ -274,7 +276,7 @@ static sherd_status scatter_emit(const sherdi_program *program, const sherdi_seg
     op.flags |= adds ? SHERDI_OP_ADDS : 0;
     sherdi_op_use(&op, SHERDI_USE_DST, adds ? SHERDI_ADDS : SHERDI_WRITES, dst);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, send);
-    if (plan->is_deterministic) {
+    if (plan->layout.is_deterministic) {
         sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
                       sherdi_range_of(SHERDI_BUFFER_SCALARS, offsetof(sherdi_scalars_head, counts),
                                       sizeof(sherdi_fixed_counts)));
@@ -287,7 +289,7 @@ static sherd_status scatter_emit(const sherdi_program *program, const sherdi_seg
 static sherdi_range grad_staging_at(const sherdi_plan *plan, int slot, size_t offset, size_t bytes)
 {
     return sherdi_range_of(SHERDI_BUFFER_GRAD_STAGING,
-                           (size_t)slot * plan->grad_staging_bytes + offset, bytes);
+                           (size_t)slot * plan->packing.grad_staging_bytes + offset, bytes);
 }
 
 /* Lets the operation that makes a sum on the host add its squares to the norm, if this is the window's last micro-batch. */
@@ -325,7 +327,7 @@ static sherd_status addend_to_host(const sherdi_program *program, const sherdi_s
     sherdi_range       bounce = sherdi_range_of(SHERDI_BUFFER_BOUNCE, 0, addend.bytes);
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_HOST, segment);
 
-    if (!plan->has_accumulator) {
+    if (!plan->layout.has_accumulator) {
         return addend_copy(program, segment, addend, sum, staged->is_last);
     }
     SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, bounce, addend));
@@ -358,11 +360,11 @@ static sherd_status slice_rest(const sherdi_program *program, int slot,
                                const sherdi_staged_grad *staged)
 {
     const sherdi_plan    *plan    = program->plan;
-    const sherdi_segment *segment = &plan->segments[staged->segment];
+    const sherdi_segment *segment = &plan->layout.segments[staged->segment];
     size_t                elem    = sherd_dtype_bytes(segment->types.comm);
 
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
 
         SHERDI_TRY(addend_rest(
             program, segment, block,
@@ -392,7 +394,8 @@ static sherd_status staged_drain(const sherdi_program *program, int slot)
  * that it does not delay what the ranks reduce meanwhile. */
 static int drain_needs_host(const sherdi_plan *plan)
 {
-    return !plan->machine.has_device || plan->has_accumulator || plan->num_grad_extents > 0;
+    return !plan->machine.has_device || plan->layout.has_accumulator ||
+           plan->offload.num_grad_extents > 0;
 }
 
 static sherd_status staged_reduce(const sherdi_program *program, const sherdi_segment *segment,
@@ -404,11 +407,11 @@ static sherd_status staged_reduce(const sherdi_program *program, const sherdi_se
     sherd_dtype        comm     = segment->types.comm;
 
     SHERDI_TRY(staged_drain(program, slot));
-    progress->staged_next = (slot + 1) % plan->num_grad_stagings;
+    progress->staged_next = (slot + 1) % plan->packing.num_grad_stagings;
     SHERDI_TRY(scatter_emit(
         program, segment,
         grad_staging_at(plan, slot, 0, segment->slice_elems * sherd_dtype_bytes(comm)), comm, 0));
-    progress->staged[slot] = (sherdi_staged_grad){.segment  = (int)(segment - plan->segments),
+    progress->staged[slot] = (sherdi_staged_grad){.segment = (int)(segment - plan->layout.segments),
                                                   .is_first = is_first,
                                                   .is_last  = progress->is_last};
     return drain_needs_host(plan) ? SHERD_OK : staged_drain(program, slot);
@@ -417,7 +420,7 @@ static sherd_status staged_reduce(const sherdi_program *program, const sherdi_se
 /* Brings staged slices to where they rest: as soon as their slot is needed again, and by the end of the window. */
 static sherd_status staged_drain_all(const sherdi_program *program)
 {
-    int slots = program->plan->num_grad_stagings;
+    int slots = program->plan->packing.num_grad_stagings;
 
     for (int i = 0; i < slots; i++) { /* the older slice first */
         SHERDI_TRY(staged_drain(program, (program->progress->staged_next + i) % slots));
@@ -436,11 +439,11 @@ static sherd_status segment_complete(const sherdi_program *program, const sherdi
     if (segment->is_staged) {
         return staged_reduce(program, segment, is_first);
     }
-    if (plan->has_slices) {
+    if (plan->layout.has_slices) {
         return scatter_emit(program, segment, kept_gradient(plan, segment), segment->types.grad,
                             !is_first);
     }
-    if (plan->has_accumulator) { /* the window's end reduces the sum */
+    if (plan->layout.has_accumulator) { /* the window's end reduces the sum */
         return add_emit(program, op, is_first, kept_gradient(plan, segment), segment->types.grad,
                         sherdi_program_micro_gradient(plan, segment), segment->types.compute);
     }
@@ -450,10 +453,11 @@ static sherd_status segment_complete(const sherdi_program *program, const sherdi
 /* Poisons a transient gradient that nobody writes or reads any more. */
 static sherd_status gradient_poison(const sherdi_program *program, int unit)
 {
-    return sherdi_program_poison(program, unit,
-                                 sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
-                                                 program->plan->units[unit].transient_pool_offset,
-                                                 program->plan->units[unit].transient_bytes));
+    return sherdi_program_poison(
+        program, unit,
+        sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
+                        program->plan->layout.units[unit].transient_pool_offset,
+                        program->plan->layout.units[unit].transient_bytes));
 }
 
 sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit)
@@ -462,14 +466,14 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
     sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
     SHERDI_TRY(bound_gradients_take(program, unit));
-    for (size_t s = 0; s < plan->units[unit].num_segments; s++) {
+    for (size_t s = 0; s < plan->layout.units[unit].num_segments; s++) {
         const sherdi_segment *segment = gradient_segment(plan, unit, s);
 
         if (segment != NULL) {
             SHERDI_TRY(segment_complete(program, segment));
         }
     }
-    if (!plan->units[unit].retains_grads) {
+    if (!plan->layout.units[unit].retains_grads) {
         SHERDI_TRY(gradient_poison(program, unit));
     }
     state->is_measured  = program->progress->is_last;
@@ -481,7 +485,7 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
 
 sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
 {
-    const sherdi_sequence *train = &program->plan->train;
+    const sherdi_sequence *train = &program->plan->schedule.train;
 
     sherdi_program_activations_forget(program);
     for (size_t p = 0; p < train->num_steps; p++) {
@@ -490,7 +494,8 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
             SHERDI_TRY(sherdi_program_gradient_complete(program, train->steps[p].unit));
         }
     }
-    for (size_t u = 0; u < program->plan->num_units; u++) { /* also units that no pass lists */
+    for (size_t u = 0; u < program->plan->layout.num_units;
+         u++) { /* also units that no pass lists */
         sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
 
         if (state->has_gradient) {
@@ -500,7 +505,7 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
             SHERDI_TRY(gradient_poison(program, (int)u));
         }
         state->is_complete = 0;
-        state->uses_left   = program->plan->units[u].backward_uses;
+        state->uses_left   = program->plan->layout.units[u].backward_uses;
     }
     program->progress->train.next = 0;
     return SHERD_OK;
@@ -550,7 +555,7 @@ static sherd_status segment_reduce_late(const sherdi_program *program,
     sherdi_range send;
 
     SHERDI_TRY(wire_gradient(program, segment, kept, segment->types.grad, &send));
-    if (plan->is_sliced) {
+    if (plan->layout.is_sliced) {
         return late_scatter(program, segment, kept, send);
     }
     op.kind = SHERDI_OP_ALL_REDUCE;
@@ -585,7 +590,7 @@ static sherd_status segment_zero(const sherdi_program *program, const sherdi_seg
         return zero_emit(program, segment, SIZE_MAX, kept_gradient(plan, segment));
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        SHERDI_TRY(block_zero(program, segment, &plan->blocks[segment->first_block + b]));
+        SHERDI_TRY(block_zero(program, segment, &plan->layout.blocks[segment->first_block + b]));
     }
     return SHERD_OK;
 }
@@ -594,15 +599,15 @@ sherd_status sherdi_program_window_end(const sherdi_program *program)
 {
     const sherdi_plan *plan = program->plan;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
 
         if (!segment->has_gradient) {
             continue;
         }
         if (sherdi_program_unit(program, segment->unit)->uses.runs == 0) { /* on no rank */
             SHERDI_TRY(segment_zero(program, segment));
-        } else if (!plan->has_slices && !is_reduced(plan, segment)) {
+        } else if (!plan->layout.has_slices && !is_reduced(plan, segment)) {
             SHERDI_TRY(segment_reduce_late(program, segment));
         }
     }
@@ -614,13 +619,13 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program)
     sherdi_progress *progress = program->progress;
 
     sherdi_program_activations_forget(program);
-    for (size_t u = 0; u < program->plan->num_units; u++) {
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
         sherdi_unit_state *state = &progress->units[u];
 
         state->has_gradient = 0;
         state->is_complete  = 0;
         state->is_measured  = 0;
-        state->uses_left    = program->plan->units[u].backward_uses;
+        state->uses_left    = program->plan->layout.units[u].backward_uses;
         state->uses         = (sherdi_unit_uses){0};
     }
     progress->train.next = 0;

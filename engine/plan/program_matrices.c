@@ -15,7 +15,7 @@ static sherdi_range direction_on_device(const sherdi_plan *plan, const sherdi_bl
 {
     size_t first;
 
-    (void)sherdi_plan_owned(plan, &plan->segments[block->segment], &first);
+    (void)sherdi_plan_owned(plan, &plan->layout.segments[block->segment], &first);
     return directions_at(first + block->offset_elems, block->elems);
 }
 
@@ -23,7 +23,7 @@ sherdi_range sherdi_direction_at(const sherdi_plan *plan, const sherdi_block *bl
 {
     return sherdi_is_on_device(block->space)
                ? direction_on_device(plan, block)
-               : sherdi_bounce_at(plan, block, plan->bounce_direction_offset,
+               : sherdi_bounce_at(plan, block, plan->packing.bounce_direction_offset,
                                   block->elems * sizeof(float));
 }
 
@@ -32,7 +32,7 @@ sherd_status sherdi_program_direction_give(const sherdi_program *program, const 
     return sherdi_is_on_device(block->space)
                ? SHERD_OK
                : sherdi_program_copy(program, SHERDI_LANE_UP,
-                                     &program->plan->segments[block->segment],
+                                     &program->plan->layout.segments[block->segment],
                                      direction_on_device(program->plan, block),
                                      sherdi_direction_at(program->plan, block));
 }
@@ -42,7 +42,7 @@ sherd_status sherdi_program_direction_take(const sherdi_program *program, const 
     return sherdi_is_on_device(block->space)
                ? SHERD_OK
                : sherdi_program_copy(program, SHERDI_LANE_DOWN,
-                                     &program->plan->segments[block->segment],
+                                     &program->plan->layout.segments[block->segment],
                                      sherdi_direction_at(program->plan, block),
                                      direction_on_device(program->plan, block));
 }
@@ -53,7 +53,7 @@ sherd_status sherdi_program_directions_gather(const sherdi_program *program,
     const sherdi_plan *plan = program->plan;
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
-    if (!plan->is_sliced) {
+    if (!plan->layout.is_sliced) {
         return SHERD_OK;
     }
     op.from = op.to = SHERD_F32;
@@ -65,7 +65,7 @@ sherd_status sherdi_program_directions_gather(const sherdi_program *program,
 /* Whether this rank updates a part of a parameter. */
 static int is_updated(const sherdi_program *program, const sherdi_segment *segment, size_t param)
 {
-    size_t begin = program->plan->params[param].offset_elems;
+    size_t begin = program->plan->layout.params[param].offset_elems;
     size_t end   = begin + program->model->params[param].elems;
     size_t first;
     size_t owned = sherdi_plan_owned(program->plan, segment, &first);
@@ -86,9 +86,9 @@ static sherd_status matrix_make(const sherdi_program *program, const sherdi_segm
     op.elems = model->elems;
     if (is_updated(program, segment, param)) {
         sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
-                      directions_at(plan->params[param].offset_elems, model->elems));
+                      directions_at(plan->layout.params[param].offset_elems, model->elems));
         sherdi_op_use(&op, SHERDI_USE_WORKSPACE, SHERDI_WRITES,
-                      sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, plan->workspace_offset,
+                      sherdi_range_of(SHERDI_BUFFER_DIRECTIONS, plan->packing.workspace_offset,
                                       by->workspace_bytes(model->shape[0], model->shape[1])));
         op.moves[SHERDI_MOVES_FLOPS] =
             (uint64_t)by->matrix_flops(&plan->settings, model->shape[0], model->shape[1]);

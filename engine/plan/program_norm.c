@@ -51,11 +51,11 @@ static int is_in_memory(sherdi_space space)
  * segments; it is zero and stays zero. */
 static int norm_goes_on(const sherdi_plan *plan, const sherdi_op *run, const sherdi_op *next)
 {
-    const sherdi_range *before      = &run->uses[SHERDI_USE_SRC];
-    const sherdi_range *behind      = &next->uses[SHERDI_USE_SRC];
-    int                 is_all_ours = plan->has_slices || !plan->is_sliced || plan->world_size == 1;
-    size_t              end         = before->offset + before->bytes;
-    size_t              padded      = sherdi_round_up(end, SHERD_ALIGN_BYTES);
+    const sherdi_range *before = &run->uses[SHERDI_USE_SRC];
+    const sherdi_range *behind = &next->uses[SHERDI_USE_SRC];
+    int is_all_ours = plan->layout.has_slices || !plan->layout.is_sliced || plan->world_size == 1;
+    size_t end      = before->offset + before->bytes;
+    size_t padded   = sherdi_round_up(end, SHERD_ALIGN_BYTES);
 
     return run->elems > 0 && run->space == next->space && run->from == next->from &&
            before->where == behind->where &&
@@ -96,9 +96,9 @@ static sherd_status norm_add(const sherdi_program *program, sherdi_op *run, cons
 static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segment *segment,
                                size_t first, size_t end)
 {
-    const sherdi_plan *plan = program->plan;
-    size_t staged = plan->buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) / SHERD_CHUNK_ELEMS *
-                    SHERD_CHUNK_ELEMS;
+    const sherdi_plan *plan   = program->plan;
+    size_t             staged = plan->packing.buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) /
+                    SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
 
     for (; first < end; first += staged) {
         size_t       elems = sherdi_min_size(staged, end - first);
@@ -136,11 +136,11 @@ static sherd_status segment_norm(const sherdi_program *program, const sherdi_seg
 {
     const sherdi_plan *plan = program->plan;
 
-    if (plan->is_deterministic) {
+    if (plan->layout.is_deterministic) {
         return fixed_norm(program, segment, 0, segment->slice_elems);
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
 
         SHERDI_TRY(block_norm(program, segment, block, 0, block->elems, run));
         SHERDI_TRY(sherdi_program_gradient_give(program, SHERDI_WALK_UPDATE, block));
@@ -168,9 +168,10 @@ sherd_status sherdi_program_norm(const sherdi_program *program)
     sherdi_op          run  = {.elems = 0};
 
     SHERDI_TRY(sherdi_program_slots_begin(program, SHERDI_WALK_UPDATE, SHERDI_RING_GRADS));
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        if (plan->segments[s].has_gradient && !is_summed(program, &plan->segments[s])) {
-            SHERDI_TRY(segment_norm(program, &plan->segments[s], &run));
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        if (plan->layout.segments[s].has_gradient &&
+            !is_summed(program, &plan->layout.segments[s])) {
+            SHERDI_TRY(segment_norm(program, &plan->layout.segments[s], &run));
         }
     }
     SHERDI_TRY(norm_flush(program, &run));
@@ -185,14 +186,14 @@ static sherd_status range_norm(const sherdi_program *program, const sherdi_segme
     size_t             own  = (size_t)plan->rank * segment->slice_elems;
     sherdi_op          run  = {.elems = 0};
 
-    if (plan->is_deterministic) {
+    if (plan->layout.is_deterministic) {
         return fixed_norm(program, segment, sherdi_max_size(begin, own) - own,
                           sherdi_max_size(sherdi_min_size(end, own + segment->slice_elems), own) -
                               own);
     }
     (void)sherdi_plan_owned(plan, segment, &own);
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
         size_t              at    = own + block->offset_elems;
         size_t              first = sherdi_max_size(begin, at);
         size_t              last  = sherdi_min_size(end, at + block->elems);
@@ -206,8 +207,8 @@ static sherd_status range_norm(const sherdi_program *program, const sherdi_segme
 
 sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param)
 {
-    const sherdi_plan_param *layout  = &program->plan->params[param];
-    const sherdi_segment    *segment = &program->plan->segments[layout->segment];
+    const sherdi_plan_param *layout  = &program->plan->layout.params[param];
+    const sherdi_segment    *segment = &program->plan->layout.segments[layout->segment];
     size_t elems = sherdi_round_up(program->model->params[param].elems, SHERD_CHUNK_ELEMS);
 
     SHERDI_TRY(norm_clear(program));

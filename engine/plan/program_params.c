@@ -21,7 +21,7 @@ sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segme
     size_t bytes = block->elems * elem;
 
     if (segment->is_bound) {
-        return sherdi_staging_at(plan->publish_offset + at, bytes);
+        return sherdi_staging_at(plan->packing.publish_offset + at, bytes);
     }
     return sherdi_range_of(segment->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
                                                                      : SHERDI_BUFFER_PARAMS,
@@ -58,9 +58,9 @@ static param_way param_way_of(const sherdi_plan *plan, const sherdi_segment *seg
                           : sherdi_program_param_at(plan, segment, block);
     way.made  = way.rests;
     if (is_down) {
-        way.made = sherdi_staging_at(plan->publish_offset, bytes);
+        way.made = sherdi_staging_at(plan->packing.publish_offset, bytes);
     } else if (is_up) {
-        way.made = sherdi_bounce_at(plan, block, plan->bounce_param_offset, bytes);
+        way.made = sherdi_bounce_at(plan, block, plan->packing.bounce_param_offset, bytes);
     }
     return way;
 }
@@ -71,7 +71,7 @@ static sherd_status gaps_zero(const sherdi_program *program, const sherdi_block 
 {
     sherdi_op op = sherdi_op_of_block(program->plan, SHERDI_OP_ZERO, block);
 
-    op.to    = program->plan->segments[block->segment].types.compute;
+    op.to    = program->plan->layout.segments[block->segment].types.compute;
     op.flags = SHERDI_OP_GAPS;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, target);
     return sherdi_program_emit(program, &op);
@@ -113,9 +113,9 @@ static sherd_status param_rest(const sherdi_program *program, const sherdi_segme
 
 sherdi_range sherdi_state_values_at(const sherdi_plan *plan, const sherdi_block *block)
 {
-    sherdi_range at =
-        sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent,
-                         block->elems * sherdi_compute_bytes(&plan->segments[block->segment]));
+    sherdi_range at = sherdi_ring_slot(
+        plan, SHERDI_RING_STATE, block->extent,
+        block->elems * sherdi_compute_bytes(&plan->layout.segments[block->segment]));
 
     at.offset += block->value_offset;
     return at;

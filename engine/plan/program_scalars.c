@@ -131,7 +131,7 @@ sherd_status sherdi_program_sum(const sherdi_program *program)
     size_t             bytes = plan->scalars.results_bytes - plan->scalars.norms;
     sherdi_op          op    = sherdi_op_of(SHERDI_OP_SUM, SHERDI_LANE_WIRE);
 
-    if (!plan->is_sliced) {
+    if (!plan->layout.is_sliced) {
         return SHERD_OK;
     }
     op.flags                    = SHERDI_OP_MEETS | SHERDI_OP_WAITS;

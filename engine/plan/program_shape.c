@@ -16,9 +16,10 @@ static uint64_t extents_hash(uint64_t hash, const sherdi_extent *extents, size_t
  * slice. */
 static uint64_t block_hash(uint64_t hash, const sherdi_plan *plan, const sherdi_block *block)
 {
-    const sherdi_segment *segment = &plan->segments[block->segment];
+    const sherdi_segment *segment = &plan->layout.segments[block->segment];
     size_t                slice   = segment->slice_elems * sherdi_grad_bytes(plan, segment);
-    size_t own = plan->is_sliced && !plan->has_slices ? (size_t)plan->rank * slice : 0;
+    size_t                own =
+        plan->layout.is_sliced && !plan->layout.has_slices ? (size_t)plan->rank * slice : 0;
 
     const uint64_t FIELDS[] = {
         (uint64_t)block->segment, block->offset_elems,         block->elems,
@@ -43,20 +44,21 @@ uint64_t sherdi_program_shape(const sherdi_plan *plan)
 {
     uint64_t hash = 0;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        hash = segment_hash(hash, &plan->segments[s]);
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        hash = segment_hash(hash, &plan->layout.segments[s]);
     }
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        hash = block_hash(hash, plan, &plan->blocks[b]);
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        hash = block_hash(hash, plan, &plan->layout.blocks[b]);
     }
-    for (size_t p = 0; p < plan->num_pieces; p++) {
-        hash = sherdi_hash_u64(hash, plan->pieces[p].offset_elems);
-        hash = sherdi_hash_u64(hash, plan->pieces[p].elems);
+    for (size_t p = 0; p < plan->offload.num_pieces; p++) {
+        hash = sherdi_hash_u64(hash, plan->offload.pieces[p].offset_elems);
+        hash = sherdi_hash_u64(hash, plan->offload.pieces[p].elems);
     }
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        hash = sherdi_hash_u64(hash, plan->buffers[b].bytes);
+        hash = sherdi_hash_u64(hash, plan->packing.buffers[b].bytes);
     }
-    hash = extents_hash(hash, plan->piece_extents, plan->num_pieces);
-    hash = extents_hash(hash, plan->grad_extents, plan->num_grad_extents);
-    return extents_hash(hash, plan->extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan));
+    hash = extents_hash(hash, plan->offload.piece_extents, plan->offload.num_pieces);
+    hash = extents_hash(hash, plan->offload.grad_extents, plan->offload.num_grad_extents);
+    return extents_hash(hash, plan->offload.extents[SHERDI_SPACE_STORAGE],
+                        sherdi_plan_stored(plan));
 }

@@ -59,7 +59,7 @@ static int is_kept(const sherdi_cursor *cursor, int unit)
 /* Whether the unit stays gathered between sherd_eval_begin and sherd_eval_end. */
 static int is_kept_for_eval(const sherdi_program *program, int unit)
 {
-    size_t number = program->plan->units[unit].eval_kept;
+    size_t number = program->plan->layout.units[unit].eval_kept;
 
     return number > 0 && number <= program->progress->eval_keep;
 }
@@ -74,7 +74,8 @@ static size_t offset_of(const sherdi_program *program, const sherdi_cursor *curs
     const sherdi_live_range *live_range =
         program->plan->settings.free_packing && step != NULL ? live_range_of(cursor, unit) : NULL;
 
-    return live_range == NULL ? program->plan->units[unit].gather_pool_offset : live_range->offset;
+    return live_range == NULL ? program->plan->layout.units[unit].gather_pool_offset
+                              : live_range->offset;
 }
 
 /* Whether the unit is gathered where it should be. A held unit stays where it is; one that nobody holds must lie at `offset`. */
@@ -91,12 +92,12 @@ static int in_the_way(const sherdi_program *program, int unit, size_t offset, in
 {
     const sherdi_plan *plan = program->plan;
 
-    for (size_t u = 0; u < plan->num_units; u++) {
+    for (size_t u = 0; u < plan->layout.num_units; u++) {
         const sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
 
         if ((int)u != unit && state->is_gathered && (state->held > 0 || !is_held) &&
-            state->gathered_at < offset + plan->units[unit].gather_bytes &&
-            offset < state->gathered_at + plan->units[u].gather_bytes) {
+            state->gathered_at < offset + plan->layout.units[unit].gather_bytes &&
+            offset < state->gathered_at + plan->layout.units[u].gather_bytes) {
             return (int)u;
         }
     }
@@ -117,7 +118,8 @@ static sherd_status room_check(const sherdi_program *program, const sherdi_curso
         if (pass == SHERD_BACKWARD) {
             SHERDI_TRY(sherdi_program_gradient_check(program, reached));
         }
-        if (program->plan->units[reached].gather_bytes == 0 || is_there(program, reached, offset)) {
+        if (program->plan->layout.units[reached].gather_bytes == 0 ||
+            is_there(program, reached, offset)) {
             continue;
         }
         holder = in_the_way(program, reached, offset, 1);
@@ -152,10 +154,12 @@ static fetch fetch_of(const sherdi_program *program, sherd_pass pass,
         return (fetch){0};
     }
     if (pass == SHERD_EVAL) {
-        return (fetch){live_range->first_fetch, plan->fetches + plan->num_train_fetches,
-                       plan->num_eval_fetches};
+        return (fetch){live_range->first_fetch,
+                       plan->schedule.fetches + plan->schedule.num_train_fetches,
+                       plan->schedule.num_eval_fetches};
     }
-    return (fetch){live_range->first_fetch, plan->fetches, plan->num_train_fetches};
+    return (fetch){live_range->first_fetch, plan->schedule.fetches,
+                   plan->schedule.num_train_fetches};
 }
 
 /* Reads a piece from the drive through a slot. Then starts the read of the piece that takes the slot next: it comes as many
@@ -166,18 +170,18 @@ static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segm
     const sherdi_plan *plan = program->plan;
     size_t             elem = sherdi_compute_bytes(segment);
     size_t             next = number + sherdi_ring_slots(plan, SHERDI_RING_PARAMS);
-    sherdi_range       slot =
-        sherdi_ring_slot(plan, SHERDI_RING_PARAMS, number, plan->pieces[piece].elems * elem);
-    int ahead;
+    sherdi_range       slot = sherdi_ring_slot(plan, SHERDI_RING_PARAMS, number,
+                                               plan->offload.pieces[piece].elems * elem);
+    int                ahead;
 
-    own.offset += plan->pieces[piece].offset_elems * elem;
+    own.offset += plan->offload.pieces[piece].offset_elems * elem;
     SHERDI_TRY(sherdi_program_read(program, SHERDI_RING_PARAMS, number, piece, segment->unit));
     SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_UP, segment, own, slot));
     sherdi_progress_release(program->progress, SHERDI_RING_PARAMS, number);
     if (!plan->settings.pipeline_read || next >= from->count) {
         return SHERD_OK;
     }
-    ahead = plan->segments[plan->pieces[from->order[next]].segment].unit;
+    ahead = plan->layout.segments[plan->offload.pieces[from->order[next]].segment].unit;
     if (is_kept_for_eval(program, ahead) && sherdi_program_unit(program, ahead)->is_gathered) {
         return SHERD_OK; /* it needs no gather */
     }
@@ -243,7 +247,7 @@ static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_p
         sherdi_program_unit(program, evicted)->is_gathered = 0;
     }
     state->is_gathered = 0; /* until all of it is on its way */
-    for (size_t s = 0; s < program->plan->units[unit].num_segments; s++) {
+    for (size_t s = 0; s < program->plan->layout.units[unit].num_segments; s++) {
         const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, s);
 
         if (segment->gather_offset != SHERDI_NO_OFFSET) {
@@ -333,7 +337,7 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
 {
     const sherdi_model_unit *info = &program->model->units[unit];
 
-    for (size_t s = 0; s < program->plan->units[unit].num_segments; s++) {
+    for (size_t s = 0; s < program->plan->layout.units[unit].num_segments; s++) {
         const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, s);
 
         if (!segment->is_bound) {
@@ -342,7 +346,7 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
     }
     for (size_t i = 0; i < info->num_params; i++) {
         const sherdi_segment *segment =
-            &program->plan->segments[program->plan->params[info->params[i]].segment];
+            &program->plan->layout.segments[program->plan->layout.params[info->params[i]].segment];
 
         if (segment->is_bound) {
             SHERDI_TRY(bound_use(program, segment, (size_t)info->params[i], is_backward));
@@ -355,14 +359,14 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
 
 static sherd_status fetches_begin(const sherdi_program *program)
 {
-    const sherdi_plan *plan = program->plan;
-    size_t             slots =
-        sherdi_min_size(sherdi_ring_slots(plan, SHERDI_RING_PARAMS), plan->num_train_fetches);
+    const sherdi_plan *plan  = program->plan;
+    size_t             slots = sherdi_min_size(sherdi_ring_slots(plan, SHERDI_RING_PARAMS),
+                                               plan->schedule.num_train_fetches);
 
     for (size_t i = 0; i < slots && plan->settings.pipeline_read; i++) {
-        SHERDI_TRY(
-            sherdi_program_read(program, SHERDI_RING_PARAMS, i, plan->fetches[i],
-                                plan->segments[plan->pieces[plan->fetches[i]].segment].unit));
+        SHERDI_TRY(sherdi_program_read(
+            program, SHERDI_RING_PARAMS, i, plan->schedule.fetches[i],
+            plan->layout.segments[plan->offload.pieces[plan->schedule.fetches[i]].segment].unit));
     }
     return SHERD_OK;
 }
@@ -384,7 +388,7 @@ static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor
     size_t offset = offset_of(program, cursor, step, unit);
 
     SHERDI_TRY(sherdi_program_await(program, SHERDI_POST_UNIT, unit));
-    if (program->plan->units[unit].gather_bytes > 0 && !is_there(program, unit, offset)) {
+    if (program->plan->layout.units[unit].gather_bytes > 0 && !is_there(program, unit, offset)) {
         SHERDI_TRY(unit_gather(program, unit, pass, offset, live_range_begun(cursor, step, unit)));
     }
     sherdi_program_unit(program, unit)->held++;
@@ -414,7 +418,7 @@ static sherd_status unit_leave(const sherdi_program *program, int unit)
     state->is_gathered = 0;
     return sherdi_program_poison(program, unit,
                                  sherdi_range_of(SHERDI_BUFFER_GATHER, state->gathered_at,
-                                                 program->plan->units[unit].gather_bytes));
+                                                 program->plan->layout.units[unit].gather_bytes));
 }
 
 /* Takes back the holds on the first `count` units that an acquire reaches. If their gathers were given (may_lack_bytes), a failure
@@ -438,7 +442,7 @@ static void gradients_unbegin(const sherdi_program *program, int unit, size_t co
         sherdi_unit_state *state   = sherdi_program_unit(program, reached);
 
         if (--state->held_backward == 0 &&
-            state->uses_left == program->plan->units[reached].backward_uses) {
+            state->uses_left == program->plan->layout.units[reached].backward_uses) {
             state->has_gradient = 0; /* this acquire was the first to reach the unit */
         }
     }
@@ -467,7 +471,7 @@ static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cur
     int                        reached;
 
     SHERDI_TRY(room_check(program, cursor, step, unit, pass));
-    if (program->plan->num_pieces > 0) {
+    if (program->plan->offload.num_pieces > 0) {
         SHERDI_TRY(walk_await(program));
     }
     for (; (reached = sherdi_model_reached(program->model, unit, t->held)) >= 0; t->held++) {
@@ -517,7 +521,7 @@ static sherd_status gradient_leave(const sherdi_program *program, int unit)
     state->held_backward--;
     state->uses_left--;
     if (state->uses_left <= 0 && state->held_backward == 0 && state->has_gradient &&
-        !program->plan->units[unit].is_open_ended) {
+        !program->plan->layout.units[unit].is_open_ended) {
         return sherdi_program_gradient_complete(program, unit);
     }
     return SHERD_OK;
@@ -549,7 +553,7 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
 
 void sherdi_program_let_go(const sherdi_program *program)
 {
-    for (size_t u = 0; u < program->plan->num_units; u++) {
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
         sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
 
         memset(state->acquired, 0, sizeof(state->acquired));
@@ -560,8 +564,8 @@ void sherdi_program_let_go(const sherdi_program *program)
 
 sherd_status sherdi_program_eval_leave(const sherdi_program *program)
 {
-    for (size_t u = 0; u < program->plan->num_units; u++) {
-        if (program->plan->units[u].eval_kept > 0 &&
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
+        if (program->plan->layout.units[u].eval_kept > 0 &&
             sherdi_program_unit(program, (int)u)->held == 0) {
             SHERDI_TRY(unit_leave(program, (int)u));
         }
@@ -571,7 +575,7 @@ sherd_status sherdi_program_eval_leave(const sherdi_program *program)
 
 sherd_status sherdi_program_forget(const sherdi_program *program)
 {
-    for (size_t u = 0; u < program->plan->num_units; u++) {
+    for (size_t u = 0; u < program->plan->layout.num_units; u++) {
         SHERDI_TRY(unit_leave(program, (int)u));
     }
     program->progress->train.next = 0;

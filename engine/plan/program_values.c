@@ -43,7 +43,7 @@ static cuts blocks_of(const sherdi_plan *plan, const sherdi_segment *segment, si
     if (segment->num_blocks == 0) {
         return (cuts){0};
     }
-    return cuts_of(first, owned, plan->blocks[segment->first_block].elems, begin, end);
+    return cuts_of(first, owned, plan->layout.blocks[segment->first_block].elems, begin, end);
 }
 
 static cuts pieces_of(const sherdi_plan *plan, const sherdi_segment *segment, size_t begin,
@@ -53,7 +53,7 @@ static cuts pieces_of(const sherdi_plan *plan, const sherdi_segment *segment, si
         return (cuts){0};
     }
     return cuts_of((size_t)plan->rank * segment->slice_elems, segment->slice_elems,
-                   plan->pieces[segment->first_piece].elems, begin, end);
+                   plan->offload.pieces[segment->first_piece].elems, begin, end);
 }
 
 static int cuts_next(cuts *c)
@@ -73,15 +73,15 @@ static int cuts_next(cuts *c)
 static void left_count(sherdi_progress *progress, const sherdi_plan *plan, size_t param,
                        size_t elems)
 {
-    const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
-    size_t                start   = plan->params[param].offset_elems;
+    const sherdi_segment *segment = &plan->layout.segments[plan->layout.params[param].segment];
+    size_t                start   = plan->layout.params[param].offset_elems;
     size_t                begin;
     size_t                end;
     cuts                  c;
 
     sherdi_plan_held(plan, param, elems, &begin, &end);
     for (c = blocks_of(plan, segment, start + begin, start + end); cuts_next(&c);) {
-        const sherdi_block *block = &plan->blocks[segment->first_block + c.index];
+        const sherdi_block *block = &plan->layout.blocks[segment->first_block + c.index];
 
         if (block->space == SHERDI_SPACE_STORAGE) {
             progress->rings[SHERDI_RING_STATE].extents[block->extent].left++;
@@ -95,7 +95,7 @@ static void left_count(sherdi_progress *progress, const sherdi_plan *plan, size_
 void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *plan,
                                const sherdi_model *model)
 {
-    for (size_t p = 0; p < plan->num_params; p++) {
+    for (size_t p = 0; p < plan->layout.num_params; p++) {
         left_count(progress, plan, p, model->params[p].elems);
     }
 }
@@ -282,7 +282,7 @@ static sherd_status slot_give(const value_range *f, sherdi_ring which, size_t ex
 static uint64_t element_index(const value_range *f, size_t at)
 {
     return f->program->model->params[f->param].first_index +
-           (at - f->program->plan->params[f->param].offset_elems);
+           (at - f->program->plan->layout.params[f->param].offset_elems);
 }
 
 static sherdi_range values_at(const value_range *f, size_t begin, size_t end)
@@ -326,7 +326,7 @@ static sherd_status values_cast(const value_range *f, size_t begin, size_t end, 
     near.bytes = (end - begin) * sherd_dtype_bytes(dtype);
     if (is_apart) {
         near.where  = SHERDI_BUFFER_FILL;
-        near.offset = plan->fill_cast_offset;
+        near.offset = plan->packing.fill_cast_offset;
     }
     op.from  = f->is_put ? SHERD_F32 : dtype;
     op.to    = f->is_put ? dtype : SHERD_F32;
@@ -430,7 +430,7 @@ static sherd_status state_move(const value_range *f)
     const sherdi_plan *plan = f->program->plan;
 
     for (cuts c = blocks_of(plan, f->segment, f->begin, f->end); cuts_next(&c);) {
-        const sherdi_block *block = &plan->blocks[f->segment->first_block + c.index];
+        const sherdi_block *block = &plan->layout.blocks[f->segment->first_block + c.index];
         int                 rests = block->space == SHERDI_SPACE_STORAGE;
         sherdi_range        at    = sherdi_state_at(plan, block);
         size_t              slot  = 0;
@@ -481,7 +481,7 @@ static sherd_status param_move(const value_range *f)
 
     if (segment->is_bound) {
         size_t at = sherdi_trainer_offset(plan, f->program->model, f->param) +
-                    (f->begin - plan->params[f->param].offset_elems) * elem;
+                    (f->begin - plan->layout.params[f->param].offset_elems) * elem;
 
         return values_cast(f, f->begin, f->end, SHERDI_SPACE_DEVICE, dtype,
                            sherdi_range_of(SHERDI_AT_TRAINER_DATA, at, 0));
@@ -500,7 +500,7 @@ static sherd_status fixed_gradient_move(const value_range *f)
 {
     const sherdi_plan *plan   = f->program->plan;
     size_t             first  = (size_t)plan->rank * f->segment->slice_elems;
-    size_t             staged = plan->buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float);
+    size_t             staged = plan->packing.buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float);
 
     for (size_t at = f->begin; at < f->end; at += staged) {
         size_t       end  = sherdi_min_size(f->end, at + staged);
@@ -521,11 +521,11 @@ static sherd_status gradient_move(const value_range *f)
     const sherdi_plan *plan  = f->program->plan;
     sherd_dtype        dtype = f->segment->types.grad;
 
-    if (plan->is_deterministic) {
+    if (plan->layout.is_deterministic) {
         return fixed_gradient_move(f);
     }
     for (cuts c = blocks_of(plan, f->segment, f->begin, f->end); cuts_next(&c);) {
-        const sherdi_block *block = &plan->blocks[f->segment->first_block + c.index];
+        const sherdi_block *block = &plan->layout.blocks[f->segment->first_block + c.index];
         sherdi_range        at    = sherdi_program_gradient(plan, block);
 
         at.offset += (c.begin - c.first) % c.grain * sherd_dtype_bytes(dtype);
@@ -608,8 +608,9 @@ static value_range range_had(const value_range *f)
     if (f->part == SHERDI_VALUE_COMPUTE) {
         return *f;
     }
-    return f->part == SHERDI_VALUE_GRADIENT && f->program->plan->is_deterministic ? range_slice(f)
-                                                                                  : range_owned(f);
+    return f->part == SHERDI_VALUE_GRADIENT && f->program->plan->layout.is_deterministic
+               ? range_slice(f)
+               : range_owned(f);
 }
 
 static sherd_status part_get(value_range *f)
@@ -672,11 +673,11 @@ static sherd_status portions_run(const sherdi_program *program, const sherdi_val
                                  part_fn run)
 {
     const sherdi_plan *plan       = program->plan;
-    size_t             start      = plan->params[values->param].offset_elems;
+    size_t             start      = plan->layout.params[values->param].offset_elems;
     int                is_several = (values->parts & (values->parts - 1)) != 0;
     value_range        f          = {.program = program,
-                                     .segment = &plan->segments[plan->params[values->param].segment],
-                                     .param   = values->param};
+                                     .segment = &plan->layout.segments[plan->layout.params[values->param].segment],
+                                     .param = values->param};
     size_t             at;
     size_t             end;
 
@@ -686,7 +687,7 @@ static sherd_status portions_run(const sherdi_program *program, const sherdi_val
     end         = start + sherdi_min_size(end, values->first + values->count);
     for (; at < end; at = f.end) {
         f.begin = at;
-        f.end   = sherdi_min_size(end, at + plan->fill_elems);
+        f.end   = sherdi_min_size(end, at + plan->packing.fill_elems);
         f.end   = is_several ? block_border(&f) : f.end;
         f.end   = chunk_border(&f, start, end);
         SHERDI_TRY(parts_run(&f, values->parts, run));
@@ -765,11 +766,12 @@ sherd_status sherdi_program_hash(const sherdi_program *program, size_t param)
     op.param = (int)param;
     op.flags = SHERDI_OP_WAITS;
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                  segment->is_bound ? sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param)
-                                    : sherdi_range_of(SHERDI_BUFFER_PARAMS,
-                                                      segment->param_offset +
-                                                          plan->params[param].offset_elems * elem,
-                                                      program->model->params[param].elems * elem));
+                  segment->is_bound
+                      ? sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param)
+                      : sherdi_range_of(SHERDI_BUFFER_PARAMS,
+                                        segment->param_offset +
+                                            plan->layout.params[param].offset_elems * elem,
+                                        program->model->params[param].elems * elem));
     return sherdi_program_emit(program, &op);
 }
 

@@ -39,7 +39,7 @@ static int visits(sherdi_walk walk, const sherdi_segment *segment)
 static int visits_extent(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring ring, size_t extent)
 {
     const unsigned char *measured =
-        ring == SHERDI_RING_STATE ? plan->measured_state : plan->measured_grads;
+        ring == SHERDI_RING_STATE ? plan->offload.measured_state : plan->offload.measured_grads;
 
     return walk != SHERDI_WALK_MEASURE || measured == NULL || measured[extent];
 }
@@ -114,17 +114,18 @@ sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
         at.offset += block->state_offset;
         return at;
     }
-    return sherdi_range_of(
-        BUFFERS[block->space],
-        plan->extents[block->space][block->extent].offset_bytes + block->state_offset, bytes);
+    return sherdi_range_of(BUFFERS[block->space],
+                           plan->offload.extents[block->space][block->extent].offset_bytes +
+                               block->state_offset,
+                           bytes);
 }
 
 /* Whether no later block shares the extent. */
 static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
 {
-    for (size_t b = sherdi_block_number(plan, block) + 1; b < plan->num_blocks; b++) {
-        if (plan->blocks[b].space == block->space) {
-            return plan->blocks[b].extent != block->extent;
+    for (size_t b = sherdi_block_number(plan, block) + 1; b < plan->layout.num_blocks; b++) {
+        if (plan->layout.blocks[b].space == block->space) {
+            return plan->layout.blocks[b].extent != block->extent;
         }
     }
     return 1;
@@ -155,7 +156,7 @@ static sherd_status state_take(const sherdi_program *program, sherdi_walk walk,
         return slot_empty(program, block);
     }
     return extent_read(program, walk, SHERDI_RING_STATE, block->extent,
-                       program->plan->segments[block->segment].unit);
+                       program->plan->layout.segments[block->segment].unit);
 }
 
 /* Whether the walk changes any block of the extent; `block` is the last of them. */
@@ -165,13 +166,13 @@ static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
     const sherdi_plan *plan = program->plan;
 
     for (size_t b = sherdi_block_number(plan, block) + 1; b-- > 0;) {
-        const sherdi_block *other = &plan->blocks[b];
+        const sherdi_block *other = &plan->layout.blocks[b];
 
         if (other->space == block->space && other->extent != block->extent) {
             break;
         }
         if (other->space == block->space &&
-            !is_skipped(program, walk, plan->segments[other->segment].unit)) {
+            !is_skipped(program, walk, plan->layout.segments[other->segment].unit)) {
             return sherdi_walk_writes_state(walk);
         }
     }
@@ -181,7 +182,7 @@ static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
 static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_block *block)
 {
-    int unit = program->plan->segments[block->segment].unit;
+    int unit = program->plan->layout.segments[block->segment].unit;
 
     if (block->space != SHERDI_SPACE_STORAGE || !is_last_of_extent(program->plan, block)) {
         return SHERD_OK;
@@ -204,7 +205,7 @@ sherd_status sherdi_program_gradient_give(const sherdi_program *program, sherdi_
         return SHERD_OK;
     }
     return slot_go_on(program, walk, SHERDI_RING_GRADS, block->grad_offset,
-                      program->plan->segments[block->segment].unit);
+                      program->plan->layout.segments[block->segment].unit);
 }
 
 sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_segment *segment,
@@ -244,11 +245,11 @@ static sherd_status gradient_on_device(const sherdi_program *program, const sher
     const sherdi_plan *plan  = program->plan;
     size_t             bytes = block->elems * sherd_dtype_bytes(segment->types.grad);
 
-    if (!plan->is_deterministic) {
+    if (!plan->layout.is_deterministic) {
         *out = sherdi_program_gradient(plan, block);
         return SHERD_OK;
     }
-    if (!plan->is_sliced) {
+    if (!plan->layout.is_sliced) {
         *out = sherdi_staging_at(block->offset_elems * sizeof(float), bytes);
         return SHERD_OK;
     }
@@ -259,7 +260,7 @@ static sherd_status gradient_on_device(const sherdi_program *program, const sher
 static sherd_status gradient_send(const sherdi_program *program, const sherdi_block *block)
 {
     const sherdi_plan    *plan    = program->plan;
-    const sherdi_segment *segment = &plan->segments[block->segment];
+    const sherdi_segment *segment = &plan->layout.segments[block->segment];
     sherdi_range          src;
 
     SHERDI_TRY(gradient_on_device(program, segment, block, &src));
@@ -271,14 +272,14 @@ static sherd_status gradient_send(const sherdi_program *program, const sherdi_bl
  * time: the staging buffer has room for one widened block. */
 static sherd_status gradients_send(const sherdi_program *program, const sherdi_block *block)
 {
-    const sherdi_plan *plan  = program->plan;
-    size_t            *next  = &program->progress->bounced;
-    size_t             b     = sherdi_block_number(plan, block);
-    size_t             ahead = plan->is_deterministic ? 0 : (size_t)plan->num_bounces - 1;
+    const sherdi_plan *plan = program->plan;
+    size_t            *next = &program->progress->bounced;
+    size_t             b    = sherdi_block_number(plan, block);
+    size_t ahead = plan->layout.is_deterministic ? 0 : (size_t)plan->packing.num_bounces - 1;
 
     *next = sherdi_max_size(*next, b);
-    for (; *next < plan->num_blocks && *next <= b + ahead; (*next)++) {
-        const sherdi_block *other = &plan->blocks[*next];
+    for (; *next < plan->layout.num_blocks && *next <= b + ahead; (*next)++) {
+        const sherdi_block *other = &plan->layout.blocks[*next];
 
         if (!sherdi_is_on_device(other->space) && sherdi_is_on_device(other->grad_space)) {
             SHERDI_TRY(gradient_send(program, other));
@@ -310,14 +311,14 @@ static sherd_status gradient_take(const sherdi_program *program, const sherdi_se
 static sherd_status bound_copy(const sherdi_program *program, const sherdi_segment *segment,
                                size_t param)
 {
-    const sherdi_plan *plan   = program->plan;
-    size_t             offset = plan->params[param].offset_elems * sherdi_compute_bytes(segment);
-    sherdi_range       dst    = sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param);
-    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
+    const sherdi_plan *plan = program->plan;
+    size_t       offset = plan->layout.params[param].offset_elems * sherdi_compute_bytes(segment);
+    sherdi_range dst    = sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param);
+    sherdi_op    op     = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
 
     op.param = (int)param;
     return sherdi_program_move(program, op, dst,
-                               sherdi_staging_at(plan->publish_offset + offset, dst.bytes));
+                               sherdi_staging_at(plan->packing.publish_offset + offset, dst.bytes));
 }
 
 /* Publishes new values of bound parameters: gathers them in the staging buffer, then copies them to the trainer. */
@@ -327,17 +328,17 @@ static sherd_status bound_publish(const sherdi_program *program, const sherdi_se
     const sherdi_model_unit *unit = &program->model->units[segment->unit];
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
-    if (plan->is_sliced) {
+    if (plan->layout.is_sliced) {
         op.from = op.to = segment->types.compute;
         op.flags        = SHERDI_OP_MEETS;
         sherdi_op_gather_in_place(
             &op, plan,
-            sherdi_staging_at(plan->publish_offset,
+            sherdi_staging_at(plan->packing.publish_offset,
                               segment->padded_elems * sherdi_compute_bytes(segment)));
         SHERDI_TRY(sherdi_program_emit(program, &op));
     }
     for (size_t i = 0; i < unit->num_params; i++) {
-        if (plan->params[unit->params[i]].segment == op.segment) {
+        if (plan->layout.params[unit->params[i]].segment == op.segment) {
             SHERDI_TRY(bound_copy(program, segment, (size_t)unit->params[i]));
         }
     }
@@ -346,8 +347,8 @@ static sherd_status bound_publish(const sherdi_program *program, const sherdi_se
 
 int sherdi_segment_is_published(const sherdi_plan *plan, const sherdi_segment *segment)
 {
-    return plan->is_sliced && segment->kind != SHERDI_SEGMENT_FROZEN && segment->is_resident &&
-           !segment->is_bound;
+    return plan->layout.is_sliced && segment->kind != SHERDI_SEGMENT_FROZEN &&
+           segment->is_resident && !segment->is_bound;
 }
 
 /* Publishes a segment that is whole on every rank: gathers the ranks' slices in place. */
@@ -357,7 +358,7 @@ static sherd_status resident_publish(const sherdi_program *program, const sherdi
     const sherdi_plan *plan = program->plan;
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
-    if (is_early != plan->publishes_early || !sherdi_segment_is_published(plan, segment)) {
+    if (is_early != plan->schedule.publishes_early || !sherdi_segment_is_published(plan, segment)) {
         return SHERD_OK;
     }
     op.from = op.to = segment->types.compute;
@@ -375,9 +376,10 @@ sherd_status sherdi_program_unit_publish(const sherdi_program *program, int unit
     uint32_t     before = sherdi_program_flag(program, SHERDI_OP_ALONE);
     sherd_status status = SHERD_OK;
 
-    for (size_t s = 0; s < program->plan->units[unit].num_segments && status == SHERD_OK; s++) {
+    for (size_t s = 0; s < program->plan->layout.units[unit].num_segments && status == SHERD_OK;
+         s++) {
         status = resident_publish(program, sherdi_unit_segment(program->plan, unit, s),
-                                  program->plan->publishes_early);
+                                  program->plan->schedule.publishes_early);
     }
     program->progress->flags = before;
     return status;
@@ -387,10 +389,10 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
 {
     const sherdi_plan *plan = program->plan;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
         if (!program->progress->is_updated ||
-            !is_skipped(program, SHERDI_WALK_UPDATE, plan->segments[s].unit)) {
-            SHERDI_TRY(resident_publish(program, &plan->segments[s], 0));
+            !is_skipped(program, SHERDI_WALK_UPDATE, plan->layout.segments[s].unit)) {
+            SHERDI_TRY(resident_publish(program, &plan->layout.segments[s], 0));
         }
     }
     return SHERD_OK;
@@ -574,8 +576,8 @@ static sherd_status block_direct(const sherdi_program *program, const sherdi_seg
 static sherd_status segment_direct(const sherdi_program *program, const sherdi_segment *segment)
 {
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        SHERDI_TRY(
-            block_direct(program, segment, &program->plan->blocks[segment->first_block + b]));
+        SHERDI_TRY(block_direct(program, segment,
+                                &program->plan->layout.blocks[segment->first_block + b]));
     }
     SHERDI_TRY(sherdi_program_directions_gather(program, segment));
     return sherdi_program_matrices_make(program, segment);
@@ -618,7 +620,7 @@ static sherd_status segment_pass_by(const sherdi_program *program, sherdi_walk w
     const sherdi_plan *plan = program->plan;
 
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+        const sherdi_block *block = &plan->layout.blocks[segment->first_block + b];
 
         if (block->space == SHERDI_SPACE_STORAGE &&
             visits_extent(plan, walk, SHERDI_RING_STATE, block->extent)) {
@@ -638,19 +640,21 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
     }
     if (is_skipped(program, walk, segment->unit)) {
         for (size_t b = 0; b < segment->num_blocks; b++) {
-            SHERDI_TRY(block_pass(program, walk, segment, &plan->blocks[segment->first_block + b]));
+            SHERDI_TRY(
+                block_pass(program, walk, segment, &plan->layout.blocks[segment->first_block + b]));
         }
         return SHERD_OK;
     }
-    if (sherdi_walk_has_gradient(walk) && segment->has_gradient && plan->is_deterministic &&
-        !plan->is_sliced) {
+    if (sherdi_walk_has_gradient(walk) && segment->has_gradient && plan->layout.is_deterministic &&
+        !plan->layout.is_sliced) {
         SHERDI_TRY(slices_collect(program, segment));
     }
     if (walk == SHERDI_WALK_UPDATE && sherdi_segment_has_matrices(segment)) {
         SHERDI_TRY(segment_direct(program, segment));
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        SHERDI_TRY(block_walk(program, walk, segment, &plan->blocks[segment->first_block + b]));
+        SHERDI_TRY(
+            block_walk(program, walk, segment, &plan->layout.blocks[segment->first_block + b]));
     }
     return sherdi_walk_publishes(walk) ? segment_close(program, segment) : SHERD_OK;
 }
@@ -671,10 +675,12 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     if (sherdi_walk_has_gradient(walk)) {
         SHERDI_TRY(sherdi_program_slots_begin(program, walk, SHERDI_RING_GRADS));
     }
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        SHERDI_TRY(segment_walk(program, walk, &plan->segments[s]));
-        if (s + 1 == plan->num_segments || plan->segments[s + 1].unit != plan->segments[s].unit) {
-            SHERDI_TRY(sherdi_program_post(program, SHERDI_POST_UNIT, plan->segments[s].unit));
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        SHERDI_TRY(segment_walk(program, walk, &plan->layout.segments[s]));
+        if (s + 1 == plan->layout.num_segments ||
+            plan->layout.segments[s + 1].unit != plan->layout.segments[s].unit) {
+            SHERDI_TRY(
+                sherdi_program_post(program, SHERDI_POST_UNIT, plan->layout.segments[s].unit));
         }
     }
     program->progress->met = 0; /* the next walk may fail before it begins */

@@ -36,15 +36,15 @@ static inline sherdi_range sherdi_staging_at(size_t offset, size_t bytes)
 
 static inline size_t sherdi_block_number(const sherdi_plan *plan, const sherdi_block *block)
 {
-    return (size_t)(block - plan->blocks);
+    return (size_t)(block - plan->layout.blocks);
 }
 
 static inline sherdi_range sherdi_bounce_at(const sherdi_plan *plan, const sherdi_block *block,
                                             size_t offset, size_t bytes)
 {
-    size_t slot = sherdi_block_number(plan, block) % (size_t)plan->num_bounces;
+    size_t slot = sherdi_block_number(plan, block) % (size_t)plan->packing.num_bounces;
 
-    return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->bounce_bytes + offset, bytes);
+    return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->packing.bounce_bytes + offset, bytes);
 }
 
 /** Begins the reads of a walk: of as many extents as the ring has slots. */

@@ -57,7 +57,7 @@ static sherd_status unit_check(const sherd_engine *engine, const char *call, she
 {
     SHERDI_TRY(sherdi_engine_need(engine, call, SHERDI_NEED_SEALED | SHERDI_NEED_UNPREPARED));
     SHERDI_TRY(sherdi_engine_need_unit(engine, call, unit));
-    if (engine->plan->units[unit].activation == SHERDI_NO_ACTIVATION) {
+    if (engine->plan->layout.units[unit].activation == SHERDI_NO_ACTIVATION) {
         return sherdi_fail(SHERD_E_STATE,
                            "%s: unit %s has no activation; declare one with sherd_activation_add",
                            call, engine->model.units[unit].name);
@@ -79,7 +79,7 @@ static sherd_status activation_use(sherd_engine *engine, const char *call, sherd
     sherdi_mem_forbid_end();
     if (status == SHERD_OK) {
         const sherdi_activation *activation =
-            &engine->plan->activations[engine->plan->units[unit].activation];
+            &engine->plan->offload.activations[engine->plan->layout.units[unit].activation];
         unsigned char *memory = engine->memory.buffers[SHERDI_BUFFER_ACTIVATIONS];
 
         *out = memory == NULL ? NULL : memory + activation->offset; /* NULL: a dry engine */

@@ -10,7 +10,7 @@
 /* Whether the unit's gradient may be read although nobody has the unit acquired. */
 static int is_retained(const sherd_engine *engine, int unit)
 {
-    return engine->plan->units[unit].retains_grads &&
+    return engine->plan->layout.units[unit].retains_grads &&
            sherdi_program_has_gradient(&engine->run.program, unit);
 }
 
@@ -66,7 +66,7 @@ static _Alignas(SHERD_ALIGN_BYTES) unsigned char no_elements[1];
 
 static size_t offset_in_segment(const sherd_engine *engine, sherd_param param)
 {
-    return engine->plan->params[param].offset_elems *
+    return engine->plan->layout.params[param].offset_elems *
            sherdi_compute_bytes(sherdi_param_segment(engine->plan, (size_t)param));
 }
 
@@ -130,7 +130,7 @@ sherd_status sherdi_param_locate(sherd_engine *engine, const char *call, sherd_p
             engine->model.params[param].name);
     }
     *out = engine->memory.buffers[SHERDI_BUFFER_GATHER] +
-           engine->plan->units[segment->unit].gather_pool_offset + segment->gather_offset +
+           engine->plan->layout.units[segment->unit].gather_pool_offset + segment->gather_offset +
            offset_in_segment(engine, param);
     return SHERD_OK;
 }

@@ -295,7 +295,7 @@ sherd_status sherdi_agree_model(const sherd_engine *engine)
 static uint64_t uses_count(const sherd_engine *engine, int rank, size_t unit, int count)
 {
     const sherdi_unit_uses *uses =
-        &engine->exchange.uses[(size_t)rank * engine->plan->num_units + unit];
+        &engine->exchange.uses[(size_t)rank * engine->plan->layout.num_units + unit];
 
     return count == NUM_PASSES ? uses->runs : uses->acquired[count];
 }
@@ -321,7 +321,7 @@ static sherd_status uses_difference_name(sherd_engine *engine)
 {
     char ranks[64];
 
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
+    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
         if (uses_odd_ranks(engine, u, NUM_PASSES, ranks, sizeof(ranks)) > 0) {
             return sherdi_fail(
                 SHERD_E_STATE,
@@ -332,7 +332,7 @@ static sherd_status uses_difference_name(sherd_engine *engine)
                 (unsigned long long)uses_count(engine, 0, u, NUM_PASSES), ranks);
         }
     }
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
+    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
         for (int pass = 0; pass < NUM_PASSES; pass++) {
             if (uses_odd_ranks(engine, u, pass, ranks, sizeof(ranks)) > 0) {
                 return sherdi_fail(
@@ -356,8 +356,8 @@ void sherdi_agree_used_note(const sherd_engine *engine, uint64_t *words)
 {
     size_t bit = 0;
 
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
-        if (engine->plan->units[u].is_open_ended) {
+    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
+        if (engine->plan->layout.units[u].is_open_ended) {
             words[bit / 64] |= (uint64_t)sherdi_unit_of(engine, (int)u)->has_gradient << bit % 64;
             bit++;
         }
@@ -373,8 +373,8 @@ static sherd_status used_begin(sherd_engine *engine, const uint64_t *words)
     sherd_status          status  = SHERD_OK;
     size_t                bit     = 0;
 
-    for (size_t u = 0; u < engine->plan->num_units && status == SHERD_OK; u++) {
-        if (engine->plan->units[u].is_open_ended) {
+    for (size_t u = 0; u < engine->plan->layout.num_units && status == SHERD_OK; u++) {
+        if (engine->plan->layout.units[u].is_open_ended) {
             if (words[bit / 64] >> bit % 64 & 1) {
                 status = sherdi_program_gradient_begin(program, (int)u);
             }
@@ -389,7 +389,7 @@ static sherd_status used_begin(sherd_engine *engine, const uint64_t *words)
 
 sherd_status sherdi_agree_used(sherd_engine *engine)
 {
-    size_t    count = sherdi_plan_used_words(engine->plan->num_open_ended);
+    size_t    count = sherdi_plan_used_words(engine->plan->layout.num_open_ended);
     uint64_t *all   = engine->exchange.used;
     uint64_t *mine  = all + (size_t)engine->rank * count;
 
@@ -429,7 +429,7 @@ static sherd_status step_calls_compare(const sherd_engine *engine)
 
 sherd_status sherdi_agree_uses(sherd_engine *engine)
 {
-    size_t              num_units = engine->plan->num_units;
+    size_t              num_units = engine->plan->layout.num_units;
     sherdi_unit_uses   *mine      = engine->exchange.own_uses;
     sherdi_uses_message message   = {.micro_seen     = (uint64_t)engine->window.micro_seen,
                                      .micro_backward = (uint64_t)engine->window.micro_backward,
@@ -438,7 +438,7 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
 
     for (size_t u = 0; u < num_units; u++) {
         mine[u] = sherdi_unit_of(engine, (int)u)->uses;
-        if (engine->plan->units[u].is_open_ended) { /* ranks may acquire it differently */
+        if (engine->plan->layout.units[u].is_open_ended) { /* ranks may acquire it differently */
             mine[u].acquired[SHERD_FORWARD]  = 0;
             mine[u].acquired[SHERD_BACKWARD] = 0;
         }

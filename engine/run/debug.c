@@ -22,7 +22,7 @@ static size_t acquire_number(int unit, sherd_pass pass)
 sherd_status sherdi_debug_acquire_meet(sherd_engine *engine, int unit, sherd_pass pass)
 {
     char nothing = 0; /* the names of the calls are what the ranks compare */
-    int  is_free = engine->plan->units[unit].is_open_ended && pass != SHERD_EVAL;
+    int  is_free = engine->plan->layout.units[unit].is_open_ended && pass != SHERD_EVAL;
 
     if (!engine->settings.is_debug || engine->settings.stage < 3 || engine->world_size == 1 ||
         is_free || engine->window.met == acquire_number(unit, pass)) {

@@ -23,7 +23,7 @@ sherd_status sherdi_fill_open(sherd_engine *engine)
 {
     sherdi_fill *fill   = &engine->fill;
     sherdi_mem  *mem    = &engine->mem;
-    size_t       params = engine->plan->num_params;
+    size_t       params = engine->plan->layout.num_params;
 
     fill->is_filled = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->is_filled));
     fill->shares    = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->shares));
@@ -126,11 +126,12 @@ static sherd_status values_fill(sherd_engine *engine, given_fill *given)
 /* Fills a parameter on this rank; `fn` NULL: from the trainer's own memory. */
 static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn fn, void *ctx)
 {
-    const sherdi_segment *segment = &engine->plan->segments[engine->plan->params[param].segment];
-    sherdi_fill          *fill    = &engine->fill;
-    uint64_t             *share   = &engine->on_host.head->fingerprint;
-    given_fill            given   = {
-                     .engine = engine, .call = "sherd_param_fill", .param = param, .fn = fn, .ctx = ctx};
+    const sherdi_segment *segment =
+        &engine->plan->layout.segments[engine->plan->layout.params[param].segment];
+    sherdi_fill *fill  = &engine->fill;
+    uint64_t    *share = &engine->on_host.head->fingerprint;
+    given_fill   given = {
+          .engine = engine, .call = "sherd_param_fill", .param = param, .fn = fn, .ctx = ctx};
 
     fill->is_changed             = 1;
     fill->is_filled[param]       = 0;
@@ -403,7 +404,8 @@ static sherd_status start_check(const sherd_engine *engine, size_t param)
 /* Gives what this rank compares of a parameter: a hash of all of it where it is whole, else the sample. */
 static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out)
 {
-    const sherdi_segment *segment = &engine->plan->segments[engine->plan->params[param].segment];
+    const sherdi_segment *segment =
+        &engine->plan->layout.segments[engine->plan->layout.params[param].segment];
 
     *out = engine->fill.samples[param];
     if (segment->is_bound || segment->is_resident) {

@@ -26,7 +26,7 @@ void *sherdi_run_address(const sherd_engine *engine, const sherdi_op *op, int ro
         return engine->model.params[op->param].bound_grad;
     default:
         assert(range->where < SHERDI_BUFFERS &&
-               range->offset + range->bytes <= engine->plan->buffers[range->where].bytes);
+               range->offset + range->bytes <= engine->plan->packing.buffers[range->where].bytes);
         return engine->memory.buffers[range->where] + range->offset;
     }
 }
@@ -46,9 +46,10 @@ static void gaps_zero(const sherd_engine *engine, const sherdi_backend *lane, co
     size_t at   = 0;
 
     for (size_t i = 0; i <= op->block->num_spans; i++) {
-        const sherdi_span *span =
-            i < op->block->num_spans ? &engine->plan->spans[op->block->first_span + i] : NULL;
-        size_t end = span == NULL ? op->block->elems : span->offset_elems;
+        const sherdi_span *span = i < op->block->num_spans
+                                      ? &engine->plan->layout.spans[op->block->first_span + i]
+                                      : NULL;
+        size_t             end  = span == NULL ? op->block->elems : span->offset_elems;
 
         lane->kernels->zero(lane, target + at * elem, (end - at) * elem);
         at = span == NULL ? end : span->offset_elems + span->count_elems;
@@ -170,7 +171,7 @@ static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sher
 static sherdi_encoded encoded_part(const sherd_engine *engine, const sherdi_op *op, int part)
 {
     const sherdi_plan    *plan    = engine->plan;
-    const sherdi_segment *segment = &plan->segments[op->segment];
+    const sherdi_segment *segment = &plan->layout.segments[op->segment];
     unsigned char        *state   = sherdi_run_address(engine, op, SHERDI_USE_STATE);
     int                   ties    = segment->ties_part;
 
@@ -210,7 +211,7 @@ static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op 
     const sherdi_scalars    *scalars = sherdi_space_scalars(engine, op->space);
     unsigned char           *state   = sherdi_run_address(engine, op, SHERDI_USE_STATE);
     unsigned char           *param   = sherdi_run_address(engine, op, SHERDI_USE_PARAM);
-    const sherdi_segment    *segment = &engine->plan->segments[op->segment];
+    const sherdi_segment    *segment = &engine->plan->layout.segments[op->segment];
     sherdi_optimizer_scalars own     = sherdi_scalars_of_optimizer(
             scalars, sherdi_plan_optimizer_of(engine->plan, segment->optimizer));
     sherdi_sweep_args args = {
@@ -243,7 +244,7 @@ static void op_update(sherd_engine *engine, const sherdi_backend *lane, const sh
     sherdi_mark       mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane,
                                                sherdi_run_subject(engine, op), 0);
 
-    engine->plan->segments[op->segment].optimizer->sweeps[op->sweep].run(lane, &args);
+    engine->plan->layout.segments[op->segment].optimizer->sweeps[op->sweep].run(lane, &args);
     sherdi_mark_end(&engine->marks, lane, &mark);
 }
 
@@ -258,7 +259,7 @@ static void op_matrix(sherd_engine *engine, const sherdi_backend *lane, const sh
     mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane,
                              sherdi_run_subject(engine, op), 0);
 
-    engine->plan->segments[op->segment].optimizer->matrix(
+    engine->plan->layout.segments[op->segment].optimizer->matrix(
         lane, &engine->settings,
         &(sherdi_matrix_args){
             .matrix    = sherdi_run_address(engine, op, SHERDI_USE_DST),
@@ -312,7 +313,7 @@ static void op_poison(sherd_engine *engine, const sherdi_backend *lane, const sh
 static unsigned char *block_part(const sherd_engine *engine, const sherdi_op *op, int part,
                                  size_t offset_elems)
 {
-    int            has_master = engine->plan->segments[op->segment].has_master;
+    int            has_master = engine->plan->layout.segments[op->segment].has_master;
     unsigned char *base       = sherdi_run_address(
               engine, op, part == 0 && !has_master ? SHERDI_USE_PARAM : SHERDI_USE_STATE);
 
@@ -339,7 +340,7 @@ static void op_decode(sherd_engine *engine, const sherdi_backend *lane, const sh
  * than a chunk fits. */
 static float *values_reached(const sherd_engine *engine, size_t left, size_t *some)
 {
-    size_t room = engine->plan->fill_elems;
+    size_t room = engine->plan->packing.fill_elems;
 
     room  = room < SHERD_CHUNK_ELEMS ? room : room / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
     *some = sherdi_min_size(left, room);
@@ -394,7 +395,7 @@ static void encoded_put(sherd_engine *engine, const sherdi_op *op, int part, siz
 sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
                                   size_t offset_elems, size_t count, float *out)
 {
-    if (sherdi_segment_part_is_encoded(&engine->plan->segments[op->segment], part)) {
+    if (sherdi_segment_part_is_encoded(&engine->plan->layout.segments[op->segment], part)) {
         return encoded_get(engine, op, part, offset_elems, count, out);
     }
     return sherdi_space_get(engine, op->space, out, block_part(engine, op, part, offset_elems),
@@ -404,7 +405,7 @@ sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int
 void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
                           size_t count, const float *values)
 {
-    if (sherdi_segment_part_is_encoded(&engine->plan->segments[op->segment], part)) {
+    if (sherdi_segment_part_is_encoded(&engine->plan->layout.segments[op->segment], part)) {
         encoded_put(engine, op, part, offset_elems, count, values);
         return;
     }

@@ -33,7 +33,7 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
     int reached;
 
     if (sherdi_unit_of(engine, unit)->acquired[SHERD_BACKWARD] > 0 &&
-        !engine->plan->units[unit].is_open_ended) {
+        !engine->plan->layout.units[unit].is_open_ended) {
         return sherdi_fail(SHERD_E_STATE,
                            "unit %s is acquired for backward already; release it before it is "
                            "acquired again",
@@ -46,7 +46,7 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
                                "backward use(s); list every use with sherd_pass_add or "
                                "sherd_unit_reads, or declare the unit with SHERD_USES_ANY",
                                engine->model.units[reached].name,
-                               engine->plan->units[reached].backward_uses);
+                               engine->plan->layout.units[reached].backward_uses);
         }
     }
     return SHERD_OK;
@@ -198,7 +198,7 @@ sherd_status sherdi_loop_activation(sherd_engine *engine, int unit, sherd_pass p
 
 void sherdi_loop_let_go(sherd_engine *engine)
 {
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
+    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
         for (int pass = SHERD_FORWARD; pass <= SHERD_EVAL; pass++) {
             if (sherdi_unit_of(engine, (int)u)->acquired[pass] > 0) {
                 sherdi_mark_end(&engine->marks, engine->backend,
@@ -289,7 +289,7 @@ static unsigned char *segment_whole(sherd_engine *engine, const sherdi_segment *
 
 unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param)
 {
-    const sherdi_plan_param *layout  = &engine->plan->params[param];
+    const sherdi_plan_param *layout  = &engine->plan->layout.params[param];
     const sherdi_segment    *segment = sherdi_param_segment(engine->plan, param);
 
     if (segment->is_bound) {

@@ -59,7 +59,7 @@ static sherd_status no_eval_need(const sherd_engine *engine, const char *call)
 
 static sherd_status released_need(const sherd_engine *engine, const char *call)
 {
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
+    for (size_t u = 0; u < engine->plan->layout.num_units; u++) {
         if (sherdi_unit_of(engine, (int)u)->held > 0) {
             return sherdi_fail(SHERD_E_STATE, "%s: unit %s is still acquired; release it first",
                                call, engine->model.units[u].name);

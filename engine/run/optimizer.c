@@ -15,9 +15,9 @@ static double or_default(double value, double fallback)
 
 double sherdi_optimizer_unscale(const sherd_engine *engine)
 {
-    if (engine->plan
-            ->is_deterministic) { /* integers: sums over the ranks, without the loss scale */
-        return ldexp(1, -engine->plan->fixed_shift) /
+    /* integers: sums over the ranks, without the loss scale */
+    if (engine->plan->layout.is_deterministic) {
+        return ldexp(1, -engine->plan->layout.fixed_shift) /
                ((double)engine->world_size * engine->window.micro_seen);
     }
     return 1 / (engine->scaler.scale * engine->window.micro_seen);
@@ -143,9 +143,9 @@ void sherdi_optimizer_coeffs(sherd_engine *engine)
 
     call->hash = 1;
 
-    for (size_t i = 0; i < plan->num_optimizers; i++) {
-        const sherdi_optimizer *optimizer = plan->optimizers[i].optimizer;
-        unsigned char          *coeffs    = engine->on_host.memory + plan->optimizers[i].coeffs;
+    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
+        const sherdi_optimizer *optimizer = plan->layout.optimizers[i].optimizer;
+        unsigned char          *coeffs = engine->on_host.memory + plan->layout.optimizers[i].coeffs;
 
         for (size_t g = 0; g < engine->model.num_groups; g++) {
             sherdi_group_step group = group_step_of(engine, call, g);

@@ -229,12 +229,12 @@ static int is_vendors(const sherd_engine *engine)
  * world's thread may read it. */
 static const sherdi_fixed_sink *fixed_sink(sherd_engine *engine)
 {
-    double multiplier = ldexp(1, engine->plan->fixed_shift) / engine->scaler.scale;
+    double multiplier = ldexp(1, engine->plan->layout.fixed_shift) / engine->scaler.scale;
 
     if (engine->window.fixed_sink.multiplier != multiplier) {
         engine->window.fixed_sink = (sherdi_fixed_sink){
             .multiplier = multiplier,
-            .limit      = ldexp(SHERDI_FIXED_RANGE, engine->plan->fixed_shift),
+            .limit      = ldexp(SHERDI_FIXED_RANGE, engine->plan->layout.fixed_shift),
             .counts     = &engine->device.head->counts,
         };
     }
@@ -248,7 +248,7 @@ static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op 
         .send        = sherdi_run_address(engine, op, SHERDI_USE_SRC),
         .slice_elems = op->elems,
         .send_dtype  = op->from,
-        .comm_dtype  = engine->plan->segments[op->segment].types.comm,
+        .comm_dtype  = engine->plan->layout.segments[op->segment].types.comm,
         .recv_dtype  = op->to,
         .scale       = (float)(1.0 / engine->world_size),
         .accumulate  = (op->flags & SHERDI_OP_ADDS) != 0,

@@ -14,7 +14,7 @@ static sherdi_scalars scalars_at(const sherdi_plan *plan, unsigned char *memory)
         .memory = memory,
         .head   = (sherdi_scalars_head *)(void *)(memory + at->head),
         .norms  = (sherdi_norm_acc *)(void *)(memory + at->norms),
-        .spans  = plan->spans,
+        .spans  = plan->layout.spans,
     };
 }
 
@@ -48,7 +48,7 @@ static void groups_write(sherd_engine *engine, const sherdi_plan_optimizer *of)
     if (optimizer->grain != SHERDI_GRAIN_TENSOR) {
         return;
     }
-    for (size_t p = 0; p < engine->plan->num_params; p++) {
+    for (size_t p = 0; p < engine->plan->layout.num_params; p++) {
         const sherdi_model_param *param = &engine->model.params[p];
         const sherdi_model_group *group = &engine->model.groups[param->group];
 
@@ -64,7 +64,7 @@ sherd_status sherdi_scalars_open(sherd_engine *engine)
     const sherdi_plan *plan   = engine->plan;
     unsigned char     *memory = engine->memory.buffers[SHERDI_BUFFER_SCALARS];
 
-    if (plan->buffers[SHERDI_BUFFER_SCALARS].bytes == 0) {
+    if (plan->packing.buffers[SHERDI_BUFFER_SCALARS].bytes == 0) {
         engine->scalars_own =
             sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, plan->scalars.shared_bytes);
         if (engine->scalars_own == NULL) {
@@ -77,12 +77,12 @@ sherd_status sherdi_scalars_open(sherd_engine *engine)
     if (sherdi_has_device(engine)) {
         engine->on_host      = scalars_at(plan, engine->memory.buffers[SHERDI_BUFFER_HOST_SCALARS]);
         engine->device.spans = (const sherdi_span *)(const void *)(memory + plan->scalars.spans);
-        sherdi_space_put(engine, SHERDI_SPACE_DEVICE, memory + plan->scalars.spans, plan->spans,
-                         plan->num_spans * sizeof(*plan->spans));
+        sherdi_space_put(engine, SHERDI_SPACE_DEVICE, memory + plan->scalars.spans,
+                         plan->layout.spans, plan->layout.num_spans * sizeof(*plan->layout.spans));
         SHERDI_TRY(sherdi_lane_wait(engine->backend));
     }
-    for (size_t i = 0; i < plan->num_optimizers; i++) {
-        groups_write(engine, &plan->optimizers[i]);
+    for (size_t i = 0; i < plan->layout.num_optimizers; i++) {
+        groups_write(engine, &plan->layout.optimizers[i]);
     }
     return SHERD_OK;
 }
@@ -136,8 +136,8 @@ uint64_t sherdi_scalars_fingerprint(const sherd_engine *engine)
 
 void sherdi_scalars_ratios(sherd_engine *engine)
 {
-    for (size_t i = 0; i < engine->plan->num_optimizers; i++) {
-        const sherdi_plan_optimizer *of  = &engine->plan->optimizers[i];
+    for (size_t i = 0; i < engine->plan->layout.num_optimizers; i++) {
+        const sherdi_plan_optimizer *of  = &engine->plan->layout.optimizers[i];
         sherdi_optimizer_scalars     own = sherdi_scalars_of_optimizer(&engine->on_host, of);
 
         if (of->optimizer->grain == SHERDI_GRAIN_TENSOR) {
@@ -146,7 +146,7 @@ void sherdi_scalars_ratios(sherd_engine *engine)
                                                     .groups     = own.groups,
                                                     .coeffs     = own.coeffs,
                                                     .ratios     = own.ratios,
-                                                    .num_params = engine->plan->num_params,
+                                                    .num_params = engine->plan->layout.num_params,
                                                 });
         }
     }

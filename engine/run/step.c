@@ -76,7 +76,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     sherdi_mark_end(&engine->marks, NULL, &mark);
     SHERDI_TRY(sherdi_agree_on(engine, SHERDI_EXCHANGE_NORM, status, own, NULL,
                                "while it read its gradient, and nothing was updated"));
-    if ((!plan->is_sliced && !plan->is_deterministic) ||
+    if ((!plan->layout.is_sliced && !plan->layout.is_deterministic) ||
         (engine->run.told.stride_bytes == 0 && sherdi_norm_value(&own->norm) == 0)) {
         return SHERD_OK; /* this rank has all of it, or all have told of nothing */
     }
@@ -217,7 +217,7 @@ static sherd_status step_prepare(sherd_engine *engine)
 
     if (engine->window.lost.status != SHERD_OK) { /* by a failure while a unit was released */
         return window_leave(engine, sherdi_outcome_end(&engine->window.lost),
-                            is_last || engine->plan->num_open_ended > 0);
+                            is_last || engine->plan->layout.num_open_ended > 0);
     }
     status = sherdi_loop_micro_batch_end(engine);
     if (status != SHERD_OK) {
@@ -444,7 +444,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
 /* A rank may not have acquired a unit yet where other ranks have: then its engine starts here. */
 static sherd_status late_start(sherd_engine *engine)
 {
-    return engine->plan->num_open_ended > 0 ? sherdi_fill_finish(engine) : SHERD_OK;
+    return engine->plan->layout.num_open_ended > 0 ? sherdi_fill_finish(engine) : SHERD_OK;
 }
 
 static sherd_status step_check(sherd_engine *engine, const char *call)

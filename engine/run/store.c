@@ -47,7 +47,7 @@ static sherd_status queue_open(sherd_engine *engine)
                .trace         = engine->marks.trace,
     };
 
-    return sherdi_plan_has_files(engine->plan) || engine->plan->num_activation_extents > 0
+    return sherdi_plan_has_files(engine->plan) || engine->plan->offload.num_activation_extents > 0
                ? sherdi_ioq_create(&params, &engine->mem, &engine->store.queue)
                : SHERD_OK;
 }
@@ -60,7 +60,7 @@ static void queue_register(sherd_engine *engine)
     int              count = 0;
 
     for (int i = 0; i < 3; i++) {
-        const sherdi_plan_buffer *buffer = &engine->plan->buffers[RINGS[i]];
+        const sherdi_plan_buffer *buffer = &engine->plan->packing.buffers[RINGS[i]];
 
         if (buffer->bytes > 0 && buffer->is_pinned) {
             memory[count++] = (struct iovec){.iov_base = engine->memory.buffers[RINGS[i]],
@@ -75,13 +75,13 @@ static void queue_register(sherd_engine *engine)
 /* Hashes what the parts of the state mean: the optimizer's tag if there is one optimizer, else the tag of each segment's. */
 static uint64_t optimizers_hash(uint64_t hash, const sherdi_plan *plan)
 {
-    uint64_t tag = plan->optimizers[0].optimizer->state_tag;
+    uint64_t tag = plan->layout.optimizers[0].optimizer->state_tag;
 
-    if (plan->num_optimizers == 1) {
+    if (plan->layout.num_optimizers == 1) {
         return tag == 0 ? hash : sherdi_hash_u64(hash, tag);
     }
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_optimizer *optimizer = plan->segments[s].optimizer;
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_optimizer *optimizer = plan->layout.segments[s].optimizer;
 
         hash = sherdi_hash_u64(hash, optimizer == NULL ? UINT64_MAX : optimizer->state_tag);
     }
@@ -91,8 +91,8 @@ static uint64_t optimizers_hash(uint64_t hash, const sherdi_plan *plan)
 /* Hashes how the parts are stored, if any of them is not plain fp32. */
 static uint64_t encodings_hash(uint64_t hash, const sherdi_plan *plan)
 {
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
 
         for (int i = 0; i < sherdi_segment_parts(segment) && sherdi_segment_is_encoded(segment);
              i++) {
@@ -117,8 +117,8 @@ static uint64_t layout_hash(const sherd_engine *engine)
     for (size_t i = engine->model.num_groups; i < sherdi_model_num_items(&engine->model); i++) {
         hash = sherdi_hash_u64(hash, sherdi_model_item_state_hash(&engine->model, i));
     }
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_block *block    = &plan->blocks[b];
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        const sherdi_block *block    = &plan->layout.blocks[b];
         uint64_t            fields[] = {(uint64_t)block->segment, block->offset_elems, block->elems,
                                         block->stride_elems,      block->extent,       block->state_offset};
 
@@ -349,7 +349,7 @@ static sherd_status state_open(sherd_engine *engine)
         .folders     = folders.paths,
         .num_folders = folders.count,
         .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
-        .extents     = plan->extents[SHERDI_SPACE_STORAGE],
+        .extents     = plan->offload.extents[SHERDI_SPACE_STORAGE],
         .num_extents = sherdi_plan_stored(plan),
         .note_bytes  = SHERDI_STATE_NOTE_BYTES,
         .is_verified = engine->settings.verify_reads,
@@ -399,9 +399,10 @@ static sherd_status state_scratch_open(sherd_engine *engine)
     const sherdi_plan *plan = engine->plan;
 
     return sherdi_agree_status(
-        engine, scratch_tier_open(engine, engine->settings.offload_state.tier,
-                                  &engine->settings.offload_state, SHERDI_RING_STATE, "state",
-                                  plan->extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan)));
+        engine,
+        scratch_tier_open(engine, engine->settings.offload_state.tier,
+                          &engine->settings.offload_state, SHERDI_RING_STATE, "state",
+                          plan->offload.extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan)));
 }
 
 static sherd_status scratch_open(sherd_engine *engine)
@@ -410,13 +411,14 @@ static sherd_status scratch_open(sherd_engine *engine)
 
     SHERDI_TRY(scratch_tier_open(engine, engine->settings.offload_param.tier,
                                  &engine->settings.offload_param, SHERDI_RING_PARAMS, "parameters",
-                                 plan->piece_extents, plan->num_pieces));
-    SHERDI_TRY(scratch_tier_open(engine, plan->activation_tier, &engine->settings.activations,
-                                 SHERDI_RING_ACTIVATIONS, "activations", plan->activation_extents,
-                                 plan->num_activation_extents));
+                                 plan->offload.piece_extents, plan->offload.num_pieces));
+    SHERDI_TRY(scratch_tier_open(engine, plan->offload.activation_tier,
+                                 &engine->settings.activations, SHERDI_RING_ACTIVATIONS,
+                                 "activations", plan->offload.activation_extents,
+                                 plan->offload.num_activation_extents));
     return scratch_tier_open(engine, engine->settings.offload_state.tier,
                              &engine->settings.offload_state, SHERDI_RING_GRADS, "gradients",
-                             plan->grad_extents, plan->num_grad_extents);
+                             plan->offload.grad_extents, plan->offload.num_grad_extents);
 }
 
 /* Opens what a rank can open without the other ranks. */
@@ -442,8 +444,8 @@ sherd_status sherdi_store_open(sherd_engine *engine)
         sherdi_world_ending_open(engine->world, &store->ending, store->run);
         return SHERD_OK;
     }
-    return engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 0 ? state_scratch_open(engine)
-                                                               : SHERD_OK;
+    return engine->plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 ? state_scratch_open(engine)
+                                                                       : SHERD_OK;
 }
 
 /* ------------------------------------------------------------------ close -- */

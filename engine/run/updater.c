@@ -13,7 +13,7 @@
 /* The place of a unit on the board is its number; behind them comes the end of the walk. */
 static size_t place_of(const sherd_engine *engine, sherdi_post post, int unit)
 {
-    return post == SHERDI_POST_UNIT ? (size_t)unit : engine->plan->num_units;
+    return post == SHERDI_POST_UNIT ? (size_t)unit : engine->plan->layout.num_units;
 }
 
 int sherdi_updater_is_here(const sherd_engine *engine)
@@ -111,7 +111,7 @@ sherdi_io_traffic sherdi_updater_traffic(sherd_engine *engine)
 
 static void all_post(sherd_engine *engine, uint64_t number)
 {
-    for (size_t place = 0; place <= engine->plan->num_units && engine->updater.board != NULL;
+    for (size_t place = 0; place <= engine->plan->layout.num_units && engine->updater.board != NULL;
          place++) {
         sherdi_board_post(engine->updater.board, place, number);
     }
@@ -470,7 +470,7 @@ sherd_status sherdi_updater_open(sherd_engine *engine)
     if (!sherdi_program_can_be_beside(engine->plan)) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_board_open(engine->world, engine->plan->num_units + 1, &engine->mem,
+    SHERDI_TRY(sherdi_board_open(engine->world, engine->plan->layout.num_units + 1, &engine->mem,
                                  &updater->board));
     if (!sherdi_board_is_shared(updater->board) && sherdi_program_has_loose_publish(engine->plan)) {
         return SHERD_OK;

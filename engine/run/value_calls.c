@@ -181,9 +181,10 @@ static int is_here(const sherd_engine *engine, const value_call *call)
     case SHERDI_VALUE_COMPUTE:
         return engine->world_size == 1 || segment->is_resident || segment->is_bound;
     case SHERDI_VALUE_GRADIENT:
-        return engine->world_size == 1 || !(plan->is_sliced || plan->is_deterministic);
+        return engine->world_size == 1 ||
+               !(plan->layout.is_sliced || plan->layout.is_deterministic);
     default:
-        return engine->world_size == 1 || !plan->is_sliced;
+        return engine->world_size == 1 || !plan->layout.is_sliced;
     }
 }
 
@@ -282,7 +283,7 @@ static sherd_status norms_check(const sherd_engine *engine, const double *out, s
 /* The integers of the deterministic mode do not say which element was not finite: then no norm is known. */
 static double norm_of(const sherd_engine *engine, size_t param, const sherdi_norm_acc *sum)
 {
-    int is_lost = engine->plan->is_deterministic && !isfinite(engine->window.sumsq) &&
+    int is_lost = engine->plan->layout.is_deterministic && !isfinite(engine->window.sumsq) &&
                   !engine->model.params[param].is_frozen;
 
     return is_lost ? (double)NAN : sqrt(sherdi_norm_value(sum)) * sherdi_optimizer_unscale(engine);
@@ -298,7 +299,7 @@ static sherd_status norms_share(sherd_engine *engine, size_t first, size_t count
         sherdi_outcome_add(all, sherdi_program_param_norm(&engine->run.program, first + i));
         sums[i] = engine->results.norm; /* digits below 2^32: the sum over ranks fits */
     }
-    if (engine->plan->is_sliced || engine->plan->is_deterministic) {
+    if (engine->plan->layout.is_sliced || engine->plan->layout.is_deterministic) {
         SHERDI_TRY(sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)sums,
                                         count * sizeof(*sums) / sizeof(uint64_t)));
     }

@@ -48,7 +48,7 @@ size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_
 static sherd_status signs_check(const sherd_engine *engine, const sherdi_op *op,
                                 const float *values)
 {
-    const sherdi_segment *segment = &engine->plan->segments[op->segment];
+    const sherdi_segment *segment = &engine->plan->layout.segments[op->segment];
     size_t                at = sherdi_values_find_refused(segment, op->part, op->elems, values);
 
     return at == op->elems
@@ -66,7 +66,8 @@ sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float 
     SHERDI_TRY(values_call(engine, op, values));
     SHERDI_TRY(signs_check(engine, op, values));
     if (op->part == SHERDI_VALUE_COMPUTE) {
-        values_round(engine, engine->plan->segments[op->segment].types.compute, values, op->elems);
+        values_round(engine, engine->plan->layout.segments[op->segment].types.compute, values,
+                     op->elems);
     }
     return SHERD_OK;
 }
@@ -109,8 +110,8 @@ sherd_status sherdi_values_end(sherd_engine *engine)
 void sherdi_values_slice(const sherd_engine *engine, size_t param, int rank, size_t *first,
                          size_t *count)
 {
-    const sherdi_plan_param *layout = &engine->plan->params[param];
-    size_t                   slice  = engine->plan->segments[layout->segment].slice_elems;
+    const sherdi_plan_param *layout = &engine->plan->layout.params[param];
+    size_t                   slice  = engine->plan->layout.segments[layout->segment].slice_elems;
     size_t                   start  = layout->offset_elems;
     size_t                   begin  = sherdi_max_size((size_t)rank * slice, start) - start;
     size_t                   end    = sherdi_max_size((size_t)(rank + 1) * slice, start) - start;
@@ -125,7 +126,7 @@ void sherdi_values_owned(const sherd_engine *engine, size_t param, int rank, siz
 {
     *first = 0;
     *count = engine->model.params[param].elems;
-    if (engine->plan->is_sliced) {
+    if (engine->plan->layout.is_sliced) {
         sherdi_values_slice(engine, param, rank, first, count);
     }
 }

@@ -27,7 +27,7 @@ sherd_status sherdi_values_end(sherd_engine *engine);
 
 /**
  * Gives `fn` the values of a range that this rank owns: of every parameter, trainable or frozen, and of its state the slice; at
- * stage 0 all of it. The elements come in ascending order, in portions of at most plan->fill_elems; with several parts, each
+ * stage 0 all of it. The elements come in ascending order, in portions of at most plan->packing.fill_elems; with several parts, each
  * portion comes part by part. Consecutive calls read each extent on a drive once if they follow the order of the plan.
  *
  * Blocking  yes. Between begin and end. Nothing of the parameter's unit is acquired.

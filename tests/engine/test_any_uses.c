@@ -519,17 +519,18 @@ static void plan_gives_the_gradient_a_place_of_its_own(void)
         planner_settings(&b, &OPTIONS[o], 2);
         plan = planner_plan(&b, 0, 2);
         CHECK_OK(sherdi_plan_check(plan, &b.model));
-        CHECK_INT(3, plan->num_open_ended);
+        CHECK_INT(3, plan->layout.num_open_ended);
         for (int u = 0; u < 6; u++) {
-            const sherdi_plan_unit *unit = &plan->units[u];
+            const sherdi_plan_unit *unit = &plan->layout.units[u];
 
             CHECK_INT(u == 1 || u == 2 || u == 4, unit->is_open_ended);
             for (int v = 0; v < 6 && unit->is_open_ended; v++) {
                 CHECK(u == v ||
-                      plan->units[v].transient_pool_offset + plan->units[v].transient_bytes <=
+                      plan->layout.units[v].transient_pool_offset +
+                              plan->layout.units[v].transient_bytes <=
                           unit->transient_pool_offset ||
                       unit->transient_pool_offset + unit->transient_bytes <=
-                          plan->units[v].transient_pool_offset);
+                          plan->layout.units[v].transient_pool_offset);
             }
         }
         sherdi_plan_destroy(plan);
@@ -561,9 +562,9 @@ static void plan_follows_reads_to_their_end(void)
     planner_settings(&b, &OPTIONS, 2);
     plan = planner_plan(&b, 0, 2);
     CHECK_OK(sherdi_plan_check(plan, &b.model));
-    CHECK_INT(5, plan->num_open_ended);
+    CHECK_INT(5, plan->layout.num_open_ended);
     for (int u = 0; u < 7; u++) {
-        CHECK_INT(u >= 2, plan->units[u].is_open_ended);
+        CHECK_INT(u >= 2, plan->layout.units[u].is_open_ended);
     }
     sherdi_plan_destroy(plan);
     planner_close(&b);

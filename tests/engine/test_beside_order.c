@@ -78,8 +78,8 @@ typedef struct run_case {
 
 static int is_behind_walk(const rig *r)
 {
-    return r->engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 0 &&
-           r->engine->plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes > 0;
+    return r->engine->plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 &&
+           r->engine->plan->packing.buffers[SHERDI_BUFFER_PARAM_RING].bytes > 0;
 }
 
 /* The forward of each unit is over, on the device too, while the updater stands before the next one. */

@@ -108,7 +108,7 @@ static void call(both *b, call_fn fn)
 /* A use of a unit by both: the engine's acquire, the trainer's work, and its activation if it has one. */
 static void use(both *b, int u, sherd_pass pass)
 {
-    int has_activation = b->engines[0]->plan->units[u].activation != SHERDI_NO_ACTIVATION;
+    int has_activation = b->engines[0]->plan->layout.units[u].activation != SHERDI_NO_ACTIVATION;
 
     rig_acquire(&b->r, u, pass);
     CHECK_OK(sherd_unit_acquire(b->engines[1], u, pass));

@@ -55,11 +55,12 @@ static void order_make(const rig *r, order how, int out[PARAMS])
 
     for (int u = 0; u < LAYERS && how == ORDER_SEGMENTS; u++) {
         const sherdi_plan      *plan = r->engine->plan;
-        const sherdi_plan_unit *unit = &plan->units[u];
+        const sherdi_plan_unit *unit = &plan->layout.units[u];
 
         for (size_t s = 0; s < unit->num_segments; s++) {
             for (int p = 0; p < PARAMS; p++) {
-                if (plan->params[p].segment == plan->unit_segments[unit->first_segment + s]) {
+                if (plan->layout.params[p].segment ==
+                    plan->layout.unit_segments[unit->first_segment + s]) {
                     out[count++] = p;
                 }
             }
@@ -131,12 +132,12 @@ static void layers_fill_with_trouble(rig *r, order how, interruption *trouble)
 
 static int piece_has_elems(const rig *r, const sherdi_piece *piece)
 {
-    const sherdi_plan *plan  = r->engine->plan;
-    size_t             first = (size_t)plan->rank * plan->segments[piece->segment].slice_elems;
-    size_t             start = first + piece->offset_elems;
+    const sherdi_plan *plan = r->engine->plan;
+    size_t first = (size_t)plan->rank * plan->layout.segments[piece->segment].slice_elems;
+    size_t start = first + piece->offset_elems;
 
-    for (size_t p = 0; p < plan->num_params; p++) {
-        const sherdi_plan_param *layout = &plan->params[p];
+    for (size_t p = 0; p < plan->layout.num_params; p++) {
+        const sherdi_plan_param *layout = &plan->layout.params[p];
 
         if (layout->segment == piece->segment && layout->offset_elems < start + piece->elems &&
             layout->offset_elems + r->params[p].elems > start) {
@@ -154,14 +155,16 @@ static uint64_t bytes_to_write(const rig *r)
     uint64_t           bytes = plan->moves.index_bytes;
     size_t             last  = SIZE_MAX;
 
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        if (plan->blocks[b].num_spans > 0 && plan->blocks[b].extent != last) {
-            last = plan->blocks[b].extent;
-            bytes += plan->extents[SHERDI_SPACE_STORAGE][last].len_bytes;
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        if (plan->layout.blocks[b].num_spans > 0 && plan->layout.blocks[b].extent != last) {
+            last = plan->layout.blocks[b].extent;
+            bytes += plan->offload.extents[SHERDI_SPACE_STORAGE][last].len_bytes;
         }
     }
-    for (size_t i = 0; i < plan->num_pieces; i++) {
-        bytes += piece_has_elems(r, &plan->pieces[i]) ? plan->piece_extents[i].len_bytes : 0;
+    for (size_t i = 0; i < plan->offload.num_pieces; i++) {
+        bytes += piece_has_elems(r, &plan->offload.pieces[i])
+                     ? plan->offload.piece_extents[i].len_bytes
+                     : 0;
     }
     return bytes;
 }
@@ -182,7 +185,7 @@ static void fill_counted(rig *r, order how)
     sherd_traffic_report after  = {.struct_size = sizeof(after)};
     uint64_t             own;
 
-    CHECK(r->engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 4);
+    CHECK(r->engine->plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 4);
     CHECK_OK(sherd_engine_traffic(r->engine, &before)); /* of the header of the new file */
     layers_fill(r, how);
     CHECK_OK(sherdi_fill_finish(r->engine));

@@ -196,20 +196,20 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
     const sherdi_plan *plan     = r->engine->plan;
     uint64_t           measured = 0, all = 0;
 
-    for (size_t e = 0; e < plan->num_extents[SHERDI_SPACE_STORAGE]; e++) {
-        size_t len     = plan->extents[SHERDI_SPACE_STORAGE][e].len_bytes;
+    for (size_t e = 0; e < plan->offload.num_extents[SHERDI_SPACE_STORAGE]; e++) {
+        size_t len     = plan->offload.extents[SHERDI_SPACE_STORAGE][e].len_bytes;
         int    is_lamb = 0;
 
-        for (size_t b = 0; b < plan->num_blocks; b++) {
-            const sherdi_block *block = &plan->blocks[b];
+        for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+            const sherdi_block *block = &plan->layout.blocks[b];
 
             is_lamb |= block->space == SHERDI_SPACE_STORAGE && block->extent == e &&
-                       sherdi_segment_is_measured(&plan->segments[block->segment]);
+                       sherdi_segment_is_measured(&plan->layout.segments[block->segment]);
         }
         all += len;
         measured += is_lamb ? len : 0;
     }
-    if (all > 0 && plan->num_grad_extents == 0) {
+    if (all > 0 && plan->offload.num_grad_extents == 0) {
         CHECK_INT(all + measured, plan->moves.step[SHERDI_MOVES_READ]);
         CHECK_INT(plan->moves.step[SHERDI_MOVES_READ], report->nvme_read_bytes);
         CHECK_INT(plan->moves.step[SHERDI_MOVES_WRITTEN], report->nvme_written_bytes);

@@ -137,7 +137,7 @@ static void steps_run(sherd_world *world, void *raw)
         CHECK_INT(memory_of(&r).total_planned, memory_of(&r).total_held);
     }
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        run->bytes[b] = r.engine->plan->buffers[b].bytes;
+        run->bytes[b] = r.engine->plan->packing.buffers[b].bytes;
     }
     rig_close(&r);
 }
@@ -228,7 +228,7 @@ static void huge_body(sherd_world *world, void *raw)
     rig_open(&r, world, &options);
     rig_three(&r, 1000000);
     CHECK_OK(sherd_engine_seal(r.engine));
-    bytes = r.engine->plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes;
+    bytes = r.engine->plan->packing.buffers[SHERDI_BUFFER_HOST_STATE].bytes;
     CHECK(bytes > 16 * SHERDI_HUGE_BYTES);
     (void)snprintf(start, sizeof(start), "%lx-",
                    (unsigned long)(uintptr_t)r.engine->memory.buffers[SHERDI_BUFFER_HOST_STATE]);

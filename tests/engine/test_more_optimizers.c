@@ -98,9 +98,9 @@ static uint64_t plain_train(int world_size, sherd_dtype dtype)
 /* The bytes of padding in front of a block's gradient: one norm reads all gradients of this rank that lie together. */
 static size_t norm_padding(const sherdi_plan *plan, size_t block, size_t elem)
 {
-    const sherdi_block *before      = &plan->blocks[block - 1];
-    const sherdi_block *behind      = &plan->blocks[block];
-    int                 is_together = plan->has_slices || !plan->is_sliced || plan->world_size == 1;
+    const sherdi_block *before = &plan->layout.blocks[block - 1];
+    const sherdi_block *behind = &plan->layout.blocks[block];
+    int is_together = plan->layout.has_slices || !plan->layout.is_sliced || plan->world_size == 1;
 
     return is_together && behind->grad_space == before->grad_space &&
                    behind->grad_space != SHERDI_SPACE_STORAGE
@@ -115,11 +115,11 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
     size_t             elem   = sherd_dtype_bytes(r->dtype);
     uint64_t           update = 0, state = 0;
 
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_block *block      = &plan->blocks[b];
-        int                 has_master = plan->segments[block->segment].has_master;
-        int                 is_measured =
-            plan->segments[block->segment].is_staged && block->grad_space != SHERDI_SPACE_DEVICE;
+    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+        const sherdi_block *block       = &plan->layout.blocks[b];
+        int                 has_master  = plan->layout.segments[block->segment].has_master;
+        int                 is_measured = plan->layout.segments[block->segment].is_staged &&
+                          block->grad_space != SHERDI_SPACE_DEVICE;
         size_t stride = has_master ? block->stride_elems : 0;
 
         state += sherdi_round_up((stride + block->elems) * sizeof(float), SHERD_ALIGN_BYTES);
@@ -130,12 +130,12 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
         update += b == 0 || is_measured ? 0 : norm_padding(plan, b, elem);
     }
     CHECK_INT(update, plan->moves.step[SHERDI_MOVES_DEVICE] + plan->moves.step[SHERDI_MOVES_HOST]);
-    if (plan->num_extents[SHERDI_SPACE_STORAGE] > 0) {
+    if (plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0) {
         CHECK_INT(state, report->nvme_read_bytes);
         CHECK_INT(state + plan->moves.index_bytes, report->nvme_written_bytes);
     } else {
-        CHECK_INT(state, plan->buffers[SHERDI_BUFFER_STATE].bytes +
-                             plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes);
+        CHECK_INT(state, plan->packing.buffers[SHERDI_BUFFER_STATE].bytes +
+                             plan->packing.buffers[SHERDI_BUFFER_HOST_STATE].bytes);
     }
 }
 

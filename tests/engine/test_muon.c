@@ -187,20 +187,20 @@ static void extents_check(const rig *r, const sherd_step_report *report)
     const sherdi_plan *plan = r->engine->plan;
     uint64_t           all  = 0;
 
-    for (size_t e = 0; e < plan->num_extents[SHERDI_SPACE_STORAGE]; e++) {
-        all += plan->extents[SHERDI_SPACE_STORAGE][e].len_bytes;
+    for (size_t e = 0; e < plan->offload.num_extents[SHERDI_SPACE_STORAGE]; e++) {
+        all += plan->offload.extents[SHERDI_SPACE_STORAGE][e].len_bytes;
     }
-    for (size_t a = 0; a < plan->num_blocks; a++) {
-        for (size_t b = 0; b < plan->num_blocks; b++) {
-            const sherdi_block *one = &plan->blocks[a], *other = &plan->blocks[b];
+    for (size_t a = 0; a < plan->layout.num_blocks; a++) {
+        for (size_t b = 0; b < plan->layout.num_blocks; b++) {
+            const sherdi_block *one = &plan->layout.blocks[a], *other = &plan->layout.blocks[b];
 
             if (one->space == SHERDI_SPACE_STORAGE && other->space == one->space &&
-                sherdi_segment_has_matrices(&plan->segments[one->segment])) {
+                sherdi_segment_has_matrices(&plan->layout.segments[one->segment])) {
                 CHECK_INT(one->segment == other->segment, one->extent == other->extent);
             }
         }
     }
-    if (plan->num_grad_extents == 0) {
+    if (plan->offload.num_grad_extents == 0) {
         CHECK_INT(all, report->nvme_read_bytes);
     }
     CHECK_INT(plan->moves.micro[SHERDI_MOVES_READ] + plan->moves.step[SHERDI_MOVES_READ],
@@ -218,7 +218,7 @@ static void flops_check(const rig *r)
 
     for (size_t p = 0; p < PARAMS - 1; p++) {
         const sherdi_segment *segment = sherdi_param_segment(plan, p);
-        size_t                begin   = plan->params[p].offset_elems;
+        size_t                begin   = plan->layout.params[p].offset_elems;
         size_t                first;
         size_t                owned = sherdi_plan_owned(plan, segment, &first);
 

@@ -97,7 +97,7 @@ static void layered_open(bench *b, const layered *l)
 
 static size_t gather_bytes(const bench *b)
 {
-    return b->plan->buffers[SHERDI_BUFFER_GATHER].bytes;
+    return b->plan->packing.buffers[SHERDI_BUFFER_GATHER].bytes;
 }
 
 /* Large units: the one in use and the next. Small ones: until 8 MiB are ahead. The key bounds both. */
@@ -128,11 +128,11 @@ static void plan_gathers_ahead_what_the_wire_needs(void)
         bench   b;
 
         layered_open(&b, &l);
-        for (size_t p = 0; p < b.plan->train.num_steps; p++) {
+        for (size_t p = 0; p < b.plan->schedule.train.num_steps; p++) {
             size_t there = 0;
 
-            for (size_t s = 0; s < b.plan->train.num_live_ranges; s++) {
-                const sherdi_live_range *live_range = &b.plan->train.live_ranges[s];
+            for (size_t s = 0; s < b.plan->schedule.train.num_live_ranges; s++) {
+                const sherdi_live_range *live_range = &b.plan->schedule.train.live_ranges[s];
 
                 there +=
                     live_range->first <= p && p <= live_range->last && live_range->bytes > 4096;
@@ -147,7 +147,7 @@ static void plan_gathers_ahead_what_the_wire_needs(void)
 
 static size_t gather_load(const bench *b)
 {
-    const sherdi_sequence *sequences[] = {&b->plan->train, &b->plan->eval};
+    const sherdi_sequence *sequences[] = {&b->plan->schedule.train, &b->plan->schedule.eval};
     size_t                 most        = 0;
 
     for (int k = 0; k < 2; k++) {
@@ -196,7 +196,7 @@ static void one_address_costs_layered_models_nothing(void)
         l.table_elems = (size_t)(table * (double)l.layer_elems);
         layered_open(&b, &l);
         one   = gather_bytes(&b);
-        extra = table == 1 && l.is_tied ? b.plan->units[1].gather_bytes : 0;
+        extra = table == 1 && l.is_tied ? b.plan->layout.units[1].gather_bytes : 0;
         CHECK(one >= gather_load(&b));
         if (one > free_gather_bytes(&b, l.world_size) + extra) {
             test_fail(__FILE__, __LINE__, "%zu layers of %zu, table of %zu, tied %d: %zu bytes",
@@ -210,8 +210,8 @@ static void one_address_costs_layered_models_nothing(void)
 
 static int is_apart(const bench *b, int one, int other)
 {
-    const sherdi_plan_unit *u = &b->plan->units[one];
-    const sherdi_plan_unit *v = &b->plan->units[other];
+    const sherdi_plan_unit *u = &b->plan->layout.units[one];
+    const sherdi_plan_unit *v = &b->plan->layout.units[other];
 
     return (u->gather_pool_offset >= v->gather_pool_offset + v->gather_bytes ||
             v->gather_pool_offset >= u->gather_pool_offset + u->gather_bytes) &&
@@ -244,9 +244,9 @@ static void units_outside_the_passes_have_offsets_of_their_own(void)
         CHECK(u == 3 || is_apart(&b, 3, u));
         CHECK(u == 4 || is_apart(&b, 4, u));
     }
-    CHECK(b.plan->units[5].gather_pool_offset !=
-          b.plan->units[2].gather_pool_offset); /* held meanwhile */
-    CHECK(b.plan->units[0].gather_pool_offset == b.plan->units[1].gather_pool_offset);
+    CHECK(b.plan->layout.units[5].gather_pool_offset !=
+          b.plan->layout.units[2].gather_pool_offset); /* held meanwhile */
+    CHECK(b.plan->layout.units[0].gather_pool_offset == b.plan->layout.units[1].gather_pool_offset);
     CHECK(free_gather_bytes(&b, 2) < 2 * 2 * 15000); /* nothing but "c" and "score" together */
     bench_close(&b);
 }

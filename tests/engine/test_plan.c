@@ -25,13 +25,13 @@
 /* Checks a segment's own sizes, and that its offsets lie inside their arenas. */
 static void expect_segments(const sherdi_plan *plan, const planner *b, const char *what)
 {
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
         size_t                elem    = sherdi_compute_bytes(segment);
         size_t                own     = 0;
 
         for (size_t p = 0; p < b->model.num_params; p++) {
-            own += plan->params[p].segment == (int)s ? b->model.params[p].elems : 0;
+            own += plan->layout.params[p].segment == (int)s ? b->model.params[p].elems : 0;
         }
         IS(own == segment->elems);
         IS(segment->slice_elems % SHERD_CHUNK_ELEMS == 0);
@@ -41,13 +41,13 @@ static void expect_segments(const sherdi_plan *plan, const planner *b, const cha
             IS(segment->param_offset % SHERD_ALIGN_BYTES == 0);
             IS(segment->param_offset +
                    elem * (segment->is_resident ? segment->padded_elems : segment->slice_elems) <=
-               plan->buffers[SHERDI_BUFFER_PARAMS].bytes);
+               plan->packing.buffers[SHERDI_BUFFER_PARAMS].bytes);
         }
         IS(segment->is_resident == (segment->gather_offset == SHERDI_NO_OFFSET));
         if (!segment->is_resident) {
             IS(segment->gather_offset % SHERD_ALIGN_BYTES == 0);
             IS(segment->gather_offset + elem * segment->padded_elems <=
-               plan->units[segment->unit].gather_bytes);
+               plan->layout.units[segment->unit].gather_bytes);
         }
         IS((segment->kind == SHERDI_SEGMENT_FROZEN) == (segment->grad_offset == SHERDI_NO_OFFSET));
         IS(segment->kind != SHERDI_SEGMENT_FROZEN || segment->num_blocks == 0);
@@ -55,8 +55,8 @@ static void expect_segments(const sherdi_plan *plan, const planner *b, const cha
             IS(segment->grad_offset % SHERD_ALIGN_BYTES == 0);
             IS(segment->grad_offset +
                    sherdi_grad_bytes(plan, segment) *
-                       (plan->has_slices ? segment->slice_elems : segment->padded_elems) <=
-               plan->buffers[SHERDI_BUFFER_GRADS].bytes);
+                       (plan->layout.has_slices ? segment->slice_elems : segment->padded_elems) <=
+               plan->packing.buffers[SHERDI_BUFFER_GRADS].bytes);
         }
     }
 }
@@ -68,8 +68,8 @@ static void expect_arenas_are_filled_once(const sherdi_plan *plan, const char *w
     size_t grads  = 0;
     size_t state  = 0;
 
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
+    for (size_t s = 0; s < plan->layout.num_segments; s++) {
+        const sherdi_segment *segment = &plan->layout.segments[s];
         size_t                elem    = sherdi_compute_bytes(segment);
 
         IS(segment->is_bound || segment->param_offset == params);
@@ -82,23 +82,24 @@ static void expect_arenas_are_filled_once(const sherdi_plan *plan, const char *w
             IS(segment->grad_offset == grads);
             grads += sherdi_round_up(
                 sherdi_grad_bytes(plan, segment) *
-                    (plan->has_slices ? segment->slice_elems : segment->padded_elems),
+                    (plan->layout.has_slices ? segment->slice_elems : segment->padded_elems),
                 SHERD_ALIGN_BYTES);
         }
     }
-    for (size_t k = 0; k < plan->num_blocks; k++) {
-        const sherdi_block *block = &plan->blocks[k];
+    for (size_t k = 0; k < plan->layout.num_blocks; k++) {
+        const sherdi_block *block = &plan->layout.blocks[k];
 
-        IS(plan->extents[block->space][block->extent].offset_bytes + block->state_offset == state);
+        IS(plan->offload.extents[block->space][block->extent].offset_bytes + block->state_offset ==
+           state);
         IS(block->elems > 0 && block->elems % SHERD_CHUNK_ELEMS == 0);
         IS(block->elems <= sherdi_max_size(plan->settings.sub_group_size, SHERD_CHUNK_ELEMS));
-        state += sherdi_round_up((plan->segments[block->segment].has_master ? 3 : 2) *
+        state += sherdi_round_up((plan->layout.segments[block->segment].has_master ? 3 : 2) *
                                      block->elems * sizeof(float),
                                  SHERD_ALIGN_BYTES);
     }
-    IS(params == plan->buffers[SHERDI_BUFFER_PARAMS].bytes);
-    IS(grads == plan->buffers[SHERDI_BUFFER_GRADS].bytes);
-    IS(state == plan->buffers[SHERDI_BUFFER_STATE].bytes);
+    IS(params == plan->packing.buffers[SHERDI_BUFFER_PARAMS].bytes);
+    IS(grads == plan->packing.buffers[SHERDI_BUFFER_GRADS].bytes);
+    IS(state == plan->packing.buffers[SHERDI_BUFFER_STATE].bytes);
 }
 
 static int step_uses(const planner *b, const sherdi_step_of_pass *step, int unit)
@@ -157,7 +158,7 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
         size_t live              = 0;
         int    has_started_ahead = 0;
 
-        for (size_t u = 0; u < plan->num_units; u++) {
+        for (size_t u = 0; u < plan->layout.num_units; u++) {
             size_t there = 0;
 
             for (size_t i = 0; i < sequence->num_live_ranges; i++) {
@@ -168,15 +169,15 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
                     continue;
                 }
                 there++;
-                live += plan->units[u].gather_elems;
+                live += plan->layout.units[u].gather_elems;
                 for (size_t q = live_range->first; q <= p; q++) {
                     is_used |= step_uses(b, &sequence->steps[q], (int)u);
                 }
-                ahead += is_used ? 0 : plan->units[u].gather_elems;
+                ahead += is_used ? 0 : plan->layout.units[u].gather_elems;
                 has_started_ahead |= live_range->first == p && !is_used;
             }
             IS(there <= 1);
-            IS(!is_held(b, sequence, (int)u, p, 0) || plan->units[u].gather_bytes == 0 ||
+            IS(!is_held(b, sequence, (int)u, p, 0) || plan->layout.units[u].gather_bytes == 0 ||
                there == 1);
         }
         IS(ahead <= plan->settings.prefetch_bucket_size);
@@ -187,7 +188,7 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
         const sherdi_live_range *live_range = &sequence->live_ranges[i];
 
         IS(is_held(b, sequence, live_range->unit, live_range->last, 1));
-        IS(live_range->bytes == plan->units[live_range->unit].gather_bytes);
+        IS(live_range->bytes == plan->layout.units[live_range->unit].gather_bytes);
     }
 }
 
@@ -201,28 +202,30 @@ static void expect_one_offset(const sherdi_plan *plan, const sherdi_sequence *se
                sequence->live_ranges[i].offset == sequence->live_ranges[j].offset);
         }
         IS(sequence->live_ranges[i].offset ==
-           plan->units[sequence->live_ranges[i].unit].gather_pool_offset);
+           plan->layout.units[sequence->live_ranges[i].unit].gather_pool_offset);
     }
 }
 
 /* Checks that a unit's transient gradient exists from its first planned use to the release of the last. */
 static void expect_transients(const sherdi_plan *plan, const planner *b, const char *what)
 {
-    for (size_t p = 0; p < plan->train.num_steps; p++) {
-        for (size_t u = 0; u < plan->num_units && plan->train.steps[p].pass == SHERD_BACKWARD;
+    for (size_t p = 0; p < plan->schedule.train.num_steps; p++) {
+        for (size_t u = 0;
+             u < plan->layout.num_units && plan->schedule.train.steps[p].pass == SHERD_BACKWARD;
              u++) {
             size_t there = 0;
 
-            for (size_t i = 0; i < plan->num_transients; i++) {
-                there += plan->transients[i].unit == (int)u && plan->transients[i].first <= p &&
-                         plan->transients[i].last >= p;
+            for (size_t i = 0; i < plan->schedule.num_transients; i++) {
+                there += plan->schedule.transients[i].unit == (int)u &&
+                         plan->schedule.transients[i].first <= p &&
+                         plan->schedule.transients[i].last >= p;
             }
-            IS(!step_uses(b, &plan->train.steps[p], (int)u) ||
-               there == (plan->units[u].transient_bytes > 0));
-            for (size_t i = 0; i < plan->num_transients; i++) {
-                IS(plan->transients[i].unit != (int)u ||
-                   !step_uses(b, &plan->train.steps[p], (int)u) ||
-                   plan->transients[i].last >= plan->train.steps[p].last);
+            IS(!step_uses(b, &plan->schedule.train.steps[p], (int)u) ||
+               there == (plan->layout.units[u].transient_bytes > 0));
+            for (size_t i = 0; i < plan->schedule.num_transients; i++) {
+                IS(plan->schedule.transients[i].unit != (int)u ||
+                   !step_uses(b, &plan->schedule.train.steps[p], (int)u) ||
+                   plan->schedule.transients[i].last >= plan->schedule.train.steps[p].last);
             }
         }
     }
@@ -230,7 +233,7 @@ static void expect_transients(const sherdi_plan *plan, const planner *b, const c
 
 static uint64_t segment_wire(const sherdi_plan *plan, int segment, sherd_dtype dtype)
 {
-    return (uint64_t)(plan->world_size - 1) * plan->segments[segment].slice_elems *
+    return (uint64_t)(plan->world_size - 1) * plan->layout.segments[segment].slice_elems *
            sherd_dtype_bytes(dtype);
 }
 
@@ -246,7 +249,8 @@ static void gather_expect(told_ops *told, sherdi_phase_name phase, const sherdi_
 {
     const sherdi_plan *plan = told->plan;
     const char        *what = told->what;
-    uint64_t bytes = segment_wire(plan, op->segment, plan->segments[op->segment].types.compute);
+    uint64_t           bytes =
+        segment_wire(plan, op->segment, plan->layout.segments[op->segment].types.compute);
 
     if (phase != SHERDI_IN_BOUNDARY) {
         IS(op->moves[SHERDI_MOVES_WIRE] == bytes);
@@ -256,7 +260,7 @@ static void gather_expect(told_ops *told, sherdi_phase_name phase, const sherdi_
         told->published[op->segment % 64]++;
     } else {
         IS(op->moves[SHERDI_MOVES_WIRE] == segment_wire(plan, op->segment, SHERD_F32));
-        IS(plan->is_deterministic);
+        IS(plan->layout.is_deterministic);
     }
 }
 
@@ -278,13 +282,14 @@ static sherd_status op_expect(void *ctx, sherdi_phase_name phase, const sherdi_o
         gather_expect(told, phase, op);
         break;
     case SHERDI_OP_REDUCE:
-        IS(bytes == segment_wire(plan, op->segment, plan->segments[op->segment].types.wire));
-        IS((phase == SHERDI_IN_BOUNDARY) == !plan->has_slices);
+        IS(bytes == segment_wire(plan, op->segment, plan->layout.segments[op->segment].types.wire));
+        IS((phase == SHERDI_IN_BOUNDARY) == !plan->layout.has_slices);
         told->reduced[op->segment % 64]++;
         break;
     case SHERDI_OP_ALL_REDUCE:
-        IS(bytes == 2 * segment_wire(plan, op->segment, plan->segments[op->segment].types.wire));
-        IS(plan->settings.stage == 0 && !plan->is_deterministic);
+        IS(bytes ==
+           2 * segment_wire(plan, op->segment, plan->layout.segments[op->segment].types.wire));
+        IS(plan->settings.stage == 0 && !plan->layout.is_deterministic);
         told->reduced[op->segment % 64]++;
         break;
     default:
@@ -307,14 +312,16 @@ static void expect_ops(const sherdi_plan *plan, const sherdi_model *model, const
        (uint64_t)(plan->world_size - 1) * (sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_USES) +
                                            sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_NORM) +
                                            sherdi_exchange_bytes(plan, SHERDI_EXCHANGE_OUTCOME)));
-    for (size_t s = 0; s < plan->num_segments && plan->num_segments <= 64 && plan->world_size > 1;
+    for (size_t s = 0;
+         s < plan->layout.num_segments && plan->layout.num_segments <= 64 && plan->world_size > 1;
          s++) {
-        int is_trained = plan->segments[s].kind != SHERDI_SEGMENT_FROZEN;
+        int is_trained = plan->layout.segments[s].kind != SHERDI_SEGMENT_FROZEN;
 
         IS(told.reduced[s] ==
-           (size_t)(is_trained && plan->units[plan->segments[s].unit].backward_uses > 0));
-        IS(told.published[s] ==
-           (size_t)(is_trained && plan->settings.stage > 0 && plan->segments[s].is_resident));
+           (size_t)(is_trained &&
+                    plan->layout.units[plan->layout.segments[s].unit].backward_uses > 0));
+        IS(told.published[s] == (size_t)(is_trained && plan->settings.stage > 0 &&
+                                         plan->layout.segments[s].is_resident));
     }
 }
 
@@ -324,22 +331,22 @@ static void expect_valid(const sherdi_plan *plan, const planner *b, const char *
 
     CHECK_OK(sherdi_plan_check(plan, &b->model));
     for (int i = 0; i < SHERDI_BUFFERS; i++) {
-        IS(plan->buffers[i].bytes % SHERD_ALIGN_BYTES == 0);
-        total += plan->buffers[i].bytes;
+        IS(plan->packing.buffers[i].bytes % SHERD_ALIGN_BYTES == 0);
+        total += plan->packing.buffers[i].bytes;
     }
-    IS(total == plan->total_bytes);
+    IS(total == plan->packing.total_bytes);
     expect_segments(plan, b, what);
     expect_arenas_are_filled_once(plan, what);
-    expect_live_ranges_apart(plan->train.live_ranges, plan->train.num_live_ranges,
-                             plan->buffers[SHERDI_BUFFER_GATHER].bytes, what);
-    expect_live_ranges_apart(plan->eval.live_ranges, plan->eval.num_live_ranges,
-                             plan->buffers[SHERDI_BUFFER_GATHER].bytes, what);
-    expect_live_ranges_apart(plan->transients, plan->num_transients,
-                             plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes, what);
-    expect_gathers(plan, b, &plan->train, what);
-    expect_gathers(plan, b, &plan->eval, what);
-    expect_one_offset(plan, &plan->train, what);
-    expect_one_offset(plan, &plan->eval, what);
+    expect_live_ranges_apart(plan->schedule.train.live_ranges, plan->schedule.train.num_live_ranges,
+                             plan->packing.buffers[SHERDI_BUFFER_GATHER].bytes, what);
+    expect_live_ranges_apart(plan->schedule.eval.live_ranges, plan->schedule.eval.num_live_ranges,
+                             plan->packing.buffers[SHERDI_BUFFER_GATHER].bytes, what);
+    expect_live_ranges_apart(plan->schedule.transients, plan->schedule.num_transients,
+                             plan->packing.buffers[SHERDI_BUFFER_TRANSIENT].bytes, what);
+    expect_gathers(plan, b, &plan->schedule.train, what);
+    expect_gathers(plan, b, &plan->schedule.eval, what);
+    expect_one_offset(plan, &plan->schedule.train, what);
+    expect_one_offset(plan, &plan->schedule.eval, what);
     expect_transients(plan, b, what);
     expect_ops(plan, &b->model, what);
 }
@@ -347,11 +354,11 @@ static void expect_valid(const sherdi_plan *plan, const planner *b, const char *
 /* Counts in owners[] the elements that the blocks of a rank's plan update. */
 static void count_owned(const sherdi_plan *plan, unsigned char *owners)
 {
-    for (size_t k = 0; k < plan->num_blocks; k++) {
-        const sherdi_block *block = &plan->blocks[k];
+    for (size_t k = 0; k < plan->layout.num_blocks; k++) {
+        const sherdi_block *block = &plan->layout.blocks[k];
 
         for (size_t i = 0; i < block->num_spans; i++) {
-            const sherdi_span *span = &plan->spans[block->first_span + i];
+            const sherdi_span *span = &plan->layout.spans[block->first_span + i];
 
             for (size_t e = 0; e < span->count_elems; e++) {
                 owners[span->first_index + e]++;
@@ -371,17 +378,18 @@ static void expect_owned_once(planner *b, int world_size, const char *what)
         sherdi_plan *plan = planner_plan(b, rank, world_size);
 
         count_owned(plan, owners);
-        for (size_t k = 0; k < plan->num_blocks; k++) {
-            for (size_t i = 0; i < plan->blocks[k].num_spans; i++) {
-                const sherdi_span    *span  = &plan->spans[plan->blocks[k].first_span + i];
-                const sherdi_segment *home  = &plan->segments[plan->blocks[k].segment];
+        for (size_t k = 0; k < plan->layout.num_blocks; k++) {
+            for (size_t i = 0; i < plan->layout.blocks[k].num_spans; i++) {
+                const sherdi_span *span =
+                    &plan->layout.spans[plan->layout.blocks[k].first_span + i];
+                const sherdi_segment *home = &plan->layout.segments[plan->layout.blocks[k].segment];
                 size_t                first = 0;
                 size_t                at;
 
                 (void)sherdi_plan_owned(plan, home, &first);
-                at = first + plan->blocks[k].offset_elems + span->offset_elems;
-                IS(plan->params[span->param].segment == plan->blocks[k].segment);
-                IS(at - plan->params[span->param].offset_elems ==
+                at = first + plan->layout.blocks[k].offset_elems + span->offset_elems;
+                IS(plan->layout.params[span->param].segment == plan->layout.blocks[k].segment);
+                IS(at - plan->layout.params[span->param].offset_elems ==
                    span->first_index - b->model.params[span->param].first_index);
                 IS(span->group == b->model.params[span->param].group);
             }
@@ -443,12 +451,12 @@ static void plan_of_offload_is_valid_everywhere(void)
                     total = 0;
                     CHECK_OK(sherdi_plan_check(plan, &b.model));
                     for (int k = 0; k < SHERDI_BUFFERS; k++) {
-                        IS(plan->buffers[k].bytes % SHERD_ALIGN_BYTES == 0);
-                        total += plan->buffers[k].bytes;
+                        IS(plan->packing.buffers[k].bytes % SHERD_ALIGN_BYTES == 0);
+                        total += plan->packing.buffers[k].bytes;
                     }
-                    IS(total == plan->total_bytes);
-                    IS(plan->host_bytes <= plan->total_bytes);
-                    IS(plan->pinned_bytes <= plan->host_bytes);
+                    IS(total == plan->packing.total_bytes);
+                    IS(plan->packing.host_bytes <= plan->packing.total_bytes);
+                    IS(plan->packing.pinned_bytes <= plan->packing.host_bytes);
                     sherdi_plan_destroy(plan);
                 }
                 expect_owned_once(&b, RANKS[r], OFFLOADS[i]);
@@ -586,7 +594,7 @@ static void plan_persistent_parameters_are_the_small_ones_first_come(void)
     planner_settings(&b, &options, 2);
     plan = planner_plan(&b, 0, 2);
     for (size_t p = 0; p < 5; p++) {
-        CHECK_INT(WANT[p], plan->segments[plan->params[p].segment].kind);
+        CHECK_INT(WANT[p], plan->layout.segments[plan->layout.params[p].segment].kind);
     }
     sherdi_plan_destroy(plan);
     planner_close(&b);
@@ -597,8 +605,8 @@ static void expect_atoms_whole(const planner *b, const sherdi_plan *plan)
 {
     for (size_t p = 0; p < b->model.num_params; p++) {
         const sherdi_model_param *param = &b->model.params[p];
-        size_t                    start = plan->params[p].offset_elems;
-        size_t                    slice = plan->segments[plan->params[p].segment].slice_elems;
+        size_t                    start = plan->layout.params[p].offset_elems;
+        size_t slice = plan->layout.segments[plan->layout.params[p].segment].slice_elems;
 
         for (size_t e = 1; e < param->elems; e++) {
             if ((start + e) % slice == 0) {
@@ -632,7 +640,8 @@ static void plan_keeps_atoms_whole_or_refuses(void)
             status = sherdi_dry_plan(&b.model, &b.settings, 0, WORLDS[w], &PLANNER_UNKNOWN, &b.mem,
                                      &plan);
             if (status == SHERD_OK) {
-                const sherdi_segment *segment = &plan->segments[plan->params[1].segment];
+                const sherdi_segment *segment =
+                    &plan->layout.segments[plan->layout.params[1].segment];
                 size_t least = 64 + (20 * ATOMS[a] + 63) / 64 * 64 + (3 * ATOMS[a] + 64) / 64 * 64;
 
                 expect_valid(plan, &b, "atoms");

@@ -105,15 +105,16 @@ static void values_that_lie_elsewhere_are_noticed(void)
 
     open_simulated(&r, &options, 1, 4, NULL);
     CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
-    CHECK(plan->num_tails > 0);
-    expect_noticed(plan, &r.engine->model, &plan->blocks[0].value_offset, 128, "extents");
-    expect_noticed(plan, &r.engine->model, &plan->blocks[0].value_offset, SHERDI_NO_OFFSET,
+    CHECK(plan->offload.num_tails > 0);
+    expect_noticed(plan, &r.engine->model, &plan->layout.blocks[0].value_offset, 128, "extents");
+    expect_noticed(plan, &r.engine->model, &plan->layout.blocks[0].value_offset, SHERDI_NO_OFFSET,
                    "extents");
-    expect_noticed(plan, &r.engine->model,
-                   &plan->extents[SHERDI_SPACE_STORAGE][plan->num_tails].offset_bytes, 0,
-                   "extents");
-    expect_noticed(plan, &r.engine->model, &plan->ring_bytes, plan->ring_bytes - SHERD_ALIGN_BYTES,
-                   "extents");
+    expect_noticed(
+        plan, &r.engine->model,
+        &plan->offload.extents[SHERDI_SPACE_STORAGE][plan->offload.num_tails].offset_bytes, 0,
+        "extents");
+    expect_noticed(plan, &r.engine->model, &plan->packing.ring_bytes,
+                   plan->packing.ring_bytes - SHERD_ALIGN_BYTES, "extents");
     sherdi_plan_destroy(plan);
     rig_close(&r);
 }
@@ -127,33 +128,35 @@ static void every_rule_that_is_broken_is_noticed(void)
 
     open_simulated(&r, &options, 1, 4, NULL);
     CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
-    CHECK(plan->num_segments == 4 && plan->train.num_live_ranges > 2 && plan->num_transients == 3);
-    expect_noticed(plan, &r.engine->model, &plan->segments[0].slice_elems,
-                   plan->segments[0].slice_elems + 64, "equal slices");
-    expect_noticed(plan, &r.engine->model, &plan->params[2].offset_elems, 64,
+    CHECK(plan->layout.num_segments == 4 && plan->schedule.train.num_live_ranges > 2 &&
+          plan->schedule.num_transients == 3);
+    expect_noticed(plan, &r.engine->model, &plan->layout.segments[0].slice_elems,
+                   plan->layout.segments[0].slice_elems + 64, "equal slices");
+    expect_noticed(plan, &r.engine->model, &plan->layout.params[2].offset_elems, 64,
                    "parameters do not overlap");
-    expect_noticed(plan, &r.engine->model, &plan->params[0].offset_elems, 1 << 20,
+    expect_noticed(plan, &r.engine->model, &plan->layout.params[0].offset_elems, 1 << 20,
                    "ends inside its segment");
-    expect_noticed(plan, &r.engine->model, &plan->segments[1].param_offset, 0,
+    expect_noticed(plan, &r.engine->model, &plan->layout.segments[1].param_offset, 0,
                    "do not overlap in their arena");
-    expect_noticed(plan, &r.engine->model, &plan->segments[1].grad_offset, 0,
+    expect_noticed(plan, &r.engine->model, &plan->layout.segments[1].grad_offset, 0,
                    "gradients do not overlap");
-    expect_noticed(plan, &r.engine->model, &plan->buffers[SHERDI_BUFFER_PARAMS].bytes, 0,
+    expect_noticed(plan, &r.engine->model, &plan->packing.buffers[SHERDI_BUFFER_PARAMS].bytes, 0,
                    "arenas hold what lies in them");
-    expect_noticed(plan, &r.engine->model, &plan->units[0].gather_bytes, 64,
+    expect_noticed(plan, &r.engine->model, &plan->layout.units[0].gather_bytes, 64,
                    "segments of a gathered unit");
-    expect_noticed(plan, &r.engine->model, &plan->blocks[0].offset_elems, 64, "blocks tile");
-    expect_noticed(plan, &r.engine->model, &plan->spans[0].count_elems, 0, "spans of a block");
-    expect_noticed(plan, &r.engine->model, &plan->spans[0].count_elems, 1 << 20,
+    expect_noticed(plan, &r.engine->model, &plan->layout.blocks[0].offset_elems, 64, "blocks tile");
+    expect_noticed(plan, &r.engine->model, &plan->layout.spans[0].count_elems, 0,
+                   "spans of a block");
+    expect_noticed(plan, &r.engine->model, &plan->layout.spans[0].count_elems, 1 << 20,
                    "spans end inside");
-    expect_noticed(plan, &r.engine->model, &plan->blocks[0].state_offset, 4096, "extents");
-    expect_noticed(plan, &r.engine->model, &plan->buffers[SHERDI_BUFFER_GATHER].bytes, 4096,
+    expect_noticed(plan, &r.engine->model, &plan->layout.blocks[0].state_offset, 4096, "extents");
+    expect_noticed(plan, &r.engine->model, &plan->packing.buffers[SHERDI_BUFFER_GATHER].bytes, 4096,
                    "inside its pool");
-    expect_noticed(plan, &r.engine->model, &plan->train.live_ranges[1].offset,
-                   plan->train.live_ranges[0].offset, "there together do not overlap");
-    expect_noticed(plan, &r.engine->model, &plan->units[1].gather_pool_offset,
-                   plan->units[0].gather_pool_offset, "a unit has one place");
-    expect_noticed(plan, &r.engine->model, &plan->units[0].transient_pool_offset, 1 << 20,
+    expect_noticed(plan, &r.engine->model, &plan->schedule.train.live_ranges[1].offset,
+                   plan->schedule.train.live_ranges[0].offset, "there together do not overlap");
+    expect_noticed(plan, &r.engine->model, &plan->layout.units[1].gather_pool_offset,
+                   plan->layout.units[0].gather_pool_offset, "a unit has one place");
+    expect_noticed(plan, &r.engine->model, &plan->layout.units[0].transient_pool_offset, 1 << 20,
                    "place lies inside its pool");
     sherdi_plan_destroy(plan);
     rig_close(&r);
@@ -170,8 +173,8 @@ static void kept_unit_that_shares_its_place_is_noticed(void)
 
     open_simulated(&r, &options, 1, 4, NULL);
     CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
-    CHECK_INT(plan->units[0].gather_pool_offset, plan->units[1].gather_pool_offset);
-    expect_noticed(plan, &r.engine->model, &plan->units[0].eval_kept, 1,
+    CHECK_INT(plan->layout.units[0].gather_pool_offset, plan->layout.units[1].gather_pool_offset);
+    expect_noticed(plan, &r.engine->model, &plan->layout.units[0].eval_kept, 1,
                    "evaluation keeps has a place of its own");
     sherdi_plan_destroy(plan);
     rig_close(&r);

@@ -66,11 +66,11 @@ static void plan_is_pure(void)
             free(other.bytes);
         }
         /* ranks own different parts, but hold and send the same number of bytes */
-        CHECK_INT(plans[0]->total_bytes, plans[1]->total_bytes);
+        CHECK_INT(plans[0]->packing.total_bytes, plans[1]->packing.total_bytes);
         CHECK_INT(plans[0]->moves.micro[SHERDI_MOVES_WIRE],
                   plans[1]->moves.micro[SHERDI_MOVES_WIRE]);
         CHECK_INT(plans[0]->moves.step[SHERDI_MOVES_WIRE], plans[1]->moves.step[SHERDI_MOVES_WIRE]);
-        CHECK_INT(plans[0]->num_blocks, plans[1]->num_blocks);
+        CHECK_INT(plans[0]->layout.num_blocks, plans[1]->layout.num_blocks);
         for (int i = 0; i < 3; i++) {
             sherdi_plan_destroy(plans[i]);
         }
@@ -184,15 +184,16 @@ static void plan_of_stage_3_holds_16_bytes_an_element_shared(void)
         planner_settings(&b, &options, RANKS[w]);
         plan = planner_plan(&b, 0, RANKS[w]);
         want = (double)b.model.total_elems * (2 + 2 + 12) / RANKS[w];
-        got  = (double)(plan->total_bytes - plan->buffers[SHERDI_BUFFER_GATHER].bytes -
-                       plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes -
-                       plan->buffers[SHERDI_BUFFER_FILL].bytes);
+        got =
+            (double)(plan->packing.total_bytes - plan->packing.buffers[SHERDI_BUFFER_GATHER].bytes -
+                     plan->packing.buffers[SHERDI_BUFFER_TRANSIENT].bytes -
+                     plan->packing.buffers[SHERDI_BUFFER_FILL].bytes);
         CHECK(got >= want);
         CHECK_CLOSE(want, got, 0.01);
         /* room for a few units at a time, not for the model */
-        CHECK(plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes <= (size_t)3 * (513 << 11));
-        CHECK_INT(0, plan->buffers[SHERDI_BUFFER_STAGING].bytes);
-        CHECK(plan->buffers[SHERDI_BUFFER_FILL].bytes <= SHERDI_FILL_ELEMS * sizeof(float));
+        CHECK(plan->packing.buffers[SHERDI_BUFFER_TRANSIENT].bytes <= (size_t)3 * (513 << 11));
+        CHECK_INT(0, plan->packing.buffers[SHERDI_BUFFER_STAGING].bytes);
+        CHECK(plan->packing.buffers[SHERDI_BUFFER_FILL].bytes <= SHERDI_FILL_ELEMS * sizeof(float));
         sherdi_plan_destroy(plan);
         planner_close(&b);
     }
@@ -221,8 +222,8 @@ static void plan_of_a_higher_stage_is_smaller(void)
             }
             planner_settings(&b, &options, WORLDS[w]);
             plan = planner_plan(&b, 0, WORLDS[w]);
-            CHECK(plan->total_bytes < before);
-            before = plan->total_bytes;
+            CHECK(plan->packing.total_bytes < before);
+            before = plan->packing.total_bytes;
             sherdi_plan_destroy(plan);
             planner_close(&b);
         }

@@ -82,7 +82,7 @@ static void values_put(rig *r, store *store)
 /* Every element of every part is owned once, or at stage 0 by all. */
 static void values_check(const rig *r, const store *store)
 {
-    int world = r->engine->plan->is_sliced ? 1 : r->engine->world_size;
+    int world = r->engine->plan->layout.is_sliced ? 1 : r->engine->world_size;
 
     for (int p = 0; p < r->num_params && r->engine->rank == 0; p++) {
         unsigned parts = all_of(r, p).parts;

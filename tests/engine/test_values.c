@@ -112,8 +112,8 @@ static void bits_draw(float *values, size_t count, uint64_t seed)
 /* Gives lengths at whose borders mistakes are likely: nothing, one, about a chunk, about a slice, everything. */
 static size_t range_lengths(const rig *r, int p, size_t out[8])
 {
-    const sherdi_plan *plan       = r->engine->plan;
-    size_t             slice      = plan->segments[plan->params[p].segment].slice_elems;
+    const sherdi_plan *plan  = r->engine->plan;
+    size_t             slice = plan->layout.segments[plan->layout.params[p].segment].slice_elems;
     size_t             lengths[8] = {0, 1, 63, 65, slice - 1, slice, slice + 1, r->params[p].elems};
     size_t             count      = 0;
 
