@@ -8,7 +8,7 @@
  *                        either of them something else follows from the key, in config_*.c
  *   NUMBER ON OFF BOTH   the default; FIRST: the first of the choices
  *   RULE("sentence")     what the default follows from
- *   EFFECT(function)     sherdi_effect_function gives the value of a key that is absent or "auto";
+ *   EFFECT(rule)         the rule (config_impl.h) that gives a key its value if it is absent or "auto";
  *                        without it the default. SCHEDULE: the same for a parameter of a schedule
  *   RANGE BELOW CHOICES  what is allowed
  *   AUTO("sentence")     what "auto" gives; without it the default
