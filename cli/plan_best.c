@@ -206,11 +206,11 @@ static int is_place_open(const plan_options *options, const plan_entry *entry)
            !is_given(options, PLANNING_PLACE_KEY);
 }
 
-/* Where activations do not fit beside the rest, moves them to host memory or the drive, or computes them again: what gives the shortest
- * step. */
+/* Where activations do not fit beside the rest, moves them to host memory or the drive, or computes them again, in part or whole: what
+ * gives the shortest step. */
 static void entry_move(const plan_options *options, plan_entry *entry)
 {
-    static const layer_place PLACES[] = {LAYER_CPU, LAYER_NVME, LAYER_RECOMPUTED};
+    static const layer_place PLACES[] = {LAYER_CHEAP, LAYER_CPU, LAYER_NVME, LAYER_RECOMPUTED};
     plan_entry               best     = *entry;
 
     if (can_be(entry) || !is_place_open(options, entry)) {
@@ -391,8 +391,8 @@ static void tuning_print(const plan_entry *chosen)
 
     if (layout->place != LAYER_KEPT) {
         (void)fprintf(stderr,
-                      "Activations do not fit on the device beside the rest: the trainer takes "
-                      "--activations %s.\n",
+                      "All activations do not fit on the device beside the rest: the trainer "
+                      "takes --activations %s.\n",
                       layer_place_name(layout->place));
     }
 

@@ -39,7 +39,7 @@ static void *room_take(room *r, size_t len_bytes)
 
 /* Sizes of the activations, in elements. */
 typedef struct row_sizes {
-    int    keeps_stats;
+    int    keeps_stats, keeps_gelu;
     size_t rows, elem_bytes;
     size_t hidden, inner, q, kv; /* of all rows */
 } row_sizes;
@@ -50,6 +50,7 @@ static row_sizes row_sizes_of(const arch *sizes, const model_shape *shape)
 
     return (row_sizes){.rows        = rows,
                        .keeps_stats = shape->keeps_stats,
+                       .keeps_gelu  = shape->keeps_gelu,
                        .elem_bytes  = shape->elem_bytes,
                        .hidden      = rows * sizes->hidden,
                        .inner       = rows * sizes->inner,
@@ -67,42 +68,73 @@ static void *columns_from(void *base, const row_sizes *p, size_t elems)
     return base == NULL ? NULL : (char *)base + elems * p->elem_bytes;
 }
 
-/* Mean and 1 / std of each row; NULL where they are not kept. */
+/* Mean and 1 / std of each row; NULL where they are not used. */
 static float *stats_take(room *r, const row_sizes *p)
 {
     return p->keeps_stats ? room_take(r, 2 * p->rows * sizeof(float)) : NULL;
 }
 
-static void layer_lay_out(const arch *sizes, const row_sizes *p, room *r, layer_memory *layer)
+/* Lays out what backward makes again of a layer that does not keep it. */
+static void cheap_lay_out(const arch *sizes, const row_sizes *p, room *r, layer_memory *out)
 {
-    layer->norm1 = take(r, p, p->hidden);
-    if (sizes->kind == ARCH_GPT2) {
-        layer->q = take(r, p, 3 * p->hidden);
-        layer->k = columns_from(layer->q, p, sizes->hidden);
-        layer->v = columns_from(layer->q, p, 2 * sizes->hidden);
-    } else {
-        int has_norms = arch_has(sizes, ARCH_HAS_QK_NORM);
-
-        layer->q_raw = has_norms ? take(r, p, p->q) : NULL;
-        layer->k_raw = has_norms ? take(r, p, p->kv) : NULL;
-        layer->q     = take(r, p, p->q);
-        layer->k     = take(r, p, p->kv);
-        layer->v     = take(r, p, p->kv);
-        layer->gate  = take(r, p, p->inner);
+    out->norm1  = take(r, p, p->hidden);
+    out->norm2  = take(r, p, p->hidden);
+    out->stats1 = stats_take(r, p);
+    out->stats2 = stats_take(r, p);
+    if (arch_has(sizes, ARCH_HAS_QK_NORM)) {
+        out->q = take(r, p, p->q);
+        out->k = take(r, p, p->kv);
     }
-    layer->log_sums  = room_take(r, p->rows * sizes->heads * sizeof(float));
-    layer->attention = take(r, p, p->q);
-    layer->norm2     = take(r, p, p->hidden);
-    layer->middle    = take(r, p, p->hidden);
-    layer->up        = take(r, p, p->inner);
-    layer->act       = sizes->kind == ARCH_GPT2 ? take(r, p, p->inner) : NULL;
-    layer->stats1    = stats_take(r, p);
-    layer->stats2    = stats_take(r, p);
+    if (sizes->kind == ARCH_GPT2 && !p->keeps_gelu) {
+        out->act = take(r, p, p->inner);
+    }
+}
+
+/* Lays out what all layers share. */
+static void shared_lay_out(const arch *sizes, const model_shape *shape, const row_sizes *p, room *r,
+                           layer_memory *out)
+{
+    *out = (layer_memory){0};
+    if (layer_places_count(&shape->places, sizes->layers, LAYER_KEPT) < sizes->layers) {
+        cheap_lay_out(sizes, p, r, out);
+    } else {
+        out->norm2 = take(r, p, p->hidden); /* of the norm behind the layers */
+    }
+    if (sizes->kind != ARCH_GPT2) {
+        out->act = take(r, p, p->inner);
+    }
+}
+
+/* Lays out what every layer has for itself. */
+static void own_lay_out(const arch *sizes, const row_sizes *p, room *r, layer_memory *out)
+{
+    if (sizes->kind == ARCH_GPT2) {
+        out->q = take(r, p, 3 * p->hidden);
+        out->k = columns_from(out->q, p, sizes->hidden);
+        out->v = columns_from(out->q, p, 2 * sizes->hidden);
+    } else {
+        int    has_norms = arch_has(sizes, ARCH_HAS_QK_NORM);
+        void **q         = has_norms ? &out->q_raw : &out->q;
+        void **k         = has_norms ? &out->k_raw : &out->k;
+
+        *q        = take(r, p, p->q);
+        *k        = take(r, p, p->kv);
+        out->v    = take(r, p, p->kv);
+        out->gate = take(r, p, p->inner);
+    }
+    out->log_sums  = room_take(r, p->rows * sizes->heads * sizeof(float));
+    out->attention = take(r, p, p->q);
+    out->middle    = take(r, p, p->hidden);
+    out->up        = take(r, p, p->inner);
+    if (sizes->kind == ARCH_GPT2 && p->keeps_gelu) {
+        out->act = take(r, p, p->inner);
+    }
 }
 
 size_t model_memory_layers(const arch *sizes, const model_shape *shape)
 {
-    size_t kept = layer_places_count(&shape->places, sizes->layers, LAYER_KEPT);
+    size_t kept = layer_places_count(&shape->places, sizes->layers, LAYER_KEPT) +
+                  layer_places_count(&shape->places, sizes->layers, LAYER_CHEAP);
     size_t some = layer_places_count(&shape->places, sizes->layers, LAYER_RECOMPUTED) > 0;
 
     return kept + some;
@@ -114,7 +146,7 @@ void model_moved_lay_out(const arch *sizes, const model_shape *shape, room *r, v
     row_sizes p = row_sizes_of(sizes, shape);
 
     *input = take(r, &p, p.hidden);
-    layer_lay_out(sizes, &p, r, out);
+    own_lay_out(sizes, &p, r, out);
 }
 
 /* Each layer that is not moved keeps its input; all that are moved share one. */
@@ -136,30 +168,43 @@ static void streams_lay_out(const arch *sizes, const model_shape *shape, const r
     }
 }
 
-void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, model_memory *out)
+static void layers_lay_out(const arch *sizes, const model_shape *shape, const row_sizes *p, room *r,
+                           model_memory *out)
 {
-    row_sizes    p         = row_sizes_of(sizes, shape);
-    size_t       angles    = shape->length * (arch_head(sizes) / 2) * sizeof(float);
-    layer_memory again     = {0}; /* of those that are recomputed */
+    layer_memory again     = out->shared; /* of those that are recomputed */
     int          has_again = 0;
 
-    streams_lay_out(sizes, shape, &p, r, out);
     for (size_t l = 0; l < sizes->layers; l++) {
-        int          is_again = layer_place_of(&shape->places, l) == LAYER_RECOMPUTED;
-        layer_memory layer    = again;
+        layer_place  place = layer_place_of(&shape->places, l);
+        layer_memory layer = out->shared;
 
-        if (!layer_is_moved(&shape->places, l) && !(is_again && has_again)) {
-            layer_lay_out(sizes, &p, r, &layer);
-        }
-        if (is_again) {
-            again     = layer;
-            has_again = 1;
+        if (place == LAYER_RECOMPUTED) {
+            if (!has_again) {
+                own_lay_out(sizes, p, r, &again);
+                has_again = 1;
+            }
+            layer = again;
+        } else if (!layer_is_moved(&shape->places, l)) {
+            own_lay_out(sizes, p, r, &layer);
+            if (place == LAYER_KEPT) {
+                cheap_lay_out(sizes, p, r, &layer);
+            }
         }
         if (out->layers != NULL) {
-            out->layers[l] = layer_is_moved(&shape->places, l) ? (layer_memory){0} : layer;
+            out->layers[l] = layer;
         }
     }
-    out->norm_last  = take(r, &p, p.hidden);
+}
+
+void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, model_memory *out)
+{
+    row_sizes p      = row_sizes_of(sizes, shape);
+    size_t    angles = shape->length * (arch_head(sizes) / 2) * sizeof(float);
+
+    streams_lay_out(sizes, shape, &p, r, out);
+    shared_lay_out(sizes, shape, &p, r, &out->shared);
+    layers_lay_out(sizes, shape, &p, r, out);
+    out->norm_last  = out->shared.norm2;
     out->stats_last = stats_take(r, &p);
     out->cosines    = room_take(r, angles);
     out->sines      = room_take(r, angles);
@@ -169,7 +214,6 @@ void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, 
     out->dinner =
         take(r, &p, size_max(p.inner, arch_has(sizes, ARCH_HAS_QK_NORM) ? p.q + p.kv : 0));
     out->dgate = take(r, &p, sizes->kind == ARCH_GPT2 ? 0 : p.inner);
-    out->act   = take(r, &p, sizes->kind == ARCH_GPT2 ? 0 : p.inner);
 }
 
 compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype)
@@ -321,23 +365,36 @@ static size_t cuda_bytes(const compute_limits *limits)
     return r.used_bytes + LT_WORKSPACE_BYTES;
 }
 
+static int is_cuda(const activations_params *params)
+{
+    return params->backend != NULL && strcmp(params->backend, "cuda") == 0;
+}
+
+static model_shape shape_of(const activations_params *params)
+{
+    int is_gpu = is_cuda(params);
+
+    return (model_shape){.batch       = params->batch,
+                         .length      = params->length,
+                         .elem_bytes  = is_gpu ? dtype_bytes(params->dtype) : sizeof(float),
+                         .places      = params->places,
+                         .keeps_stats = is_gpu,
+                         .keeps_gelu  = is_gpu && params->dtype != SHERD_F32};
+}
+
 static size_t bytes_count(const arch *sizes, const activations_params *params)
 {
-    int            is_cuda = params->backend != NULL && strcmp(params->backend, "cuda") == 0;
-    compute_limits limits  = model_limits(sizes, params->batch, params->length, params->dtype);
-    model_shape    shape   = {.batch       = params->batch,
-                              .length      = params->length,
-                              .elem_bytes  = is_cuda ? dtype_bytes(params->dtype) : sizeof(float),
-                              .places      = params->places,
-                              .keeps_stats = is_cuda};
-    room           r       = {0};
-    model_memory   memory  = {0};
+    compute_limits limits = model_limits(sizes, params->batch, params->length, params->dtype);
+    model_shape    shape  = shape_of(params);
+    room           r      = {0};
+    model_memory   memory = {0};
 
     limits.layers = model_memory_layers(sizes, &shape);
     model_memory_lay_out(sizes, &shape, &r, &memory);
     return r.used_bytes +
-           (is_cuda ? cuda_bytes(&limits)
-                    : cpu_room_of(&limits, params->threads > 0 ? params->threads : 1).bytes);
+           (is_cuda(params)
+                ? cuda_bytes(&limits)
+                : cpu_room_of(&limits, params->threads > 0 ? params->threads : 1).bytes);
 }
 
 /* Returns whether the products below fit a size_t, by a bound that is far from tight. */
@@ -353,13 +410,9 @@ static int can_be_counted(const arch *sizes, const activations_params *params)
 
 size_t activations_layer_bytes(const arch *sizes, const activations_params *params)
 {
-    int          is_cuda = params->backend != NULL && strcmp(params->backend, "cuda") == 0;
-    model_shape  shape   = {.batch       = params->batch,
-                            .length      = params->length,
-                            .elem_bytes  = is_cuda ? dtype_bytes(params->dtype) : sizeof(float),
-                            .keeps_stats = is_cuda};
-    room         r       = {0};
-    layer_memory layer;
+    model_shape  shape = shape_of(params);
+    room         r     = {0};
+    layer_memory layer = {0};
     void        *input;
 
     if (!can_be_counted(sizes, params)) {

@@ -33,7 +33,7 @@ size_t layer_places_count(const layer_places *places, size_t layers, layer_place
     return count;
 }
 
-static const char *const NAMES[LAYER_PLACES] = {"device", "cpu", "nvme", "recompute"};
+static const char *const NAMES[LAYER_PLACES] = {"device", "cheap", "cpu", "nvme", "recompute"};
 
 const char *layer_place_name(layer_place place)
 {
@@ -55,7 +55,7 @@ static int refuse(const char *at, char *why, size_t why_bytes)
 {
     (void)snprintf(
         why, why_bytes,
-        "\"%.40s\" is no place of layers: give device, cpu, nvme or recompute, each with "
+        "\"%.40s\" is no place of layers: give device, cheap, cpu, nvme or recompute, each with "
         ":N for N layers and separated by commas, the last one without a number; at "
         "most %d places",
         at, LAYER_PLACES_MOST);

@@ -5,9 +5,10 @@
 #include <stddef.h>
 
 typedef enum layer_place {
-    LAYER_KEPT = 0, /* in memory of the model, on the device */
-    LAYER_CPU,  /* in memory of the engine (sherd_activation_add), which moves it to host memory */
-    LAYER_NVME, /* ... to a drive */
+    LAYER_KEPT = 0,   /* in memory of the model, on the device */
+    LAYER_CHEAP,      /* the same, without what one kernel that is cheap makes again in backward */
+    LAYER_CPU,        /* as little, in memory of the engine, which moves it to host memory */
+    LAYER_NVME,       /* ... to a drive */
     LAYER_RECOMPUTED, /* the layer's input alone waits, on the device; backward runs forward again */
     LAYER_PLACES,
 } layer_place;
@@ -34,7 +35,7 @@ static inline int layer_is_moved(const layer_places *places, size_t layer)
 /** Returns how many of the first `layers` layers have a place. */
 size_t layer_places_count(const layer_places *places, size_t layers, layer_place place);
 
-/** Returns "device", "cpu", "nvme" or "recompute". */
+/** Returns "device", "cheap", "cpu", "nvme" or "recompute". */
 const char *layer_place_name(layer_place place);
 /** Reads a list such as "cpu:20,device": how many layers, from the first one on, have which place; the last one needs no number.
  *  Returns 0, or -1 with a sentence in `why`. */

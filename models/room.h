@@ -20,7 +20,9 @@ typedef struct room {
 
 /* ---- activations (model.c) */
 
-/* What a layer's forward keeps for its backward. */
+/* What a layer's backward reads of its forward. Of a layer that is LAYER_KEPT all is its own. Others share `norm1`, `norm2`, their stats
+ * and, with norms of heads, q and k: backward makes them again. So it does with act, which is a layer's own in GPT-2 alone, and there in
+ * all layers if the shape keeps_gelu. */
 typedef struct layer_memory {
     void  *norm1;         /* [rows, hidden] */
     void  *q_raw, *k_raw; /* before their norms; NULL: they have none */
@@ -29,16 +31,17 @@ typedef struct layer_memory {
     void  *attention; /* [rows, heads * head] */
     void  *norm2;     /* [rows, hidden] */
     void  *middle;    /* residual stream between attention and feed-forward */
-    void  *up, *gate, *act; /* [rows, inner]; GPT-2 has no gate; act is kept in GPT-2 alone */
-    float *stats1, *stats2; /* of the norms: [rows, 2]; NULL: not kept */
+    void  *up, *gate, *act; /* [rows, inner]; GPT-2 has no gate */
+    float *stats1, *stats2; /* of the norms: [rows, 2]; NULL: not used */
 } layer_memory;
 
 typedef struct model_memory {
     /* [layers + 1]: the residual stream [rows, hidden] before each layer, and behind the last. That before a layer whose activations
      * are moved is overwritten by the layer */
     void        **before;
-    layer_memory *layers; /* [layers]; all that are recomputed have the same, moved ones nothing */
-    void         *norm_last;
+    layer_memory  shared; /* of layers; the rest is NULL */
+    layer_memory *layers; /* [layers]; all that are recomputed have the same, moved ones `shared` */
+    void         *norm_last;  /* shared.norm2 */
     float        *stats_last; /* like those of a layer */
     float        *cosines, *sines;
 
@@ -47,19 +50,19 @@ typedef struct model_memory {
     void *dqkv;
     void *dinner; /* of one [rows, inner], or of q and k before their norms, one behind the other */
     void *dgate;
-    void *act; /* [rows, inner], of the layer that is computed; not in GPT-2 */
 } model_memory;
 
 typedef struct model_shape {
     size_t       batch, length; /* of a micro-batch */
     size_t       elem_bytes;    /* bytes of an element of an activation */
     int          keeps_stats;   /* of norms */
+    int          keeps_gelu;    /* GPT-2 keeps act, wherever a layer waits */
     layer_places places;
 } model_shape;
 
 /** Returns the number of layers whose activations are in the model's memory at the same time. */
 size_t model_memory_layers(const arch *sizes, const model_shape *shape);
-/** Lays out a layer whose activations are in memory of the engine's: first its input, then the rest. */
+/** Lays out a layer whose activations are in memory of the engine's: first its input, then the rest. `out` has model_memory.shared. */
 void model_moved_lay_out(const arch *sizes, const model_shape *shape, room *r, void **input,
                          layer_memory *out);
 /** The caller owns the arrays `out->before` and `out->layers`; NULL, both, when `r` only counts. */

@@ -63,10 +63,11 @@ typedef struct compute {
     const compute_ops *ops;
     size_t             elem_bytes;  /* of an activation */
     int                keeps_stats; /* norms take stats */
-    char               why[256];    /* the sentence of a failure */
-    char               device[256]; /* the GPU's name; "" on the CPU */
-    char               note[256];   /* see model_note */
-    compute_attention  attention;   /* whose kernels were last used; auto: none, or the CPU's */
+    int  keeps_gelu;             /* the gelu of a product may be of sums that are not rounded yet */
+    char why[256];               /* the sentence of a failure */
+    char device[256];            /* the GPU's name; "" on the CPU */
+    char note[256];              /* see model_note */
+    compute_attention attention; /* whose kernels were last used; auto: none, or the CPU's */
 } compute;
 
 typedef struct linear_shape {
@@ -188,6 +189,8 @@ struct compute_ops {
     void (*attention_back)(compute *c, const heads_args *args, const void *out, const void *dout,
                            const float *log_sums, void *dq, void *dk, void *dv);
 
+    /* y = gelu(x). Where compute.keeps_gelu is 0, what `linear` gives for the same x. */
+    void (*gelu)(compute *c, size_t elems, const void *x, void *y);
     void (*swiglu)(compute *c, size_t elems, const void *gate, const void *up, void *y);
     /* d is the gradient of y on entry, and of `up` on return; y is made again, so that nobody has to keep it. */
     void (*swiglu_back)(compute *c, size_t elems, const void *gate, const void *up, void *y,

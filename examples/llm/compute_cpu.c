@@ -125,6 +125,7 @@ static void cpu_logits_get(compute *c, size_t row, float *out)
 /* ------------------------------------------------- element by element -- */
 
 typedef enum element_op {
+    ELEMENT_GELU,
     ELEMENT_SWIGLU,
     ELEMENT_SWIGLU_BACK,
     ELEMENT_NARROW,
@@ -147,6 +148,9 @@ static void element_task(void *ctx, size_t task, int thread)
 
     (void)thread;
     switch (job->op) {
+    case ELEMENT_GELU:
+        job->table->gelu(job->a + i, job->y + i, n);
+        return;
     case ELEMENT_SWIGLU:
         job->table->swiglu(job->a + i, job->b + i, job->y + i, n);
         return;
@@ -165,6 +169,11 @@ static void element_run(const cpu *m, element_op op, size_t elems, element_job j
     job.op    = op;
     job.elems = elems;
     pool_run(m->threads, count_of(elems, ELEMENT_CHUNK), element_task, &job);
+}
+
+static void cpu_gelu(compute *c, size_t elems, const void *x, void *y)
+{
+    element_run(cpu_of(c), ELEMENT_GELU, elems, (element_job){.a = x, .y = y});
 }
 
 static void cpu_swiglu(compute *c, size_t elems, const void *gate, const void *up, void *y)
@@ -901,6 +910,7 @@ static const compute_ops cpu_ops = {
     .rope_back      = cpu_rope_back,
     .attention      = cpu_attention,
     .attention_back = cpu_attention_back,
+    .gelu           = cpu_gelu,
     .swiglu         = cpu_swiglu,
     .swiglu_back    = cpu_swiglu_back,
     .head           = cpu_head,

@@ -61,7 +61,7 @@ static int memory_make(model *m, char *why, size_t why_bytes)
     if (m->memory == NULL || tables_make(m) != 0) {
         (void)snprintf(why, why_bytes,
                        "no memory for %.1f MiB of activations of %zu sequences of %zu tokens; a "
-                       "smaller --batch, or --activations cpu or recompute, needs less",
+                       "smaller --batch, or --activations cheap, cpu or recompute, needs less",
                        (double)m->memory_bytes / 0x1p20, m->p.batch, m->p.length);
         return -1;
     }
@@ -121,6 +121,7 @@ model *model_create(const model_params *params, char *why, size_t why_bytes)
     if (m->c != NULL) {
         m->shape.elem_bytes  = m->c->elem_bytes;
         m->shape.keeps_stats = m->c->keeps_stats;
+        m->shape.keeps_gelu  = m->c->keeps_gelu;
     }
     if (m->c == NULL || memory_make(m, why, why_bytes) != 0) {
         model_destroy(m);
@@ -307,12 +308,6 @@ static void llama_qkv_back(model *m, const model_unit *unit, layer_memory *layer
                 m->at.dhidden, 1);
 }
 
-/* What the product behind the inner activations reads. */
-static void *act_of(const model *m, const layer_memory *layer)
-{
-    return m->p.sizes.kind == ARCH_GPT2 ? layer->act : m->at.act;
-}
-
 /* y NULL: computes only what backward needs, not the result. */
 static void feed_forward(model *m, const model_unit *unit, layer_memory *layer, void *y)
 {
@@ -333,10 +328,10 @@ static void feed_forward(model *m, const model_unit *unit, layer_memory *layer, 
     }
     if (y != NULL) {
         if (m->p.sizes.kind != ARCH_GPT2) {
-            m->c->ops->swiglu(m->c, m->rows * inner, layer->gate, layer->up, m->at.act);
+            m->c->ops->swiglu(m->c, m->rows * inner, layer->gate, layer->up, layer->act);
         }
-        linear(m, unit, ARCH_DOWN, ARCH_DOWN_BIAS, shape_of(m, inner, h), act_of(m, layer),
-               layer->middle, y);
+        linear(m, unit, ARCH_DOWN, ARCH_DOWN_BIAS, shape_of(m, inner, h), layer->act, layer->middle,
+               y);
     }
 }
 
@@ -363,9 +358,9 @@ static void feed_forward_back(model *m, const model_unit *unit, layer_memory *la
         m->c->ops->linear_back(m->c, &down);
     } else { /* act comes from swiglu_back, which needs its gradient */
         m->c->ops->linear_back(m->c, &down);
-        m->c->ops->swiglu_back(m->c, m->rows * inner, layer->gate, layer->up, m->at.act,
+        m->c->ops->swiglu_back(m->c, m->rows * inner, layer->gate, layer->up, layer->act,
                                m->at.dinner, m->at.dgate);
-        down.x  = m->at.act;
+        down.x  = layer->act;
         down.dx = NULL;
         m->c->ops->linear_back(m->c, &down);
     }
@@ -396,6 +391,22 @@ static void layer_forward(model *m, const model_unit *unit, layer_memory *layer,
     norm(m, norm_of(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, layer->stats2),
          layer->norm2);
     feed_forward(m, unit, layer, y);
+}
+
+/* Makes again what the layer shares with others, from what it has kept. x is its input. */
+static void cheap_again(model *m, const model_unit *unit, layer_memory *layer, const void *x)
+{
+    rope_args rope = rope_of(m, unit, layer);
+
+    norm(m, norm_of(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x, layer->stats1), layer->norm1);
+    norm(m, norm_of(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, layer->stats2),
+         layer->norm2);
+    if (layer->q_raw != NULL) {
+        m->c->ops->rope(m->c, &rope);
+    }
+    if (m->p.sizes.kind == ARCH_GPT2 && !m->c->keeps_gelu) {
+        m->c->ops->gelu(m->c, m->rows * m->p.sizes.inner, layer->up, layer->act);
+    }
 }
 
 /* dstream is the gradient of the layer's output on entry, and of its input on return. */
@@ -513,10 +524,13 @@ static void unit_backward(model *m, size_t unit, const model_unit *params)
     size_t layers = m->p.sizes.layers;
 
     if (unit <= layers) {
-        layer_use use = layer_of(m, unit - 1, params, 0);
+        layer_place place = layer_place_of(&m->p.places, unit - 1);
+        layer_use   use   = layer_of(m, unit - 1, params, 0);
 
-        if (layer_place_of(&m->p.places, unit - 1) == LAYER_RECOMPUTED) {
+        if (place == LAYER_RECOMPUTED) {
             layer_forward(m, params, &use.memory, use.x, NULL);
+        } else if (place != LAYER_KEPT) {
+            cheap_again(m, params, &use.memory, use.x);
         }
         layer_backward(m, params, &use.memory, use.x);
     } else {

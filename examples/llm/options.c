@@ -100,9 +100,9 @@ static const option_row rows[] = {
     {"export-file-bytes", "N", OPTION_WHOLE, FIELD(export_file_bytes), COUNTS,
      "most bytes in one exported file; more weights go into several (default: 5e9)", NULL},
     {"activations", "LIST", OPTION_PLACES, FIELD(places), 0, 0,
-     "where what a layer's forward leaves waits for backward: device, cpu, nvme, or recompute, "
-     "which keeps the layer's input alone. cpu:20,device: the first 20 layers on cpu (default: "
-     "device)",
+     "where what a layer's forward leaves waits for backward: device; cheap, on the device "
+     "without what one cheap kernel makes again; cpu or nvme, likewise; or recompute, which keeps "
+     "the layer's input alone. cpu:20,device: the first 20 layers on cpu (default: device)",
      NULL},
     {"recompute", NULL, OPTION_RECOMPUTE, FIELD(places), 0, 0,
      "the same as --activations recompute", NULL},

@@ -284,8 +284,19 @@ must("the trainer has fewer", rows[0]["activation_bytes"] < kept["activation_byt
 must("the host has 18 layers of 20", rows[0]["host_bytes"] - kept["host_bytes"] == 18 * (rows[0]["device_bytes"] - kept["device_bytes"]) / 2)
 PY
 # shellcheck disable=SC2086
+run 0 $large --json --activations cheap
+check "norms that are made again" <<'PY'
+rows_of_batch, hidden, kept = 4 * 4096, 4096, read("kept.rows")[0]
+bytes_of_row = 63 * 2 * hidden + 62 * 8 # of 32 layers two norms and their stats, and the last norm, where two norms are left
+must("fewer bytes", kept["activation_bytes"] - rows[0]["activation_bytes"] == bytes_of_row * rows_of_batch)
+must("nothing is moved", kept["host_bytes"] == rows[0]["host_bytes"])
+PY
+# shellcheck disable=SC2086
 run 0 $large --best --force --out moved.json --device-memory 64G --host-memory 250G
-says err "the trainer takes --activations "
+says err "the trainer takes --activations cpu"
+# shellcheck disable=SC2086
+run 0 $large --best --force --out moved.json --device-memory 72G --host-memory 250G
+says err "the trainer takes --activations cheap"
 # shellcheck disable=SC2086
 run 2 $large --activations shelf
 says err '"shelf" is no place of layers'

@@ -22,6 +22,7 @@ typedef struct whole {
     const model_case *c;
     sherd_dtype       dtype;
     int               is_gpu;
+    layer_place       place;
     pool             *threads;
     cudaStream_t      stream;
     model            *m;
@@ -94,24 +95,34 @@ static void whole_fill(whole *w)
     }
 }
 
+/* The memory of layers whose activations would be the engine's. */
+static void activations_make(whole *w)
+{
+    activations_params shape = {
+        .batch = w->c->batch, .length = w->c->length, .dtype = w->dtype, .backend = "cuda"};
+
+    for (size_t l = 0; l < w->c->sizes.layers && w->place == LAYER_CPU; l++) {
+        w->units[l + 1].activation = memory_make(w, activations_layer_bytes(&w->c->sizes, &shape));
+    }
+}
+
 /* Of the models that are opened from now on. */
 static compute_choices choices;
 
-static whole whole_open(const model_case *c, int is_gpu, int is_recomputed, sherd_dtype dtype)
+static whole whole_open(const model_case *c, int is_gpu, layer_place place, sherd_dtype dtype)
 {
-    whole        w     = {.c = c, .dtype = dtype, .is_gpu = is_gpu, .threads = pool_create(1)};
+    whole        w     = {.c = c, .dtype = dtype, .is_gpu = is_gpu, .place = place};
     size_t       units = arch_unit_count(&c->sizes), tokens = c->batch * c->length;
-    model_params params = {.sizes  = c->sizes,
-                           .batch  = c->batch,
-                           .length = c->length,
-                           .dtype  = dtype,
-                           .places =
-                               layer_places_all(is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
+    model_params params = {.sizes   = c->sizes,
+                           .batch   = c->batch,
+                           .length  = c->length,
+                           .dtype   = dtype,
+                           .places  = layer_places_all(place),
                            .backend = is_gpu ? "cuda" : "cpu",
-                           .choices = choices,
-                           .threads = w.threads};
+                           .choices = choices};
     char         why[256];
 
+    w.threads = params.threads = pool_create(1);
     CHECK(cudaStreamCreate(&w.stream) == cudaSuccess);
     params.stream = w.stream;
     w.m           = model_create(&params, why, sizeof(why));
@@ -122,6 +133,7 @@ static whole whole_open(const model_case *c, int is_gpu, int is_recomputed, sher
     w.tokens = calloc(2 * tokens, sizeof(*w.tokens));
     CHECK(w.units != NULL && w.tokens != NULL);
     whole_fill(&w);
+    activations_make(&w);
     w.units[units - 1].by_role[ARCH_TOKENS] = w.units[0].by_role[ARCH_TOKENS];
     case_tokens(c, w.tokens, w.tokens + tokens);
     return w;
@@ -145,6 +157,9 @@ static void whole_close(whole *w)
 
         memory_free(w, t.data);
         memory_free(w, t.grad);
+    }
+    for (size_t unit = 0; unit < arch_unit_count(&w->c->sizes); unit++) {
+        memory_free(w, w->units[unit].activation);
     }
     CHECK(cudaStreamDestroy(w->stream) == cudaSuccess);
     free(w->units);
@@ -221,7 +236,7 @@ static const model_case families[] = {
     {.name   = "llama with biases, heads of 64",
      .sizes  = {.kind       = ARCH_LLAMA,
                 .hidden     = 32,
-                .layers     = 1,
+                .layers     = 2,
                 .heads      = 2,
                 .kv_heads   = 1,
                 .inner      = 40,
@@ -253,7 +268,7 @@ static const model_case families[] = {
     {.name   = "qwen3, heads of 128",
      .sizes  = {.kind       = ARCH_QWEN3,
                 .hidden     = 24,
-                .layers     = 1,
+                .layers     = 2,
                 .heads      = 2,
                 .kv_heads   = 1,
                 .inner      = 30,
@@ -272,8 +287,8 @@ static const model_case families[] = {
 
 static void follow(const model_case *c, int steps)
 {
-    whole cpu = whole_open(c, 0, 0, SHERD_F32);
-    whole gpu = whole_open(c, 1, 0, SHERD_F32);
+    whole cpu = whole_open(c, 0, LAYER_KEPT, SHERD_F32);
+    whole gpu = whole_open(c, 1, LAYER_KEPT, SHERD_F32);
 
     CHECK_CLOSE(whole_run(&cpu, 0), whole_run(&gpu, 0), 1e-6);
     for (int step = 0; step < steps; step++) {
@@ -299,8 +314,8 @@ static void models_follow_the_cpu(void)
  * parameter. */
 static void be_near(const model_case *c, sherd_dtype dtype)
 {
-    whole  cpu   = whole_open(c, 0, 0, dtype);
-    whole  gpu   = whole_open(c, 1, 0, dtype);
+    whole  cpu   = whole_open(c, 0, LAYER_KEPT, dtype);
+    whole  gpu   = whole_open(c, 1, LAYER_KEPT, dtype);
     double bound = dtype == SHERD_BF16 ? 0.06 : 0.008;
 
     CHECK_CLOSE(whole_run(&cpu, 1), whole_run(&gpu, 1), dtype == SHERD_BF16 ? 1e-2 : 2e-3);
@@ -340,11 +355,8 @@ static void models_of_half_types_are_near_the_cpu(void)
     }
 }
 
-static void wholes_compare(whole *a, whole *b)
+static void gradients_compare(const whole *a, const whole *b)
 {
-    double loss_a = whole_run(a, 1), loss_b = whole_run(b, 1);
-
-    CHECK_BYTES_EQUAL(&loss_a, &loss_b, sizeof(loss_a));
     for (size_t k = 0; k < arch_param_count(&a->c->sizes); k++) {
         size_t elems;
         tensor ta = whole_param(a, k, &elems), tb = whole_param(b, k, &elems);
@@ -358,49 +370,61 @@ static void wholes_compare(whole *a, whole *b)
     }
 }
 
-static void again(const model_case *c, sherd_dtype dtype, int is_recomputed)
+static void wholes_compare(whole *a, whole *b)
 {
-    whole a = whole_open(c, 1, 0, dtype);
-    whole b = whole_open(c, 1, is_recomputed, dtype);
+    double loss_a = whole_run(a, 1), loss_b = whole_run(b, 1);
 
-    CHECK(!is_recomputed || model_bytes(b.m) < model_bytes(a.m));
-    wholes_compare(&a, &b);
+    CHECK_BYTES_EQUAL(&loss_a, &loss_b, sizeof(loss_a));
+    gradients_compare(a, b);
+}
+
+/* Wherever activations wait, on the device first. Those on a drive are in the model as those in host memory are. */
+static void again(const model_case *c, sherd_dtype dtype)
+{
+    static const layer_place PLACES[] = {LAYER_KEPT, LAYER_CHEAP, LAYER_CPU, LAYER_RECOMPUTED};
+    whole                    a        = whole_open(c, 1, LAYER_KEPT, dtype);
+    double                   loss_a   = whole_run(&a, 1);
+
+    for (size_t i = 0; i < sizeof(PLACES) / sizeof(PLACES[0]); i++) {
+        whole  b      = whole_open(c, 1, PLACES[i], dtype);
+        double loss_b = whole_run(&b, 1);
+
+        CHECK(i == 0 || c->sizes.layers == 1 || model_bytes(b.m) < model_bytes(a.m));
+        CHECK_BYTES_EQUAL(&loss_a, &loss_b, sizeof(loss_a));
+        gradients_compare(&a, &b);
+        whole_close(&b);
+    }
     whole_close(&a);
-    whole_close(&b);
 }
 
 static void models_give_the_same_bits_again(void)
 {
     for (size_t i = 0; i < NUM_MODELS; i++) {
-        for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {
-            again(&models[i], SHERD_F32, is_recomputed);
-            again(&models[i], SHERD_BF16, is_recomputed);
-        }
+        again(&models[i], SHERD_F32);
+        again(&models[i], SHERD_BF16);
     }
     for (size_t i = 0; i < NUM_FAMILIES; i++) {
-        again(&families[i], SHERD_BF16, 0);
+        again(&families[i], SHERD_BF16);
     }
 }
 
-static void counted_check(const model_case *c, sherd_dtype dtype, int is_recomputed)
+static void counted_check(const model_case *c, sherd_dtype dtype, layer_place place)
 {
-    activations_params counted = {
-        .batch   = c->batch,
-        .length  = c->length,
-        .places  = layer_places_all(is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
-        .dtype   = dtype,
-        .backend = "cuda"};
-    model_params params   = {.sizes  = c->sizes,
-                             .batch  = c->batch,
-                             .length = c->length,
-                             .dtype  = dtype,
-                             .places =
-                                 layer_places_all(is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
-                             .backend = "cuda"};
-    size_t       held     = emulator_held_bytes();
-    char         why[256] = "";
-    cudaStream_t stream;
-    model       *m;
+    activations_params counted  = {.batch   = c->batch,
+                                   .length  = c->length,
+                                   .places  = layer_places_all(place),
+                                   .dtype   = dtype,
+                                   .backend = "cuda"};
+    model_params       params   = {.sizes   = c->sizes,
+                                   .batch   = c->batch,
+                                   .length  = c->length,
+                                   .dtype   = dtype,
+                                   .places  = counted.places,
+                                   .backend = "cuda"};
+    size_t             held     = emulator_held_bytes();
+    char               why[256] = "";
+    cudaStream_t       stream;
+    model             *m;
 
     CHECK(cudaStreamCreate(&stream) == cudaSuccess);
     params.stream = stream;
@@ -422,16 +446,16 @@ static void memory_is_counted_without_a_device(void)
                                     .length = 511};
 
     for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
-        for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {
+        for (int place = 0; place < LAYER_PLACES; place++) {
             for (size_t i = 0; i < NUM_MODELS; i++) {
-                counted_check(&models[i], (sherd_dtype)dtype, is_recomputed);
+                counted_check(&models[i], (sherd_dtype)dtype, (layer_place)place);
             }
             for (size_t i = 0; i < NUM_FAMILIES; i++) {
-                counted_check(&families[i], (sherd_dtype)dtype, is_recomputed);
+                counted_check(&families[i], (sherd_dtype)dtype, (layer_place)place);
             }
         }
     }
-    counted_check(&wide, SHERD_BF16, 1); /* logits of a part of the rows */
+    counted_check(&wide, SHERD_BF16, LAYER_RECOMPUTED); /* logits of a part of the rows */
 }
 
 /* Each allocation of a model fails once: a sentence, and nothing stays. */
@@ -467,7 +491,7 @@ static void a_failed_allocation_leaves_nothing_behind(void)
 static void a_failed_kernel_is_told(void)
 {
     for (int is_launch = 0; is_launch < 2; is_launch++) {
-        whole  w     = whole_open(&models[0], 1, 0, SHERD_BF16);
+        whole  w     = whole_open(&models[0], 1, LAYER_KEPT, SHERD_BF16);
         size_t units = arch_unit_count(&w.c->sizes);
         double loss  = 7.0;
 
@@ -491,26 +515,33 @@ static void a_failed_kernel_is_told(void)
 /* Kernels of ours, without the products, and waits of the host. */
 static void a_step_has_so_many_launches_and_waits(void)
 {
-    whole         w = whole_open(&models[1], 1, 0, SHERD_BF16);
-    unsigned long launches, waits;
+    static const struct {
+        layer_place   place;
+        unsigned long launches;
+    } WANT[] = {{LAYER_KEPT, 38}, {LAYER_CHEAP, 42}}; /* two norms more in each of two layers */
 
-    (void)whole_run(&w, 1); /* the first of a shape may take more */
-    launches = emulator_launches();
-    waits    = emulator_waits();
-    (void)whole_run(&w, 1);
-    CHECK_INT(38, emulator_launches() - launches);
-    CHECK_INT(2, emulator_waits() - waits); /* for the batch before the last, and for the losses */
-    whole_close(&w);
+    for (size_t i = 0; i < sizeof(WANT) / sizeof(WANT[0]); i++) {
+        whole         w = whole_open(&models[1], 1, WANT[i].place, SHERD_BF16);
+        unsigned long launches, waits;
+
+        (void)whole_run(&w, 1); /* the first of a shape may take more */
+        launches = emulator_launches();
+        waits    = emulator_waits();
+        (void)whole_run(&w, 1);
+        CHECK_INT(WANT[i].launches, emulator_launches() - launches);
+        CHECK_INT(2, emulator_waits() - waits); /* for the batch before the last, and the losses */
+        whole_close(&w);
+    }
 }
 
 /* --------------------------------------------------------------- graphs -- */
 
-static whole graphed_open(const model_case *c, int is_recomputed, sherd_dtype dtype)
+static whole graphed_open(const model_case *c, layer_place place, sherd_dtype dtype)
 {
     whole w;
 
     choices.is_graphed = 1;
-    w                  = whole_open(c, 1, is_recomputed, dtype);
+    w                  = whole_open(c, 1, place, dtype);
     choices.is_graphed = 0;
     return w;
 }
@@ -519,14 +550,14 @@ static whole graphed_open(const model_case *c, int is_recomputed, sherd_dtype dt
 static void replayed_passes_give_the_same_bits(void)
 {
     static const struct {
-        size_t model;
-        int    is_recomputed;
-    } KINDS[] = {{0, 1}, {3, 0}, {3, 1}};
+        size_t      model;
+        layer_place place;
+    } KINDS[] = {{0, LAYER_RECOMPUTED}, {0, LAYER_CPU}, {3, LAYER_KEPT}, {3, LAYER_RECOMPUTED}};
 
     for (size_t i = 0; i < sizeof(KINDS) / sizeof(KINDS[0]); i++) {
         const model_case *c       = &models[KINDS[i].model];
-        whole             plain   = whole_open(c, 1, KINDS[i].is_recomputed, SHERD_BF16);
-        whole             graphed = graphed_open(c, KINDS[i].is_recomputed, SHERD_BF16);
+        whole             plain   = whole_open(c, 1, KINDS[i].place, SHERD_BF16);
+        whole             graphed = graphed_open(c, KINDS[i].place, SHERD_BF16);
 
         for (int round = 0; round < 3; round++) {
             wholes_compare(&plain, &graphed);
@@ -540,7 +571,7 @@ static void replayed_passes_give_the_same_bits(void)
 /* What is left of the launches is the first unit's, the last one's forward and the batch's; the host waits no more often. */
 static void replayed_passes_are_a_call_each(void)
 {
-    whole         w = graphed_open(&models[1], 0, SHERD_BF16);
+    whole         w = graphed_open(&models[1], LAYER_KEPT, SHERD_BF16);
     unsigned long launches, graphs, waits;
 
     (void)whole_run(&w, 1);
@@ -558,8 +589,8 @@ static void replayed_passes_are_a_call_each(void)
 /* Parameters elsewhere are another pass; of many places the first ones are kept, and the others queued as ever. */
 static void passes_of_other_memory_are_apart(void)
 {
-    whole      plain   = whole_open(&models[3], 1, 0, SHERD_BF16);
-    whole      graphed = graphed_open(&models[3], 0, SHERD_BF16);
+    whole      plain   = whole_open(&models[3], 1, LAYER_KEPT, SHERD_BF16);
+    whole      graphed = graphed_open(&models[3], LAYER_KEPT, SHERD_BF16);
     model_unit held    = graphed.units[1];
     size_t     bytes =
         held.by_role[ARCH_UP].data == NULL ? 0 : models[3].sizes.hidden * models[3].sizes.inner * 2;
@@ -585,7 +616,7 @@ static void passes_of_other_memory_are_apart(void)
 static void a_failed_graph_is_told(void)
 {
     for (int kind = 0; kind < 3; kind++) {
-        whole  w    = graphed_open(&models[1], 0, SHERD_BF16);
+        whole  w    = graphed_open(&models[1], LAYER_KEPT, SHERD_BF16);
         double loss = 7.0;
 
         for (int round = 0; round < (kind == 2 ? 1 : 3); round++) {
@@ -647,7 +678,7 @@ typedef struct tuned_run {
 
 static tuned_run tuned_run_of(const model_case *c)
 {
-    whole     w   = whole_open(c, 1, 0, SHERD_F32);
+    whole     w   = whole_open(c, 1, LAYER_KEPT, SHERD_F32);
     tuned_run run = {.loss = whole_run(&w, 1)};
 
     for (size_t k = 0; k < arch_param_count(&c->sizes); k++) {
@@ -723,14 +754,14 @@ static void attention_by_cudnn_falls_back_with_the_reason(void)
         whole own, chosen;
 
         choices.attention = ATTENTION_OWN;
-        own               = whole_open(&models[1], 1, 0, SHERD_BF16);
+        own               = whole_open(&models[1], 1, LAYER_KEPT, SHERD_BF16);
         if (LIBRARIES[i] != NULL) {
             CHECK_INT(0, setenv("SHERD_CUDNN_LIBRARY", LIBRARIES[i], 1));
         } else {
             CHECK_INT(0, unsetenv("SHERD_CUDNN_LIBRARY"));
         }
         choices.attention = i == 0 ? ATTENTION_CUDNN : ATTENTION_AUTO;
-        chosen            = whole_open(&models[1], 1, 0, SHERD_BF16);
+        chosen            = whole_open(&models[1], 1, LAYER_KEPT, SHERD_BF16);
         wholes_compare(&own, &chosen);
         CHECK(model_note(own.m)[0] == '\0');
         CHECK(strstr(model_note(chosen.m), "attention by kernels of its own: ") != NULL);

@@ -20,6 +20,7 @@ typedef struct whole {
     model_unit       *units;
     int32_t          *tokens;
     sherd_dtype       dtype;
+    layer_place       place;
 } whole;
 
 static void *fresh(size_t count, size_t each)
@@ -54,28 +55,43 @@ static void param_make(whole *w, size_t k)
                   .dtype = w->dtype};
 }
 
-static whole whole_open(const model_case *c, int threads, int is_recomputed, sherd_dtype dtype)
+/* The memory of layers whose activations would be the engine's. */
+static void activations_make(whole *w)
+{
+    activations_params shape = {.batch   = w->c->batch,
+                                .length  = w->c->length,
+                                .places  = layer_places_all(w->place),
+                                .dtype   = w->dtype,
+                                .backend = "cpu"};
+
+    for (size_t l = 0; l < w->c->sizes.layers && layer_is_moved(&shape.places, l); l++) {
+        w->units[l + 1].activation = fresh(activations_layer_bytes(&w->c->sizes, &shape), 1);
+    }
+}
+
+static whole whole_open(const model_case *c, int threads, layer_place place, sherd_dtype dtype)
 {
     whole  w     = {.c = c, .threads = pool_create(threads), .dtype = dtype};
     size_t units = arch_unit_count(&c->sizes), tokens = c->batch * c->length;
 
     char why[256];
 
-    w.m = model_create(
-        &(model_params){.sizes   = c->sizes,
-                        .batch   = c->batch,
-                        .length  = c->length,
-                        .dtype   = dtype,
-                        .places  = layer_places_all(is_recomputed ? LAYER_RECOMPUTED : LAYER_KEPT),
-                        .threads = w.threads},
-        why, sizeof(why));
+    w.m = model_create(&(model_params){.sizes   = c->sizes,
+                                       .batch   = c->batch,
+                                       .length  = c->length,
+                                       .dtype   = dtype,
+                                       .places  = layer_places_all(place),
+                                       .threads = w.threads},
+                       why, sizeof(why));
     CHECK(w.m != NULL);
     w.units  = fresh(units, sizeof(*w.units));
+    w.place  = place;
     w.tokens = fresh(2 * tokens, sizeof(*w.tokens));
     for (size_t k = 0; k < arch_param_count(&c->sizes); k++) {
         param_make(&w, k);
     }
     w.units[units - 1].by_role[ARCH_TOKENS] = w.units[0].by_role[ARCH_TOKENS];
+    activations_make(&w);
     case_tokens(c, w.tokens, w.tokens + tokens);
     model_batch_set(w.m, w.tokens, w.tokens + tokens);
     return w;
@@ -84,6 +100,7 @@ static whole whole_open(const model_case *c, int threads, int is_recomputed, she
 static void whole_close(whole *w)
 {
     for (size_t unit = 0; unit < arch_unit_count(&w->c->sizes); unit++) {
+        free(w->units[unit].activation);
         for (int role = 0; role < ARCH_ROLES; role++) {
             if (role != ARCH_TOKENS || unit == 0) {
                 free(w->units[unit].by_role[role].data);
@@ -155,7 +172,7 @@ static const model_case odd_cases[] = {
     {.name   = "odd qwen",
      .sizes  = {.kind       = ARCH_QWEN3,
                 .hidden     = 38,
-                .layers     = 1,
+                .layers     = 2,
                 .heads      = 2,
                 .kv_heads   = 2,
                 .inner      = 25,
@@ -186,7 +203,7 @@ static void models_match_the_oracle(void)
     CHECK_INT(0, cases_load(TEST_MODELS_JSON, &cases, &count, text, sizeof(text)));
     CHECK(count >= 2);
     for (size_t i = 0; i < count; i++) {
-        whole  w   = whole_open(&cases[i], 2, 0, SHERD_F32);
+        whole  w   = whole_open(&cases[i], 2, LAYER_KEPT, SHERD_F32);
         double sum = 0.0;
 
         CHECK_CLOSE(cases[i].loss, whole_run(&w, 1), 1e-6);
@@ -214,7 +231,7 @@ static void models_match_the_oracle(void)
 static void gradients_match_differences_of_the_loss(void)
 {
     for (size_t i = 0; i < NUM_ODD; i++) {
-        whole w = whole_open(&odd_cases[i], 2, 0, SHERD_F32);
+        whole w = whole_open(&odd_cases[i], 2, LAYER_KEPT, SHERD_F32);
 
         (void)whole_run(&w, 1);
         for (size_t k = 0; k < arch_param_count(&odd_cases[i].sizes); k++) {
@@ -260,8 +277,8 @@ static void threads_do_not_change_a_bit(void)
 {
     for (size_t i = 0; i < NUM_ODD; i++) {
         for (int dtype = SHERD_F32; dtype <= SHERD_BF16; dtype++) {
-            whole a = whole_open(&odd_cases[i], 1, 0, (sherd_dtype)dtype);
-            whole b = whole_open(&odd_cases[i], 3, 0, (sherd_dtype)dtype);
+            whole a = whole_open(&odd_cases[i], 1, LAYER_KEPT, (sherd_dtype)dtype);
+            whole b = whole_open(&odd_cases[i], 3, LAYER_KEPT, (sherd_dtype)dtype);
 
             whole_compare(&odd_cases[i], &a, &b);
             whole_close(&a);
@@ -270,24 +287,28 @@ static void threads_do_not_change_a_bit(void)
     }
 }
 
-static void recomputation_does_not_change_a_bit(void)
+static void places_of_layers_do_not_change_a_bit(void)
 {
     for (size_t i = 0; i < NUM_ODD; i++) {
-        whole a = whole_open(&odd_cases[i], 2, 0, SHERD_F32);
-        whole b = whole_open(&odd_cases[i], 2, 1, SHERD_F32);
+        for (int j = 0; j < 2 * LAYER_PLACES; j++) {
+            sherd_dtype dtype = j % 2 == 0 ? SHERD_F32 : SHERD_BF16;
+            whole       a     = whole_open(&odd_cases[i], 2, LAYER_KEPT, dtype);
+            whole       b     = whole_open(&odd_cases[i], 2, (layer_place)(j / 2), dtype);
 
-        CHECK(odd_cases[i].sizes.layers == 1 || model_bytes(b.m) < model_bytes(a.m));
-        whole_compare(&odd_cases[i], &a, &b);
-        whole_close(&a);
-        whole_close(&b);
+            CHECK(odd_cases[i].sizes.layers == 1 || b.place == LAYER_KEPT ||
+                  model_bytes(b.m) < model_bytes(a.m));
+            whole_compare(&odd_cases[i], &a, &b);
+            whole_close(&a);
+            whole_close(&b);
+        }
     }
 }
 
 /* bf16 parameters beside their values in fp32: the loss to `loss_apart`, gradients to `apart` of the largest entry. */
 static void half_check(const model_case *c, double loss_apart, double apart)
 {
-    whole half = whole_open(c, 2, 0, SHERD_BF16);
-    whole full = whole_open(c, 2, 0, SHERD_F32);
+    whole half = whole_open(c, 2, LAYER_KEPT, SHERD_BF16);
+    whole full = whole_open(c, 2, LAYER_KEPT, SHERD_F32);
 
     for (size_t k = 0; k < arch_param_count(&c->sizes); k++) {
         size_t elems;
@@ -383,16 +404,14 @@ static void activations_are_counted_without_a_model(void)
         if (arch_preset(models[i].kind, models[i].preset, &sizes) != 0) {
             test_fail(__FILE__, __LINE__, "no preset %s", models[i].preset);
         }
-        for (int bits = 0; bits < 8; bits++) {
-            counted_check(
-                &sizes, &(activations_params){
-                            .batch  = models[i].batch,
-                            .length = models[i].length,
-                            .places = layer_places_all(
-                                bits & 1 ? (bits & 4 ? LAYER_CPU : LAYER_RECOMPUTED) : LAYER_KEPT),
-                            .dtype   = bits & 2 ? SHERD_BF16 : SHERD_F32,
-                            .backend = "cpu",
-                            .threads = bits & 4 ? 2 : 1});
+        for (int j = 0; j < 2 * LAYER_PLACES; j++) {
+            counted_check(&sizes,
+                          &(activations_params){.batch   = models[i].batch,
+                                                .length  = models[i].length,
+                                                .places  = layer_places_all((layer_place)(j / 2)),
+                                                .dtype   = j % 2 == 0 ? SHERD_F32 : SHERD_BF16,
+                                                .backend = "cpu",
+                                                .threads = j % 3 == 0 ? 2 : 1});
         }
     }
 }
@@ -428,7 +447,7 @@ static const test_case cases[] = {
     CASE(models_match_the_oracle),
     CASE(gradients_match_differences_of_the_loss),
     CASE(threads_do_not_change_a_bit),
-    CASE(recomputation_does_not_change_a_bit),
+    CASE(places_of_layers_do_not_change_a_bit),
     CASE(bf16_parameters_give_gradients_of_bf16),
     CASE(products_of_bf16_stay_near_those_of_fp32),
     CASE(activations_are_counted_without_a_model),

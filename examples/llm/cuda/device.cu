@@ -652,6 +652,14 @@ static void cuda_attention_back(compute *c, const heads_args *args, const void *
     attention_compute(m, &a);
 }
 
+static void cuda_gelu(compute *c, size_t elems, const void *x, void *y)
+{
+    cuda *m = cuda_of(c);
+
+    gelu_launch(m->limits.dtype, elems, x, y, m->stream);
+    check_queued(m);
+}
+
 static void cuda_swiglu(compute *c, size_t elems, const void *gate, const void *up, void *y)
 {
     cuda *m = cuda_of(c);
@@ -809,7 +817,7 @@ static const compute_ops cuda_ops = {
     cuda_pass_begin,     cuda_pass_end,
     cuda_embed,          cuda_embed_back, cuda_linear,    cuda_linear_back,    cuda_norm,
     cuda_norm_back,      cuda_rope,       cuda_rope_back, cuda_attention,      cuda_attention_back,
-    cuda_swiglu,         cuda_swiglu_back, cuda_head,     cuda_head_back,
+    cuda_gelu,           cuda_swiglu,     cuda_swiglu_back, cuda_head,         cuda_head_back,
 };
 
 static int memory_make(cuda *m, char *why, size_t why_bytes)
@@ -954,6 +962,7 @@ extern "C" compute *compute_cuda_create(const compute_params *params, char *why,
     m->base.ops        = &cuda_ops;
     m->base.elem_bytes = sherd_dtype_bytes(params->limits.dtype);
     m->base.keeps_stats = 1;
+    m->base.keeps_gelu = params->limits.dtype != SHERD_F32; /* lt_multiply may fuse it */
     m->choices         = params->choices;
     m->limits          = params->limits;
     m->rows            = params->limits.batch * params->limits.length;
