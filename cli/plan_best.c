@@ -206,23 +206,31 @@ static int is_place_open(const plan_options *options, const plan_entry *entry)
            !is_given(options, PLANNING_PLACE_KEY);
 }
 
+/* Whether activations can be moved to a device of the engine's; NULL: they stay. */
+static int has_tier(const planning_request *request, const char *device)
+{
+    if (device == NULL) {
+        return 1;
+    }
+    return strcmp(device, "nvme") == 0 ? request->nvme_bytes > 0
+                                       : strcmp(request->backend, "cuda") == 0;
+}
+
 /* Where activations do not fit beside the rest, moves them to host memory or the drive, or computes them again, in part or whole: what
  * gives the shortest step. */
 static void entry_move(const plan_options *options, plan_entry *entry)
 {
-    static const layer_place PLACES[] = {LAYER_CHEAP, LAYER_CPU, LAYER_NVME, LAYER_RECOMPUTED};
-    plan_entry               best     = *entry;
+    plan_entry best = *entry;
 
     if (can_be(entry) || !is_place_open(options, entry)) {
         return;
     }
-    for (size_t i = 0; i < sizeof(PLACES) / sizeof(PLACES[0]); i++) {
+    for (int place = LAYER_KEPT + 1; place < LAYER_PLACES; place++) {
         planning_layout layout = entry->asked;
         plan_entry      moved;
 
-        layout.place = PLACES[i];
-        if ((PLACES[i] == LAYER_NVME && options->request.nvme_bytes == 0) ||
-            (PLACES[i] == LAYER_CPU && strcmp(options->request.backend, "cuda") != 0) ||
+        layout.place = (layer_place)place;
+        if (!has_tier(&options->request, layer_place_device(layout.place)) ||
             plan_entry_make(options, &layout, &moved) != SHERD_OK || !can_be(&moved)) {
             continue;
         }

@@ -134,10 +134,10 @@ static const char *sequences_text(const plan_entry *entry, char out[96])
 
     out[0] = '\0';
     if (request->batch > 0) {
-        (void)snprintf(out, 96, "%zu sequence%s of %zu tokens%s", request->batch,
-                       request->batch > 1 ? "s" : "", request->length,
-                       layer_place_of(&request->places, 0) == LAYER_RECOMPUTED ? ", recomputed"
-                                                                               : "");
+        (void)snprintf(
+            out, 96, "%zu sequence%s of %zu tokens%s", request->batch,
+            request->batch > 1 ? "s" : "", request->length,
+            layer_place_is_recomputed(layer_place_of(&request->places, 0)) ? ", recomputed" : "");
     }
     return out;
 }

@@ -90,12 +90,23 @@ static void cheap_lay_out(const arch *sizes, const row_sizes *p, room *r, layer_
     }
 }
 
+static int is_kept(layer_place place)
+{
+    return place == LAYER_KEPT;
+}
+
+/* Whether a layer has memory of its own in that of the model. */
+static int is_model_own(layer_place place)
+{
+    return !layer_place_is_moved(place) && !layer_place_is_recomputed(place);
+}
+
 /* Lays out what all layers share. */
 static void shared_lay_out(const arch *sizes, const model_shape *shape, const row_sizes *p, room *r,
                            layer_memory *out)
 {
     *out = (layer_memory){0};
-    if (layer_places_count(&shape->places, sizes->layers, LAYER_KEPT) < sizes->layers) {
+    if (layer_places_count(&shape->places, sizes->layers, is_kept) < sizes->layers) {
         cheap_lay_out(sizes, p, r, out);
     } else {
         out->norm2 = take(r, p, p->hidden); /* of the norm behind the layers */
@@ -133,36 +144,34 @@ static void own_lay_out(const arch *sizes, const row_sizes *p, room *r, layer_me
 
 size_t model_memory_layers(const arch *sizes, const model_shape *shape)
 {
-    size_t kept = layer_places_count(&shape->places, sizes->layers, LAYER_KEPT) +
-                  layer_places_count(&shape->places, sizes->layers, LAYER_CHEAP);
-    size_t some = layer_places_count(&shape->places, sizes->layers, LAYER_RECOMPUTED) > 0;
+    size_t own   = layer_places_count(&shape->places, sizes->layers, is_model_own);
+    size_t again = layer_places_count(&shape->places, sizes->layers, layer_place_is_recomputed);
 
-    return kept + some;
+    return own + (again > 0);
 }
 
-void model_moved_lay_out(const arch *sizes, const model_shape *shape, room *r, void **input,
-                         layer_memory *out)
+void model_moved_lay_out(const arch *sizes, const model_shape *shape, layer_place place, room *r,
+                         void **input, layer_memory *out)
 {
     row_sizes p = row_sizes_of(sizes, shape);
 
     *input = take(r, &p, p.hidden);
-    own_lay_out(sizes, &p, r, out);
+    if (!layer_place_is_recomputed(place)) {
+        own_lay_out(sizes, &p, r, out);
+    }
 }
 
 /* Each layer that is not moved keeps its input; all that are moved share one. */
 static void streams_lay_out(const arch *sizes, const model_shape *shape, const row_sizes *p,
                             room *r, model_memory *out)
 {
-    size_t kept  = 0; /* inputs that stay */
-    size_t total = 1; /* and what is behind the last layer */
-    void  *stream;
+    size_t moved  = layer_places_count(&shape->places, sizes->layers, layer_place_is_moved);
+    size_t total  = sizes->layers - moved + 1; /* that stay, with the one behind the last layer */
+    size_t kept   = 0;
+    void  *stream = take(r, p, (total + (moved > 0)) * p->hidden);
 
-    for (size_t l = 0; l < sizes->layers; l++) {
-        total += !layer_is_moved(&shape->places, l);
-    }
-    stream = take(r, p, (total + (total <= sizes->layers)) * p->hidden);
     for (size_t l = 0; out->before != NULL && l <= sizes->layers; l++) {
-        int is_moved = l < sizes->layers && layer_is_moved(&shape->places, l);
+        int is_moved = l < sizes->layers && layer_place_is_moved(layer_place_of(&shape->places, l));
 
         out->before[l] = columns_from(stream, p, (is_moved ? total : kept++) * p->hidden);
     }
@@ -178,13 +187,13 @@ static void layers_lay_out(const arch *sizes, const model_shape *shape, const ro
         layer_place  place = layer_place_of(&shape->places, l);
         layer_memory layer = out->shared;
 
-        if (place == LAYER_RECOMPUTED) {
+        if (layer_place_is_recomputed(place)) {
             if (!has_again) {
                 own_lay_out(sizes, p, r, &again);
                 has_again = 1;
             }
             layer = again;
-        } else if (!layer_is_moved(&shape->places, l)) {
+        } else if (!layer_place_is_moved(place)) {
             own_lay_out(sizes, p, r, &layer);
             if (place == LAYER_KEPT) {
                 cheap_lay_out(sizes, p, r, &layer);
@@ -408,7 +417,8 @@ static int can_be_counted(const arch *sizes, const activations_params *params)
            (double)params->length * (double)params->length * (double)sizes->heads < 0x1p58;
 }
 
-size_t activations_layer_bytes(const arch *sizes, const activations_params *params)
+size_t activations_layer_bytes(const arch *sizes, const activations_params *params,
+                               layer_place place)
 {
     model_shape  shape = shape_of(params);
     room         r     = {0};
@@ -418,7 +428,7 @@ size_t activations_layer_bytes(const arch *sizes, const activations_params *para
     if (!can_be_counted(sizes, params)) {
         return ACTIVATIONS_TOO_MANY;
     }
-    model_moved_lay_out(sizes, &shape, &r, &input, &layer);
+    model_moved_lay_out(sizes, &shape, place, &r, &input, &layer);
     return r.used_bytes;
 }
 

@@ -23,27 +23,53 @@ layer_place layer_place_of(const layer_places *places, size_t layer)
     return LAYER_KEPT;
 }
 
-size_t layer_places_count(const layer_places *places, size_t layers, layer_place place)
+static const struct {
+    const char *name, *device;
+    int         is_recomputed;
+} PLACES[LAYER_PLACES] = {
+    [LAYER_KEPT]            = {"device", NULL, 0},
+    [LAYER_CHEAP]           = {"cheap", NULL, 0},
+    [LAYER_CPU]             = {"cpu", "cpu", 0},
+    [LAYER_NVME]            = {"nvme", "nvme", 0},
+    [LAYER_RECOMPUTED]      = {"recompute", NULL, 1},
+    [LAYER_RECOMPUTED_CPU]  = {"recompute-cpu", "cpu", 1},
+    [LAYER_RECOMPUTED_NVME] = {"recompute-nvme", "nvme", 1},
+};
+
+const char *layer_place_name(layer_place place)
+{
+    return PLACES[place].name;
+}
+
+const char *layer_place_device(layer_place place)
+{
+    return PLACES[place].device;
+}
+
+int layer_place_is_recomputed(layer_place place)
+{
+    return PLACES[place].is_recomputed;
+}
+
+int layer_place_is_moved(layer_place place)
+{
+    return layer_place_device(place) != NULL;
+}
+
+size_t layer_places_count(const layer_places *places, size_t layers, int (*is_so)(layer_place))
 {
     size_t count = 0;
 
     for (size_t l = 0; l < layers; l++) {
-        count += layer_place_of(places, l) == place;
+        count += is_so(layer_place_of(places, l)) != 0;
     }
     return count;
-}
-
-static const char *const NAMES[LAYER_PLACES] = {"device", "cheap", "cpu", "nvme", "recompute"};
-
-const char *layer_place_name(layer_place place)
-{
-    return NAMES[place];
 }
 
 static int place_find(const char *name, size_t len, layer_place *out)
 {
     for (int i = 0; i < LAYER_PLACES; i++) {
-        if (strlen(NAMES[i]) == len && strncmp(NAMES[i], name, len) == 0) {
+        if (strlen(PLACES[i].name) == len && strncmp(PLACES[i].name, name, len) == 0) {
             *out = (layer_place)i;
             return 0;
         }
@@ -55,9 +81,9 @@ static int refuse(const char *at, char *why, size_t why_bytes)
 {
     (void)snprintf(
         why, why_bytes,
-        "\"%.40s\" is no place of layers: give device, cheap, cpu, nvme or recompute, each with "
-        ":N for N layers and separated by commas, the last one without a number; at "
-        "most %d places",
+        "\"%.40s\" is no place of layers: give device, cheap, cpu, nvme, recompute, "
+        "recompute-cpu or recompute-nvme, each with :N for N layers and separated by commas, the "
+        "last one without a number; at most %d places",
         at, LAYER_PLACES_MOST);
     return -1;
 }

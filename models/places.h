@@ -9,7 +9,9 @@ typedef enum layer_place {
     LAYER_CHEAP,      /* the same, without what one kernel that is cheap makes again in backward */
     LAYER_CPU,        /* as little, in memory of the engine, which moves it to host memory */
     LAYER_NVME,       /* ... to a drive */
-    LAYER_RECOMPUTED, /* the layer's input alone waits, on the device; backward runs forward again */
+    LAYER_RECOMPUTED, /* the layer's input alone, on the device; backward runs forward again */
+    LAYER_RECOMPUTED_CPU,  /* the same, in memory of the engine, which moves it to host memory */
+    LAYER_RECOMPUTED_NVME, /* ... to a drive */
     LAYER_PLACES,
 } layer_place;
 
@@ -24,18 +26,19 @@ typedef struct layer_places {
     } runs[LAYER_PLACES_MOST];
 } layer_places;
 
-layer_places      layer_places_all(layer_place place);
-layer_place       layer_place_of(const layer_places *places, size_t layer);
-static inline int layer_is_moved(const layer_places *places, size_t layer)
-{
-    layer_place place = layer_place_of(places, layer);
+layer_places layer_places_all(layer_place place);
+layer_place  layer_place_of(const layer_places *places, size_t layer);
 
-    return place == LAYER_CPU || place == LAYER_NVME;
-}
-/** Returns how many of the first `layers` layers have a place. */
-size_t layer_places_count(const layer_places *places, size_t layers, layer_place place);
+/** Returns sherd_activation_params.device of a layer whose memory is the engine's; NULL: it is the model's. */
+const char *layer_place_device(layer_place place);
+/** Returns whether the layer's memory is the engine's. */
+int layer_place_is_moved(layer_place place);
+/** Returns whether backward runs forward again. */
+int layer_place_is_recomputed(layer_place place);
+/** Returns of how many of the first `layers` layers this is so. */
+size_t layer_places_count(const layer_places *places, size_t layers, int (*is_so)(layer_place));
 
-/** Returns "device", "cheap", "cpu", "nvme" or "recompute". */
+/** Returns the word of layer_places_parse. */
 const char *layer_place_name(layer_place place);
 /** Reads a list such as "cpu:20,device": how many layers, from the first one on, have which place; the last one needs no number.
  *  Returns 0, or -1 with a sentence in `why`. */

@@ -62,9 +62,10 @@ typedef struct model_shape {
 
 /** Returns the number of layers whose activations are in the model's memory at the same time. */
 size_t model_memory_layers(const arch *sizes, const model_shape *shape);
-/** Lays out a layer whose activations are in memory of the engine's: first its input, then the rest. `out` has model_memory.shared. */
-void model_moved_lay_out(const arch *sizes, const model_shape *shape, room *r, void **input,
-                         layer_memory *out);
+/** Lays out what a layer with this place has in memory of the engine's: first its input, then, if it is not recomputed, what it keeps for
+ *  itself. `out` has what is in the model's memory (model_memory.layers). */
+void model_moved_lay_out(const arch *sizes, const model_shape *shape, layer_place place, room *r,
+                         void **input, layer_memory *out);
 /** The caller owns the arrays `out->before` and `out->layers`; NULL, both, when `r` only counts. */
 void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, model_memory *out);
 

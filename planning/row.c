@@ -182,14 +182,16 @@ static sherd_status number_set(sherd_config *config, const char *key, double num
 
 sherd_status planning_tuning_set(const planning_layout *layout, sherd_config *config)
 {
+    const char  *device = layer_place_device(layout->place);
     sherd_status status = number_set(config, PLANNING_RATIO_KEY, layout->ratio);
+    char         value[16];
 
     if (status == SHERD_OK) {
         status = number_set(config, PLANNING_BUFFERS_KEY, layout->buffers);
     }
-    if (status == SHERD_OK && (layout->place == LAYER_CPU || layout->place == LAYER_NVME)) {
-        status = sherd_config_set(config, PLANNING_PLACE_KEY,
-                                  layout->place == LAYER_CPU ? "\"cpu\"" : "\"nvme\"");
+    if (status == SHERD_OK && device != NULL) {
+        (void)snprintf(value, sizeof(value), "\"%s\"", device);
+        status = sherd_config_set(config, PLANNING_PLACE_KEY, value);
     }
     return status;
 }
@@ -205,8 +207,7 @@ static size_t layers_moved(const planning_request *request, const planning_layou
     layer_places places = places_of(request, layout);
     size_t       layers = request->model->has_arch ? request->model->sizes.layers : 0;
 
-    return layer_places_count(&places, layers, LAYER_CPU) +
-           layer_places_count(&places, layers, LAYER_NVME);
+    return layer_places_count(&places, layers, layer_place_is_moved);
 }
 
 static sherd_status config_set_text(sherd_config *config, const char *setting)
@@ -378,13 +379,15 @@ static sherd_status activations_declare(const planning_request *request,
     }
     sherd_engine_info_init(&info);
     sherd_activation_params_init(&params);
-    status           = sherd_engine_query(engine, &info);
-    shape            = shape_of(request, layout, info.compute_dtype);
-    params.len_bytes = activations_layer_bytes(&request->model->sizes, &shape);
+    status = sherd_engine_query(engine, &info);
+    shape  = shape_of(request, layout, info.compute_dtype);
     for (size_t l = 0; l < request->model->sizes.layers && status == SHERD_OK; l++) {
-        if (layer_is_moved(&shape.places, l)) {
-            params.device = layer_place_name(layer_place_of(&shape.places, l));
-            status        = sherd_activation_add(engine, (sherd_unit)(l + 1), &params);
+        layer_place place = layer_place_of(&shape.places, l);
+
+        if (layer_place_is_moved(place)) {
+            params.len_bytes = activations_layer_bytes(&request->model->sizes, &shape, place);
+            params.device    = layer_place_device(place);
+            status           = sherd_activation_add(engine, (sherd_unit)(l + 1), &params);
         }
     }
     return status;
@@ -491,7 +494,7 @@ static double compute_time(const planning_request *request, const planning_layou
                    (double)request->batch * (double)request->length;
 
     places = places_of(request, layout);
-    again  = layer_places_count(&places, layers, LAYER_RECOMPUTED);
+    again  = layer_places_count(&places, layers, layer_place_is_recomputed);
     flops *= 1.0 + (layers > 0 ? (double)again / (double)layers / 3.0 : 0.0); /* a second forward */
     return flops / request->rates.values[PLANNING_RATE_FLOPS];
 }

@@ -65,9 +65,11 @@ sherd_status activations_declare(const arch *model, const layer_places *places, 
 
     sherd_activation_params_init(&params);
     for (size_t l = 0; l < model->layers && status == SHERD_OK; l++) {
-        if (layer_is_moved(places, l)) {
-            params.len_bytes = activations_layer_bytes(model, &shape);
-            params.device    = layer_place_name(layer_place_of(places, l));
+        layer_place place = layer_place_of(places, l);
+
+        if (layer_place_is_moved(place)) {
+            params.len_bytes = activations_layer_bytes(model, &shape, place);
+            params.device    = layer_place_device(place);
             status           = sherd_activation_add(engine, (sherd_unit)(l + 1), &params);
         }
     }

@@ -446,13 +446,14 @@ typedef struct layer_use {
 /* Forward copies the input of a layer that is moved to what moves. */
 static layer_use layer_of(model *m, size_t layer, const model_unit *unit, int is_forward)
 {
-    layer_use use = {.memory = m->at.layers[layer], .x = m->at.before[layer]};
+    layer_place place = layer_place_of(&m->p.places, layer);
+    layer_use   use   = {.memory = m->at.layers[layer], .x = m->at.before[layer]};
 
-    if (layer_is_moved(&m->p.places, layer)) {
+    if (layer_place_is_moved(place)) {
         room  r = {.memory = unit->activation};
         void *kept;
 
-        model_moved_lay_out(&m->p.sizes, &m->shape, &r, &kept, &use.memory);
+        model_moved_lay_out(&m->p.sizes, &m->shape, place, &r, &kept, &use.memory);
         if (is_forward) {
             m->c->ops->copy(m->c, kept, use.x, m->rows * m->p.sizes.hidden * m->c->elem_bytes);
         }
@@ -527,7 +528,7 @@ static void unit_backward(model *m, size_t unit, const model_unit *params)
         layer_place place = layer_place_of(&m->p.places, unit - 1);
         layer_use   use   = layer_of(m, unit - 1, params, 0);
 
-        if (place == LAYER_RECOMPUTED) {
+        if (layer_place_is_recomputed(place)) {
             layer_forward(m, params, &use.memory, use.x, NULL);
         } else if (place != LAYER_KEPT) {
             cheap_again(m, params, &use.memory, use.x);

@@ -29,7 +29,7 @@ typedef struct model model;
 /* The parameters of a unit, by role. A role that the unit does not have stays zero. */
 typedef struct model_unit {
     tensor by_role[ARCH_ROLES];
-    /* Of a layer whose activations are moved: activations_layer_bytes of the device, which backward finds as forward left them */
+    /* Of a layer that is moved: activations_layer_bytes of the device, which backward finds as forward left them */
     void *activation;
 } model_unit;
 

@@ -101,8 +101,9 @@ static const option_row rows[] = {
      "most bytes in one exported file; more weights go into several (default: 5e9)", NULL},
     {"activations", "LIST", OPTION_PLACES, FIELD(places), 0, 0,
      "where what a layer's forward leaves waits for backward: device; cheap, on the device "
-     "without what one cheap kernel makes again; cpu or nvme, likewise; or recompute, which keeps "
-     "the layer's input alone. cpu:20,device: the first 20 layers on cpu (default: device)",
+     "without what one cheap kernel makes again; cpu or nvme, likewise; recompute, which keeps the "
+     "layer's input alone, on the device, or recompute-cpu or recompute-nvme there. cpu:20,device: "
+     "the first 20 layers on cpu (default: device)",
      NULL},
     {"recompute", NULL, OPTION_RECOMPUTE, FIELD(places), 0, 0,
      "the same as --activations recompute", NULL},

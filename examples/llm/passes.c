@@ -135,7 +135,8 @@ static sherd_status unit_get(passes *passes, size_t unit, sherd_pass pass, model
 /* The memory of a layer's activations, where it is the engine's. */
 static sherd_status activation_get(passes *passes, size_t unit, sherd_pass pass, model_unit *out)
 {
-    if (unit == 0 || unit > passes->sizes.layers || !layer_is_moved(&passes->places, unit - 1)) {
+    if (unit == 0 || unit > passes->sizes.layers ||
+        !layer_place_is_moved(layer_place_of(&passes->places, unit - 1))) {
         return SHERD_OK;
     }
     return pass == SHERD_BACKWARD

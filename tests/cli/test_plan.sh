@@ -292,11 +292,27 @@ must("fewer bytes", kept["activation_bytes"] - rows[0]["activation_bytes"] == by
 must("nothing is moved", kept["host_bytes"] == rows[0]["host_bytes"])
 PY
 # shellcheck disable=SC2086
+run 0 $large --json --activations recompute
+cp out again.rows
+# shellcheck disable=SC2086
+run 0 $large --json --activations recompute-cpu
+check "inputs that are moved" <<'PY'
+again, each = read("again.rows")[0], 2 * 4 * 4096 * 4096
+must("the device has one input that is moved next", again["activation_bytes"] - rows[0]["activation_bytes"] == 31 * each)
+must("two places of the device", rows[0]["device_bytes"] - again["device_bytes"] == 2 * each)
+must("the host has 30 of 32", rows[0]["host_bytes"] - again["host_bytes"] == 30 * each)
+must("a second forward", rows[0]["compute_s"] == again["compute_s"] > read("kept.rows")[0]["compute_s"])
+PY
+# shellcheck disable=SC2086
 run 0 $large --best --force --out moved.json --device-memory 64G --host-memory 250G
 says err "the trainer takes --activations cpu"
 # shellcheck disable=SC2086
 run 0 $large --best --force --out moved.json --device-memory 72G --host-memory 250G
 says err "the trainer takes --activations cheap"
+# shellcheck disable=SC2086
+run 0 $large --best --force --out moved.json --device-memory 26G --host-memory 120G
+says err "the trainer takes --activations recompute-cpu"
+grep -q '"device": "cpu"' moved.json || fail "inputs do not move"
 # shellcheck disable=SC2086
 run 2 $large --activations shelf
 says err '"shelf" is no place of layers'

@@ -101,8 +101,9 @@ static void activations_make(whole *w)
     activations_params shape = {
         .batch = w->c->batch, .length = w->c->length, .dtype = w->dtype, .backend = "cuda"};
 
-    for (size_t l = 0; l < w->c->sizes.layers && w->place == LAYER_CPU; l++) {
-        w->units[l + 1].activation = memory_make(w, activations_layer_bytes(&w->c->sizes, &shape));
+    for (size_t l = 0; l < w->c->sizes.layers && layer_place_is_moved(w->place); l++) {
+        w->units[l + 1].activation =
+            memory_make(w, activations_layer_bytes(&w->c->sizes, &shape, w->place));
     }
 }
 
@@ -381,7 +382,8 @@ static void wholes_compare(whole *a, whole *b)
 /* Wherever activations wait, on the device first. Those on a drive are in the model as those in host memory are. */
 static void again(const model_case *c, sherd_dtype dtype)
 {
-    static const layer_place PLACES[] = {LAYER_KEPT, LAYER_CHEAP, LAYER_CPU, LAYER_RECOMPUTED};
+    static const layer_place PLACES[] = {LAYER_KEPT, LAYER_CHEAP, LAYER_CPU, LAYER_RECOMPUTED,
+                                         LAYER_RECOMPUTED_CPU};
     whole                    a        = whole_open(c, 1, LAYER_KEPT, dtype);
     double                   loss_a   = whole_run(&a, 1);
 

@@ -58,14 +58,12 @@ static void param_make(whole *w, size_t k)
 /* The memory of layers whose activations would be the engine's. */
 static void activations_make(whole *w)
 {
-    activations_params shape = {.batch   = w->c->batch,
-                                .length  = w->c->length,
-                                .places  = layer_places_all(w->place),
-                                .dtype   = w->dtype,
-                                .backend = "cpu"};
+    activations_params shape = {
+        .batch = w->c->batch, .length = w->c->length, .dtype = w->dtype, .backend = "cpu"};
 
-    for (size_t l = 0; l < w->c->sizes.layers && layer_is_moved(&shape.places, l); l++) {
-        w->units[l + 1].activation = fresh(activations_layer_bytes(&w->c->sizes, &shape), 1);
+    for (size_t l = 0; l < w->c->sizes.layers && layer_place_is_moved(w->place); l++) {
+        w->units[l + 1].activation =
+            fresh(activations_layer_bytes(&w->c->sizes, &shape, w->place), 1);
     }
 }
 

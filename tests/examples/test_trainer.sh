@@ -75,14 +75,14 @@ machine() {
     tiny --ranks 2 --stage 2 --recompute
     same "recomputation" "$want" "$(fingerprints)"
     deep="" # two layers stay on the device
-    for places in device cheap cpu nvme recompute:1,cheap:1,cpu; do
+    for places in device cheap cpu nvme recompute:1,cheap:1,cpu recompute-nvme:3,recompute-cpu; do
         tiny --layers 5 --ranks 2 --stage 3 --nvme-path "$scratch" --activations "$places" --eval-every 2
         deep=${deep:-$(fingerprints)}
         same "activations on $places" "$deep" "$(fingerprints)"
     done
     for wrong in tape cpu:0 cpu: device:1,,cpu cpu:2:3 ''; do
         "$program" --data "$scratch/text" --activations "$wrong" >"$scratch/out" 2>&1 && fail "--activations '$wrong' was taken"
-        grep -q "give device, cheap, cpu, nvme or recompute" "$scratch/out" || fail "--activations '$wrong': $(cat "$scratch/out")"
+        grep -q "give device, cheap, cpu, nvme, recompute, recompute-cpu or recompute-nvme" "$scratch/out" || fail "--activations '$wrong': $(cat "$scratch/out")"
     done
     tiny --ranks 2 --stage 3 --sample 5 --eval-every 1
     same "validation after each step" "$want" "$(fingerprints)"

@@ -105,12 +105,12 @@ layouts() {
     done
 }
 
-# Activations in host memory: one place for two layers, so that one has to go.
+# Activations in host memory: one place for two or three layers, so that some have to go.
 moved() {
     echo '{"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}, "sherd": {"activations": {"buffer_count": 1}}}' >"$scratch/moved.json"
     want=""
-    for places in device cpu; do
-        tiny --kv-heads 2 --backend cuda --graphs --config "$scratch/moved.json" --activations $places
+    for places in device cpu cheap:1,recompute-cpu; do
+        tiny --layers 3 --kv-heads 2 --backend cuda --graphs --config "$scratch/moved.json" --activations $places
         want=${want:-$(fingerprints)}
         same "activations on $places" "$want" "$(fingerprints)"
     done
