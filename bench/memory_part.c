@@ -121,7 +121,7 @@ static void grad_write(const part *p, const planning_model *model, size_t k)
 {
     unsigned char *grad = sherd_param_grad(p->engine, (sherd_param)k);
     size_t         len_bytes =
-        model->params[k].elems * sherd_dtype_bytes(p->engine->settings.compute_dtype);
+        model->params[k].elems * sherd_dtype_bytes(p->engine->settings.numerics.compute_dtype);
 
     if (model->params[k].is_frozen) {
         return;

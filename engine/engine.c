@@ -70,8 +70,8 @@ void sherd_step_report_init(sherd_step_report *report)
 static void ignored_tell(const sherd_engine *engine)
 {
     static const char *const NAMES[]      = {"offload_optimizer", "offload_param"};
-    const int                is_ignored[] = {engine->settings.offload_state.is_ignored,
-                                             engine->settings.offload_param.is_ignored};
+    const int                is_ignored[] = {engine->settings.offload.state.is_ignored,
+                                             engine->settings.offload.params.is_ignored};
 
     if (engine->rank != 0 || (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) != 0) {
         return;
@@ -80,7 +80,7 @@ static void ignored_tell(const sherd_engine *engine)
         if (is_ignored[i]) {
             sherdi_log(SHERD_LOG_WARN, engine->rank,
                        "zero_optimization.%s is ignored: there is nothing to offload at stage %d",
-                       NAMES[i], engine->settings.stage);
+                       NAMES[i], engine->settings.sharding.stage);
         }
     }
 }
@@ -109,7 +109,7 @@ static sherd_status engine_open(sherd_engine *engine, const sherd_config *config
         return sherdi_fail(SHERD_E_INVAL, "SHERD_DEBUG is \"%s\": it may be 0 or 1", debug);
     }
     engine->settings.is_debug = debug != NULL && strcmp(debug, "1") == 0;
-    sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
+    sherdi_scaler_init(&engine->scaler, &engine->settings.numerics.scaler);
     return sherdi_model_init(&engine->model, &engine->mem);
 }
 
@@ -231,7 +231,7 @@ sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_param_add"));
     sherd_param_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_PARAM_PARAMS, &given));
-    given.frozen |= engine->settings.optimizer->is_inference;
+    given.frozen |= engine->settings.update.optimizer->is_inference;
     return sherdi_model_add_param(&engine->model, unit, &given, out);
 }
 
@@ -287,7 +287,7 @@ static sherd_status reach_check(const sherd_engine *engine, sherd_param param, c
 sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param, void *data, void *grad)
 {
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_param_bind", SHERDI_NEED_OPEN));
-    if (engine->settings.stage == 3) {
+    if (engine->settings.sharding.stage == 3) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "binding the trainer's own memory keeps parameters whole, "
                            "which stage 3 does not; use stage 0, 1 or 2");
@@ -491,7 +491,7 @@ static sherd_status overlap_start(sherd_engine *engine)
 {
     sherd_status status;
 
-    if (!engine->settings.overlap_comm || engine->world_size == 1) {
+    if (!engine->settings.sharding.overlap_comm || engine->world_size == 1) {
         return SHERD_OK;
     }
     status = sherdi_world_overlap(engine->world);
@@ -518,7 +518,7 @@ static sherd_status order_check(const sherd_engine *engine)
 static void bucket_tell(const sherd_engine *engine)
 {
     const sherdi_plan *plan  = engine->plan;
-    size_t             most  = plan->settings.prefetch_bucket_size;
+    size_t             most  = plan->settings.sharding.prefetch_bucket_size;
     size_t             least = SIZE_MAX;
     int                named = -1;
 
@@ -542,10 +542,11 @@ static void bucket_tell(const sherd_engine *engine)
 /* Returns why gradients do not rest on the drive although the configuration asks for it; NULL: they do, or it does not. */
 static const char *gradients_stay(const sherdi_plan *plan)
 {
-    if (!plan->settings.gradients_on_nvme || plan->offload.num_grad_extents > 0) {
+    if (!plan->settings.offload.gradients_on_nvme || plan->offload.num_grad_extents > 0) {
         return NULL;
     }
-    return plan->settings.stage < 2 ? "below stage 2 the gradients stay whole until the update"
+    return plan->settings.sharding.stage < 2
+               ? "below stage 2 the gradients stay whole until the update"
            : plan->layout.is_deterministic
                ? "the deterministic mode keeps its sums where they are made"
            : sherdi_plan_accumulates_on_device(plan)
@@ -584,7 +585,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_seal", SHERDI_NEED_OPEN));
     SHERDI_TRY(sherdi_agree_status(engine, sherdi_groups_settle(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));
-    SHERDI_TRY(sherdi_world_warm(engine->world, engine->settings.vendor_reduction));
+    SHERDI_TRY(sherdi_world_warm(engine->world, engine->settings.numerics.vendor_reduction));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
     if (machine.has_device && !engine->backend->device->is_async) {
         return sherdi_fail(SHERD_E_NOTSUP, "a simulated world of GPUs can make plans, and cannot "
@@ -633,7 +634,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     sherd_world_traffic(engine->world, &engine->wire_at_seal, &received);
     sherdi_log(SHERD_LOG_INFO, engine->rank,
                "sealed: stage %d, %zu parameters, %zu elements, %zu bytes on this rank",
-               engine->settings.stage, engine->model.num_params, engine->model.total_elems,
+               engine->settings.sharding.stage, engine->model.num_params, engine->model.total_elems,
                engine->plan->packing.total_bytes);
     return SHERD_OK;
 }
@@ -653,7 +654,7 @@ static sherd_status unit_call_check(const sherd_engine *engine, const char *call
     if (pass != SHERD_EVAL) {
         SHERDI_TRY(sherdi_loop_room_check(engine));
     }
-    if (pass == SHERD_BACKWARD && engine->settings.optimizer->is_inference) {
+    if (pass == SHERD_BACKWARD && engine->settings.update.optimizer->is_inference) {
         return sherdi_fail(SHERD_E_STATE,
                            "unit %s: optimizer.type is none, so the engine is for inference and "
                            "has no gradients; acquire it for SHERD_FORWARD or SHERD_EVAL",
@@ -671,7 +672,7 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     SHERDI_TRY(sherdi_fill_finish(engine));
     sherdi_mem_forbid_begin();
     status = sherdi_loop_acquire(engine, unit, pass);
-    if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.pipeline_read &&
+    if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.offload.pipeline_read &&
         sherdi_loop_ends_after(engine, engine->window.micro_seen + 1)) {
         status = sherdi_updater_read_ahead(engine); /* the update follows this pass */
     }

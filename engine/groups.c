@@ -12,12 +12,12 @@ sherd_status sherdi_group_optimizer_find(const sherd_engine *engine, const char 
                                          const char *name, const sherdi_optimizer **out)
 {
     SHERDI_TRY(sherdi_optimizer_find(&engine->settings, group, name, out));
-    if ((*out)->is_inference != engine->settings.optimizer->is_inference) {
+    if ((*out)->is_inference != engine->settings.update.optimizer->is_inference) {
         return sherdi_fail(
             SHERD_E_INVAL,
             "group %s has optimizer %s, but optimizer.type is %s: \"none\" is for the whole "
             "engine, not for some groups; declare parameters that are not trained as frozen",
-            group, name, sherdi_optimizer_name(engine->settings.optimizer));
+            group, name, sherdi_optimizer_name(engine->settings.update.optimizer));
     }
     return SHERD_OK;
 }
@@ -152,7 +152,7 @@ static sherd_status settings_join(sherd_engine *engine, const sherdi_group_setti
 
 sherd_status sherdi_groups_settle(sherd_engine *engine)
 {
-    const sherdi_group_settings *given = engine->settings.groups;
+    const sherdi_group_settings *given = engine->settings.update.groups;
 
     for (size_t i = 0; i < SHERDI_MAX_GROUPS && given[i].name[0] != '\0'; i++) {
         SHERDI_TRY(settings_join(engine, &given[i]));

@@ -251,7 +251,7 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     wear                         = sherdi_plan_drive_wear(plan);
     micro                        = plan->moves.micro;
     step                         = plan->moves.step;
-    report.accumulation          = plan->settings.accumulation;
+    report.accumulation          = plan->settings.batch.accumulation;
     report.wire_micro_planned    = micro[SHERDI_MOVES_WIRE];
     report.wire_step_planned     = step[SHERDI_MOVES_WIRE];
     report.down_micro_planned    = micro[SHERDI_MOVES_DOWN];
@@ -456,13 +456,13 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
 
     SHERDI_TRY(sherdi_engine_check_alive(engine, "sherd_engine_query"));
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_ENGINE_INFO));
-    info.stage            = engine->settings.stage;
-    info.compute_dtype    = engine->settings.compute_dtype;
-    info.micro_batch_size = engine->settings.micro_batch_size;
-    info.accumulation     = engine->settings.accumulation;
-    info.train_batch_size = engine->settings.train_batch_size;
-    info.steps_per_print  = engine->settings.steps_per_print;
-    info.is_deterministic = engine->settings.deterministic;
+    info.stage            = engine->settings.sharding.stage;
+    info.compute_dtype    = engine->settings.numerics.compute_dtype;
+    info.micro_batch_size = engine->settings.batch.micro_batch_size;
+    info.accumulation     = engine->settings.batch.accumulation;
+    info.train_batch_size = engine->settings.batch.train_batch_size;
+    info.steps_per_print  = engine->settings.watch.steps_per_print;
+    info.is_deterministic = engine->settings.numerics.deterministic;
     info.cpu_threads      = engine->host->threads;
     info.backend          = engine->backend->name;
     info.param_elems      = engine->model.total_elems;
@@ -472,7 +472,7 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     info.micro_step       = engine->micro_step;
     info.state_run        = engine->store.run;
     info.resume_differs   = engine->identity.resume_differs;
-    info.overlap_comm     = engine->settings.overlap_comm;
+    info.overlap_comm     = engine->settings.sharding.overlap_comm;
     info.samples          = sherdi_samples_seen(engine);
     sherdi_api_write(&info, out);
     return SHERD_OK;

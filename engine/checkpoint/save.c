@@ -150,14 +150,14 @@ static sherd_status manifest_begin(sherdi_save *save)
     text_copy(m->run_text, sizeof(m->run_text), engine->identity.run_text);
     SHERDI_TRY(optimizers_tell(save));
     m->world_size         = engine->world_size;
-    m->stage              = engine->settings.stage;
-    m->compute_dtype      = engine->settings.compute_dtype;
+    m->stage              = engine->settings.sharding.stage;
+    m->compute_dtype      = engine->settings.numerics.compute_dtype;
     m->step               = engine->step;
     m->micro_step         = engine->window.first_micro;
     m->samples            = sherdi_samples_at(engine, m->micro_step);
     m->skipped_steps      = engine->skipped_steps;
-    m->accumulation       = engine->settings.accumulation;
-    m->micro_batch_size   = engine->settings.micro_batch_size;
+    m->accumulation       = engine->settings.batch.accumulation;
+    m->micro_batch_size   = engine->settings.batch.micro_batch_size;
     m->scaler             = engine->scaler;
     m->frozen_fingerprint = engine->fingerprints.frozen;
     m->saved_s            = (int64_t)time(NULL);
@@ -576,11 +576,11 @@ static sherd_status params_resolve(const sherd_engine *engine, const sherd_save_
 {
     sherd_save_params_init(out);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_SAVE_PARAMS, out));
-    out->is_async = out->is_async < 0 ? engine->settings.checkpoint_async : out->is_async;
+    out->is_async = out->is_async < 0 ? engine->settings.checkpoint.is_async : out->is_async;
     SHERDI_TRY(sherdi_api_check_flag(out->is_async, "sherd_save_params.is_async"));
     SHERDI_TRY(sherdi_api_check_flag(out->may_be_in_window, "sherd_save_params.may_be_in_window"));
-    out->keep_last = out->keep_last < 0 ? engine->settings.checkpoint_keep_last : out->keep_last;
-    if (out->is_async && !engine->settings.checkpoint_async) {
+    out->keep_last = out->keep_last < 0 ? engine->settings.checkpoint.keep_last : out->keep_last;
+    if (out->is_async && !engine->settings.checkpoint.is_async) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "an asynchronous save needs room for a copy of the state, which is "
                            "planned at seal: set \"checkpoint\": {\"async\": true}");

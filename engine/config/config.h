@@ -99,23 +99,27 @@ typedef enum sherdi_moment_encoding {
 } sherdi_moment_encoding;
 
 /* Everything that the engine needs to know, resolved: no "auto" is left. Sizes are in elements, as in the file, and may be 0
- * (except sub_group_size); "unlimited" is SIZE_MAX. */
-typedef struct sherdi_settings {
-    /* batch */
+ * (except sub_group_size); "unlimited" is SIZE_MAX. A struct for each subject. */
+typedef struct sherdi_batch_settings {
     int train_batch_size; /* = micro_batch_size * accumulation * world size */
     int micro_batch_size;
     int accumulation;
-    int steps_per_print; /* 0: not given */
+    int opens_windows; /* only the trainer ends a window */
+    int skips_unused;  /* a unit that no rank ran in a window is not updated */
+} sherdi_batch_settings;
 
-    /* precision */
+typedef struct sherdi_numerics_settings {
     sherd_dtype          compute_dtype;
     sherd_dtype          comm_dtype;     /* communication_data_type, or the compute type */
     int                  has_comm_dtype; /* communication_data_type is given */
     sherd_dtype          accum_dtype;    /* data_types.grad_accum_dtype, or fp32 */
     int                  check_overflow; /* an update with Inf or NaN is skipped */
     sherdi_scaler_params scaler;         /* without fp16 the scale is fixed at 1 */
+    int                  deterministic;
+    int                  vendor_reduction; /* gives up the promise of equal bits */
+} sherdi_numerics_settings;
 
-    /* optimizer */
+typedef struct sherdi_update_settings {
     const sherdi_optimizer *optimizer;
     double                  lr, betas[2], eps, weight_decay;
     int                     has_lr, has_betas, has_eps; /* 1: given; 0: the optimizer's defaults */
@@ -128,8 +132,11 @@ typedef struct sherdi_settings {
     sherdi_group_settings   groups[SHERDI_MAX_GROUPS]; /* entries behind the last one are 0 */
     sherdi_schedule_params  schedule;
     double                  gradient_clipping; /* 0: off */
+    int                     master_encoding;   /* sherdi_master_encoding */
+    int                     moment_encoding;   /* sherdi_moment_encoding */
+} sherdi_update_settings;
 
-    /* zero_optimization */
+typedef struct sherdi_sharding_settings {
     int    stage;
     size_t persistence_threshold; /* stage 3: parameters of at most this many elements stay whole */
     size_t model_persistence_threshold; /* the most elements of all persistent parameters */
@@ -138,50 +145,63 @@ typedef struct sherdi_settings {
     size_t max_live_parameters;
     size_t max_reuse_distance;
     int    overlap_comm;
-    int    vendor_reduction; /* gives up the promise of equal bits */
-    int    free_packing;     /* each gather has its own offset; units have no fixed address */
-    size_t eval_keep_units;  /* gathered units of EVAL that have an offset of their own */
-    int    master_encoding;  /* sherdi_master_encoding */
-    int    moment_encoding;  /* sherdi_moment_encoding */
-    int    skips_unused;     /* a unit that no rank ran in a window is not updated */
-    int    opens_windows;    /* only the trainer ends a window */
+    int    free_packing;    /* each gather has its own offset; units have no fixed address */
+    size_t eval_keep_units; /* gathered units of EVAL that have an offset of their own */
+} sherdi_sharding_settings;
 
-    /* offload */
-    sherdi_offload_settings offload_state, offload_param, activations;
-    double            offload_ratio; /* share of the blocks whose state is offloaded, 0 .. 1 */
-    int               pipeline_read, pipeline_write;
-    int               fast_init; /* filled values are not compared when they are first read */
-    sherdi_accumulate accumulate;
-    int               gradients_on_nvme; /* 0: in host memory, with offloaded state */
-    int               verify_reads;      /* checksums of state on NVMe are compared on every read */
-    int               resume_state;      /* continue from state files that an earlier run left */
-    int               keep_state;        /* a clean end too leaves the state files */
-    int               checkpoint_async;  /* a copy of the state is planned in host memory */
-    int               checkpoint_keep_last; /* complete checkpoints that stay; 0: all */
-    int               durable; /* commits reach the medium, not only the drive's queue */
-    size_t
-        params_in_cpu; /* offload_param.max_in_cpu: elements of a rank that stay in host memory */
-    sherdi_io_engine io_engine;
-    size_t           io_block_bytes;
-    int              io_depth;
+typedef struct sherdi_offloads_settings {
+    sherdi_offload_settings state, params, activations;
+    double                  ratio; /* share of the blocks whose state is offloaded, 0 .. 1 */
+    int                     pipeline_read, pipeline_write;
+    int                     fast_init; /* filled values are not compared when they are first read */
+    sherdi_accumulate       accumulate;
+    int                     gradients_on_nvme; /* 0: in host memory, with offloaded state */
+    int verify_reads; /* checksums of state on NVMe are compared on every read */
+    int resume_state; /* continue from state files that an earlier run left */
+    int keep_state;   /* a clean end too leaves the state files */
+    int durable;      /* commits reach the medium, not only the drive's queue */
+    /* offload_param.max_in_cpu: elements of a rank that stay in host memory */
+    size_t params_in_cpu;
+} sherdi_offloads_settings;
+
+typedef struct sherdi_checkpoint_settings {
+    int is_async;  /* a copy of the state is planned in host memory */
+    int keep_last; /* complete checkpoints that stay; 0: all */
+} sherdi_checkpoint_settings;
+
+typedef struct sherdi_io_settings {
+    sherdi_io_engine engine;
+    size_t           block_bytes;
+    int              depth;
     double           step_seconds; /* for the plan's estimate of wear; 0: not given */
     double           drive_tbw;    /* rated endurance of the drive, in 1e12 bytes written */
+} sherdi_io_settings;
 
-    /* what people watch */
+/* What people watch. */
+typedef struct sherdi_watch_settings {
+    int                     steps_per_print; /* 0: not given */
     int                     wall_clock_breakdown;
     int                     memory_breakdown;
     int                     logs_comms, logs_each_comm;
     sherdi_monitor_settings monitors[SHERDI_MONITORS];
+} sherdi_watch_settings;
 
-    int deterministic;
-
-    int is_debug; /* SHERD_DEBUG in the environment, filled by the engine */
+typedef struct sherdi_settings {
+    sherdi_batch_settings      batch;
+    sherdi_numerics_settings   numerics;
+    sherdi_update_settings     update;
+    sherdi_sharding_settings   sharding;
+    sherdi_offloads_settings   offload;
+    sherdi_checkpoint_settings checkpoint;
+    sherdi_io_settings         io;
+    sherdi_watch_settings      watch;
+    int                        is_debug; /* SHERD_DEBUG in the environment, filled by the engine */
 } sherdi_settings;
 
 /** Returns whether a window may have several micro-batches, whose gradients are added up. */
 static inline int sherdi_settings_add_up(const sherdi_settings *settings)
 {
-    return settings->accumulation > 1 || settings->opens_windows;
+    return settings->batch.accumulation > 1 || settings->batch.opens_windows;
 }
 
 /** Makes the settings for a world of `world_size` ranks. E_INVAL (a missing or contradictory value; the message names key, line,

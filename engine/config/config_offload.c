@@ -190,18 +190,20 @@ static void block_resolve(const sherd_config *config, const offload_keys *keys, 
 /* The program may name a tier with files for a unit, whatever the block says. */
 static void activations_resolve(const sherd_config *config, sherdi_settings *out)
 {
-    block_resolve(config, &ACTIVATION_KEYS, out->stage, &out->activations);
-    if (!out->activations.tier->has_files && sherdi_config_is_given(config, ACTIVATION_KEYS.path)) {
-        folders_resolve(config, ACTIVATION_KEYS.path, &out->activations);
+    block_resolve(config, &ACTIVATION_KEYS, out->sharding.stage, &out->offload.activations);
+    if (!out->offload.activations.tier->has_files &&
+        sherdi_config_is_given(config, ACTIVATION_KEYS.path)) {
+        folders_resolve(config, ACTIVATION_KEYS.path, &out->offload.activations);
     }
 }
 
 void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *out)
 {
-    block_resolve(config, &PARAM_KEYS, out->stage, &out->offload_param);
-    block_resolve(config, &STATE_KEYS, out->stage, &out->offload_state);
+    block_resolve(config, &PARAM_KEYS, out->sharding.stage, &out->offload.params);
+    block_resolve(config, &STATE_KEYS, out->sharding.stage, &out->offload.state);
     activations_resolve(config, out);
-    if (!out->offload_state.tier->has_files) {
-        out->gradients_on_nvme = out->verify_reads = out->resume_state = out->keep_state = 0;
+    if (!out->offload.state.tier->has_files) {
+        out->offload.gradients_on_nvme = out->offload.verify_reads = out->offload.resume_state =
+            out->offload.keep_state                                = 0;
     }
 }

@@ -489,22 +489,22 @@ static sherd_status monitor_resolve(const sherd_config *config, sherdi_config_id
 static sherd_status monitors_resolve(const sherd_config *config, sherdi_settings *settings)
 {
     SHERDI_TRY(monitor_resolve(config, SHERDI_CONFIG_CSV_PATH, SHERDI_CONFIG_CSV_JOB,
-                               &settings->monitors[SHERDI_MONITOR_CSV]));
+                               &settings->watch.monitors[SHERDI_MONITOR_CSV]));
     return monitor_resolve(config, SHERDI_CONFIG_BOARD_PATH, SHERDI_CONFIG_BOARD_JOB,
-                           &settings->monitors[SHERDI_MONITOR_TENSORBOARD]);
+                           &settings->watch.monitors[SHERDI_MONITOR_TENSORBOARD]);
 }
 
 static void rules_apply(const sherd_config *config, sherdi_settings *settings)
 {
-    settings->has_comm_dtype   = sherdi_config_is_given(config, SHERDI_CONFIG_COMM_DTYPE);
-    settings->has_lr           = sherdi_config_is_given(config, SHERDI_CONFIG_LR);
-    settings->has_betas        = sherdi_config_is_given(config, SHERDI_CONFIG_BETAS);
-    settings->has_eps          = sherdi_config_is_given(config, SHERDI_CONFIG_EPS);
-    settings->sgd.has_momentum = sherdi_config_is_given(config, SHERDI_CONFIG_MOMENTUM);
-    settings->sgd.has_nesterov = sherdi_config_is_given(config, SHERDI_CONFIG_NESTEROV);
-    scaler_resolve(config, &settings->scaler);
-    settings->check_overflow |= settings->compute_dtype == SHERD_F16;
-    settings->optimizer = sherdi_optimizer_in(settings, settings->optimizer);
+    settings->numerics.has_comm_dtype = sherdi_config_is_given(config, SHERDI_CONFIG_COMM_DTYPE);
+    settings->update.has_lr           = sherdi_config_is_given(config, SHERDI_CONFIG_LR);
+    settings->update.has_betas        = sherdi_config_is_given(config, SHERDI_CONFIG_BETAS);
+    settings->update.has_eps          = sherdi_config_is_given(config, SHERDI_CONFIG_EPS);
+    settings->update.sgd.has_momentum = sherdi_config_is_given(config, SHERDI_CONFIG_MOMENTUM);
+    settings->update.sgd.has_nesterov = sherdi_config_is_given(config, SHERDI_CONFIG_NESTEROV);
+    scaler_resolve(config, &settings->numerics.scaler);
+    settings->numerics.check_overflow |= settings->numerics.compute_dtype == SHERD_F16;
+    settings->update.optimizer = sherdi_optimizer_in(settings, settings->update.optimizer);
     sherdi_config_offload_resolve(config, settings);
 }
 
@@ -514,7 +514,7 @@ static sherd_status bf16_state_resolve(const sherd_config *config, sherdi_settin
     int masters = sherdi_config_is_on(config, SHERDI_CONFIG_BF16_MASTER);
     int moments = sherdi_config_is_on(config, SHERDI_CONFIG_BF16_STATES);
 
-    if (settings->compute_dtype != SHERD_BF16) {
+    if (settings->numerics.compute_dtype != SHERD_BF16) {
         return SHERD_OK;
     }
     if (moments && !masters) {
@@ -523,24 +523,27 @@ static sherd_status bf16_state_resolve(const sherd_config *config, sherdi_settin
             "needs bf16.bf16_master_weights_and_grads; for bf16 moments beside another master set "
             "sherd.moment_encoding");
     }
-    if ((masters && settings->master_encoding == SHERDI_MASTER_BESIDE) ||
-        (moments && settings->moment_encoding == SHERDI_MOMENTS_FP8)) {
+    if ((masters && settings->update.master_encoding == SHERDI_MASTER_BESIDE) ||
+        (moments && settings->update.moment_encoding == SHERDI_MOMENTS_FP8)) {
         return sherdi_config_key_fail(
             config, SHERDI_CONFIG_BF16_MASTER,
             "contradicts sherd.master_encoding or sherd.moment_encoding; remove one of the two");
     }
-    settings->master_encoding = masters ? SHERDI_MASTER_BF16 : settings->master_encoding;
-    settings->moment_encoding = moments ? SHERDI_MOMENTS_BF16 : settings->moment_encoding;
+    settings->update.master_encoding =
+        masters ? SHERDI_MASTER_BF16 : settings->update.master_encoding;
+    settings->update.moment_encoding =
+        moments ? SHERDI_MOMENTS_BF16 : settings->update.moment_encoding;
     return SHERD_OK;
 }
 
 static sherd_status encodings_resolve(const sherd_config *config, sherdi_settings *settings)
 {
     SHERDI_TRY(bf16_state_resolve(config, settings));
-    if (settings->master_encoding != SHERDI_MASTER_F32 && settings->compute_dtype != SHERD_BF16) {
+    if (settings->update.master_encoding != SHERDI_MASTER_F32 &&
+        settings->numerics.compute_dtype != SHERD_BF16) {
         return sherdi_config_key_fail(
             config, SHERDI_CONFIG_MASTER_ENCODING,
-            settings->compute_dtype == SHERD_F32
+            settings->numerics.compute_dtype == SHERD_F32
                 ? "needs bf16 parameters: an fp32 parameter is its own "
                   "master; set bf16.enabled, or take fp32"
                 : "needs bf16 parameters: fp16 has other exponents than fp32, so 16 more bits do "
@@ -593,7 +596,8 @@ size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *
     size_t count = 0;
 
     /* The compute type comes first, since other settings follow from it. */
-    out[count++] = (sherdi_named_bits){"fp16.enabled or bf16.enabled", settings->compute_dtype};
+    out[count++] =
+        (sherdi_named_bits){"fp16.enabled or bf16.enabled", settings->numerics.compute_dtype};
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
         const sherdi_config_key *key = &sherdi_config_table[id];
 
@@ -602,7 +606,7 @@ size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *
         }
     }
     out[count++] = (sherdi_named_bits){sherdi_config_table[SHERDI_CONFIG_COMM_DTYPE].path,
-                                       (uint64_t)settings->has_comm_dtype};
+                                       (uint64_t)settings->numerics.has_comm_dtype};
     out[count++] = (sherdi_named_bits){"SHERD_DEBUG (environment)", (uint64_t)settings->is_debug};
     assert(count <= SHERDI_SETTINGS_MOST);
     return count;

@@ -112,11 +112,11 @@ static sherd_status op_take(void *ctx, const sherdi_op *op)
 /* It says nothing, and writes nothing. */
 static void settings_still(sherdi_settings *settings)
 {
-    settings->wall_clock_breakdown = 0;
-    settings->logs_comms           = 0;
-    settings->memory_breakdown     = 0;
-    settings->steps_per_print      = 0;
-    settings->is_debug             = 0;
+    settings->watch.wall_clock_breakdown = 0;
+    settings->watch.logs_comms           = 0;
+    settings->watch.memory_breakdown     = 0;
+    settings->watch.steps_per_print      = 0;
+    settings->is_debug                   = 0;
 }
 
 static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const sherdi_model *model)
@@ -140,7 +140,7 @@ static sherd_status dry_open(sherdi_dry *dry, const sherdi_plan *plan, const she
     engine->first_group   = sherdi_model_first_group(model);
     engine->first_trained = sherdi_model_first_trained(model);
     settings_still(&engine->settings);
-    sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
+    sherdi_scaler_init(&engine->scaler, &engine->settings.numerics.scaler);
     SHERDI_TRY(sherdi_engine_tables_open(engine, 1));
     SHERDI_TRY(sherdi_progress_open(&engine->run.progress, plan, model, &engine->mem));
     dry->joined = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,

@@ -49,7 +49,7 @@ static int is_host_work(const play *p, sherdi_lane_id lane)
         return 0;
     }
     if (lane == SHERDI_LANE_WIRE) {
-        return !p->plan->settings.overlap_comm && !p->plan->machine.has_device;
+        return !p->plan->settings.sharding.overlap_comm && !p->plan->machine.has_device;
     }
     return lane == SHERDI_LANE_HOST || !p->plan->machine.has_device;
 }
@@ -287,8 +287,8 @@ static sherd_status uses_sum(void *ctx, sherdi_phase_name phase, const sherdi_op
 
 static void prediction_fill(const play *p, sherd_prediction *out)
 {
-    double micros      = p->plan->settings.accumulation;
-    int    is_all      = p->plan->settings.optimizer->is_inference; /* no boundary */
+    double micros      = p->plan->settings.batch.accumulation;
+    int    is_all      = p->plan->settings.update.optimizer->is_inference; /* no boundary */
     double first       = is_all ? all_clocks(p) : p->marks[0];
     double later_micro = p->num_micros > 1 ? p->marks[1] - p->marks[0] : first;
 
@@ -303,7 +303,7 @@ static void prediction_fill(const play *p, sherd_prediction *out)
  * waits, so the update is waited for no longer than the trainer's work stands still. */
 static void prediction_queue(const play *p, sherd_prediction *out)
 {
-    double micros = p->plan->settings.accumulation;
+    double micros = p->plan->settings.batch.accumulation;
     int    told   = p->num_micros / SHERDI_TOLD_WINDOWS; /* micro-batches of a window, 1 or 2 */
     int    last   = p->num_micros - 1;
     double waited = 0;

@@ -47,9 +47,10 @@ static double mib(size_t bytes)
 static void print_head(printer *out, const sherdi_plan *plan, const sherdi_model *model)
 {
     print(out, "plan of rank %d of %d: stage %d, compute %s, wire %s, gradients kept in %s\n",
-          plan->rank, plan->world_size, plan->settings.stage,
-          sherd_dtype_name(plan->settings.compute_dtype),
-          sherd_dtype_name(plan->settings.comm_dtype), sherd_dtype_name(plan->layout.types.grad));
+          plan->rank, plan->world_size, plan->settings.sharding.stage,
+          sherd_dtype_name(plan->settings.numerics.compute_dtype),
+          sherd_dtype_name(plan->settings.numerics.comm_dtype),
+          sherd_dtype_name(plan->layout.types.grad));
     print(out, "%zu parameters in %zu units, %zu elements (%zu trainable), %zu of padding\n\n",
           model->num_params, model->num_units, model->total_elems, model->trainable_elems,
           plan->layout.padding_elems);
@@ -247,7 +248,7 @@ static sherd_status print_ops(printer *out, const sherdi_plan *plan, const sherd
           (unsigned long long)plan->moves.micro[SHERDI_MOVES_WIRE],
           (unsigned long long)plan->moves.step[SHERDI_MOVES_WIRE],
           (unsigned long long)sherdi_plan_moved(plan, SHERDI_MOVES_WIRE),
-          plan->settings.accumulation);
+          plan->settings.batch.accumulation);
     return out->status;
 }
 
@@ -497,14 +498,15 @@ static void sizes_set(json_t *root, const sherdi_plan *plan)
 
 static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
 {
-    json_t *root = json_pack(
-        "{s:i, s:i, s:i, s:s, s:s, s:s, s:i, s:o, s:o, s:o}", "rank", plan->rank, "world_size",
-        plan->world_size, "stage", plan->settings.stage, "compute_dtype",
-        sherd_dtype_name(plan->settings.compute_dtype), "wire_dtype",
-        sherd_dtype_name(plan->settings.comm_dtype), "grad_dtype",
-        sherd_dtype_name(plan->layout.types.grad), "accumulation", plan->settings.accumulation,
-        "param_elems", json_size(model->total_elems), "trainable_elems",
-        json_size(model->trainable_elems), "padding_elems", json_size(plan->layout.padding_elems));
+    json_t *root =
+        json_pack("{s:i, s:i, s:i, s:s, s:s, s:s, s:i, s:o, s:o, s:o}", "rank", plan->rank,
+                  "world_size", plan->world_size, "stage", plan->settings.sharding.stage,
+                  "compute_dtype", sherd_dtype_name(plan->settings.numerics.compute_dtype),
+                  "wire_dtype", sherd_dtype_name(plan->settings.numerics.comm_dtype), "grad_dtype",
+                  sherd_dtype_name(plan->layout.types.grad), "accumulation",
+                  plan->settings.batch.accumulation, "param_elems", json_size(model->total_elems),
+                  "trainable_elems", json_size(model->trainable_elems), "padding_elems",
+                  json_size(plan->layout.padding_elems));
 
     sizes_set(root, plan);
     (void)json_object_set_new(root, "moved", moves_json(plan));

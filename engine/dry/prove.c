@@ -385,7 +385,7 @@ static sherd_status unit_release(check *check, int unit, sherd_pass pass)
 
 static int is_inference(const sherdi_plan *plan)
 {
-    return plan->settings.optimizer->is_inference;
+    return plan->settings.update.optimizer->is_inference;
 }
 
 /* Acquires and releases a unit that the plan does not expect here, in any pass that the engine has. */
@@ -597,8 +597,9 @@ static sherd_status last_begin(check *check, int count)
 {
     const sherdi_settings *settings = &check->plan->settings;
 
-    return settings->opens_windows || count < settings->accumulation ? call(check, CALL_CLOSE)
-                                                                     : SHERD_OK;
+    return settings->batch.opens_windows || count < settings->batch.accumulation
+               ? call(check, CALL_CLOSE)
+               : SHERD_OK;
 }
 
 /* A micro-batch needs a backward of some unit. */
@@ -622,7 +623,7 @@ static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth
     const sherdi_sequence *train    = &check->plan->schedule.train;
     const sherdi_settings *settings = &check->plan->settings;
     int                    is_many  = kind != WINDOW_SHORT && sherdi_settings_add_up(settings) &&
-                  !(settings->deterministic && settings->accumulation == 1);
+                  !(settings->numerics.deterministic && settings->batch.accumulation == 1);
     int count = is_many ? 2 : 1;
 
     for (int m = 0; m < count; m++) {

@@ -122,7 +122,7 @@ static sherd_status window_run(plain_run *run, int count, sherd_status (*end)(sh
         run->phase   = SHERDI_IN_FORWARD;
         run->is_last = 0;
         if (m + 1 == count &&
-            (engine->settings.opens_windows || count < engine->settings.accumulation)) {
+            (engine->settings.batch.opens_windows || count < engine->settings.batch.accumulation)) {
             SHERDI_TRY(sherd_step_close_window(engine));
         }
         SHERDI_TRY(pass_run(run, &engine->plan->schedule.train));
@@ -142,7 +142,7 @@ static sherd_status windows_run(plain_run *run, sherdi_told_parts parts)
 {
     int is_queued = parts == SHERDI_TELL_QUEUED;
     int windows   = is_queued ? SHERDI_TOLD_WINDOWS : 1;
-    int micros    = parts >= SHERDI_TELL_ALL && run->engine->settings.accumulation > 1 ? 2 : 1;
+    int micros = parts >= SHERDI_TELL_ALL && run->engine->settings.batch.accumulation > 1 ? 2 : 1;
 
     for (int w = 0; w < windows; w++) {
         run->is_last_window = w + 1 == windows;
@@ -155,7 +155,7 @@ static sherd_status windows_run(plain_run *run, sherdi_told_parts parts)
  * inference engine has no windows: it tells one pass, and no boundary. */
 static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
 {
-    if (run->engine->settings.optimizer->is_inference) {
+    if (run->engine->settings.update.optimizer->is_inference) {
         SHERDI_TRY(pass_run(run, &run->engine->plan->schedule.train));
     } else {
         SHERDI_TRY(windows_run(run, parts));
@@ -247,7 +247,7 @@ static sherd_status moves_count(sherdi_plan *plan, const sherdi_model *model)
 {
     counts             c     = {.plan = plan};
     sherdi_plan_moves *moves = &plan->moves;
-    uint64_t           times = (uint64_t)plan->settings.accumulation - 1;
+    uint64_t           times = (uint64_t)plan->settings.batch.accumulation - 1;
 
     SHERDI_TRY(sherdi_dry_tell(plan, model, SHERDI_TELL_ALL, op_count, &c));
     for (int medium = 0; medium < SHERDI_MEDIA && c.is_second; medium++) {

@@ -150,13 +150,14 @@ static inline const sherdi_optimizer *sherdi_optimizer_with_momentum(
 static inline double sherdi_optimizer_momentum(const sherdi_settings  *settings,
                                                const sherdi_optimizer *optimizer)
 {
-    return settings->sgd.has_momentum ? settings->sgd.momentum : optimizer->defaults.betas[0];
+    return settings->update.sgd.has_momentum ? settings->update.sgd.momentum
+                                             : optimizer->defaults.betas[0];
 }
 /** Returns the optimizer that `optimizer` means in this configuration: adam_w_mode and momentum decide. */
 static inline const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings  *settings,
                                                           const sherdi_optimizer *optimizer)
 {
-    return settings->decouples_decay && optimizer->decoupled != NULL
+    return settings->update.decouples_decay && optimizer->decoupled != NULL
                ? optimizer->decoupled
                : sherdi_optimizer_with_momentum(optimizer,
                                                 sherdi_optimizer_momentum(settings, optimizer));
@@ -175,7 +176,7 @@ static inline const sherdi_optimizer *sherdi_group_optimizer(const sherdi_settin
                                                              const sherdi_model_group *group)
 {
     const sherdi_optimizer *optimizer =
-        group->optimizer == NULL ? settings->optimizer : group->optimizer;
+        group->optimizer == NULL ? settings->update.optimizer : group->optimizer;
 
     return isnan(group->beta1) ? optimizer
                                : sherdi_optimizer_with_momentum(optimizer, group->beta1);

@@ -75,16 +75,18 @@ sherdi_optimizer_defaults sherdi_optimizer_numbers(const sherdi_settings  *setti
     const sherdi_config_value       *betas = &keys[SHERDI_CONFIG_BETAS].standard;
 
     return (sherdi_optimizer_defaults){
-        .lr    = number_of(settings->has_lr, settings->lr, own->lr,
+        .lr    = number_of(settings->update.has_lr, settings->update.lr, own->lr,
                            keys[SHERDI_CONFIG_LR].standard.real),
         .betas = {optimizer->with_momentum != NULL
                       ? sherdi_optimizer_momentum(settings, optimizer)
-                      : number_of(settings->has_betas, settings->betas[0], own->betas[0],
-                                  betas->real),
-                  number_of(settings->has_betas, settings->betas[1], own->betas[1], betas->second)},
-        .eps         = number_of(settings->has_eps, settings->eps, own->eps,
-                                 keys[SHERDI_CONFIG_EPS].standard.real),
-        .is_nesterov = settings->sgd.has_nesterov ? settings->sgd.is_nesterov : own->is_nesterov,
+                      : number_of(settings->update.has_betas, settings->update.betas[0],
+                                  own->betas[0], betas->real),
+                  number_of(settings->update.has_betas, settings->update.betas[1], own->betas[1],
+                            betas->second)},
+        .eps = number_of(settings->update.has_eps, settings->update.eps, own->eps,
+                         keys[SHERDI_CONFIG_EPS].standard.real),
+        .is_nesterov =
+            settings->update.sgd.has_nesterov ? settings->update.sgd.is_nesterov : own->is_nesterov,
     };
 }
 

@@ -17,14 +17,14 @@ static int is_exact_from(sherd_dtype to, sherd_dtype from)
 static sherd_status fixed_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
-    uint64_t               global   = (uint64_t)plan->world_size * (uint64_t)settings->accumulation;
+    uint64_t global = (uint64_t)plan->world_size * (uint64_t)settings->batch.accumulation;
 
-    if (settings->comm_dtype != settings->compute_dtype) {
+    if (settings->numerics.comm_dtype != settings->numerics.compute_dtype) {
         return sherdi_fail(
             SHERD_E_NOTSUP,
             "\"deterministic\": true sends gradients in the type they are made in, %s; "
             "remove communication_data_type or set it to that",
-            sherd_dtype_name(settings->compute_dtype));
+            sherd_dtype_name(settings->numerics.compute_dtype));
     }
     plan->layout.has_transient = 1;
     plan->layout.fixed_shift   = SHERDI_FIXED_BITS;
@@ -40,8 +40,8 @@ int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
     const sherdi_settings *settings = &plan->settings;
 
     return sherdi_settings_add_up(settings) &&
-           (settings->accumulate == SHERDI_ACCUMULATE_DEVICE ||
-            (settings->accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
+           (settings->offload.accumulate == SHERDI_ACCUMULATE_DEVICE ||
+            (settings->offload.accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
 }
 
 /* The types that gradients have on their way (docs/numerics.md). Gradients of parameters that are fp32 beside the compute type
@@ -49,8 +49,8 @@ int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
 static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
 {
     const sherdi_settings *settings = &plan->settings;
-    int                    is_wide  = compute != settings->compute_dtype;
-    sherd_dtype            sum      = is_wide ? compute : settings->accum_dtype;
+    int                    is_wide  = compute != settings->numerics.compute_dtype;
+    sherd_dtype            sum      = is_wide ? compute : settings->numerics.accum_dtype;
     sherdi_types           types    = {.compute = compute, .comm = compute, .wire = compute};
     sherd_dtype            made_in  = compute;
 
@@ -58,15 +58,17 @@ static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
         types.grad = SHERD_F32; /* converted from the integers for an update */
         return types;
     }
-    types.comm = is_wide && !settings->has_comm_dtype ? compute : settings->comm_dtype;
-    if (settings->stage >= 2) {
+    types.comm =
+        is_wide && !settings->numerics.has_comm_dtype ? compute : settings->numerics.comm_dtype;
+    if (settings->sharding.stage >= 2) {
         types.grad = sherdi_settings_add_up(settings) ? sum : types.comm;
     } else {
         types.grad = plan->layout.has_accumulator ? sum : compute;
         made_in    = types.grad;
     }
     /* an all-reduce returns what it sends */
-    types.wire = settings->stage > 0 && is_exact_from(types.comm, made_in) ? made_in : types.comm;
+    types.wire =
+        settings->sharding.stage > 0 && is_exact_from(types.comm, made_in) ? made_in : types.comm;
     return types;
 }
 
@@ -74,7 +76,7 @@ static sherd_status types_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
-    plan->layout.types = types_of(plan, settings->compute_dtype);
+    plan->layout.types = types_of(plan, settings->numerics.compute_dtype);
     plan->layout.wide  = types_of(plan, SHERD_F32);
     if (!is_exact_from(plan->layout.types.grad, plan->layout.types.comm)) {
         return sherdi_fail(SHERD_E_NOTSUP,
@@ -91,20 +93,21 @@ static sherd_status ways_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
-    plan->layout.is_sliced        = settings->stage >= 1;
-    plan->layout.is_deterministic = settings->deterministic;
-    plan->layout.has_slices       = settings->stage >= 2 || plan->layout.is_deterministic;
+    plan->layout.is_sliced        = settings->sharding.stage >= 1;
+    plan->layout.is_deterministic = settings->numerics.deterministic;
+    plan->layout.has_slices       = settings->sharding.stage >= 2 || plan->layout.is_deterministic;
     /* where a drive can fail in the update, new values are published when all ranks have theirs */
     plan->schedule.publishes_early = plan->machine.is_on_lane &&
-                                     settings->offload_state.space != SHERDI_SPACE_STORAGE &&
-                                     settings->offload_param.space != SHERDI_SPACE_STORAGE;
+                                     settings->offload.state.space != SHERDI_SPACE_STORAGE &&
+                                     settings->offload.params.space != SHERDI_SPACE_STORAGE;
     if (plan->layout.is_deterministic) {
         return fixed_choose(plan);
     }
     plan->layout.has_accumulator =
         sherdi_settings_add_up(settings) ||
-        (settings->stage < 2 && settings->comm_dtype != settings->compute_dtype);
-    plan->layout.has_transient = settings->stage >= 2 || plan->layout.has_accumulator;
+        (settings->sharding.stage < 2 &&
+         settings->numerics.comm_dtype != settings->numerics.compute_dtype);
+    plan->layout.has_transient = settings->sharding.stage >= 2 || plan->layout.has_accumulator;
     return SHERD_OK;
 }
 
@@ -169,18 +172,18 @@ static void buffers_name(sherdi_plan *plan)
     plan->packing.buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->layout.has_slices;
     /* offloaded slices come up into the gathered unit itself, where peers read them */
     plan->packing.buffers[SHERDI_BUFFER_GATHER].is_shared =
-        settings->stage == 3 && settings->offload_param.space != SHERDI_SPACE_DEVICE;
-    plan->packing.buffers[SHERDI_BUFFER_STATE_RING].is_pinned = settings->offload_state.pin_memory;
-    plan->packing.buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = settings->offload_state.pin_memory;
-    plan->packing.buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = settings->offload_param.pin_memory;
+        settings->sharding.stage == 3 && settings->offload.params.space != SHERDI_SPACE_DEVICE;
+    plan->packing.buffers[SHERDI_BUFFER_STATE_RING].is_pinned = settings->offload.state.pin_memory;
+    plan->packing.buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = settings->offload.state.pin_memory;
+    plan->packing.buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = settings->offload.params.pin_memory;
     if (plan->machine.has_device) { /* host buffers that copies from and to the device use */
         plan->packing.buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned =
-            settings->offload_state.pin_memory;
+            settings->offload.state.pin_memory;
         plan->packing.buffers[SHERDI_BUFFER_BOUNCE].is_pinned = 1;
         plan->packing.buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned =
-            settings->offload_param.pin_memory;
+            settings->offload.params.pin_memory;
         plan->packing.buffers[SHERDI_BUFFER_HOST_ACTIVATIONS].is_pinned =
-            settings->activations.pin_memory;
+            settings->offload.activations.pin_memory;
         plan->packing.buffers[SHERDI_BUFFER_FILL].is_host   = 1; /* where the trainer gives them */
         plan->packing.buffers[SHERDI_BUFFER_FILL].is_pinned = 1;
         plan->packing.buffers[SHERDI_BUFFER_FILL].purpose   = SHERDI_MEM_HOST_STAGING;

@@ -556,7 +556,7 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *
 /** Returns what this rank moves in a step. */
 static inline uint64_t sherdi_plan_moved(const sherdi_plan *plan, sherdi_medium medium)
 {
-    return plan->moves.micro[medium] * (uint64_t)plan->settings.accumulation +
+    return plan->moves.micro[medium] * (uint64_t)plan->settings.batch.accumulation +
            plan->moves.step[medium];
 }
 

@@ -16,7 +16,8 @@ typedef struct group {
 
 static const sherdi_tier_kind *tier_of(const sherdi_plan *plan, const sherdi_model_unit *unit)
 {
-    return unit->activation_tier == NULL ? plan->settings.activations.tier : unit->activation_tier;
+    return unit->activation_tier == NULL ? plan->settings.offload.activations.tier
+                                         : unit->activation_tier;
 }
 
 /* Checks how often the passes acquire a unit that has an activation. */
@@ -193,7 +194,7 @@ static size_t places_needed(const sherdi_plan *plan, const group *g,
 
 static sherd_status group_places(sherdi_plan *plan, group *g, sherdi_space space)
 {
-    size_t buffers = (size_t)plan->settings.activations.buffer_count;
+    size_t buffers = (size_t)plan->settings.offload.activations.buffer_count;
     size_t needed;   /* places */
     size_t moved;    /* activations that leave their places */
     size_t kept = 0; /* the last of these, which stay in host memory */

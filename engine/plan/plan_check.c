@@ -263,7 +263,8 @@ static sherd_status pools_check(const sherdi_plan *plan, const sherdi_model *mod
 /* Without free packing, all live ranges of a unit are at its offset. */
 static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequence *sequence)
 {
-    for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.free_packing; i++) {
+    for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.sharding.free_packing;
+         i++) {
         if (sequence->live_ranges[i].offset !=
             plan->layout.units[sequence->live_ranges[i].unit].gather_pool_offset) {
             return BROKEN(plan, "a unit has one place", "gather", i);

@@ -76,18 +76,18 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
     sherdi_plan    *other;
     int             fits;
 
-    settings.stage = how->stage;
+    settings.sharding.stage = how->stage;
     if (!how->has_prefetch) {
-        settings.prefetch_bucket_size = 0;
-        settings.max_reuse_distance   = 0;
+        settings.sharding.prefetch_bucket_size = 0;
+        settings.sharding.max_reuse_distance   = 0;
     }
     if (how->is_beside) {
-        settings.master_encoding = SHERDI_MASTER_BESIDE;
+        settings.update.master_encoding = SHERDI_MASTER_BESIDE;
     }
-    space_set(&settings.offload_state, how->state);
-    space_set(&settings.offload_param, how->params);
+    space_set(&settings.offload.state, how->state);
+    space_set(&settings.offload.params, how->params);
     if (how->params == SHERDI_SPACE_STORAGE) {
-        settings.params_in_cpu = 0;
+        settings.offload.params_in_cpu = 0;
     }
     if (sherdi_plan_create(model, &settings, 0, how->world_size, &plan->machine, plan->mem,
                            &other) != SHERD_OK) {
@@ -103,7 +103,7 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
 static int state_space_fits(const sherdi_plan *plan, const sherdi_model *model, other_plan *how,
                             char need[NEED_CHARS])
 {
-    how->stage = plan->settings.stage > 1 ? plan->settings.stage : 1;
+    how->stage = plan->settings.sharding.stage > 1 ? plan->settings.sharding.stage : 1;
     for (; how->stage <= 3; how->stage++) {
         if (other_fits(plan, model, how, need)) {
             return 1;
@@ -147,11 +147,12 @@ static int beside_fits(const sherdi_plan *plan, const sherdi_model *model, char 
     other_plan how = {.is_beside = 1, .world_size = plan->world_size};
     char       need[NEED_CHARS];
 
-    if (plan->settings.master_encoding != SHERDI_MASTER_F32) {
+    if (plan->settings.update.master_encoding != SHERDI_MASTER_F32) {
         return 0;
     }
     for (how.has_prefetch = 1; how.has_prefetch >= 0; how.has_prefetch--) {
-        for (how.stage = how.has_prefetch ? plan->settings.stage : 3; how.stage <= 3; how.stage++) {
+        for (how.stage = how.has_prefetch ? plan->settings.sharding.stage : 3; how.stage <= 3;
+             how.stage++) {
             if (other_fits(plan, model, &how, need)) {
                 (void)snprintf(text, len_bytes,
                                "zero_optimization.stage %d%s and sherd.master_encoding "
@@ -175,7 +176,7 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
     int        ranks = plan->machine.ranks_per_host;
     char       need[NEED_CHARS];
 
-    for (how.stage = plan->settings.stage + 1; how.stage <= 3; how.stage++) {
+    for (how.stage = plan->settings.sharding.stage + 1; how.stage <= 3; how.stage++) {
         if (other_fits(plan, model, &how, need)) {
             (void)snprintf(text, len_bytes, "zero_optimization.stage %d would fit (%s)", how.stage,
                            need);

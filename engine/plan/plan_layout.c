@@ -24,8 +24,8 @@ static sherdi_segment_kind param_kind(const sherdi_plan *plan, const sherdi_mode
     if (param->is_frozen) {
         return SHERDI_SEGMENT_FROZEN;
     }
-    if (settings->stage == 3 && param->elems <= settings->persistence_threshold &&
-        param->elems <= settings->model_persistence_threshold - *persistent_elems) {
+    if (settings->sharding.stage == 3 && param->elems <= settings->sharding.persistence_threshold &&
+        param->elems <= settings->sharding.model_persistence_threshold - *persistent_elems) {
         *persistent_elems += param->elems;
         return SHERDI_SEGMENT_PERSISTENT;
     }
@@ -117,7 +117,7 @@ static sherd_status unit_binding_check(const sherdi_plan *plan, const sherdi_mod
         if (plan->layout.params[unit->params[i]].segment != index) {
             continue;
         }
-        if (param->bound_data != NULL && plan->settings.stage == 3) {
+        if (param->bound_data != NULL && plan->settings.sharding.stage == 3) {
             return sherdi_fail(
                 SHERD_E_NOTSUP,
                 "parameter %s is bound to the trainer's memory, which stage 3 cannot "
@@ -137,7 +137,7 @@ static sherd_status unit_binding_check(const sherdi_plan *plan, const sherdi_mod
 
 static sherd_status param_type_check(const sherdi_plan *plan, const sherdi_model_param *param)
 {
-    sherd_dtype compute = plan->settings.compute_dtype;
+    sherd_dtype compute = plan->settings.numerics.compute_dtype;
 
     if (param->dtype < 0 || param->dtype == SHERD_F32 || param->dtype == (int)compute) {
         return SHERD_OK;
@@ -181,7 +181,7 @@ static sherd_status optimizer_take(sherdi_plan *plan, const sherdi_optimizer *op
 static sherdi_segment segment_wanted(const sherdi_plan *plan, const sherdi_model *model,
                                      const sherdi_model_param *param, sherdi_segment_kind kind)
 {
-    int is_wide = param->dtype == SHERD_F32 && plan->settings.compute_dtype != SHERD_F32;
+    int is_wide = param->dtype == SHERD_F32 && plan->settings.numerics.compute_dtype != SHERD_F32;
 
     return (sherdi_segment){
         .unit             = param->unit,
@@ -289,7 +289,7 @@ static sherd_status segments_make(sherdi_plan *plan, const sherdi_model *model)
         plan->layout.units[u].num_segments  = plan->layout.num_segments - first;
     }
     if (plan->layout.num_optimizers == 0) { /* nothing is trainable */
-        SHERDI_TRY(optimizer_take(plan, plan->settings.optimizer));
+        SHERDI_TRY(optimizer_take(plan, plan->settings.update.optimizer));
     }
     return segments_order(plan);
 }
@@ -314,7 +314,8 @@ static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment, size_t *
 
     plan->layout.widest_bytes = sherdi_max_size(plan->layout.widest_bytes, elem);
     segment->param_space      = sherdi_plan_param_space(plan, segment, host_elems);
-    segment->is_resident      = settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT ||
+    segment->is_resident      = settings->sharding.stage < 3 ||
+                           segment->kind == SHERDI_SEGMENT_PERSISTENT ||
                            (plan->world_size == 1 && segment->param_space == SHERDI_SPACE_DEVICE);
     segment->has_gradient = !is_frozen;
     /* an fp32 parameter is its own master if parameter and state both rest in the device's memory */
@@ -401,7 +402,7 @@ static void checkpoint_size(sherdi_plan *plan)
     plan->packing.checkpoint_slot_bytes = sherdi_min_size(
         SHERDI_CHECKPOINT_SLOT_BYTES, sherdi_round_up(bytes, SHERDI_CHECKPOINT_EXTENT_BYTES));
     slots = sherdi_div_up(bytes, plan->packing.checkpoint_slot_bytes);
-    if (plan->settings.checkpoint_async && !sherdi_plan_has_generations(plan)) {
+    if (plan->settings.checkpoint.is_async && !sherdi_plan_has_generations(plan)) {
         plan->packing.buffers[SHERDI_BUFFER_SNAPSHOT].bytes =
             sherdi_round_up(bytes, plan->packing.checkpoint_slot_bytes);
     }
@@ -464,14 +465,14 @@ static const char *block_key(const sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
     const char            *key      = "zero_optimization.sub_group_size";
-    size_t                 least    = settings->sub_group_size;
+    size_t                 least    = settings->sharding.sub_group_size;
 
-    if (sherdi_plan_offloads_state(plan) && settings->offload_state.buffer_elems < least) {
+    if (sherdi_plan_offloads_state(plan) && settings->offload.state.buffer_elems < least) {
         key   = "zero_optimization.offload_optimizer.buffer_size";
-        least = settings->offload_state.buffer_elems;
+        least = settings->offload.state.buffer_elems;
     }
-    if (settings->offload_param.space != SHERDI_SPACE_DEVICE &&
-        settings->offload_param.buffer_elems < least) {
+    if (settings->offload.params.space != SHERDI_SPACE_DEVICE &&
+        settings->offload.params.buffer_elems < least) {
         key = "zero_optimization.offload_param.buffer_size";
     }
     return key;
@@ -567,8 +568,8 @@ static void staging_size(sherdi_plan *plan)
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
         const sherdi_segment *segment = &plan->layout.segments[s];
         const sherdi_types   *types   = &segment->types;
-        sherd_dtype           made_in = plan->settings.stage >= 2 ? types->compute : types->grad;
-        size_t                elem    = sherdi_compute_bytes(segment);
+        sherd_dtype made_in = plan->settings.sharding.stage >= 2 ? types->compute : types->grad;
+        size_t      elem    = sherdi_compute_bytes(segment);
 
         if (segment->kind == SHERDI_SEGMENT_FROZEN) {
             continue;

@@ -10,8 +10,8 @@
 
 int sherdi_plan_offloads_state(const sherdi_plan *plan)
 {
-    return plan->settings.offload_state.space != SHERDI_SPACE_DEVICE &&
-           plan->settings.offload_ratio > 0;
+    return plan->settings.offload.state.space != SHERDI_SPACE_DEVICE &&
+           plan->settings.offload.ratio > 0;
 }
 
 int sherdi_plan_has_files(const sherdi_plan *plan)
@@ -19,13 +19,13 @@ int sherdi_plan_has_files(const sherdi_plan *plan)
     const sherdi_settings *settings = &plan->settings;
 
     return (plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 &&
-            settings->offload_state.tier->has_files) ||
-           (plan->offload.num_pieces > 0 && settings->offload_param.tier->has_files);
+            settings->offload.state.tier->has_files) ||
+           (plan->offload.num_pieces > 0 && settings->offload.params.tier->has_files);
 }
 
 int sherdi_plan_has_generations(const sherdi_plan *plan)
 {
-    return plan->settings.offload_state.tier->has_generations &&
+    return plan->settings.offload.state.tier->has_generations &&
            plan->offload.num_extents[SHERDI_SPACE_STORAGE] > 0 &&
            plan->offload.num_extents[SHERDI_SPACE_DEVICE] == 0 &&
            plan->offload.num_extents[SHERDI_SPACE_HOST] == 0;
@@ -36,29 +36,30 @@ sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segme
 {
     const sherdi_settings *settings = &plan->settings;
 
-    if (settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT || segment->is_bound) {
+    if (settings->sharding.stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT ||
+        segment->is_bound) {
         return SHERDI_SPACE_DEVICE;
     }
-    if (settings->offload_param.space == SHERDI_SPACE_STORAGE &&
-        segment->slice_elems <= settings->params_in_cpu - *host_elems) {
+    if (settings->offload.params.space == SHERDI_SPACE_STORAGE &&
+        segment->slice_elems <= settings->offload.params_in_cpu - *host_elems) {
         *host_elems += segment->slice_elems;
         return SHERDI_SPACE_HOST;
     }
-    return settings->offload_param.space;
+    return settings->offload.params.space;
 }
 
 size_t sherdi_plan_block_elems(const sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
-    size_t                 most     = settings->sub_group_size;
+    size_t                 most     = settings->sharding.sub_group_size;
 
     if (sherdi_plan_offloads_state(plan)) {
-        most = sherdi_min_size(most, settings->offload_state.buffer_elems);
+        most = sherdi_min_size(most, settings->offload.state.buffer_elems);
     }
-    if (settings->offload_param.space != SHERDI_SPACE_DEVICE) {
-        most = sherdi_min_size(most, settings->offload_param.buffer_elems);
+    if (settings->offload.params.space != SHERDI_SPACE_DEVICE) {
+        most = sherdi_min_size(most, settings->offload.params.buffer_elems);
     }
-    if (settings->offload_param.space == SHERDI_SPACE_STORAGE) {
+    if (settings->offload.params.space == SHERDI_SPACE_STORAGE) {
         return sherdi_max_size(most / PIECE_ELEMS * PIECE_ELEMS, PIECE_ELEMS);
     }
     return sherdi_max_size(most / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS, SHERD_CHUNK_ELEMS);
@@ -79,8 +80,8 @@ static void state_spaces_choose(sherdi_plan *plan)
         block->space = SHERDI_SPACE_DEVICE;
         seen += elems;
         if (sherdi_plan_offloads_state(plan) &&
-            offloaded + elems <= plan->settings.offload_ratio * seen) {
-            block->space = plan->settings.offload_state.space;
+            offloaded + elems <= plan->settings.offload.ratio * seen) {
+            block->space = plan->settings.offload.state.space;
             offloaded += elems;
         }
     }
@@ -286,10 +287,10 @@ static size_t longest_state(const sherdi_plan *plan)
 static sherd_status gradients_lay_out(sherdi_plan *plan)
 {
     size_t  *bytes      = &plan->packing.buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
-    unsigned is_spilled = plan->settings.gradients_on_nvme ? 1 : 0;
+    unsigned is_spilled = plan->settings.offload.gradients_on_nvme ? 1 : 0;
 
     /* otherwise slices stay on the device until the update */
-    if (plan->settings.stage < 2 || plan->layout.is_deterministic ||
+    if (plan->settings.sharding.stage < 2 || plan->layout.is_deterministic ||
         sherdi_plan_accumulates_on_device(plan)) {
         return SHERD_OK;
     }
@@ -446,7 +447,9 @@ static void grad_staging_size(sherdi_plan *plan)
         }
     }
     plan->packing.num_grad_stagings =
-        plan->machine.has_device || (plan->settings.overlap_comm && plan->world_size > 1) ? 2 : 1;
+        plan->machine.has_device || (plan->settings.sharding.overlap_comm && plan->world_size > 1)
+            ? 2
+            : 1;
     plan->packing.buffers[SHERDI_BUFFER_GRAD_STAGING].bytes =
         plan->packing.grad_staging_bytes * (size_t)plan->packing.num_grad_stagings;
 }
@@ -554,15 +557,15 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *
     grad_staging_size(plan);
     bounce_size(plan);
     ring_size(plan, SHERDI_BUFFER_STATE_RING, longest_state(plan),
-              plan->offload.num_extents[SHERDI_SPACE_STORAGE], settings->offload_state.buffer_count,
+              plan->offload.num_extents[SHERDI_SPACE_STORAGE], settings->offload.state.buffer_count,
               &plan->packing.ring_bytes);
     ring_size(plan, SHERDI_BUFFER_PARAM_RING,
               extents_longest(plan->offload.piece_extents, plan->offload.num_pieces),
-              plan->offload.num_pieces, settings->offload_param.buffer_count,
+              plan->offload.num_pieces, settings->offload.params.buffer_count,
               &plan->packing.param_ring_bytes);
     ring_size(plan, SHERDI_BUFFER_GRAD_RING,
               extents_longest(plan->offload.grad_extents, plan->offload.num_grad_extents),
-              plan->offload.num_grad_extents, settings->offload_state.buffer_count,
+              plan->offload.num_grad_extents, settings->offload.state.buffer_count,
               &plan->packing.grad_ring_bytes);
     plan->offload.index_bytes =
         sherdi_plan_has_generations(plan)
@@ -783,13 +786,13 @@ sherd_status sherdi_plan_fetches(sherdi_plan *plan)
 /* Assumes one drive per folder; the ranks of a host share the drives. */
 sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan)
 {
-    int              folders = plan->settings.offload_state.num_folders;
+    int              folders = plan->settings.offload.state.num_folders;
     double           sharers = plan->machine.ranks_per_host / (folders > 1 ? folders : 1.0);
     double           read    = (double)sherdi_plan_moved(plan, SHERDI_MOVES_READ);
     sherdi_plan_wear wear    = {
            .written_bytes = (double)sherdi_plan_moved(plan, SHERDI_MOVES_WRITTEN),
-           .step_seconds  = plan->settings.step_seconds,
-           .rated_bytes   = plan->settings.drive_tbw * 1e12,
+           .step_seconds  = plan->settings.io.step_seconds,
+           .rated_bytes   = plan->settings.io.drive_tbw * 1e12,
     };
 
     if (wear.step_seconds == 0) {

@@ -185,7 +185,7 @@ static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_bu
 {
     const sherdi_plan *plan  = p->plan;
     size_t             train = plan->schedule.train.num_steps + 1; /* a reduction ends one later */
-    int                is_free = plan->settings.free_packing;
+    int                is_free = plan->settings.sharding.free_packing;
 
     if (!is_free && pool == SHERDI_BUFFER_GATHER) {
         SHERDI_TRY(live_ranges_add(p, plan->schedule.train.live_ranges,
@@ -271,7 +271,7 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model)
         plan->schedule.transients[i].offset =
             plan->layout.units[plan->schedule.transients[i].unit].transient_pool_offset;
     }
-    if (plan->settings.free_packing) {
+    if (plan->settings.sharding.free_packing) {
         SHERDI_TRY(live_ranges_pack(plan, plan->schedule.train.live_ranges,
                                     plan->schedule.train.num_live_ranges, gather));
         return live_ranges_pack(plan, plan->schedule.eval.live_ranges,

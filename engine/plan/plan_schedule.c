@@ -141,8 +141,8 @@ static sherd_status prefetch(walk *w, size_t position)
             if (elems == 0 || w->units[unit].open != 0) {
                 continue;
             }
-            if (elems > settings->prefetch_bucket_size - w->ahead_elems ||
-                w->live_elems + elems > settings->max_live_parameters) {
+            if (elems > settings->sharding.prefetch_bucket_size - w->ahead_elems ||
+                w->live_elems + elems > settings->sharding.max_live_parameters) {
                 return SHERD_OK;
             }
             SHERDI_TRY(live_range_open(w, unit, position));
@@ -168,7 +168,7 @@ static void walk_release(walk *w, const sherdi_step_of_pass *step)
         }
         w->sequence->live_ranges[state->open - 1].last = step->last;
         distance                                       = reuse_distance(w, unit, step->last);
-        if (distance == SIZE_MAX || distance > w->plan->settings.max_reuse_distance) {
+        if (distance == SIZE_MAX || distance > w->plan->settings.sharding.max_reuse_distance) {
             state->open = 0;
             w->live_elems -= gathered_elems(w->plan, unit);
         }
@@ -278,8 +278,8 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
             if (plan->layout.units[u].backward_uses++ == 0) {
                 live_range.first = p;
             }
-            live_range.last = sherdi_max_size(live_range.last,
-                                              step->last + (plan->settings.overlap_comm ? 1 : 0));
+            live_range.last = sherdi_max_size(
+                live_range.last, step->last + (plan->settings.sharding.overlap_comm ? 1 : 0));
         }
         if (plan->layout.units[u].is_open_ended) {
             live_range.first = 0;
@@ -308,7 +308,7 @@ static void eval_keeps_choose(sherdi_plan *plan, const sherdi_model *model)
 
         for (size_t n = 0;
              (unit = sherdi_model_reached(model, plan->schedule.eval.steps[p].unit, n)) >= 0; n++) {
-            if (count < plan->settings.eval_keep_units &&
+            if (count < plan->settings.sharding.eval_keep_units &&
                 plan->layout.units[unit].gather_bytes > 0 &&
                 plan->layout.units[unit].eval_kept == 0) {
                 plan->layout.units[unit].eval_kept = ++count;
@@ -323,7 +323,7 @@ sherd_status sherdi_plan_schedule_make(sherdi_plan *plan, const sherdi_model *mo
     static const sherd_pass EVAL[]  = {SHERD_EVAL};
 
     SHERDI_TRY(sequence_make(plan, model, &plan->schedule.train, TRAIN,
-                             plan->settings.optimizer->is_inference ? 1 : 2));
+                             plan->settings.update.optimizer->is_inference ? 1 : 2));
     SHERDI_TRY(sequence_make(plan, model, &plan->schedule.eval, EVAL, 1));
     SHERDI_TRY(gathers_schedule(plan, model, &plan->schedule.train));
     SHERDI_TRY(gathers_schedule(plan, model, &plan->schedule.eval));

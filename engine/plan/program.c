@@ -132,7 +132,7 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
     size_t                bytes = 0;
     sherdi_op             op    = sherdi_op_of(kind, SHERDI_LANE_HOST);
 
-    if (plan->settings.offload_state.space != SHERDI_SPACE_STORAGE) {
+    if (plan->settings.offload.state.space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
     }
     for (size_t e = 0; e < sherdi_plan_stored(plan); e++) {

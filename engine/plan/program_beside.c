@@ -68,7 +68,8 @@ void sherdi_program_beside_begin(const sherdi_program *program, const sherdi_pro
         }
         sherdi_program_unit(updater, (int)u)->uses = state->uses;
         state->is_updating                         = is_trained;
-        state->is_unpublished = is_whole && !(plan->settings.skips_unused && state->uses.runs == 0);
+        state->is_unpublished =
+            is_whole && !(plan->settings.batch.skips_unused && state->uses.runs == 0);
     }
     program->progress->is_beside = program->progress->is_walking = 1;
 }

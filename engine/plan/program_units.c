@@ -72,7 +72,8 @@ static size_t offset_of(const sherdi_program *program, const sherdi_cursor *curs
                         const sherdi_step_of_pass *step, int unit)
 {
     const sherdi_live_range *live_range =
-        program->plan->settings.free_packing && step != NULL ? live_range_of(cursor, unit) : NULL;
+        program->plan->settings.sharding.free_packing && step != NULL ? live_range_of(cursor, unit)
+                                                                      : NULL;
 
     return live_range == NULL ? program->plan->layout.units[unit].gather_pool_offset
                               : live_range->offset;
@@ -178,7 +179,7 @@ static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segm
     SHERDI_TRY(sherdi_program_read(program, SHERDI_RING_PARAMS, number, piece, segment->unit));
     SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_UP, segment, own, slot));
     sherdi_progress_release(program->progress, SHERDI_RING_PARAMS, number);
-    if (!plan->settings.pipeline_read || next >= from->count) {
+    if (!plan->settings.offload.pipeline_read || next >= from->count) {
         return SHERD_OK;
     }
     ahead = plan->layout.segments[plan->offload.pieces[from->order[next]].segment].unit;
@@ -363,7 +364,7 @@ static sherd_status fetches_begin(const sherdi_program *program)
     size_t             slots = sherdi_min_size(sherdi_ring_slots(plan, SHERDI_RING_PARAMS),
                                                plan->schedule.num_train_fetches);
 
-    for (size_t i = 0; i < slots && plan->settings.pipeline_read; i++) {
+    for (size_t i = 0; i < slots && plan->settings.offload.pipeline_read; i++) {
         SHERDI_TRY(sherdi_program_read(
             program, SHERDI_RING_PARAMS, i, plan->schedule.fetches[i],
             plan->layout.segments[plan->offload.pieces[plan->schedule.fetches[i]].segment].unit));

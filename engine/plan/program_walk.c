@@ -25,7 +25,7 @@
 /* Whether a unit is left as it is: no rank reached it in the window, and the settings say so. The ranks have agreed on `runs`. */
 static int is_skipped(const sherdi_program *program, sherdi_walk walk, int unit)
 {
-    return sherdi_walk_has_gradient(walk) && program->plan->settings.skips_unused &&
+    return sherdi_walk_has_gradient(walk) && program->plan->settings.batch.skips_unused &&
            sherdi_program_unit(program, unit)->uses.runs == 0;
 }
 
@@ -61,7 +61,7 @@ static sherd_status slot_read(const sherdi_program *program, sherdi_walk walk, s
 {
     size_t extents = sherdi_ring_extents(program->plan, ring);
 
-    if (!program->plan->settings.pipeline_read) {
+    if (!program->plan->settings.offload.pipeline_read) {
         return SHERD_OK;
     }
     while (extent < extents && !visits_extent(program->plan, walk, ring, extent)) {

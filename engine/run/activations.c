@@ -24,7 +24,7 @@ static sherd_status tier_find(const sherd_engine *engine, const char *name,
                            "sherd_activation_add: device \"%.40s\" does not exist; it is one of %s",
                            name, sherdi_tier_choices + 1);
     }
-    if (tier->has_files && engine->settings.activations.num_folders == 0) {
+    if (tier->has_files && engine->settings.offload.activations.num_folders == 0) {
         return sherdi_fail(SHERD_E_INVAL,
                            "sherd_activation_add: device \"%s\" needs a folder; give it as "
                            "sherd.activations.nvme_path",
@@ -43,7 +43,7 @@ sherd_status sherd_activation_add(sherd_engine *engine, sherd_unit unit,
     sherd_activation_params_init(&given);
     SHERDI_TRY(sherdi_api_need(params != NULL, "sherd_activation_add", "params"));
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_ACTIVATION_PARAMS, &given));
-    if (engine->settings.optimizer->is_inference) {
+    if (engine->settings.update.optimizer->is_inference) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "sherd_activation_add: optimizer.type is none, so the engine is for "
                            "inference and has no backward that would read an activation");

@@ -122,7 +122,7 @@ sherd_status sherdi_param_locate(sherd_engine *engine, const char *call, sherd_p
         *out = sherdi_loop_param(engine, (size_t)param);
         return SHERD_OK;
     }
-    if (engine->settings.free_packing) {
+    if (engine->settings.sharding.free_packing) {
         return sherdi_fail(
             SHERD_E_NOTSUP,
             "parameter %s has no fixed address: with sherd.free_packing each gather may put its "

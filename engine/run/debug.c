@@ -24,8 +24,8 @@ sherd_status sherdi_debug_acquire_meet(sherd_engine *engine, int unit, sherd_pas
     char nothing = 0; /* the names of the calls are what the ranks compare */
     int  is_free = engine->plan->layout.units[unit].is_open_ended && pass != SHERD_EVAL;
 
-    if (!engine->settings.is_debug || engine->settings.stage < 3 || engine->world_size == 1 ||
-        is_free || engine->window.met == acquire_number(unit, pass)) {
+    if (!engine->settings.is_debug || engine->settings.sharding.stage < 3 ||
+        engine->world_size == 1 || is_free || engine->window.met == acquire_number(unit, pass)) {
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_run_exchange(engine, SHERDI_EXCHANGE_ACQUIRE, &nothing, NULL,

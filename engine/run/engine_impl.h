@@ -212,7 +212,8 @@ struct sherd_engine {
 /** Returns the samples of so many micro-batches of all ranks. */
 static inline int64_t sherdi_samples_of(const sherd_engine *engine, int64_t micro_batches)
 {
-    return sherdi_samples(micro_batches, engine->settings.micro_batch_size, engine->world_size);
+    return sherdi_samples(micro_batches, engine->settings.batch.micro_batch_size,
+                          engine->world_size);
 }
 /** Returns the samples that all ranks had seen after a micro-batch, in earlier runs too. */
 static inline int64_t sherdi_samples_at(const sherd_engine *engine, int64_t micro_step)

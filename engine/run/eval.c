@@ -26,11 +26,11 @@ static sherd_status begin_check(const sherd_engine *engine, size_t keep_units)
     SHERDI_TRY(
         sherdi_engine_need(engine, "sherd_eval_begin",
                            SHERDI_NEED_NO_EVAL | SHERDI_NEED_UNPREPARED | SHERDI_NEED_RELEASED));
-    if (keep_units != SIZE_MAX && keep_units > engine->settings.eval_keep_units) {
+    if (keep_units != SIZE_MAX && keep_units > engine->settings.sharding.eval_keep_units) {
         return sherdi_fail(SHERD_E_INVAL,
                            "sherd_eval_begin: keep_units is %zu, but the plan has room to keep "
                            "%zu; set sherd.eval_keep_units to that many, or ask for fewer",
-                           keep_units, engine->settings.eval_keep_units);
+                           keep_units, engine->settings.sharding.eval_keep_units);
     }
     return SHERD_OK;
 }

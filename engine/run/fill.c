@@ -509,7 +509,8 @@ static sherd_status state_settle(sherd_engine *engine)
     engine->fingerprints.has_own =
         !engine->fill.is_loaded; /* else it needs the rest of the state */
     SHERDI_TRY(sherdi_update_fingerprint(engine));
-    sherdi_store_verify(engine, engine->settings.verify_reads || !engine->settings.fast_init);
+    sherdi_store_verify(engine, engine->settings.offload.verify_reads ||
+                                    !engine->settings.offload.fast_init);
     return SHERD_OK;
 }
 

@@ -20,10 +20,10 @@ sherd_status sherdi_lanes_open(sherd_engine *engine)
     sherdi_backend          *compute = engine->backend;
     const sherdi_device_ops *device  = compute->device;
 
-    SHERDI_TRY(
-        sherdi_marks_open(&engine->marks, compute,
-                          engine->settings.wall_clock_breakdown || engine->settings.logs_comms,
-                          engine->rank, engine->world_size, &engine->mem));
+    SHERDI_TRY(sherdi_marks_open(&engine->marks, compute,
+                                 engine->settings.watch.wall_clock_breakdown ||
+                                     engine->settings.watch.logs_comms,
+                                 engine->rank, engine->world_size, &engine->mem));
     engine->step_mark = (sherdi_mark){.slot = -1};
     engine->observer  = (sherdi_world_observer){.tell = transfer_tell, .ctx = engine};
     SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
@@ -49,7 +49,7 @@ void sherdi_lanes_close(sherd_engine *engine)
  * forward of the first ones. */
 void sherdi_lanes_join(sherd_engine *engine)
 {
-    if (engine->settings.stage == 3) {
+    if (engine->settings.sharding.stage == 3) {
         return;
     }
     sherdi_lane_follow(engine->backend, engine->lanes.update);

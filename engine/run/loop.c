@@ -250,14 +250,14 @@ void sherdi_loop_window_begin(sherd_engine *engine)
 
 int sherdi_loop_ends_after(const sherd_engine *engine, int micro_batches)
 {
-    return engine->window.is_closing ||
-           (!engine->settings.opens_windows && micro_batches >= engine->settings.accumulation);
+    return engine->window.is_closing || (!engine->settings.batch.opens_windows &&
+                                         micro_batches >= engine->settings.batch.accumulation);
 }
 
 sherd_status sherdi_loop_room_check(const sherd_engine *engine)
 {
-    if (!engine->settings.deterministic ||
-        engine->window.micro_seen < engine->settings.accumulation) {
+    if (!engine->settings.numerics.deterministic ||
+        engine->window.micro_seen < engine->settings.batch.accumulation) {
         return SHERD_OK;
     }
     return sherdi_fail(
@@ -265,7 +265,7 @@ sherd_status sherdi_loop_room_check(const sherd_engine *engine)
         "the window has %d micro-batches, and gradient_accumulation_steps is %d, the "
         "most that \"deterministic\": true can add with sherd.open_windows; close "
         "the window before, or give a larger number",
-        engine->window.micro_seen, engine->settings.accumulation);
+        engine->window.micro_seen, engine->settings.batch.accumulation);
 }
 
 void sherdi_loop_fetch_ahead(sherd_engine *engine)

@@ -25,7 +25,7 @@ static sherd_status sealed_need(const sherd_engine *engine, const char *call)
 
 static sherd_status steps_need(const sherd_engine *engine, const char *call)
 {
-    return met_if(!engine->settings.optimizer->is_inference, call,
+    return met_if(!engine->settings.update.optimizer->is_inference, call,
                   "optimizer.type is none: the engine is for inference and has no steps; set "
                   "another optimizer.type to train");
 }
@@ -82,7 +82,7 @@ static sherd_status no_gradients_need(const sherd_engine *engine, const char *ca
 
 static sherd_status no_window_need(const sherd_engine *engine, const char *call)
 {
-    return met_if(engine->settings.optimizer->is_inference ||
+    return met_if(engine->settings.update.optimizer->is_inference ||
                       (engine->window.micro_seen == 0 && !engine->window.has_begun),
                   call,
                   "the next window has begun, and the call is allowed only between windows; finish "

@@ -25,7 +25,7 @@ double sherdi_optimizer_unscale(const sherd_engine *engine)
 
 sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine)
 {
-    const sherdi_schedule_params *schedule = &engine->settings.schedule;
+    const sherdi_schedule_params *schedule = &engine->settings.update.schedule;
     const struct {
         const char         *key;
         const sherdi_rates *rates;
@@ -91,7 +91,7 @@ double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_pa
         return given;
     }
     point = point_of(engine, group, step);
-    return sherdi_schedule_lr(&engine->settings.schedule, &point);
+    return sherdi_schedule_lr(&engine->settings.update.schedule, &point);
 }
 
 static sherdi_group_step group_step_of(const sherd_engine *engine, const sherdi_coeffs_call *call,
@@ -110,18 +110,18 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherdi_
                       .grad_scale  = call->grad_scale,
                       .lr          = sherdi_optimizer_group_lr(engine, params, (int)g, step),
                       .eps         = or_default(group->eps, numbers.eps),
-                      .decay       = or_default(group->weight_decay, settings->weight_decay),
+                      .decay       = or_default(group->weight_decay, settings->update.weight_decay),
                       .bias1       = 1,
                       .bias2       = 1,
                       .step        = step,
-                      .dampening   = settings->sgd.dampening,
+                      .dampening   = settings->update.sgd.dampening,
                       .is_nesterov = numbers.is_nesterov,
-                      .lr_decay    = settings->adagrad.lr_decay,
-                      .initial     = settings->adagrad.initial,
+                      .lr_decay    = settings->update.adagrad.lr_decay,
+                      .initial     = settings->update.adagrad.initial,
     };
 
     if (optimizer->with_momentum == NULL) { /* a momentum is not scheduled, as in DeepSpeed */
-        sherdi_schedule_betas(&settings->schedule, &point, betas);
+        sherdi_schedule_betas(&settings->update.schedule, &point, betas);
     }
     if (params != NULL) {
         betas[0]  = or_default(given_of(params, params->group_beta1, (int)g), betas[0]);
@@ -129,7 +129,7 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherdi_
     }
     out.beta1 = betas[0];
     out.beta2 = betas[1];
-    if (settings->bias_correction) {
+    if (settings->update.bias_correction) {
         out.bias1 = 1 - pow(out.beta1, (double)step);
         out.bias2 = 1 - pow(out.beta2, (double)step);
     }

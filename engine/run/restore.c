@@ -140,9 +140,9 @@ static void number_compare(sherd_engine *engine, const char *what, int was, int 
 static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
 {
     number_compare(engine, "gradient_accumulation_steps", note->accumulation,
-                   engine->settings.accumulation);
+                   engine->settings.batch.accumulation);
     number_compare(engine, "train_micro_batch_size_per_gpu", note->micro_batch_size,
-                   engine->settings.micro_batch_size);
+                   engine->settings.batch.micro_batch_size);
     if (strncmp(note->run_text, engine->identity.run_text, sizeof(note->run_text)) != 0) {
         char was[SHERDI_RUN_TEXT_BYTES + 2];
         char is[SHERDI_RUN_TEXT_BYTES + 2];
@@ -343,6 +343,6 @@ sherd_status sherd_step_undo(sherd_engine *engine)
 sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
 {
     SHERDI_TRY(sherdi_engine_need(engine, "sherd_engine_keep_state", SHERDI_NEED_SEALED));
-    engine->settings.keep_state = is_kept != 0;
+    engine->settings.offload.keep_state = is_kept != 0;
     return SHERD_OK;
 }

@@ -221,7 +221,7 @@ static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_
 /* Whether the transport sums by itself: the configuration asks for it, and the transport can. */
 static int is_vendors(const sherd_engine *engine)
 {
-    return engine->settings.vendor_reduction && engine->world_size > 1 &&
+    return engine->settings.numerics.vendor_reduction && engine->world_size > 1 &&
            (sherdi_world_caps(engine->world) & SHERDI_WORLD_VENDOR_SUMS) != 0;
 }
 
@@ -412,7 +412,7 @@ static sherd_status drive_give(sherd_engine *engine, const sherdi_op *op,
     sherdi_order_enter(&run->order, op, number);
     (void)pthread_mutex_unlock(&run->lock);
     sherdi_drive_poll(&run->drive, sherdi_run_user(engine));
-    return op->kind == SHERDI_OP_WRITE && !engine->settings.pipeline_write
+    return op->kind == SHERDI_OP_WRITE && !engine->settings.offload.pipeline_write
                ? sherdi_drive_wait(&run->drive, number)
                : SHERD_OK;
 }
@@ -501,8 +501,8 @@ static void commit_note(sherd_engine *engine, int64_t step, const sherdi_scaler 
     note->micro_step       = engine->micro_step;
     note->skipped_steps    = engine->skipped_steps;
     note->scaler           = *scaler;
-    note->accumulation     = engine->settings.accumulation;
-    note->micro_batch_size = engine->settings.micro_batch_size;
+    note->accumulation     = engine->settings.batch.accumulation;
+    note->micro_batch_size = engine->settings.batch.micro_batch_size;
     memcpy(note->run_text, engine->identity.run_text, sizeof(note->run_text));
     note->is_written = is_written;
     note->samples    = sherdi_samples_seen(engine);

@@ -342,10 +342,10 @@ static double clip_coefficient(const sherd_engine *engine, const sherd_step_para
     if (params != NULL && !isnan(params->grad_norm)) {
         norm = params->grad_norm;
     }
-    if (engine->settings.gradient_clipping == 0) {
+    if (engine->settings.update.gradient_clipping == 0) {
         return 1;
     }
-    coefficient = engine->settings.gradient_clipping / (norm + CLIP_EPSILON);
+    coefficient = engine->settings.update.gradient_clipping / (norm + CLIP_EPSILON);
     return coefficient < 1 ? coefficient : 1;
 }
 
@@ -399,7 +399,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
 {
     sherd_step_report *report    = &engine->report;
     int                overflows = (params != NULL && params->overflow) ||
-                    (report->has_overflow && engine->settings.check_overflow);
+                    (report->has_overflow && engine->settings.numerics.check_overflow);
     double       unscale = sherdi_optimizer_unscale(engine);
     uint64_t     choice  = 0;
     sherd_status status;
@@ -715,7 +715,7 @@ float sherd_loss_scale(const sherd_engine *engine)
 
 double sherd_group_lr(const sherd_engine *engine, sherd_group group, int64_t step)
 {
-    if (engine == NULL || engine->settings.optimizer->is_inference || group < 0 ||
+    if (engine == NULL || engine->settings.update.optimizer->is_inference || group < 0 ||
         (size_t)group >= engine->model.num_groups || step < 1) {
         return NAN;
     }

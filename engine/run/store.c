@@ -40,9 +40,9 @@ static sherd_status queue_open(sherd_engine *engine)
     };
     const sherdi_settings *settings = &engine->settings;
     sherdi_ioq_params      params   = {
-               .kind          = KINDS[settings->io_engine],
-               .request_bytes = settings->io_block_bytes,
-               .depth         = settings->io_depth,
+               .kind          = KINDS[settings->io.engine],
+               .request_bytes = settings->io.block_bytes,
+               .depth         = settings->io.depth,
                .rank          = engine->rank,
                .trace         = engine->marks.trace,
     };
@@ -109,9 +109,9 @@ static uint64_t encodings_hash(uint64_t hash, const sherdi_plan *plan)
 static uint64_t layout_hash(const sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
-    uint64_t           hash = sherdi_hash_u64(1, (uint64_t)engine->settings.compute_dtype);
+    uint64_t           hash = sherdi_hash_u64(1, (uint64_t)engine->settings.numerics.compute_dtype);
 
-    hash = sherdi_hash_u64(hash, (uint64_t)engine->settings.stage);
+    hash = sherdi_hash_u64(hash, (uint64_t)engine->settings.sharding.stage);
     hash = optimizers_hash(hash, plan);
     /* without the groups: like the configuration's rates, theirs are no part of the state */
     for (size_t i = engine->model.num_groups; i < sherdi_model_num_items(&engine->model); i++) {
@@ -249,7 +249,7 @@ static sherd_status files_search(const sherd_engine *engine, const char *folder,
         if (status != SHERD_OK) {
             return search_fail(status);
         }
-        if (search->locked == 0 || !engine->settings.resume_state ||
+        if (search->locked == 0 || !engine->settings.offload.resume_state ||
             sherdi_now_ns() - start > LOCK_PATIENCE_NS) {
             return SHERD_OK;
         }
@@ -343,7 +343,7 @@ static sherd_status state_reopen(sherd_engine *engine, sherdi_state_params *para
 static sherd_status state_open(sherd_engine *engine)
 {
     const sherdi_plan *plan    = engine->plan;
-    folder_list        folders = folders_of(&engine->settings.offload_state);
+    folder_list        folders = folders_of(&engine->settings.offload.state);
     file_search search = {.engine = engine, .layout = layout_hash(engine), .folders = folders};
     sherdi_state_params params = {
         .folders     = folders.paths,
@@ -352,21 +352,21 @@ static sherd_status state_open(sherd_engine *engine)
         .extents     = plan->offload.extents[SHERDI_SPACE_STORAGE],
         .num_extents = sherdi_plan_stored(plan),
         .note_bytes  = SHERDI_STATE_NOTE_BYTES,
-        .is_verified = engine->settings.verify_reads,
-        .is_durable  = engine->settings.durable,
+        .is_verified = engine->settings.offload.verify_reads,
+        .is_durable  = engine->settings.offload.durable,
     };
 
     engine->store.note = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_NOTE_BYTES);
     SHERDI_TRY(sherdi_agree_status(engine, engine->store.note == NULL
                                                ? SHERD_E_NOMEM
                                                : files_search(engine, folders.paths[0], &search)));
-    if (engine->settings.resume_state) {
+    if (engine->settings.offload.resume_state) {
         SHERDI_TRY(run_choose(engine, &search, &params.id.run));
         if (params.id.run != 0) {
             return state_reopen(engine, &params);
         }
     }
-    if (engine->rank == 0 && engine->settings.resume_state) {
+    if (engine->rank == 0 && engine->settings.offload.resume_state) {
         anew_report(engine, folders.paths[0], &search);
     }
     if (engine->rank == 0) {
@@ -400,8 +400,8 @@ static sherd_status state_scratch_open(sherd_engine *engine)
 
     return sherdi_agree_status(
         engine,
-        scratch_tier_open(engine, engine->settings.offload_state.tier,
-                          &engine->settings.offload_state, SHERDI_RING_STATE, "state",
+        scratch_tier_open(engine, engine->settings.offload.state.tier,
+                          &engine->settings.offload.state, SHERDI_RING_STATE, "state",
                           plan->offload.extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan)));
 }
 
@@ -409,15 +409,15 @@ static sherd_status scratch_open(sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
 
-    SHERDI_TRY(scratch_tier_open(engine, engine->settings.offload_param.tier,
-                                 &engine->settings.offload_param, SHERDI_RING_PARAMS, "parameters",
+    SHERDI_TRY(scratch_tier_open(engine, engine->settings.offload.params.tier,
+                                 &engine->settings.offload.params, SHERDI_RING_PARAMS, "parameters",
                                  plan->offload.piece_extents, plan->offload.num_pieces));
     SHERDI_TRY(scratch_tier_open(engine, plan->offload.activation_tier,
-                                 &engine->settings.activations, SHERDI_RING_ACTIVATIONS,
+                                 &engine->settings.offload.activations, SHERDI_RING_ACTIVATIONS,
                                  "activations", plan->offload.activation_extents,
                                  plan->offload.num_activation_extents));
-    return scratch_tier_open(engine, engine->settings.offload_state.tier,
-                             &engine->settings.offload_state, SHERDI_RING_GRADS, "gradients",
+    return scratch_tier_open(engine, engine->settings.offload.state.tier,
+                             &engine->settings.offload.state, SHERDI_RING_GRADS, "gradients",
                              plan->offload.grad_extents, plan->offload.num_grad_extents);
 }
 
@@ -459,7 +459,7 @@ sherd_status sherdi_store_open(sherd_engine *engine)
 static int state_is_kept(sherd_engine *engine)
 {
     sherdi_store *store   = &engine->store;
-    int           is_over = store->is_changed && !engine->settings.keep_state &&
+    int           is_over = store->is_changed && !engine->settings.offload.keep_state &&
                   engine->failure.why.status == SHERD_OK &&
                   sherdi_world_status(engine->world) == SHERD_OK;
     int64_t most_ns = END_PATIENCE_NS < sherdi_world_timeout_ns(engine->world)

@@ -148,7 +148,8 @@ sherd_status sherdi_update_walk(sherd_engine *engine)
 {
     SHERDI_TRY(walk_finish(engine, SHERDI_WALK_UPDATE));
     SHERDI_TRY(sherdi_run_commit_noted(engine, engine->fingerprints.own));
-    sherdi_store_verify(engine, engine->settings.verify_reads); /* all that was filled was read */
+    sherdi_store_verify(engine,
+                        engine->settings.offload.verify_reads); /* all that was filled was read */
     return SHERD_OK;
 }
 

@@ -156,16 +156,16 @@ static void step_log(sherd_engine *engine)
 static void lines_log(sherd_engine *engine)
 {
     const sherdi_settings *settings = &engine->settings;
-    int                    every    = settings->steps_per_print > 0 ? settings->steps_per_print : 1;
+    int every  = settings->watch.steps_per_print > 0 ? settings->watch.steps_per_print : 1;
     int is_due = (engine->boundary.step + engine->boundary.skipped_steps) % every == 0;
 
-    if (settings->steps_per_print > 0 && is_due) {
+    if (settings->watch.steps_per_print > 0 && is_due) {
         step_log(engine);
-        if (settings->logs_comms) {
+        if (settings->watch.logs_comms) {
             comms_log(engine);
         }
     }
-    if (settings->memory_breakdown && is_due) {
+    if (settings->watch.memory_breakdown && is_due) {
         memory_log(engine);
     }
 }
@@ -182,11 +182,11 @@ static void events_write(sherd_engine *engine)
     size_t                   count = 0;
 
     events[count++] = (sherdi_monitor_event){TAG("lr"), report->lr};
-    if (engine->settings.compute_dtype == SHERD_F16) {
+    if (engine->settings.numerics.compute_dtype == SHERD_F16) {
         events[count++] = (sherdi_monitor_event){TAG("loss_scale"), report->loss_scale};
     }
     events[count++] = (sherdi_monitor_event){TAG("grad_norm"), report->grad_norm};
-    if (engine->settings.wall_clock_breakdown) {
+    if (engine->settings.watch.wall_clock_breakdown) {
         const sherdi_monitor_event times[] = {
             {TAG("elapsed_time_ms_forward"), watch->forward_s * 1e3},
             {TAG("elapsed_time_ms_backward"),
@@ -238,13 +238,15 @@ sherd_status sherdi_watch_open(sherd_engine *engine)
     if (!is_watcher(engine) || (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) != 0) {
         return SHERD_OK;
     }
-    engine->marks.logs_transfers = engine->settings.logs_comms && engine->settings.logs_each_comm;
-    return sherdi_monitors_open(&engine->watch.monitors, engine->settings.monitors, &engine->mem);
+    engine->marks.logs_transfers =
+        engine->settings.watch.logs_comms && engine->settings.watch.logs_each_comm;
+    return sherdi_monitors_open(&engine->watch.monitors, engine->settings.watch.monitors,
+                                &engine->mem);
 }
 
 void sherdi_watch_sealed(sherd_engine *engine)
 {
-    if (is_watcher(engine) && engine->settings.memory_breakdown) {
+    if (is_watcher(engine) && engine->settings.watch.memory_breakdown) {
         memory_log(engine);
     }
 }
@@ -263,7 +265,7 @@ void sherdi_watch_told(sherd_engine *engine)
         return;
     }
     engine->watch.is_due = 0;
-    if (engine->settings.wall_clock_breakdown) {
+    if (engine->settings.watch.wall_clock_breakdown) {
         times_log(engine); /* on every rank: their times differ */
     }
     if (!is_watcher(engine)) {
@@ -280,7 +282,7 @@ void sherdi_watch_close(sherd_engine *engine)
     if (engine->failure.why.status == SHERD_OK) {
         sherdi_watch_told(engine);
     }
-    if (is_watcher(engine) && engine->settings.logs_comms) {
+    if (is_watcher(engine) && engine->settings.watch.logs_comms) {
         comms_log(engine);
     }
     sherdi_monitors_close(&engine->watch.monitors);

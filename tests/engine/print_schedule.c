@@ -20,13 +20,15 @@ int main(int argc, char **argv)
     for (int64_t step = 1; step <= strtoll(argv[2], NULL, 10); step++) {
         for (size_t group = 0; group < 2; group++) {
             sherdi_schedule_point point    = {.group    = group,
-                                              .group_lr = group == 0 ? settings.lr : settings.lr / 2,
+                                              .group_lr = group == 0 ? settings.update.lr
+                                                                     : settings.update.lr / 2,
                                               .step     = step};
-            double                betas[2] = {settings.betas[0], settings.betas[1]};
+            double                betas[2] = {settings.update.betas[0], settings.update.betas[1]};
 
-            sherdi_schedule_betas(&settings.schedule, &point, betas);
-            (void)printf("%.17g %.17g %.17g%s", sherdi_schedule_lr(&settings.schedule, &point),
-                         betas[0], betas[1], group == 0 ? " " : "\n");
+            sherdi_schedule_betas(&settings.update.schedule, &point, betas);
+            (void)printf("%.17g %.17g %.17g%s",
+                         sherdi_schedule_lr(&settings.update.schedule, &point), betas[0], betas[1],
+                         group == 0 ? " " : "\n");
         }
     }
     sherd_config_destroy(config);

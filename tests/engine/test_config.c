@@ -12,35 +12,35 @@ static void config_smallest_file_resolves_to_the_defaults(void)
 {
     sherdi_settings got = settings_of("");
 
-    CHECK_INT(2, got.train_batch_size);
-    CHECK_INT(2, got.micro_batch_size);
-    CHECK_INT(1, got.accumulation);
-    CHECK_INT(0, got.steps_per_print);
-    CHECK_INT(SHERD_F32, got.compute_dtype);
-    CHECK_INT(SHERD_F32, got.comm_dtype);
-    CHECK_INT(SHERD_F32, got.accum_dtype);
-    CHECK_INT(1, got.check_overflow);
-    CHECK_INT(0, got.scaler.is_dynamic);
-    CHECK_CLOSE(1, got.scaler.initial_scale, 0);
-    CHECK(got.optimizer == &sherdi_optimizer_adamw);
-    CHECK_CLOSE(1e-4, got.lr, 0);
-    CHECK_CLOSE(0.9, got.betas[0], 0);
-    CHECK_CLOSE(0.999, got.betas[1], 0);
-    CHECK_CLOSE(1e-8, got.eps, 0);
-    CHECK_CLOSE(0, got.weight_decay, 0);
-    CHECK_INT(1, got.bias_correction);
-    CHECK_INT(SHERDI_SCHEDULE_CONSTANT, got.schedule.kind);
-    CHECK_CLOSE(1, got.gradient_clipping, 0);
-    CHECK_INT(0, got.stage);
-    CHECK_INT(100000, got.persistence_threshold);
-    CHECK(got.model_persistence_threshold == SIZE_MAX);
-    CHECK_INT(1000000000, got.sub_group_size);
-    CHECK_INT(50000000, got.prefetch_bucket_size);
-    CHECK_INT(1000000000, got.max_live_parameters);
-    CHECK_INT(0, got.max_reuse_distance); /* ours: memory is what stage 3 is chosen for */
-    CHECK_INT(0, got.overlap_comm);
-    CHECK_INT(0, got.deterministic);
-    CHECK_INT(0, got.wall_clock_breakdown);
+    CHECK_INT(2, got.batch.train_batch_size);
+    CHECK_INT(2, got.batch.micro_batch_size);
+    CHECK_INT(1, got.batch.accumulation);
+    CHECK_INT(0, got.watch.steps_per_print);
+    CHECK_INT(SHERD_F32, got.numerics.compute_dtype);
+    CHECK_INT(SHERD_F32, got.numerics.comm_dtype);
+    CHECK_INT(SHERD_F32, got.numerics.accum_dtype);
+    CHECK_INT(1, got.numerics.check_overflow);
+    CHECK_INT(0, got.numerics.scaler.is_dynamic);
+    CHECK_CLOSE(1, got.numerics.scaler.initial_scale, 0);
+    CHECK(got.update.optimizer == &sherdi_optimizer_adamw);
+    CHECK_CLOSE(1e-4, got.update.lr, 0);
+    CHECK_CLOSE(0.9, got.update.betas[0], 0);
+    CHECK_CLOSE(0.999, got.update.betas[1], 0);
+    CHECK_CLOSE(1e-8, got.update.eps, 0);
+    CHECK_CLOSE(0, got.update.weight_decay, 0);
+    CHECK_INT(1, got.update.bias_correction);
+    CHECK_INT(SHERDI_SCHEDULE_CONSTANT, got.update.schedule.kind);
+    CHECK_CLOSE(1, got.update.gradient_clipping, 0);
+    CHECK_INT(0, got.sharding.stage);
+    CHECK_INT(100000, got.sharding.persistence_threshold);
+    CHECK(got.sharding.model_persistence_threshold == SIZE_MAX);
+    CHECK_INT(1000000000, got.sharding.sub_group_size);
+    CHECK_INT(50000000, got.sharding.prefetch_bucket_size);
+    CHECK_INT(1000000000, got.sharding.max_live_parameters);
+    CHECK_INT(0, got.sharding.max_reuse_distance); /* ours: memory is what stage 3 is chosen for */
+    CHECK_INT(0, got.sharding.overlap_comm);
+    CHECK_INT(0, got.numerics.deterministic);
+    CHECK_INT(0, got.watch.wall_clock_breakdown);
 }
 
 static void config_every_honoured_key_arrives(void)
@@ -60,33 +60,33 @@ static void config_every_honoured_key_arrives(void)
         " \"stage3_param_persistence_threshold\": 5, \"stage3_model_persistence_threshold\": 6,"
         " \"stage3_max_live_parameters\": 7, \"stage3_max_reuse_distance\": 8}");
 
-    CHECK_INT(10, got.steps_per_print);
-    CHECK_CLOSE(0.5, got.gradient_clipping, 0);
-    CHECK_INT(SHERD_F16, got.compute_dtype);
-    CHECK_INT(SHERD_F32, got.comm_dtype);
-    CHECK_INT(SHERD_F16, got.accum_dtype);
-    CHECK_INT(1, got.deterministic);
-    CHECK_INT(1, got.wall_clock_breakdown);
-    CHECK_INT(1, got.scaler.is_dynamic);
-    CHECK_CLOSE(1024, got.scaler.initial_scale, 0);
-    CHECK_INT(500, got.scaler.scale_window);
-    CHECK_INT(3, got.scaler.hysteresis);
-    CHECK_INT(1, got.scaler.is_consecutive_hysteresis);
-    CHECK_CLOSE(0.25, got.scaler.min_scale, 0);
-    CHECK_INT(SHERDI_SCHEDULE_WARMUP_DECAY, got.schedule.kind);
-    CHECK_CLOSE(1e-6, got.schedule.min_lr.at[0], 0);
-    CHECK_CLOSE(2e-4, got.schedule.max_lr.at[0], 0);
-    CHECK_INT(20, got.schedule.warmup_steps);
-    CHECK_INT(300, got.schedule.total_steps);
-    CHECK_INT(SHERDI_RAMP_LINEAR, got.schedule.warmup_ramp);
-    CHECK_INT(2, got.stage);
-    CHECK_INT(1, got.overlap_comm);
-    CHECK_INT(3, got.sub_group_size);
-    CHECK_INT(4, got.prefetch_bucket_size);
-    CHECK_INT(5, got.persistence_threshold);
-    CHECK_INT(6, got.model_persistence_threshold);
-    CHECK_INT(7, got.max_live_parameters);
-    CHECK_INT(8, got.max_reuse_distance);
+    CHECK_INT(10, got.watch.steps_per_print);
+    CHECK_CLOSE(0.5, got.update.gradient_clipping, 0);
+    CHECK_INT(SHERD_F16, got.numerics.compute_dtype);
+    CHECK_INT(SHERD_F32, got.numerics.comm_dtype);
+    CHECK_INT(SHERD_F16, got.numerics.accum_dtype);
+    CHECK_INT(1, got.numerics.deterministic);
+    CHECK_INT(1, got.watch.wall_clock_breakdown);
+    CHECK_INT(1, got.numerics.scaler.is_dynamic);
+    CHECK_CLOSE(1024, got.numerics.scaler.initial_scale, 0);
+    CHECK_INT(500, got.numerics.scaler.scale_window);
+    CHECK_INT(3, got.numerics.scaler.hysteresis);
+    CHECK_INT(1, got.numerics.scaler.is_consecutive_hysteresis);
+    CHECK_CLOSE(0.25, got.numerics.scaler.min_scale, 0);
+    CHECK_INT(SHERDI_SCHEDULE_WARMUP_DECAY, got.update.schedule.kind);
+    CHECK_CLOSE(1e-6, got.update.schedule.min_lr.at[0], 0);
+    CHECK_CLOSE(2e-4, got.update.schedule.max_lr.at[0], 0);
+    CHECK_INT(20, got.update.schedule.warmup_steps);
+    CHECK_INT(300, got.update.schedule.total_steps);
+    CHECK_INT(SHERDI_RAMP_LINEAR, got.update.schedule.warmup_ramp);
+    CHECK_INT(2, got.sharding.stage);
+    CHECK_INT(1, got.sharding.overlap_comm);
+    CHECK_INT(3, got.sharding.sub_group_size);
+    CHECK_INT(4, got.sharding.prefetch_bucket_size);
+    CHECK_INT(5, got.sharding.persistence_threshold);
+    CHECK_INT(6, got.sharding.model_persistence_threshold);
+    CHECK_INT(7, got.sharding.max_live_parameters);
+    CHECK_INT(8, got.sharding.max_reuse_distance);
 }
 
 static void config_optimizer_params_arrive(void)
@@ -98,13 +98,13 @@ static void config_optimizer_params_arrive(void)
         " \"adam_w_mode\": false, \"torch_adam\": true, \"amsgrad\": false}}}");
     sherdi_settings got = resolved(config, 2);
 
-    CHECK(got.optimizer == &sherdi_optimizer_adam);
-    CHECK_CLOSE(5, got.lr, 0);
-    CHECK_CLOSE(0.8, got.betas[0], 0);
-    CHECK_CLOSE(0.99, got.betas[1], 0);
-    CHECK_CLOSE(1e-6, got.eps, 0);
-    CHECK_CLOSE(0.01, got.weight_decay, 0);
-    CHECK_INT(0, got.bias_correction);
+    CHECK(got.update.optimizer == &sherdi_optimizer_adam);
+    CHECK_CLOSE(5, got.update.lr, 0);
+    CHECK_CLOSE(0.8, got.update.betas[0], 0);
+    CHECK_CLOSE(0.99, got.update.betas[1], 0);
+    CHECK_CLOSE(1e-6, got.update.eps, 0);
+    CHECK_CLOSE(0.01, got.update.weight_decay, 0);
+    CHECK_INT(0, got.update.bias_correction);
     CHECK_INT(0, sherd_config_warning_count(config));
     sherd_config_destroy(config);
 }
@@ -113,8 +113,8 @@ static void config_adam_is_adamw_unless_told(void)
 {
     sherd_config *config = parsed("{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"Adam\"}}");
 
-    CHECK(resolved(config, 1).optimizer == &sherdi_optimizer_adamw);
-    CHECK_CLOSE(1e-3, resolved(config, 1).lr, 0);
+    CHECK(resolved(config, 1).update.optimizer == &sherdi_optimizer_adamw);
+    CHECK_CLOSE(1e-3, resolved(config, 1).update.lr, 0);
     sherd_config_destroy(config);
 }
 
@@ -134,7 +134,7 @@ static void config_rate_that_nobody_gives_is_the_optimizers(void)
 
         (void)snprintf(members, sizeof(members), "\"optimizer\": {\"type\": \"%s\"}",
                        CASES_OF[i].type);
-        CHECK_CLOSE(CASES_OF[i].lr, settings_of(members).lr, 0);
+        CHECK_CLOSE(CASES_OF[i].lr, settings_of(members).update.lr, 0);
     }
 }
 
@@ -162,7 +162,7 @@ static void config_torch_adam_brings_torchs_weight_decay(void)
         (void)snprintf(members, sizeof(members),
                        "\"optimizer\": {\"type\": \"%s\", \"params\": {%s}}", CASES_OF[i].type,
                        CASES_OF[i].params);
-        CHECK_CLOSE(CASES_OF[i].weight_decay, settings_of(members).weight_decay, 0);
+        CHECK_CLOSE(CASES_OF[i].weight_decay, settings_of(members).update.weight_decay, 0);
     }
 }
 
@@ -267,11 +267,11 @@ static void config_muon_has_numbers_of_its_own(void)
                                       "\"adjust_lr_fn\": \"match_rms_adamw\"}}}");
     sherdi_settings got    = resolved(config, 1);
 
-    CHECK(got.optimizer == &sherdi_optimizer_muon);
-    CHECK_INT(3, got.muon.steps);
-    CHECK_INT(1, got.muon.matches_rms);
-    CHECK_CLOSE(0.95, sherdi_optimizer_momentum(&got, got.optimizer), 0);
-    CHECK_INT(1, sherdi_optimizer_numbers(&got, got.optimizer).is_nesterov);
+    CHECK(got.update.optimizer == &sherdi_optimizer_muon);
+    CHECK_INT(3, got.update.muon.steps);
+    CHECK_INT(1, got.update.muon.matches_rms);
+    CHECK_CLOSE(0.95, sherdi_optimizer_momentum(&got, got.update.optimizer), 0);
+    CHECK_INT(1, sherdi_optimizer_numbers(&got, got.update.optimizer).is_nesterov);
     CHECK_INT(0, sherd_config_warning_count(config));
     sherd_config_destroy(config);
 }
@@ -307,9 +307,9 @@ static void config_batch_sizes_are_derived(void)
             CHECK_OK(sherd_config_set(config, "gradient_accumulation_steps", text));
         }
         got = resolved(config, ROWS[i].world_size);
-        CHECK_INT(ROWS[i].want[0], got.train_batch_size);
-        CHECK_INT(ROWS[i].want[1], got.micro_batch_size);
-        CHECK_INT(ROWS[i].want[2], got.accumulation);
+        CHECK_INT(ROWS[i].want[0], got.batch.train_batch_size);
+        CHECK_INT(ROWS[i].want[1], got.batch.micro_batch_size);
+        CHECK_INT(ROWS[i].want[2], got.batch.accumulation);
         sherd_config_destroy(config);
     }
 }
@@ -319,8 +319,8 @@ static void config_inference_needs_no_batch_size(void)
     sherd_config   *config = parsed("{\"optimizer\": {\"type\": \"none\"}}");
     sherdi_settings got    = resolved(config, 3);
 
-    CHECK_INT(1, got.micro_batch_size);
-    CHECK_INT(3, got.train_batch_size);
+    CHECK_INT(1, got.batch.micro_batch_size);
+    CHECK_INT(3, got.batch.train_batch_size);
     sherd_config_destroy(config);
 }
 
@@ -363,10 +363,10 @@ static void config_batch_sizes_that_do_not_multiply_out_are_refused(void)
 
 static void config_head_stage_is_read_generously(void)
 {
-    CHECK_INT(2, settings_of("\"zero_optimization\": {\"stage\": \"2\"}").stage);
-    CHECK_INT(2, settings_of("\"zero_optimization\": {\"stage\": 2.0}").stage);
-    CHECK_INT(1, settings_of("\"zero_optimization\": true").stage);
-    CHECK_INT(0, settings_of("\"zero_optimization\": false").stage);
+    CHECK_INT(2, settings_of("\"zero_optimization\": {\"stage\": \"2\"}").sharding.stage);
+    CHECK_INT(2, settings_of("\"zero_optimization\": {\"stage\": 2.0}").sharding.stage);
+    CHECK_INT(1, settings_of("\"zero_optimization\": true").sharding.stage);
+    CHECK_INT(0, settings_of("\"zero_optimization\": false").sharding.stage);
     check_warns("\"zero_optimization\": true", "read as {\"stage\": 1}");
     check_load_refused(SHERD_E_INVAL, "{\"zero_optimization\": {\n\"stage\": 4}}",
                        "configuration:2:1: zero_optimization.stage is 4; it must be from 0 to 3");
@@ -386,7 +386,7 @@ static void config_stage_auto_needs_the_program(void)
                           "configuration:2:23: zero_optimization.stage is \"auto\" and the program "
                           "has not set it; set it to 0, 1, 2 or 3");
     CHECK_OK(sherd_config_set(config, "zero_optimization.stage", "3"));
-    CHECK_INT(3, resolved(config, 1).stage);
+    CHECK_INT(3, resolved(config, 1).sharding.stage);
     sherd_config_destroy(config);
 }
 
@@ -396,7 +396,7 @@ static size_t most_live_of(const char *value)
 
     (void)snprintf(members, sizeof(members),
                    "\"zero_optimization\": {\"stage3_max_live_parameters\": %s}", value);
-    return settings_of(members).max_live_parameters;
+    return settings_of(members).sharding.max_live_parameters;
 }
 
 static void config_head_sizes_are_read_generously(void)
@@ -430,13 +430,14 @@ static void config_prefetch_bucket_fraction_is_cut_off(void)
 {
     CHECK_INT(15099494, settings_of("\"zero_optimization\": {\"stage3_prefetch_bucket_size\": "
                                     "15099494.4}")
-                            .prefetch_bucket_size);
+                            .sharding.prefetch_bucket_size);
 }
 
 static void config_sub_group_of_zero_is_the_default(void)
 {
-    CHECK_INT(1000000000,
-              settings_of("\"zero_optimization\": {\"sub_group_size\": 0}").sub_group_size);
+    CHECK_INT(
+        1000000000,
+        settings_of("\"zero_optimization\": {\"sub_group_size\": 0}").sharding.sub_group_size);
 }
 
 static void config_head_overlap_depends_on_the_stage(void)
@@ -458,7 +459,7 @@ static void config_head_overlap_depends_on_the_stage(void)
 
     for (size_t i = 0; i < COUNT_OF(ROWS); i++) {
         (void)snprintf(members, sizeof(members), "\"zero_optimization\": %s", ROWS[i].block);
-        CHECK_INT(ROWS[i].want, settings_of(members).overlap_comm);
+        CHECK_INT(ROWS[i].want, settings_of(members).sharding.overlap_comm);
     }
 }
 
@@ -508,17 +509,18 @@ static void config_head_precision_blocks(void)
 {
     CHECK_INT(SHERD_F32, settings_of("\"bf16\": {\"enabled\": false}, \"bfloat16\": "
                                      "{\"enabled\": true}")
-                             .compute_dtype);
-    CHECK_INT(SHERD_BF16, settings_of("\"bfloat16\": {\"enabled\": true}").compute_dtype);
-    CHECK_INT(SHERD_F16, settings_of("\"fp16\": {\"enabled\": \"true\"}").compute_dtype);
-    CHECK_INT(SHERD_F32, settings_of("\"fp16\": {\"enabled\": \"auto\"}").compute_dtype);
+                             .numerics.compute_dtype);
+    CHECK_INT(SHERD_BF16, settings_of("\"bfloat16\": {\"enabled\": true}").numerics.compute_dtype);
+    CHECK_INT(SHERD_F16, settings_of("\"fp16\": {\"enabled\": \"true\"}").numerics.compute_dtype);
+    CHECK_INT(SHERD_F32, settings_of("\"fp16\": {\"enabled\": \"auto\"}").numerics.compute_dtype);
     CHECK_INT(SHERD_F16, settings_of("\"fp16\": {\"enabled\": true}, \"bf16\": "
                                      "{\"enabled\": \"auto\"}")
-                             .compute_dtype);
-    CHECK_INT(SHERD_F32, settings_of("\"bf16\": null, \"aio\": null").compute_dtype);
-    CHECK_CLOSE(
-        1, settings_of("\"fp16\": {\"enabled\": true, \"min_loss_scale\": 1.0}").scaler.min_scale,
-        0);
+                             .numerics.compute_dtype);
+    CHECK_INT(SHERD_F32, settings_of("\"bf16\": null, \"aio\": null").numerics.compute_dtype);
+    CHECK_CLOSE(1,
+                settings_of("\"fp16\": {\"enabled\": true, \"min_loss_scale\": 1.0}")
+                    .numerics.scaler.min_scale,
+                0);
     check_load_refused(SHERD_E_INVAL,
                        "{\"fp16\": {\"enabled\": true},\n\"bf16\": {\"enabled\": true}}",
                        "configuration:1:11: fp16.enabled and bf16.enabled (configuration:2:10) are "
@@ -530,14 +532,14 @@ static void config_head_precision_blocks(void)
 
 static void config_head_general_keys(void)
 {
-    CHECK_CLOSE(1, settings_of("\"gradient_clipping\": \"auto\"").gradient_clipping, 0);
-    CHECK_CLOSE(5, settings_of("\"gradient_clipping\": 5").gradient_clipping, 0);
-    CHECK_CLOSE(0, settings_of("\"gradient_clipping\": 0").gradient_clipping, 0);
-    CHECK_INT(100000, settings_of("\"steps_per_print\": 1e5").steps_per_print);
-    CHECK_INT(0, settings_of("\"steps_per_print\": null").steps_per_print);
-    CHECK_INT(INT_MAX, settings_of("\"steps_per_print\": 20000000000000000").steps_per_print);
-    CHECK_INT(SHERD_F32, settings_of("\"communication_data_type\": \"FP32\"").comm_dtype);
-    CHECK_INT(8, settings_of("\"gradient_accumulation_steps\": \"8\"").accumulation);
+    CHECK_CLOSE(1, settings_of("\"gradient_clipping\": \"auto\"").update.gradient_clipping, 0);
+    CHECK_CLOSE(5, settings_of("\"gradient_clipping\": 5").update.gradient_clipping, 0);
+    CHECK_CLOSE(0, settings_of("\"gradient_clipping\": 0").update.gradient_clipping, 0);
+    CHECK_INT(100000, settings_of("\"steps_per_print\": 1e5").watch.steps_per_print);
+    CHECK_INT(0, settings_of("\"steps_per_print\": null").watch.steps_per_print);
+    CHECK_INT(INT_MAX, settings_of("\"steps_per_print\": 20000000000000000").watch.steps_per_print);
+    CHECK_INT(SHERD_F32, settings_of("\"communication_data_type\": \"FP32\"").numerics.comm_dtype);
+    CHECK_INT(8, settings_of("\"gradient_accumulation_steps\": \"8\"").batch.accumulation);
     check_warns("\"gradient_accumulation_steps\": \"8\"", "a number in quotes");
     check_warns("\"steps_per_print\": \"auto\"", "which means its default here");
     check_load_refused(SHERD_E_INVAL, "{\"gradient_clipping\": null}", "gradient_clipping is null");
@@ -552,7 +554,7 @@ static void config_head_batch_may_be_written_as_a_real(void)
     sherd_config *config =
         parsed("{\"train_batch_size\": 1e3, \"optimizer\": {\"type\": \"AdamW\"}}");
 
-    CHECK_INT(1000, resolved(config, 1).train_batch_size);
+    CHECK_INT(1000, resolved(config, 1).batch.train_batch_size);
     sherd_config_destroy(config);
 }
 
@@ -560,13 +562,12 @@ static void config_head_batch_may_be_written_as_a_real(void)
 
 static void config_other_names_arrive(void)
 {
-    CHECK_INT(
-        7, settings_of("\"zero_optimization\": {\"max_live_parameters\": 7}").max_live_parameters);
-    CHECK_INT(
-        7,
-        settings_of("\"zero_optimization\": {\"prefetch_bucket_size\": 7}").prefetch_bucket_size);
+    CHECK_INT(7, settings_of("\"zero_optimization\": {\"max_live_parameters\": 7}")
+                     .sharding.max_live_parameters);
+    CHECK_INT(7, settings_of("\"zero_optimization\": {\"prefetch_bucket_size\": 7}")
+                     .sharding.prefetch_bucket_size);
     CHECK_INT(7, settings_of("\"zero_optimization\": {\"stage3_param_persitence_threshold\": 7}")
-                     .persistence_threshold);
+                     .sharding.persistence_threshold);
     check_silent("\"zero_optimization\": {\"gather_16bit_weights_on_model_save\": true}");
     check_silent("\"bfloat16\": {\"enabled\": true}");
     check_warns("\"zero_optimization\": {\"stage3_param_persitance_threshold\": 7}",
@@ -593,13 +594,13 @@ static void config_max_grad_norm_is_clipping_where_that_is_absent(void)
                        "{\"%s\": 0.25}}}",
                        i == 0 ? "max_grad_norm" : "__max_grad_norm__");
         config = parsed(text);
-        CHECK_CLOSE(0.25, resolved(config, 1).gradient_clipping, 0);
+        CHECK_CLOSE(0.25, resolved(config, 1).update.gradient_clipping, 0);
         CHECK(sherd_config_warning_count(config) > 0);
         sherd_config_destroy(config);
     }
     config = parsed("{\"train_batch_size\": 1, \"gradient_clipping\": 2, \"optimizer\": {\"type\": "
                     "\"Adam\", \"params\": {\"max_grad_norm\": 0.25}}}");
-    CHECK_CLOSE(2, resolved(config, 1).gradient_clipping, 0);
+    CHECK_CLOSE(2, resolved(config, 1).update.gradient_clipping, 0);
     test_check_contains(__FILE__, __LINE__, sherd_config_warning(config, 0), "and wins");
     sherd_config_destroy(config);
 }
@@ -862,12 +863,12 @@ static void config_auto_sizes_follow_the_hidden_size(void)
     sherd_config     *config    = completed(members);
     sherdi_settings   got       = resolved(config, 1);
 
-    CHECK_INT(50000000, got.prefetch_bucket_size);
-    CHECK_INT(100000, got.persistence_threshold);
+    CHECK_INT(50000000, got.sharding.prefetch_bucket_size);
+    CHECK_INT(100000, got.sharding.persistence_threshold);
     CHECK_OK(sherd_config_set(config, "hidden_size", "4096"));
     got = resolved(config, 1);
-    CHECK_INT(15099494, got.prefetch_bucket_size);
-    CHECK_INT(40960, got.persistence_threshold);
+    CHECK_INT(15099494, got.sharding.prefetch_bucket_size);
+    CHECK_INT(40960, got.sharding.persistence_threshold);
     CHECK_STATUS(SHERD_E_INVAL, sherd_config_set(config, "hidden_size", "0"));
     sherd_config_destroy(config);
 }
@@ -889,36 +890,38 @@ static void config_auto_of_the_optimizer_and_schedule_has_rules(void)
     CHECK_OK(sherd_config_set(config, "scheduler.params.total_num_steps", "500"));
     CHECK_OK(sherd_config_set(config, "bf16.enabled", "true"));
     got = resolved(config, 3);
-    CHECK_INT(12, got.train_batch_size);
-    CHECK_INT(1, got.accumulation);
-    CHECK_INT(SHERD_BF16, got.compute_dtype);
-    CHECK_INT(SHERD_BF16, got.comm_dtype);
-    CHECK_CLOSE(2e-5, got.lr, 0);
-    CHECK_CLOSE(0.999, got.betas[1], 0);
-    CHECK_CLOSE(0, got.schedule.min_lr.at[0], 0);
-    CHECK(isnan(got.schedule.max_lr.at[0]));
-    CHECK_INT(0, got.schedule.warmup_steps);
-    CHECK_INT(500, got.schedule.total_steps);
+    CHECK_INT(12, got.batch.train_batch_size);
+    CHECK_INT(1, got.batch.accumulation);
+    CHECK_INT(SHERD_BF16, got.numerics.compute_dtype);
+    CHECK_INT(SHERD_BF16, got.numerics.comm_dtype);
+    CHECK_CLOSE(2e-5, got.update.lr, 0);
+    CHECK_CLOSE(0.999, got.update.betas[1], 0);
+    CHECK_CLOSE(0, got.update.schedule.min_lr.at[0], 0);
+    CHECK(isnan(got.update.schedule.max_lr.at[0]));
+    CHECK_INT(0, got.update.schedule.warmup_steps);
+    CHECK_INT(500, got.update.schedule.total_steps);
     CHECK_INT(0, sherd_config_warning_count(config));
     sherd_config_destroy(config);
 }
 
 static void config_warmup_maximum_depends_on_the_schedule(void)
 {
-    CHECK(isnan(settings_of("\"scheduler\": {\"type\": \"WarmupLR\"}").schedule.max_lr.at[0]));
+    CHECK(
+        isnan(settings_of("\"scheduler\": {\"type\": \"WarmupLR\"}").update.schedule.max_lr.at[0]));
     CHECK(isnan(settings_of("\"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
                             "{\"warmup_max_lr\": null}}")
-                    .schedule.max_lr.at[0]));
+                    .update.schedule.max_lr.at[0]));
     CHECK_CLOSE(0.001,
                 settings_of("\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": "
                             "{\"total_num_steps\": 5}}")
-                    .schedule.max_lr.at[0],
+                    .update.schedule.max_lr.at[0],
                 0);
-    CHECK_INT(1000, settings_of("\"scheduler\": {\"type\": \"WarmupLR\"}").schedule.warmup_steps);
+    CHECK_INT(1000,
+              settings_of("\"scheduler\": {\"type\": \"WarmupLR\"}").update.schedule.warmup_steps);
     CHECK_CLOSE(1e-4,
                 settings_of("\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": "
                             "{\"total_num_steps\": 5}}")
-                    .schedule.cos_min_ratio,
+                    .update.schedule.cos_min_ratio,
                 0);
 }
 
@@ -930,7 +933,7 @@ static void config_schedules_have_defaults_of_their_own(void)
         settings_of(SCHEDULE("OneCycle", "\"cycle_min_lr\": 0.1, \"cycle_max_lr\": [0.2, 0.3],"
                                          " \"cycle_first_step_size\": 30,"
                                          " \"cycle_first_stair_count\": 4"))
-            .schedule;
+            .update.schedule;
 
     CHECK_INT(0, cycle.cycle_min_lr.count);
     CHECK_INT(2, cycle.cycle_max_lr.count);
@@ -940,14 +943,16 @@ static void config_schedules_have_defaults_of_their_own(void)
     CHECK_INT(4, cycle.second_stairs);
     CHECK_CLOSE(0.9, cycle.cycle_max_mom.at[0], 0);
     CHECK_INT(1, cycle.cycles_momentum);
-    CHECK_INT(0, settings_of(SCHEDULE("linear", "\"total_num_steps\": 9")).schedule.warmup_steps);
-    CHECK_INT(10000, settings_of(SCHEDULE("inverse_sqrt", "")).schedule.timescale);
-    CHECK_INT(7,
-              settings_of(SCHEDULE("inverse_sqrt", "\"num_warmup_steps\": 7")).schedule.timescale);
+    CHECK_INT(
+        0, settings_of(SCHEDULE("linear", "\"total_num_steps\": 9")).update.schedule.warmup_steps);
+    CHECK_INT(10000, settings_of(SCHEDULE("inverse_sqrt", "")).update.schedule.timescale);
+    CHECK_INT(
+        7,
+        settings_of(SCHEDULE("inverse_sqrt", "\"num_warmup_steps\": 7")).update.schedule.timescale);
     CHECK_CLOSE(
         0.25,
         settings_of(SCHEDULE("cosine_with_min_lr", "\"total_num_steps\": 9, \"min_lr\": 25e-6"))
-            .schedule.min_lr_rate,
+            .update.schedule.min_lr_rate,
         1e-15);
 }
 
@@ -991,17 +996,17 @@ static void config_fixed_loss_scale_is_not_dynamic(void)
 {
     sherdi_settings got = settings_of("\"fp16\": {\"enabled\": true, \"loss_scale\": 128}");
 
-    CHECK_INT(0, got.scaler.is_dynamic);
-    CHECK_CLOSE(128, got.scaler.initial_scale, 0);
-    CHECK_INT(1, got.check_overflow);
+    CHECK_INT(0, got.numerics.scaler.is_dynamic);
+    CHECK_CLOSE(128, got.numerics.scaler.initial_scale, 0);
+    CHECK_INT(1, got.numerics.check_overflow);
 }
 
 static void config_dynamic_loss_scale_may_be_a_word(void)
 {
     sherdi_settings got = settings_of("\"fp16\": {\"enabled\": true, \"loss_scale\": \"dynamic\"}");
 
-    CHECK_INT(1, got.scaler.is_dynamic);
-    CHECK_CLOSE(65536, got.scaler.initial_scale, 0);
+    CHECK_INT(1, got.numerics.scaler.is_dynamic);
+    CHECK_CLOSE(65536, got.numerics.scaler.initial_scale, 0);
     check_warns("\"fp16\": {\"enabled\": true, \"loss_scale\": \"dynamic\"}",
                 "fp16.loss_scale is \"dynamic\": the word is read as 0");
     check_load_refused(SHERD_E_INVAL, "{\"fp16\": {\"loss_scale\": \"static\"}}",
@@ -1012,12 +1017,12 @@ static void config_dynamic_loss_scale_may_be_a_word(void)
 
 static void config_overflow_check_follows_its_key_outside_fp16(void)
 {
-    CHECK_INT(1, settings_of("\"bf16\": {\"enabled\": true}").check_overflow);
+    CHECK_INT(1, settings_of("\"bf16\": {\"enabled\": true}").numerics.check_overflow);
     CHECK_INT(0, settings_of("\"bf16\": {\"enabled\": true, \"check_grad_overflow\": false}")
-                     .check_overflow);
+                     .numerics.check_overflow);
     CHECK_INT(
         1, settings_of("\"fp16\": {\"enabled\": true}, \"bf16\": {\"check_grad_overflow\": false}")
-               .check_overflow);
+               .numerics.check_overflow);
 }
 
 /* DeepSpeed's keys mean sherd's own, where bf16 is on. */
@@ -1028,11 +1033,11 @@ static void config_bf16_states_are_encodings(void)
                                          "\"bf16_optimizer_states\": true}");
     sherdi_settings got    = resolved(config, 2);
 
-    CHECK_INT(SHERDI_MASTER_BF16, got.master_encoding);
-    CHECK_INT(SHERDI_MOMENTS_BF16, got.moment_encoding);
+    CHECK_INT(SHERDI_MASTER_BF16, got.update.master_encoding);
+    CHECK_INT(SHERDI_MOMENTS_BF16, got.update.moment_encoding);
     sherd_config_destroy(config);
     config = completed("\"bf16\": {\"bf16_master_weights_and_grads\": true}");
-    CHECK_INT(SHERDI_MASTER_F32, resolved(config, 2).master_encoding);
+    CHECK_INT(SHERDI_MASTER_F32, resolved(config, 2).update.master_encoding);
     sherd_config_destroy(config);
     config = completed("\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}");
     CHECK(sherdi_config_resolve(config, 2, &got) != SHERD_OK);

@@ -134,9 +134,9 @@ static void config_adam_w_mode_counts(void)
     const void   *decoupled;
 
     CHECK_OK(sherd_config_set(config, "!optimizer.type", "\"Adam\""));
-    decoupled = resolved(config, 1).optimizer;
+    decoupled = resolved(config, 1).update.optimizer;
     CHECK_OK(sherd_config_set(config, "optimizer.params.adam_w_mode", "false"));
-    CHECK(resolved(config, 1).optimizer != decoupled);
+    CHECK(resolved(config, 1).update.optimizer != decoupled);
     sherd_config_destroy(config);
 }
 

@@ -38,36 +38,36 @@ static sherdi_settings settings_of_param(const char *members)
 
 static void check_offload_defaults(const sherdi_settings *got)
 {
-    CHECK_INT(4, got->offload_state.buffer_count);
-    CHECK_INT(4194304, got->offload_state.buffer_elems);
-    CHECK_INT(1, got->offload_state.pin_memory);
-    CHECK_INT(5, got->offload_param.buffer_count);
-    CHECK_INT(100000000, got->offload_param.buffer_elems);
-    CHECK_INT(1, got->offload_param.pin_memory);
-    CHECK_CLOSE(1, got->offload_ratio, 0);
+    CHECK_INT(4, got->offload.state.buffer_count);
+    CHECK_INT(4194304, got->offload.state.buffer_elems);
+    CHECK_INT(1, got->offload.state.pin_memory);
+    CHECK_INT(5, got->offload.params.buffer_count);
+    CHECK_INT(100000000, got->offload.params.buffer_elems);
+    CHECK_INT(1, got->offload.params.pin_memory);
+    CHECK_CLOSE(1, got->offload.ratio, 0);
     /* not DeepSpeed's default: false is slower and gives the same bits */
-    CHECK_INT(1, got->pipeline_read);
-    CHECK_INT(1, got->pipeline_write);
-    CHECK_INT(0, got->fast_init);
-    CHECK_INT(0, got->gradients_on_nvme);
-    CHECK_INT(0, got->verify_reads);
-    CHECK_INT(0, got->resume_state);
-    CHECK_INT(0, got->keep_state);
-    CHECK_INT(1, got->durable);
-    CHECK_INT(1000000000, got->params_in_cpu);
-    CHECK_INT(SHERDI_IO_AUTO, got->io_engine);
-    CHECK_INT(1048576, got->io_block_bytes);
-    CHECK_INT(8, got->io_depth);
+    CHECK_INT(1, got->offload.pipeline_read);
+    CHECK_INT(1, got->offload.pipeline_write);
+    CHECK_INT(0, got->offload.fast_init);
+    CHECK_INT(0, got->offload.gradients_on_nvme);
+    CHECK_INT(0, got->offload.verify_reads);
+    CHECK_INT(0, got->offload.resume_state);
+    CHECK_INT(0, got->offload.keep_state);
+    CHECK_INT(1, got->offload.durable);
+    CHECK_INT(1000000000, got->offload.params_in_cpu);
+    CHECK_INT(SHERDI_IO_AUTO, got->io.engine);
+    CHECK_INT(1048576, got->io.block_bytes);
+    CHECK_INT(8, got->io.depth);
 }
 
 static void config_offload_defaults(void)
 {
     sherdi_settings got = settings_of("");
 
-    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_state.space);
-    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_param.space);
-    CHECK_INT(0, got.offload_state.num_folders);
-    CHECK_INT(0, got.offload_param.num_folders);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload.state.space);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload.params.space);
+    CHECK_INT(0, got.offload.state.num_folders);
+    CHECK_INT(0, got.offload.params.num_folders);
     check_offload_defaults(&got);
 }
 
@@ -86,8 +86,8 @@ static void config_offload_auto_is_the_default(void)
         "\"auto\","
         " \"engine\": \"auto\"}");
 
-    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_state.space);
-    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_param.space);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload.state.space);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload.params.space);
     check_offload_defaults(&got);
 }
 
@@ -101,27 +101,27 @@ static void config_offload_of_state_arrives(void)
         " \"fast_init\": true, \"ratio\": 0.5, \"gradients\": \"nvme\", \"verify_reads\": true,"
         " \"keep\": true, \"durable\": false");
 
-    CHECK_INT(SHERDI_SPACE_STORAGE, got.offload_state.space);
-    CHECK_INT(1, got.offload_state.num_folders);
-    CHECK(strcmp(got.offload_state.folders[0], "/a") == 0);
-    CHECK_INT(7, got.offload_state.buffer_count);
-    CHECK_INT(1000000, got.offload_state.buffer_elems);
-    CHECK_INT(0, got.offload_state.pin_memory);
-    CHECK_INT(0, got.pipeline_read);
-    CHECK_INT(0, got.pipeline_write);
-    CHECK_INT(1, got.fast_init);
-    CHECK_CLOSE(0.5, got.offload_ratio, 0);
-    CHECK_INT(1, got.gradients_on_nvme);
-    CHECK_INT(1, got.verify_reads);
-    CHECK_INT(0, got.resume_state);
-    CHECK_INT(1, got.keep_state);
-    CHECK_INT(0, got.durable);
-    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_param.space);
+    CHECK_INT(SHERDI_SPACE_STORAGE, got.offload.state.space);
+    CHECK_INT(1, got.offload.state.num_folders);
+    CHECK(strcmp(got.offload.state.folders[0], "/a") == 0);
+    CHECK_INT(7, got.offload.state.buffer_count);
+    CHECK_INT(1000000, got.offload.state.buffer_elems);
+    CHECK_INT(0, got.offload.state.pin_memory);
+    CHECK_INT(0, got.offload.pipeline_read);
+    CHECK_INT(0, got.offload.pipeline_write);
+    CHECK_INT(1, got.offload.fast_init);
+    CHECK_CLOSE(0.5, got.offload.ratio, 0);
+    CHECK_INT(1, got.offload.gradients_on_nvme);
+    CHECK_INT(1, got.offload.verify_reads);
+    CHECK_INT(0, got.offload.resume_state);
+    CHECK_INT(1, got.offload.keep_state);
+    CHECK_INT(0, got.offload.durable);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload.params.space);
     CHECK_INT(1, settings_of_state("\"device\": \"nvme\", \"nvme_path\": \"/a\", \"resume\": true")
-                     .resume_state);
+                     .offload.resume_state);
     CHECK_INT(
         0, settings_of_state("\"device\": \"nvme\", \"nvme_path\": \"/a\", \"gradients\": \"cpu\"")
-               .gradients_on_nvme);
+               .offload.gradients_on_nvme);
 }
 
 static void config_offload_of_params_arrives(void)
@@ -130,15 +130,16 @@ static void config_offload_of_params_arrives(void)
                                             " \"buffer_count\": 3, \"buffer_size\": 5e7,"
                                             " \"max_in_cpu\": 0, \"pin_memory\": false");
 
-    CHECK_INT(SHERDI_SPACE_STORAGE, got.offload_param.space);
-    CHECK_INT(2, got.offload_param.num_folders);
-    CHECK(strcmp(got.offload_param.folders[1], "/b") == 0);
-    CHECK_INT(3, got.offload_param.buffer_count);
-    CHECK_INT(50000000, got.offload_param.buffer_elems);
-    CHECK_INT(0, got.params_in_cpu);
-    CHECK_INT(0, got.offload_param.pin_memory);
-    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_state.space);
-    CHECK(settings_of_param("\"max_in_cpu\": 9223372036854775807").params_in_cpu == SIZE_MAX);
+    CHECK_INT(SHERDI_SPACE_STORAGE, got.offload.params.space);
+    CHECK_INT(2, got.offload.params.num_folders);
+    CHECK(strcmp(got.offload.params.folders[1], "/b") == 0);
+    CHECK_INT(3, got.offload.params.buffer_count);
+    CHECK_INT(50000000, got.offload.params.buffer_elems);
+    CHECK_INT(0, got.offload.params_in_cpu);
+    CHECK_INT(0, got.offload.params.pin_memory);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload.state.space);
+    CHECK(settings_of_param("\"max_in_cpu\": 9223372036854775807").offload.params_in_cpu ==
+          SIZE_MAX);
 }
 
 static void config_aio_arrives(void)
@@ -146,10 +147,10 @@ static void config_aio_arrives(void)
     sherdi_settings got = settings_of("\"aio\": {\"block_size\": 262144, \"queue_depth\": 32,"
                                       " \"engine\": \"threads\"}");
 
-    CHECK_INT(262144, got.io_block_bytes);
-    CHECK_INT(32, got.io_depth);
-    CHECK_INT(SHERDI_IO_THREADS, got.io_engine);
-    CHECK_INT(SHERDI_IO_URING, settings_of("\"aio\": {\"engine\": \"io_uring\"}").io_engine);
+    CHECK_INT(262144, got.io.block_bytes);
+    CHECK_INT(32, got.io.depth);
+    CHECK_INT(SHERDI_IO_THREADS, got.io.engine);
+    CHECK_INT(SHERDI_IO_URING, settings_of("\"aio\": {\"engine\": \"io_uring\"}").io.engine);
     check_silent("\"aio\": {\"intra_op_parallelism\": 4, \"single_submit\": true,"
                  " \"overlap_events\": false, \"use_gds\": false}");
     check_warns("\"aio\": {\"use_gds\": true}", "aio.use_gds is ignored");
@@ -186,10 +187,10 @@ static void config_space_follows_device_and_stage(void)
                        " \"nvme_path\": \"/y\"}}",
                        ROWS[i].stage, ROWS[i].device, ROWS[i].device);
         got = settings_of(members);
-        CHECK_INT(ROWS[i].state, got.offload_state.space);
-        CHECK_INT(ROWS[i].param, got.offload_param.space);
-        CHECK_INT(ROWS[i].state == SHERDI_SPACE_STORAGE, got.offload_state.num_folders);
-        CHECK_INT(ROWS[i].param == SHERDI_SPACE_STORAGE, got.offload_param.num_folders);
+        CHECK_INT(ROWS[i].state, got.offload.state.space);
+        CHECK_INT(ROWS[i].param, got.offload.params.space);
+        CHECK_INT(ROWS[i].state == SHERDI_SPACE_STORAGE, got.offload.state.num_folders);
+        CHECK_INT(ROWS[i].param == SHERDI_SPACE_STORAGE, got.offload.params.num_folders);
     }
 }
 
@@ -197,22 +198,22 @@ static void config_old_offload_switches_are_cpu(void)
 {
     CHECK_INT(SHERDI_SPACE_HOST,
               settings_of("\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true}")
-                  .offload_state.space);
+                  .offload.state.space);
     CHECK_INT(SHERDI_SPACE_HOST,
               settings_of("\"zero_optimization\": {\"stage\": 2, \"cpu-offload\": true}")
-                  .offload_state.space);
+                  .offload.state.space);
     CHECK_INT(SHERDI_SPACE_HOST,
               settings_of("\"zero_optimization\": {\"stage\": 3, \"cpu_offload_param\": true}")
-                  .offload_param.space);
+                  .offload.params.space);
     CHECK_INT(SHERDI_SPACE_HOST,
               settings_of("\"zero_optimization\": {\"stage\": 3, \"cpu_offload_params\": true}")
-                  .offload_param.space);
+                  .offload.params.space);
     CHECK_INT(SHERDI_SPACE_DEVICE,
               settings_of("\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": false}")
-                  .offload_state.space);
+                  .offload.state.space);
     CHECK_INT(
         0, settings_of("\"zero_optimization\": {\"stage\": 2, \"cpu_offload_pin_memory\": false}")
-               .offload_state.pin_memory);
+               .offload.state.pin_memory);
 }
 
 static void config_ratio_holds_at_any_stage(void)
@@ -225,9 +226,9 @@ static void config_ratio_holds_at_any_stage(void)
                        "\"cpu\", \"ratio\": 0.25}}",
                        stage);
         check_silent(members);
-        CHECK_CLOSE(0.25, settings_of(members).offload_ratio, 0);
+        CHECK_CLOSE(0.25, settings_of(members).offload.ratio, 0);
     }
-    CHECK_CLOSE(0, settings_of_state("\"device\": \"cpu\", \"ratio\": 0").offload_ratio, 0);
+    CHECK_CLOSE(0, settings_of_state("\"device\": \"cpu\", \"ratio\": 0").offload.ratio, 0);
 }
 
 /* ---- folders ---- */
@@ -240,20 +241,20 @@ static void config_folders_are_a_name_or_a_list(void)
 
     got = settings_of_state("\"device\": \"nvme\", \"nvme_path\": [\"/a\", \"/b b\", \"c\\u00e9\","
                             " \"auto\", \"/e/\", \"/\", \"7\", \"8\"]");
-    CHECK_INT(8, got.offload_state.num_folders);
-    CHECK(strcmp(got.offload_state.folders[0], "/a") == 0);
-    CHECK(strcmp(got.offload_state.folders[1], "/b b") == 0);
-    CHECK(strcmp(got.offload_state.folders[2], "c\xc3\xa9") == 0);
-    CHECK(strcmp(got.offload_state.folders[3], "auto") == 0);
-    CHECK(strcmp(got.offload_state.folders[4], "/e/") == 0);
-    CHECK(strcmp(got.offload_state.folders[7], "8") == 0);
+    CHECK_INT(8, got.offload.state.num_folders);
+    CHECK(strcmp(got.offload.state.folders[0], "/a") == 0);
+    CHECK(strcmp(got.offload.state.folders[1], "/b b") == 0);
+    CHECK(strcmp(got.offload.state.folders[2], "c\xc3\xa9") == 0);
+    CHECK(strcmp(got.offload.state.folders[3], "auto") == 0);
+    CHECK(strcmp(got.offload.state.folders[4], "/e/") == 0);
+    CHECK(strcmp(got.offload.state.folders[7], "8") == 0);
 
     memset(name, 'x', sizeof(name));
     name[sizeof(name) - 1] = '\0';
     (void)snprintf(members, sizeof(members), "\"device\": \"nvme\", \"nvme_path\": \"%s\"", name);
     got = settings_of_state(members);
-    CHECK(strcmp(got.offload_state.folders[0], name) == 0);
-    CHECK_INT(0, settings_of_state("\"nvme_path\": null").offload_state.num_folders);
+    CHECK(strcmp(got.offload.state.folders[0], name) == 0);
+    CHECK_INT(0, settings_of_state("\"nvme_path\": null").offload.state.num_folders);
 }
 
 /* The bytes are the same whatever was there before, because ranks may compare or hash them. */
@@ -270,7 +271,7 @@ static void config_settings_are_the_same_bytes_again(void)
     CHECK_OK(sherdi_config_resolve(config, 1, &two));
     CHECK_BYTES_EQUAL(&one, &two, sizeof(one));
     for (size_t i = strlen("/aaaa"); i < SHERDI_FOLDER_BYTES; i++) {
-        CHECK_INT(0, one.offload_state.folders[0][i]);
+        CHECK_INT(0, one.offload.state.folders[0][i]);
     }
     sherd_config_destroy(config);
 }
@@ -435,9 +436,9 @@ static void config_files_keys_without_files_warn(void)
                        "\"cpu\",\n%s}}",
                        MEMBERS[i]);
         check_warns(text, "configuration:2:1: " STATE);
-        CHECK_INT(0, settings_of(text).resume_state);
-        CHECK_INT(0, settings_of(text).keep_state);
-        CHECK_INT(0, settings_of(text).verify_reads);
+        CHECK_INT(0, settings_of(text).offload.resume_state);
+        CHECK_INT(0, settings_of(text).offload.keep_state);
+        CHECK_INT(0, settings_of(text).offload.verify_reads);
         (void)snprintf(text, sizeof(text),
                        "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": "
                        "\"nvme\", \"nvme_path\": \"/x\", %s}}",
@@ -464,20 +465,20 @@ static void config_program_offloads(void)
     CHECK_ERROR_SAYS("the program: " STATE "device is nvme, which needs nvme_path");
     CHECK_OK(sherd_config_set(config, STATE "nvme_path", "\"/a\""));
     CHECK_INT(1, sherd_config_has(config, STATE "nvme_path"));
-    CHECK_INT(1, resolved(config, 1).offload_state.num_folders);
+    CHECK_INT(1, resolved(config, 1).offload.state.num_folders);
     CHECK_OK(sherd_config_set(config, STATE "nvme_path", "[\"/b\", \"/c\"]"));
     CHECK_OK(sherd_config_set(config, STATE "gradients", "\"nvme\""));
     CHECK_OK(sherd_config_set(config, STATE "resume", "true"));
     CHECK_OK(sherd_config_set(config, "aio.engine", "\"io_uring\""));
     CHECK_OK(sherd_config_set(config, "wall_clock_breakdown", "true"));
     got = resolved(config, 1);
-    CHECK_INT(2, got.offload_state.num_folders);
-    CHECK(strcmp(got.offload_state.folders[0], "/b") == 0);
-    CHECK(strcmp(got.offload_state.folders[1], "/c") == 0);
-    CHECK_INT(1, got.gradients_on_nvme);
-    CHECK_INT(1, got.resume_state);
-    CHECK_INT(SHERDI_IO_URING, got.io_engine);
-    CHECK_INT(1, got.wall_clock_breakdown);
+    CHECK_INT(2, got.offload.state.num_folders);
+    CHECK(strcmp(got.offload.state.folders[0], "/b") == 0);
+    CHECK(strcmp(got.offload.state.folders[1], "/c") == 0);
+    CHECK_INT(1, got.offload.gradients_on_nvme);
+    CHECK_INT(1, got.offload.resume_state);
+    CHECK_INT(SHERDI_IO_URING, got.io.engine);
+    CHECK_INT(1, got.watch.wall_clock_breakdown);
     CHECK_OK(sherd_config_set(config, STATE "ratio", "0.5"));
     CHECK_STATUS(SHERD_E_INVAL, sherdi_config_resolve(config, 1, &got));
     CHECK_ERROR_SAYS("the program: " STATE "resume is true with a ratio below 1");
@@ -506,9 +507,9 @@ static void config_program_fills_auto_of_offload(void)
     CHECK_OK(sherd_config_set(config, STATE "device", "\"nvme\""));
     CHECK_OK(sherd_config_set(config, STATE "nvme_path", "[\"/s\"]"));
     got = resolved(config, 1);
-    CHECK(strcmp(got.offload_param.folders[0], "/p") == 0);
-    CHECK(strcmp(got.offload_state.folders[0], "/s") == 0);
-    CHECK_INT(1, got.keep_state);
+    CHECK(strcmp(got.offload.params.folders[0], "/p") == 0);
+    CHECK(strcmp(got.offload.state.folders[0], "/s") == 0);
+    CHECK_INT(1, got.offload.keep_state);
     sherd_config_destroy(config);
 }
 
@@ -527,9 +528,9 @@ static void config_program_may_not_contradict_folders_of_the_file(void)
                  sherd_config_set(config, STATE "nvme_path", "[\"/a\", \"/b\", \"/c\"]"));
     CHECK_STATUS(SHERD_E_INVAL, sherd_config_set(config, STATE "device", "\"none\""));
     CHECK_OK(sherd_config_set(config, "!" STATE "nvme_path", "\"/c\""));
-    CHECK(strcmp(resolved(config, 1).offload_state.folders[0], "/c") == 0);
+    CHECK(strcmp(resolved(config, 1).offload.state.folders[0], "/c") == 0);
     CHECK_OK(sherd_config_set(config, "!" STATE "device", "\"none\""));
-    CHECK_INT(SHERDI_SPACE_DEVICE, resolved(config, 1).offload_state.space);
+    CHECK_INT(SHERDI_SPACE_DEVICE, resolved(config, 1).offload.state.space);
     sherd_config_destroy(config);
 }
 

@@ -14,14 +14,14 @@ static void config_program_may_not_contradict_the_file(void)
     CHECK_STATUS(SHERD_E_INVAL, sherd_config_set(config, "gradient_clipping", "1.0"));
     CHECK_ERROR_SAYS("gradient_clipping is 0.5 at configuration:2:1, and the program gives 1.0");
     CHECK_ERROR_SAYS("set \"!gradient_clipping\" to override the file");
-    CHECK_CLOSE(0.5, resolved(config, 1).gradient_clipping, 0);
+    CHECK_CLOSE(0.5, resolved(config, 1).update.gradient_clipping, 0);
     CHECK_OK(sherd_config_set(config, "gradient_clipping", "5e-1"));
     CHECK_OK(sherd_config_set(config, "gradient_clipping", "\"auto\""));
-    CHECK_CLOSE(0.5, resolved(config, 1).gradient_clipping, 0);
+    CHECK_CLOSE(0.5, resolved(config, 1).update.gradient_clipping, 0);
     CHECK_OK(sherd_config_set(config, "!gradient_clipping", "1.0"));
-    CHECK_CLOSE(1.0, resolved(config, 1).gradient_clipping, 0);
+    CHECK_CLOSE(1.0, resolved(config, 1).update.gradient_clipping, 0);
     CHECK_OK(sherd_config_set(config, "gradient_clipping", "2.0")); /* its own may change */
-    CHECK_CLOSE(2.0, resolved(config, 1).gradient_clipping, 0);
+    CHECK_CLOSE(2.0, resolved(config, 1).update.gradient_clipping, 0);
     sherd_config_destroy(config);
 }
 
@@ -34,9 +34,9 @@ static void config_program_fills_what_is_absent(void)
     CHECK_OK(sherd_config_set(config, "optimizer.params.lr", "1"));
     CHECK_OK(sherd_config_set(config, "bfloat16.enabled", "true"));
     CHECK_OK(sherd_config_set(config, "zero_optimization.prefetch_bucket_size", "77"));
-    CHECK_INT(6, resolved(config, 2).train_batch_size);
-    CHECK_INT(SHERD_BF16, resolved(config, 2).compute_dtype);
-    CHECK_INT(77, resolved(config, 2).prefetch_bucket_size);
+    CHECK_INT(6, resolved(config, 2).batch.train_batch_size);
+    CHECK_INT(SHERD_BF16, resolved(config, 2).numerics.compute_dtype);
+    CHECK_INT(77, resolved(config, 2).sharding.prefetch_bucket_size);
     sherd_config_destroy(config);
 }
 
@@ -102,7 +102,7 @@ static void config_contradiction_by_the_program_shows_when_resolving(void)
     CHECK_STATUS(SHERD_E_INVAL, sherdi_config_resolve(config, 1, &settings));
     CHECK_ERROR_SAYS("bf16.enabled (the program) are both true");
     CHECK_OK(sherd_config_set(config, "!fp16.enabled", "false"));
-    CHECK_INT(SHERD_BF16, resolved(config, 1).compute_dtype);
+    CHECK_INT(SHERD_BF16, resolved(config, 1).numerics.compute_dtype);
     sherd_config_destroy(config);
 }
 
@@ -377,7 +377,7 @@ static void config_long_file_is_read_whole(void)
                    "\"optimizer\": {\"type\": \"AdamW\"}");
     write_file(path, "long.json", text);
     CHECK_OK(sherd_config_load(path, &config));
-    CHECK_INT(6, resolved(config, 1).train_batch_size);
+    CHECK_INT(6, resolved(config, 1).batch.train_batch_size);
     sherd_config_destroy(config);
 }
 

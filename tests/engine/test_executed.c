@@ -266,7 +266,7 @@ static sherd_status load_some_call(both *b, sherd_engine *engine)
 static sherd_status close_call(both *b, sherd_engine *engine)
 {
     (void)b;
-    return engine->settings.opens_windows ? sherd_step_close_window(engine) : SHERD_OK;
+    return engine->settings.batch.opens_windows ? sherd_step_close_window(engine) : SHERD_OK;
 }
 
 static sherd_status eval_begin_call(both *b, sherd_engine *engine)

@@ -169,7 +169,7 @@ static size_t gather_load(const bench *b)
 static size_t free_gather_bytes(bench *b, int world_size)
 {
     sherdi_plan_destroy(b->plan);
-    b->settings.free_packing = 1;
+    b->settings.sharding.free_packing = 1;
     bench_plan(b, world_size);
     return gather_bytes(b);
 }
@@ -272,7 +272,7 @@ static void units_lie_apart_from_what_they_read(void)
         CHECK_OK(sherdi_model_add_pass(&b.model, SHERD_FORWARD, 0, 0));
         CHECK_OK(sherdi_model_add_pass(&b.model, SHERD_FORWARD, 2, 0));
         bench_settings(&b, &options, 3);
-        CHECK_INT(is_free, b.settings.free_packing);
+        CHECK_INT(is_free, b.settings.sharding.free_packing);
         bench_plan(&b, 3);
         CHECK(is_apart(&b, 4, 0));
         CHECK(is_apart(&b, 4, 2));

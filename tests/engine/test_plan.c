@@ -92,7 +92,8 @@ static void expect_arenas_are_filled_once(const sherdi_plan *plan, const char *w
         IS(plan->offload.extents[block->space][block->extent].offset_bytes + block->state_offset ==
            state);
         IS(block->elems > 0 && block->elems % SHERD_CHUNK_ELEMS == 0);
-        IS(block->elems <= sherdi_max_size(plan->settings.sub_group_size, SHERD_CHUNK_ELEMS));
+        IS(block->elems <=
+           sherdi_max_size(plan->settings.sharding.sub_group_size, SHERD_CHUNK_ELEMS));
         state += sherdi_round_up((plan->layout.segments[block->segment].has_master ? 3 : 2) *
                                      block->elems * sizeof(float),
                                  SHERD_ALIGN_BYTES);
@@ -180,8 +181,8 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
             IS(!is_held(b, sequence, (int)u, p, 0) || plan->layout.units[u].gather_bytes == 0 ||
                there == 1);
         }
-        IS(ahead <= plan->settings.prefetch_bucket_size);
-        IS(!has_started_ahead || live <= plan->settings.max_live_parameters);
+        IS(ahead <= plan->settings.sharding.prefetch_bucket_size);
+        IS(!has_started_ahead || live <= plan->settings.sharding.max_live_parameters);
     }
     for (size_t i = 0; i < sequence->num_live_ranges; i++) {
         /* each gather is for some use, and lives to the end of a use */
@@ -196,7 +197,8 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
 static void expect_one_offset(const sherdi_plan *plan, const sherdi_sequence *sequence,
                               const char *what)
 {
-    for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.free_packing; i++) {
+    for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.sharding.free_packing;
+         i++) {
         for (size_t j = 0; j < i; j++) {
             IS(sequence->live_ranges[i].unit != sequence->live_ranges[j].unit ||
                sequence->live_ranges[i].offset == sequence->live_ranges[j].offset);
@@ -254,8 +256,8 @@ static void gather_expect(told_ops *told, sherdi_phase_name phase, const sherdi_
 
     if (phase != SHERDI_IN_BOUNDARY) {
         IS(op->moves[SHERDI_MOVES_WIRE] == bytes);
-        IS(plan->settings.stage == 3);
-    } else if (plan->settings.stage > 0) {
+        IS(plan->settings.sharding.stage == 3);
+    } else if (plan->settings.sharding.stage > 0) {
         IS(op->moves[SHERDI_MOVES_WIRE] == bytes);
         told->published[op->segment % 64]++;
     } else {
@@ -289,7 +291,7 @@ static sherd_status op_expect(void *ctx, sherdi_phase_name phase, const sherdi_o
     case SHERDI_OP_ALL_REDUCE:
         IS(bytes ==
            2 * segment_wire(plan, op->segment, plan->layout.segments[op->segment].types.wire));
-        IS(plan->settings.stage == 0 && !plan->layout.is_deterministic);
+        IS(plan->settings.sharding.stage == 0 && !plan->layout.is_deterministic);
         told->reduced[op->segment % 64]++;
         break;
     default:
@@ -320,7 +322,7 @@ static void expect_ops(const sherdi_plan *plan, const sherdi_model *model, const
         IS(told.reduced[s] ==
            (size_t)(is_trained &&
                     plan->layout.units[plan->layout.segments[s].unit].backward_uses > 0));
-        IS(told.published[s] == (size_t)(is_trained && plan->settings.stage > 0 &&
+        IS(told.published[s] == (size_t)(is_trained && plan->settings.sharding.stage > 0 &&
                                          plan->layout.segments[s].is_resident));
     }
 }
@@ -395,7 +397,7 @@ static void expect_owned_once(planner *b, int world_size, const char *what)
             }
         }
         sherdi_plan_destroy(plan);
-        all = b->settings.stage == 0 ? world_size : 1;
+        all = b->settings.sharding.stage == 0 ? world_size : 1;
     }
     for (size_t p = 0; p < b->model.num_params; p++) {
         const sherdi_model_param *param = &b->model.params[p];

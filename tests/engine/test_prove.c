@@ -101,7 +101,7 @@ static void declare_activations(bench *b, uint64_t seed)
 {
     uint64_t own = ~seed, *state = &own; /* the other draws stay as they are */
 
-    b->settings.activations.buffer_count = 1 + (int)(test_random(state) % 3);
+    b->settings.offload.activations.buffer_count = 1 + (int)(test_random(state) % 3);
     for (int u = 0; u < b->what.num_units; u++) {
         size_t len_bytes = 1 + (size_t)(test_random(state) % 20000);
         size_t tier      = (size_t)(test_random(state) % 3);
@@ -126,13 +126,13 @@ static sherdi_machine machine_of(uint64_t kind)
 /* If all state rests on storage, any machine can have its encodings. */
 static int is_all_on_storage(const sherdi_settings *settings)
 {
-    return settings->stage > 0 && settings->offload_state.space == SHERDI_SPACE_STORAGE &&
-           settings->offload_ratio == 1;
+    return settings->sharding.stage > 0 && settings->offload.state.space == SHERDI_SPACE_STORAGE &&
+           settings->offload.ratio == 1;
 }
 
 static int can_be_encoded(const bench *b)
 {
-    return b->settings.compute_dtype == SHERD_BF16 && is_all_on_storage(&b->settings) &&
+    return b->settings.numerics.compute_dtype == SHERD_BF16 && is_all_on_storage(&b->settings) &&
            !b->what.is_bound;
 }
 
@@ -140,8 +140,8 @@ static int can_be_encoded(const bench *b)
  * drawn for state in the memory of a CPU. */
 static int is_on_host_alone(const bench *b)
 {
-    return b->what.is_bound ||
-           (b->settings.master_encoding != SHERDI_MASTER_F32 && !is_all_on_storage(&b->settings));
+    return b->what.is_bound || (b->settings.update.master_encoding != SHERDI_MASTER_F32 &&
+                                !is_all_on_storage(&b->settings));
 }
 
 static void bench_open(bench *b, uint64_t seed)
@@ -158,13 +158,13 @@ static void bench_open(bench *b, uint64_t seed)
     CHECK_OK(sherd_config_parse(b->what.json, strlen(b->what.json), &config));
     CHECK_OK(sherdi_config_resolve(config, b->what.world_size, &b->settings));
     sherd_config_destroy(config);
-    b->settings.skips_unused = seed % 4 == 1;
+    b->settings.batch.skips_unused = seed % 4 == 1;
     declare_activations(b, seed);
     b->settings.is_debug = test_random(&state) % 16 == 0;
     b->machine           = machine_of(is_on_host_alone(b) ? 0 : test_random(&state) % 3);
     if (can_be_encoded(b)) {
-        b->settings.master_encoding = (int)(test_random(&state) % 3);
-        b->settings.moment_encoding = (int)(test_random(&state) % 3);
+        b->settings.update.master_encoding = (int)(test_random(&state) % 3);
+        b->settings.update.moment_encoding = (int)(test_random(&state) % 3);
     }
 }
 

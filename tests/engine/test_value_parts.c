@@ -27,7 +27,7 @@ typedef struct job {
 
 static sherdi_values all_of(const rig *r, int p)
 {
-    unsigned parts = (1u << r->engine->settings.optimizer->num_parts) - 1;
+    unsigned parts = (1u << r->engine->settings.update.optimizer->num_parts) - 1;
 
     return (sherdi_values){.param = (size_t)p,
                            .count = r->params[p].elems,

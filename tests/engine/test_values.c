@@ -348,7 +348,7 @@ static void gradient_take(rig *r)
 {
     sherd_step_report report = {.struct_size = sizeof(report)};
     double            sumsq  = 0;
-    int               row    = r->engine->settings.stage + 4 * r->engine->settings.deterministic;
+    int row = r->engine->settings.sharding.stage + 4 * r->engine->settings.numerics.deterministic;
 
     rig_micro_batch(r);
     CHECK_OK(sherd_step_prepare(r->engine, NULL));
@@ -513,7 +513,8 @@ static void own_ranges(rig *r)
         CHECK_BYTES_EQUAL(all + first, own, count * sizeof(*own));
         seen = (double)count;
         CHECK_OK(sherd_world_sum_f64(r->world, &seen, 1));
-        CHECK_INT(r->engine->settings.stage == 0 ? elems * (size_t)r->engine->world_size : elems,
+        CHECK_INT(r->engine->settings.sharding.stage == 0 ? elems * (size_t)r->engine->world_size
+                                                          : elems,
                   seen);
         if (count < elems && !r->params[p].is_frozen) {
             CHECK_STATUS(SHERD_E_INVAL, sherd_param_read_local(r->engine, r->params[p].handle,

@@ -75,7 +75,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 
     if (sherd_config_parse((const char *)data, len_bytes, &config) == SHERD_OK) {
         if (sherdi_config_resolve(config, 3, &settings) == SHERD_OK &&
-            settings.train_batch_size != settings.micro_batch_size * settings.accumulation * 3) {
+            settings.batch.train_batch_size !=
+                settings.batch.micro_batch_size * settings.batch.accumulation * 3) {
             abort();
         }
         plan_small(config);
