@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -71,33 +70,6 @@ static int bad(const char *option, const char *wanted, const char *given)
 
 /* ------------------------------------------------------------- the object -- */
 
-static void machine_write(char *out, size_t out_bytes)
-{
-    struct utsname system;
-    char           line[512];
-    char           cpu[256] = "unknown processor";
-    FILE          *file     = fopen("/proc/cpuinfo", "r");
-    long           cores    = sysconf(_SC_NPROCESSORS_ONLN);
-    double         bytes    = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
-        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':') != NULL) {
-            char *name = strchr(line, ':') + 1;
-
-            name += strspn(name, " \t");
-            name[strcspn(name, "\n")] = '\0';
-            (void)snprintf(cpu, sizeof(cpu), "%.250s", name);
-            break;
-        }
-    }
-    if (file != NULL) {
-        (void)fclose(file);
-    }
-    (void)uname(&system);
-    (void)snprintf(out, out_bytes, "%s, %ld cores, %.0f GiB, %.60s %.60s", cpu, cores,
-                   bytes / 0x1p30, system.sysname, system.release);
-}
-
 static json_t *command_text(const bench_command *command)
 {
     json_t *text = json_string(command->argv[0]); /* "sherd bench" */
@@ -122,7 +94,7 @@ static json_t *object_make(const bench_command *command, const bench_result *res
 
     (void)gmtime_r(&now, &utc);
     (void)strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &utc);
-    machine_write(machine, sizeof(machine));
+    bench_machine_write(machine, sizeof(machine));
     for (int i = 0; i < PLANNING_RATES; i++) {
         const bench_rate *rate = &result->rates[i];
         const char       *name = planning_rate_name((planning_rate)i);

@@ -9,8 +9,17 @@
 #define BENCH_MOST_RANKS  64
 #define BENCH_MOST_ROUNDS 100
 
+/* What is measured by engines of its own, and in this order. */
+typedef enum bench_part {
+    BENCH_ON_DEVICE = 1, /* device, and wire if there are several ranks */
+    BENCH_WITH_HOST = 2, /* host, down, up */
+    BENCH_ON_NVME   = 4, /* nvme_read, nvme_write */
+    BENCH_MATRICES  = 8, /* products */
+} bench_part;
+
 typedef struct bench_request {
     const char *nvme_path; /* NULL: drives are left out */
+    unsigned    parts;     /* of bench_part; 0: all */
     size_t      elems;     /* elements of each rank's slice */
     int         rounds;    /* that count, in addition to the first ones */
     const char *backend;   /* "cpu" or "cuda" */
@@ -35,8 +44,9 @@ typedef struct bench_result {
         }                                                                                          \
     } while (0)
 
-/** Measures all rates, with engines that are created one after the other. All ranks get the same result. Rank 0 prints its progress
- *  to standard error. Collective. Fails with sherd_last_error(), or with a message in `why`. */
+/** Measures the rates of the parts, with engines that are created one after the other. All ranks get the same result, and after a
+ *  failure what was measured before it. Rank 0 prints its progress to standard error. Collective. Fails with sherd_last_error(), or
+ *  with a message in `why`. */
 sherd_status bench_rates_measure(sherd_world *world, const bench_request *request,
                                  bench_result *out, char *why, size_t why_bytes);
 
@@ -62,6 +72,8 @@ sherd_status bench_fill(void *ctx, size_t first_elem, size_t count_elems, float 
 int bench_folder_make(sherd_world *world, const bench_request *request, int ranks_per_host,
                       scratch_folder *out);
 
+/** Writes this machine's processor, cores and memory. */
+void   bench_machine_write(char *out, size_t out_bytes);
 double bench_now_s(void);
 /** Returns the median, and sorts `values`. `count` is above 0. */
 double bench_median(double *values, int count);
@@ -75,6 +87,8 @@ void bench_progress(const sherd_world *world, const char *text);
 /** The work of a rank. Returns its exit status. */
 typedef int (*bench_rank_fn)(sherd_world *world, void *ctx);
 
+/** Counts the devices of a backend, in a process of its own: after a process has used a device, those that it forks cannot. */
+int bench_devices_count(const char *backend);
 /** Returns how many ranks are useful here: one per device; without devices two, or one on a single core. */
 int bench_ranks_default(const char *backend);
 /** Runs `run` in the world of the launcher, or in `count` processes of which this one is rank 0, and waits for all. It must be

@@ -34,8 +34,7 @@ typedef struct rank_job {
 
 /* --------------------------------------------------------------- choosing -- */
 
-/* Counts devices in a process of its own: after a process has used a device, the processes that it forks cannot use it. */
-static int devices_count(const char *backend)
+int bench_devices_count(const char *backend)
 {
     pid_t pid = fork();
     int   status;
@@ -54,7 +53,7 @@ static int devices_count(const char *backend)
 int bench_ranks_default(const char *backend)
 {
     cpu_set_t cpus;
-    int       devices = strcmp(backend, "cpu") == 0 ? 0 : devices_count(backend);
+    int       devices = strcmp(backend, "cpu") == 0 ? 0 : bench_devices_count(backend);
 
     if (devices > 0) {
         return devices;

@@ -405,6 +405,11 @@ static sherd_status nvme_run(bench *b)
     return status;
 }
 
+static int has_part(const bench *b, bench_part part)
+{
+    return b->request->parts == 0 || (b->request->parts & (unsigned)part) != 0;
+}
+
 static sherd_status parts_run(bench *b)
 {
     static const bench_settings ON_DEVICE = {.stage = 3, .micro_batches = 1};
@@ -412,16 +417,23 @@ static sherd_status parts_run(bench *b)
         .stage = 3, .micro_batches = 1, .state_device = "cpu", .param_device = "cpu"};
     static const bench_settings OF_MATRICES = {.stage = 3, .micro_batches = 1, .has_matrices = 1};
 
-    bench_progress(b->world, "state on the device: device, wire ");
-    BENCH_TRY(part_run(b, &ON_DEVICE, device_round, 1));
-    bench_progress(b->world, "state with the host: host, down, up ");
-    BENCH_TRY(part_run(b, &WITH_HOST, host_round, 1));
-    if (b->request->nvme_path != NULL) {
+    if (has_part(b, BENCH_ON_DEVICE)) {
+        bench_progress(b->world, "state on the device: device, wire ");
+        BENCH_TRY(part_run(b, &ON_DEVICE, device_round, 1));
+    }
+    if (has_part(b, BENCH_WITH_HOST)) {
+        bench_progress(b->world, "state with the host: host, down, up ");
+        BENCH_TRY(part_run(b, &WITH_HOST, host_round, 1));
+    }
+    if (has_part(b, BENCH_ON_NVME) && b->request->nvme_path != NULL) {
         bench_progress(b->world, "state on NVMe: nvme_read, nvme_write ");
         BENCH_TRY(nvme_run(b));
     }
-    bench_progress(b->world, "whole matrices: products ");
-    return part_run(b, &OF_MATRICES, matrices_round, 1);
+    if (has_part(b, BENCH_MATRICES)) {
+        bench_progress(b->world, "whole matrices: products ");
+        BENCH_TRY(part_run(b, &OF_MATRICES, matrices_round, 1));
+    }
+    return SHERD_OK;
 }
 
 /* The hosts are counted by their ranks with the local number 0. */

@@ -1,10 +1,12 @@
-/* The common parts of `sherd bench`: configurations, folders, clocks, the slowest rank. */
+/* The common parts of `sherd bench`: configurations, folders, the machine, clocks, the slowest rank. */
 #include "cli/bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Bytes of an element's state on a drive: master weight and moments, in two generations. */
 #define DRIVE_BYTES 24
@@ -81,6 +83,33 @@ int bench_folder_make(sherd_world *world, const bench_request *request, int rank
 {
     return scratch_make(world, request->nvme_path,
                         (uint64_t)request->elems * DRIVE_BYTES * (uint64_t)ranks_per_host, out);
+}
+
+void bench_machine_write(char *out, size_t out_bytes)
+{
+    struct utsname system;
+    char           line[512];
+    char           cpu[256] = "unknown processor";
+    FILE          *file     = fopen("/proc/cpuinfo", "r");
+    long           cores    = sysconf(_SC_NPROCESSORS_ONLN);
+    double         bytes    = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':') != NULL) {
+            char *name = strchr(line, ':') + 1;
+
+            name += strspn(name, " \t");
+            name[strcspn(name, "\n")] = '\0';
+            (void)snprintf(cpu, sizeof(cpu), "%.250s", name);
+            break;
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    (void)uname(&system);
+    (void)snprintf(out, out_bytes, "%s, %ld cores, %.0f GiB, %.60s %.60s", cpu, cores,
+                   bytes / 0x1p30, system.sysname, system.release);
 }
 
 double bench_now_s(void)
