@@ -249,8 +249,12 @@ static int layouts_visit(const plan_options *options,
 
 static int plan_run(const plan_options *options)
 {
-    int failed;
+    const char *path = options->out_path;
+    int         failed;
 
+    if (path != NULL && strcmp(path, "-") != 0 && cli_file_check(path, options->is_forced) != 0) {
+        return 1;
+    }
     if (options->is_best) {
         return plan_best(options);
     }

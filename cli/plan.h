@@ -74,7 +74,8 @@ const char *plan_bytes_text(double bytes, char out[PLAN_BYTES_CHARS]);
 /** Writes whether the row fits: "yes", "no: device +12.3 GiB, nvme +1.2 TiB", or "" if neither memory nor drives were given. */
 #define PLAN_FIT_CHARS 96
 const char *plan_fit_text(const plan_entry *entry, char out[PLAN_FIT_CHARS]);
-/** Returns whether a rate behind the time of a row was assumed. */
+/** Return whether this rate, or any, is behind the time of a row and was assumed. */
+int plan_rate_is_assumed(const plan_entry *entry, planning_rate rate);
 int plan_is_assumed(const plan_entry *entry);
 
 /** Prints one row in words, or several rows as a table. */

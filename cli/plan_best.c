@@ -447,14 +447,66 @@ static void encoding_print(const plan_options *options, const plan_entry *chosen
     }
 }
 
+/* Prints how fast the chosen layout is, and how much of its step each resource is busy. */
+static void speed_print(const plan_entry *chosen)
+{
+    const planning_time *time   = &chosen->row.time;
+    double               tokens = (double)chosen->request.batch * (double)chosen->request.length *
+                    chosen->row.accumulation * chosen->row.layout.world_size;
+    double compute = time->by_bound[PLANNING_BOUND_COMPUTE];
+
+    if (tokens > 0 && compute > 0) {
+        (void)fprintf(stderr, "It trains on %.4g tokens/s. ", tokens / time->queued_s);
+    }
+    (void)fprintf(stderr, "Busy in a step:");
+    for (int i = 0; i < PLANNING_BOUNDS; i++) {
+        if (time->by_bound[i] > 0) {
+            (void)fprintf(stderr, " %s %.0f %%,", planning_bound_name((planning_bound)i),
+                          100 * time->by_bound[i] / time->queued_s);
+        }
+    }
+    (void)fprintf(stderr, " and the trainer waits %.0f %%",
+                  100 * fmax(0, time->queued_s - compute) / time->queued_s);
+    if (time->wait_update_s > 0) {
+        (void)fprintf(stderr, ", %.0f %% for the update beside it",
+                      100 * time->wait_update_s / time->queued_s);
+    }
+    (void)fprintf(stderr, ".\n");
+}
+
+/* Names the rates behind its times that were assumed. */
+static void assumed_print(const plan_entry *chosen)
+{
+    const char *comma = "";
+
+    (void)fprintf(stderr, "The times come from assumed rates (");
+    for (int i = 0; i < PLANNING_RATES; i++) {
+        if (plan_rate_is_assumed(chosen, (planning_rate)i)) {
+            (void)fprintf(stderr, "%s%s", comma, planning_rate_name((planning_rate)i));
+            comma = ", ";
+        }
+    }
+    (void)fprintf(stderr, "). To measure: sherd bench --out rates.json on such a machine, then "
+                          "--rates rates.json.\n");
+}
+
 static void choice_print(const plan_entry *entries, int count, const plan_entry *chosen,
                          const plan_entry *shortest)
 {
     const plan_entry *next = shortest_find(entries, count, chosen);
     char              layout[LAYOUT_CHARS];
+    char              pinned[PLAN_BYTES_CHARS];
 
     (void)fprintf(stderr, "Chosen: %s, %.3g s a step, bound by %s.\n", layout_text(chosen, layout),
                   chosen->row.time.queued_s, planning_bound_name(chosen->row.time.bound));
+    (void)fprintf(stderr, "It needs ");
+    need_print(chosen);
+    if (chosen->row.pinned_bytes > 0) {
+        (void)fprintf(stderr, "; a rank pins %s of the host's",
+                      plan_bytes_text((double)chosen->row.pinned_bytes, pinned));
+    }
+    (void)fprintf(stderr, ".\n");
+    speed_print(chosen);
     if (chosen != shortest) {
         (void)fprintf(stderr,
                       "It is within 2 %% of the shortest, %s with %.3g s, and simpler: less "
@@ -479,8 +531,7 @@ static void choice_print(const plan_entry *entries, int count, const plan_entry 
                       chosen->row.assumed.text);
     }
     if (plan_is_assumed(chosen)) {
-        (void)fprintf(stderr, "The times come from assumed rates. To measure: sherd bench --out "
-                              "rates.json on such a machine, then --rates rates.json.\n");
+        assumed_print(chosen);
     }
 }
 
@@ -569,12 +620,8 @@ static int world_choose(const plan_options *options, int world_size)
 
 int plan_best(const plan_options *options)
 {
-    const char *path   = options->out_path;
-    int         failed = 0;
+    int failed = 0;
 
-    if (path != NULL && strcmp(path, "-") != 0 && cli_file_check(path, options->is_forced) != 0) {
-        return 1;
-    }
     for (int w = 0; w < options->num_worlds; w++) {
         failed |= world_choose(options, options->worlds[w]);
     }

@@ -36,11 +36,16 @@ static int rate_is_used(const planning_row *row, planning_rate rate)
     return 0;
 }
 
+int plan_rate_is_assumed(const plan_entry *entry, planning_rate rate)
+{
+    return entry->request.rates.origins[rate] == PLANNING_ASSUMED &&
+           rate_is_used(&entry->row, rate);
+}
+
 int plan_is_assumed(const plan_entry *entry)
 {
     for (int i = 0; i < PLANNING_RATES; i++) {
-        if (entry->request.rates.origins[i] == PLANNING_ASSUMED &&
-            rate_is_used(&entry->row, (planning_rate)i)) {
+        if (plan_rate_is_assumed(entry, (planning_rate)i)) {
             return 1;
         }
     }
