@@ -23,6 +23,7 @@ typedef struct plan_options {
     char            batch_setting[64]; /* the setting of --batch, which is the last one */
     const char     *rates_path, *rates[PLAN_MOST_RATES];
     int             num_rates;
+    const char     *nvme_path; /* folder on the drives; NULL: none is named */
 
     planning_layout layouts[PLAN_MOST_LAYOUTS]; /* stages x offloads, without a world size */
     int             num_layouts;

@@ -9,6 +9,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,16 @@ static sherd_status key_set(sherd_config *config, const char *block, const char 
     return sherd_config_set(config, key, value);
 }
 
+/* Sets the folder on the drives: that of --nvme-path, else one that has to be changed. */
+static sherd_status folder_set(const plan_options *options, sherd_config *config, const char *block)
+{
+    char text[PATH_MAX + 3];
+
+    (void)snprintf(text, sizeof(text), "\"%.*s\"", PATH_MAX,
+                   options->nvme_path == NULL ? PLAN_NVME_PATH : options->nvme_path);
+    return key_set(config, block, "nvme_path", text);
+}
+
 static sherd_status block_set(const plan_options *options, sherd_config *config, const char *block,
                               const char *device)
 {
@@ -61,9 +72,11 @@ static sherd_status block_set(const plan_options *options, sherd_config *config,
     }
     (void)snprintf(text, sizeof(text), "%s.nvme_path", block);
     if (status == SHERD_OK && strcmp(device, "nvme") == 0 && !sherd_config_has(config, text)) {
-        status = key_set(config, block, "nvme_path", "\"" PLAN_NVME_PATH "\"");
-        (void)fprintf(stderr, "%s is " PLAN_NVME_PATH ": change it to a folder of your drive\n",
-                      text);
+        status = folder_set(options, config, block);
+        if (options->nvme_path == NULL) {
+            (void)fprintf(stderr, "%s is " PLAN_NVME_PATH ": change it to a folder of your drive\n",
+                          text);
+        }
     }
     return status;
 }
@@ -107,7 +120,7 @@ static sherd_status layout_set(const plan_options *options, const planning_layou
     }
     if (status == SHERD_OK && layout->place == LAYER_NVME &&
         !sherd_config_has(config, "sherd.activations.nvme_path")) {
-        status = key_set(config, "sherd.activations", "nvme_path", "\"" PLAN_NVME_PATH "\"");
+        status = folder_set(options, config, "sherd.activations");
     }
     return status == SHERD_OK ? planning_tuning_set(layout, config) : status;
 }

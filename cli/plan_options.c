@@ -46,6 +46,8 @@ static const char HELP[] =
     "                       each row says whether the layout fits\n"
     "  --ranks-per-host N   ranks on each host (default: 8 on cuda, all on cpu)\n"
     "  --rates FILE         rates that `sherd bench --out FILE` measured\n"
+    "  --nvme-path DIR      folder on the drives, which --best writes where none is named (default:\n"
+    "                       /local_nvme)\n"
     "  --rate NAME=VALUE    one rate per second: flops, wire, down, up, nvme_read, nvme_write,\n"
     "                       device, host or products; for example wire=25G or up=50e9 (powers of\n"
     "                       1000); may be given up to 16 times\n\n"
@@ -197,6 +199,7 @@ enum {
     BACKEND,
     RANKS_PER_HOST,
     RATES,
+    NVME_PATH,
     RATE,
     RECOMPUTE,
     FULL,
@@ -235,6 +238,7 @@ static const struct option OPTIONS[] = {{"arch", required_argument, NULL, 'a'},
                                         {"backend", required_argument, NULL, BACKEND},
                                         {"ranks-per-host", required_argument, NULL, RANKS_PER_HOST},
                                         {"rates", required_argument, NULL, RATES},
+                                        {"nvme-path", required_argument, NULL, NVME_PATH},
                                         {"rate", required_argument, NULL, RATE},
                                         {"recompute", no_argument, NULL, RECOMPUTE},
                                         {"full", no_argument, NULL, FULL},
@@ -356,6 +360,11 @@ static int option_take(int option, const char *value, plan_parse *in)
     case RATES:
         out->rates_path = value;
         return 0;
+    case NVME_PATH:
+        out->nvme_path = value;
+        return strpbrk(value, "\"\\") == NULL
+                   ? 0
+                   : cli_bad("plan", "--nvme-path wants a folder without quotes, not '%s'", value);
     case RECOMPUTE:
         out->request.places = layer_places_all(LAYER_RECOMPUTED);
         return 0;

@@ -50,6 +50,12 @@ const char *planning_origin_name(planning_origin origin)
     return ORIGINS[origin];
 }
 
+const char *planning_assumed_machine(const char *backend)
+{
+    return strcmp(backend, "cuda") == 0 ? "a host with eight H100s, 400 Gb/s each and two drives"
+                                        : "a host with two cores";
+}
+
 void planning_rates_assume(const char *backend, planning_rates *out)
 {
     const double *values = strcmp(backend, "cuda") == 0 ? CUDA : CPU;

@@ -23,7 +23,7 @@ typedef enum planning_rate {
 
 typedef enum planning_origin {
     PLANNING_ASSUMED = 0, /* from planning_rates_assume */
-    PLANNING_MEASURED,    /* from a file of `sherd bench` */
+    PLANNING_MEASURED,    /* from a file of `sherd bench`, or by the same call */
     PLANNING_GIVEN,       /* by an option */
 } planning_origin;
 
@@ -36,6 +36,8 @@ typedef struct planning_rates {
 const char *planning_rate_name(planning_rate rate);
 const char *planning_origin_name(planning_origin origin); /* "assumed", "measured", "given" */
 
+/** Says what machine the assumed rates are those of. */
+const char *planning_assumed_machine(const char *backend);
 /** Sets the assumed rates. "cuda": a GPU like the H100 with a 400 Gb/s port, on a host of eight GPUs and two NVMe drives;
  *  "cpu": a host of two cores. */
 void planning_rates_assume(const char *backend, planning_rates *out);
