@@ -247,13 +247,16 @@ static int layouts_visit(const plan_options *options,
     return 0;
 }
 
-static int plan_run(const plan_options *options)
+static int plan_run(plan_options *options)
 {
     const char *path = options->out_path;
     int         failed;
 
     if (path != NULL && strcmp(path, "-") != 0 && cli_file_check(path, options->is_forced) != 0) {
         return 1;
+    }
+    if (options->is_measured) {
+        plan_rates_measure(options);
     }
     if (options->is_best) {
         return plan_best(options);

@@ -21,9 +21,10 @@ typedef struct plan_options {
     planning_model *model; /* request.model */
     const char     *settings[PLAN_MOST_SETTINGS];
     char            batch_setting[64]; /* the setting of --batch, which is the last one */
-    const char     *rates_path, *rates[PLAN_MOST_RATES];
-    int             num_rates;
-    const char     *nvme_path; /* folder on the drives; NULL: none is named */
+    const char *rates_path, *rates[PLAN_MOST_RATES]; /* rates_path: the word or file of --rates */
+    int         num_rates;
+    int         is_measured; /* rates that nobody gave are measured before the first row */
+    const char *nvme_path;   /* folder on the drives; NULL: the current one is measured */
 
     planning_layout layouts[PLAN_MOST_LAYOUTS]; /* stages x offloads, without a world size */
     int             num_layouts;
@@ -46,6 +47,10 @@ typedef struct plan_entry {
  *  arguments, after a message. The caller calls plan_options_fini in any case. */
 int  plan_options_init(int argc, char **argv, plan_options *out);
 void plan_options_fini(plan_options *options);
+
+/** Measures the rates that nobody gave, and prints all with their origins to standard error. What cannot be measured stays assumed. It
+ *  must be called before this process starts a second thread. */
+void plan_rates_measure(plan_options *options);
 
 /** Makes a row. Fails with sherd_last_error(). */
 SHERD_MUST_USE sherd_status plan_entry_make(const plan_options    *options,

@@ -250,6 +250,13 @@ static int layouts_make(plan_parse *in, plan_options *out)
 
 /* ---------------------------------------------------------------- machine -- */
 
+/* Whether --rates names a file: two words say where rates come from. */
+static int is_rates_file(const plan_options *out)
+{
+    return out->rates_path != NULL && strcmp(out->rates_path, "measured") != 0 &&
+           strcmp(out->rates_path, "assumed") != 0;
+}
+
 static int machine_make(const plan_parse *in, plan_options *out)
 {
     planning_request *request = &out->request;
@@ -269,8 +276,10 @@ static int machine_make(const plan_parse *in, plan_options *out)
         }
     }
     planning_rates_assume(request->backend, &request->rates);
-    if (out->rates_path != NULL && planning_rates_load(out->rates_path, request->backend,
-                                                       &request->rates, why, sizeof(why)) != 0) {
+    out->is_measured = out->rates_path == NULL ? out->is_best && out->num_rates == 0
+                                               : strcmp(out->rates_path, "measured") == 0;
+    if (is_rates_file(out) && planning_rates_load(out->rates_path, request->backend,
+                                                  &request->rates, why, sizeof(why)) != 0) {
         (void)fprintf(stderr, "sherd: %s\n", why);
         return 1;
     }

@@ -204,11 +204,11 @@ for arguments in "" "--config ds.json" "--config ds.json --offload params-nvme" 
     "--config old.json" "--config old.json --offload nvme --stage 2,3 --set gradient_clipping=0.5" "--batch 3 --offload none"; do
     round=$((round + 1))
     # shellcheck disable=SC2086
-    run 0 $model $arguments --best --json --device-memory 28G --host-memory 200G
+    run 0 $model $arguments --best --rates assumed --json --device-memory 28G --host-memory 200G
     says err "Chosen: stage"
     mv out chosen.json
     # shellcheck disable=SC2086
-    run 0 $model $arguments --best --device-memory 28G --host-memory 200G --out written.$round.json
+    run 0 $model $arguments --best --rates assumed --device-memory 28G --host-memory 200G --out written.$round.json
     says err "written to written.$round.json"
     # shellcheck disable=SC2086
     run 0 $model --config written.$round.json --json --device-memory 28G --host-memory 200G --stage all --offload all
@@ -242,7 +242,7 @@ assert set_["gradient_clipping"] == 0.5 and set_["optimizer"]["type"] == "Lamb",
 PY
 
 # Its reasons, and that nothing is lost.
-run 0 --params 7.5B --world 8 --device-memory 80G --host-memory 1T --tokens 2048 --best
+run 0 --params 7.5B --world 8 --device-memory 80G --host-memory 1T --tokens 2048 --best --rates assumed
 says err "7.5B parameters on 8 ranks, 8 to a host: 12 layouts"
 says err "stage 0, offload none            does not fit: device +32.1 GiB"
 says err "Chosen: stage 1, offload none"
@@ -270,6 +270,40 @@ fixed = read("fixed.rows")[0]
 must("tuned is shorter", rows[0]["queued_s"] * 1.02 < fixed["queued_s"] < fixed["step_s"])
 must("and waits less", rows[0]["wait_update_s"] < fixed["wait_update_s"] <= fixed["beside_s"])
 PY
+
+# Rates are measured first where nobody gave any, and each is told with its origin. With given ones the choice is what it was.
+run 0 --arch gpt2 --hidden 64 --layers 2 --heads 2 --inner 128 --vocab 500 --batch 2 --tokens 64 --host-memory 4G --best --json
+says err "Measured: this machine ("
+says err "wire           8e+09  assumed: one rank sends nothing"
+says err "It needs "
+says err "It trains on "
+check "rates that are measured" <<'PY'
+origins = {name: rate["origin"] for name, rate in rows[0]["rates"].items()}
+want = {name: "assumed" if name in ("wire", "products") else "measured" for name in origins}
+must(f"origins {origins}", len(origins) == 9 and origins == want)
+PY
+mv out measured.rows
+"$python" - >given.txt <<'PY'
+import json
+print(",".join(f"{name}={rate['value']:.17g}" for name, rate in json.load(open("measured.rows"))["rates"].items() if rate["origin"] == "measured"))
+PY
+run 0 --arch gpt2 --hidden 64 --layers 2 --heads 2 --inner 128 --vocab 500 --batch 2 --tokens 64 --host-memory 4G --best --json \
+    --rate "$(cat given.txt)"
+grep -q "Measured: this machine" err && fail "something is measured beside rates that are given"
+check "the same choice by given rates" <<'PY'
+measured, given = read("measured.rows")[0], rows[0]
+must("origins", {name: rate["origin"] for name, rate in given["rates"].items()}["flops"] == "given")
+must("the same row", {k: v for k, v in given.items() if k != "rates"} == {k: v for k, v in measured.items() if k != "rates"})
+PY
+# What is given is not measured, and what cannot be measured leaves the plan whole: no device, no drive.
+run 0 --params 1B --tokens 64 --device-memory 80G --best --force --out drives.json --nvme-path nowhere --rates measured --rate host=1e9
+says err "flops          4e+14  assumed: no cuda device here"
+says err "host           1e+09  given"
+says err "nvme_read      1e+10  assumed: --nvme-path: nowhere"
+says err "The times come from assumed rates (flops, "
+TMPDIR=$scratch/nowhere run 0 --params 1B --host-memory 80G --best --force --out drives.json
+says err "host         2.5e+10  assumed: its measurement did not end"
+says err "Chosen: stage"
 
 # Activations: where they wait is planned, and --best moves them where they do not fit.
 large="--arch llama --preset 8b --stage 3 --offload optimizer-cpu --backend cuda --batch 4 --tokens 4096"
@@ -304,13 +338,13 @@ must("the host has 30 of 32", rows[0]["host_bytes"] - again["host_bytes"] == 30 
 must("a second forward", rows[0]["compute_s"] == again["compute_s"] > read("kept.rows")[0]["compute_s"])
 PY
 # shellcheck disable=SC2086
-run 0 $large --best --force --out moved.json --device-memory 64G --host-memory 250G
+run 0 $large --best --rates assumed --force --out moved.json --device-memory 64G --host-memory 250G
 says err "the trainer takes --activations cpu"
 # shellcheck disable=SC2086
-run 0 $large --best --force --out moved.json --device-memory 72G --host-memory 250G
+run 0 $large --best --rates assumed --force --out moved.json --device-memory 72G --host-memory 250G
 says err "the trainer takes --activations cheap"
 # shellcheck disable=SC2086
-run 0 $large --best --force --out moved.json --device-memory 26G --host-memory 120G
+run 0 $large --best --rates assumed --force --out moved.json --device-memory 26G --host-memory 120G
 says err "the trainer takes --activations recompute-cpu"
 grep -q '"device": "cpu"' moved.json || fail "inputs do not move"
 # shellcheck disable=SC2086
@@ -318,7 +352,7 @@ run 2 $large --activations shelf
 says err '"shelf" is no place of layers'
 
 # An encoding that loses nothing is proposed where it makes the layout fit, told of where it does not, left alone where one is named.
-small="--params 1.5B --backend cpu --stage 0 --offload none --best"
+small="--params 1.5B --backend cpu --stage 0 --offload none --best --rates assumed"
 run 0 $small --host-memory 22G --out beside.json
 says err "stage 0, offload none *          1.68 s a step, bound by update; 19.6 GiB of a host"
 says err 'Changed: sherd.master_encoding is "bf16_beside", which loses no bit and needs 2.79 GiB less of a host'
@@ -330,7 +364,7 @@ PY
 run 0 $small --host-memory 40G --out roomy.json
 says err 'With sherd.master_encoding "bf16_beside", which loses no bit, it would need 2.79 GiB less of a host'
 grep -q encoding roomy.json && fail "an encoding that nothing needs is written"
-run 0 --params 1.5B --backend cpu --stage 2 --offload nvme --best --force --out roomy.json
+run 0 --params 1.5B --backend cpu --stage 2 --offload nvme --best --rates assumed --force --out roomy.json
 says err 'loses no bit, it would need 2.80 GiB less to be read from a drive in a step'
 run 1 $small --host-memory 22G --set 'sherd.master_encoding="fp32"' --out none.json
 says err "nothing fits"
@@ -342,18 +376,18 @@ plain = [r for r in rows if r["offload"] == "none"]
 must("10 bytes", all(r.get("state_bytes_per_elem") == 10 for r in plain))
 PY
 echo mine >there.json
-run 1 --params 1B --best --out there.json
+run 1 --params 1B --best --rates assumed --out there.json
 says err "--force overwrites it"
 [ "$(cat there.json)" = mine ] || fail "a file that was there is overwritten"
-run 0 --params 1B --best --out there.json --force
+run 0 --params 1B --best --rates assumed --out there.json --force
 "$sherd" config there.json >/dev/null 2>&1 || fail "--force"
-run 1 --params 70B --world 8 --device-memory 1G --host-memory 100G --best --out none.json
+run 1 --params 70B --world 8 --device-memory 1G --host-memory 100G --best --rates assumed --out none.json
 says err "nothing fits. The least is stage 3, offload params-nvme, which needs"
-run 1 --params 70B --world 64 --device-memory 1G --host-memory 100G --best --out none.json # others need as much of the device
+run 1 --params 70B --world 64 --device-memory 1G --host-memory 100G --best --rates assumed --out none.json # others need as much of the device
 says err "nothing fits. The least is stage 3, offload params-nvme, which needs"
 
 # A drive that is too small is not chosen, nor where memory is left open.
-few="--params 1B --world 8 --device-memory 1G --host-memory 4G --best --force --out drives.json"
+few="--params 1B --world 8 --device-memory 1G --host-memory 4G --best --rates assumed --force --out drives.json"
 run 0 $few
 says err "Chosen: stage 3, offload optimizer-nvme"
 run 0 $few --nvme-space 40G
@@ -361,11 +395,11 @@ says err "Chosen: stage 3, offload optimizer-nvme"
 run 1 $few --nvme-space 10G
 says err "A host has 4.00 GiB. Its drives have 10.0 GiB."
 says err "stage 3, offload optimizer-nvme  does not fit: nvme +"
-run 0 --params 1B --backend cuda --stage 3 --offload optimizer-cpu,optimizer-nvme --nvme-space 1G --best --force --out drives.json
+run 0 --params 1B --backend cuda --stage 3 --offload optimizer-cpu,optimizer-nvme --nvme-space 1G --best --rates assumed --force --out drives.json
 says err "Chosen: stage 3, offload optimizer-cpu"
 ! grep -q Activations err || fail "activations do not lie on drives"
 [ ! -e none.json ] || fail "a configuration of nothing"
-run 1 --params 1B --best --out /nowhere/at/all.json
+run 1 --params 1B --best --rates assumed --out /nowhere/at/all.json
 says err "/nowhere/at/all.json"
 
 # Mistakes.
@@ -420,7 +454,7 @@ run 1 --set "optimizer.params.lr=-1"
 says err "optimizer.params.lr"
 
 # A full disk is noticed.
-for arguments in "--all" "--json" "--full" "--best"; do
+for arguments in "--all" "--json" "--full" "--best --rates assumed"; do
     # shellcheck disable=SC2086
     if "$sherd" plan $arguments >/dev/full 2>/dev/null; then
         fail "sherd plan $arguments on a full disk"
@@ -431,7 +465,7 @@ done
 mkfifo pipe.json
 ln -s there.json link.json
 for odd in pipe.json link.json; do
-    run 1 --params 1B --best --force --out $odd
+    run 1 --params 1B --best --rates assumed --force --out $odd
     says err "only a regular file is replaced"
 done
 [ -p pipe.json ] && [ -L link.json ] || fail "what is no file was replaced"
