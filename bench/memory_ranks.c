@@ -5,6 +5,8 @@
  * shared memory) is counted once. One thread does it all, so that the parent can fork at any time. */
 #include "bench/memory.h"
 
+#include "models/process.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -180,28 +182,13 @@ static void group_look(ranks_run *run, memory_mark mark)
 
 /* ------------------------------------------------------------------ looking -- */
 
-/* "Key:   123 kB" lines of a file of /proc; adds the bytes. */
 static void proc_add(pid_t pid, const char *file, const char *const *keys, size_t *const *sums,
                      size_t count)
 {
-    char  path[64];
-    char  line[256];
-    FILE *from;
+    char path[64];
 
     (void)snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
-    from = fopen(path, "re");
-    while (from != NULL && fgets(line, sizeof(line), from) != NULL) {
-        for (size_t i = 0; i < count; i++) {
-            size_t len = strlen(keys[i]);
-
-            if (strncmp(line, keys[i], len) == 0 && line[len] == ':') {
-                *sums[i] += (size_t)strtoull(line + len + 1, NULL, 10) * 1024;
-            }
-        }
-    }
-    if (from != NULL) {
-        (void)fclose(from);
-    }
+    process_lines_add(path, keys, sums, count);
 }
 
 static size_t sum_pss(const ranks_run *run)

@@ -1,6 +1,8 @@
 /* One row of bench-memory: planned, run if it fits, held against what the system says. See memory.h. */
 #include "bench/memory.h"
 
+#include "models/process.h"
+
 #include <errno.h>
 #include <ftw.h>
 #include <math.h>
@@ -137,19 +139,11 @@ static int config_write(const memory_run *run, const planning_model *model,
 
 static double memory_available(void)
 {
-    char   line[256];
-    double bytes = 0;
-    FILE  *from  = fopen("/proc/meminfo", "re");
+    size_t bytes = 0;
 
-    while (from != NULL && fgets(line, sizeof(line), from) != NULL) {
-        if (strncmp(line, "MemAvailable:", 13) == 0) {
-            bytes = strtod(line + 13, NULL) * 1024;
-        }
-    }
-    if (from != NULL) {
-        (void)fclose(from);
-    }
-    return bytes;
+    process_lines_add("/proc/meminfo", (const char *const[]){"MemAvailable"},
+                      (size_t *const[]){&bytes}, 1);
+    return (double)bytes;
 }
 
 static double disk_available(const char *folder)

@@ -2,6 +2,7 @@
 #include "bench/offload_peer.h"
 
 #include "base/clock.h"
+#include "models/process.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,21 +25,12 @@
 /* Pages of a process, those shared with others in equal parts; 0: not known. */
 static size_t pss_bytes(pid_t process)
 {
-    char   path[64], line[256];
-    size_t kib = 0;
-    FILE  *file;
+    char   path[64];
+    size_t bytes = 0;
 
     (void)snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", (int)process);
-    file = fopen(path, "re");
-    while (file != NULL && kib == 0 && fgets(line, sizeof(line), file) != NULL) {
-        if (strncmp(line, "Pss:", 4) == 0) {
-            kib = strtoull(line + 4, NULL, 10);
-        }
-    }
-    if (file != NULL) {
-        (void)fclose(file);
-    }
-    return kib << 10;
+    process_lines_add(path, (const char *const[]){"Pss"}, (size_t *const[]){&bytes}, 1);
+    return bytes;
 }
 
 int offload_peak_watch(pid_t process, int fd, double limit_s, const char *what, size_t *peak_out)

@@ -39,7 +39,7 @@ const char *report_bytes(size_t bytes, char out[32])
         value /= 1024.0;
         unit++;
     }
-    (void)snprintf(out, 32, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    (void)snprintf(out, 32, "%.*f %s", unit == 0 ? 0 : unit < 3 ? 1 : 2, value, units[unit]);
     return out;
 }
 

@@ -5,6 +5,7 @@
 #include "blas.h"
 #include "onednn.h"
 #include "declare.h"
+#include "memory.h"
 #include "passes.h"
 #include "init.h"
 #include "report.h"
@@ -210,16 +211,6 @@ static sherd_status model_open(trainer *t)
     return SHERD_OK;
 }
 
-static sherd_memory_report memory_of(sherd_engine *engine)
-{
-    sherd_memory_report memory = {.struct_size = sizeof(memory)};
-
-    if (sherd_engine_memory(engine, &memory) != SHERD_OK) {
-        memory = (sherd_memory_report){.struct_size = sizeof(memory)};
-    }
-    return memory;
-}
-
 /* Plans the same model at stage 0, without sealing it: this shows what one rank would hold without ZeRO. */
 static sherd_status stage0_measure(trainer *t)
 {
@@ -339,6 +330,16 @@ static sherd_status saves_checked(const trainer *t, sherd_status status)
                                                          : fail(status, "%s", t->saved.why);
 }
 
+static void memory_lines_say(const trainer *t, const char *when)
+{
+    int          is_threads = strcmp(sherd_world_transport(t->world), "threads") == 0;
+    memory_place place      = {.activation_bytes = passes_bytes(t->passes),
+                               .is_gpu           = strcmp(t->info.backend, "cpu") != 0,
+                               .ranks            = is_threads ? t->world_size : 1};
+
+    memory_say(t->r, when, t->engine, &place);
+}
+
 /* Says how long the memory of this rank took, and its values, by each of its threads. */
 static void start_say(const trainer *t, double values_s)
 {
@@ -351,6 +352,7 @@ static void start_say(const trainer *t, double values_s)
                "elements a second and thread)",
                report_bytes(held, text), t->seal_s, (double)held / 1e9 / t->seal_s / threads,
                values_s, (double)t->info.param_elems / 1e6 / values_s / threads);
+    memory_lines_say(t, "start");
 }
 
 /* Gives the parameters their values, from a checkpoint, from state on NVMe, or new ones, and finds how far the run is. */
@@ -726,7 +728,7 @@ static sherd_status loop_run(trainer *t)
 
 /* -------------------------------------------------------------- summary -- */
 
-static void memory_say(const trainer *t)
+static void memory_parts_say(const trainer *t)
 {
     sherd_memory_report m = memory_of(t->engine);
     char total[32], stage0[32], params[32], grads[32], state[32], units[32], activations[32];
@@ -791,7 +793,8 @@ static void summary_say(const trainer *t)
     } else {
         report_say(t->r, "validation loss %.4f -> %.4f", t->first_validation, t->last_validation);
     }
-    memory_say(t);
+    memory_parts_say(t);
+    memory_lines_say(t, "end");
     saves_say(&t->saved);
     if (passes_note(t->passes)[0] != '\0') {
         report_say(t->r, "%s", passes_note(t->passes));

@@ -558,6 +558,17 @@ summary() {
     sed 's/.*"seconds": \([0-9.e+-]*\).*/\1/' "$scratch/log" | awk -v told="$(sed -n 's/^median step \([0-9.e+-]*\) s,.*/\1/p' "$scratch/out")" '
         { s[NR] = $1 } END { median = (s[3] + s[4]) / 2; gap = told / median - 1; exit !(gap < 1e-3 && gap > -1e-3) }' ||
         fail "the median step is not that of the log: $(cat "$scratch/out" "$scratch/log")"
+    # Memory as planned is what is held, and the system reports as much at least: the process has more than its engine.
+    tiny --ranks 1 --offload nvme --nvme-path "$scratch"
+    same "lines of memory" "start: start: start: end: end: end: " "$(sed -nE 's/^(start:|end:) (device|host|pinned) .* planned, .*/\1/p' "$scratch/out" | tr '\n' ' ')"
+    sed -nE 's/^(start|end): (device|host|pinned) ([0-9.]+ [KMG]?i?B) planned, ([0-9.]+ [KMG]?i?B) held(.* reports ([0-9.]+ [KMG]?i?B) )?.*/\2 \3 \4 \6/p' \
+        "$scratch/out" | awk 'function bytes(n, unit) { return n * 1024 ^ index("BKMG", substr(unit, 1, 1)) }
+            { planned = bytes($2, $3); held = bytes($4, $5); system_has = bytes($6, $7) }
+            planned != held { exit 1 }
+            $1 != "pinned" { all += held; if (planned == 0) exit 1 }
+            $1 == "host" { if (system_has < all) exit 1; all = 0; lines++ }
+            $1 == "pinned" && system_has < held { exit 1 }
+            END { if (lines != 2) exit 1 }' || fail "memory: $(cat "$scratch/out")"
     # Layers of more elements than the default model's are gathered ahead too.
     tiny --ranks 2 --stage 3 --hidden 256 --inner 1024 --vocab 4096 --steps 1
     grep "nothing is gathered ahead" "$scratch/out" && fail "the trainer's own bucket is too small"
