@@ -2,6 +2,7 @@
  * the same memory, request size and depth, both registered. They take turns in each round, who begins
  * changes from round to round; a ratio is taken inside each round and the median shown. fio, where
  * it is installed, takes its turn too, for a figure that others know. */
+#include "bench/bare.h"
 #include "bench/plot.h"
 #include "bench/options.h"
 #include "bench/timing.h"
@@ -10,14 +11,10 @@
 #include "base/clock.h"
 #include "offload/io.h"
 
-#include <liburing.h>
-
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* What the engine would move at a time. */
 #define TRANSFER_BYTES ((size_t)16 << 20)
@@ -50,8 +47,7 @@ typedef struct bench_setting {
     size_t               memory_bytes; /* whole transfers, twice what may be in flight */
     sherdi_ioq          *queue;
     sherdi_file         *file;
-    struct io_uring      ring;
-    int                  fd;
+    bench_bare          *bare;
 } bench_setting;
 
 static _Noreturn void die(const char *what, const char *why)
@@ -90,73 +86,29 @@ static void queue_pass(bench_setting *set, int is_write)
 
 /* -------------------------------------------------------------- the loop -- */
 
-static void bare_reap(bench_setting *set, size_t *in_flight)
+static void bare_open(bench_setting *set)
 {
-    struct io_uring_cqe *cqe;
-    unsigned             head;
-    unsigned             count = 0;
+    const bench_bare_params params = {.path         = sherdi_file_path(set->file),
+                                      .memory       = set->memory,
+                                      .memory_bytes = set->memory_bytes,
+                                      .size_bytes   = set->options->size_bytes,
+                                      .block_bytes  = set->cell->block_bytes,
+                                      .depth        = set->cell->depth};
+    char                    why[256];
 
-    io_uring_for_each_cqe(&set->ring, head, cqe)
-    {
-        if (cqe->res != (int)set->cell->block_bytes) {
-            die("bare loop", cqe->res < 0 ? strerror(-cqe->res) : "short transfer");
-        }
-        count++;
+    set->bare = bench_bare_open(&params, why, sizeof(why));
+    if (set->bare == NULL) {
+        die("bare loop", why);
     }
-    io_uring_cq_advance(&set->ring, count);
-    *in_flight -= count;
 }
 
 static void bare_pass(bench_setting *set, int is_write)
 {
-    const size_t block     = set->cell->block_bytes;
-    size_t       in_flight = 0;
+    char why[256];
 
-    for (size_t at = 0; at < set->options->size_bytes || in_flight > 0;) {
-        for (; at < set->options->size_bytes && in_flight < set->cell->depth; at += block) {
-            struct io_uring_sqe *sqe    = io_uring_get_sqe(&set->ring);
-            unsigned char       *memory = set->memory + at % set->memory_bytes;
-
-            if (is_write) {
-                io_uring_prep_write_fixed(sqe, 0, memory, (unsigned)block, at, 0);
-            } else {
-                io_uring_prep_read_fixed(sqe, 0, memory, (unsigned)block, at, 0);
-            }
-            io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
-            in_flight++;
-        }
-        if (io_uring_submit_and_wait(&set->ring, 1) < 0) {
-            die("bare loop", "submission failed");
-        }
-        bare_reap(set, &in_flight);
-    }
-}
-
-static void bare_open(bench_setting *set)
-{
-    struct iovec range   = {.iov_base = set->memory, .iov_len = set->memory_bytes};
-    unsigned     entries = (unsigned)set->cell->depth;
-    int          error   = -EINVAL;
-
-#ifdef IORING_SETUP_DEFER_TASKRUN
-    error = io_uring_queue_init(entries, &set->ring,
-                                IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
-#endif
-    if (error == -EINVAL) {
-        error = io_uring_queue_init(entries, &set->ring, 0);
-    }
-    if (error == 0) {
-        error = io_uring_register_buffers(&set->ring, &range, 1);
-    }
-    set->fd = open(sherdi_file_path(set->file), O_RDWR | O_DIRECT | O_CLOEXEC);
-    if (set->fd < 0) {
-        die(sherdi_file_path(set->file), strerror(errno));
-    }
-    if (error == 0) {
-        error = io_uring_register_files(&set->ring, &set->fd, 1);
-    }
-    if (error != 0) {
-        die("bare loop", strerror(-error));
+    if (bench_bare_run(set->bare, is_write ? BENCH_BARE_WRITE : BENCH_BARE_READ, why,
+                       sizeof(why)) == 0) {
+        die("bare loop", why);
     }
 }
 
@@ -264,8 +216,7 @@ static void cell_run(const bench_options *options, bench_cell *cell)
     }
     bare_open(&set);
     cell_rounds(&set);
-    io_uring_queue_exit(&set.ring);
-    (void)close(set.fd);
+    bench_bare_close(set.bare);
     sherdi_file_close(set.file, 1);
     sherdi_ioq_destroy(set.queue);
     sherdi_free(set.memory);
