@@ -23,13 +23,14 @@ config() {
  "sherd": {%s}}\n' "$2" "$3" "${4-}" >"$OUT/$1.json"
 }
 
-# planned NAME MODEL ACCUMULATION ARGS: a row of sherd plan for the configuration of this name, in $OUT/NAME.planned.
+# planned NAME MODEL ACCUMULATION ARGS: a row of sherd plan for the configuration of this name, in $OUT/NAME.planned. RATES: what
+# it is made from.
 planned() {
     local name=$1 model=$2 accumulation=$3
     shift 3
     # shellcheck disable=SC2086
     "$(program sherd)" plan --arch qwen2 $model --config "$OUT/$name.json" --tokens "$TOKENS" --backend cuda --device-memory 80G \
-        --host-memory 126G --stage 3 --rates "$OUT/rates.json" --set "gradient_accumulation_steps=$accumulation" --json "$@" >"$OUT/$name.planned"
+        --host-memory 126G --stage 3 --rates "${RATES-$(sized measured "$OUT/rates.json")}" --nvme-path "$OUT" --set "gradient_accumulation_steps=$accumulation" --json "$@" >"$OUT/$name.planned"
 }
 
 # of_plan NAME KEY: a number of that row.
@@ -46,12 +47,10 @@ plan_tell() {
         bytes_of_plan "$1" host_bytes), drive $(bytes_of_plan "$1" nvme_bytes), $(of_plan "$1" queued_s | awk '{ printf "%.3g", $1 }') s a step"
 }
 
-# Once for all parts of a call. No benchmark of the engine has a trainer's products: their rate is what 124M reached on an H100.
+# The plan measures the device's rates itself; in a rehearsal they are measured once, and small.
 rates_measure() {
-    [ ! -s "$OUT/rates.json" ] || return 0
-    # shellcheck disable=SC2046
-    "$(program sherd)" bench --backend cuda --ranks 1 $(sized "--size 64M --rounds 3" "--size 64K --rounds 1") --nvme-path "$OUT" \
-        --flops 500T --out "$OUT/rates.json"
+    [ "$EMULATED" = 0 ] || [ -s "$OUT/rates.json" ] ||
+        "$(program sherd)" bench --backend cuda --ranks 1 --size 64K --rounds 1 --nvme-path "$OUT" --flops 500T --out "$OUT/rates.json"
 }
 
 # billions NAME CONFIG MODEL ACCUMULATION STEPS ARGS: the trainer; its start and each of its steps are told when they are over.
@@ -60,7 +59,7 @@ billions() {
     shift 5
     # shellcheck disable=SC2086
     trained "$name" --arch qwen2 $model --config "$OUT/$config.json" --length "$TOKENS" --accumulation "$accumulation" --steps "$steps" \
-        $(sized "" "--peak-tflops 1 --threads 1") "$@" | tee >(grep --line-buffered -E '^(start:|memory at start|step )' | sed -u "s/^/  $name: /" >&3)
+        $(sized "" "--peak-tflops 1 --threads 1") "$@" | tee >(grep --line-buffered -E '^(start:|end:|step )' | sed -u "s/^/  $name: /" >&3)
 }
 
 # rate_tell NAME CONFIG: tokens per second of the median step after the first, beside the plan's.
@@ -68,8 +67,8 @@ rate_tell() {
     local tokens_per_s predicted
     tokens_per_s=$(rate "$1" 1)
     predicted=$(awk -v s="$(of_plan "$2" queued_s)" -v tokens="$(step_tokens "$1")" 'BEGIN { printf "%.0f", (s > 0 ? tokens / s : 0) }')
-    figure "$1 $tokens_per_s tokens/s, planned $predicted, MFU $(mfu "$1") %, $(sed -n 's/^loss /loss /p' "$OUT/$1.said"), $(
-        sed -n 's/^memory per rank: \([^,;]*\).*/\1/p' "$OUT/$1.said" | head -n 1)"
+    figure "$1 $tokens_per_s tokens/s, planned $predicted, MFU $(mfu "$1") %, $(sed -n 's/^loss /loss /p' "$OUT/$1.said"); $(
+        sed -n 's/^end: //p' "$OUT/$1.said" | paste -sd';')"
     value "$1" "$tokens_per_s"
 }
 
@@ -143,7 +142,7 @@ part_fourteen() {
     rate_tell fourteen fourteen
     config deepest 3 '"offload_optimizer": {"device": "nvme", "nvme_path": "'"$OUT"'/state"}' "$in_16_bits"
     for layers in $(seq "$(sized 28 4)" -1 1); do
-        planned deepest "$SEVEN --layers $layers" "$SMALL" --nvme-space "$(sized 50G 2400K)" && break
+        RATES=assumed planned deepest "$SEVEN --layers $layers" "$SMALL" --nvme-space "$(sized 50G 2400K)" && break
     done
     plan_tell deepest "$SEVEN --layers $layers" "$SMALL"
     rm -rf "$OUT/state"
