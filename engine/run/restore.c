@@ -220,8 +220,8 @@ static sherd_status undo_check(const sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_engine_check_caller(engine, "sherd_step_undo"));
     if (engine->failure.why.status != SHERD_OK) { /* an undo may mend it */
-        return engine->plan == NULL || engine->failure.is_final ||
-                       !sherdi_plan_has_generations(engine->plan)
+        return engine->failure.why.status == SHERD_E_DEVICE || engine->plan == NULL ||
+                       engine->failure.is_final || !sherdi_plan_has_generations(engine->plan)
                    ? sherdi_engine_check_alive(engine, "sherd_step_undo")
                    : SHERD_OK;
     }
