@@ -18,7 +18,7 @@ libdir=$(dirname "$(find "$scratch/root" -name 'libsherd.*' | head -n 1)")
 docs=$(find "$scratch/root" -type d -path "*/doc/sherd")
 
 # The guide's example is the file, which is installed too.
-awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$docs/docs/guide.md" >"$scratch/guide.c"
+awk -v heading='## A trainer in a page' -v language=c -f "$source/tests/house/block.awk" "$docs/docs/guide.md" >"$scratch/guide.c"
 diff "$scratch/guide.c" "$docs/examples/minimal/minimal.c"
 diff -r "$source/docs" "$docs/docs"
 
