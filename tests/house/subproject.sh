@@ -1,5 +1,5 @@
 #!/bin/sh
-# A client that has an unpacked sherd as a subproject: subproject.sh SOURCE. It builds the library and nothing else of ours, of the
+# A client that has an unpacked sherd as a subproject, as docs/embedding.md has it: subproject.sh SOURCE. It builds the library and nothing else of ours, of the
 # kind that it builds its own of; our warnings are no errors there, and its tests stay its own.
 set -eu
 source=$1
@@ -11,12 +11,9 @@ for entry in "$source"/*; do # no .git among them
     ln -s "$entry" "$scratch/client/subprojects/sherd"
 done
 cp "$source/examples/minimal/minimal.c" "$scratch/client/fit.c"
-cat >"$scratch/client/meson.build" <<'END'
-project('client', 'c', default_options: ['werror=true'])
-subproject('sherd')
-fit = executable('fit', 'fit.c', dependencies: dependency('sherd'), install: true)
-test('fit', fit)
-END
+awk -v heading='## Meson, with sherd as a subproject' -v language=meson -f "$source/tests/house/block.awk" "$source/docs/embedding.md" \
+    >"$scratch/client/meson.build"
+[ -s "$scratch/client/meson.build" ] || { echo "docs/embedding.md has no example of a subproject" && exit 1; }
 cd "$scratch"
 if command -v git >/dev/null; then
     git init -q client
@@ -34,8 +31,7 @@ expect() {
 
 # with KIND: the client in a folder of that name. Comparing floats is right in sherd and told by this warning.
 with() {
-    CFLAGS=-Wfloat-equal meson setup "$1" client --buildtype=plain -Ddefault_library="$1" -Dsherd:cuda=disabled -Dsherd:mpi=disabled \
-        >"$1.log" || { cat "$1.log" && exit 1; }
+    CFLAGS=-Wfloat-equal meson setup "$1" client --buildtype=plain -Ddefault_library="$1" >"$1.log" || { cat "$1.log" && exit 1; }
     meson introspect "$1" --targets >"$1.targets"
     expect "programs, $1" "fit" "$(names executable "$1")"
     expect "what is linked, $1" "sherd" "$(names "$1 library" "$1" | grep -v sherd_)"
