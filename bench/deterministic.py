@@ -24,9 +24,9 @@ def train(arguments, folder, mode):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trainer", default="build/examples/llm/sherd-llm")
+    parser.add_argument("--trainer", default="build/trainer/sherd-llm")
     parser.add_argument("--data", default="build/data/kjv.txt", help="text to train on")
-    parser.add_argument("--config", default="examples/llm/default.json")
+    parser.add_argument("--config", default="trainer/default.json")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=40)

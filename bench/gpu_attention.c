@@ -5,7 +5,7 @@
 #include "bench/options.h"
 #include "bench/timing.h"
 
-#include "examples/llm/compute.h"
+#include "trainer/compute.h"
 #include "kernels/backend.h"
 
 #include <errno.h>

@@ -4,10 +4,10 @@
 #include "bench/link.h"
 #include "base/clock.h"
 
-#include "examples/llm/blas.h"
-#include "examples/llm/declare.h"
-#include "examples/llm/init.h"
-#include "examples/llm/passes.h"
+#include "models/blas.h"
+#include "trainer/declare.h"
+#include "trainer/init.h"
+#include "trainer/passes.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,10 +3,10 @@
  * rank, the world and where they meet are in the environment, as torchrun sets it. */
 #include "bench/options.h"
 
-#include "examples/llm/blas.h"
-#include "examples/llm/declare.h"
-#include "examples/llm/passes.h"
-#include "examples/llm/weights.h"
+#include "models/blas.h"
+#include "trainer/declare.h"
+#include "trainer/passes.h"
+#include "trainer/weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -127,7 +127,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./run bench predicted", description=__doc__,
                                      epilog="What follows -- is for the trainer.")
     parser.add_argument("--sherd", default="build/cli/sherd")
-    parser.add_argument("--trainer", default="build/examples/llm/sherd-llm")
+    parser.add_argument("--trainer", default="build/trainer/sherd-llm")
     parser.add_argument("--data", default="build/data/kjv.txt", help="text to train on")
     parser.add_argument("--arch", default="gpt2")
     parser.add_argument("--preset", default="124m")

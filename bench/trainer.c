@@ -8,11 +8,11 @@
 #include "bench/timing.h"
 #include "bench/trainer_gpu.h"
 
-#include "examples/llm/blas.h"
-#include "examples/llm/declare.h"
-#include "examples/llm/passes.h"
-#include "examples/llm/gemm.h"
-#include "examples/llm/init.h"
+#include "models/blas.h"
+#include "trainer/declare.h"
+#include "trainer/passes.h"
+#include "trainer/gemm.h"
+#include "trainer/init.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,10 +3,10 @@
 
 #include "bench/timing.h"
 
-#include "examples/llm/declare.h"
-#include "examples/llm/passes.h"
-#include "examples/llm/init.h"
-#include "examples/llm/speed.h"
+#include "trainer/declare.h"
+#include "trainer/passes.h"
+#include "trainer/init.h"
+#include "trainer/speed.h"
 
 #include <stdio.h>
 #include <stdlib.h>

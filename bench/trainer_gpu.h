@@ -2,7 +2,7 @@
 #ifndef BENCH_TRAINER_GPU_H
 #define BENCH_TRAINER_GPU_H
 
-#include "examples/llm/compute.h"
+#include "trainer/compute.h"
 #include "models/arch.h"
 
 #include <stddef.h>

@@ -2,7 +2,7 @@
 """A training step of GPT-2 by PyTorch alone, compiled: what bench-trainer --backend cuda is held against.
 
 The model of examples/pytorch/plain/nanogpt.py, in bf16 by autocast with fp32 weights, fused AdamW, no dropout. The share of
-the peak counts operations as examples/llm/speed.c does. Times are medians of steps behind those that compile.
+the peak counts operations as trainer/speed.c does. Times are medians of steps behind those that compile.
 """
 import argparse
 import statistics

@@ -1,8 +1,8 @@
 /* sherd env: prints the build, the machine and the environment, to read or to paste into a report. */
 #include "cli/cli.h"
 
-#include "examples/llm/blas.h"
-#include "examples/llm/onednn.h"
+#include "models/blas.h"
+#include "models/onednn.h"
 
 #include <getopt.h>
 #include <stdio.h>

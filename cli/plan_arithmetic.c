@@ -117,7 +117,7 @@ plan_arithmetic plan_arithmetic_of(const arch *planned, const char *backend, siz
 /* Finds sherd-llm beside this program, as it is installed, or where a build has it. */
 static int trainer_find(char out[PATH_CHARS])
 {
-    static const char *const PLACES[] = {"sherd-llm", "../examples/llm/sherd-llm"};
+    static const char *const PLACES[] = {"sherd-llm", "../trainer/sherd-llm"};
     char                     self[PATH_CHARS - 64];
     ssize_t                  len = readlink("/proc/self/exe", self, sizeof(self) - 1);
     char                    *slash;

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 
-NOT_COUNTED = ("tests/", "bench/", "examples/llm/", "python/")
+NOT_COUNTED = ("tests/", "bench/", "trainer/", "python/")
 COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')', re.S)
 TOKEN = re.compile(
     r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''  # strings, characters

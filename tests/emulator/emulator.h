@@ -1,5 +1,5 @@
 /* A device that is threads of this process: enough of CUDA's runtime for g++ to compile the kernels of
- * kernels/cuda (and of examples/llm/cuda) as they stand and for tests to run them where there is no GPU.
+ * kernels/cuda (and of trainer/cuda) as they stand and for tests to run them where there is no GPU.
  * For tests alone; nothing of it is installed.
  *
  * To compile a .cu file with it: put -Itests/emulator in front, name the file to the C++ compiler as C++

@@ -110,12 +110,12 @@ program() {
     local path
     case $1 in
     sherd) path=$(sized cli/sherd tests/cli/sherd_emulated_command) ;;
-    trainer) path=$(sized examples/llm/sherd-llm tests/examples/sherd-llm-emulated) ;;
-    bench-gpu-attention) path=$(sized bench/bench-gpu-attention tests/examples/bench-gpu-attention-emulated) ;;
+    trainer) path=$(sized trainer/sherd-llm tests/trainer/sherd-llm-emulated) ;;
+    bench-gpu-attention) path=$(sized bench/bench-gpu-attention tests/trainer/bench-gpu-attention-emulated) ;;
     bench-gpu) path=$(sized bench/bench-gpu tests/kernels/bench-gpu-emulated) ;;
     bench-gpu-product) path=$(sized bench/bench-gpu-product tests/gpu/bench-gpu-product-emulated) ;;
     bench-gpu-offload) path=$(sized bench/bench-gpu-offload tests/gpu/bench-gpu-offload-emulated) ;;
-    bench-offload) path=$(sized bench/bench-offload tests/examples/bench-offload-emulated) ;;
+    bench-offload) path=$(sized bench/bench-offload tests/trainer/bench-offload-emulated) ;;
     bench-memory) path=$(sized bench/bench-memory tests/gpu/bench-memory-emulated) ;;
     kernels) path=$(sized tests/kernels/test_device_cuda tests/kernels/test_device_emulated) ;;
     esac

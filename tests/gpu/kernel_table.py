@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# As the builds compile them: kernels/meson.build, examples/llm/meson.build.
+# As the builds compile them: kernels/meson.build, trainer/meson.build.
 FLAGS = {"kernels": ["--fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true"], "examples": []}
 FUSED = ("update.cu", "encoded.cu", "lamb.cu")
 ONE_ARCH = {"attention_warpgroup.cu": ["90a"]}  # instructions of one architecture
@@ -251,7 +251,7 @@ def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--arch", default="80,86,89,90,100")
-    parser.add_argument("--files", default="kernels/cuda/*.cu,examples/llm/cuda/*.cu")
+    parser.add_argument("--files", default="kernels/cuda/*.cu,trainer/cuda/*.cu")
     parser.add_argument("--nvcc", default=shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
     parser.add_argument("--cuobjdump", default=shutil.which("cuobjdump"))
     parser.add_argument("--sass-arch", default="90")

@@ -143,13 +143,13 @@ told less env '"result": "pass"'
 # Headers of wheels that the toolkit may lack are found, and no runtime of another version.
 grep -q "wheels   cublasLt.h of cu13" "$scratch/less.page" || fail "cublasLt.h of a wheel is not found: $(cat "$scratch/less.page")"
 [ "$(ls "$scratch/less/wheels" | tr '\n' ' ')" = "cublasLt.h cudnn_backend.h cudnn_version.h " ] || fail "of a wheel's headers: $(ls "$scratch/less/wheels")"
-told less trainer '"result": "not tested", .*"figure": "tests/examples/sherd-llm-emulated was not built"'
+told less trainer '"result": "not tested", .*"figure": "tests/trainer/sherd-llm-emulated was not built"'
 told less torch '"result": "FAIL: status 3"'
 told less proof '"result": "pass"'
 
 # A choice that dies, and one that is fast and wrong: the part says which, and the others are measured.
-mkdir -p "$scratch/odd/tests/examples"
-cat >"$scratch/odd/tests/examples/sherd-llm-emulated" <<'SH'
+mkdir -p "$scratch/odd/tests/trainer"
+cat >"$scratch/odd/tests/trainer/sherd-llm-emulated" <<'SH'
 #!/bin/sh
 case "$*" in *"--attention own"*) echo "sherd-llm: no such attention" >&2 && exit 1 ;; esac
 last=4.0
@@ -158,7 +158,7 @@ while [ "$1" != --log ]; do shift; done
 for step in 1 2 3 4 5 6; do echo "{\"tokens\": ${step}00, \"seconds\": 0.5}"; done >"$2"
 echo "loss 5.0 -> $last"
 SH
-chmod +x "$scratch/odd/tests/examples/sherd-llm-emulated"
+chmod +x "$scratch/odd/tests/trainer/sherd-llm-emulated"
 rehearse odd --build "$scratch/odd" --part choices
 told odd choices '"result": "FAIL: status 1"'
 told odd choices 'default 200 tokens/s .*chosen own FAILED; cudnn 200 tokens/s [(]1.000[)]; tuned 200 tokens/s .*chosen graphs FAILED; small default'
@@ -210,7 +210,7 @@ rehearse late --build "$build" --part env,large --limit 5
 [ "$status" = 0 ] || fail "no time gives $status"
 told late large '"result": "not run"'
 # A part that had less time than it wants, and was cut off, has not failed by itself.
-printf '#!/bin/sh\nsleep 60\n' >"$scratch/odd/tests/examples/sherd-llm-emulated"
+printf '#!/bin/sh\nsleep 60\n' >"$scratch/odd/tests/trainer/sherd-llm-emulated"
 rehearse cut --build "$scratch/odd" --part trainer --limit 13
 [ "$status" = 1 ] || fail "a part that was cut off gives $status"
 told cut trainer '"result": "not finished: [0-9]+ s were left"'

@@ -32,9 +32,10 @@ allowed engine/checkpoint "engine/(checkpoint|run|plan|config|optimizers)/|engin
 allowed engine/dry "engine/(dry|run|plan|config|optimizers)/|engine/(model|engine)\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
 allowed models "models/|sherd"
 allowed planning "planning/|models/|sherd"
-allowed cli "cli/|planning/|models/|sherd|examples/llm/(blas|onednn)\.h"
-allowed examples "examples/|models/|sherd|[a-z_]+\.(h|cuh)"
-allowed bench "bench/|planning/|models/|examples/llm/|(engine|offload|collectives|kernels|base)/|sherd"
+allowed cli "cli/|planning/|models/|sherd"
+allowed trainer "trainer/|models/|sherd|[a-z_]+\.(h|cuh)"
+allowed examples "sherd"
+allowed bench "bench/|planning/|models/|trainer/|(engine|offload|collectives|kernels|base)/|sherd"
 allowed include "sherd"
 
 # Sources with slow asserts are those that are compiled with them for the tests.
@@ -48,7 +49,7 @@ if [ ! -s "$scratch/with" ] || ! diff "$scratch/with" "$scratch/listed"; then
 fi
 
 # <folder>/<name>_impl.h is for its own folder.
-bad=$(grep -rnE '#include "[a-z]+/([a-z]+/)?[a-z_]+_impl\.h"' --include='*.[ch]' base kernels collectives offload engine models planning cli examples |
+bad=$(grep -rnE '#include "[a-z]+/([a-z]+/)?[a-z_]+_impl\.h"' --include='*.[ch]' base kernels collectives offload engine models planning cli trainer examples |
     awk -F: '{ split($1, at, "/"); line = $3; sub(/.*#include "/, "", line); split(line, to, "/"); if (at[1] != to[1]) print }')
 if [ -n "$bad" ]; then
     echo "an _impl.h crosses folders:"
@@ -65,7 +66,7 @@ fi
 
 # Vendor headers, each in its one back-end file (and its public header).
 vendor() {
-    bad=$(grep -rlE "#include <($1)" --include='*.[ch]' --include='*.cu' --include='*.cuh' base kernels collectives offload engine models planning cli include examples |
+    bad=$(grep -rlE "#include <($1)" --include='*.[ch]' --include='*.cu' --include='*.cuh' base kernels collectives offload engine models planning cli include trainer examples |
         grep -vE "$2" || true)
     if [ -n "$bad" ]; then
         echo "<$1> is included outside its file: $bad"
@@ -79,9 +80,9 @@ vendor 'xxhash\.h' '^offload/checksum(_avx2|_avx512)?\.c$'
 vendor 'liburing' '^offload/uring\.c$'
 vendor 'omp\.h' '^$'
 vendor 'cblas\.h|openblas|dnnl' '^$'
-vendor 'cuda|mma\.h|device_launch' '^kernels/cuda/|^include/sherd_cuda\.h$|^collectives/nccl[a-z_]*\.[ch]$|^examples/llm/cuda/'
+vendor 'cuda|mma\.h|device_launch' '^kernels/cuda/|^include/sherd_cuda\.h$|^collectives/nccl[a-z_]*\.[ch]$|^trainer/cuda/'
 vendor 'nccl\.h' '^collectives/nccl[a-z_]*\.[ch]$|^include/sherd_cuda\.h$'
-vendor 'cublas' '^examples/llm/cuda/'
+vendor 'cublas' '^trainer/cuda/'
 
 [ $failed = 0 ] && echo "the arrows point down"
 exit $failed

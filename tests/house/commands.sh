@@ -32,7 +32,7 @@ done
 code=$(printf '%s\n' "$code" | grep -E '^(\./run )?(sherd|train) ')
 named ' --[a-z][a-z-]+'
 for name in $names; do
-    grep -qE -- "(^|[\" (|])$name([ ,\\\"]|$)|\"${name#--}\"" cli/*.c examples/llm/options.c || missing "the option $name"
+    grep -qE -- "(^|[\" (|])$name([ ,\\\"]|$)|\"${name#--}\"" cli/*.c trainer/options.c || missing "the option $name"
 done
 
 [ $failed = 0 ] && echo "the commands that pages name are there"

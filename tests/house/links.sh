@@ -4,7 +4,7 @@
 set -eu
 cd "$1"
 failed=0
-folders='base|kernels|collectives|offload|engine|models|planning|cli|python|examples|include|bench|tools|tests|docs'
+folders='base|kernels|collectives|offload|engine|models|planning|cli|python|trainer|examples|include|bench|tools|tests|docs'
 sources='^(\./)?('$folders')/.*\.([ch]|cu|cuh|cpp|py)$'
 pages='README.md CONTRIBUTING.md docs/*.md examples/*/README.md'
 

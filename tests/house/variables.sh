@@ -8,7 +8,7 @@ trap 'rm -r "$scratch"' EXIT
 
 # Names in quotes, but for constants of the interface that messages name.
 {
-    grep -rhoE '"SHERD_[A-Z_]+"' --include='*.c' --include='*.h' --include='*.cu' base collectives engine kernels offload planning cli models examples
+    grep -rhoE '"SHERD_[A-Z_]+"' --include='*.c' --include='*.h' --include='*.cu' base collectives engine kernels offload planning cli models trainer examples
     grep -rhE 'os\.environ' --include='*.py' python/sherd | grep -oE '"SHERD_[A-Z_]+"'
 } | tr -d '"' | sort -u | while read -r name; do
     case $name in SHERD_E_* | SHERD_USES_*) continue ;; esac

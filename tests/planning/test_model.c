@@ -1,7 +1,7 @@
 /* Models without a file: built-in architectures and counts, as an engine sees them. */
 #include "tests/planning/rig.h"
 
-#include "examples/llm/declare.h"
+#include "trainer/declare.h"
 
 #include <stdint.h>
 #include <stdio.h>

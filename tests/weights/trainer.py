@@ -4,7 +4,7 @@ import os
 import subprocess
 
 LENGTH, BATCH = 64, 2
-VALIDATION_BATCHES = 16  # of examples/llm/trainer.c; the last 1/20 of the text is for validation (data.c)
+VALIDATION_BATCHES = 16  # of trainer/trainer.c; the last 1/20 of the text is for validation (data.c)
 
 
 class Trainer:
