@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,4 +234,43 @@ void case_tokens(const model_case *c, int32_t *inputs, int32_t *targets)
             targets[b * length + t] = (int32_t)(splitmix64(j + 1) % c->sizes.vocab);
         }
     }
+}
+
+double case_worse(double a, double b)
+{
+    return !(b <= a) ? b : a;
+}
+
+double case_relative(double got, double want, double least)
+{
+    double scale = fabs(want) > least ? fabs(want) : least;
+
+    return scale > 0.0 ? fabs(got - want) / scale : fabs(got - want);
+}
+
+/* Entries near zero are measured by the parameter's typical entry. */
+double case_grad_error(const case_param *want, const float *grad)
+{
+    double sum = 0.0, dot = 0.0, error, typical = want->grad_l2 / sqrt((double)want->elems);
+
+    for (size_t i = 0; i < want->elems; i++) {
+        double weight;
+
+        case_dot_weights(want->k, i, 1, &weight);
+        sum += (double)grad[i] * (double)grad[i];
+        dot += (double)grad[i] * weight;
+    }
+    error = case_relative(sqrt(sum), want->grad_l2, 0.0);
+    if (want->has_dot) {
+        error = case_worse(error, case_relative(dot, want->grad_dot, want->grad_l2));
+    }
+    for (size_t i = 0; i < want->num_first; i++) {
+        error = case_worse(error, case_relative((double)grad[i], want->grad_first[i], typical));
+    }
+    for (size_t i = 0; i < want->num_last; i++) {
+        double got = (double)grad[want->elems - want->num_last + i];
+
+        error = case_worse(error, case_relative(got, want->grad_last[i], typical));
+    }
+    return error;
 }

@@ -46,4 +46,11 @@ void case_dot_weights(size_t k, size_t first, size_t count, double *out);
 /** Inputs and targets [batch, length] of a case. */
 void case_tokens(const model_case *c, int32_t *inputs, int32_t *targets);
 
+/** Returns the larger of two errors; a NaN is worse than anything. */
+double case_worse(double a, double b);
+/** Returns how far `got` is from `want`, relative to it or to `least`, whichever is larger. */
+double case_relative(double got, double want, double least);
+/** Returns the worst relative error of a parameter's gradient, row-major as arch.h has the parameter. */
+double case_grad_error(const case_param *want, const float *grad);
+
 #endif

@@ -42,45 +42,6 @@ typedef struct watch {
     int               is_on;
 } watch;
 
-static double worse(double a, double b)
-{
-    return !(b <= a) ? b : a; /* a NaN is worse than anything */
-}
-
-static double relative(double got, double want, double least)
-{
-    double scale = fabs(want) > least ? fabs(want) : least;
-
-    return scale > 0.0 ? fabs(got - want) / scale : fabs(got - want);
-}
-
-/* Entries near zero are measured by the parameter's typical entry. */
-static double param_error(const case_param *want, const float *grad)
-{
-    double sum = 0.0, dot = 0.0, error, typical = want->grad_l2 / sqrt((double)want->elems);
-
-    for (size_t i = 0; i < want->elems; i++) {
-        double weight;
-
-        case_dot_weights(want->k, i, 1, &weight);
-        sum += (double)grad[i] * (double)grad[i];
-        dot += (double)grad[i] * weight;
-    }
-    error = relative(sqrt(sum), want->grad_l2, 0.0);
-    if (want->has_dot) {
-        error = worse(error, relative(dot, want->grad_dot, want->grad_l2));
-    }
-    for (size_t i = 0; i < want->num_first; i++) {
-        error = worse(error, relative((double)grad[i], want->grad_first[i], typical));
-    }
-    for (size_t i = 0; i < want->num_last; i++) {
-        double got = (double)grad[want->elems - want->num_last + i];
-
-        error = worse(error, relative(got, want->grad_last[i], typical));
-    }
-    return error;
-}
-
 static void grads_watch(void *ctx, size_t unit, const model_unit *params)
 {
     watch *w = ctx;
@@ -90,7 +51,8 @@ static void grads_watch(void *ctx, size_t unit, const model_unit *params)
         arch_param info;
 
         arch_param_get(&w->c->sizes, k, &info);
-        w->worst = worse(w->worst, param_error(&w->c->params[k], params->by_role[info.role].grad));
+        w->worst = case_worse(w->worst,
+                              case_grad_error(&w->c->params[k], params->by_role[info.role].grad));
     }
 }
 
@@ -173,12 +135,12 @@ static sherd_status steps_run(const trial *t, sherd_engine *engine, passes *pass
             break;
         }
         if (i == 0) {
-            out->loss  = relative(loss, t->c->loss, 0.0);
-            out->grads = worse(w.worst, relative(report.grad_norm, t->c->grad_norm, 0.0));
+            out->loss  = case_relative(loss, t->c->loss, 0.0);
+            out->grads = case_worse(w.worst, case_relative(report.grad_norm, t->c->grad_norm, 0.0));
             w.is_on    = 0;
         }
         if (i < t->c->num_losses) {
-            out->steps = worse(out->steps, relative(loss, t->c->losses[i], 0.0));
+            out->steps = case_worse(out->steps, case_relative(loss, t->c->losses[i], 0.0));
         }
     }
     free(inputs);
@@ -226,9 +188,9 @@ static void trial_rank(sherd_world *world, void *ctx)
         (void)snprintf(t->why, sizeof(t->why), "%s: %s", sherd_status_name(status),
                        sherd_last_error());
     }
-    t->worst.loss  = worse(t->worst.loss, own.loss);
-    t->worst.grads = worse(t->worst.grads, own.grads);
-    t->worst.steps = worse(t->worst.steps, own.steps);
+    t->worst.loss  = case_worse(t->worst.loss, own.loss);
+    t->worst.grads = case_worse(t->worst.grads, own.grads);
+    t->worst.steps = case_worse(t->worst.steps, own.steps);
     (void)pthread_mutex_unlock(&t->lock);
     if (status != SHERD_OK) {
         sherd_world_abort(world, "the oracle's rank failed");
@@ -259,9 +221,9 @@ static int case_check(const model_case *c, int only_stage, int only_ranks, const
                 (void)snprintf(t.why, sizeof(t.why), "%s", sherd_last_error());
             }
             layouts++;
-            worst.loss  = worse(worst.loss, t.worst.loss);
-            worst.grads = worse(worst.grads, t.worst.grads);
-            worst.steps = worse(worst.steps, t.worst.steps);
+            worst.loss  = case_worse(worst.loss, t.worst.loss);
+            worst.grads = case_worse(worst.grads, t.worst.grads);
+            worst.steps = case_worse(worst.steps, t.worst.steps);
             if (t.has_failed) {
                 passed = 0;
                 printf("%s: stage %d on %d ranks failed: %s\n", c->name, stage, ranks, t.why);
