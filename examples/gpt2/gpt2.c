@@ -1,5 +1,5 @@
 /* gpt2: trains GPT-2 on the bytes of a text, on any number of ranks, at any ZeRO stage. One file, to be copied as the beginning of a
- * trainer of your own: examples/minimal is the page before it, examples/llm the full trainer. It reads from top to bottom: options,
+ * trainer of your own: examples/minimal is the page before it, trainer the full trainer. It reads from top to bottom: options,
  * text, arithmetic, model, training, ranks. What is sherd's begins with sherd_, and a comment explains each call where it is used first.
  * Which stage is trained, and where state and parameters rest, is not in this file: the configuration says it.
  *
