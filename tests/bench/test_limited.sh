@@ -3,9 +3,9 @@
 # other; nothing is asked of the times.
 set -eu
 root=$1
-limited=$2
-sherd=$3
-trainer=$4
+limited=$(realpath "$2")
+sherd=$(realpath "$3")
+trainer=$(realpath "$4")
 python=$5
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
