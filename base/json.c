@@ -1,64 +1,67 @@
-/* JSON with positions. First, comments and trailing commas are overwritten with spaces, so that offsets stay the same. Then
- * jansson checks and decodes the text. Finally a walk over the tokens, beside jansson's tree (which keeps the order of the
- * text), gives each value its location. The tokens also locate jansson's errors. */
+/* JSON with positions. One walk over the text finds where each value begins and makes the nodes. It has strings, numbers and words
+ * decoded by jansson, one at a time; brackets, commas and comments it reads itself. */
 #include "base/json.h"
 
-#include "base/assert.h"
 #include "base/checked.h"
 
 #include <jansson.h>
 
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct sherdi_json {
-    json_t           *tree;
+    json_t *
+        kept; /* an array of what jansson has decoded and nodes point to, and of the keys of objects */
     char             *name;
-    const char       *source; /* the caller's, while parsing; columns are counted in it */
-    char             *text;   /* a copy of the same length, with blanks */
+    char             *text; /* with blanks for comments and trailing commas; a NUL ends it */
     size_t            len_bytes;
     sherdi_json_node *nodes;
     size_t            node_count;
 };
 
-typedef struct token {
-    size_t at, end; /* at == end: end of the text */
-} token;
+/* A walk over the text. */
+typedef struct walk {
+    sherdi_json *document;
+    char        *at;
+    uint32_t     line, column; /* of `at` */
+    int          depth;
+    const char  *key; /* the last key, as written */
+    int          key_bytes;
+} walk;
 
-typedef struct location {
-    size_t   at;
-    uint32_t line, column;
-} location;
-
-/* Moves `where` forward to offset `at`. A column is a character: continuation bytes of UTF-8 do not count. */
-static void location_advance(location *where, const char *text, size_t at)
+/* Moves forward to `to`. A column is a character: continuation bytes of UTF-8 do not count. */
+static void walk_advance(walk *w, const char *to)
 {
-    for (; where->at < at; where->at++) {
-        if (text[where->at] == '\n') {
-            where->line++;
-            where->column = 1;
-        } else if (((unsigned char)text[where->at] & 0xc0) != 0x80) {
-            where->column++;
+    for (; w->at < to; w->at++) {
+        if (*w->at == '\n') {
+            w->line++;
+            w->column = 1;
+        } else if (((unsigned char)*w->at & 0xc0) != 0x80) {
+            w->column++;
         }
     }
 }
 
-static location location_of(const sherdi_json *document, size_t at)
+/* Fails at the place that the walk has come to. */
+static sherd_status walk_fail(const walk *w, const char *fmt, ...) SHERDI_PRINTF(2, 3);
+static sherd_status walk_fail(const walk *w, const char *fmt, ...)
 {
-    location where = {0, 1, 1};
+    char    what[SHERDI_ERROR_BYTES];
+    va_list args;
 
-    location_advance(&where, document->source, sherdi_min_size(at, document->len_bytes));
-    return where;
+    va_start(args, fmt);
+    (void)vsnprintf(what, sizeof(what), fmt, args);
+    va_end(args);
+    return sherdi_fail(SHERD_E_INVAL, "%s:%u:%u: %s", w->document->name, w->line, w->column, what);
 }
 
-static sherd_status document_fail(const sherdi_json *document, size_t at, const char *what)
+static sherd_status walk_fail_memory(const walk *w)
 {
-    location where = location_of(document, at);
-
-    return sherdi_fail(SHERD_E_INVAL, "%s:%u:%u: %s", document->name, where.line, where.column,
-                       what);
+    return sherdi_fail(SHERD_E_NOMEM, "no memory to parse %s", w->document->name);
 }
 
 /* ---- bytes ---- */
@@ -99,145 +102,52 @@ int sherdi_json_is_utf8(const char *text, size_t len_bytes)
     return 1;
 }
 
-static sherd_status bytes_check(const sherdi_json *document)
+/* Checks the text up to its end, and counts the nodes that it can have: each but the first follows a bracket or a comma. */
+static sherd_status bytes_check(walk w, size_t *nodes_out)
 {
-    size_t bytes;
+    const char *end = w.at + w.document->len_bytes;
 
-    for (size_t at = 0; at < document->len_bytes; at += bytes) {
-        bytes = utf8_sequence_bytes((const unsigned char *)document->text + at,
-                                    document->len_bytes - at);
+    for (*nodes_out = 1; w.at < end;) {
+        size_t bytes = utf8_sequence_bytes((const unsigned char *)w.at, (size_t)(end - w.at));
+
         if (bytes == 0) {
-            return document_fail(document, at, "not UTF-8 text");
+            return walk_fail(&w, "not UTF-8 text");
         }
-        if (document->text[at] == '\0') {
-            return document_fail(document, at, "a NUL byte stands in the text");
+        if (*w.at == '\0') {
+            return walk_fail(&w, "a NUL byte stands in the text");
         }
+        *nodes_out += strchr("[{,", *w.at) != NULL;
+        walk_advance(&w, w.at + bytes);
     }
     return SHERD_OK;
 }
 
-/* ---- tokens ---- */
-
-/* Returns the offset after the string that starts at `at`. The end of the line also ends it, so that a missing quote does not
- * take in the rest. */
-static size_t string_end(const sherdi_json *document, size_t at)
+/* Moves to the next byte that is neither space nor in a comment. Comments become blanks. */
+static sherd_status space_skip(walk *w)
 {
-    for (at++; at < document->len_bytes && document->text[at] != '\n'; at++) {
-        if (document->text[at] == '"') {
-            return at + 1;
+    for (;;) {
+        const char *end = NULL;
+
+        walk_advance(w, w->at + strspn(w->at, " \t\r\n"));
+        if (*w->at == '#' || strncmp(w->at, "//", 2) == 0) {
+            end = w->at + strcspn(w->at, "\n");
+        } else if (strncmp(w->at, "/*", 2) == 0) {
+            end = strstr(w->at + 2, "*/");
+            if (end == NULL) {
+                return walk_fail(w, "this comment has no end");
+            }
+            end += 2;
+        } else {
+            return SHERD_OK;
         }
-        if (document->text[at] == '\\' && at + 1 < document->len_bytes &&
-            document->text[at + 1] != '\n') {
-            at++;
-        }
-    }
-    return at;
-}
-
-static int char_is_in(char c, const char *set)
-{
-    return c != '\0' && strchr(set, c) != NULL;
-}
-
-/* Returns the token at or after `at`: a string, one of []{}:, or a run of other characters. */
-static token token_next(const sherdi_json *document, size_t at)
-{
-    const char *text = document->text;
-    token       found;
-
-    while (at < document->len_bytes && char_is_in(text[at], " \t\r\n")) {
-        at++;
-    }
-    found = (token){at, at};
-    if (at == document->len_bytes) {
-        return found;
-    }
-    if (text[at] == '"') {
-        found.end = string_end(document, at);
-    } else if (char_is_in(text[at], "[]{}:,")) {
-        found.end = at + 1;
-    } else {
-        while (found.end < document->len_bytes && !char_is_in(text[found.end], " \t\r\n[]{}:,\"")) {
-            found.end++;
-        }
-    }
-    return found;
-}
-
-/* ---- blanking ---- */
-
-/* Returns the offset after the comment that starts at `at`; `at` itself when there is no comment; SIZE_MAX when it has no end. */
-static size_t comment_end(const sherdi_json *document, size_t at)
-{
-    const char *text = document->text;
-    size_t      left = document->len_bytes - at;
-    const char *end;
-
-    if (left >= 2 && text[at] == '/' && text[at + 1] == '*') {
-        end = memmem(text + at + 2, left - 2, "*/", 2);
-        return end == NULL ? SIZE_MAX : (size_t)(end - text) + 2;
-    }
-    if (text[at] == '#' || (left >= 2 && text[at] == '/' && text[at + 1] == '/')) {
-        end = memchr(text + at, '\n', left);
-        return end == NULL ? document->len_bytes : (size_t)(end - text);
-    }
-    return at;
-}
-
-static void blank_range(sherdi_json *document, size_t at, size_t end)
-{
-    for (; at < end; at++) {
-        if (!char_is_in(document->text[at], "\r\n")) {
-            document->text[at] = ' ';
+        while (w->at < end) {
+            walk_advance(w, w->at + 1);
+            w->at[-1] = strchr("\r\n", w->at[-1]) == NULL ? ' ' : w->at[-1];
         }
     }
 }
 
-static sherd_status comments_blank(sherdi_json *document)
-{
-    size_t at = 0;
-    size_t end;
-
-    while (at < document->len_bytes) {
-        if (document->text[at] == '"') {
-            at = string_end(document, at);
-            continue;
-        }
-        end = comment_end(document, at);
-        if (end == SIZE_MAX) {
-            return document_fail(document, at, "this comment has no end");
-        }
-        blank_range(document, at, end);
-        at = sherdi_max_size(end, at + 1);
-    }
-    return SHERD_OK;
-}
-
-/* Blanks a comma that follows a value and precedes a closing bracket; checks the depth. */
-static sherd_status commas_blank(sherdi_json *document)
-{
-    size_t depth    = 0;
-    char   previous = ',';
-    char   kind;
-
-    for (token here = token_next(document, 0), next; here.at < here.end; here = next) {
-        next = token_next(document, here.end);
-        kind = document->text[here.at];
-        if (kind == ',' && !char_is_in(previous, ",:[{") && next.at < next.end &&
-            char_is_in(document->text[next.at], "]}")) {
-            document->text[here.at] = ' ';
-            continue;
-        }
-        if (char_is_in(kind, "[{") && ++depth > SHERDI_JSON_MAX_DEPTH) {
-            return document_fail(document, here.at, "nested too deeply");
-        }
-        depth -= char_is_in(kind, "]}") && depth > 0;
-        previous = kind;
-    }
-    return SHERD_OK;
-}
-
-/* ---- jansson ---- */
+/* ---- failures ---- */
 
 /* Words that Python writes where JSON has others, or none. */
 static const struct {
@@ -251,217 +161,188 @@ static const struct {
     {"-Infinity", "JSON has no such number; leave the key out, or give another number"},
 };
 
-/* Returns what to do about a word of Python's; NULL: the token is no such word. */
-static const char *python_remedy(const sherdi_json *document, token word)
+/* Returns what to do about a word of Python's; NULL: it is no such word. */
+static const char *python_remedy(const char *word, size_t len_bytes)
 {
     for (size_t i = 0; i < sizeof(PYTHON_WORDS) / sizeof(PYTHON_WORDS[0]); i++) {
-        if (strlen(PYTHON_WORDS[i].word) == word.end - word.at &&
-            memcmp(PYTHON_WORDS[i].word, document->text + word.at, word.end - word.at) == 0) {
+        if (strlen(PYTHON_WORDS[i].word) == len_bytes &&
+            memcmp(PYTHON_WORDS[i].word, word, len_bytes) == 0) {
             return PYTHON_WORDS[i].remedy;
         }
     }
     return NULL;
 }
 
-/* Jansson points behind the part that it rejects, and quotes that part. This finds and quotes the whole token instead. */
-static sherd_status syntax_fail(const sherdi_json *document, const json_error_t *error)
+/* Returns the length of what messages quote of the string, the bracket, or the run of other characters that is here. */
+static int token_bytes(const char *at)
 {
-    const char *quote    = strstr(error->text, " near ");
-    int         is_end   = quote != NULL && strcmp(quote, " near end of file") == 0;
-    size_t      position = is_end ? SIZE_MAX : (size_t)error->position;
-    int         kept = (int)(quote == NULL ? strlen(error->text) : (size_t)(quote - error->text));
-    token       here = token_next(document, 0);
-    token       last = here;
-    token       key  = {0, 0};
-    location    where;
-    const char *remedy;
+    size_t len_bytes = sherdi_max_size(strcspn(at, " \t\r\n[]{}:,\"#"), *at != '\0');
 
-    while (here.at < here.end && here.end < position) {
-        last = here;
-        here = token_next(document, here.end);
-        key  = here.at < here.end && document->text[here.at] == ':' ? last : key;
+    if (*at == '"') {
+        len_bytes += strcspn(at + 1, "\"\n");
+        len_bytes += at[len_bytes] == '"';
     }
-    where  = location_of(document, here.at);
-    remedy = python_remedy(document, here);
-    if (json_error_code(error) == json_error_out_of_memory) {
-        return sherdi_fail(SHERD_E_NOMEM, "no memory to parse %s", document->name);
-    }
-    if (json_error_code(error) == json_error_duplicate_key) {
-        return sherdi_fail(SHERD_E_INVAL, "%s:%u:%u: key %.*s stands here for the second time",
-                           document->name, where.line, where.column, (int)(here.end - here.at),
-                           document->text + here.at);
-    }
-    if (here.at == here.end) {
-        return sherdi_fail(SHERD_E_INVAL, "%s:%u:%u: not JSON: %.*s at the end", document->name,
-                           where.line, where.column, kept, error->text);
+    return (int)sherdi_min_size(len_bytes, 60);
+}
+
+/* Says what is wrong and quotes the token that is here. Jansson's own quotation, if there is one, goes from `text`. */
+static sherd_status syntax_fail(const walk *w, const char *text)
+{
+    const char *quote  = strstr(text, " near ");
+    int         kept   = (int)(quote == NULL ? strlen(text) : (size_t)(quote - text));
+    int         bytes  = token_bytes(w->at);
+    const char *remedy = python_remedy(w->at, (size_t)bytes);
+
+    if (bytes == 0) {
+        return walk_fail(w, "not JSON: %.*s at the end", kept, text);
     }
     if (remedy != NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "%s:%u:%u: not JSON: %.*s%s%.*s: %s", document->name,
-                           where.line, where.column, (int)(here.end - here.at),
-                           document->text + here.at, key.at < key.end ? " at the key " : "",
-                           (int)sherdi_min_size(key.end - key.at, 60), document->text + key.at,
-                           remedy);
+        return walk_fail(w, "not JSON: %.*s%s%.*s: %s", bytes, w->at,
+                         w->key_bytes > 0 ? " at the key " : "", w->key_bytes, w->key, remedy);
     }
-    return sherdi_fail(SHERD_E_INVAL, "%s:%u:%u: not JSON: %.*s near %.*s", document->name,
-                       where.line, where.column, kept, error->text,
-                       (int)sherdi_min_size(here.end - here.at, 60), document->text + here.at);
+    return walk_fail(w, "not JSON: %.*s near %.*s", kept, text, bytes, w->at);
 }
 
-/* JSON_DECODE_INT_AS_REAL, because integers beyond 64 bits are no error here; the digits are read from the text again. */
-static sherd_status tree_load(sherdi_json *document)
+/* ---- values ---- */
+
+/* Lets jansson decode the string, number or word that is here, and moves behind it. Integers are decoded as reals, because those
+ * beyond 64 bits are no error here; their digits are read from the text again. */
+static sherd_status scalar_take(walk *w, json_t **out)
 {
+    size_t       left = (size_t)(w->document->text + w->document->len_bytes - w->at);
     json_error_t error;
 
-    document->tree =
-        json_loadb(document->text, document->len_bytes,
-                   JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &error);
-    return document->tree == NULL ? syntax_fail(document, &error) : SHERD_OK;
-}
-
-/* ---- nodes ---- */
-
-/* Returns an upper bound of the number of values: each begins with a token, and so does each key. */
-static size_t values_most(const sherdi_json *document)
-{
-    size_t count = 0;
-
-    for (token t = token_next(document, 0); t.at < t.end; t = token_next(document, t.end)) {
-        count += !char_is_in(document->text[t.at], ",:]}");
+    *out = json_loadb(w->at, left,
+                      JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_DISABLE_EOF_CHECK, &error);
+    if (*out == NULL) {
+        return json_error_code(&error) == json_error_out_of_memory ? walk_fail_memory(w)
+                                                                   : syntax_fail(w, error.text);
     }
-    return count;
+    walk_advance(w, w->at + error.position);
+    return SHERD_OK;
 }
 
-typedef struct node_builder {
-    sherdi_json *document;
-    token        here;  /* the next token */
-    location     where; /* moves along with `here` */
-} node_builder;
-
-static token builder_take(node_builder *builder)
+static sherd_status scalar_read(walk *w, sherdi_json_node *node)
 {
-    token taken = builder->here;
+    json_t *value;
 
-    builder->here = token_next(builder->document, taken.end);
-    return taken;
-}
-
-static void node_set_value(sherdi_json_node *node, json_t *value)
-{
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        node->kind = SHERDI_JSON_OBJECT;
-        break;
-    case JSON_ARRAY:
-        node->kind = SHERDI_JSON_ARRAY;
-        break;
-    case JSON_STRING:
-        node->kind   = SHERDI_JSON_STRING;
-        node->string = json_string_value(value);
-        break;
-    case JSON_INTEGER:
-    case JSON_REAL:
-        node->kind   = SHERDI_JSON_NUMBER;
-        node->number = json_number_value(value);
-        break;
-    case JSON_TRUE:
-    case JSON_FALSE:
-        node->kind    = SHERDI_JSON_BOOL;
-        node->is_true = json_is_true(value);
-        break;
-    case JSON_NULL:
-        node->kind = SHERDI_JSON_NULL;
-        break;
+    SHERDI_TRY(scalar_take(w, &value));
+    node->kind    = json_is_string(value)   ? SHERDI_JSON_STRING
+                    : json_is_number(value) ? SHERDI_JSON_NUMBER
+                    : json_is_null(value)   ? SHERDI_JSON_NULL
+                                            : SHERDI_JSON_BOOL;
+    node->string  = json_string_value(value);
+    node->number  = json_number_value(value);
+    node->is_true = json_is_true(value);
+    if (node->kind != SHERDI_JSON_STRING) {
+        json_decref(value);
+        return SHERD_OK;
     }
+    return json_array_append_new(w->document->kept, value) == 0 ? SHERD_OK : walk_fail_memory(w);
 }
 
-/* `here` must be the key or, without a key, the value. SHERDI_JSON_MAX_DEPTH bounds the recursion; commas_blank has checked
- * it. */
-static void node_build(node_builder *builder, json_t *value, const char *key,
-                       const sherdi_json_node *parent)
+/* Reads the key of a node and the colon. `keys` is a set, which has and owns the keys of the object so far. */
+static sherd_status key_read(walk *w, json_t *keys, sherdi_json_node *node)
 {
-    sherdi_json      *document = builder->document;
-    sherdi_json_node *node     = &document->nodes[document->node_count++];
-    token             last;
-    size_t            i;
-    json_t           *child;
+    const walk   start = *w;
+    json_t      *key;
+    sherd_status status = SHERD_OK;
 
-    location_advance(&builder->where, document->source, builder->here.at);
-    node->line   = builder->where.line;
-    node->column = builder->where.column;
-    node->key    = key;
-    node->parent = parent;
-    node_set_value(node, value);
-    if (key != NULL) {
-        (void)builder_take(builder);
-        (void)builder_take(builder); /* the colon */
+    if (*w->at != '"') {
+        return syntax_fail(w, "string or '}' expected");
     }
-    last         = builder_take(builder);
-    node->lexeme = document->text + last.at;
-    if (json_is_object(value)) {
-        json_object_foreach(value, key, child)
-        {
-            node_build(builder, child, key, node);
-            last = builder_take(builder); /* a comma, or the closing bracket */
-        }
+    SHERDI_TRY(scalar_take(w, &key));
+    w->key       = start.at;
+    w->key_bytes = (int)sherdi_min_size((size_t)(w->at - start.at), 60);
+    if (json_object_get(keys, json_string_value(key)) != NULL) {
+        status = walk_fail(&start, "key %.*s stands here for the second time",
+                           (int)(w->at - start.at), start.at);
+    } else if (json_object_set_new(keys, json_string_value(key), json_null()) != 0) {
+        status = walk_fail_memory(w);
     } else {
-        json_array_foreach(value, i, child)
-        {
-            node_build(builder, child, NULL, node);
-            last = builder_take(builder);
-        }
+        node->key = json_object_iter_key(json_object_iter_at(keys, json_string_value(key)));
     }
-    if ((node->kind == SHERDI_JSON_OBJECT || node->kind == SHERDI_JSON_ARRAY) &&
-        document->node_count == (size_t)(node - document->nodes) + 1) {
-        last = builder_take(builder); /* empty: the closing bracket was not taken yet */
+    json_decref(key);
+    SHERDI_TRY(status);
+    SHERDI_TRY(space_skip(w));
+    if (*w->at != ':') {
+        return syntax_fail(w, "':' expected");
     }
-    node->lexeme_bytes = (size_t)(document->text + last.end - node->lexeme);
-    node->end_node     = &document->nodes[document->node_count];
+    walk_advance(w, w->at + 1);
+    return space_skip(w);
 }
 
-/* Checks that nodes are in the order of the text, each before its descendants: finding the next node, and the locations in
- * messages, rely on it. */
-static int nodes_are_nested(const sherdi_json *document)
+static sherd_status children_read(walk *w, sherdi_json_node *node);
+
+/* Reads the value that is here, with its key if it is in an object: `keys` is that object's, NULL elsewhere. */
+static sherd_status node_read(walk *w, const sherdi_json_node *parent, json_t *keys)
 {
-    static const char *const FIRST[] = {
-        [SHERDI_JSON_OBJECT] = "{",  [SHERDI_JSON_ARRAY] = "[",
-        [SHERDI_JSON_STRING] = "\"", [SHERDI_JSON_NUMBER] = "-0123456789",
-        [SHERDI_JSON_BOOL] = "tf",   [SHERDI_JSON_NULL] = "n",
-    };
-    const sherdi_json_node *nodes = document->nodes;
+    sherdi_json      *document = w->document;
+    sherdi_json_node *node     = &document->nodes[document->node_count++];
 
-    for (size_t i = 0; i < document->node_count; i++) {
-        const sherdi_json_node *node   = &nodes[i];
-        const sherdi_json_node *parent = node->parent;
+    node->parent = parent;
+    node->line   = w->line;
+    node->column = w->column;
+    SHERDI_TRY(keys == NULL ? SHERD_OK : key_read(w, keys, node));
+    node->lexeme = w->at;
+    SHERDI_TRY(*w->at == '{' || *w->at == '[' ? children_read(w, node) : scalar_read(w, node));
+    node->lexeme_bytes = (size_t)(w->at - node->lexeme);
+    node->end_node     = &document->nodes[document->node_count];
+    return SHERD_OK;
+}
 
-        if (node->end_node <= node || strchr(FIRST[node->kind], *node->lexeme) == NULL ||
-            (i > 0 && (node->lexeme <= nodes[i - 1].lexeme || parent >= node ||
-                       node->end_node > parent->end_node)) ||
-            (i == 0 && node->end_node != nodes + document->node_count)) {
-            return 0;
-        }
+/* Reads an array or object from its opening bracket on. A comma before the closing bracket becomes a blank.
+ * SHERDI_JSON_MAX_DEPTH bounds the recursion. */
+static sherd_status children_read(walk *w, sherdi_json_node *node)
+{
+    const int  is_object = *w->at == '{';
+    const char close     = is_object ? '}' : ']';
+    json_t    *keys      = is_object ? json_object() : NULL;
+
+    node->kind = is_object ? SHERDI_JSON_OBJECT : SHERDI_JSON_ARRAY;
+    if (is_object && json_array_append_new(w->document->kept, keys) != 0) {
+        return walk_fail_memory(w);
     }
-    return 1;
+    if (++w->depth > SHERDI_JSON_MAX_DEPTH) {
+        return walk_fail(w, "nested too deeply");
+    }
+    do {
+        char *before = w->at; /* the opening bracket, or a comma */
+
+        walk_advance(w, w->at + 1);
+        SHERDI_TRY(space_skip(w));
+        if (*w->at == close) {
+            *before = *before == ',' ? ' ' : *before;
+            break;
+        }
+        SHERDI_TRY(node_read(w, node, keys));
+        SHERDI_TRY(space_skip(w));
+    } while (*w->at == ',');
+    if (*w->at != close) {
+        return syntax_fail(w, is_object ? "'}' expected" : "']' expected");
+    }
+    walk_advance(w, w->at + 1);
+    w->depth--;
+    return SHERD_OK;
 }
 
 /* ---- document ---- */
 
 static sherd_status document_read(sherdi_mem *mem, sherdi_json *document)
 {
-    node_builder builder = {.document = document, .where = {0, 1, 1}};
+    walk   w = {.document = document, .at = document->text, .line = 1, .column = 1};
+    size_t most;
 
-    SHERDI_TRY(bytes_check(document));
-    SHERDI_TRY(comments_blank(document));
-    SHERDI_TRY(commas_blank(document));
-    SHERDI_TRY(tree_load(document));
-    document->nodes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, values_most(document),
-                                         sizeof(*document->nodes));
-    if (document->nodes == NULL) {
-        return SHERD_E_NOMEM;
+    SHERDI_TRY(bytes_check(w, &most));
+    document->nodes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, most, sizeof(*document->nodes));
+    document->kept  = json_array();
+    if (document->nodes == NULL || document->kept == NULL) {
+        return walk_fail_memory(&w);
     }
-    builder.here = token_next(document, 0);
-    node_build(&builder, document->tree, NULL, NULL);
-    SHERDI_SLOW_ASSERT(nodes_are_nested(document));
-    return SHERD_OK;
+    SHERDI_TRY(space_skip(&w));
+    SHERDI_TRY(node_read(&w, NULL, NULL));
+    SHERDI_TRY(space_skip(&w));
+    return *w.at == '\0' ? SHERD_OK : syntax_fail(&w, "end of file expected");
 }
 
 sherd_status sherdi_json_parse(sherdi_mem *mem, const char *name, const char *text,
@@ -479,7 +360,6 @@ sherd_status sherdi_json_parse(sherdi_mem *mem, const char *name, const char *te
     }
     document->name      = sherdi_strdup(mem, name);
     document->text      = sherdi_alloc(mem, SHERDI_MEM_CONTROL, len_bytes + 1);
-    document->source    = text;
     document->len_bytes = len_bytes;
     if (document->name != NULL && document->text != NULL) {
         if (len_bytes > 0) {
@@ -500,7 +380,7 @@ void sherdi_json_destroy(sherdi_json *document)
     if (document == NULL) {
         return;
     }
-    json_decref(document->tree);
+    json_decref(document->kept);
     sherdi_free(document->nodes);
     sherdi_free(document->text);
     sherdi_free(document->name);

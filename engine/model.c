@@ -4,6 +4,7 @@
 #include "base/api.h"
 #include "base/checked.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "offload/tier.h"
 
 #include <jansson.h>
@@ -45,17 +46,12 @@ static sherd_status count_check(const char *what, size_t count, size_t most)
 
 static sherd_status name_check(const char *what, const char *name)
 {
-    json_t *probe;
-
     if (name == NULL || name[0] == '\0') {
         return sherdi_fail(SHERD_E_INVAL, "a %s needs a name; set params.name", what);
     }
-    probe = json_string(name); /* NULL if the plan could not print it as JSON */
-    if (probe == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "the name of a %s is not UTF-8", what);
-    }
-    json_decref(probe);
-    return SHERD_OK;
+    return sherdi_json_is_utf8(name, strlen(name)) /* else no plan could be printed */
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL, "the name of a %s is not UTF-8", what);
 }
 
 sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem)

@@ -128,7 +128,7 @@ static void json_comments_and_trailing_commas_are_skipped(void)
 
     check_lexeme(sherdi_json_find(root, "url"), "\"http://x#y/*z*/\"");
     check_location(sherdi_json_find(root, "url"), 4, 3);
-    CHECK_INT(SHERDI_JSON_ARRAY, sherdi_json_find(root, "a")->kind);
+    check_lexeme(sherdi_json_find(root, "a"), "[1, 2            ]");
     close_document();
 }
 
@@ -149,6 +149,11 @@ static void json_syntax_errors_name_their_location(void)
     check_refused("{\"a\": [1,,2]}", "t.json:1:10: not JSON");
     check_refused("{\"a\": ,}", "t.json:1:7: not JSON");
     check_refused("[,]", "t.json:1:2: not JSON");
+    check_refused("{\"a\": 1,]", "t.json:1:9: not JSON: string or '}' expected near ]");
+    check_refused("[1 # two\n 2]", "t.json:2:2: not JSON: ']' expected near 2");
+    check_refused("{\"a\" /* b */ 1}", "t.json:1:14: not JSON: ':' expected near 1");
+    check_refused("[2x]", "t.json:1:3: not JSON: ']' expected near x");
+    check_refused("[\"\\x\"]", "t.json:1:2: not JSON: invalid escape near \"\\x\"");
     check_refused("{\"a\": \"open\n}", "t.json:1:7: not JSON");
     check_refused("{'a': 1}", "t.json:1:2: not JSON");
     check_refused("{\"a\": 01}", "t.json:1:7: not JSON");
@@ -174,6 +179,8 @@ static void json_duplicate_keys_are_refused(void)
 {
     check_refused("{\"a\": {\n  \"same\": 1,\n \"same\": 2}}",
                   "t.json:3:2: key \"same\" stands here for the second time");
+    check_refused("{\"same\": {\"same\": 1}, \"s\\u0061me\": 2}",
+                  "t.json:1:23: key \"s\\u0061me\" stands here for the second time");
     check_refused("{\"a_very_long_key_indeed_it_is\": 1,\n\"a_very_long_key_indeed_it_is\": 1}",
                   "t.json:2:1: key \"a_very_long_key_indeed_it_is\"");
 }
