@@ -35,22 +35,32 @@ typedef struct sherdi_manifest_param {
     size_t      shape[SHERD_MAX_NDIM];
     size_t      elems;
     int         is_frozen;
+    int         has_dtype;             /* its type is written, since it is not the engine's */
     sherd_dtype dtype;                 /* of the values of a frozen parameter */
     size_t      segment, offset_elems; /* its segment, and where it begins there */
 } sherdi_manifest_param;
-
-/* Rank r saved the elements [r * slice_elems, (r + 1) * slice_elems) of the segment. */
-typedef struct sherdi_manifest_segment {
-    size_t slice_elems;
-    int    is_frozen;
-    int    optimizer; /* number in the manifest; unused if is_frozen */
-} sherdi_manifest_segment;
 
 /* An optimizer that updated parameters. */
 typedef struct sherdi_manifest_optimizer {
     char     name[SHERDI_CHECKPOINT_OPTIMIZER_BYTES];
     unsigned parts; /* bit i: its parameters have part i of the manifest's */
 } sherdi_manifest_optimizer;
+
+/* Rank r saved the elements [r * slice_elems, (r + 1) * slice_elems) of the segment. */
+typedef struct sherdi_manifest_segment {
+    size_t                    slice_elems;
+    int                       is_frozen;
+    int                       has_optimizer; /* its optimizer is written, since there are several */
+    sherdi_manifest_optimizer optimizer;     /* unused if is_frozen */
+    int                       named[SHERDI_CHECKPOINT_PARTS]; /* its parts as they are written */
+    int                       num_named;
+} sherdi_manifest_segment;
+
+/* A part of the state. */
+typedef struct sherdi_manifest_part {
+    char name[32];
+    int  held; /* the encoding in which the run had it; of several, the one that loses most. Files have fp32 */
+} sherdi_manifest_part;
 
 typedef struct sherdi_manifest {
     sherdi_mem *mem;
@@ -63,11 +73,7 @@ typedef struct sherdi_manifest {
     sherdi_manifest_optimizer optimizers[SHERDI_CHECKPOINT_OPTIMIZERS];
     int                       num_optimizers;
     int                       num_parts;
-    char                      parts[SHERDI_CHECKPOINT_PARTS][32]; /* the first is "master" */
-    const char
-        *held[SHERDI_CHECKPOINT_PARTS]; /* by part: the name of the encoding in which the run had
-                                                  it (kernels/encoding.h); of several, the one that
-                                                  loses most. Files have fp32. Static storage */
+    sherdi_manifest_part      parts[SHERDI_CHECKPOINT_PARTS]; /* the first is "master" */
 
     int64_t       step, micro_step, skipped_steps;
     int64_t       samples; /* of all micro-batches and ranks */
@@ -95,8 +101,7 @@ void sherdi_manifest_fini(sherdi_manifest *manifest);
 /** Returns the name of the encoding in which the run had a part. */
 static inline const char *sherdi_manifest_held(const sherdi_manifest *manifest, int part)
 {
-    return manifest->held[part] == NULL ? sherdi_encoding_name(SHERDI_ENCODING_F32)
-                                        : manifest->held[part];
+    return sherdi_encoding_name((sherdi_encoding)manifest->parts[part].held);
 }
 
 /** Returns the number of a part; -1: there is none of this name. */
@@ -108,7 +113,7 @@ static inline const sherdi_manifest_optimizer *sherdi_manifest_optimizer_of(
 {
     const sherdi_manifest_segment *segment = &manifest->segments[manifest->params[param].segment];
 
-    return segment->is_frozen ? NULL : &manifest->optimizers[segment->optimizer];
+    return segment->is_frozen ? NULL : &segment->optimizer;
 }
 
 /** Returns whether a parameter has a part; the values of a frozen parameter are its part 0. */

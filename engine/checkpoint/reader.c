@@ -2,6 +2,7 @@
 #include "engine/checkpoint/reader_impl.h"
 
 #include "base/checked.h"
+#include "engine/checkpoint/bytes.h"
 #include "engine/checkpoint/shard.h"
 #include "offload/checksum.h"
 
@@ -13,8 +14,6 @@
 
 /* Most elements at a time of a tensor that does not lie at multiples of their size. */
 #define ODD_ELEMS ((size_t)1024)
-
-#define HEX_DIGITS 16
 
 /* The most files that are open at once. */
 #define MOST_OPEN 8
@@ -321,7 +320,7 @@ static sherd_status checksums_find(sherdi_reader *reader, sherdi_reader_file *fi
 {
     size_t extents  = sherdi_div_up(file->header->data_bytes, SHERDI_CHECKPOINT_EXTENT_BYTES);
     file->checksums = sherdi_safetensors_note(file->header, "checksums");
-    if (file->checksums == NULL || strlen(file->checksums) != extents * HEX_DIGITS) {
+    if (file->checksums == NULL || strlen(file->checksums) != extents * SHERDI_HEX_DIGITS) {
         return file_damaged(reader, file, "its header does not have one checksum for each extent");
     }
     return SHERD_OK;
@@ -552,13 +551,13 @@ int sherdi_reader_extent_is_whole(const sherdi_reader *reader, const sherdi_read
                                   size_t at, size_t *len_bytes_out)
 {
     size_t number = (s->number * reader->params.slot_bytes + at) / SHERDI_CHECKPOINT_EXTENT_BYTES;
-    char   digits[HEX_DIGITS + 1];
+    char   digits[SHERDI_HEX_DIGITS + 1];
 
     *len_bytes_out = sherdi_min_size(SHERDI_CHECKPOINT_EXTENT_BYTES,
                                      sherdi_reader_slot_len(reader, s->file, s->number) - at);
     (void)snprintf(digits, sizeof(digits), "%016" PRIx64,
                    sherdi_checksum(slot_memory(reader, s) + at, *len_bytes_out));
-    return memcmp(digits, s->file->checksums + number * HEX_DIGITS, HEX_DIGITS) == 0;
+    return memcmp(digits, s->file->checksums + number * SHERDI_HEX_DIGITS, SHERDI_HEX_DIGITS) == 0;
 }
 
 static sherd_status slot_check(const sherdi_reader *reader, const sherdi_reader_slot *s)

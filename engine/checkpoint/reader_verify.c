@@ -139,7 +139,7 @@ static void part_verify(const verifying *v, size_t param, int part)
     if (count > 0 || (at != NULL && at < end && at->param == param && at->part == part)) {
         (void)snprintf(what, sizeof(what),
                        "its elements of %s are not there once each, from element %zu on",
-                       part == 0 ? "master" : v->reader->manifest.parts[part], first);
+                       part == 0 ? "master" : v->reader->manifest.parts[part].name, first);
         damage_tell(v, p->name, 0, 0, what);
     }
 }

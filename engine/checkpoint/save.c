@@ -51,7 +51,8 @@ static sherd_status optimizer_tell(sherdi_manifest *m, const sherdi_optimizer *o
         }
         if (part < 0) {
             part = m->num_parts++;
-            text_copy(m->parts[part], sizeof(m->parts[0]), optimizer->parts[i].name);
+            text_copy(m->parts[part].name, sizeof(m->parts[0].name), optimizer->parts[i].name);
+            m->parts[part].held = -1;
         }
         out->parts |= 1u << part;
     }
@@ -64,12 +65,12 @@ static sherd_status optimizer_tell(sherdi_manifest *m, const sherdi_optimizer *o
 static void held_tell(sherdi_manifest *m, const sherdi_segment *segment)
 {
     for (int i = 0; i < sherdi_segment_parts(segment); i++) {
-        int         part = sherdi_manifest_find_part(m, segment->optimizer->parts[i].name);
-        const char *name = sherdi_encoding_name(segment->encodings[i]);
+        int  part = sherdi_manifest_find_part(m, segment->optimizer->parts[i].name);
+        int *held = &m->parts[part].held;
 
-        if (m->held[part] == NULL ||
-            sherdi_encoding_loss(name) > sherdi_encoding_loss(m->held[part])) {
-            m->held[part] = name;
+        if (*held < 0 || sherdi_encoding_loss(sherdi_encoding_name(segment->encodings[i])) >
+                             sherdi_encoding_loss(sherdi_manifest_held(m, part))) {
+            *held = (int)segment->encodings[i];
         }
     }
 }
@@ -88,16 +89,23 @@ static sherd_status optimizers_tell(sherdi_save *save)
 }
 
 /* The manifest has the optimizers in the order of the plan. */
-static sherdi_manifest_segment segment_told(const sherdi_plan *plan, const sherdi_segment *segment)
+static sherdi_manifest_segment segment_told(const sherdi_manifest *m, const sherdi_plan *plan,
+                                            const sherdi_segment *segment)
 {
-    const sherdi_optimizer *own = segment->optimizer;
+    const sherdi_optimizer *own  = segment->optimizer;
+    sherdi_manifest_segment told = {.slice_elems = segment->slice_elems, .is_frozen = own == NULL};
 
-    return (sherdi_manifest_segment){
-        .slice_elems = segment->slice_elems,
-        .is_frozen   = own == NULL,
-        .optimizer =
-            own == NULL ? 0 : (int)(sherdi_plan_optimizer_of(plan, own) - plan->layout.optimizers),
-    };
+    if (own != NULL) {
+        told.optimizer =
+            m->optimizers[sherdi_plan_optimizer_of(plan, own) - plan->layout.optimizers];
+        told.has_optimizer = m->num_optimizers > 1;
+    }
+    for (int i = 0; i < m->num_parts; i++) {
+        if (told.optimizer.parts >> i & 1) {
+            told.named[told.num_named++] = i;
+        }
+    }
+    return told;
 }
 
 static sherd_status params_tell(sherdi_save *save)
@@ -116,7 +124,7 @@ static sherd_status params_tell(sherdi_save *save)
         return SHERD_E_NOMEM;
     }
     for (size_t s = 0; s < plan->layout.num_segments; s++) {
-        m->segments[m->num_segments++] = segment_told(plan, &plan->layout.segments[s]);
+        m->segments[m->num_segments++] = segment_told(m, plan, &plan->layout.segments[s]);
     }
     for (size_t p = 0; p < model->num_params; p++) {
         sherdi_manifest_param *param = &m->params[p];
@@ -131,6 +139,7 @@ static sherd_status params_tell(sherdi_save *save)
         param->elems        = model->params[p].elems;
         param->is_frozen    = model->params[p].is_frozen;
         param->dtype        = sherdi_param_segment(plan, p)->types.compute;
+        param->has_dtype    = param->dtype != m->compute_dtype;
         param->segment      = (size_t)plan->layout.params[p].segment;
         param->offset_elems = plan->layout.params[p].offset_elems;
     }

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/thread.h"
+#include "engine/checkpoint/bytes.h"
 #include "engine/checkpoint/frozen.h"
 #include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/shard.h"
@@ -13,8 +14,6 @@
 #include "offload/checksum.h"
 
 #include <string.h>
-
-#define HEX_DIGITS 16
 
 /* ----------------------------------------------------------------- one file -- */
 
@@ -69,7 +68,8 @@ sherd_status sherdi_save_header_make(sherdi_save *save, sherdi_data_file which)
     extents = sherdi_div_up(sherdi_safetensors_data_bytes(save->headers[which]),
                             SHERDI_CHECKPOINT_EXTENT_BYTES);
     SHERDI_TRY(sherdi_safetensors_metadata(save->headers[which], "format", "sherd"));
-    SHERDI_TRY(sherdi_safetensors_reserve(save->headers[which], "checksums", extents * HEX_DIGITS));
+    SHERDI_TRY(
+        sherdi_safetensors_reserve(save->headers[which], "checksums", extents * SHERDI_HEX_DIGITS));
     return sherdi_safetensors_finish(save->headers[which], &save->header_bytes[which],
                                      &save->header_len[which]);
 }

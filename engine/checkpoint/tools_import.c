@@ -1,6 +1,7 @@
 /* Imports weights from files to a checkpoint, without an engine. The checkpoint is as if one rank had saved only master weights.
  * Values go from the file through the slots of the writer, so no tensor is held as a whole. */
 #include "engine/checkpoint/folder.h"
+#include "engine/checkpoint/bytes.h"
 #include "engine/checkpoint/fit.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/weights_match.h"
@@ -23,8 +24,7 @@
 #define SLOTS      8
 #define SLOT_BYTES SHERDI_CHECKPOINT_SLOT_BYTES
 
-#define HEX_DIGITS 16
-#define NOT_THERE  SIZE_MAX
+#define NOT_THERE SIZE_MAX
 
 typedef struct model_param {
     const char *name; /* borrowed */
@@ -221,7 +221,7 @@ static sherd_status manifest_make(making *m)
     (void)snprintf(manifest->optimizers[0].name, sizeof(manifest->optimizers[0].name), "none");
     manifest->num_optimizers      = 1;
     manifest->optimizers[0].parts = 1;
-    (void)snprintf(manifest->parts[0], sizeof(manifest->parts[0]), SHERD_MASTER);
+    (void)snprintf(manifest->parts[0].name, sizeof(manifest->parts[0].name), SHERD_MASTER);
     manifest->num_parts             = 1;
     manifest->world_size            = 1;
     manifest->compute_dtype         = SHERD_F32;
@@ -238,7 +238,8 @@ static sherd_status manifest_make(making *m)
     if (manifest->params == NULL || manifest->segments == NULL || manifest->files == NULL) {
         return SHERD_E_NOMEM;
     }
-    manifest->num_segments = 1;
+    manifest->num_segments          = 1;
+    manifest->segments[0].optimizer = manifest->optimizers[0];
     for (size_t p = 0; p < m->num_params; p++) {
         if (m->model[p].given != NOT_THERE) {
             SHERDI_TRY(manifest_param_add(m, &m->model[p]));
@@ -271,8 +272,9 @@ static sherd_status header_make(making *m)
     }
     bytes = sherdi_safetensors_data_bytes(m->header);
     SHERDI_TRY(sherdi_safetensors_metadata(m->header, "format", "sherd"));
-    SHERDI_TRY(sherdi_safetensors_reserve(
-        m->header, "checksums", sherdi_div_up(bytes, SHERDI_CHECKPOINT_EXTENT_BYTES) * HEX_DIGITS));
+    SHERDI_TRY(sherdi_safetensors_reserve(m->header, "checksums",
+                                          sherdi_div_up(bytes, SHERDI_CHECKPOINT_EXTENT_BYTES) *
+                                              SHERDI_HEX_DIGITS));
     return sherdi_safetensors_finish(m->header, &m->header_bytes, &m->header_len);
 }
 

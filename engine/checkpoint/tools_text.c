@@ -66,7 +66,7 @@ static void put_optimizer(sherdi_text *text, const sherdi_manifest *m, const cha
     for (int i = 0; i < m->num_parts; i++) {
         if (which >> i & 1) {
             sherdi_text_print(text, is_first ? ": " : ", ");
-            put_plain(text, m->parts[i]);
+            put_plain(text, m->parts[i].name);
             is_first = 0;
         }
     }
@@ -191,7 +191,7 @@ static void put_params_json(sherdi_text *text, const sherdi_manifest *m)
     sherdi_text_print(text, " \"parts\": [");
     for (int i = 0; i < m->num_parts; i++) {
         sherdi_text_print(text, i == 0 ? "" : ", ");
-        sherdi_text_quote(text, m->parts[i]);
+        sherdi_text_quote(text, m->parts[i].name);
     }
     sherdi_text_print(text, "],\n \"params\": [");
     for (size_t p = 0; p < m->num_params; p++) {

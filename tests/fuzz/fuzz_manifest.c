@@ -54,13 +54,12 @@ static char *sealed(const uint8_t *data, size_t len_bytes, size_t *len_out)
 static void check(const sherdi_manifest *m)
 {
     hold(m->world_size > 0 && m->num_parts > 0 && m->num_parts <= SHERDI_CHECKPOINT_PARTS);
-    hold(strcmp(m->parts[0], "master") == 0 && m->step >= 0 && m->micro_step >= 0);
+    hold(strcmp(m->parts[0].name, "master") == 0 && m->step >= 0 && m->micro_step >= 0);
     for (size_t s = 0; s < m->num_segments; s++) {
         const sherdi_manifest_segment *segment = &m->segments[s];
 
-        hold(segment->is_frozen || (segment->optimizer < m->num_optimizers &&
-                                    (m->optimizers[segment->optimizer].parts & 1) != 0 &&
-                                    m->optimizers[segment->optimizer].parts >> m->num_parts == 0));
+        hold(segment->is_frozen || ((segment->optimizer.parts & 1) != 0 &&
+                                    segment->optimizer.parts >> m->num_parts == 0));
     }
     for (size_t p = 0; p < m->num_params; p++) {
         const sherdi_manifest_param *param = &m->params[p];
