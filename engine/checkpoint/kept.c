@@ -4,12 +4,11 @@
 #include "base/checked.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "engine/checkpoint/fields.h"
 #include "engine/checkpoint/shard.h"
 #include "offload/checksum.h"
 
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Limits for descriptions: no more stripes than a configuration can name folders, and more bytes than any set has. */
@@ -17,6 +16,9 @@
 #define MOST_BYTES   ((size_t)1 << 60)
 
 #define NOTHING_READ SIZE_MAX
+
+/* What the description has for a part whose signs are ties, where others have the extent of their bf16 values. */
+#define TIES SIZE_MAX
 
 /* Elements that are decoded at once; a multiple of the chunk. */
 #define DECODED_ELEMS ((size_t)4096)
@@ -48,6 +50,63 @@ struct sherdi_kept {
     float       *decoded;
 };
 
+static const char *encoding_name(const void *root, int encoding)
+{
+    (void)root;
+    return encoding < SHERDI_ENCODINGS ? ENCODINGS[encoding] : NULL;
+}
+
+static const char *ties_name(const void *root, int number)
+{
+    (void)root;
+    return number == 0 ? "ties" : NULL;
+}
+
+static const sherdi_field SLOT[] = {
+    SHERDI_FIELD(NUMBER, "offset", sherdi_state_slot, offset_bytes),
+    SHERDI_FIELD(NUMBER, "length", sherdi_state_slot, len_bytes),
+    SHERDI_FIELD(HASH, "checksum", sherdi_state_slot, checksum),
+    SHERDI_FIELD_END,
+};
+
+#define PLACE                                                                                      \
+    SHERDI_FIELD(STRING, "name", sherdi_kept_tensor, name),                                        \
+        SHERDI_FIELD(NUMBER, "count", sherdi_kept_tensor, count),                                  \
+        SHERDI_FIELD(NUMBER, "extent", sherdi_kept_tensor, extent),                                \
+        SHERDI_FIELD(NUMBER, "at", sherdi_kept_tensor, at)
+
+/* Plain fp32. */
+static const sherdi_field PLAIN[] = {PLACE, SHERDI_FIELD_END};
+
+static const sherdi_field ENCODED[] = {
+    PLACE,
+    SHERDI_FIELD(NAME, "encoding", sherdi_kept_tensor, encoding, .name = encoding_name),
+    SHERDI_FIELD_IF(has_more, NUMBER, "extent of its bf16 values", sherdi_kept_tensor,
+                    values_extent, .name = ties_name),
+    SHERDI_FIELD_IF(has_values, NUMBER, "place of its bf16 values", sherdi_kept_tensor, values_at),
+    SHERDI_FIELD_IF(has_ties_at, NUMBER, "place of its ties", sherdi_kept_tensor, ties_at),
+    SHERDI_FIELD_IF(has_ties_at, NAME, "encoding of its ties", sherdi_kept_tensor, ties_encoding,
+                    .name = encoding_name),
+    SHERDI_FIELD_END,
+};
+
+static const sherdi_field KEPT_FILE[] = {
+    SHERDI_FIELD(NUMBER, "bytes", sherdi_kept, file.len_bytes, .most = MOST_BYTES),
+    SHERDI_FIELD(NUMBER, "stripe_bytes", sherdi_kept, file.stripe_bytes, .least = 1),
+    SHERDI_FIELD(NUMBER, "stripes", sherdi_kept, file.num_stripes, .least = 1,
+                 .most = MOST_STRIPES),
+    SHERDI_FIELD_END,
+};
+
+/* Encoded parts are in a list of their own, so a reader that does not know encodings does not find them. */
+static const sherdi_field LISTS[] = {
+    SHERDI_FIELD_LIST_AT("extents", sherdi_kept, slots, num_slots, cap_slots, SLOT),
+    SHERDI_FIELD_LIST_AT("tensors", sherdi_kept, tensors, num_tensors, cap_tensors, PLAIN),
+    SHERDI_FIELD_LIST_AT("encoded", sherdi_kept, tensors, num_tensors, cap_tensors, ENCODED,
+                         .since = "2026-11-22"),
+    SHERDI_FIELD_END,
+};
+
 void sherdi_kept_name(int rank, int world_size, char out[SHERDI_CHECKPOINT_NAME_BYTES])
 {
     (void)snprintf(out, SHERDI_CHECKPOINT_NAME_BYTES, "slots-%05d-of-%05d", rank, world_size);
@@ -62,8 +121,10 @@ static void slots_print(sherdi_text *text, const sherdi_plan *plan, const sherdi
         sherdi_state_slot slot;
 
         sherdi_state_describe(state, e, &slot);
-        sherdi_text_print(text, "%s[%zu, %zu, \"%016" PRIx64 "\"]", e == 0 ? "" : ", ",
-                          slot.offset_bytes, slot.len_bytes, slot.is_written ? slot.checksum : 0);
+        slot.checksum = slot.is_written ? slot.checksum : 0;
+        sherdi_text_print(text, e == 0 ? "[" : ", [");
+        sherdi_fields_print(SLOT, &slot, 0, text);
+        sherdi_text_print(text, "]");
     }
     sherdi_text_print(text, "], ");
 }
@@ -81,31 +142,29 @@ static size_t part_at(const listing *l, const sherdi_block *block, int part, siz
     return block->state_offset + sherdi_plan_part_offset(l->plan, block, part, offset_elems);
 }
 
-/* Prints, for a part that is not plain fp32, its encoding. A master beside its parameter follows with the extent and offset of
- * its bf16 values, then the offset of the part with its ties and the encoding of that part. A part whose signs are ties says so. */
-static void encoding_print(const listing *l, const sherdi_block *block, int part,
-                           size_t offset_elems)
+/* Tells the encoding of a part that is not plain fp32 and, of a master beside its parameter, where its bf16 values and its ties
+ * are. */
+static void encoding_tell(const listing *l, const sherdi_block *block, int part,
+                          size_t offset_elems, sherdi_kept_tensor *tensor)
 {
     const sherdi_segment *segment = &l->plan->layout.segments[block->segment];
-    sherdi_text          *text    = l->text;
+    size_t                extents = l->plan->offload.num_extents[SHERDI_SPACE_STORAGE];
 
-    sherdi_text_print(text, ", \"%s\"", ENCODINGS[segment->encodings[part]]);
+    tensor->encoding = segment->encodings[part];
     if (part > 0) {
-        sherdi_text_print(text, "%s", part == segment->ties_part ? ", \"ties\"" : "");
+        tensor->has_more      = part == segment->ties_part;
+        tensor->values_extent = TIES;
     } else if (sherdi_segment_is_beside(segment)) {
         size_t head    = l->plan->offload.extents[SHERDI_SPACE_STORAGE][block->extent].len_bytes;
         int    is_tail = block->value_offset >= head;
-        size_t extent =
-            block->extent + (is_tail ? l->plan->offload.num_extents[SHERDI_SPACE_STORAGE] : 0);
 
-        sherdi_text_print(text, ", %zu, %zu", extent,
-                          block->value_offset - (is_tail ? head : 0) +
-                              offset_elems * sizeof(uint16_t));
-        if (segment->ties_part > 0) {
-            sherdi_text_print(text, ", %zu, \"%s\"",
-                              part_at(l, block, segment->ties_part, offset_elems),
-                              ENCODINGS[segment->encodings[segment->ties_part]]);
-        }
+        tensor->has_more = tensor->has_values = 1;
+        tensor->has_ties_at                   = segment->ties_part > 0;
+        tensor->values_extent                 = block->extent + (is_tail ? extents : 0);
+        tensor->values_at =
+            block->value_offset - (is_tail ? head : 0) + offset_elems * sizeof(uint16_t);
+        tensor->ties_at       = part_at(l, block, segment->ties_part, offset_elems);
+        tensor->ties_encoding = segment->encodings[segment->ties_part];
     }
 }
 
@@ -115,7 +174,8 @@ static sherd_status range_print(listing *l, const sherdi_block *block,
     const sherdi_segment *segment = &l->plan->layout.segments[block->segment];
 
     for (int part = 0; part < sherdi_segment_parts(segment); part++) {
-        char *name;
+        sherdi_kept_tensor tensor = {.count = range->count, .extent = block->extent};
+        char              *name;
 
         if (sherdi_segment_part_is_encoded(segment, part) != l->is_encoded) {
             continue;
@@ -125,13 +185,13 @@ static sherd_status range_print(listing *l, const sherdi_block *block,
         if (name == NULL) {
             return SHERD_E_NOMEM;
         }
-        sherdi_text_print(l->text, l->is_first ? "[" : ", [");
-        sherdi_text_quote(l->text, name);
-        sherdi_text_print(l->text, ", %zu, %zu, %zu", range->count, block->extent,
-                          part_at(l, block, part, range->offset_elems));
+        tensor.name = name;
+        tensor.at   = part_at(l, block, part, range->offset_elems);
         if (l->is_encoded) {
-            encoding_print(l, block, part, range->offset_elems);
+            encoding_tell(l, block, part, range->offset_elems, &tensor);
         }
+        sherdi_text_print(l->text, l->is_first ? "[" : ", [");
+        sherdi_fields_print(l->is_encoded ? ENCODED : PLAIN, &tensor, 0, l->text);
         sherdi_text_print(l->text, "]");
         sherdi_free(name);
         l->is_first = 0;
@@ -156,7 +216,6 @@ static sherd_status list_print(listing *l, const char *key)
     return l->text->status;
 }
 
-/* Encoded parts are in a list of their own, so a reader that does not know encodings does not find them. */
 static sherd_status tensors_print(sherdi_text *text, const sherdi_plan *plan,
                                   const sherdi_model *model)
 {
@@ -177,14 +236,15 @@ static sherd_status tensors_print(sherdi_text *text, const sherdi_plan *plan,
 sherd_status sherdi_kept_describe(const sherdi_plan *plan, const sherdi_model *model,
                                   const sherdi_state *state, sherdi_mem *mem, char **out)
 {
-    sherdi_state_slots_file file;
-    sherdi_text             text;
-    sherd_status            status;
+    sherdi_kept  kept;
+    sherdi_text  text;
+    sherd_status status;
 
     sherdi_text_init(&text, mem);
-    sherdi_state_describe_file(state, &file);
-    sherdi_text_print(&text, "{\"bytes\": %zu, \"stripe_bytes\": %zu, \"stripes\": %d, ",
-                      file.len_bytes, file.stripe_bytes, file.num_stripes);
+    sherdi_state_describe_file(state, &kept.file);
+    sherdi_text_print(&text, "{");
+    sherdi_fields_print(KEPT_FILE, &kept, 1, &text);
+    sherdi_text_print(&text, ", ");
     slots_print(&text, plan, state);
     status = tensors_print(&text, plan, model);
     *out   = status == SHERD_OK ? sherdi_strdup(mem, text.bytes) : NULL;
@@ -194,87 +254,15 @@ sherd_status sherdi_kept_describe(const sherdi_plan *plan, const sherdi_model *m
 
 /* ---------------------------------------------------------------------- reading -- */
 
-static sherd_status damaged(const sherdi_kept *kept, const char *what)
+static int slot_fits(const sherdi_kept *kept, sherdi_state_slot *slot)
 {
-    return sherdi_fail(SHERD_E_INVAL,
-                       "%s: its description of kept state is damaged: %s; load another checkpoint",
-                       kept->label, what);
-}
+    size_t end;
 
-static int size_of(const sherdi_json_node *node, size_t *out)
-{
-    int64_t value = -1;
-
-    if (node == NULL || node->kind != SHERDI_JSON_NUMBER ||
-        sherdi_json_integer(node, &value) != SHERDI_JSON_FITS || value < 0 ||
-        (size_t)value > MOST_BYTES) {
-        return 0;
-    }
-    *out = (size_t)value;
-    return 1;
-}
-
-static const sherdi_json_node *array_of(const sherdi_json_node *object, const char *key)
-{
-    const sherdi_json_node *node = sherdi_json_find(object, key);
-
-    return node == NULL || node->kind != SHERDI_JSON_ARRAY ? NULL : node;
-}
-
-static int hash_of(const sherdi_json_node *node, uint64_t *out)
-{
-    char *end = NULL;
-
-    if (node == NULL || node->kind != SHERDI_JSON_STRING || strlen(node->string) != 16 ||
-        strspn(node->string, "0123456789abcdef") != 16) {
-        return 0;
-    }
-    *out = strtoull(node->string, &end, 16);
-    return *end == '\0';
-}
-
-static sherd_status file_read(sherdi_kept *kept, const sherdi_json_node *root)
-{
-    size_t stripes;
-
-    if (!size_of(sherdi_json_find(root, "bytes"), &kept->file.len_bytes) ||
-        !size_of(sherdi_json_find(root, "stripe_bytes"), &kept->file.stripe_bytes) ||
-        !size_of(sherdi_json_find(root, "stripes"), &stripes) || stripes < 1 ||
-        stripes > MOST_STRIPES || kept->file.stripe_bytes == 0 ||
-        kept->file.stripe_bytes % SHERD_ALIGN_BYTES != 0) {
-        return damaged(kept, "its file cannot be as it says");
-    }
-    kept->file.num_stripes = (int)stripes;
-    return SHERD_OK;
-}
-
-static sherd_status slots_read(sherdi_kept *kept, const sherdi_json_node *root)
-{
-    const sherdi_json_node *all = array_of(root, "extents");
-    size_t                  end;
-
-    if (all == NULL) {
-        return damaged(kept, "it has no list of extents");
-    }
-    for (const sherdi_json_node *n = sherdi_json_first(all); n != NULL; n = sherdi_json_next(n)) {
-        const sherdi_json_node *offset = sherdi_json_first(n);
-        const sherdi_json_node *len    = offset == NULL ? NULL : sherdi_json_next(offset);
-        sherdi_state_slot      *slot;
-
-        SHERDI_TRY(sherdi_grow(kept->mem, SHERDI_MEM_CONTROL, (void **)&kept->slots,
-                               &kept->cap_slots, kept->num_slots + 1, sizeof(*kept->slots)));
-        slot = &kept->slots[kept->num_slots++];
-        if (!size_of(offset, &slot->offset_bytes) || !size_of(len, &slot->len_bytes) ||
-            !hash_of(sherdi_json_next(len), &slot->checksum) ||
-            slot->offset_bytes % SHERD_ALIGN_BYTES != 0 ||
-            slot->len_bytes % SHERD_ALIGN_BYTES != 0 ||
-            !sherdi_add_fits(slot->offset_bytes, slot->len_bytes, &end) ||
-            end > kept->file.len_bytes) {
-            return damaged(kept, "an extent lies outside of its file");
-        }
-        slot->is_written = slot->checksum != 0;
-    }
-    return SHERD_OK;
+    slot->is_written = slot->checksum != 0;
+    return slot->offset_bytes % SHERD_ALIGN_BYTES == 0 &&
+           slot->len_bytes % SHERD_ALIGN_BYTES == 0 &&
+           sherdi_add_fits(slot->offset_bytes, slot->len_bytes, &end) &&
+           end <= kept->file.len_bytes;
 }
 
 /* Returns whether `count` elements from `at` on lie inside an extent. */
@@ -292,115 +280,57 @@ static int lies_inside(const sherdi_kept *kept, size_t extent, size_t at, sherdi
            sherdi_add_fits(at, bytes, &end) && end <= kept->slots[extent].len_bytes;
 }
 
-static int encoding_of(const sherdi_json_node *node, sherdi_encoding *out)
+/* Returns whether the bf16 values and the ties of a BESIDE or BESIDE_PLANE master lie where they can. */
+static int beside_fits(const sherdi_kept *kept, const sherdi_kept_tensor *tensor)
 {
-    for (int e = 0; e < SHERDI_ENCODINGS && node != NULL && node->kind == SHERDI_JSON_STRING; e++) {
-        if (strcmp(node->string, ENCODINGS[e]) == 0) {
-            *out = (sherdi_encoding)e;
-            return 1;
-        }
-    }
-    return 0;
-}
+    sherdi_encoding ties = tensor->ties_encoding;
 
-static const sherdi_json_node *after(const sherdi_json_node *node)
-{
-    return node == NULL ? NULL : sherdi_json_next(node);
-}
-
-/* Reads where the bf16 values and the ties of a BESIDE or BESIDE_PLANE master are. */
-static int beside_of(const sherdi_kept *kept, const sherdi_json_node *extent,
-                     sherdi_kept_tensor *tensor)
-{
-    const sherdi_json_node *at   = after(extent);
-    const sherdi_json_node *ties = after(at);
-
-    if (!size_of(extent, &tensor->values_extent) || !size_of(at, &tensor->values_at) ||
-        tensor->values_at % sizeof(uint16_t) != 0 ||
+    if (!tensor->has_values || tensor->values_at % sizeof(uint16_t) != 0 ||
         !lies_inside(kept, tensor->values_extent, tensor->values_at, SHERDI_ENCODING_BF16,
                      tensor->count)) {
         return 0;
     }
-    if (tensor->encoding == SHERDI_ENCODING_BESIDE_PLANE) {
-        return 1;
-    }
-    return size_of(ties, &tensor->ties_at) && encoding_of(after(ties), &tensor->ties_encoding) &&
-           (tensor->ties_encoding == SHERDI_ENCODING_F32
-                ? tensor->ties_at % sizeof(float) == 0
-                : tensor->ties_encoding == SHERDI_ENCODING_BF16 &&
-                      tensor->ties_at % sizeof(uint16_t) == 0) &&
-           lies_inside(kept, tensor->extent, tensor->ties_at, tensor->ties_encoding, tensor->count);
+    return tensor->encoding == SHERDI_ENCODING_BESIDE_PLANE ||
+           (tensor->has_ties_at && (ties == SHERDI_ENCODING_F32 || ties == SHERDI_ENCODING_BF16) &&
+            tensor->ties_at % sherdi_encoding_elem_bytes(ties) == 0 &&
+            lies_inside(kept, tensor->extent, tensor->ties_at, ties, tensor->count));
 }
 
-/* Reads what the description of an encoded tensor has behind its offset. */
-static sherd_status encoding_read(sherdi_kept *kept, const sherdi_json_node *node,
-                                  sherdi_kept_tensor *tensor)
+static int tensor_fits(const sherdi_kept *kept, sherdi_kept_tensor *tensor)
 {
-    static const size_t     ALIGN_BYTES[SHERDI_ENCODINGS] = {4, 2, 2, 8, 4, 4};
-    const sherdi_json_node *next                          = after(node);
+    static const size_t ALIGN_BYTES[SHERDI_ENCODINGS] = {4, 2, 2, 8, 4, 4};
 
-    if (!encoding_of(node, &tensor->encoding)) {
-        return damaged(kept, "a tensor has an encoding that this version does not know");
-    }
-    tensor->has_ties = next != NULL && next->kind == SHERDI_JSON_STRING;
-    if (tensor->at % ALIGN_BYTES[tensor->encoding] != 0 ||
-        !lies_inside(kept, tensor->extent, tensor->at, tensor->encoding, tensor->count) ||
-        (sherdi_encoding_is_beside(tensor->encoding) && !beside_of(kept, next, tensor))) {
-        return damaged(kept, "a tensor lies outside of its extent");
-    }
-    return SHERD_OK;
-}
-
-static sherd_status tensor_read(sherdi_kept *kept, const sherdi_json_node *node, int is_encoded)
-{
-    const sherdi_json_node *name   = sherdi_json_first(node);
-    const sherdi_json_node *count  = after(name);
-    const sherdi_json_node *extent = after(count);
-    const sherdi_json_node *at     = after(extent);
-    sherdi_kept_tensor     *tensor;
-
-    SHERDI_TRY(sherdi_grow(kept->mem, SHERDI_MEM_CONTROL, (void **)&kept->tensors,
-                           &kept->cap_tensors, kept->num_tensors + 1, sizeof(*kept->tensors)));
-    tensor  = &kept->tensors[kept->num_tensors++];
-    *tensor = (sherdi_kept_tensor){0};
-    if (name == NULL || name->kind != SHERDI_JSON_STRING || !size_of(count, &tensor->count) ||
-        !size_of(extent, &tensor->extent) || !size_of(at, &tensor->at)) {
-        return damaged(kept, "a tensor lies outside of its extent");
-    }
-    tensor->name = name->string;
-    if (is_encoded) {
-        return encoding_read(kept, after(at), tensor);
-    }
-    if (tensor->at % sizeof(float) != 0 ||
-        !lies_inside(kept, tensor->extent, tensor->at, SHERDI_ENCODING_F32, tensor->count)) {
-        return damaged(kept, "a tensor lies outside of its extent");
-    }
-    return SHERD_OK;
-}
-
-static sherd_status tensors_read(sherdi_kept *kept, const sherdi_json_node *list, int is_encoded)
-{
-    for (const sherdi_json_node *n = sherdi_json_first(list); n != NULL; n = sherdi_json_next(n)) {
-        SHERDI_TRY(tensor_read(kept, n, is_encoded));
-    }
-    return SHERD_OK;
+    tensor->has_ties = tensor->has_more && tensor->values_extent == TIES;
+    return tensor->at % ALIGN_BYTES[tensor->encoding] == 0 &&
+           lies_inside(kept, tensor->extent, tensor->at, tensor->encoding, tensor->count) &&
+           (!sherdi_encoding_is_beside(tensor->encoding) || beside_fits(kept, tensor));
 }
 
 static sherd_status root_read(sherdi_kept *kept, const char *text)
 {
-    const sherdi_json_node *all;
-    const sherdi_json_node *encoded;
+    sherdi_fields_reader r = {
+        .mem         = kept->mem,
+        .label       = kept->label,
+        .sentence    = "%s: its description of kept state is damaged: %s; load another checkpoint",
+        .is_borrowed = 1};
 
     SHERDI_TRY(sherdi_json_parse(kept->mem, kept->label, text, strlen(text), &kept->json));
-    SHERDI_TRY(file_read(kept, sherdi_json_root(kept->json)));
-    SHERDI_TRY(slots_read(kept, sherdi_json_root(kept->json)));
-    all = array_of(sherdi_json_root(kept->json), "tensors");
-    if (all == NULL) {
-        return damaged(kept, "it has no list of tensors");
+    SHERDI_TRY(sherdi_fields_read(&r, KEPT_FILE, sherdi_json_root(kept->json), kept));
+    SHERDI_TRY(sherdi_fields_read(&r, LISTS, sherdi_json_root(kept->json), kept));
+    if (kept->file.stripe_bytes % SHERD_ALIGN_BYTES != 0) {
+        return sherdi_fields_damaged(&r, "its file cannot be as it says");
     }
-    SHERDI_TRY(tensors_read(kept, all, 0));
-    encoded = array_of(sherdi_json_root(kept->json), "encoded");
-    return encoded == NULL ? SHERD_OK : tensors_read(kept, encoded, 1);
+    for (size_t s = 0; s < kept->num_slots; s++) {
+        if (!slot_fits(kept, &kept->slots[s])) {
+            return sherdi_fields_damaged(&r, "an extent lies outside of its file");
+        }
+    }
+    for (size_t t = 0; t < kept->num_tensors; t++) {
+        if (!tensor_fits(kept, &kept->tensors[t])) {
+            return sherdi_fields_damaged(&r, "a tensor lies outside of its extent");
+        }
+    }
+    return SHERD_OK;
 }
 
 sherd_status sherdi_kept_parse(sherdi_mem *mem, const char *label, const char *text,

@@ -30,6 +30,8 @@ typedef struct sherdi_kept_tensor {
     size_t          values_extent, values_at;
     size_t          ties_at;
     sherdi_encoding ties_encoding;
+    /* what the description has behind the encoding: anything, a place of values, a place of ties */
+    int has_more, has_values, has_ties_at;
 } sherdi_kept_tensor;
 
 static inline int sherdi_kept_tensor_lies_in(const sherdi_kept_tensor *tensor, size_t extent)
