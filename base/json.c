@@ -3,6 +3,7 @@
 #include "base/json.h"
 
 #include "base/checked.h"
+#include "base/text.h"
 
 #include <jansson.h>
 
@@ -66,49 +67,13 @@ static sherd_status walk_fail_memory(const walk *w)
 
 /* ---- bytes ---- */
 
-/* Returns the length of the well-formed UTF-8 sequence at `text` (Unicode 15, table 3-7); 0: it is malformed. */
-static size_t utf8_sequence_bytes(const unsigned char *text, size_t left)
-{
-    unsigned char first = text[0];
-    unsigned char low   = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-    unsigned char high  = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-    size_t        bytes = first < 0x80                    ? 1
-                          : first >= 0xc2 && first < 0xe0 ? 2
-                          : first >= 0xe0 && first < 0xf0 ? 3
-                          : first >= 0xf0 && first < 0xf5 ? 4
-                                                          : 0;
-
-    if (bytes == 0 || bytes > left) {
-        return 0;
-    }
-    for (size_t i = 1; i < bytes; i++) {
-        if (text[i] < (i == 1 ? low : 0x80) || text[i] > (i == 1 ? high : 0xbf)) {
-            return 0;
-        }
-    }
-    return bytes;
-}
-
-int sherdi_json_is_utf8(const char *text, size_t len_bytes)
-{
-    size_t bytes;
-
-    for (size_t at = 0; at < len_bytes; at += bytes) {
-        bytes = utf8_sequence_bytes((const unsigned char *)text + at, len_bytes - at);
-        if (bytes == 0) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
 /* Checks the text up to its end, and counts the nodes that it can have: each but the first follows a bracket or a comma. */
 static sherd_status bytes_check(walk w, size_t *nodes_out)
 {
     const char *end = w.at + w.document->len_bytes;
 
     for (*nodes_out = 1; w.at < end;) {
-        size_t bytes = utf8_sequence_bytes((const unsigned char *)w.at, (size_t)(end - w.at));
+        size_t bytes = sherdi_utf8_bytes((const unsigned char *)w.at, (size_t)(end - w.at));
 
         if (bytes == 0) {
             return walk_fail(&w, "not UTF-8 text");

@@ -46,8 +46,6 @@ typedef struct sherdi_json sherdi_json;
  */
 sherd_status sherdi_json_parse(sherdi_mem *mem, const char *name, const char *text,
                                size_t len_bytes, sherdi_json **out);
-/** Returns 1 when the bytes are well-formed UTF-8. */
-int sherdi_json_is_utf8(const char *text, size_t len_bytes);
 /** Frees the document and its nodes. Accepts NULL. */
 void sherdi_json_destroy(sherdi_json *document);
 

@@ -29,6 +29,10 @@ void sherdi_real_format(double value, char out[SHERDI_REAL_BYTES]);
 void sherdi_text_put(sherdi_text *text, const char *bytes, size_t len_bytes);
 /** At most SHERDI_ERROR_BYTES - 1 bytes at a time. */
 void sherdi_text_print(sherdi_text *text, const char *fmt, ...) SHERDI_PRINTF(2, 3);
+/** Returns the bytes of the well-formed UTF-8 sequence at `text` (Unicode 15, table 3-7); 0: it is malformed. */
+size_t sherdi_utf8_bytes(const unsigned char *text, size_t left);
+/** Returns 1 when the bytes are well-formed UTF-8. */
+int sherdi_text_is_utf8(const char *text, size_t len_bytes);
 /** Adds `value` as a JSON string, with its quotes. E_INVAL (kept in `status`) if it is not UTF-8, because no reader accepts
  *  that. */
 void sherdi_text_quote(sherdi_text *text, const char *value);

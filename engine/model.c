@@ -4,10 +4,9 @@
 #include "base/api.h"
 #include "base/checked.h"
 #include "base/hash.h"
-#include "base/json.h"
+#include "base/text.h"
 #include "offload/tier.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,23 +16,6 @@
 
 /* Most `held` of an acquire: more acquires than a micro-batch has mean that the unit is held to its end. */
 #define MOST_HELD (2 * SHERDI_MOST_UNITS)
-
-/* Returns the index that a name stands for; -1: there is no such name. */
-static long long name_find(const struct json_t *names, const char *name)
-{
-    const json_t *index = json_object_get(names, name);
-
-    return index == NULL ? -1 : (long long)json_integer_value(index);
-}
-
-/* Adds a name, before the thing that it names is added. If that fails, the caller removes the name again. */
-static sherd_status name_add(struct json_t *names, const char *name, size_t index)
-{
-    if (json_object_set_new(names, name, json_integer((json_int_t)index)) != 0) {
-        return sherdi_fail(SHERD_E_NOMEM, "no memory for the name %s", name);
-    }
-    return SHERD_OK;
-}
 
 /* Checks a number of declarations. A model with more is a mistake; its names and tables would take all memory there is. */
 static sherd_status count_check(const char *what, size_t count, size_t most)
@@ -49,9 +31,10 @@ static sherd_status name_check(const char *what, const char *name)
     if (name == NULL || name[0] == '\0') {
         return sherdi_fail(SHERD_E_INVAL, "a %s needs a name; set params.name", what);
     }
-    return sherdi_json_is_utf8(name, strlen(name)) /* else no plan could be printed */
-               ? SHERD_OK
-               : sherdi_fail(SHERD_E_INVAL, "the name of a %s is not UTF-8", what);
+    if (!sherdi_text_is_utf8(name, strlen(name))) { /* the plan is printed as JSON */
+        return sherdi_fail(SHERD_E_INVAL, "the name of a %s is not UTF-8", what);
+    }
+    return SHERD_OK;
 }
 
 sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem)
@@ -60,13 +43,7 @@ sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem)
     int                group;
 
     memset(model, 0, sizeof(*model));
-    model->mem         = mem;
-    model->unit_names  = json_object();
-    model->param_names = json_object();
-    if (model->unit_names == NULL || model->param_names == NULL) {
-        sherdi_model_fini(model);
-        return sherdi_fail(SHERD_E_NOMEM, "no memory for the names of a model");
-    }
+    model->mem = mem;
     sherd_group_params_init(&defaults);
     defaults.name = "default";
     return sherdi_model_add_group(model, &defaults, &group);
@@ -92,8 +69,8 @@ void sherdi_model_fini(sherdi_model *model)
     sherdi_free(model->params);
     sherdi_free(model->units);
     sherdi_free(model->groups);
-    json_decref(model->unit_names);
-    json_decref(model->param_names);
+    sherdi_names_fini(&model->unit_names);
+    sherdi_names_fini(&model->param_names);
     memset(model, 0, sizeof(*model));
 }
 
@@ -160,17 +137,17 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params 
     }
     SHERDI_TRY(sherdi_api_check_flag(params->retain_grads, "sherd_unit_params.retain_grads"));
     SHERDI_TRY(count_check("units", model->num_units, SHERDI_MOST_UNITS));
-    if (name_find(model->unit_names, name) >= 0) {
+    if (sherdi_names_find(&model->unit_names, name) >= 0) {
         return sherdi_fail(SHERD_E_INVAL, "there is a unit %s already (unit %lld)", name,
-                           name_find(model->unit_names, name));
+                           sherdi_names_find(&model->unit_names, name));
     }
     SHERDI_TRY(SHERDI_GROW(model->mem, model->units, model->num_units, model->cap_units));
-    SHERDI_TRY(name_add(model->unit_names, name, model->num_units));
+    SHERDI_TRY(sherdi_names_grow(&model->unit_names, model->mem));
     copy = sherdi_strdup(model->mem, name);
     if (copy == NULL) {
-        (void)json_object_del(model->unit_names, name);
         return SHERD_E_NOMEM;
     }
+    sherdi_names_add(&model->unit_names, copy, model->num_units);
     model->units[model->num_units] = (sherdi_model_unit){
         .name          = copy,
         .has_any_uses  = params->backward_uses == SHERD_USES_ANY,
@@ -243,7 +220,7 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
                            "type, or SHERD_F32",
                            params->name, params->dtype);
     }
-    known = name_find(model->param_names, params->name);
+    known = sherdi_names_find(&model->param_names, params->name);
     if (known >= 0) {
         return sherdi_fail(SHERD_E_INVAL, "there is a parameter %s already (in unit %s)",
                            params->name, model->units[model->params[known].unit].name);
@@ -251,12 +228,12 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
     owner = &model->units[unit];
     SHERDI_TRY(SHERDI_GROW(model->mem, owner->params, owner->num_params, owner->cap_params));
     SHERDI_TRY(SHERDI_GROW(model->mem, model->params, model->num_params, model->cap_params));
-    SHERDI_TRY(name_add(model->param_names, params->name, model->num_params));
+    SHERDI_TRY(sherdi_names_grow(&model->param_names, model->mem));
     param.name = sherdi_strdup(model->mem, params->name);
     if (param.name == NULL) {
-        (void)json_object_del(model->param_names, params->name);
         return SHERD_E_NOMEM;
     }
+    sherdi_names_add(&model->param_names, param.name, model->num_params);
     param.unit        = unit;
     param.group       = params->group;
     param.ndim        = params->ndim;
@@ -298,7 +275,7 @@ int sherdi_model_first_trained(const sherdi_model *model)
 
 int sherdi_model_find_param(const sherdi_model *model, const char *name)
 {
-    return (int)name_find(model->param_names, name);
+    return (int)sherdi_names_find(&model->param_names, name);
 }
 
 int sherdi_model_reached(const sherdi_model *model, int unit, size_t n)

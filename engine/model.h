@@ -4,6 +4,7 @@
 #define SHERDI_ENGINE_MODEL_H
 
 #include "base/mem.h"
+#include "base/names.h"
 #include "sherd.h"
 
 /* Most units, and most acquires of a pass. A schedule compares each acquire with those that follow it, which limits their
@@ -71,7 +72,7 @@ typedef struct sherdi_model {
     size_t              num_groups, cap_groups;
     sherdi_model_pass   passes[3]; /* as the trainer listed them; see sherdi_model_order */
     size_t              total_elems, trainable_elems;
-    struct json_t      *unit_names, *param_names; /* JSON objects: name to index */
+    sherdi_names        unit_names, param_names;
 } sherdi_model;
 
 /** Makes a model with group 0 only. E_NOMEM. */
