@@ -6,9 +6,6 @@
 #include "base/checked.h"
 #include "base/fork.h"
 #include "base/log.h"
-#include "engine/checkpoint/save.h"
-#include "engine/dry/prove.h"
-#include "engine/dry/tell.h"
 #include "engine/groups.h"
 #include "engine/machine.h"
 #include "engine/run/agree.h"
@@ -16,11 +13,11 @@
 #include "engine/run/fill.h"
 #include "engine/run/lanes.h"
 #include "engine/run/loop.h"
+#include "engine/run/modules.h"
 #include "engine/run/needs.h"
 #include "engine/run/optimizer.h"
 #include "engine/run/restore.h"
 #include "engine/run/scalars.h"
-#include "engine/run/watch.h"
 
 #include <assert.h>
 #include <math.h>
@@ -302,6 +299,9 @@ sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param, void *dat
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out)
 {
+    sherdi_plan *plan;
+    sherd_status status;
+
     if (engine->model.num_params == 0) {
         return sherdi_fail(SHERD_E_STATE,
                            "no parameter is declared; add units and parameters first");
@@ -310,8 +310,15 @@ sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine 
     engine->first_group   = sherdi_model_first_group(&engine->model);
     engine->first_trained = sherdi_model_first_trained(&engine->model);
     SHERDI_TRY(sherdi_optimizer_check_lists(engine));
-    return sherdi_dry_plan(&engine->model, &engine->settings, engine->rank, engine->world_size,
-                           machine, &engine->mem, out);
+    SHERDI_TRY(sherdi_plan_create(&engine->model, &engine->settings, engine->rank,
+                                  engine->world_size, machine, &engine->mem, &plan));
+    status = sherdi_modules_planned(plan, &engine->model);
+    if (status != SHERD_OK) {
+        sherdi_plan_destroy(plan);
+        return status;
+    }
+    *out = plan;
+    return SHERD_OK;
 }
 
 /* Returns the lane for whose copies the buffer is locked; NULL: it is not. */
@@ -442,7 +449,7 @@ static sherd_status memory_open(sherd_engine *engine)
         status = sherdi_run_open(engine);
     }
     if (status == SHERD_OK) {
-        status = sherdi_watch_open(engine);
+        status = sherdi_modules_open(engine);
     }
     SHERDI_TRY(sherdi_agree_status(engine, status));
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
@@ -470,10 +477,10 @@ static void transfers_finish(sherd_engine *engine)
 static void memory_close(sherd_engine *engine)
 {
     sherdi_updater_close(engine);
-    sherdi_save_abandon(engine);
+    sherdi_modules_abandon(engine);
     transfers_finish(engine);
     sherdi_lanes_drain(engine);
-    sherdi_watch_close(engine);
+    sherdi_modules_close(engine);
     sherdi_run_close(engine);
     sherdi_store_close(engine);
     sherdi_lanes_close(engine);
@@ -501,17 +508,6 @@ static sherd_status overlap_start(sherd_engine *engine)
         return SHERD_OK;
     }
     return status;
-}
-
-/* With SHERD_DEBUG, a debug build proves the plan before it is carried out. */
-static sherd_status order_check(const sherd_engine *engine)
-{
-#ifdef NDEBUG
-    (void)engine;
-    return SHERD_OK;
-#else
-    return engine->settings.is_debug ? sherdi_prove_next(engine->plan, &engine->model) : SHERD_OK;
-#endif
 }
 
 /* Warns of a bound that is below the size of every gathered unit: it ends gathering ahead, for which 0 should be given. */
@@ -599,7 +595,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
         status = sherdi_plan_check_fit(engine->plan, &engine->model);
     }
     if (status == SHERD_OK) {
-        status = order_check(engine);
+        status = sherdi_modules_check(engine);
     }
     status = sherdi_agree_status(engine, status);
     if (status == SHERD_OK) {
@@ -630,7 +626,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     bucket_tell(engine);
     gradients_tell(engine);
     engine->phase = SHERDI_PHASE_SEALED;
-    sherdi_watch_sealed(engine);
+    sherdi_modules_sealed(engine);
     sherd_world_traffic(engine->world, &engine->wire_at_seal, &received);
     sherdi_log(SHERD_LOG_INFO, engine->rank,
                "sealed: stage %d, %zu parameters, %zu elements, %zu bytes on this rank",

@@ -1,8 +1,6 @@
 /* Reports of an engine: fingerprints, the plan, bytes planned, held and moved, predictions, counters. */
 #include "engine/run/engine_impl.h"
 
-#include "engine/dry/prove.h"
-#include "engine/dry/tell.h"
 #include "engine/engine.h"
 #include "engine/groups.h"
 #include "engine/machine.h"
@@ -88,8 +86,7 @@ sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, ui
 
 /* ---------------------------------------------------------------- plan ---- */
 
-/* Gives the sealed plan, or one that is made for this call from what is declared so far; plan_return gives it back. */
-static sherd_status plan_borrow(sherd_engine *engine, const char *call, sherdi_plan **out)
+sherd_status sherdi_engine_plan_borrow(sherd_engine *engine, const char *call, sherdi_plan **out)
 {
     sherdi_machine machine = {.ranks_per_host =
                                   1}; /* before seal a real one is not asked: that is collective */
@@ -105,27 +102,11 @@ static sherd_status plan_borrow(sherd_engine *engine, const char *call, sherdi_p
     return sherdi_engine_plan_make(engine, &machine, out);
 }
 
-static void plan_return(const sherd_engine *engine, sherdi_plan *plan)
+void sherdi_engine_plan_return(const sherd_engine *engine, sherdi_plan *plan)
 {
     if (plan != engine->plan) {
         sherdi_plan_destroy(plan);
     }
-}
-
-sherd_status sherd_engine_plan(sherd_engine *engine, sherd_plan_format format, sherd_write_fn write,
-                               void *ctx)
-{
-    sherdi_plan *plan;
-    sherd_status status;
-
-    SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_engine_plan", "write"));
-    SHERDI_TRY(sherdi_api_check_format(format, "sherd_engine_plan"));
-    SHERDI_TRY(plan_borrow(engine, "sherd_engine_plan", &plan));
-    sherdi_engine_callback_begin(engine, "sherd_engine_plan");
-    status = sherdi_dry_print(plan, &engine->model, format, write, ctx);
-    sherdi_engine_callback_end(engine);
-    plan_return(engine, plan);
-    return status;
 }
 
 /* The fields of the report that have the bytes of each purpose. */
@@ -184,7 +165,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     sherdi_plan        *plan;
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_MEMORY_REPORT));
-    SHERDI_TRY(plan_borrow(engine, "sherd_engine_memory", &plan));
+    SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_memory", &plan));
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         field_add(&report, PURPOSES[plan->packing.buffers[b].purpose][0],
                   plan->packing.buffers[b].bytes);
@@ -215,7 +196,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.padding_elems       = plan->layout.padding_elems;
     report.checkpoint_planned  = sherdi_plan_checkpoint_bytes(plan);
     report.total_planned       = plan->packing.total_bytes;
-    plan_return(engine, plan);
+    sherdi_engine_plan_return(engine, plan);
     sherdi_api_write(&report, out);
     return SHERD_OK;
 }
@@ -247,7 +228,7 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     sherdi_plan         *plan;
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_TRAFFIC_REPORT));
-    SHERDI_TRY(plan_borrow(engine, "sherd_engine_traffic", &plan));
+    SHERDI_TRY(sherdi_engine_plan_borrow(engine, "sherd_engine_traffic", &plan));
     wear                         = sherdi_plan_drive_wear(plan);
     micro                        = plan->moves.micro;
     step                         = plan->moves.step;
@@ -270,151 +251,9 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     if (plan == engine->plan) {
         traffic_count(engine, &report);
     }
-    plan_return(engine, plan);
+    sherdi_engine_plan_return(engine, plan);
     sherdi_api_write(&report, out);
     return SHERD_OK;
-}
-
-void sherd_rates_init(sherd_rates *rates)
-{
-    sherdi_api_init(rates, &(sherd_rates){.struct_size = sizeof(*rates)});
-}
-
-void sherd_prediction_init(sherd_prediction *prediction)
-{
-    sherdi_api_init(prediction, &(sherd_prediction){.struct_size = sizeof(*prediction)});
-}
-
-static sherd_status rates_check(const sherd_rates *rates)
-{
-    static const char *const NAMES[]  = {"wire",   "down", "up",        "nvme_read", "nvme_write",
-                                         "device", "host", "compute_s", "products"};
-    const double             values[] = {rates->wire,      rates->down,       rates->up,
-                                         rates->nvme_read, rates->nvme_write, rates->device,
-                                         rates->host,      rates->compute_s,  rates->products};
-
-    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
-        if (!(values[i] >= 0) || !isfinite(values[i])) {
-            return sherdi_fail(
-                SHERD_E_INVAL,
-                "sherd_rates.%s is %g: it must be finite and not below 0 (0: it takes no time)",
-                NAMES[i], values[i]);
-        }
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherd_engine_predict(sherd_engine *engine, const sherd_rates *rates,
-                                  sherd_prediction *out)
-{
-    sherd_rates      given;
-    sherd_prediction prediction = {.struct_size = sizeof(prediction)};
-    sherdi_plan     *plan;
-    sherd_status     status;
-
-    SHERDI_TRY(sherdi_api_need(rates != NULL, "sherd_engine_predict", "rates"));
-    sherd_rates_init(&given);
-    SHERDI_TRY(sherdi_api_read(rates, SHERDI_API_RATES, &given));
-    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_PREDICTION));
-    SHERDI_TRY(rates_check(&given));
-    SHERDI_TRY(plan_borrow(engine, "sherd_engine_predict", &plan));
-    status = sherdi_dry_play(plan, &engine->model, &given, &prediction);
-    plan_return(engine, plan);
-    SHERDI_TRY(status);
-    sherdi_api_write(&prediction, out);
-    return SHERD_OK;
-}
-
-/* ------------------------------------------------------------ state by part -- */
-
-static const char *part_encoding(const sherdi_segment *segment, int part)
-{
-    return part == 0 && !segment->has_master ? "parameter"
-                                             : sherdi_encoding_name(segment->encodings[part]);
-}
-
-/* Sums a part over all segments that store it in this encoding. */
-static sherd_state_part part_sum(const sherdi_plan *plan, const sherdi_optimizer *optimizer,
-                                 int part, const char *encoding)
-{
-    sherd_state_part sum = {.struct_size = sizeof(sum),
-                            .optimizer   = sherdi_optimizer_name(optimizer),
-                            .part        = optimizer->parts[part].name,
-                            .encoding    = encoding};
-
-    for (size_t s = 0; s < plan->layout.num_segments; s++) {
-        const sherdi_segment *segment = &plan->layout.segments[s];
-        size_t                first;
-        size_t                owned = sherdi_plan_owned(plan, segment, &first);
-
-        if (segment->optimizer == optimizer &&
-            strcmp(part_encoding(segment, part), encoding) == 0) {
-            sum.elems += owned;
-            sum.bytes += part == 0 && !segment->has_master
-                             ? 0
-                             : sherdi_segment_part_bytes(segment, part, owned);
-        }
-    }
-    return sum;
-}
-
-/* Sums the bf16 values that extents on storage have in addition to the halves of the masters. */
-static sherd_state_part values_sum(const sherdi_plan *plan, const sherdi_optimizer *optimizer)
-{
-    sherd_state_part sum = {.struct_size = sizeof(sum),
-                            .optimizer   = sherdi_optimizer_name(optimizer),
-                            .part        = "parameter",
-                            .encoding    = sherdi_encoding_name(SHERDI_ENCODING_BF16)};
-
-    for (size_t b = 0; b < plan->layout.num_blocks; b++) {
-        const sherdi_block *block = &plan->layout.blocks[b];
-
-        if (plan->layout.segments[block->segment].optimizer == optimizer &&
-            sherdi_block_keeps_values(block)) {
-            sum.elems += block->elems;
-            sum.bytes +=
-                block->elems * sherdi_compute_bytes(&plan->layout.segments[block->segment]);
-        }
-    }
-    return sum;
-}
-
-static sherd_status parts_tell(const sherdi_plan *plan, sherd_state_part_fn fn, void *ctx)
-{
-    static const char *const ENCODINGS[] = {"parameter", "fp32", "bf16_beside", "bf16", "fp8"};
-
-    for (size_t o = 0; o < plan->layout.num_optimizers; o++) {
-        const sherdi_optimizer *optimizer = plan->layout.optimizers[o].optimizer;
-        sherd_state_part        values    = values_sum(plan, optimizer);
-
-        for (int part = 0; part < optimizer->num_parts; part++) {
-            for (size_t e = 0; e < sizeof(ENCODINGS) / sizeof(ENCODINGS[0]); e++) {
-                sherd_state_part sum = part_sum(plan, optimizer, part, ENCODINGS[e]);
-
-                if (sum.elems > 0) {
-                    SHERDI_TRY(fn(ctx, &sum));
-                }
-            }
-        }
-        if (values.elems > 0) {
-            SHERDI_TRY(fn(ctx, &values));
-        }
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherd_engine_state_parts(sherd_engine *engine, sherd_state_part_fn fn, void *ctx)
-{
-    sherdi_plan *plan;
-    sherd_status status;
-
-    SHERDI_TRY(sherdi_api_need(fn != NULL, "sherd_engine_state_parts", "fn"));
-    SHERDI_TRY(plan_borrow(engine, "sherd_engine_state_parts", &plan));
-    sherdi_engine_callback_begin(engine, "sherd_engine_state_parts");
-    status = parts_tell(plan, fn, ctx);
-    sherdi_engine_callback_end(engine);
-    plan_return(engine, plan);
-    return status;
 }
 
 /* -------------------------------------------------------------------- fits -- */
@@ -435,17 +274,6 @@ sherd_status sherd_engine_fits(sherd_engine *engine)
         sherdi_plan_destroy(plan);
     }
     return sherdi_agree_status(engine, status);
-}
-
-sherd_status sherd_engine_check_plans(sherd_engine *engine)
-{
-    sherdi_plan *plan;
-    sherd_status status;
-
-    SHERDI_TRY(plan_borrow(engine, "sherd_engine_check_plans", &plan));
-    status = sherdi_prove_ranks(plan, &engine->model);
-    plan_return(engine, plan);
-    return status;
 }
 
 /* ----------------------------------------------------------------- info ---- */

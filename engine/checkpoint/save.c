@@ -13,6 +13,7 @@
 #include "engine/run/agree.h"
 #include "engine/run/failure.h"
 #include "engine/run/fill.h"
+#include "engine/run/modules.h"
 #include "engine/run/needs.h"
 #include "engine/run/update.h"
 #include "offload/checksum.h"
@@ -678,7 +679,8 @@ sherd_status sherdi_save_poll(sherd_engine *engine)
     return SHERD_OK;
 }
 
-void sherdi_save_abandon(sherd_engine *engine)
+/* Gives up a save that still runs. Local. */
+static void save_abandon(sherd_engine *engine)
 {
     sherdi_save *save = engine->save;
 
@@ -696,6 +698,8 @@ void sherdi_save_abandon(sherd_engine *engine)
     }
     save_close(save);
 }
+
+const sherdi_module sherdi_module_checkpoints = {.abandon = save_abandon};
 
 sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report *out)
 {

@@ -243,7 +243,7 @@ static sherd_status op_count(void *ctx, sherdi_phase_name phase, const sherdi_op
 }
 
 /* Reports every micro-batch as moving what the first one moves; what the later ones move beyond that is added to the step. */
-static sherd_status moves_count(sherdi_plan *plan, const sherdi_model *model)
+sherd_status sherdi_dry_count(sherdi_plan *plan, const sherdi_model *model)
 {
     counts             c     = {.plan = plan};
     sherdi_plan_moves *moves = &plan->moves;
@@ -269,7 +269,7 @@ sherd_status sherdi_dry_plan(const sherdi_model *model, const sherdi_settings *s
     sherd_status status;
 
     SHERDI_TRY(sherdi_plan_create(model, settings, rank, world_size, machine, mem, &plan));
-    status = moves_count(plan, model);
+    status = sherdi_dry_count(plan, model);
     if (status != SHERD_OK) {
         sherdi_plan_destroy(plan);
         return status;

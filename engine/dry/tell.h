@@ -35,6 +35,8 @@ sherd_status sherdi_dry_tell(const sherdi_plan *plan, const sherdi_model *model,
 sherd_status sherdi_dry_plan(const sherdi_model *model, const sherdi_settings *settings, int rank,
                              int world_size, const sherdi_machine *machine, sherdi_mem *mem,
                              sherdi_plan **out);
+/** Counts what a plan moves, and its collectives. E_NOMEM. */
+sherd_status sherdi_dry_count(sherdi_plan *plan, const sherdi_model *model);
 /** Predicts the seconds of a plain run at these rates, with waited and with queued steps. E_NOMEM. */
 sherd_status sherdi_dry_play(const sherdi_plan *plan, const sherdi_model *model,
                              const sherd_rates *rates, sherd_prediction *out);

@@ -5,7 +5,6 @@
 #include "base/api.h"
 #include "collectives/world.h"
 #include "engine/config/config.h"
-#include "engine/monitor/monitor.h"
 #include "engine/run/updater.h"
 #include "engine/run/blobs.h"
 #include "engine/run/marks.h"
@@ -141,14 +140,6 @@ typedef struct sherdi_identity {
     char resume_differs[4 * SHERDI_RUN_TEXT_BYTES];
 } sherdi_identity;
 
-/* What people watch (watch.c); used on rank 0. */
-typedef struct sherdi_watch {
-    sherdi_monitors monitors;
-    double          forward_s, backward_s; /* the trainer's time between the last two boundaries */
-    int64_t         printed_ns, printed_micro; /* at the last line of steps_per_print */
-    int             is_due; /* the last boundary is not shown: its update may not be over */
-} sherdi_watch;
-
 struct sherd_engine {
     sherdi_mem            mem;
     sherd_world          *world;
@@ -188,7 +179,8 @@ struct sherd_engine {
     sherdi_world_observer observer;       /* of the calls of this engine */
     uint64_t              boundary_marks; /* marks.begun at the end of the last boundary */
     uint64_t              boundary_wire; /* the last operation of the wire that was given by then */
-    sherdi_watch          watch;
+    double forward_s, backward_s;        /* the trainer's time between the last two boundaries */
+    struct sherdi_watch *watch;          /* what people watch (watch.c); NULL: nothing */
 
     int           is_evaluating; /* 1: between sherd_eval_begin and sherd_eval_end */
     sherdi_window window;

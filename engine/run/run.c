@@ -7,7 +7,7 @@
 #include "engine/run/kernels.h"
 #include "engine/run/lanes.h"
 #include "engine/run/loop.h"
-#include "engine/run/watch.h"
+#include "engine/run/modules.h"
 
 #include <string.h>
 
@@ -625,9 +625,9 @@ sherd_status sherdi_run_drop(sherd_engine *engine)
 
     if (sherdi_updater_join(engine) == SHERD_OK) {
         sherdi_updater_report(engine, &engine->boundary);
-        sherdi_watch_told(engine);
+        sherdi_modules_told(engine);
     }
-    engine->watch.is_due = 0;
+    sherdi_modules_dropped(engine);
     sherdi_updater_forget(engine);
     engine->fingerprints.is_untold = 0;
     for (int ring = 0; ring < SHERDI_RINGS;

@@ -16,10 +16,10 @@
 #include "engine/run/fill.h"
 #include "engine/run/lanes.h"
 #include "engine/run/loop.h"
+#include "engine/run/modules.h"
 #include "engine/run/needs.h"
 #include "engine/run/optimizer.h"
 #include "engine/run/update.h"
-#include "engine/run/watch.h"
 
 #include <math.h>
 #include <string.h>
@@ -175,7 +175,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
         return window_drop(engine, status);
     }
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
-    sherdi_watch_told(engine); /* the boundary before: nobody has asked for its fingerprint */
+    sherdi_modules_told(engine); /* the boundary before: nobody has asked for its fingerprint */
     engine->fingerprints.is_untold = 0;
 
     engine->window.sumsq     = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
@@ -258,8 +258,8 @@ static void times_add(sherd_engine *engine, sherd_step_report *report)
     double        waits;
     double        moves;
 
-    engine->watch.forward_s += forward_s;
-    engine->watch.backward_s += backward_s;
+    engine->forward_s += forward_s;
+    engine->backward_s += backward_s;
     report->update_s += sherdi_marks_take(marks, SHERDI_MARK_UPDATE);
     report->norm_s += sherdi_marks_take(marks, SHERDI_MARK_NORM);
     report->gather_s += sherdi_marks_take(marks, SHERDI_MARK_GATHER);
@@ -291,9 +291,9 @@ static void times_close(sherd_engine *engine)
 {
     sherdi_lanes_join(engine);
     step_mark_end(engine);
-    engine->boundary_marks  = engine->marks.begun;
-    engine->boundary_wire   = engine->run.given[SHERDI_LANE_WIRE];
-    engine->watch.forward_s = engine->watch.backward_s = 0;
+    engine->boundary_marks = engine->marks.begun;
+    engine->boundary_wire  = engine->run.given[SHERDI_LANE_WIRE];
+    engine->forward_s = engine->backward_s = 0;
     sherdi_marks_resolve(&engine->marks, engine->backend);
     times_add(engine, &engine->report);
 }
@@ -327,7 +327,7 @@ static void boundary_close(sherd_engine *engine)
     report->stored_step        = stored_step(engine);
     store->reported_link       = *own;
     engine->boundary           = *report;
-    sherdi_watch_boundary(engine);
+    sherdi_modules_boundary(engine);
 }
 
 /* The factor that clips the gradients: Pascanu et al. 2013, with PyTorch's guard. */
@@ -680,7 +680,7 @@ sherd_status sherdi_step_tell(sherd_engine *engine)
                            sherdi_engine_way_out(engine));
     }
     sherdi_store_agreed(engine);
-    sherdi_watch_told(engine);
+    sherdi_modules_told(engine);
     return SHERD_OK;
 }
 

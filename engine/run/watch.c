@@ -1,12 +1,12 @@
 /* What people watch during training: lines in the log and numbers in files (engine/monitor/), as the configuration asks for them.
  * Rank 0 writes all of it except the times of wall_clock_breakdown, which every rank logs. The horizontal axis is samples, as in
  * DeepSpeed, and tags that DeepSpeed has too have its names. */
-#include "engine/run/watch.h"
-
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/monitor/monitor.h"
 #include "engine/run/engine_impl.h"
 #include "engine/run/failure.h"
+#include "engine/run/modules.h"
 #include "engine/run/needs.h"
 #include "sherd_tools.h"
 
@@ -15,6 +15,14 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+
+/* What the module has of an engine while it is sealed. */
+struct sherdi_watch {
+    sherdi_monitors monitors;
+    int64_t         printed_ns, printed_micro; /* at the last line of steps_per_print */
+    int             is_due; /* the last boundary is not shown: its update may not be over */
+};
+typedef struct sherdi_watch sherdi_watch;
 
 static int is_watcher(const sherd_engine *engine)
 {
@@ -107,7 +115,7 @@ static void times_log(const sherd_engine *engine)
         "%.1f, parameters %.1f%s; NVMe %.1f MiB read, %.1f MiB written; link %.1f MiB down, %.1f "
         "MiB "
         "up",
-        (long long)report->step, engine->watch.forward_s * 1e3, engine->watch.backward_s * 1e3,
+        (long long)report->step, engine->forward_s * 1e3, engine->backward_s * 1e3,
         report->gather_s * 1e3, report->wait_gather_s * 1e3, report->reduce_s * 1e3,
         report->wait_reduce_s * 1e3, report->step_s * 1e3, report->norm_s * 1e3,
         report->update_s * 1e3, report->wait_read_s * 1e3, report->wait_write_s * 1e3,
@@ -119,7 +127,7 @@ static void times_log(const sherd_engine *engine)
 /* Returns the samples per second since the last line; 0: not known. */
 static double rate_take(sherd_engine *engine)
 {
-    sherdi_watch *watch   = &engine->watch;
+    sherdi_watch *watch   = engine->watch;
     int64_t       now_ns  = sherdi_now_ns();
     int64_t       micro   = engine->boundary.micro_step;
     double        samples = (double)sherdi_samples_of(engine, micro - watch->printed_micro);
@@ -177,7 +185,6 @@ static void lines_log(sherd_engine *engine)
 static void events_write(sherd_engine *engine)
 {
     const sherd_step_report *report = &engine->boundary;
-    const sherdi_watch      *watch  = &engine->watch;
     sherdi_monitor_event     events[SHERDI_MONITOR_MOST_EVENTS];
     size_t                   count = 0;
 
@@ -188,10 +195,10 @@ static void events_write(sherd_engine *engine)
     events[count++] = (sherdi_monitor_event){TAG("grad_norm"), report->grad_norm};
     if (engine->settings.watch.wall_clock_breakdown) {
         const sherdi_monitor_event times[] = {
-            {TAG("elapsed_time_ms_forward"), watch->forward_s * 1e3},
+            {TAG("elapsed_time_ms_forward"), engine->forward_s * 1e3},
             {TAG("elapsed_time_ms_backward"),
-             watch->backward_s * 1e3 + report->wait_reduce_s * 1e3},
-            {TAG("elapsed_time_ms_backward_inner"), watch->backward_s * 1e3},
+             engine->backward_s * 1e3 + report->wait_reduce_s * 1e3},
+            {TAG("elapsed_time_ms_backward_inner"), engine->backward_s * 1e3},
             {TAG("elapsed_time_ms_backward_allreduce"), report->reduce_s * 1e3},
             {TAG("elapsed_time_ms_step"), report->step_s * 1e3},
             {TAG("elapsed_time_ms_gather"), report->gather_s * 1e3},
@@ -201,7 +208,7 @@ static void events_write(sherd_engine *engine)
         memcpy(&events[count], times, sizeof(times));
         count += sizeof(times) / sizeof(times[0]);
     }
-    sherdi_monitors_write(&engine->watch.monitors, events, count, boundary_samples(engine));
+    sherdi_monitors_write(&engine->watch->monitors, events, count, boundary_samples(engine));
 }
 
 static int tag_is_good(const char *tag)
@@ -226,45 +233,46 @@ sherd_status sherd_monitor_write(sherd_engine *engine, const char *tag, double v
                            "characters, as in \"Train/Samples/train_loss\"",
                            SHERDI_MONITOR_TAG_BYTES - 1);
     }
-    sherdi_monitors_write(&engine->watch.monitors, &(sherdi_monitor_event){tag, value}, 1,
-                          sherdi_samples_seen(engine));
+    if (engine->watch != NULL) { /* from seal on */
+        sherdi_monitors_write(&engine->watch->monitors, &(sherdi_monitor_event){tag, value}, 1,
+                              sherdi_samples_seen(engine));
+    }
     return SHERD_OK;
 }
 
 /* ---- life ---- */
 
-sherd_status sherdi_watch_open(sherd_engine *engine)
+static sherd_status watch_open(sherd_engine *engine)
 {
+    sherdi_watch *watch = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*watch));
+
+    if (watch == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    memset(watch, 0, sizeof(*watch));
+    engine->watch = watch;
     if (!is_watcher(engine) || (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) != 0) {
         return SHERD_OK;
     }
     engine->marks.logs_transfers =
         engine->settings.watch.logs_comms && engine->settings.watch.logs_each_comm;
-    return sherdi_monitors_open(&engine->watch.monitors, engine->settings.watch.monitors,
-                                &engine->mem);
+    return sherdi_monitors_open(&watch->monitors, engine->settings.watch.monitors, &engine->mem);
 }
 
-void sherdi_watch_sealed(sherd_engine *engine)
+static void watch_sealed(sherd_engine *engine)
 {
     if (is_watcher(engine) && engine->settings.watch.memory_breakdown) {
         memory_log(engine);
     }
 }
 
-void sherdi_watch_boundary(sherd_engine *engine)
+/* Shows the last boundary if that was not done: its report is complete, or will not be. A dry engine has no watch. */
+static void watch_told(sherd_engine *engine)
 {
-    engine->watch.is_due = 1;
-    if (!engine->fingerprints.is_untold) {
-        sherdi_watch_told(engine);
-    }
-}
-
-void sherdi_watch_told(sherd_engine *engine)
-{
-    if (!engine->watch.is_due) {
+    if (engine->watch == NULL || !engine->watch->is_due) {
         return;
     }
-    engine->watch.is_due = 0;
+    engine->watch->is_due = 0;
     if (engine->settings.watch.wall_clock_breakdown) {
         times_log(engine); /* on every rank: their times differ */
     }
@@ -272,18 +280,50 @@ void sherdi_watch_told(sherd_engine *engine)
         return;
     }
     lines_log(engine);
-    if (sherdi_monitors_are_on(&engine->watch.monitors)) {
+    if (sherdi_monitors_are_on(&engine->watch->monitors)) {
         events_write(engine);
     }
 }
 
-void sherdi_watch_close(sherd_engine *engine)
+static void watch_boundary(sherd_engine *engine)
 {
+    if (engine->watch == NULL) {
+        return;
+    }
+    engine->watch->is_due = 1;
+    if (!engine->fingerprints.is_untold) {
+        watch_told(engine);
+    }
+}
+
+static void watch_dropped(sherd_engine *engine)
+{
+    if (engine->watch != NULL) {
+        engine->watch->is_due = 0;
+    }
+}
+
+static void watch_close(sherd_engine *engine)
+{
+    if (engine->watch == NULL) {
+        return;
+    }
     if (engine->failure.why.status == SHERD_OK) {
-        sherdi_watch_told(engine);
+        watch_told(engine);
     }
     if (is_watcher(engine) && engine->settings.watch.logs_comms) {
         comms_log(engine);
     }
-    sherdi_monitors_close(&engine->watch.monitors);
+    sherdi_monitors_close(&engine->watch->monitors);
+    sherdi_free(engine->watch);
+    engine->watch = NULL;
 }
+
+const sherdi_module sherdi_module_monitors = {
+    .open     = watch_open,
+    .sealed   = watch_sealed,
+    .boundary = watch_boundary,
+    .told     = watch_told,
+    .dropped  = watch_dropped,
+    .close    = watch_close,
+};

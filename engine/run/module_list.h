@@ -1,0 +1,13 @@
+/* The modules that take part in an engine's life, a line each: the name of the module's table. modules.h declares the tables from
+ * this list, and modules.c calls them in this order. A build has the lines of its modules (modules.txt). */
+#include "sherd_build.h"
+
+#ifdef SHERDI_MODULE_PROOF
+SHERDI_MODULE(sherdi_module_proof)
+#endif
+#ifdef SHERDI_MODULE_CHECKPOINTS
+SHERDI_MODULE(sherdi_module_checkpoints)
+#endif
+#ifdef SHERDI_MODULE_MONITORS
+SHERDI_MODULE(sherdi_module_monitors)
+#endif
