@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 int sherdi_text_order(const void *a, const void *b)
 {
@@ -102,6 +103,24 @@ void sherdi_text_quote(sherdi_text *text, const char *value)
         }
     }
     sherdi_text_put(text, "\"", 1);
+}
+
+int sherdi_text_choice(const char *choices, const char *text, int is_any_case, size_t *out)
+{
+    size_t text_bytes = strlen(text);
+    size_t bytes;
+
+    for (size_t i = 0;; i++, choices += bytes + 1) {
+        bytes = strcspn(choices, "|");
+        if (bytes == text_bytes && (is_any_case ? strncasecmp(choices, text, bytes)
+                                                : strncmp(choices, text, bytes)) == 0) {
+            *out = i;
+            return 1;
+        }
+        if (choices[bytes] == '\0') {
+            return 0;
+        }
+    }
 }
 
 void sherdi_real_format(double value, char out[SHERDI_REAL_BYTES])

@@ -20,6 +20,9 @@ void sherdi_text_init(sherdi_text *text, sherdi_mem *mem);
 /** Frees a text, also one with a failure. */
 void sherdi_text_fini(sherdi_text *text);
 
+/** Returns whether `text` is one of the choices "a|b|c"; *out is then its number, from 0. */
+int sherdi_text_choice(const char *choices, const char *text, int is_any_case, size_t *out);
+
 /* Room for any number of sherdi_real_format, with its NUL. */
 #define SHERDI_REAL_BYTES 32
 /** Writes the fewest digits that read back as the same number, with a point whatever the locale is. The result is JSON, except

@@ -119,6 +119,12 @@ typedef struct sherdi_numerics_settings {
     int                  vendor_reduction; /* gives up the promise of equal bits */
 } sherdi_numerics_settings;
 
+/* Where neither the user nor the optimizer has a number. */
+#define SHERDI_STANDARD_LR    1e-3
+#define SHERDI_STANDARD_BETA1 0.9
+#define SHERDI_STANDARD_BETA2 0.999
+#define SHERDI_STANDARD_EPS   1e-8
+
 typedef struct sherdi_update_settings {
     const sherdi_optimizer *optimizer;
     double                  lr, betas[2], eps, weight_decay;

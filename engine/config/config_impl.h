@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "engine/config/config.h"
 #include "engine/config/config_keys.h"
 #include "engine/config/config_unused.h"
@@ -162,8 +163,6 @@ const sherdi_config_alias *sherdi_config_alias_find(const char *path);
 const char *sherdi_config_leaf(const char *path);
 /** Returns the path of the known key that an unknown one may have meant; NULL: no known key is similar. */
 const char *sherdi_config_suggest(const char *path);
-/** Returns whether `text` is one of the choices "a|b|c"; *out is then its number, from 0. */
-int sherdi_config_choice(const char *choices, const char *text, int is_any_case, size_t *out);
 /** Returns whether `text` is a boolean in quotes: true, yes, on, 1 and their opposites, in any case. *out is then 0 or 1. */
 int sherdi_config_boolean(const char *text, int *out);
 /** Returns choice `index` of "a|b|c", without a NUL at its end; *bytes_out is its length. */

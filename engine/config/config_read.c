@@ -171,7 +171,7 @@ static sherd_status switch_read(sherdi_config_reader *reader, given_value *given
     if (given->alias->kind == SHERDI_ALIAS_INVERTED) {
         given->value.integer = !given->value.integer;
     } else if (given->value.integer) {
-        (void)sherdi_config_choice(choices, "cpu", 0, &cpu);
+        (void)sherdi_text_choice(choices, "cpu", 0, &cpu);
         given->value.integer = (int64_t)cpu;
     }
     return scalar_put(reader, given);
@@ -371,7 +371,7 @@ static sherd_status type_check(const sherdi_config_reader *reader, const sherdi_
 
     node = node == NULL ? NULL : sherdi_json_find(node, "type");
     if (node == NULL || node->kind != SHERDI_JSON_STRING || strcmp(node->string, "auto") == 0 ||
-        sherdi_config_choice(key->range.choices, node->string, key->has_any_case, &choice)) {
+        sherdi_text_choice(key->range.choices, node->string, key->has_any_case, &choice)) {
         return SHERD_OK;
     }
     return sherdi_reader_say(reader, node, SHERD_E_NOTSUP,

@@ -60,16 +60,20 @@ static size_t optimizer_index(const sherd_config *config)
     return (size_t)sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
 }
 
+/* Returns whether a key is a member of optimizer.params that is among the names "a|b|c"; NULL: there are none. */
+static int is_param_among(sherdi_config_id id, const char *names)
+{
+    static const char BLOCK[] = "optimizer.params.";
+    const char       *path    = sherdi_config_table[id].path;
+    size_t            index;
+
+    return names != NULL && strncmp(path, BLOCK, sizeof(BLOCK) - 1) == 0 &&
+           sherdi_text_choice(names, path + sizeof(BLOCK) - 1, 0, &index);
+}
+
 static int optimizer_reads(size_t index, sherdi_config_id id)
 {
-    const sherdi_optimizer *optimizer = sherdi_optimizer_at(index);
-
-    for (size_t i = 0; i < optimizer->num_keys; i++) {
-        if (optimizer->keys[i] == (int)id) {
-            return 1;
-        }
-    }
-    return 0;
+    return is_param_among(id, sherdi_optimizer_at(index)->keys);
 }
 
 /* Returns whether the named optimizer reads "nesterov" but not "dampening": it has Nesterov's momentum, and never lacks a buffer. */
@@ -157,21 +161,11 @@ static sherd_status others_remark(sherd_config *config, sherdi_config_id id)
     return len == 0 ? SHERD_OK : sherdi_config_key_warn(config, id, readers);
 }
 
-static int optimizer_leaves(const sherdi_optimizer *optimizer, sherdi_config_id id)
-{
-    for (size_t i = 0; i < optimizer->num_unread; i++) {
-        if (optimizer->unread[i] == (int)id) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
 /* Returns whether the named optimizer or that of a group reads a key that only some optimizers leave unread. */
 static int optimizers_read(const sherd_config *config, sherdi_config_id id)
 {
     for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
-        if (optimizer_is_used(config, i) && !optimizer_leaves(sherdi_optimizer_at(i), id)) {
+        if (optimizer_is_used(config, i) && !is_param_among(id, sherdi_optimizer_at(i)->unread)) {
             return 1;
         }
     }
@@ -185,10 +179,11 @@ static sherd_status unread_remark(sherd_config *config, const sherdi_optimizer *
 
     (void)snprintf(sentence, sizeof(sentence), "is ignored: %s does not read it",
                    sherdi_optimizer_name(optimizer));
-    for (size_t i = 0; i < optimizer->num_unread; i++) {
-        sherdi_config_id key = (sherdi_config_id)optimizer->unread[i];
+    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        sherdi_config_id key = (sherdi_config_id)id;
 
-        if (sherdi_config_is_given(config, key) && !optimizers_read(config, key)) {
+        if (is_param_among(key, optimizer->unread) && sherdi_config_is_given(config, key) &&
+            !optimizers_read(config, key)) {
             SHERDI_TRY(sherdi_config_key_warn(config, key, sentence));
         }
     }

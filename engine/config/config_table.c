@@ -123,24 +123,6 @@ const char *sherdi_config_choice_at(const char *choices, size_t index, size_t *b
     return choices;
 }
 
-int sherdi_config_choice(const char *choices, const char *text, int is_any_case, size_t *out)
-{
-    size_t text_bytes = strlen(text);
-    size_t bytes;
-
-    for (size_t i = 0;; i++, choices += bytes + 1) {
-        bytes = strcspn(choices, "|");
-        if (bytes == text_bytes && (is_any_case ? strncasecmp(choices, text, bytes)
-                                                : strncmp(choices, text, bytes)) == 0) {
-            *out = i;
-            return 1;
-        }
-        if (choices[bytes] == '\0') {
-            return 0;
-        }
-    }
-}
-
 /* ---- suggestions ---- */
 
 /* Longer names are not compared; all names in the table are shorter. */

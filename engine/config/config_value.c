@@ -89,7 +89,7 @@ int sherdi_config_boolean(const char *text, int *out)
 {
     size_t word;
 
-    if (!sherdi_config_choice("false|true|0|1|no|yes|off|on", text, 1, &word)) {
+    if (!sherdi_text_choice("false|true|0|1|no|yes|off|on", text, 1, &word)) {
         return 0;
     }
     *out = word % 2 == 1;
@@ -235,7 +235,7 @@ static sherd_status text_read(const value_site *site, sherdi_config_value *out)
         out->text = sherdi_strdup(&site->reader->config->mem, text);
         return out->text == NULL ? SHERD_E_NOMEM : SHERD_OK;
     }
-    if (sherdi_config_choice(choices, text, site->key->has_any_case, &choice)) {
+    if (sherdi_text_choice(choices, text, site->key->has_any_case, &choice)) {
         out->integer = (int64_t)choice;
         return SHERD_OK;
     }

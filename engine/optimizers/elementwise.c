@@ -2,20 +2,12 @@
  * has one sweep, which reads and writes all parts of the state. */
 #include "engine/optimizers/elementwise.h"
 
-#include "engine/config/config_impl.h"
 #include "kernels/updates/updates.h"
 
 enum {
 #define SHERDI_UPDATE(update, num_parts) PARTS_OF_##update = (num_parts),
 #include "kernels/updates/rows.h"
 };
-
-/* Fields of a table that rows may give. */
-#define KEYS(...)                                                                                  \
-    .keys = (const int[]){__VA_ARGS__}, .num_keys = sizeof((const int[]){__VA_ARGS__}) / sizeof(int)
-#define UNREAD(...)                                                                                \
-    .unread     = (const int[]){__VA_ARGS__},                                                      \
-    .num_unread = sizeof((const int[]){__VA_ARGS__}) / sizeof(int)
 
 #define FIELDS(...)        __VA_ARGS__
 #define SHERDI_VARIANT     TABLE_OF

@@ -1,7 +1,6 @@
 /* The table of LAMB (You et al. 2020), in DeepSpeed's form or the paper's: the step of a tensor is in proportion to its norm. The
  * first sweep makes the direction only to take its norm, and writes nothing; the second sweep makes it again.
  * kernels/updates/lamb.h has the formulas. */
-#include "engine/config/config_impl.h"
 #include "engine/optimizers/elementwise.h"
 #include "kernels/updates/updates.h"
 
@@ -65,10 +64,6 @@ static void lamb_ratios(const sherdi_backend *host, const sherdi_ratio_args *arg
                                });
 }
 
-static const int KEYS[] = {SHERDI_CONFIG_MAX_COEFF, SHERDI_CONFIG_MIN_COEFF,
-                           SHERDI_CONFIG_EPS_INSIDE_SQRT, SHERDI_CONFIG_LAMB_FORM,
-                           SHERDI_CONFIG_EXCLUDE_1D};
-
 const sherdi_optimizer sherdi_optimizer_lamb = {
     .parts       = {{.name = "master"},
                     {.name = "exp_avg"},
@@ -85,8 +80,7 @@ const sherdi_optimizer sherdi_optimizer_lamb = {
     .state_tag   = 2, /* no other optimizer can use its moments */
     .coeff_bytes = sizeof(sherdi_lamb_coeffs),
     .coeffs      = lamb_coeffs,
-    .keys        = KEYS,
-    .num_keys    = sizeof(KEYS) / sizeof(KEYS[0]),
+    .keys        = "max_coeff|min_coeff|eps_inside_sqrt|lamb_form|exclude_1d",
     .num_norms   = sizeof(sherdi_lamb_norms) / sizeof(sherdi_norm_acc),
     .has_ratio   = lamb_has_ratio,
     .ratios      = lamb_ratios,

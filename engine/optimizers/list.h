@@ -1,8 +1,15 @@
 /* The optimizers, a line each: the "optimizer.type" in a configuration, and the table. optimizer.h declares the tables from this
- * list, and table.c lists them. The element-wise optimizers come first; kernels/updates/list.h has their lines. */
+ * list, and table.c lists them. The element-wise optimizers come first; kernels/updates/list.h has their lines. A
+ * build has the lines of its modules (modules.txt). */
+#include "sherd_build.h"
+
 #define SHERDI_ELEMENTWISE(table, type, update, fields)                                            \
     SHERDI_OPTIMIZER(type, sherdi_optimizer_##table)
 #include "kernels/updates/rows.h"
+#ifdef SHERDI_MODULE_LAMB
 SHERDI_OPTIMIZER("Lamb", sherdi_optimizer_lamb)
+#endif
+#ifdef SHERDI_MODULE_MUON
 SHERDI_OPTIMIZER("Muon", sherdi_optimizer_muon)
+#endif
 SHERDI_OPTIMIZER("none", sherdi_optimizer_none)

@@ -1,7 +1,6 @@
 /* The table of Muon (Jordan et al. 2024), with the defaults of torch.optim.Muon, but the rate of DeepSpeed. The direction that the
  * momentum gives is made orthogonal by a Newton-Schulz iteration, in fp32, and the matrix moves by the result. Muon is for
  * matrices only: groups give embeddings, heads and vectors another optimizer. kernels/updates/muon.h and kernels/orthogonal.h have the formulas. */
-#include "engine/config/config_impl.h"
 #include "engine/optimizers/elementwise.h"
 #include "kernels/orthogonal.h"
 #include "kernels/updates/updates.h"
@@ -67,10 +66,6 @@ static double muon_flops(const sherdi_settings *settings, size_t rows, size_t co
     return sherdi_orthogonal_flops(rows, cols, settings->update.muon.steps);
 }
 
-static const int KEYS[]   = {SHERDI_CONFIG_MOMENTUM, SHERDI_CONFIG_NESTEROV, SHERDI_CONFIG_NS_STEPS,
-                             SHERDI_CONFIG_ADJUST_LR};
-static const int UNREAD[] = {SHERDI_CONFIG_BETAS, SHERDI_CONFIG_EPS, SHERDI_CONFIG_BIAS_CORRECTION};
-
 const sherdi_optimizer sherdi_optimizer_muon = {
     .parts            = {{.name = "master"}, {.name = "momentum_buffer"}},
     .num_parts        = 2,
@@ -90,10 +85,8 @@ const sherdi_optimizer sherdi_optimizer_muon = {
     .coeff_bytes      = sizeof(sherdi_muon_coeffs),
     .coeffs           = muon_coeffs,
     .defaults         = {.lr = 0.02, .betas = {0.95}, .is_nesterov = 1},
-    .keys             = KEYS,
-    .num_keys         = sizeof(KEYS) / sizeof(KEYS[0]),
-    .unread           = UNREAD,
-    .num_unread       = sizeof(UNREAD) / sizeof(UNREAD[0]),
+    .keys             = "momentum|nesterov|ns_steps|adjust_lr_fn",
+    .unread           = "betas|eps|bias_correction",
     .without_momentum = &sherdi_optimizer_muon,
     .with_momentum    = &sherdi_optimizer_muon,
     .matrix           = muon_matrix,

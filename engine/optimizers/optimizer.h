@@ -99,11 +99,11 @@ struct sherdi_optimizer {
     size_t coeff_bytes;
     void (*coeffs)(const sherdi_settings *settings, const sherdi_group_step *step, void *out);
 
-    /* Configuration. keys (sherdi_config_id): those that this optimizer alone reads. unread: those that others read and it does not.
+    /* Configuration. keys, of optimizer.params: "a|b|c", those that this optimizer alone reads. unread: those that others read and it
+     * does not. NULL: none.
      * decoupled: the optimizer that the type means while adam_w_mode is true; NULL: that key does not concern it. */
     sherdi_optimizer_defaults      defaults;
-    const int                     *keys, *unread;
-    size_t                         num_keys, num_unread;
+    const char                    *keys, *unread;
     const struct sherdi_optimizer *decoupled;
     /* Where beta1 is a momentum, which may be 0: the optimizer that the type means without one, and with one. NULL: beta1 is no
      * momentum. */

@@ -10,7 +10,7 @@ const char sherdi_schedule_types[] =
 #define SHERDI_SCHEDULE(id, type, table) &(table),
 static const sherdi_schedule *const TABLE[] = {
 #include "engine/optimizers/schedule_list.h"
-};
+    NULL};
 #undef SHERDI_SCHEDULE
 
 const sherdi_schedule *sherdi_schedule_of(sherdi_schedule_kind kind)

@@ -1,5 +1,8 @@
 /* The schedules, a line each: the name in the code, the "scheduler.type" in a configuration, and the table. schedule.h declares
- * the tables from this list, and schedule.c lists them. */
+ * the tables from this list, and schedule.c lists them. A build has the lines of its modules (modules.txt). */
+#include "sherd_build.h"
+
+#ifdef SHERDI_MODULE_SCHEDULES
 SHERDI_SCHEDULE(WARMUP, "WarmupLR", sherdi_schedule_warmup)
 SHERDI_SCHEDULE(WARMUP_DECAY, "WarmupDecayLR", sherdi_schedule_warmup_decay)
 SHERDI_SCHEDULE(WARMUP_COSINE, "WarmupCosineLR", sherdi_schedule_warmup_cosine)
@@ -14,3 +17,4 @@ SHERDI_SCHEDULE(COSINE_MIN, "cosine_with_min_lr", sherdi_schedule_cosine_min)
 SHERDI_SCHEDULE(POLYNOMIAL, "polynomial", sherdi_schedule_polynomial)
 SHERDI_SCHEDULE(INVERSE_SQRT, "inverse_sqrt", sherdi_schedule_inverse_sqrt)
 SHERDI_SCHEDULE(STABLE_DECAY, "warmup_stable_decay", sherdi_schedule_stable_decay)
+#endif

@@ -1,7 +1,7 @@
 /* The optimizers of list.h, by number and by name, and their numbers where a group gives none. See optimizer.h. */
 #include "engine/optimizers/optimizer.h"
 
-#include "engine/config/config_impl.h"
+#include "base/text.h"
 
 #include <assert.h>
 
@@ -53,7 +53,7 @@ sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *
 {
     size_t index;
 
-    if (!sherdi_config_choice(sherdi_optimizer_types + 1, name, 1, &index)) {
+    if (!sherdi_text_choice(sherdi_optimizer_types + 1, name, 1, &index)) {
         return sherdi_fail(SHERD_E_NOTSUP, "%s: optimizer %s is not known; known: %s", who, name,
                            sherdi_optimizer_types + 1);
     }
@@ -70,21 +70,18 @@ static double number_of(int is_given, double given, double own, double standard)
 sherdi_optimizer_defaults sherdi_optimizer_numbers(const sherdi_settings  *settings,
                                                    const sherdi_optimizer *optimizer)
 {
-    const sherdi_optimizer_defaults *own   = &optimizer->defaults;
-    const sherdi_config_key         *keys  = sherdi_config_table;
-    const sherdi_config_value       *betas = &keys[SHERDI_CONFIG_BETAS].standard;
+    const sherdi_optimizer_defaults *own = &optimizer->defaults;
 
     return (sherdi_optimizer_defaults){
-        .lr    = number_of(settings->update.has_lr, settings->update.lr, own->lr,
-                           keys[SHERDI_CONFIG_LR].standard.real),
+        .lr = number_of(settings->update.has_lr, settings->update.lr, own->lr, SHERDI_STANDARD_LR),
         .betas = {optimizer->with_momentum != NULL
                       ? sherdi_optimizer_momentum(settings, optimizer)
                       : number_of(settings->update.has_betas, settings->update.betas[0],
-                                  own->betas[0], betas->real),
+                                  own->betas[0], SHERDI_STANDARD_BETA1),
                   number_of(settings->update.has_betas, settings->update.betas[1], own->betas[1],
-                            betas->second)},
+                            SHERDI_STANDARD_BETA2)},
         .eps = number_of(settings->update.has_eps, settings->update.eps, own->eps,
-                         keys[SHERDI_CONFIG_EPS].standard.real),
+                         SHERDI_STANDARD_EPS),
         .is_nesterov =
             settings->update.sgd.has_nesterov ? settings->update.sgd.is_nesterov : own->is_nesterov,
     };

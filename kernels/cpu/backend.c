@@ -1,5 +1,5 @@
-/* The CPU as a backend. It chooses the instruction set once, at creation. The loops are in scalar.c (read it first), avx2.c and
- * avx512.c; the threads are in team.c. */
+/* The CPU as a backend. It chooses the instruction set once, at creation. The loops are in scalar.c (read it first) and in the files of other
+ * instruction sets; the threads are in team.c. */
 #include "kernels/backend.h"
 
 #include "base/log.h"
@@ -12,58 +12,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
-static int machine_has_all(void)
-{
-    return 1;
-}
-
-#if defined(__x86_64__)
-/* Clang's __builtin_cpu_supports does not know the name f16c. */
-static int cpuid_has_f16c(void)
-{
-    unsigned eax;
-    unsigned ebx;
-    unsigned ecx;
-    unsigned edx;
-
-    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0;
-}
-
-/* The builtins also check that the operating system saves the registers. */
-static int machine_has_avx2(void)
-{
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpuid_has_f16c();
-}
-
-static int machine_has_avx512(void)
-{
-    __builtin_cpu_init();
-    return machine_has_avx2() && __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
-}
-#endif
 
 typedef struct variant {
     const sherdi_kernel_ops *ops;
     int (*can_run)(void);
 } variant;
 
-/* Best first. */
+#define SHERDI_CPU_VARIANT(table, can_run) {&(table), can_run},
 static const variant VARIANTS[] = {
-#if defined(__x86_64__)
-    {&sherdi_kernels_avx512, machine_has_avx512},
-    {&sherdi_kernels_avx2, machine_has_avx2},
-#endif
-    {&sherdi_kernels_scalar, machine_has_all},
+#include "kernels/cpu/variant_list.h"
 };
+#undef SHERDI_CPU_VARIANT
 
 #define NUM_VARIANTS (sizeof(VARIANTS) / sizeof(VARIANTS[0]))
+
+int sherdi_machine_has_all(void)
+{
+    return 1;
+}
 
 const sherdi_kernel_ops *sherdi_kernels_cpu_find(const char *isa)
 {

@@ -6,8 +6,8 @@ SHERDI_UPDATE(adagrad, 2)
 SHERDI_ELEMENTWISE(adagrad, "Adagrad", adagrad,
                    (.parts     = {{.name = "master"}, {.name = "sum", .is_never_negative = 1}},
                     .state_tag = 7, .defaults = {.lr = 1e-2, .eps = 1e-10},
-                    KEYS(SHERDI_CONFIG_LR_DECAY, SHERDI_CONFIG_INITIAL_ACCUMULATOR),
-                    UNREAD(SHERDI_CONFIG_BETAS, SHERDI_CONFIG_BIAS_CORRECTION)))
+                    .keys   = "lr_decay|initial_accumulator_value",
+                    .unread = "betas|bias_correction"))
 
 #elif !defined(SHERDI_KERNELS_UPDATES_ADAGRAD_H)
 #define SHERDI_KERNELS_UPDATES_ADAGRAD_H

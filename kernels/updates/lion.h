@@ -5,8 +5,7 @@
 SHERDI_UPDATE(lion, 2)
 SHERDI_ELEMENTWISE(lion, "Lion", lion,
                    (.parts = {{.name = "master"}, {.name = "exp_avg"}}, .state_tag = 4,
-                    .defaults = {.betas = {0.9, 0.99}},
-                    UNREAD(SHERDI_CONFIG_EPS, SHERDI_CONFIG_BIAS_CORRECTION)))
+                    .defaults = {.betas = {0.9, 0.99}}, .unread = "eps|bias_correction"))
 
 #elif !defined(SHERDI_KERNELS_UPDATES_LION_H)
 #define SHERDI_KERNELS_UPDATES_LION_H

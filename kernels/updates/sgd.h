@@ -7,9 +7,8 @@ SHERDI_UPDATE(sgd_plain, 1)
 SHERDI_ELEMENTWISE(sgd, "SGD", sgd,
                    (.parts = {{.name = "master"}, {.name = "momentum_buffer"}}, .state_tag = 5,
                     .without_momentum = &sherdi_optimizer_sgd_plain,
-                    .with_momentum    = &sherdi_optimizer_sgd,
-                    KEYS(SHERDI_CONFIG_MOMENTUM, SHERDI_CONFIG_DAMPENING, SHERDI_CONFIG_NESTEROV),
-                    UNREAD(SHERDI_CONFIG_BETAS, SHERDI_CONFIG_EPS, SHERDI_CONFIG_BIAS_CORRECTION)))
+                    .with_momentum = &sherdi_optimizer_sgd, .keys = "momentum|dampening|nesterov",
+                    .unread = "betas|eps|bias_correction"))
 SHERDI_VARIANT(sgd_plain, "SGD", sgd_plain,
                (.parts = {{.name = "master"}}, .state_tag = 6,
                 .without_momentum = &sherdi_optimizer_sgd_plain,

@@ -174,7 +174,7 @@ static int value_agrees(const sherdi_config_key *key, const sherdi_config_value 
         if (key->range.choices == NULL) {
             return 1; /* an "auto" that was not filled */
         }
-        return sherdi_config_choice(key->range.choices, theirs->string, 0, &choice) &&
+        return sherdi_text_choice(key->range.choices, theirs->string, 0, &choice) &&
                ours->integer == (int64_t)choice;
     case SHERDI_JSON_NULL:
     case SHERDI_JSON_ARRAY:
