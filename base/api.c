@@ -20,6 +20,7 @@ typedef struct api_shape {
 static const api_shape SHAPES[SHERDI_API_STRUCTS] = {
     [SHERDI_API_WORLD_PARAMS]      = SHAPE(sherd_world_params),
     [SHERDI_API_SIMULATE_PARAMS]   = SHAPE(sherd_simulate_params),
+    [SHERDI_API_SETTINGS]          = SHAPE(sherd_settings),
     [SHERDI_API_GROUP_PARAMS]      = SHAPE(sherd_group_params),
     [SHERDI_API_UNIT_PARAMS]       = SHAPE(sherd_unit_params),
     [SHERDI_API_PARAM_PARAMS]      = {.name        = "sherd_param_params",

@@ -225,6 +225,58 @@ SHERD_API void sherd_world_destroy(sherd_world *world);
 
 typedef struct sherd_config sherd_config;
 
+/* What a plain run needs, as a struct: a configuration without JSON. Everything that has no field here is as in a file that does not
+ * say it. */
+typedef struct sherd_settings {
+    size_t struct_size;
+    /* Sequences. 0, the default: follows from the other two and the ranks; micro_batch_size or train_batch_size has to be given. */
+    int train_batch_size; /* per step, over all ranks */
+    int micro_batch_size; /* per rank and micro-batch */
+    int accumulation;     /* micro-batches per step; 1 where only one of the sizes is given */
+    int stage;            /* 0, the default, to 3 */
+    int dtype;            /* of parameters and gradients: SHERD_F32, the default, _BF16 or _F16 */
+    int comm_dtype;       /* in which gradients travel; -1, the default: as dtype */
+    int accum_dtype;      /* in which micro-batches are added up; default SHERD_F32 */
+    int is_deterministic; /* 1: the same bits for every layout (docs/numerics.md); default 0 */
+    int overlap_comm; /* 1: gathers and reductions run beside the trainer; -1, the default: at stage 3 */
+    int    steps_per_print;   /* 0, the default: no line in the log */
+    double gradient_clipping; /* largest norm of the gradient; 0: off; default 1 */
+    /* A name of optimizer.type that this build has, in any case: "AdamW", which NULL, the default, means, "Adam", ...; "none": for
+     * inference. Used during the call that makes a configuration. */
+    const char *optimizer;
+    double      lr, beta1, beta2,
+        eps;                /* NaN, the default: the optimizer's own, else 1e-3, 0.9, 0.999, 1e-8 */
+    double weight_decay;    /* default 0 */
+    int    bias_correction; /* of moments that start at 0; default 1 */
+    int    check_overflow; /* 1, the default: an update with Inf or NaN is skipped, as it always is with _F16 */
+    /* With _F16 alone: the loss scale, or 0, the default, for one that starts at initial_loss_scale (65536), halves after `hysteresis`
+     * overflows (2) and doubles after loss_scale_window steps without one (1000). An overflow at min_loss_scale (1) is an error. */
+    double  loss_scale, initial_loss_scale, min_loss_scale;
+    int64_t loss_scale_window;
+    int     hysteresis;
+    int     reserved; /* keeps the layout; zero */
+    /* Elements; docs/configuration.md has the keys of these names */
+    size_t sub_group_size;        /* most of a block of state; default 1e9 */
+    size_t prefetch_bucket_size;  /* most that are gathered ahead; default 5e7 */
+    size_t persistence_threshold; /* parameters of at most this size stay whole; default 1e5 */
+    size_t
+        model_persistence_threshold; /* ... and of all of them together; default SIZE_MAX: no limit */
+    size_t max_live_parameters;      /* most that are gathered at a time; default 1e9 */
+    size_t max_reuse_distance;       /* default 0: a unit is released between its uses */
+} sherd_settings;
+SHERD_API void sherd_settings_init(sherd_settings *settings);
+/**
+ * Makes a configuration of settings, in place of a file. It has no keys: sherd_config_set and sherd_config_dump refuse it with
+ * E_STATE, sherd_config_has gives 0.
+ *
+ * Units      batch sizes in sequences, sizes of the plan in elements.
+ * Ownership  `settings` is copied; sherd_config_destroy frees *out.
+ * Errors     E_INVAL (a value out of its range; batch sizes that do not agree are found by sherd_engine_create, which knows the
+ *            ranks), E_NOTSUP (an optimizer that this build does not have), E_NOMEM.
+ */
+SHERD_API SHERD_MUST_USE sherd_status sherd_config_from_settings(const sherd_settings *settings,
+                                                                 sherd_config        **out);
+
 /** Reads a DeepSpeed-style JSON file; comments and trailing commas are allowed. docs/configuration.md lists the keys. Warnings
  *  go to the log, and sherd_config_warning() returns them. Errors: E_IO, E_INVAL with file:line:column. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_config_load(const char *path, sherd_config **out);

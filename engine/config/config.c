@@ -112,12 +112,22 @@ static sherd_status strict_check(const sherd_config *config, size_t first)
 
 size_t sherd_config_warning_count(const sherd_config *config)
 {
-    return config == NULL ? 0 : config->warning_count;
+    return config == NULL || !sherdi_config_is_json(config) ? 0 : config->warning_count;
 }
 
 const char *sherd_config_warning(const sherd_config *config, size_t index)
 {
     return index < sherd_config_warning_count(config) ? config->warnings[index] : "";
+}
+
+sherd_status sherdi_config_json_need(const sherd_config *config, const char *call)
+{
+    return sherdi_config_is_json(config)
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_STATE,
+                             "%s: the configuration was made of sherd_settings and has no keys; "
+                             "change the settings, and make it anew",
+                             call);
 }
 
 /* ---- life ---- */
@@ -137,6 +147,23 @@ static sherd_status config_read_text(sherd_config *config, const char *text, siz
     return strict_check(config, 0);
 }
 
+static void json_destroy(sherd_config *config)
+{
+    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        sherdi_free(config->entries[id].written);
+        sherdi_config_value_free(&config->entries[id].value);
+    }
+    for (size_t i = 0; i < config->warning_count; i++) {
+        sherdi_free(config->warnings[i]);
+    }
+    sherdi_free(config->warnings);
+    sherdi_free(config->name);
+    assert(sherdi_mem_held_all(&config->mem) == 0);
+    free(config);
+}
+
+const sherdi_config_kind sherdi_config_json = {sherdi_config_json_resolve, json_destroy};
+
 static sherd_status config_create(const char *name, const char *text, size_t len_bytes,
                                   sherd_config **out)
 {
@@ -146,6 +173,7 @@ static sherd_status config_create(const char *name, const char *text, size_t len
     if (config == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no memory for a configuration");
     }
+    config->head.kind = &sherdi_config_json;
     sherdi_mem_init(&config->mem);
     config->name = sherdi_strdup(&config->mem, name);
     if (config->name != NULL) {
@@ -164,24 +192,6 @@ sherd_status sherd_config_parse(const char *json, size_t len_bytes, sherd_config
     SHERDI_TRY(sherdi_api_need(json != NULL || len_bytes == 0, "sherd_config_parse", "json"));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_config_parse"));
     return config_create("configuration", json == NULL ? "" : json, len_bytes, out);
-}
-
-void sherd_config_destroy(sherd_config *config)
-{
-    if (config == NULL) {
-        return;
-    }
-    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
-        sherdi_free(config->entries[id].written);
-        sherdi_config_value_free(&config->entries[id].value);
-    }
-    for (size_t i = 0; i < config->warning_count; i++) {
-        sherdi_free(config->warnings[i]);
-    }
-    sherdi_free(config->warnings);
-    sherdi_free(config->name);
-    assert(sherdi_mem_held_all(&config->mem) == 0);
-    free(config);
 }
 
 /* ---- files ---- */
@@ -257,6 +267,7 @@ sherd_status sherd_config_set(sherd_config *config, const char *dotted_key, cons
     sherd_status         status;
 
     SHERDI_TRY(sherdi_api_need(config != NULL, "sherd_config_set", "config"));
+    SHERDI_TRY(sherdi_config_json_need(config, "sherd_config_set"));
     SHERDI_TRY(sherdi_api_need(dotted_key != NULL, "sherd_config_set", "dotted_key"));
     SHERDI_TRY(sherdi_api_need(json_value != NULL, "sherd_config_set", "json_value"));
     if (dotted_key[0] == '!') {
@@ -279,7 +290,7 @@ int sherd_config_has(const sherd_config *config, const char *dotted_key)
     sherdi_config_effect       effect;
     sherdi_config_id           id;
 
-    if (config == NULL || dotted_key == NULL) {
+    if (config == NULL || dotted_key == NULL || !sherdi_config_is_json(config)) {
         return 0;
     }
     alias = sherdi_config_alias_find(dotted_key);

@@ -210,6 +210,16 @@ static inline int sherdi_settings_add_up(const sherdi_settings *settings)
     return settings->batch.accumulation > 1 || settings->batch.opens_windows;
 }
 
+/* A kind of configuration: read from JSON, or made of sherd_settings. An object begins with this. */
+typedef struct sherdi_config_kind {
+    sherd_status (*resolve)(const sherd_config *config, int world_size, sherdi_settings *out);
+    void (*destroy)(sherd_config *config);
+} sherdi_config_kind;
+
+typedef struct sherdi_config_head {
+    const sherdi_config_kind *kind;
+} sherdi_config_head;
+
 /** Makes the settings for a world of `world_size` ranks. E_INVAL (a missing or contradictory value; the message names key, line,
  *  column and the fix), E_NOTSUP (a key that this version cannot honour). */
 sherd_status sherdi_config_resolve(const sherd_config *config, int world_size,
@@ -223,10 +233,21 @@ typedef struct sherdi_named_bits {
 
 #define SHERDI_SETTINGS_MOST 160
 
+/** Completes the sizes of a batch, of which those that are not given are 0; a size that cannot be derived stays 0. Returns whether
+ *  they agree: all are at least 1, and train is micro x accumulation x ranks and fits 32 bits. */
+typedef struct sherdi_config_batch {
+    int64_t train, micro, accumulation;
+} sherdi_config_batch;
+int sherdi_batch_derive(sherdi_config_batch *batch, int world_size);
+
 /** Lists the settings that must be the same on all ranks. Settings from which others follow come first. Folders, pinning and the
  *  requests to a drive are not in the list, since the hosts' drives may differ. Fills at most SHERDI_SETTINGS_MOST entries and
  *  returns their number. */
 size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *out);
+#define SHERDI_SETTINGS_LISTER(name)                                                               \
+    size_t name(const sherdi_settings *settings, sherdi_named_bits *out);
+#include "engine/config/settings_list.h"
+#undef SHERDI_SETTINGS_LISTER
 
 /** Returns the samples of so many micro-batches of all ranks. Counters of a damaged file may be absurd; the product wraps then. */
 static inline int64_t sherdi_samples(int64_t micro_batches, int micro_batch_size, int world_size)

@@ -31,8 +31,8 @@ static const char *batch_location(const sherd_config *config, char location[SHER
     return sherdi_config_location(config, id, location);
 }
 
-static sherd_status batch_check(const sherd_config *config, int world_size,
-                                const sherdi_config_batch *batch)
+static sherd_status batch_fail(const sherd_config *config, int world_size,
+                               const sherdi_config_batch *batch)
 {
     char    location[SHERDI_LOCATION_BYTES];
     int64_t product;
@@ -46,14 +46,11 @@ static sherd_status batch_check(const sherd_config *config, int world_size,
                            batch_location(config, location), (long long)batch->micro,
                            (long long)batch->accumulation, world_size);
     }
-    if (batch->micro < 1 || batch->accumulation < 1 || product != batch->train) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "%s: train_batch_size %lld is not train_micro_batch_size_per_gpu %lld x "
-                           "gradient_accumulation_steps %lld x %d ranks; change one of them",
-                           batch_location(config, location), (long long)batch->train,
-                           (long long)batch->micro, (long long)batch->accumulation, world_size);
-    }
-    return SHERD_OK;
+    return sherdi_fail(SHERD_E_INVAL,
+                       "%s: train_batch_size %lld is not train_micro_batch_size_per_gpu %lld x "
+                       "gradient_accumulation_steps %lld x %d ranks; change one of them",
+                       batch_location(config, location), (long long)batch->train,
+                       (long long)batch->micro, (long long)batch->accumulation, world_size);
 }
 
 /* An engine for inference counts no samples. */
@@ -67,7 +64,6 @@ static int is_inference(const sherd_config *config)
 sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_size,
                                        sherdi_config_batch *out)
 {
-    int64_t             world = world_size;
     sherdi_config_batch batch = {
         .train        = batch_given(config, SHERDI_CONFIG_TRAIN_BATCH),
         .micro        = batch_given(config, SHERDI_CONFIG_MICRO_BATCH),
@@ -84,20 +80,9 @@ sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_siz
                            "train_batch_size, in the file or by the program",
                            config->name);
     }
-    if (batch.accumulation == 0) {
-        batch.accumulation =
-            batch.train == 0 || batch.micro == 0 ? 1 : batch.train / batch.micro / world;
+    if (!sherdi_batch_derive(&batch, world_size)) {
+        return batch_fail(config, world_size, &batch);
     }
-    /* A quotient above may be 0, and would then be a divisor here; the check below reports it. */
-    if (batch.micro == 0) {
-        batch.micro = batch.train / world / batch.accumulation;
-    }
-    if (batch.train == 0 &&
-        (__builtin_mul_overflow(batch.micro, batch.accumulation, &batch.train) ||
-         __builtin_mul_overflow(batch.train, world, &batch.train))) {
-        batch.train = 0;
-    }
-    SHERDI_TRY(batch_check(config, world_size, &batch));
     *out = batch;
     return SHERD_OK;
 }

@@ -191,6 +191,7 @@ typedef struct sherdi_config_entry {
 } sherdi_config_entry;
 
 struct sherd_config {
+    sherdi_config_head  head;
     sherdi_mem          mem; /* made first, destroyed last: it counts everything else */
     char               *name;
     sherdi_config_entry entries[SHERDI_CONFIG_IDS];
@@ -201,12 +202,27 @@ struct sherd_config {
 int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
                        const sherdi_config_value *b);
 
+extern const sherdi_config_kind sherdi_config_json;
+
+/** Returns whether a configuration was read from JSON. */
+static inline int sherdi_config_is_json(const sherd_config *config)
+{
+    return config->head.kind == &sherdi_config_json;
+}
+
+/** Returns E_STATE for a configuration of the other kind, which has no keys. */
+sherd_status sherdi_config_json_need(const sherd_config *config, const char *call);
+
 /** Returns the name of a key, for messages: the name under which it was given, else its own. */
 const char *sherdi_config_name(const sherd_config *config, sherdi_config_id id);
 /** Writes where the value of `id` was given, for messages: "ds.json:3:5", "the program". */
 #define SHERDI_LOCATION_BYTES 320
 const char *sherdi_config_location(const sherd_config *config, sherdi_config_id id,
                                    char location[SHERDI_LOCATION_BYTES]);
+
+/* The kind's calls. */
+sherd_status sherdi_config_json_resolve(const sherd_config *config, int world_size,
+                                        sherdi_settings *out);
 
 /* ---- reading ---- */
 
@@ -304,9 +320,6 @@ void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *
 
 /* ---- batch ---- */
 
-typedef struct sherdi_config_batch {
-    int64_t train, micro, accumulation;
-} sherdi_config_batch;
 sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_size,
                                        sherdi_config_batch *out);
 

@@ -547,7 +547,8 @@ static sherd_status encodings_resolve(const sherd_config *config, sherdi_setting
     return SHERD_OK;
 }
 
-sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, sherdi_settings *out)
+sherd_status sherdi_config_json_resolve(const sherd_config *config, int world_size,
+                                        sherdi_settings *out)
 {
     sherdi_settings     settings;
     sherdi_config_batch batch;
@@ -586,7 +587,7 @@ static uint64_t setting_bits(const sherdi_config_key *key, const sherdi_settings
     }
 }
 
-size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *out)
+size_t sherdi_json_settings(const sherdi_settings *settings, sherdi_named_bits *out)
 {
     size_t count = 0;
 

@@ -2,6 +2,12 @@
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
+#define SHERDI_SCHEDULE(id, type, table) "|" type
+const char sherdi_schedule_types[] =
+#include "engine/optimizers/schedule_list.h"
+    ;
+#undef SHERDI_SCHEDULE
+
 const sherdi_schedule *sherdi_config_schedule(const sherd_config *config)
 {
     const sherdi_config_entry *type = &config->entries[SHERDI_CONFIG_SCHEDULER_TYPE];

@@ -198,6 +198,7 @@ sherd_status sherd_config_dump(const sherd_config *config, sherd_write_fn write,
     sherdi_text out;
 
     SHERDI_TRY(sherdi_api_need(config != NULL, "sherd_config_dump", "config"));
+    SHERDI_TRY(sherdi_config_json_need(config, "sherd_config_dump"));
     SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_config_dump", "write"));
     sherdi_mem_init(&mem);
     sherdi_text_init(&out, &mem);

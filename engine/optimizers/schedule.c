@@ -1,12 +1,6 @@
 /* The schedules of schedule_list.h, by number. engine/run/optimizer.c asks them once per step and group. */
 #include "engine/optimizers/schedule.h"
 
-#define SHERDI_SCHEDULE(id, type, table) "|" type
-const char sherdi_schedule_types[] =
-#include "engine/optimizers/schedule_list.h"
-    ;
-#undef SHERDI_SCHEDULE
-
 #define SHERDI_SCHEDULE(id, type, table) &(table),
 static const sherdi_schedule *const TABLE[] = {
 #include "engine/optimizers/schedule_list.h"

@@ -26,6 +26,7 @@ typedef struct known_struct {
 
 static sherd_world_params    world_params;
 static sherd_simulate_params simulate_params;
+static sherd_settings        settings;
 static sherd_group_params    group_params;
 static sherd_unit_params     unit_params;
 static sherd_param_params    param_params;
@@ -60,6 +61,16 @@ static sherd_status call_simulate(rig *r, void *given)
 
     (void)r;
     return world_dropped(sherd_world_simulate_with(0, 1, given, &world), &world);
+}
+
+static sherd_status call_settings(rig *r, void *given)
+{
+    sherd_config *config = NULL;
+    sherd_status  status = sherd_config_from_settings(given, &config);
+
+    (void)r;
+    sherd_config_destroy(config);
+    return status;
 }
 
 static sherd_status call_group(rig *r, void *given)
@@ -149,6 +160,7 @@ static sherd_status call_query(rig *r, void *given)
 static const known_struct BEFORE_SEAL[] = {
     {"sherd_world_params", sizeof(world_params), &world_params, call_world, {0}},
     {"sherd_simulate_params", sizeof(simulate_params), &simulate_params, call_simulate, {0}},
+    {"sherd_settings", sizeof(settings), &settings, call_settings, {0}},
     {"sherd_group_params", sizeof(group_params), &group_params, call_group, {0}},
     {"sherd_unit_params", sizeof(unit_params), &unit_params, call_unit, {0}},
     {"sherd_param_params",
@@ -184,6 +196,7 @@ static void models_init(void)
 {
     sherd_world_params_init(&world_params);
     sherd_simulate_params_init(&simulate_params);
+    sherd_settings_init(&settings);
     sherd_group_params_init(&group_params);
     sherd_unit_params_init(&unit_params);
     sherd_param_params_init(&param_params);
@@ -256,9 +269,10 @@ static void structs_of_sizes_that_never_existed_are_refused(void)
     rig                      r;
 
     models_init();
-    unit_params.name  = "unit";
-    param_params.name = "param";
-    group_params.name = "group";
+    settings.micro_batch_size = 1;
+    unit_params.name          = "unit";
+    param_params.name         = "param";
+    group_params.name         = "group";
     CHECK_OK(sherd_world_self(&world));
     rig_open(&r, world, &OPTIONS);
     (void)rig_unit(&r, "first");
@@ -396,6 +410,9 @@ static void configurations_of_null_are_refused(void)
     REFUSED(sherd_config_dump(config, NULL, NULL));
     CHECK_INT(0, sherd_config_has(config, NULL));
     sherd_config_destroy(config);
+    REFUSED(sherd_config_from_settings(NULL, &config));
+    models_init();
+    REFUSED(sherd_config_from_settings(&settings, NULL));
     REFUSED(sherd_config_reference(NULL, NULL));
     CHECK_INT(0, sherd_config_has(NULL, NULL));
     CHECK_INT(0, sherd_config_warning_count(NULL));
@@ -713,6 +730,7 @@ static void outputs_without_a_path_are_refused(void)
 static void inits_of_null_do_nothing(void)
 {
     sherd_world_params_init(NULL);
+    sherd_settings_init(NULL);
     sherd_group_params_init(NULL);
     sherd_unit_params_init(NULL);
     sherd_activation_params_init(NULL);
