@@ -1,6 +1,9 @@
 /* Status names and the per-thread last error. See status.h. */
 #include "base/status.h"
 
+#include "sherd_build.h"
+#include "sherd_commit.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -74,4 +77,9 @@ sherd_status sherdi_outcome_end(const sherdi_outcome *outcome)
 {
     return outcome->status == SHERD_OK ? SHERD_OK
                                        : sherdi_fail_relay(outcome->status, outcome->text);
+}
+
+const char *sherd_version(void)
+{
+    return SHERDI_VERSION " (" SHERDI_COMMIT ")";
 }

@@ -5,7 +5,6 @@
 #include "kernels/backend.h"
 #include "offload/io.h"
 #include "sherd_build.h"
-#include "sherd_commit.h"
 #include "sherd_tools.h"
 
 #include "base/api.h"
@@ -17,11 +16,6 @@
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
-
-const char *sherd_version(void)
-{
-    return SHERDI_VERSION " (" SHERDI_COMMIT ")";
-}
 
 static void put(json_t *list, const char *name, const char *value)
 {

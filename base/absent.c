@@ -1,0 +1,21 @@
+/* See absent.h. */
+#include "base/absent.h"
+
+#include <string.h>
+
+sherd_status sherdi_absent(const char *module, const char *call)
+{
+    return sherdi_fail(
+        SHERD_E_NOTSUP,
+        "%s: this build has no module %s; build with -Dmodules=all, or with its name "
+        "among those of -Dmodules",
+        call, module);
+}
+
+void sherdi_absent_init(void *given, size_t size)
+{
+    if (given != NULL) {
+        memset(given, 0, size);
+        memcpy(given, &size, sizeof(size));
+    }
+}
