@@ -3,10 +3,6 @@
 
 #define TRY(call) if ((call) != SHERD_OK) { fprintf(stderr, "%s\n", sherd_last_error()); return 1; }
 
-static const char json[] = "{\"train_micro_batch_size_per_gpu\": 1,"
-    "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.05}},"
-    "\"zero_optimization\": {\"stage\": 3}}";
-
 static sherd_status zeros(void *ctx, size_t first, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i++) out[i] = 0;
@@ -15,15 +11,15 @@ static sherd_status zeros(void *ctx, size_t first, size_t n, float *out)
 
 int main(void) /* fits y = 3x + 1; alone or under mpirun, srun, torchrun */
 {
-    sherd_world *world; sherd_config *config; sherd_engine *engine;
+    sherd_world *world; sherd_config *config; sherd_engine *engine; sherd_settings settings;
     sherd_unit line; sherd_param w; sherd_unit_params unit; sherd_param_params param; float *g;
 
+    sherd_settings_init(&settings);  settings.stage = 3; settings.lr = 0.05;
+    settings.micro_batch_size = 1; /* AdamW, fp32, and gradients clipped to 1 are the defaults */
     sherd_unit_params_init(&unit);   unit.name = "line";
     sherd_param_params_init(&param); param.name = "w"; param.ndim = 1; param.shape[0] = 2;
     TRY(sherd_world_from_env(NULL, &world));
-    TRY(sherd_config_parse(json, sizeof(json) - 1, &config));
-    for (size_t i = 0; i < sherd_config_warning_count(config); i++) /* keys that say nothing here */
-        fprintf(stderr, "%s\n", sherd_config_warning(config, i));
+    TRY(sherd_config_from_settings(&settings, &config)); /* or sherd_config_load, of a file */
     TRY(sherd_engine_create(world, config, &engine));
     TRY(sherd_unit_add(engine, &unit, &line));
     TRY(sherd_param_add(engine, line, &param, &w));
