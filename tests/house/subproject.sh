@@ -1,8 +1,10 @@
 #!/bin/sh
-# A client that has an unpacked sherd as a subproject, as docs/embedding.md has it: subproject.sh SOURCE. It builds the library and nothing else of ours, of the
-# kind that it builds its own of; our warnings are no errors there, and its tests stay its own.
+# A client that has an unpacked sherd as a subproject, as docs/embedding.md has it: subproject.sh SOURCE CORE_CLIENT. It builds the library
+# and nothing else of ours, of the kind that it builds its own of; our warnings are no errors there, and its tests stay its own.
+# The static library is the core alone: what it trains has the bits that CORE_CLIENT gets from all of the library.
 set -eu
 source=$1
+core_client=$2
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 
@@ -29,13 +31,15 @@ expect() {
     echo "$1: as wanted"
 }
 
-# with KIND: the client in a folder of that name. Comparing floats is right in sherd and told by this warning.
+# with KIND OPTION...: the client in a folder of that name. Comparing floats is right in sherd and told by this warning.
 with() {
-    CFLAGS=-Wfloat-equal meson setup "$1" client --buildtype=plain -Ddefault_library="$1" >"$1.log" || { cat "$1.log" && exit 1; }
-    meson introspect "$1" --targets >"$1.targets"
-    expect "programs, $1" "fit" "$(names executable "$1")"
-    expect "what is linked, $1" "sherd" "$(names "$1 library" "$1" | grep -v sherd_)"
-    expect "tests, $1" "fit" "$(meson introspect "$1" --tests | tr ',' '\n' | sed -n 's/.*"name": "\([^"]*\)".*/\1/p')"
+    kind=$1
+    shift
+    CFLAGS=-Wfloat-equal meson setup "$kind" client --buildtype=plain -Ddefault_library="$kind" "$@" >"$kind.log" || { cat "$kind.log" && exit 1; }
+    meson introspect "$kind" --targets >"$kind.targets"
+    expect "programs, $kind" "fit" "$(names executable "$kind")"
+    expect "what is linked, $kind" "sherd" "$(names "$kind library" "$kind" | grep -v sherd_)"
+    expect "tests, $kind" "fit" "$(meson introspect "$kind" --tests | tr ',' '\n' | sed -n 's/.*"name": "\([^"]*\)".*/\1/p')"
 }
 
 # names TYPE KIND: the targets of that type.
@@ -44,11 +48,19 @@ names() {
 }
 
 with shared
-with static
+with static -Dsherd:modules=none
 ninja -C static >static.build || { cat static.build && exit 1; }
 grep -q 'Wfloat-equal' static.build || { echo "no warning was told: this test shows nothing about them" && exit 1; }
 meson install -C static --quiet --destdir "$scratch/root"
 expect "installed programs" "fit" "$(find root -path '*/bin/*' -printf '%f\n')"
 expect "the example" "rank 0 of 1: y = 3.00 x + 1.00" "$(static/fit)"
 expect "the commit" '#define SHERDI_COMMIT "release"' "$(cat static/subprojects/sherd/sherd_commit.h)"
+pc=$(find root -name sherd.pc)
+# shellcheck disable=SC2046
+cc -I"$source/include" "$source/tests/house/core_client.c" static/subprojects/sherd/libsherd.a \
+    $(PKG_CONFIG_PATH=${pc%/*} pkg-config --static --libs-only-l sherd | sed 's/-lsherd//') -pthread -o core_client
+expect "the weights of a run at stage 3" "$("$core_client")" "$(./core_client)"
+expect "a call of a module that is not there" \
+    "SHERD_E_NOTSUP: sherd_checkpoint_save: this build has no module checkpoints; build with -Dmodules=all, or with its name among those of -Dmodules" \
+    "$(./core_client absent | tail -n 1)"
 tail -n 1 static.build
