@@ -47,7 +47,7 @@ extern "C" {
 /* ------------------------------------------------------------ status ---- */
 
 /* What the caller can do about a failure, by group of statuses:
- *   retry the call    E_AGAIN
+ *   retry the call    E_AGAIN (inside the library; no call of this header returns it)
  *   fix the call      E_INVAL, E_STATE, E_NOTSUP
  *   drop this step    E_NOMEM, E_IO, E_NUMERIC   (the old state is still whole)
  *   rebuild the world E_PEER_LOST, E_DEVICE      (destroy it with its engines, and make both anew) */
@@ -431,9 +431,11 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, she
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_describe_run(sherd_engine *engine,
                                                                 const char   *text);
 
-/** Makes the plan, compares it with the other ranks' plans, and allocates all memory; after it the training loop allocates
- *  nothing. Collective, blocking. Errors: E_INVAL (the ranks' models differ, a value cannot be met), E_NOMEM (does not fit; the
- *  message has what is missing and the nearest setting that fits), E_STATE (already sealed). */
+/** Makes the plan, compares it with the other ranks' plans, and allocates all memory. After it the
+ *  training loop allocates nothing; only the call that ends the filling of several ranks takes a little memory
+ *  while the ranks compare their values. Collective, blocking. Errors: E_INVAL (the ranks' models differ, a
+ *  value cannot be met), E_NOMEM (does not fit; the message has what is missing and the nearest setting that
+ *  fits; the call may be made again), E_STATE (already sealed). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_seal(sherd_engine *engine);
 
 /** Writes the initial values of a parameter's elements [first_elem, first_elem + count_elems), row-major, to out[0 ..
@@ -590,7 +592,7 @@ typedef struct sherd_step_report {
     double beside_read_s, beside_write_s; /* the part of it in which it waited for the drive */
     double wait_update_s;                 /* exposed: the trainer's thread waited for it */
     /* With all state on NVMe: the step whose state the drive has whole; the step before, after sherd_step_queue until
-     * sherd_step_wait. Else -1, with a ratio below 1 too. */
+     * sherd_step_wait. Else -1, with a ratio below 1 too. Off a boundary 0. */
     int64_t stored_step;
     double  wait_activation_s; /* exposed: for activations, to go or to come back */
 } sherd_step_report;
