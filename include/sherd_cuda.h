@@ -1,5 +1,6 @@
-/* The calls of sherd.h that take or return CUDA's own types, with those types. Needs cuda_runtime_api.h. For sherd_world_from_nccl,
- * which also needs nccl.h, define SHERD_WITH_NCCL before including this header. */
+/* The calls of sherd.h that take or return CUDA's own types, with those types. Needs
+ * cuda_runtime_api.h. For sherd_world_from_nccl, which also needs nccl.h, define SHERD_WITH_NCCL
+ * before including this header. */
 #ifndef SHERD_CUDA_H
 #define SHERD_CUDA_H
 
@@ -16,8 +17,9 @@ static inline cudaStream_t sherd_cuda_stream(const sherd_engine *engine)
     return (cudaStream_t)sherd_engine_stream(engine);
 }
 
-/** Makes `stream` the compute stream; see sherd_engine_set_stream. In a program that is compiled so that handle 0 is each
- *  thread's own default stream (nvcc --default-stream per-thread), handle 0 means that stream here too. */
+/** Makes `stream` the compute stream; see sherd_engine_set_stream. In a program that is compiled so
+ *  that handle 0 is each thread's own default stream (nvcc --default-stream per-thread), handle 0
+ *  means that stream here too. */
 static inline SHERD_MUST_USE sherd_status sherd_cuda_set_stream(sherd_engine *engine,
                                                                 cudaStream_t  stream)
 {
@@ -29,10 +31,11 @@ static inline SHERD_MUST_USE sherd_status sherd_cuda_set_stream(sherd_engine *en
     return sherd_engine_set_stream(engine, (void *)stream);
 }
 
-/** Makes all work that is queued on `stream` from now on wait for all work that `other` was given up to now. For a library that
- *  works on a stream of its own: its stream follows sherd_cuda_stream after acquire, and sherd_cuda_stream follows its stream
- *  before release. The call itself does not wait. A stream that is being captured may not be one of the two alone: both must
- *  belong to the capture. */
+/** Makes all work that is queued on `stream` from now on wait for all work that `other` was given
+ *  up to now. For a library that works on a stream of its own: its stream follows sherd_cuda_stream
+ *  after acquire, and sherd_cuda_stream follows its stream before release. The call itself does not
+ *  wait. A stream that is being captured may not be one of the two alone: both must belong to the
+ *  capture. */
 static inline SHERD_MUST_USE cudaError_t sherd_cuda_follow(cudaStream_t stream, cudaStream_t other)
 {
     cudaEvent_t passed;
