@@ -1,4 +1,5 @@
-/* Structs of the API carry their size, so that programs that were built with an older header keep working. */
+/* Structs of the API carry their size, so that programs that were built with an older header keep
+ * working. */
 #ifndef SHERDI_BASE_API_H
 #define SHERDI_BASE_API_H
 
@@ -32,18 +33,19 @@ typedef enum sherdi_api_struct {
     SHERDI_API_STRUCTS
 } sherdi_api_struct;
 
-/** Checks a struct that begins with its struct_size. Returns E_INVAL when `given` is NULL, or when its size is neither that of
- *  the struct now nor that of an earlier version, which ended after one of the present fields. So no field is ever present in
- *  part. */
+/** Checks a struct that begins with its struct_size. Returns E_INVAL when `given` is NULL, or when
+ *  its size is neither that of the struct now nor that of an earlier version, which ended after one
+ *  of the present fields. So no field is ever present in part. */
 sherd_status sherdi_api_check(const void *given, sherdi_api_struct which);
 
-/** Checks in the same way, then copies what `given` has over `whole`, which the struct's _init has filled. With `given` NULL
- *  the defaults stay in `whole`. */
+/** Checks in the same way, then copies what `given` has over `whole`, which the struct's _init has
+ *  filled. With `given` NULL the defaults stay in `whole`. */
 sherd_status sherdi_api_read(const void *given, sherdi_api_struct which, void *whole);
 /** Copies as much of `whole` as fits into `out`, which was checked and keeps its size. */
 void sherdi_api_write(const void *whole, void *out);
 
-/** Copies a whole struct with its defaults, in which struct_size is set, to the program's; NULL: to nowhere. For an _init. */
+/** Copies a whole struct with its defaults, in which struct_size is set, to the program's; NULL: to
+ *  nowhere. For an _init. */
 void sherdi_api_init(void *out, const void *defaults);
 
 /** Returns E_INVAL "CALL: WHAT is NULL" unless `is_given`: for an argument that a call needs. */

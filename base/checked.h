@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** Sets *out to a * b and returns 1; when that does not fit, sets *out to SIZE_MAX and returns 0. */
+/** Sets *out to a * b and returns 1; when that does not fit, sets *out to SIZE_MAX and returns
+ *  0. */
 static inline int sherdi_mul_fits(size_t a, size_t b, size_t *out)
 {
     if (__builtin_mul_overflow(a, b, out)) {

@@ -4,8 +4,8 @@
 
 #include "base/status.h"
 
-/** Makes the folder, and the folders above it, where they do not exist. `what` is for the message: "the folder of
- *  checkpoints". Errors: E_INVAL (no name, or more than 4095 bytes), E_IO. */
+/** Makes the folder, and the folders above it, where they do not exist. `what` is for the message:
+ *  "the folder of checkpoints". Errors: E_INVAL (no name, or more than 4095 bytes), E_IO. */
 sherd_status sherdi_folders_make(const char *path, const char *what);
 
 #endif

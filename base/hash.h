@@ -1,5 +1,5 @@
-/* A 64-bit hash that compares models, plans and buffers between ranks. It is not for checksums on disk, and gives no
- * protection against an adversary. */
+/* A 64-bit hash that compares models, plans and buffers between ranks. It is not for checksums on
+ * disk, and gives no protection against an adversary. */
 #ifndef SHERDI_BASE_HASH_H
 #define SHERDI_BASE_HASH_H
 

@@ -1,5 +1,6 @@
-/* JSON with positions. One walk over the text finds where each value begins and makes the nodes. It has strings, numbers and words
- * decoded by jansson, one at a time; brackets, commas and comments it reads itself. */
+/* JSON with positions. One walk over the text finds where each value begins and makes the nodes. It
+ * has strings, numbers and words decoded by jansson, one at a time; brackets, commas and comments
+ * it reads itself. */
 #include "base/json.h"
 
 #include "base/checked.h"
@@ -67,7 +68,8 @@ static sherd_status walk_fail_memory(const walk *w)
 
 /* ---- bytes ---- */
 
-/* Checks the text up to its end, and counts the nodes that it can have: each but the first follows a bracket or a comma. */
+/* Checks the text up to its end, and counts the nodes that it can have: each but the first follows
+ * a bracket or a comma. */
 static sherd_status bytes_check(walk w, size_t *nodes_out)
 {
     const char *end = w.at + w.document->len_bytes;
@@ -138,7 +140,8 @@ static const char *python_remedy(const char *word, size_t len_bytes)
     return NULL;
 }
 
-/* Returns the length of what messages quote of the string, the bracket, or the run of other characters that is here. */
+/* Returns the length of what messages quote of the string, the bracket, or the run of other
+ * characters that is here. */
 static int token_bytes(const char *at)
 {
     size_t len_bytes = sherdi_max_size(strcspn(at, " \t\r\n[]{}:,\"#"), *at != '\0');
@@ -150,7 +153,8 @@ static int token_bytes(const char *at)
     return (int)sherdi_min_size(len_bytes, 60);
 }
 
-/* Says what is wrong and quotes the token that is here. Jansson's own quotation, if there is one, goes from `text`. */
+/* Says what is wrong and quotes the token that is here. Jansson's own quotation, if there is one,
+ * goes from `text`. */
 static sherd_status syntax_fail(const walk *w, const char *text)
 {
     const char *quote  = strstr(text, " near ");
@@ -170,8 +174,9 @@ static sherd_status syntax_fail(const walk *w, const char *text)
 
 /* ---- values ---- */
 
-/* Lets jansson decode the string, number or word that is here, and moves behind it. Integers are decoded as reals, because those
- * beyond 64 bits are no error here; their digits are read from the text again. */
+/* Lets jansson decode the string, number or word that is here, and moves behind it. Integers are
+ * decoded as reals, because those beyond 64 bits are no error here; their digits are read from the
+ * text again. */
 static sherd_status scalar_take(walk *w, json_t **out)
 {
     size_t       left = (size_t)(w->document->text + w->document->len_bytes - w->at);
@@ -206,7 +211,8 @@ static sherd_status scalar_read(walk *w, sherdi_json_node *node)
     return json_array_append_new(w->document->kept, value) == 0 ? SHERD_OK : walk_fail_memory(w);
 }
 
-/* Reads the key of a node and the colon. `keys` is a set, which has and owns the keys of the object so far. */
+/* Reads the key of a node and the colon. `keys` is a set, which has and owns the keys of the object
+ * so far. */
 static sherd_status key_read(walk *w, json_t *keys, sherdi_json_node *node)
 {
     const walk   start = *w;
@@ -239,7 +245,8 @@ static sherd_status key_read(walk *w, json_t *keys, sherdi_json_node *node)
 
 static sherd_status children_read(walk *w, sherdi_json_node *node);
 
-/* Reads the value that is here, with its key if it is in an object: `keys` is that object's, NULL elsewhere. */
+/* Reads the value that is here, with its key if it is in an object: `keys` is that object's, NULL
+ * elsewhere. */
 static sherd_status node_read(walk *w, const sherdi_json_node *parent, json_t *keys)
 {
     sherdi_json      *document = w->document;
@@ -256,8 +263,8 @@ static sherd_status node_read(walk *w, const sherdi_json_node *parent, json_t *k
     return SHERD_OK;
 }
 
-/* Reads an array or object from its opening bracket on. A comma before the closing bracket becomes a blank.
- * SHERDI_JSON_MAX_DEPTH bounds the recursion. */
+/* Reads an array or object from its opening bracket on. A comma before the closing bracket becomes
+ * a blank. SHERDI_JSON_MAX_DEPTH bounds the recursion. */
 static sherd_status children_read(walk *w, sherdi_json_node *node)
 {
     const int  is_object = *w->at == '{';
@@ -392,7 +399,8 @@ sherdi_json_fit sherdi_json_integer(const sherdi_json_node *node, int64_t *out)
     char      digits[32];
     long long value;
 
-    /* More than 19 digits do not fit into 64 bits, and for those a double is exact enough to say so. */
+    /* More than 19 digits do not fit into 64 bits, and for those a double is exact enough to say
+     * so. */
     if (node->lexeme_bytes < sizeof(digits)) {
         memcpy(digits, node->lexeme, node->lexeme_bytes);
         digits[node->lexeme_bytes] = '\0';

@@ -1,5 +1,5 @@
-/* JSON as people write it: with comments and trailing commas. Every value knows the line and column that it came from.
- * The configuration and descriptions of what is on a disk are read with it. */
+/* JSON as people write it: with comments and trailing commas. Every value knows the line and column
+ * that it came from. The configuration and descriptions of what is on a disk are read with it. */
 #ifndef SHERDI_BASE_JSON_H
 #define SHERDI_BASE_JSON_H
 
@@ -17,8 +17,8 @@ typedef enum sherdi_json_kind {
     SHERDI_JSON_OBJECT,
 } sherdi_json_kind;
 
-/* A value. The nodes of a document are in one array, in the order of the text: a node's first child follows the node, and
- * `end_node` is the node after its last descendant. */
+/* A value. The nodes of a document are in one array, in the order of the text: a node's first child
+ * follows the node, and `end_node` is the node after its last descendant. */
 typedef struct sherdi_json_node sherdi_json_node;
 struct sherdi_json_node {
     sherdi_json_kind        kind;
@@ -37,13 +37,13 @@ struct sherdi_json_node {
 typedef struct sherdi_json sherdi_json;
 
 /**
- * Parses one value (of any kind) with nothing but space and comments around it.
+ *  Parses one value (of any kind) with nothing but space and comments around it.
  *
- * Accepts    //, # and slash-star comments, a comma before a closing bracket, a byte order mark.
- * Refuses    duplicate keys, NUL, invalid UTF-8, numbers beyond a double, more than SHERDI_JSON_MAX_DEPTH levels.
- * Ownership  `text` and `name` (for messages) are copied. The account must outlive the document.
- * Errors     E_INVAL "name:line:column: what", E_NOMEM.
- */
+ *  Accepts    //, # and slash-star comments, a comma before a closing bracket, a byte order mark.
+ *  Refuses    duplicate keys, NUL, invalid UTF-8, numbers beyond a double, more than SHERDI_JSON_MAX_DEPTH levels.
+ *  Ownership  `text` and `name` (for messages) are copied. The account must outlive the document.
+ *  Errors     E_INVAL "name:line:column: what", E_NOMEM.
+ *  / */
 sherd_status sherdi_json_parse(sherdi_mem *mem, const char *name, const char *text,
                                size_t len_bytes, sherdi_json **out);
 /** Frees the document and its nodes. Accepts NULL. */
@@ -51,7 +51,8 @@ void sherdi_json_destroy(sherdi_json *document);
 
 const sherdi_json_node *sherdi_json_root(const sherdi_json *document);
 
-/** Returns the first child of an array or object; NULL when it is empty, or `node` is something else. */
+/** Returns the first child of an array or object; NULL when it is empty, or `node` is something
+ *  else. */
 const sherdi_json_node *sherdi_json_first(const sherdi_json_node *node);
 /** Returns the next sibling; NULL after the last. */
 const sherdi_json_node *sherdi_json_next(const sherdi_json_node *node);
@@ -64,7 +65,8 @@ typedef enum sherdi_json_fit {
     SHERDI_JSON_CLAMPED,   /* beyond 64 bits; *out is INT64_MIN or INT64_MAX */
 } sherdi_json_fit;
 
-/** Sets *out to the integer that a NUMBER stands for; 5e8 and 2.0 are integers too. It is exact if only digits are written. */
+/** Sets *out to the integer that a NUMBER stands for; 5e8 and 2.0 are integers too. It is exact if
+ *  only digits are written. */
 sherdi_json_fit sherdi_json_integer(const sherdi_json_node *node, int64_t *out);
 
 #endif

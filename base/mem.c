@@ -1,6 +1,7 @@
-/* Counted memory. A small header before each block holds account, purpose and size, so that free needs nothing else. The
- * header lies in the gap that alignment leaves. Large blocks are mapped, each by itself: a huge page then holds no bytes of
- * another block, and what is locked of a block is the block alone. */
+/* Counted memory. A small header before each block holds account, purpose and size, so that free
+ * needs nothing else. The header lies in the gap that alignment leaves. Large blocks are mapped,
+ * each by itself: a huge page then holds no bytes of another block, and what is locked of a block
+ * is the block alone. */
 #include "base/mem.h"
 
 #include "base/checked.h"
@@ -104,8 +105,8 @@ static void *block_enter(sherdi_mem *mem, void *block, const block_header *heade
     return block;
 }
 
-/* Maps a page for the header, the block, and a page that faults. The block lies at a multiple of SHERDI_HUGE_BYTES; what was
- * mapped beyond is given back. NULL: there is no room. */
+/* Maps a page for the header, the block, and a page that faults. The block lies at a multiple of
+ * SHERDI_HUGE_BYTES; what was mapped beyond is given back. NULL: there is no room. */
 static unsigned char *block_map(size_t room_bytes, size_t map_bytes)
 {
     unsigned char *map =

@@ -1,6 +1,6 @@
-/* Counted memory. Every allocation of the library names its purpose and is made from an account. The tests compare the
- * engine's account with the plan, and at the end the account must read zero. Buffers that a world or a backend allocates are
- * entered in an account by sherdi_mem_note. */
+/* Counted memory. Every allocation of the library names its purpose and is made from an account.
+ * The tests compare the engine's account with the plan, and at the end the account must read zero.
+ * Buffers that a world or a backend allocates are entered in an account by sherdi_mem_note. */
 #ifndef SHERDI_BASE_MEM_H
 #define SHERDI_BASE_MEM_H
 
@@ -46,19 +46,22 @@ const char *sherdi_mem_purpose_name(sherdi_mem_purpose purpose);
 size_t      sherdi_mem_held(const sherdi_mem *mem, sherdi_mem_purpose purpose);
 size_t      sherdi_mem_held_all(const sherdi_mem *mem);
 
-/** Allocates zeroed memory, at a multiple of SHERD_ALIGN_BYTES when len_bytes is at least that, else of 64. Returns NULL with
- *  the last error set when there is no memory, or by fault injection (sherdi_mem_fail_nth). len_bytes 0 gives a valid pointer. */
+/** Allocates zeroed memory, at a multiple of SHERD_ALIGN_BYTES when len_bytes is at least that,
+ *  else of 64. Returns NULL with the last error set when there is no memory, or by fault injection
+ *  (sherdi_mem_fail_nth). len_bytes 0 gives a valid pointer. */
 void *sherdi_alloc(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes);
 /** The same for an array: count * elem_bytes, checked for overflow. */
 void *sherdi_alloc_array(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t count,
                          size_t elem_bytes);
-/** Maps zeroed memory of whole pages for a buffer that is large or gets locked, at a multiple of SHERDI_HUGE_BYTES and, where the
- *  kernel has them, on huge pages. A byte behind its last page faults. Nothing is touched yet: see sherdi_host_alloc. The rest is
- *  as in sherdi_alloc. */
+/** Maps zeroed memory of whole pages for a buffer that is large or gets locked, at a multiple of
+ *  SHERDI_HUGE_BYTES and, where the kernel has them, on huge pages. A byte behind its last page
+ *  faults. Nothing is touched yet: see sherdi_host_alloc. The rest is as in sherdi_alloc. */
 void *sherdi_alloc_pages(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes);
-/** Takes the pages of fresh memory, which begins at a page, from the system. Returns 0, or an errno. */
+/** Takes the pages of fresh memory, which begins at a page, from the system. Returns 0, or an
+ *  errno. */
 int sherdi_pages_take(void *memory, size_t len_bytes);
-/** Grows an array to at least `needed` elements, at least doubling it. Keeps the contents; the rest is zero. */
+/** Grows an array to at least `needed` elements, at least doubling it. Keeps the contents; the rest
+ *  is zero. */
 sherd_status sherdi_grow(sherdi_mem *mem, sherdi_mem_purpose purpose, void **array,
                          size_t *capacity, size_t needed, size_t elem_bytes);
 /* The same for `array` of the owner's control data: room for one more behind its `count`. */
@@ -75,11 +78,12 @@ void sherdi_mem_note(sherdi_mem *mem, sherdi_mem_purpose purpose, int64_t bytes)
 /** Between begin and end (they nest) a debug build aborts if this thread allocates. */
 void sherdi_mem_forbid_begin(void);
 void sherdi_mem_forbid_end(void);
-/** Sets how deep begin and end are nested, and returns how deep they were: 0 allows allocations, where a function of others is called. */
+/** Sets how deep begin and end are nested, and returns how deep they were: 0 allows allocations,
+ *  where a function of others is called. */
 int sherdi_mem_forbid_set(int depth);
 
-/** Test hook: the n-th allocation of this thread from now on (1: the next) fails once; 0: none does. Returns how many
- *  allocations this thread has made since the last call. */
+/** Test hook: the n-th allocation of this thread from now on (1: the next) fails once; 0: none
+ *  does. Returns how many allocations this thread has made since the last call. */
 size_t sherdi_mem_fail_nth(size_t n);
 
 #endif

@@ -1,4 +1,5 @@
-/* See names.h. Open addressing: a name is at the place of its hash, or at the first free one behind it. */
+/* See names.h. Open addressing: a name is at the place of its hash, or at the first free one behind
+ * it. */
 #include "base/names.h"
 
 #include "base/hash.h"

@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/** Draws 64 bits from the system, or makes them of clock and process where the system has none yet. */
+/** Draws 64 bits from the system, or makes them of clock and process where the system has none
+ *  yet. */
 uint64_t sherdi_random_u64(void);
 
 #endif

@@ -1,6 +1,6 @@
-/* SipHash-2-4 (Aumasson, Bernstein 2012): a keyed hash of 64 bits. Without the key nobody can compute the hash of a text of
- * his choice, so a hash proves to another holder of the key that its sender has the key. It encrypts nothing, and has only 64
- * bits. */
+/* SipHash-2-4 (Aumasson, Bernstein 2012): a keyed hash of 64 bits. Without the key nobody can
+ * compute the hash of a text of his choice, so a hash proves to another holder of the key that its
+ * sender has the key. It encrypts nothing, and has only 64 bits. */
 #ifndef SHERDI_BASE_SIPHASH_H
 #define SHERDI_BASE_SIPHASH_H
 
@@ -28,7 +28,8 @@ static inline void sherdi_sip_rounds(uint64_t v[4], int rounds)
     }
 }
 
-/** Words are little-endian. The last word is padded with zeros and has the length modulo 256 in its top byte. */
+/** Words are little-endian. The last word is padded with zeros and has the length modulo 256 in its
+ *  top byte. */
 static inline uint64_t sherdi_siphash(const uint64_t key[2], const void *data, size_t len_bytes)
 {
     const unsigned char *bytes = data;

@@ -1,5 +1,5 @@
-/* The last error of a thread, and the one macro that hides a return. Every failure calls sherdi_fail() once, where the cause
- * is known. */
+/* The last error of a thread, and the one macro that hides a return. Every failure calls
+ * sherdi_fail() once, where the cause is known. */
 #ifndef SHERDI_BASE_STATUS_H
 #define SHERDI_BASE_STATUS_H
 
@@ -20,8 +20,8 @@ sherd_status sherdi_fail(sherd_status code, const char *fmt, ...) SHERDI_PRINTF(
 /** Takes over a failure of another thread: `text` is that thread's last error. */
 sherd_status sherdi_fail_relay(sherd_status code, const char *text);
 
-/* The outcome of several steps, of which later ones are done even if an earlier one has failed: the first failure, with its
- * message. All zero: none has failed. */
+/* The outcome of several steps, of which later ones are done even if an earlier one has failed: the
+ * first failure, with its message. All zero: none has failed. */
 typedef struct sherdi_outcome {
     sherd_status status;
     char         text[SHERDI_ERROR_BYTES];
@@ -31,7 +31,8 @@ typedef struct sherdi_outcome {
 void sherdi_outcome_add(sherdi_outcome *outcome, sherd_status status);
 /** Returns an outcome that has this step alone. */
 sherdi_outcome sherdi_outcome_of(sherd_status status);
-/** Returns the first failure, and makes its message this thread's last error; SHERD_OK: none has failed. */
+/** Returns the first failure, and makes its message this thread's last error; SHERD_OK: none has
+ *  failed. */
 sherd_status sherdi_outcome_end(const sherdi_outcome *outcome);
 
 /** Returns from the calling function on a failure, without changing the message. */

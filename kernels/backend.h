@@ -1,13 +1,16 @@
-/* The backend: what one kind of device offers, namely memory, lanes, events and the numeric kernels. The engine and the transports
- * see only this; the kinds are `cpu` (kernels/cpu) and `cuda` (kernels/cuda).
+/* The backend: what one kind of device offers, namely memory, lanes, events and the numeric
+ * kernels. The engine and the transports see only this; the kinds are `cpu` (kernels/cpu) and
+ * `cuda` (kernels/cuda).
  *
- * Lanes. A backend handle is a lane: calls on it run in the order in which they are made. A device's lane is a stream: calls return
- * at once, lanes run beside each other and wait for each other through sherdi_lane_follow and events, and the host waits through
- * sherdi_lane_wait and an event's wait. The CPU has one lane, the calling thread: every call has ended when it returns, and
+ * Lanes. A backend handle is a lane: calls on it run in the order in which they are made. A
+ * device's lane is a stream: calls return at once, lanes run beside each other and wait for each
+ * other through sherdi_lane_follow and events, and the host waits through sherdi_lane_wait and an
+ * event's wait. The CPU has one lane, the calling thread: every call has ended when it returns, and
  * following and waiting do nothing. So the same engine code drives both.
  *
- * Every kernel gives the same bits on every backend, instruction set and thread count: the arithmetic is written once, in formulas.h,
- * and no result depends on how the elements are split. */
+ * Every kernel gives the same bits on every backend, instruction set and thread count: the
+ * arithmetic is written once, in formulas.h, and no result depends on how the elements are
+ * split. */
 #ifndef SHERDI_KERNELS_BACKEND_H
 #define SHERDI_KERNELS_BACKEND_H
 
@@ -20,11 +23,12 @@
 
 typedef struct sherdi_backend sherdi_backend;
 
-/* A range of one parameter's elements inside a block of a slice. In an array of spans, offset_elems ascends and no two overlap.
- * Between them lies padding, which no update touches: it is zero and stays zero. */
+/* A range of one parameter's elements inside a block of a slice. In an array of spans, offset_elems
+ * ascends and no two overlap. Between them lies padding, which no update touches: it is zero and
+ * stays zero. */
 typedef struct sherdi_span {
-    /* From the start of the block; a multiple of SHERD_CHUNK_ELEMS, or another number where a cut (atom, slice) lies inside a
-     * parameter */
+    /* From the start of the block; a multiple of SHERD_CHUNK_ELEMS, or another number where a cut
+     * (atom, slice) lies inside a parameter */
     size_t offset_elems;
     size_t count_elems;
     /* Global index of the first element: elements of all earlier parameters plus row-major index */
@@ -33,10 +37,11 @@ typedef struct sherdi_span {
     int32_t  group;
 } sherdi_span;
 
-/* Memory of kernels. The data that an args struct points at (arrays, spans, coefficients, norms, ratios, counts, sums) is memory of
- * the backend's device, borrowed until the lane has passed the call. The args struct itself, and the array of pointers `srcs`, are
- * read before the call returns. Pinned host memory may take the place of device memory. What is "added to" is added as integers, so
- * lanes may share it. */
+/* Memory of kernels. The data that an args struct points at (arrays, spans, coefficients, norms,
+ * ratios, counts, sums) is memory of the backend's device, borrowed until the lane has passed the
+ * call. The args struct itself, and the array of pointers `srcs`, are read before the call returns.
+ * Pinned host memory may take the place of device memory. What is "added to" is added as integers,
+ * so lanes may share it. */
 
 /* The element-wise updates: SHERDI_UPDATE_adam and so on; kernels/updates/ has their formulas. */
 typedef enum sherdi_update_id {
@@ -55,17 +60,20 @@ enum { SHERDI_UPDATE_MOST_PARTS = 4 };
 /* kernels/updates/lamb.h */
 typedef struct sherdi_lamb_coeffs sherdi_lamb_coeffs;
 
-/* The two norms of one parameter tensor that LAMB divides: of its weights before the update, and of the update's direction. They are
- * sums of integers, so shares of blocks and ranks can be added in any order. */
+/* The two norms of one parameter tensor that LAMB divides: of its weights before the update, and of
+ * the update's direction. They are sums of integers, so shares of blocks and ranks can be added in
+ * any order. */
 typedef struct sherdi_lamb_norms {
     sherdi_norm_acc param, update;
 } sherdi_lamb_norms;
 
-/* A part of the state as it is stored, from the block's start on. kernels/encoding.h explains the encodings (BESIDE, ...) and ties. */
+/* A part of the state as it is stored, from the block's start on. kernels/encoding.h explains the
+ * encodings (BESIDE, ...) and ties. */
 typedef struct sherdi_encoded {
     sherdi_encoding encoding;
     void           *data;
-    /* F32, BF16: its signs are the ties of a BESIDE master. They are masked when it is read, and kept when it is written */
+    /* F32, BF16: its signs are the ties of a BESIDE master. They are masked when it is read, and
+     * kept when it is written */
     int has_ties;
     /* Of a BESIDE or BESIDE_PLANE master: the bf16 parameter, read and written */
     uint16_t       *param;
@@ -81,19 +89,21 @@ static inline void *sherdi_encoded_at(const void *data, sherdi_encoding encoding
            first % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
 }
 
-/** Reads elements [first, first + count_elems) of a part in host memory as fp32, without a backend: on the calling thread, plainly. */
+/** Reads elements [first, first + count_elems) of a part in host memory as fp32, without a backend:
+ *  on the calling thread, plainly. */
 void sherdi_encoded_read(float *dst, const sherdi_encoded *part, size_t first, size_t count_elems);
 
-/* An optimizer's sweep over one block. Arrays start at the block's first element and may have any alignment of their element type;
- * grad and param never overlap the rest.
+/* An optimizer's sweep over one block. Arrays start at the block's first element and may have any
+ * alignment of their element type; grad and param never overlap the rest.
  *   update      an element-wise update
  *   lamb_norms  LAMB's first sweep only reads: it adds to norms[span.param] what sherdi_lamb_direction gives for each span, one
  *               chunk of 64 elements, counted from the span's start, at a time (sherdi_norm_chunk; the last one is filled up
  *               with zeros)
- * A part that is stored in an encoding is the same numbers to an optimizer; what an update writes is rounded at random (step,
- * sherdi_random_bits). A BESIDE master is stored beside `param`, which is bf16 and read too; the signs of another part, F32 or BF16,
- * are its ties. Where a master rounds, param and the fingerprint are made of the rounded one. Where an encoding other than F32 does
- * more than round, spans begin at chunks. */
+ * A part that is stored in an encoding is the same numbers to an optimizer; what an update writes
+ * is rounded at random (step, sherdi_random_bits). A BESIDE master is stored beside `param`, which
+ * is bf16 and read too; the signs of another part, F32 or BF16, are its ties. Where a master
+ * rounds, param and the fingerprint are made of the rounded one. Where an encoding other than F32
+ * does more than round, spans begin at chunks. */
 typedef struct sherdi_update_args {
     const sherdi_span *spans;
     size_t             num_spans;
@@ -111,7 +121,8 @@ typedef struct sherdi_update_args {
     sherdi_encoding encodings[SHERDI_UPDATE_MOST_PARTS];
     uint64_t        step;      /* the optimizer's, for encodings that round at random */
     int             ties_part; /* of a BESIDE master: the part whose signs are its ties */
-    /* The block's share is added to it; see sherdi_mix_element. NULL: nobody asks. lamb_norms does not use it */
+    /* The block's share is added to it; see sherdi_mix_element. NULL: nobody asks. lamb_norms does
+     * not use it */
     uint64_t          *fingerprint;
     sherdi_lamb_norms *norms; /* lamb_norms alone adds to it; need not be normalised */
     /* By parameter: neg_step_size of the coefficients is multiplied by it; NULL: by nothing */
@@ -130,7 +141,8 @@ static inline int sherdi_update_has_ties(const sherdi_update_args *args, int par
     return args->encodings[0] == SHERDI_ENCODING_BESIDE && part > 0 && part == args->ties_part;
 }
 
-/* Trust ratios of all parameters: ratios[i] = sherdi_lamb_ratio(...) of norms[i], in any form (normalised or not). */
+/* Trust ratios of all parameters: ratios[i] = sherdi_lamb_ratio(...) of norms[i], in any form
+ * (normalised or not). */
 typedef struct sherdi_lamb_ratio_args {
     const sherdi_lamb_norms  *norms;
     const int32_t            *groups; /* of parameter i; below 0: the ratio is 1 */
@@ -157,8 +169,8 @@ typedef struct sherdi_reduce_args {
     int                num_more_dsts;
 } sherdi_reduce_args;
 
-/* One slice of a deterministic reduction: acc[i] (+)= the sum over k of the integers of srcs[k][i]; see sherdi_fixed_element. Without
- * accumulate the old contents are overwritten. */
+/* One slice of a deterministic reduction: acc[i] (+)= the sum over k of the integers of srcs[k][i];
+ * see sherdi_fixed_element. Without accumulate the old contents are overwritten. */
 typedef struct sherdi_fixed_args {
     const void *const   *srcs;
     int                  num_srcs;
@@ -171,10 +183,11 @@ typedef struct sherdi_fixed_args {
     sherdi_fixed_counts *counts; /* added to */
 } sherdi_fixed_args;
 
-/* A product of matrices: dst[i, j] = sherdi_product_element of sherdi_product_sum over left[i, 0 .. inner) and right[0 .. inner, j].
- * Matrices are row-major. left[i, k] is left[i * left_row_stride + k * left_inner_stride], and right[k, j] is
- * right[k * right_inner_stride + j * right_col_stride], so a transposed matrix needs no copy. One stride of each pair is 1. dst
- * overlaps nothing else; left and right may be one array. */
+/* A product of matrices: dst[i, j] = sherdi_product_element of sherdi_product_sum over left[i, 0 ..
+ * inner) and right[0 .. inner, j]. Matrices are row-major. left[i, k] is left[i * left_row_stride +
+ * k * left_inner_stride], and right[k, j] is right[k * right_inner_stride + j * right_col_stride],
+ * so a transposed matrix needs no copy. One stride of each pair is 1. dst overlaps nothing else;
+ * left and right may be one array. */
 typedef struct sherdi_product_args {
     float       *dst; /* [rows, cols], dense */
     const float *left;
@@ -188,29 +201,31 @@ typedef struct sherdi_product_args {
     int is_symmetric; /* rows == cols, and only dst[i, j] with i <= j is computed; dst[j, i] is a copy */
 } sherdi_product_args;
 
-/* The kernels: pure functions of their arguments, queued on the lane that `backend` is. None fails (a device on which work fails says
- * so when its lane is waited for), and none allocates. Lengths may be 0. */
+/* The kernels: pure functions of their arguments, queued on the lane that `backend` is. None fails
+ * (a device on which work fails says so when its lane is waited for), and none allocates. Lengths
+ * may be 0. */
 typedef struct sherdi_kernel_ops {
     size_t      struct_size;
     const char *isa; /* "scalar", "avx2", "avx512"; unique, static storage */
 
     void (*update)(const sherdi_backend *backend, sherdi_update_id update,
                    const sherdi_update_args *args);
-    /* Adds the chunk sums of x[0 .. count_elems) to *acc. The CPU leaves *acc normalised; elsewhere it may be normalised
-     * later, after any number of calls with fewer than 2^32 chunks. count_elems is a multiple of SHERD_CHUNK_ELEMS (padding is
-     * zero). */
+    /* Adds the chunk sums of x[0 .. count_elems) to *acc. The CPU leaves *acc normalised; elsewhere
+     * it may be normalised later, after any number of calls with fewer than 2^32 chunks.
+     * count_elems is a multiple of SHERD_CHUNK_ELEMS (padding is zero). */
     void (*sumsq)(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
                   size_t count_elems, sherdi_norm_acc *acc);
     void (*reduce)(const sherdi_backend *backend, const sherdi_reduce_args *args);
-    /* Casts. To fp32 is exact from both 16-bit types; other casts round to nearest even, and equal types copy. Where the type
-     * changes, NaN becomes the quiet NaN of the target with its sign kept (bf16 to fp32 keeps all bits). dst == src only when the
-     * types are equal. */
+    /* Casts. To fp32 is exact from both 16-bit types; other casts round to nearest even, and equal
+     * types copy. Where the type changes, NaN becomes the quiet NaN of the target with its sign
+     * kept (bf16 to fp32 keeps all bits). dst == src only when the types are equal. */
     void (*cast)(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype, const void *src,
                  sherd_dtype src_dtype, size_t count_elems);
     /* acc = round_to(acc_dtype, acc + x), the sum in fp32. */
     void (*accumulate)(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,
                        const void *x, sherd_dtype x_dtype, size_t count_elems);
-    /* Copies between any two of device, pinned and plain host memory; with plain host memory, on a device, not asynchronously. */
+    /* Copies between any two of device, pinned and plain host memory; with plain host memory, on a
+     * device, not asynchronously. */
     void (*copy)(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes);
     void (*zero)(const sherdi_backend *backend, void *dst, size_t len_bytes);
     /* Adds to *sum sherdi_mix_element over the spans of `master` (which starts at the block). */
@@ -222,9 +237,11 @@ typedef struct sherdi_kernel_ops {
                          size_t count_elems);
     void (*lamb_norms)(const sherdi_backend *backend, const sherdi_update_args *args);
     void (*lamb_ratios)(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
-    /* Read elements [first, first + count_elems) of a part as fp32, and write them, rounded to nearest. Where a chunk has a plane or a
-     * scale, all of the chunk has to be there, and its other elements stay as they are. NaN becomes 0x7fc00000 where bits are lost
-     * or gained. A part whose chunks have a plane starts at a multiple of 8 bytes, one with scales at a multiple of 4. */
+    /* Read elements [first, first + count_elems) of a part as fp32, and write them, rounded to
+     * nearest. Where a chunk has a plane or a scale, all of the chunk has to be there, and its
+     * other elements stay as they are. NaN becomes 0x7fc00000 where bits are lost or gained. A part
+     * whose chunks have a plane starts at a multiple of 8 bytes, one with scales at a multiple of
+     * 4. */
     void (*decode)(const sherdi_backend *backend, float *dst, const sherdi_encoded *part,
                    size_t first, size_t count_elems);
     void (*encode)(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
@@ -233,7 +250,8 @@ typedef struct sherdi_kernel_ops {
     void (*fingerprint_encoded)(const sherdi_backend *backend, const sherdi_span *spans,
                                 size_t num_spans, const sherdi_encoded *master, uint64_t *sum);
     void (*product)(const sherdi_backend *backend, const sherdi_product_args *args);
-    /* dst[i] = sherdi_normalize_element(src[i], sherdi_normalize_factor(sumsq, eps)). *sumsq may be normalised or not; eps is above
+    /* dst[i] = sherdi_normalize_element(src[i], sherdi_normalize_factor(sumsq, eps)). *sumsq may be
+     * normalised or not; eps is above
      * 0. dst may be src. */
     void (*normalize)(const sherdi_backend *backend, float *dst, const float *src,
                       size_t count_elems, const sherdi_norm_acc *sumsq, float eps);
@@ -242,38 +260,45 @@ typedef struct sherdi_kernel_ops {
 /* An event: a point in the work of a lane. */
 typedef struct sherdi_event sherdi_event;
 
-/* Memory, lanes and events of a device, which all its lanes share. Calls that can fail and return no status keep the device's error
- * for the next wait. */
+/* Memory, lanes and events of a device, which all its lanes share. Calls that can fail and return
+ * no status keep the device's error for the next wait. */
 typedef struct sherdi_device_ops {
     size_t      struct_size;
     const char *name;
     int is_async; /* 0: device memory is host memory, every call has ended when it returns */
 
-    /* Required. Allocates zeroed memory of the device, SHERD_ALIGN_BYTES aligned, and enters it in `mem` under `purpose`. May block. */
+    /* Required. Allocates zeroed memory of the device, SHERD_ALIGN_BYTES aligned, and enters it in
+     * `mem` under `purpose`. May block. */
     sherd_status (*alloc)(sherdi_backend *lane, sherdi_mem *mem, sherdi_mem_purpose purpose,
                           size_t len_bytes, void **out);
     /* Required. Frees memory that no lane uses any more. Accepts NULL. */
     void (*free)(sherdi_backend *lane, void *memory);
-    /* Optional (NULL: the CPU). Locks whole pages of host memory, so that lanes copy to and from them without waiting; unpin undoes
-     * it when no lane uses them any more. May block. E_NOMEM, E_DEVICE. */
+    /* Optional (NULL: the CPU). Locks whole pages of host memory, so that lanes copy to and from
+     * them without waiting; unpin undoes it when no lane uses them any more. May block. E_NOMEM,
+     * E_DEVICE. */
     sherd_status (*pin)(sherdi_backend *lane, void *memory, size_t len_bytes);
     void (*unpin)(sherdi_backend *lane, void *memory);
 
-    /* The handle that lane_create takes for the vendor's default stream, whose own handle may be 0; NULL: there are no streams. */
+    /* The handle that lane_create takes for the vendor's default stream, whose own handle may be 0;
+     * NULL: there are no streams. */
     void *default_stream;
 
-    /* Required. Creates another lane of the same device; `name` is for traces, in static storage. `stream` NULL: the lane has a stream of
-     * its own; else it uses this stream of the device's kind, which stays the caller's. */
+    /* Required. Creates another lane of the same device; `name` is for traces, in static storage.
+     * `stream` NULL: the lane has a stream of its own; else it uses this stream of the device's
+     * kind, which stays the caller's. */
     sherd_status (*lane_create)(sherdi_backend *lane, const char *name, void *stream,
                                 sherdi_backend **out);
     /* Required. Waits for the lane's work, then destroys it. Accepts NULL. */
     void (*lane_destroy)(sherdi_backend *lane);
-    /* Required. Makes later work on `lane` run after all that `other` was given up to now. Never blocks. */
+    /* Required. Makes later work on `lane` run after all that `other` was given up to now. Never
+     * blocks. */
     void (*lane_follow)(const sherdi_backend *lane, const sherdi_backend *other);
-    /* Required. Blocks until the lane has finished all its work. E_DEVICE: work on this device has failed. */
+    /* Required. Blocks until the lane has finished all its work. E_DEVICE: work on this device has
+     * failed. */
     sherd_status (*lane_wait)(const sherdi_backend *lane);
 
-    /* Required. `is_timed`: event_ns works too; other events are for order alone, which costs a device less. */
+    /* Required. `is_timed`: event_ns works too; other events are for order alone, which costs a
+     * device less. */
     sherd_status (*event_create)(sherdi_backend *lane, int is_timed, sherdi_event **out);
     void (*event_destroy)(sherdi_event *event); /* accepts NULL */
     /* Required. They never block. An event that was never recorded is done. */
@@ -282,32 +307,37 @@ typedef struct sherdi_device_ops {
     int (*event_is_done)(const sherdi_event *event);
     /* Required. Blocks until the work before the event is done. E_DEVICE. */
     sherd_status (*event_wait)(const sherdi_event *event);
-    /* Required. Returns when a timed event that is done was passed, in nanoseconds on the clock of sherdi_now_ns(), as precisely as the
-     * device can tell; 0 where it cannot. For traces. */
+    /* Required. Returns when a timed event that is done was passed, in nanoseconds on the clock of
+     * sherdi_now_ns(), as precisely as the device can tell; 0 where it cannot. For traces. */
     int64_t (*event_ns)(const sherdi_event *event);
 
     /* Required. Fills memory with a byte, on the lane. */
     void (*fill)(const sherdi_backend *lane, void *dst, int byte, size_t len_bytes);
     /* Required. Returns the lane's stream, as void *; NULL where there is none. */
     void *(*lane_stream)(const sherdi_backend *lane);
-    /* Optional (NULL: the CPU). Gives what DLPack calls this device: its kind and its number in this process. */
+    /* Optional (NULL: the CPU). Gives what DLPack calls this device: its kind and its number in
+     * this process. */
     void (*lane_dlpack)(const sherdi_backend *lane, int32_t *type_out, int32_t *id_out);
-    /* Required. Returns the bytes of device memory that are free now, and gives all that the device has (total_out may be NULL); 0:
-     * unknown, or the memory is the host's. */
+    /* Required. Returns the bytes of device memory that are free now, and gives all that the device
+     * has (total_out may be NULL); 0: unknown, or the memory is the host's. */
     size_t (*free_bytes)(const sherdi_backend *lane, size_t *total_out);
 
-    /* Optional. Lets copies on lanes of this device reach memory of the other's device directly from now on. Returns 1: they do, or it is
-     * the same device; 0: they cannot, and go through the host as before. */
+    /* Optional. Lets copies on lanes of this device reach memory of the other's device directly
+     * from now on. Returns 1: they do, or it is the same device; 0: they cannot, and go through the
+     * host as before. */
     int (*device_reach)(const sherdi_backend *lane, const sherdi_backend *other);
 
-    /* Optional (NULL: all of it). Returns whether kernels of this device can work on memory that a caller gives. */
+    /* Optional (NULL: all of it). Returns whether kernels of this device can work on memory that a
+     * caller gives. */
     int (*memory_reach)(const sherdi_backend *lane, const void *memory);
 
-    /* Optional. A thread that the library made calls it once, before it asks anything of this lane's device. Afterwards nothing that the
-     * thread asks spoils what the program's threads do meanwhile (a graph that one of them captures). */
+    /* Optional. A thread that the library made calls it once, before it asks anything of this
+     * lane's device. Afterwards nothing that the thread asks spoils what the program's threads do
+     * meanwhile (a graph that one of them captures). */
     void (*thread_begin)(const sherdi_backend *lane);
 
-    /* Optional, both or none. Begin and end a named range of the host's time, for the vendor's profiler. Ranges may overlap. */
+    /* Optional, both or none. Begin and end a named range of the host's time, for the vendor's
+     * profiler. Ranges may overlap. */
     uint64_t (*range_begin)(const char *name);
     void (*range_end)(uint64_t range);
 } sherdi_device_ops;
@@ -337,17 +367,19 @@ static inline sherd_status sherdi_lane_wait(const sherdi_backend *lane)
     return lane->device->lane_wait(lane);
 }
 
-/** Returns how many devices of a kind ("cuda") the process has: 0 without a driver, or in a build without it; `why` (may be NULL) then
- *  receives one sentence. */
+/** Returns how many devices of a kind ("cuda") the process has: 0 without a driver, or in a build
+ *  without it; `why` (may be NULL) then receives one sentence. */
 int sherdi_backend_device_count(const char *kind, char *why, size_t why_bytes);
-/** Creates the first lane of a device. Call sherdi_backend_destroy when no other lane is left. Errors: E_INVAL (no such kind or
- *  number), E_NOTSUP (not in this build, no driver, a device older than the kernels), E_NOMEM. */
+/** Creates the first lane of a device. Call sherdi_backend_destroy when no other lane is left.
+ *  Errors: E_INVAL (no such kind or number), E_NOTSUP (not in this build, no driver, a device older
+ *  than the kernels), E_NOMEM. */
 sherd_status sherdi_backend_device_create(const char *kind, int index, sherdi_mem *mem,
                                           sherdi_backend **out);
-/** Returns a number that tells a device of this host from the others, whatever number a process sees it under; 0: there is no such
- *  device. */
+/** Returns a number that tells a device of this host from the others, whatever number a process
+ *  sees it under; 0: there is no such device. */
 uint64_t sherdi_backend_device_identity(const char *kind, int index);
-/** Writes a description such as "NVIDIA H200, 143771 MiB, compute capability 9.0"; "" where there is no such device. */
+/** Writes a description such as "NVIDIA H200, 143771 MiB, compute capability 9.0"; "" where there
+ *  is no such device. */
 void sherdi_backend_device_describe(const char *kind, int index, char *text, size_t text_bytes);
 /* Most threads of one rank. */
 #define SHERDI_MOST_CPU_THREADS 4096
@@ -360,8 +392,8 @@ typedef struct sherdi_cpu_params {
     int rank;   /* for the log; -1: none */
     /* 1: runs next to nothing: no threads are made, the caller runs all tasks */
     int is_idle;
-    /* 1: the rank computes on a device, and the CPU updates beside it: the threads leave cores to the trainer's thread and the
-     * wire's */
+    /* 1: the rank computes on a device, and the CPU updates beside it: the threads leave cores to
+     * the trainer's thread and the wire's */
     int has_device;
 } sherdi_cpu_params;
 /* What a thread does that calls kernels and is not the trainer's. */
@@ -372,16 +404,17 @@ typedef enum sherdi_cpu_role {
 } sherdi_cpu_role;
 
 /**
- * Creates the CPU backend, with threads of its own.
+ *  Creates the CPU backend, with threads of its own.
  *
- * Environment SHERD_ISA=scalar|avx2|avx512 in place of the machine's best; SHERD_THREADS; SHERD_CPU_BIND=none|auto|LIST,
+ *  Environment SHERD_ISA=scalar|avx2|avx512 in place of the machine's best; SHERD_THREADS;
+ *  SHERD_CPU_BIND=none|auto|LIST,
  *            see kernels/cpu/binding.h. They are read here, once.
- * Threads    Any number of threads may call kernels at the same time; one of them has the team, the others work alone.
+ *  Threads    Any number of threads may call kernels at the same time; one of them has the team, the others work alone.
  *            After a fork, the child runs kernels alone, and destroy does not wait for threads that the child does not have.
- * Errors     E_INVAL   threads below 0, an unknown word in the environment, CPUs that may not be used
+ *  Errors     E_INVAL   threads below 0, an unknown word in the environment, CPUs that may not be used
  *            E_NOTSUP  the machine or the build lacks SHERD_ISA
  *            E_NOMEM   no memory or no more threads
- */
+ *  / */
 sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, sherdi_mem *mem,
                                             sherdi_backend **out);
 /** Does the same for a rank that is alone on the machine. */
@@ -389,33 +422,38 @@ sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_back
 /** Destroys the first lane of a device of any kind; no kernel may be running. Accepts NULL. */
 void sherdi_backend_destroy(sherdi_backend *backend);
 
-/** Binds the calling thread, one of the library's own, to the CPUs that the rank has for such threads. Does nothing where the system
- *  places them: on a rank without a device, on few cores, with SHERD_CPU_BIND=none. If it fails, the log of `rank` says so. */
+/** Binds the calling thread, one of the library's own, to the CPUs that the rank has for such
+ *  threads. Does nothing where the system places them: on a rank without a device, on few cores,
+ *  with SHERD_CPU_BIND=none. If it fails, the log of `rank` says so. */
 void sherdi_backend_cpu_keep(const sherdi_backend *backend, sherdi_cpu_role role, int rank);
 
-/** Writes how its threads are bound, for people: "2 threads, workers bound to cpu 1"; with a device "14 threads on cpus 2-15, which
- *  leaves cpus 0-1 to the trainer and the wire". */
+/** Writes how its threads are bound, for people: "2 threads, workers bound to cpu 1"; with a device
+ *  "14 threads on cpus 2-15, which leaves cpus 0-1 to the trainer and the wire". */
 void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes);
-/** Returns whether it is known (by hwloc, in the build and on the machine) which CPUs share a core, and which cores are neighbours. */
+/** Returns whether it is known (by hwloc, in the build and on the machine) which CPUs share a core,
+ *  and which cores are neighbours. */
 int sherdi_backend_cpu_knows_cores(void);
 
 /* ---- host memory (host.c) */
 
-/** Takes the pages of fresh memory from the system, which begins at a page: each thread of `host` those of its part. E_NOMEM. */
+/** Takes the pages of fresh memory from the system, which begins at a page: each thread of `host`
+ *  those of its part. E_NOMEM. */
 sherd_status sherdi_host_touch(const sherdi_backend *host, void *memory, size_t len_bytes);
-/** Allocates zeroed host memory of len_bytes > 0 on huge pages, as sherdi_alloc_pages, touched by all threads of `host`; if
- *  `pinned_for` is not NULL, it is locked for copies of that lane's device. E_NOMEM, E_DEVICE. */
+/** Allocates zeroed host memory of len_bytes > 0 on huge pages, as sherdi_alloc_pages, touched by
+ *  all threads of `host`; if `pinned_for` is not NULL, it is locked for copies of that lane's
+ *  device. E_NOMEM, E_DEVICE. */
 sherd_status sherdi_host_alloc(const sherdi_backend *host, sherdi_backend *pinned_for,
                                sherdi_mem *mem, sherdi_mem_purpose purpose, size_t len_bytes,
                                void **out);
 /** Frees it, with the same pinned_for, when no lane uses it any more. Accepts NULL. */
 void sherdi_host_free(sherdi_backend *pinned_for, void *memory);
 
-/** Returns the table of an instruction set by name; NULL when it is not built in or the machine cannot run it. For tests and
- *  benchmarks. */
+/** Returns the table of an instruction set by name; NULL when it is not built in or the machine
+ *  cannot run it. For tests and benchmarks. */
 const sherdi_kernel_ops *sherdi_kernels_cpu_find(const char *isa);
 
-/** Returns the number of parts of the state that an update reads and writes, the master included. */
+/** Returns the number of parts of the state that an update reads and writes, the master
+ *  included. */
 int sherdi_update_parts(sherdi_update_id update);
 /** Returns the bytes that an update of one block touches (design, budgets). */
 size_t sherdi_update_traffic_bytes(sherdi_update_id update, const sherdi_update_args *args);

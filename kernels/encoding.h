@@ -1,6 +1,7 @@
-/* The encodings: how a part of an optimizer's state is stored, often in fewer bits than fp32. Each formula is written once, per
- * element, under the rules of formulas.h: plain operations, mostly on integers, that give the same bits with every compiler. The
- * kernels of all backends use the formulas; the plan uses the sizes.
+/* The encodings: how a part of an optimizer's state is stored, often in fewer bits than fp32. Each
+ * formula is written once, per element, under the rules of formulas.h: plain operations, mostly on
+ * integers, that give the same bits with every compiler. The kernels of all backends use the
+ * formulas; the plan uses the sizes.
  *
  *   F32           4 bytes: the value itself.
  *   BF16          2 bytes: rounded to nearest, or at random in an update (sherdi_round_random).
@@ -12,9 +13,10 @@
  *   FP8, UFP8     1 byte: a small float with 3 bits of fraction. FP8 has a sign and 4 bits of exponent; UFP8, for parts that are
  *                 never negative, has 5 bits of exponent. Behind the floats of each chunk follows its scale, a power of two.
  *
- * A chunk is 64 elements of one parameter by its row-major index. Slices and blocks are whole chunks, so elements share a scale
- * in the same way in every world and layout. NaN is stored as one fixed NaN, 0x7fc00000. If a chunk of FP8 or UFP8 has a NaN or
- * an Inf, the whole chunk becomes NaN. */
+ * A chunk is 64 elements of one parameter by its row-major index. Slices and blocks are whole
+ * chunks, so elements share a scale in the same way in every world and layout. NaN is stored as one
+ * fixed NaN, 0x7fc00000. If a chunk of FP8 or UFP8 has a NaN or an Inf, the whole chunk becomes
+ * NaN. */
 #ifndef SHERDI_KERNELS_ENCODING_H
 #define SHERDI_KERNELS_ENCODING_H
 
@@ -67,7 +69,8 @@ static inline int sherdi_encoding_has_chunks(sherdi_encoding encoding)
            sherdi_encoding_elem_bytes(encoding) * SHERD_CHUNK_ELEMS;
 }
 
-/** Returns the bytes of `elems` elements: a multiple of SHERD_CHUNK_ELEMS, or any number where chunks have no plane and no scale. */
+/** Returns the bytes of `elems` elements: a multiple of SHERD_CHUNK_ELEMS, or any number where
+ *  chunks have no plane and no scale. */
 static inline size_t sherdi_encoding_bytes(sherdi_encoding encoding, size_t elems)
 {
     size_t chunk = sherdi_encoding_chunk_bytes(encoding);
@@ -77,7 +80,8 @@ static inline size_t sherdi_encoding_bytes(sherdi_encoding encoding, size_t elem
            elems % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
 }
 
-/** Returns whether it is one of a master that lies beside its parameter: the bf16 parameter is a half of the master. */
+/** Returns whether it is one of a master that lies beside its parameter: the bf16 parameter is a
+ *  half of the master. */
 static inline int sherdi_encoding_is_beside(sherdi_encoding encoding)
 {
     return encoding == SHERDI_ENCODING_BESIDE || encoding == SHERDI_ENCODING_BESIDE_PLANE;
@@ -94,8 +98,8 @@ static inline int sherdi_has_encoded(const sherdi_encoding *encodings, int count
     return 0;
 }
 
-/** Returns the name in configurations and manifests: "fp32", "bf16", "bf16_beside" (BESIDE and BESIDE_PLANE) or "fp8" (FP8 and
- *  UFP8). */
+/** Returns the name in configurations and manifests: "fp32", "bf16", "bf16_beside" (BESIDE and
+ *  BESIDE_PLANE) or "fp8" (FP8 and UFP8). */
 static inline const char *sherdi_encoding_name(sherdi_encoding encoding)
 {
     static const char *const NAMES[SHERDI_ENCODINGS] = {"fp32",        "bf16", "bf16_beside",
@@ -104,7 +108,8 @@ static inline const char *sherdi_encoding_name(sherdi_encoding encoding)
     return NAMES[encoding];
 }
 
-/** Returns how much the encoding of this name loses: a rank for comparisons, 0 for nothing; -1: there is no such name. */
+/** Returns how much the encoding of this name loses: a rank for comparisons, 0 for nothing; -1:
+ *  there is no such name. */
 static inline int sherdi_encoding_loss(const char *name)
 {
     static const char *const NAMES[]  = {"fp32", "bf16_beside", "bf16", "fp8"};
@@ -120,9 +125,9 @@ static inline int sherdi_encoding_loss(const char *name)
 
 /* ------------------------------------------------------ random rounding -- */
 
-/* The random bits of an element of a part are a hash of the step, the part and the element's global index, so every layout draws
- * the same bits. The seed is made once per step; the key is sherdi_mix_key(index). The mix is lowbias32 (Wellons 2018), a
- * permutation of 32-bit numbers. */
+/* The random bits of an element of a part are a hash of the step, the part and the element's global
+ * index, so every layout draws the same bits. The seed is made once per step; the key is
+ * sherdi_mix_key(index). The mix is lowbias32 (Wellons 2018), a permutation of 32-bit numbers. */
 SHERDI_FN uint32_t sherdi_random_mix(uint32_t x)
 {
     x ^= x >> 16;
@@ -132,9 +137,10 @@ SHERDI_FN uint32_t sherdi_random_mix(uint32_t x)
     return x ^ x >> 16;
 }
 
-/* The source of the random bits of a part in a step. The two moments, parts 1 and 2, share one hash; part 2 takes it with its
- * halves exchanged. Rounding uses the upper bits. For bf16 these are 16 bits, so each moment has a half of its own. For fp8 they
- * are 20 bits, and the 4 lowest of each moment are the 4 highest of the other. */
+/* The source of the random bits of a part in a step. The two moments, parts 1 and 2, share one
+ * hash; part 2 takes it with its halves exchanged. Rounding uses the upper bits. For bf16 these are
+ * 16 bits, so each moment has a half of its own. For fp8 they are 20 bits, and the 4 lowest of each
+ * moment are the 4 highest of the other. */
 typedef struct sherdi_random {
     uint32_t seed;
     int      is_turned;
@@ -158,8 +164,9 @@ SHERDI_FN uint32_t sherdi_random_bits(sherdi_random random, uint32_t key)
     return random.is_turned ? bits << 16 | bits >> 16 : bits;
 }
 
-/* Drops the `dropped` lowest bits of an fp32 number. It rounds up with a probability that is the dropped fraction, so the expected
- * value is the value itself. Values that fit exactly stay. A NaN has to be canonical (sherdi_canonical_f32). */
+/* Drops the `dropped` lowest bits of an fp32 number. It rounds up with a probability that is the
+ * dropped fraction, so the expected value is the value itself. Values that fit exactly stay. A NaN
+ * has to be canonical (sherdi_canonical_f32). */
 SHERDI_FN uint32_t sherdi_round_random(uint32_t bits, unsigned dropped, uint32_t random)
 {
     return (bits + (random >> (32 - dropped))) >> dropped;
@@ -185,9 +192,10 @@ SHERDI_FN uint16_t sherdi_bf16_encode_random(float x, uint32_t random)
 
 /* --------------------------------------------------------------- beside -- */
 
-/* bits(master) = (bits(parameter) << 16) + rest modulo 2^32. The parameter is the master rounded to nearest even, and the rest is
- * signed. At an even parameter two ties meet: the masters half a unit below it and half a unit above. Both have the rest -2^15
- * modulo 2^16, so `is_up` says that it is the one with the larger bits. */
+/* bits(master) = (bits(parameter) << 16) + rest modulo 2^32. The parameter is the master rounded to
+ * nearest even, and the rest is signed. At an even parameter two ties meet: the masters half a unit
+ * below it and half a unit above. Both have the rest -2^15 modulo 2^16, so `is_up` says that it is
+ * the one with the larger bits. */
 #define SHERDI_BESIDE_TIE (-0x8000)
 
 typedef struct sherdi_beside {
@@ -209,8 +217,8 @@ SHERDI_FN sherdi_beside sherdi_beside_encode(float master)
     return out;
 }
 
-/* Returns the master; for a tie, the one with the smaller bits. sherdi_beside_up makes the other one of it, whose bits are 2^16
- * more. */
+/* Returns the master; for a tie, the one with the smaller bits. sherdi_beside_up makes the other
+ * one of it, whose bits are 2^16 more. */
 SHERDI_FN float sherdi_beside_decode(uint16_t param, int16_t rest)
 {
     return sherdi_f32_from_bits(((uint32_t)param << 16) + (uint32_t)(int32_t)rest);
@@ -223,15 +231,17 @@ SHERDI_FN float sherdi_beside_up(float master)
 
 /* ------------------------------------------------------------------ fp8 -- */
 
-/* A code stands for a magnitude from 0 to 1, relative to the scale: an exponent and 3 bits of fraction, with denormals. DROPPED:
- * the bits that the fraction of fp32 has more than the code's. BIAS: what the exponent of fp32 is larger by than the code's. */
+/* A code stands for a magnitude from 0 to 1, relative to the scale: an exponent and 3 bits of
+ * fraction, with denormals. DROPPED: the bits that the fraction of fp32 has more than the code's.
+ * BIAS: what the exponent of fp32 is larger by than the code's. */
 #define SHERDI_FP8_DROPPED 20
 #define SHERDI_FP8_BIAS    112u /* smallest normal magnitude: 2^-14; smallest: 2^-17 */
 #define SHERDI_UFP8_BIAS   96u  /* 2^-30 and 2^-33 */
 
-/* Returns the scale of a chunk: the smallest power of two from 2^-126 to 2^126 that is not below its largest magnitude. For
- * larger magnitudes it is 2^126, and codes saturate. `magnitude_bits` are the largest bits in the chunk, without sign. The scale
- * is zero if all elements are zero, and NaN if one is NaN or Inf. */
+/* Returns the scale of a chunk: the smallest power of two from 2^-126 to 2^126 that is not below
+ * its largest magnitude. For larger magnitudes it is 2^126, and codes saturate. `magnitude_bits`
+ * are the largest bits in the chunk, without sign. The scale is zero if all elements are zero, and
+ * NaN if one is NaN or Inf. */
 SHERDI_FN float sherdi_fp8_scale(uint32_t magnitude_bits)
 {
     uint32_t exponent = (magnitude_bits + 0x7fffffu) >> 23;
@@ -242,8 +252,8 @@ SHERDI_FN float sherdi_fp8_scale(uint32_t magnitude_bits)
     return sherdi_f32_from_bits((exponent > 253 ? 253 : exponent) << 23);
 }
 
-/* Returns 1 / scale, exactly, of a scale from sherdi_fp8_scale. NaN gives 0, so that all codes are 0. Zero gives 2^127, by which
- * only zeros are multiplied. */
+/* Returns 1 / scale, exactly, of a scale from sherdi_fp8_scale. NaN gives 0, so that all codes are
+ * 0. Zero gives 2^127, by which only zeros are multiplied. */
 SHERDI_FN float sherdi_fp8_inverse(float scale)
 {
     uint32_t exponent = sherdi_bits_f32(scale) >> 23;
@@ -251,8 +261,9 @@ SHERDI_FN float sherdi_fp8_inverse(float scale)
     return sherdi_f32_from_bits(exponent == 255 ? 0 : (254 - exponent) << 23);
 }
 
-/* Returns fp32 bits that, when DROPPED bits are rounded off, are the code plus *less. Below the smallest normal magnitude that
- * magnitude is added first, so that the upper bits of the fraction are those of the denormal code. */
+/* Returns fp32 bits that, when DROPPED bits are rounded off, are the code plus *less. Below the
+ * smallest normal magnitude that magnitude is added first, so that the upper bits of the fraction
+ * are those of the denormal code. */
 SHERDI_FN uint32_t sherdi_fp8_bits(float magnitude, uint32_t bias, uint32_t *less)
 {
     float smallest = sherdi_f32_from_bits((bias + 1) << 23);
@@ -267,7 +278,8 @@ SHERDI_FN uint32_t sherdi_fp8_most(uint32_t code, uint32_t most)
     return code < most ? code : most;
 }
 
-/* Returns the code of x in a chunk; `inverse` is sherdi_fp8_inverse of the chunk's scale. `random` is used where is_random. */
+/* Returns the code of x in a chunk; `inverse` is sherdi_fp8_inverse of the chunk's scale. `random`
+ * is used where is_random. */
 SHERDI_FN uint8_t sherdi_fp8_encode(float x, float inverse, uint32_t random, int is_random)
 {
     uint32_t bits      = sherdi_bits_f32(x);
@@ -280,7 +292,8 @@ SHERDI_FN uint8_t sherdi_fp8_encode(float x, float inverse, uint32_t random, int
     return (uint8_t)(sherdi_fp8_most(code - less, 127) | (bits >> 24 & 0x80u));
 }
 
-/* Does the same for a part that is never negative. An element that is not zero never becomes zero, since optimizers divide by it. */
+/* Does the same for a part that is never negative. An element that is not zero never becomes zero,
+ * since optimizers divide by it. */
 SHERDI_FN uint8_t sherdi_ufp8_encode(float x, float inverse, uint32_t random, int is_random)
 {
     uint32_t bits      = sherdi_bits_f32(x) & 0x7fffffffu;

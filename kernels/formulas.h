@@ -1,10 +1,11 @@
-/* The arithmetic of sherd, per element, written once. The scalar kernels and the CUDA kernels call these functions, and vector code
- * equals them bit for bit. The updates of optimizers are in kernels/updates/, the encodings of state in encoding.h;
- * docs/numerics.md describes all of them.
+/* The arithmetic of sherd, per element, written once. The scalar kernels and the CUDA kernels call
+ * these functions, and vector code equals them bit for bit. The updates of optimizers are in
+ * kernels/updates/, the encodings of state in encoding.h; docs/numerics.md describes all of them.
  *
- * The C compiler and nvcc compile this file with contraction off, so that every variant gives the same bits: explicit fma,
- * correctly rounded sqrt and division, round to nearest even, no flush to zero. Machines differ in the sign and payload of a NaN.
- * Therefore one fixed NaN replaces any NaN that arithmetic made, and a cast keeps only the sign of a NaN. */
+ * The C compiler and nvcc compile this file with contraction off, so that every variant gives the
+ * same bits: explicit fma, correctly rounded sqrt and division, round to nearest even, no flush to
+ * zero. Machines differ in the sign and payload of a NaN. Therefore one fixed NaN replaces any NaN
+ * that arithmetic made, and a cast keeps only the sign of a NaN. */
 #ifndef SHERDI_KERNELS_FORMULAS_H
 #define SHERDI_KERNELS_FORMULAS_H
 
@@ -101,9 +102,10 @@ SHERDI_FN uint16_t sherdi_cast_f32_f16(float x)
 
 /* ---------------------------------------------------------- fingerprint -- */
 
-/* The mix of an element is a 32 x 32 -> 64 bit product of (bits xor key) and an odd multiplier. Both key and multiplier depend on
- * the element's global index. If one bit b of a weight changes, the product changes by 2^b * multiplier, which is never 0 modulo
- * 2^64, so the fingerprint always shows it. It shows values that change places because their keys differ. (Multiply-shift hashing
+/* The mix of an element is a 32 x 32 -> 64 bit product of (bits xor key) and an odd multiplier.
+ * Both key and multiplier depend on the element's global index. If one bit b of a weight changes,
+ * the product changes by 2^b * multiplier, which is never 0 modulo 2^64, so the fingerprint always
+ * shows it. It shows values that change places because their keys differ. (Multiply-shift hashing
  * of Dietzfelbinger et al. 1997, applied per element.) */
 SHERDI_FN uint32_t sherdi_mix_key(uint64_t index)
 {
@@ -124,11 +126,12 @@ SHERDI_FN uint64_t sherdi_mix_element(uint64_t index, float value)
 
 /* ----------------------------------------------------------------- norm -- */
 
-/* A sum of squares that does not depend on the order. Inside a chunk of 64 elements of one parameter, a fixed tree adds in
- * double, where squares of fp32 are exact. Over chunks the sum is exact: a chunk's sum is cut into 32-bit digits, and each digit
- * is added to a 64-bit bin. The digits reach from 2^-352 to 2^288; a chunk's sum of squares of fp32 numbers is 0 or between
- * 2^-298 and 2^262. A bin has room for 2^32 chunks (2^38 elements) between two normalisations. Chunks with Inf or NaN are counted
- * apart. */
+/* A sum of squares that does not depend on the order. Inside a chunk of 64 elements of one
+ * parameter, a fixed tree adds in double, where squares of fp32 are exact. Over chunks the sum is
+ * exact: a chunk's sum is cut into 32-bit digits, and each digit is added to a 64-bit bin. The
+ * digits reach from 2^-352 to 2^288; a chunk's sum of squares of fp32 numbers is 0 or between
+ * 2^-298 and 2^262. A bin has room for 2^32 chunks (2^38 elements) between two normalisations.
+ * Chunks with Inf or NaN are counted apart. */
 #define SHERDI_NORM_BINS         20
 #define SHERDI_NORM_LOW_EXPONENT (-352) /* bin 0 holds multiples of 2^this */
 
@@ -156,8 +159,8 @@ SHERDI_FN double sherdi_norm_chunk(const float *x)
     return lanes[0] + lanes[1];
 }
 
-/* Cuts a chunk's sum into the digits of bins *bin to *bin + 2 and returns 1. Returns 0: the sum is zero and has no digits; -1: it
- * is Inf or NaN. */
+/* Cuts a chunk's sum into the digits of bins *bin to *bin + 2 and returns 1. Returns 0: the sum is
+ * zero and has no digits; -1: it is Inf or NaN. */
 SHERDI_FN int sherdi_norm_split(double sum, unsigned *bin, uint64_t digits[3])
 {
     uint64_t bits;
@@ -216,8 +219,8 @@ SHERDI_FN void sherdi_norm_normalise(sherdi_norm_acc *acc)
     acc->bins[SHERDI_NORM_BINS - 1] += carry;
 }
 
-/* Adds another accumulator (a thread's, a rank's), exactly. The result is normalised, so no bin overflows, however many
- * accumulators are added. */
+/* Adds another accumulator (a thread's, a rank's), exactly. The result is normalised, so no bin
+ * overflows, however many accumulators are added. */
 SHERDI_FN void sherdi_norm_merge(sherdi_norm_acc *acc, const sherdi_norm_acc *other)
 {
     sherdi_norm_acc addend = *other;
@@ -231,8 +234,9 @@ SHERDI_FN void sherdi_norm_merge(sherdi_norm_acc *acc, const sherdi_norm_acc *ot
     sherdi_norm_normalise(acc);
 }
 
-/* Returns the sum of squares, rounded once; NaN when nonfinite is not 0. It takes the 64 bits from the leading one down and
- * gathers all lower bits in the last of them, so the conversion to double rounds the exact sum. */
+/* Returns the sum of squares, rounded once; NaN when nonfinite is not 0. It takes the 64 bits from
+ * the leading one down and gathers all lower bits in the last of them, so the conversion to double
+ * rounds the exact sum. */
 SHERDI_FN double sherdi_norm_value(const sherdi_norm_acc *acc)
 {
     sherdi_norm_acc sum = *acc;
@@ -275,8 +279,8 @@ SHERDI_FN double sherdi_norm_value(const sherdi_norm_acc *acc)
 
 /* -------------------------------------------------------------- product -- */
 
-/* The sum of one element of a matrix product: one chain of fma from zero, over ascending k. Code that interrupts the chain keeps
- * the sum so far in fp32. Strides are in elements. */
+/* The sum of one element of a matrix product: one chain of fma from zero, over ascending k. Code
+ * that interrupts the chain keeps the sum so far in fp32. Strides are in elements. */
 SHERDI_FN float sherdi_product_sum(const float *left, size_t left_stride, const float *right,
                                    size_t right_stride, size_t inner)
 {
@@ -296,8 +300,8 @@ SHERDI_FN float sherdi_product_element(float sum, float scale, const float *adde
                                                : fmaf(scale, sum, addend_scale * *addend));
 }
 
-/* Returns the factor that gives an array the norm 1: one over the root of its sum of squares, or over eps where eps is larger.
- * NaN stays NaN. */
+/* Returns the factor that gives an array the norm 1: one over the root of its sum of squares, or
+ * over eps where eps is larger. NaN stays NaN. */
 SHERDI_FN double sherdi_normalize_factor(const sherdi_norm_acc *sumsq, float eps)
 {
     double norm = sqrt(sherdi_norm_value(sumsq));
@@ -313,9 +317,10 @@ SHERDI_FN float sherdi_normalize_element(float x, double factor)
 
 /* ---------------------------------------------------------- fixed point -- */
 
-/* The deterministic mode adds gradients as 64-bit integers, so their order does not matter:
- * round(g / loss scale * 2^(50 - L)), L = ceil(log2 G), for G micro-batches in the global batch. The sum of G values below 2^13
- * stays below 2^63. Larger finite values are counted apart, and so are Inf and NaN; all of these are zeros in the sum. */
+/* The deterministic mode adds gradients as 64-bit integers, so their order does not matter: round(g
+ * / loss scale * 2^(50 - L)), L = ceil(log2 G), for G micro-batches in the global batch. The sum of
+ * G values below 2^13 stays below 2^63. Larger finite values are counted apart, and so are Inf and
+ * NaN; all of these are zeros in the sum. */
 #define SHERDI_FIXED_BITS  50
 #define SHERDI_FIXED_RANGE 0x1p13
 
@@ -324,8 +329,9 @@ typedef struct sherdi_fixed_counts {
     uint64_t out_of_range; /* finite, 2^13 or more after unscaling: an error of its own */
 } sherdi_fixed_counts;
 
-/* Rounds to the nearest integer, ties to even, for |x| < 2^63. x is split into an upper part in units of 2^32 and the exact rest.
- * Adding 1.5 * 2^52 rounds each of them. These are plain operations, which every compiler may vectorise and none can change. */
+/* Rounds to the nearest integer, ties to even, for |x| < 2^63. x is split into an upper part in
+ * units of 2^32 and the exact rest. Adding 1.5 * 2^52 rounds each of them. These are plain
+ * operations, which every compiler may vectorise and none can change. */
 SHERDI_FN int64_t sherdi_fixed_round(double x)
 {
     const double magic        = 0x1.8p52;
@@ -342,7 +348,8 @@ SHERDI_FN int64_t sherdi_fixed_round(double x)
     return (int64_t)(((high_bits - magic_bits) << 32) + (low_bits - magic_bits));
 }
 
-/* Returns one gradient element as an integer. The host makes multiplier = 2^(50 - L) / loss scale and limit = 2^(63 - L). */
+/* Returns one gradient element as an integer. The host makes multiplier = 2^(50 - L) / loss scale
+ * and limit = 2^(63 - L). */
 SHERDI_FN int64_t sherdi_fixed_element(float grad, double multiplier, double limit,
                                        sherdi_fixed_counts *counts)
 {
@@ -355,7 +362,8 @@ SHERDI_FN int64_t sherdi_fixed_element(float grad, double multiplier, double lim
     return sherdi_fixed_round(is_in_range ? x : 0.0);
 }
 
-/* Returns the sum as fp32, still in units of 2^-(50 - L). It is rounded twice, everywhere in the same way. */
+/* Returns the sum as fp32, still in units of 2^-(50 - L). It is rounded twice, everywhere in the
+ * same way. */
 SHERDI_FN float sherdi_fixed_f32(int64_t sum)
 {
     return (float)(double)sum;

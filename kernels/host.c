@@ -1,4 +1,5 @@
-/* Host memory for buffers: on huge pages, touched by all threads of a team, and locked if a device copies from and to it. */
+/* Host memory for buffers: on huge pages, touched by all threads of a team, and locked if a device
+ * copies from and to it. */
 #include "kernels/backend.h"
 #include "kernels/cpu/parallel.h"
 
@@ -26,7 +27,8 @@ static void part_touch(void *ctx, int task, int tasks)
     }
 }
 
-/* Fresh memory costs the kernel's clearing of its pages, which runs on the thread that touches them first. */
+/* Fresh memory costs the kernel's clearing of its pages, which runs on the thread that touches them
+ * first. */
 sherd_status sherdi_host_touch(const sherdi_backend *host, void *memory, size_t len_bytes)
 {
     host_touch t = {.memory = memory, .len_bytes = len_bytes};

@@ -1,5 +1,5 @@
-/* See orthogonal.h. The steps alternate between dst and a matrix of the workspace. Which of the two comes first is chosen so that
- * the last result lies in dst. */
+/* See orthogonal.h. The steps alternate between dst and a matrix of the workspace. Which of the two
+ * comes first is chosen so that the last result lies in dst. */
 #include "kernels/orthogonal.h"
 
 #include "base/checked.h"
@@ -68,7 +68,8 @@ double sherdi_orthogonal_flops(size_t rows, size_t cols, int steps)
     return 2 * steps * (half * (all / side) + half * side + all * side);
 }
 
-/* `sumsq` takes whole chunks, so the elements behind the last whole chunk are copied to `tail` and filled up with zeros. */
+/* `sumsq` takes whole chunks, so the elements behind the last whole chunk are copied to `tail` and
+ * filled up with zeros. */
 static void matrix_normalize(const sherdi_backend *backend, const sherdi_orthogonal_args *args,
                              const orthogonal_space *space, float *x)
 {
@@ -109,7 +110,8 @@ static sherdi_product_args square_of(const sherdi_orthogonal_args *args, float *
     return product;
 }
 
-/* B = c A A + b A. A is symmetric, so the left A can be read transposed, which is packed fastest. */
+/* B = c A A + b A. A is symmetric, so the left A can be read transposed, which is packed
+ * fastest. */
 static sherdi_product_args mixed_of(const sherdi_orthogonal_args *args, float *mixed,
                                     const float *square)
 {

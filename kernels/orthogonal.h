@@ -1,6 +1,7 @@
-/* Makes a matrix orthogonal, for the Muon optimizer (Jordan et al. 2024): Newton-Schulz iterations bring all its singular values
- * near 1. They consist of matrix products, which are queued on a lane of any backend. All backends give the same bits, since
- * their kernels do. engine/optimizers/muon.c calls it; docs/numerics.md has the formulas. */
+/* Makes a matrix orthogonal, for the Muon optimizer (Jordan et al. 2024): Newton-Schulz iterations
+ * bring all its singular values near 1. They consist of matrix products, which are queued on a lane
+ * of any backend. All backends give the same bits, since their kernels do. engine/optimizers/muon.c
+ * calls it; docs/numerics.md has the formulas. */
 #ifndef SHERDI_KERNELS_ORTHOGONAL_H
 #define SHERDI_KERNELS_ORTHOGONAL_H
 
@@ -21,25 +22,27 @@ typedef struct sherdi_orthogonal_args {
     void        *workspace; /* its bytes: see below; a multiple of SHERD_ALIGN_BYTES */
 } sherdi_orthogonal_args;
 
-/** Returns the bytes of device memory that the workspace takes; 0: the matrix has no elements. The workspace may hold anything. */
+/** Returns the bytes of device memory that the workspace takes; 0: the matrix has no elements. The
+ *  workspace may hold anything. */
 size_t sherdi_orthogonal_workspace_bytes(size_t rows, size_t cols);
-/** Returns the floating-point operations of the products; a multiply-add counts as two. Of a symmetric product only the elements on
- *  and above the diagonal count, since only these are computed. */
+/** Returns the floating-point operations of the products; a multiply-add counts as two. Of a
+ *  symmetric product only the elements on and above the diagonal count, since only these are
+ *  computed. */
 double sherdi_orthogonal_flops(size_t rows, size_t cols, int steps);
 
 /**
- * Normalises the matrix, X = src / max(|src|, eps), then does `steps` times
+ *  Normalises the matrix, X = src / max(|src|, eps), then does `steps` times
  *
  *   rows <= cols   A = X X^T    B = b A + c A A    X = a X + B X
  *   rows > cols    A = X^T X    B = b A + c A A    X = a X + X B
  *
- * In the last step, both terms of X are multiplied by `scale`.
+ *  In the last step, both terms of X are multiplied by `scale`.
  *
- * Memory     dst, src and workspace are device memory, borrowed until the lane has passed the call. src keeps its contents
+ *  Memory     dst, src and workspace are device memory, borrowed until the lane has passed the call. src keeps its contents
  *            unless it is dst.
- * Blocking   never: the host reads nothing and allocates nothing.
- * Result     in dst. A matrix of zeros stays zero. If src has a NaN or an Inf, all of dst is NaN.
- */
+ *  Blocking   never: the host reads nothing and allocates nothing.
+ *  Result     in dst. A matrix of zeros stays zero. If src has a NaN or an Inf, all of dst is NaN.
+ *  / */
 void sherdi_orthogonal(const sherdi_backend *backend, const sherdi_orthogonal_args *args);
 
 #endif

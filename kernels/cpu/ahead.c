@@ -1,5 +1,5 @@
-/* See ahead.h. The first TRIALS large updates of a kind try the two ways: 0, without prefetching, and 1, with. The best time of
- * each way counts. */
+/* See ahead.h. The first TRIALS large updates of a kind try the two ways: 0, without prefetching,
+ * and 1, with. The best time of each way counts. */
 #include "kernels/cpu/ahead.h"
 
 #include "base/clock.h"
@@ -7,13 +7,14 @@
 /* Where prefetching helps at all, any distance from half to four times this one does as well. */
 #define AHEAD_BYTES ((size_t)1024)
 
-/* The least that a trial moves: fewer bytes would come from caches, or be moved before the clock has advanced. */
+/* The least that a trial moves: fewer bytes would come from caches, or be moved before the clock
+ * has advanced. */
 #define TRIAL_BYTES ((size_t)32 << 20)
 #define TRIALS      12u
 
-/* A way replaces the usual way of its kind only if it is faster by this margin, since a measurement holds only for a while. In
- * the next minute another guest of the host may stop using the memory; then plain loops lose a tenth with prefetching, encoded
- * ones without. */
+/* A way replaces the usual way of its kind only if it is faster by this margin, since a measurement
+ * holds only for a while. In the next minute another guest of the host may stop using the memory;
+ * then plain loops lose a tenth with prefetching, encoded ones without. */
 #define GAIN_PERCENT 3
 static const int USUAL_WAY[SHERDI_AHEAD_KINDS] = {
     [SHERDI_AHEAD_PLAIN] = 0, [SHERDI_AHEAD_ENCODED] = 1};

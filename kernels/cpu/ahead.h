@@ -1,7 +1,8 @@
-/* Prefetching: how far ahead of their loads the loops of updates, reductions and copies fill the caches. On some machines
- * prefetching gains a tenth and more, on others it costs as much. So the first large updates of a backend try both ways, and the
- * backend keeps the faster one. Updates of an encoded state are tried by themselves, since their loads lie further apart. No
- * result depends on this. */
+/* Prefetching: how far ahead of their loads the loops of updates, reductions and copies fill the
+ * caches. On some machines prefetching gains a tenth and more, on others it costs as much. So the
+ * first large updates of a backend try both ways, and the backend keeps the faster one. Updates of
+ * an encoded state are tried by themselves, since their loads lie further apart. No result depends
+ * on this. */
 #ifndef SHERDI_KERNELS_CPU_AHEAD_H
 #define SHERDI_KERNELS_CPU_AHEAD_H
 
@@ -45,7 +46,8 @@ typedef struct sherdi_ahead_trial {
     int64_t           start_ns;
 } sherdi_ahead_trial;
 
-/** Begin and end an update that moves `bytes` bytes, on any thread. The update uses ahead_bytes of what begin returns. */
+/** Begin and end an update that moves `bytes` bytes, on any thread. The update uses ahead_bytes of
+ *  what begin returns. */
 sherdi_ahead_trial sherdi_ahead_begin(const sherdi_backend *backend, sherdi_ahead_kind kind,
                                       size_t bytes);
 void               sherdi_ahead_end(const sherdi_backend *backend, const sherdi_ahead_trial *trial);

@@ -1,4 +1,5 @@
-/* AVX2 with FMA and F16C: the primitives that vector.h needs of an instruction set, then the loops made of them. */
+/* AVX2 with FMA and F16C: the primitives that vector.h needs of an instruction set, then the loops
+ * made of them. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"

@@ -1,5 +1,5 @@
-/* AVX-512 (F, BW, DQ, VL): the primitives that vector.h needs of an instruction set, then the loops made of them. The machine's own
- * bf16 conversion is not used, because it flushes denormals. */
+/* AVX-512 (F, BW, DQ, VL): the primitives that vector.h needs of an instruction set, then the loops
+ * made of them. The machine's own bf16 conversion is not used, because it flushes denormals. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"

@@ -1,5 +1,5 @@
-/* The CPU as a backend. It chooses the instruction set once, at creation. The loops are in scalar.c (read it first) and in the files of other
- * instruction sets; the threads are in team.c. */
+/* The CPU as a backend. It chooses the instruction set once, at creation. The loops are in scalar.c
+ * (read it first) and in the files of other instruction sets; the threads are in team.c. */
 #include "kernels/backend.h"
 
 #include "base/log.h"

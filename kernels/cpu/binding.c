@@ -1,5 +1,6 @@
-/* See binding.h. This is the only file that knows hwloc. If the build or the machine lacks hwloc, CPUs are ordered by the system's
- * numbers, each CPU counts as a core, and all are of one NUMA node. */
+/* See binding.h. This is the only file that knows hwloc. If the build or the machine lacks hwloc,
+ * CPUs are ordered by the system's numbers, each CPU counts as a core, and all are of one NUMA
+ * node. */
 #include "kernels/cpu/binding.h"
 
 #include "sherd_build.h"
@@ -38,8 +39,8 @@ static void list_by_number(const cpu_set_t *allowed, sherdi_cpu_list *list)
 }
 
 #if defined(SHERDI_HAVE_HWLOC)
-/* The functions that are looked up when the library is opened at run time. hwloc's inline functions cannot be used, since they
- * would have to be linked; these are the functions that they call. */
+/* The functions that are looked up when the library is opened at run time. hwloc's inline functions
+ * cannot be used, since they would have to be linked; these are the functions that they call. */
 #define HWLOC_FUNCTIONS(_)                                                                         \
     _(get_api_version)                                                                             \
     _(topology_init)                                                                               \
@@ -170,7 +171,8 @@ static int cores_of(const sherdi_cpu_list *list, int first, int end)
     return cores;
 }
 
-/* Returns the position of the first CPU of core number `core` of the list; the end of the list if it has no such core. */
+/* Returns the position of the first CPU of core number `core` of the list; the end of the list if
+ * it has no such core. */
 static int core_find(const sherdi_cpu_list *list, int core)
 {
     int i = 0;
@@ -204,7 +206,8 @@ static void share_find(const sherdi_cpu_list *list, int share, int shares, int *
     *end   = core_find(list, share_first(num_cores, share + 1, shares));
 }
 
-/* Returns whether shares must divide cores so that each share has enough CPUs. All ranks get the same answer. */
+/* Returns whether shares must divide cores so that each share has enough CPUs. All ranks get the
+ * same answer. */
 static int cores_are_cut(const sherdi_cpu_list *list, int threads, int shares)
 {
     for (int share = 0; share < shares; share++) {
@@ -272,7 +275,8 @@ static void share_cut_to_node(const sherdi_cpu_list *list, int *first, int *end)
     }
 }
 
-/* Returns how many cores are left for the trainer's thread and the wire's. The update keeps two cores while there are two. */
+/* Returns how many cores are left for the trainer's thread and the wire's. The update keeps two
+ * cores while there are two. */
 static int cores_left(int cores)
 {
     return cores < 3 ? 0 : cores == 3 ? 1 : 2;
@@ -286,7 +290,8 @@ static void set_fill(const sherdi_cpu_list *list, int first, int end, cpu_set_t 
     }
 }
 
-/* One thread for each core by default: updates wait for memory, and a core's second CPU brings no more of it. */
+/* One thread for each core by default: updates wait for memory, and a core's second CPU brings no
+ * more of it. */
 static void binding_choose_apart(const sherdi_cpu_list *list, const sherdi_cpu_params *params,
                                  sherdi_cpu_binding *out)
 {

@@ -1,6 +1,6 @@
-/* Decides how many threads a rank's kernels have and on which CPUs they run: from the machine's CPUs, in the order in which threads
- * should take them, from this rank's share of these, and from SHERD_THREADS and SHERD_CPU_BIND. backend.c asks once, when it creates
- * the team. */
+/* Decides how many threads a rank's kernels have and on which CPUs they run: from the machine's
+ * CPUs, in the order in which threads should take them, from this rank's share of these, and from
+ * SHERD_THREADS and SHERD_CPU_BIND. backend.c asks once, when it creates the team. */
 #ifndef SHERDI_KERNELS_CPU_BINDING_H
 #define SHERDI_KERNELS_CPU_BINDING_H
 
@@ -17,7 +17,8 @@ typedef struct sherdi_cpu_list {
     int nodes[CPU_SETSIZE]; /* equal for CPUs of one NUMA node; these are neighbours */
 } sherdi_cpu_list;
 
-/* Where the threads of one rank run. Thread 0 is the caller, which is never bound: the team leaves its CPU free. */
+/* Where the threads of one rank run. Thread 0 is the caller, which is never bound: the team leaves
+ * its CPU free. */
 typedef struct sherdi_cpu_binding {
     int       threads;    /* of each kernel call */
     int       is_bound;   /* each thread has a CPU of its own */
@@ -29,15 +30,17 @@ typedef struct sherdi_cpu_binding {
     cpu_set_t allowed; /* the CPUs that the creating thread may run on */
 } sherdi_cpu_binding;
 
-/** Decides for one rank (sherdi_cpu_params). It reads the machine, SHERD_THREADS where the parameters give no number, and SHERD_CPU_BIND
- *  (none, auto, or a list such as "0-3,8"; without it, auto).
+/** Decides for one rank (sherdi_cpu_params). It reads the machine, SHERD_THREADS where the
+ *  parameters give no number, and SHERD_CPU_BIND (none, auto, or a list such as "0-3,8"; without
+ *  it, auto).
  *
  *  auto    binds a team that fills its share of the CPUs that this thread may use: with at least a thread for each core, and at most
  *          one for each CPU. It leaves other teams to the system, since nobody knows what else runs there.
  *          With a device, the share is cut to one NUMA node, and up to two of its cores are left for the trainer's thread and the
  *          wire's. The team keeps to the other cores, unless it has more threads than these have CPUs.
  *  LIST    binds to these CPUs, in this order. Each share of the list must have a CPU for each thread.
- *  Errors  E_INVAL  neither variable can be met: a wrong word, CPUs that this thread may not use, too few CPUs. */
+ *  Errors  E_INVAL  neither variable can be met: a wrong word, CPUs that this thread may not use, too few CPUs.
+ */
 sherd_status sherdi_cpu_binding_find(const sherdi_cpu_params *params, sherdi_cpu_binding *out);
 
 /** Does what auto does, on a given list, for params->threads threads (0: the default). Pure. */

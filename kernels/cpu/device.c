@@ -1,5 +1,5 @@
-/* See device.h. Every call of the CPU has ended when it returns, so following and waiting do nothing, and all lanes are the same
- * handle, which counts them. */
+/* See device.h. Every call of the CPU has ended when it returns, so following and waiting do
+ * nothing, and all lanes are the same handle, which counts them. */
 #include "kernels/cpu/device.h"
 
 #include "kernels/cpu/team.h"

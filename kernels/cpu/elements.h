@@ -1,5 +1,5 @@
-/* Loops of ranges.h, element by element. scalar.c consists of them, and the vector files use them for the tails of ranges. The
- * arithmetic itself is in formulas.h. */
+/* Loops of ranges.h, element by element. scalar.c consists of them, and the vector files use them
+ * for the tails of ranges. The arithmetic itself is in formulas.h. */
 #ifndef SHERDI_KERNELS_CPU_ELEMENTS_H
 #define SHERDI_KERNELS_CPU_ELEMENTS_H
 

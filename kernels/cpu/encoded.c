@@ -1,6 +1,7 @@
-/* Decodes and encodes chunks of 64 elements, element by element. This is the reference for encodings (kernels/encoding.h), and
- * the vector files use it for chunks that are short or have ties. The last chunk of a parameter may be short. Ranges of encodings
- * with a plane or a scale begin at chunks. */
+/* Decodes and encodes chunks of 64 elements, element by element. This is the reference for
+ * encodings (kernels/encoding.h), and the vector files use it for chunks that are short or have
+ * ties. The last chunk of a parameter may be short. Ranges of encodings with a plane or a scale
+ * begin at chunks. */
 #include "kernels/cpu/encoded.h"
 
 #include "base/checked.h"
@@ -27,8 +28,8 @@ static part_chunk chunk_at(const sherdi_encoded *part, size_t first, size_t coun
     };
 }
 
-/* Makes the random bits of a chunk's elements. The keys of consecutive indices are at equal distances, up to the next multiple of
- * 2^32. */
+/* Makes the random bits of a chunk's elements. The keys of consecutive indices are at equal
+ * distances, up to the next multiple of 2^32. */
 static void chunk_randoms(uint32_t *out, const sherdi_rounding *how, size_t at)
 {
     uint64_t index = how->first_index + at;
@@ -153,8 +154,8 @@ static unsigned rests_decode(float *out, const uint16_t *param, const int16_t *r
     return ties;
 }
 
-/* Corrects the masters at ties; one element in 2^16 is a tie. A caller that `takes` the master will write it again, so the signs
- * of the other part are cleared here. */
+/* Corrects the masters at ties; one element in 2^16 is a tie. A caller that `takes` the master will
+ * write it again, so the signs of the other part are cleared here. */
 static void ties_decode(float *out, const part_chunk *chunk, int takes)
 {
     const int16_t *rest = chunk->data;
@@ -196,7 +197,8 @@ static unsigned rests_encode(uint16_t *param, int16_t *rest, const float *x, siz
     return ties;
 }
 
-/* Sets or clears the bit of every element of the chunk, so no element keeps the bit of an old tie. */
+/* Sets or clears the bit of every element of the chunk, so no element keeps the bit of an old
+ * tie. */
 static void ties_encode(const part_chunk *chunk, const float *x)
 {
     chunk_ties ties = {.chunk = chunk};
@@ -209,8 +211,8 @@ static void ties_encode(const part_chunk *chunk, const float *x)
     }
 }
 
-/* were_taken: an update has cleared the ties in the signs of the other part when it read the master. Other writes have not, so
- * they set every bit anew. */
+/* were_taken: an update has cleared the ties in the signs of the other part when it read the
+ * master. Other writes have not, so they set every bit anew. */
 static void beside_encode(const part_chunk *chunk, const float *x, int were_taken)
 {
     uint16_t *param = chunk->part->param + chunk->first;

@@ -1,5 +1,5 @@
-/* Decodes and encodes parts of a state (kernels/encoding.h), element by element: any chunk of any encoding. The scalar kernels
- * use this, and the vector files where they have nothing faster. */
+/* Decodes and encodes parts of a state (kernels/encoding.h), element by element: any chunk of any
+ * encoding. The scalar kernels use this, and the vector files where they have nothing faster. */
 #ifndef SHERDI_KERNELS_CPU_ENCODED_H
 #define SHERDI_KERNELS_CPU_ENCODED_H
 
@@ -12,8 +12,9 @@ typedef struct sherdi_rounding {
     uint64_t      first_index; /* global index of the first element */
 } sherdi_rounding;
 
-/** Decodes elements [first, first + count) of a block's part to fp32. `takes`: the caller will write them again. Where the part
- *  is a BESIDE master, this clears its ties in the signs of the other part. */
+/** Decodes elements [first, first + count) of a block's part to fp32. `takes`: the caller will
+ *  write them again. Where the part is a BESIDE master, this clears its ties in the signs of the
+ *  other part. */
 void sherdi_part_decode(float *out, const sherdi_encoded *part, size_t first, size_t count,
                         int takes);
 /** Encodes the same elements. A master comes after the part whose signs are its ties. */

@@ -9,8 +9,8 @@
 #include <fenv.h>
 #endif
 
-/* A trainer built with -ffast-math starts with denormals flushed to zero. Its threads inherit this, and it would change the bits
- * of our results. */
+/* A trainer built with -ffast-math starts with denormals flushed to zero. Its threads inherit this,
+ * and it would change the bits of our results. */
 #if defined(__x86_64__)
 #define MXCSR_DEFAULT 0x1f80u
 

@@ -1,10 +1,12 @@
-/* Splits the calls of the CPU's kernels into tasks for threads. table.h uses it; team.c has the threads. */
+/* Splits the calls of the CPU's kernels into tasks for threads. table.h uses it; team.c has the
+ * threads. */
 #ifndef SHERDI_KERNELS_CPU_PARALLEL_H
 #define SHERDI_KERNELS_CPU_PARALLEL_H
 
 #include "kernels/backend.h"
 
-/** Does task `task` of `tasks`. It adds sums to the shared context by atomic additions of integers, whose order does not matter. */
+/** Does task `task` of `tasks`. It adds sums to the shared context by atomic additions of integers,
+ *  whose order does not matter. */
 typedef void (*sherdi_task_fn)(void *ctx, int task, int tasks);
 
 /* How one call is split. */
@@ -13,10 +15,12 @@ typedef struct sherdi_split {
     size_t bytes; /* that the call touches: a measure of its cost */
 } sherdi_split;
 
-/* Fewer bytes are not worth a second thread, even one that is awake. WAKE_BYTES in team.c is the limit for threads that sleep. */
+/* Fewer bytes are not worth a second thread, even one that is awake. WAKE_BYTES in team.c is the
+ * limit for threads that sleep. */
 #define SHERDI_TASK_BYTES ((size_t)64 << 10)
 
-/** Splits a call into at most one task for each of its `units`, of unit_bytes each; a unit is never divided. */
+/** Splits a call into at most one task for each of its `units`, of unit_bytes each; a unit is never
+ *  divided. */
 static inline sherdi_split sherdi_split_of(const sherdi_backend *backend, size_t units,
                                            size_t unit_bytes)
 {
@@ -29,9 +33,10 @@ static inline sherdi_split sherdi_split_of(const sherdi_backend *backend, size_t
     };
 }
 
-/** Runs fn for every task and returns when all are done. The backend's team runs the tasks. While another thread has the team,
- *  the caller runs all tasks itself and does not wait for that thread. Each task runs in the default floating-point environment
- *  (round to nearest, no flush to zero); the caller's environment is restored afterwards. */
+/** Runs fn for every task and returns when all are done. The backend's team runs the tasks. While
+ *  another thread has the team, the caller runs all tasks itself and does not wait for that thread.
+ *  Each task runs in the default floating-point environment (round to nearest, no flush to zero);
+ *  the caller's environment is restored afterwards. */
 void sherdi_parallel_run(const sherdi_backend *backend, sherdi_split split, sherdi_task_fn fn,
                          void *ctx);
 

@@ -1,12 +1,13 @@
-/* What an instruction set has to define: loops over one contiguous range, on one thread. scalar.c, avx2.c and avx512.c define the
- * functions below as static. They then include table.h, which adds spans and threads and makes the table of kernels. */
+/* What an instruction set has to define: loops over one contiguous range, on one thread. scalar.c,
+ * avx2.c and avx512.c define the functions below as static. They then include table.h, which adds
+ * spans and threads and makes the table of kernels. */
 #ifndef SHERDI_KERNELS_CPU_RANGES_H
 #define SHERDI_KERNELS_CPU_RANGES_H
 
 #include "kernels/backend.h"
 
-/* A call that touches at least this many bytes writes its write-only outputs past the caches, since these could not hold them to
- * the end of the call anyway. */
+/* A call that touches at least this many bytes writes its write-only outputs past the caches, since
+ * these could not hold them to the end of the call anyway. */
 #define SHERDI_STREAM_BYTES ((size_t)8 << 20)
 
 /* Consecutive elements of one parameter, as an optimizer's update sees them. */
@@ -37,8 +38,7 @@ typedef struct sherdi_update_range {
  * range_sumsq       adds the chunks of the range to *acc and does not normalise it
  * range_reduce      reduces elements [first, first + count) of the call; first is a multiple of 64
  * range_cast        is called with two different dtypes
- * range_accumulate
- * range_copy, range_zero
+ * range_accumulate range_copy, range_zero
  * range_decode, range_encode  do the same as sherdi_part_decode and sherdi_part_encode
  * range_stream_end  is called after the last range_adam, ... or range_cast of a task, and orders what they wrote past the caches
  *                   before all later stores

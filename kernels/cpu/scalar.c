@@ -1,11 +1,12 @@
-/* The reference: every kernel element by element, by formulas.h, never tuned. The other instruction sets must give the same bits.
- * Read this file first. */
+/* The reference: every kernel element by element, by formulas.h, never tuned. The other instruction
+ * sets must give the same bits. Read this file first. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/encoded.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/updates/updates.h"
 
-/* Stores the parameter that is made of the new master, and returns the element's share of the fingerprint. */
+/* Stores the parameter that is made of the new master, and returns the element's share of the
+ * fingerprint. */
 static uint64_t update_finish(const sherdi_update_range *range, size_t i)
 {
     if (range->param != NULL) {

@@ -1,7 +1,8 @@
-/* Makes the kernel table of one instruction set from its range loops (ranges.h): walks the spans, splits the work over threads at
- * multiples of 64 elements, and adds up the shares of the tasks. scalar.c, avx2.c and avx512.c include it at their end, with
- * TABLE_NAME, TABLE_ISA and TABLE_TAKES_ENCODED defined, so each table calls its own loops directly. Shares of sums are integers,
- * so no split changes a result. */
+/* Makes the kernel table of one instruction set from its range loops (ranges.h): walks the spans,
+ * splits the work over threads at multiples of 64 elements, and adds up the shares of the tasks.
+ * scalar.c, avx2.c and avx512.c include it at their end, with TABLE_NAME, TABLE_ISA and
+ * TABLE_TAKES_ENCODED defined, so each table calls its own loops directly. Shares of sums are
+ * integers, so no split changes a result. */
 #include "base/checked.h"
 #include "kernels/cpu/ahead.h"
 #include "kernels/cpu/encoded.h"
@@ -24,7 +25,8 @@ static size_t chunks_of(size_t count_elems)
     return sherdi_div_up(count_elems, SHERD_CHUNK_ELEMS);
 }
 
-/* Gives a task's share of `count` elements or bytes: the returned count, from *first on. Each `unit` of them stays together. */
+/* Gives a task's share of `count` elements or bytes: the returned count, from *first on. Each
+ * `unit` of them stays together. */
 static size_t task_range(size_t count, size_t unit, int task, int tasks, size_t *first)
 {
     size_t units = sherdi_div_up(count, unit);
@@ -41,7 +43,8 @@ static sherdi_split split_of(const sherdi_backend *backend, size_t count_elems, 
 
 /* ---------------------------------------------------------------- spans -- */
 
-/* A walk over the ranges of one task. The chunks of all spans count as one row, of which a task has a part. */
+/* A walk over the ranges of one task. The chunks of all spans count as one row, of which a task has
+ * a part. */
 typedef struct span_walk {
     const sherdi_span *spans;
     size_t             num_spans;
@@ -106,7 +109,8 @@ static int walk_next(span_walk *walk, span_range *range)
     return 1;
 }
 
-/* Returns how many elements from `index` on have the same upper 32 bits of their index, at most `count`. */
+/* Returns how many elements from `index` on have the same upper 32 bits of their index, at most
+ * `count`. */
 static size_t same_high_half(uint64_t index, size_t count)
 {
     uint64_t left = ((uint64_t)1 << 32) - (index & 0xffffffffu);
@@ -195,8 +199,8 @@ static uint64_t update_range_run(const update_call *call, const sherdi_update_ra
 
 /* ------------------------------------------------------- encoded updates -- */
 
-/* Encoded parts are decoded to fp32 in the first-level cache, a tile of whole chunks at a time, and the optimizer's loop runs
- * there. So no optimizer knows of encodings. */
+/* Encoded parts are decoded to fp32 in the first-level cache, a tile of whole chunks at a time, and
+ * the optimizer's loop runs there. So no optimizer knows of encodings. */
 #define ENCODED_TILE_ELEMS 256
 
 typedef struct encoded_tile {
@@ -206,7 +210,8 @@ typedef struct encoded_tile {
     float values[SHERDI_UPDATE_MOST_PARTS][ENCODED_TILE_ELEMS] __attribute__((aligned(64)));
 } encoded_tile;
 
-/* A sweep that only reads leaves the ties in the signs of the other part, so it has to mask them when it reads that part. */
+/* A sweep that only reads leaves the ties in the signs of the other part, so it has to mask them
+ * when it reads that part. */
 static void encoded_tile_init(encoded_tile *tile, const update_call *call, int only_reads)
 {
     const sherdi_update_args *args = call->args;
@@ -236,8 +241,8 @@ static float *tile_part(encoded_tile *tile, int part, float *direct, size_t firs
     return tile->values[part];
 }
 
-/* Decodes a tile, `count` elements from `done` on, into the form that the optimizer's loop takes. The master is decoded first,
- * since it clears its ties in the other part. */
+/* Decodes a tile, `count` elements from `done` on, into the form that the optimizer's loop takes.
+ * The master is decoded first, since it clears its ties in the other part. */
 static sherdi_update_range tile_open(encoded_tile *tile, const update_call *call,
                                      const span_range *where, size_t done, size_t count, int takes)
 {
@@ -257,7 +262,8 @@ static sherdi_update_range tile_open(encoded_tile *tile, const update_call *call
     return range;
 }
 
-/* For a master whose encoding rounds: reads it back rounded, makes the parameter of it, and returns its fingerprint. */
+/* For a master whose encoding rounds: reads it back rounded, makes the parameter of it, and returns
+ * its fingerprint. */
 static uint64_t tile_finish_master(encoded_tile *tile, const sherdi_update_args *args, size_t first,
                                    const sherdi_update_range *range)
 {
@@ -280,8 +286,8 @@ static uint64_t tile_finish_master(encoded_tile *tile, const sherdi_update_args 
     return fingerprint;
 }
 
-/* Encodes a tile and returns its fingerprint; `fingerprint` is that of the values before they are encoded. The master is encoded
- * last, since it puts its ties into the other part. */
+/* Encodes a tile and returns its fingerprint; `fingerprint` is that of the values before they are
+ * encoded. The master is encoded last, since it puts its ties into the other part. */
 static uint64_t tile_close(encoded_tile *tile, const sherdi_update_args *args, size_t first,
                            const sherdi_update_range *range, uint64_t fingerprint)
 {
@@ -308,7 +314,8 @@ static uint64_t update_encoded_tile(const update_call *call, encoded_tile *tile,
     return tile_close(tile, call->args, first, &range, share);
 }
 
-/* Returns the whole chunks from `done` on, which an optimizer's loop that takes encoded state updates in place; perhaps none. */
+/* Returns the whole chunks from `done` on, which an optimizer's loop that takes encoded state
+ * updates in place; perhaps none. */
 static sherdi_update_range encoded_range_at(const update_call *call, const encoded_tile *tile,
                                             const span_range *where, size_t done)
 {
@@ -378,8 +385,9 @@ static void update_task(void *ctx, int task, int tasks)
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
 
-/* The coefficients of a span are those of its group, with the step multiplied by the ratio of its parameter. They are copied, so
- * that the compiler knows that no store to the arrays changes them. */
+/* The coefficients of a span are those of its group, with the step multiplied by the ratio of its
+ * parameter. They are copied, so that the compiler knows that no store to the arrays changes
+ * them. */
 #define SHERDI_UPDATE(name, num_parts)                                                             \
     static uint64_t name##_span(const sherdi_update_range *range, const sherdi_update_args *args,  \
                                 const sherdi_span *span)                                           \
@@ -414,8 +422,8 @@ static void table_update(const sherdi_backend *backend, sherdi_update_id update,
     }
 }
 
-/* Adds a task's share to the sum that all threads of the call share. Atomic additions cost little, since a task has few
- * parameters. */
+/* Adds a task's share to the sum that all threads of the call share. Atomic additions cost little,
+ * since a task has few parameters. */
 static void norm_share(sherdi_norm_acc *acc, sherdi_norm_acc *share)
 {
     sherdi_norm_normalise(share);
@@ -577,7 +585,8 @@ static void table_decode(const sherdi_backend *backend, float *dst, const sherdi
                         &call);
 }
 
-/* Encodes some elements of a chunk with a plane or a scale. The chunk is decoded and encoded again, and its other elements stay. */
+/* Encodes some elements of a chunk with a plane or a scale. The chunk is decoded and encoded again,
+ * and its other elements stay. */
 static void chunk_merge(const sherdi_encoded *part, size_t first, const float *src, size_t count)
 {
     const sherdi_rounding how   = {0};
@@ -838,7 +847,8 @@ typedef struct fixed_call {
     _Atomic uint64_t         out_of_range;
 } fixed_call;
 
-/* Adds one tile of one source. The counts add 0 or 1 for each element, so that the compiler vectorises them too. */
+/* Adds one tile of one source. The counts add 0 or 1 for each element, so that the compiler
+ * vectorises them too. */
 static void fixed_tile_add(int64_t *acc, const float *grad, size_t count_elems, int overwrites,
                            const sherdi_fixed_args *args, sherdi_fixed_counts *counts)
 {

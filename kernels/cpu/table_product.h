@@ -1,8 +1,9 @@
-/* Matrix products and normalisation, divided over the threads. This is a part of table.h, which includes it once for each
- * instruction set, after the set's range_product, PRODUCT_ROWS and PRODUCT_COLS. */
+/* Matrix products and normalisation, divided over the threads. This is a part of table.h, which
+ * includes it once for each instruction set, after the set's range_product, PRODUCT_ROWS and
+ * PRODUCT_COLS. */
 
-/* A result is cut into strips of PRODUCT_ROWS rows, and a strip into units of PRODUCT_COLS columns. A task takes consecutive
- * units, so its part of a strip is one rectangle. */
+/* A result is cut into strips of PRODUCT_ROWS rows, and a strip into units of PRODUCT_COLS columns.
+ * A task takes consecutive units, so its part of a strip is one rectangle. */
 typedef struct product_call {
     const sherdi_product_args *args;
     size_t                     units;
@@ -11,7 +12,8 @@ typedef struct product_call {
 /* So many multiply-adds take as long as other kernels take for a byte. */
 #define PRODUCT_FMAS_PER_BYTE 4
 
-/* Returns the first unit of the strip that begins at `row`: in a symmetric result, the one with the diagonal. */
+/* Returns the first unit of the strip that begins at `row`: in a symmetric result, the one with the
+ * diagonal. */
 static size_t strip_start(const sherdi_product_args *args, size_t row)
 {
     return args->is_symmetric ? row / PRODUCT_COLS : 0;
@@ -46,10 +48,12 @@ static void product_task(void *ctx, int task, int tasks)
     }
 }
 
-/* The side of a square. The first-level cache holds two squares, one from each side of the diagonal. */
+/* The side of a square. The first-level cache holds two squares, one from each side of the
+ * diagonal. */
 #define MIRROR_ROWS 32
 
-/* Copies the elements above the diagonal to below it. Tasks take strips in turn, because later strips are longer. */
+/* Copies the elements above the diagonal to below it. Tasks take strips in turn, because later
+ * strips are longer. */
 static void mirror_task(void *ctx, int task, int tasks)
 {
     const product_call *call = ctx;

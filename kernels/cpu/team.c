@@ -1,7 +1,8 @@
-/* See team.h. A team has one worker for each task of a call except the first task, which the caller runs. The caller offers a
- * task to its worker by one store. The task is run by the thread that takes the offer first: the worker, or the caller when its
- * own task is done. So a call never waits for a thread that has not begun its task. A worker that sleeps deeply, shares a core
- * with another thread, or does not exist (in a child after fork) only fails to help. */
+/* See team.h. A team has one worker for each task of a call except the first task, which the caller
+ * runs. The caller offers a task to its worker by one store. The task is run by the thread that
+ * takes the offer first: the worker, or the caller when its own task is done. So a call never waits
+ * for a thread that has not begun its task. A worker that sleeps deeply, shares a core with another
+ * thread, or does not exist (in a child after fork) only fails to help. */
 #include "kernels/cpu/team.h"
 
 #include "base/checked.h"
@@ -19,8 +20,9 @@
 
 /* How long an idle thread spins before it sleeps: about the time that it takes to wake it. */
 #define SPIN_NS 25000
-/* Calls in a row (each within SPIN_NS of the one before) wake sleeping workers once they have touched this many bytes together:
- * on one thread that takes longer than waking a worker. Workers that are awake help from SHERDI_TASK_BYTES on. */
+/* Calls in a row (each within SPIN_NS of the one before) wake sleeping workers once they have
+ * touched this many bytes together: on one thread that takes longer than waking a worker. Workers
+ * that are awake help from SHERDI_TASK_BYTES on. */
 #define WAKE_BYTES ((size_t)4 << 20)
 
 /* The states of a worker. */
@@ -31,8 +33,8 @@ enum {
     WORKER_SHALL_END,
 };
 
-/* Each worker has a cache line and an allocation of its own. So a team stays half-built in the same way whether a thread or
- * memory was missing. */
+/* Each worker has a cache line and an allocation of its own. So a team stays half-built in the same
+ * way whether a thread or memory was missing. */
 typedef struct team_worker {
     _Alignas(64) atomic_uint state; /* futex */
     int          task;              /* 1, 2, .. */
@@ -89,7 +91,8 @@ static void futex_wake(atomic_uint *word)
     (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* Spins while *word is 0 (with is_zero 1) or is not 0 (with is_zero 0), for at most about spin_ns. */
+/* Spins while *word is 0 (with is_zero 1) or is not 0 (with is_zero 0), for at most about
+ * spin_ns. */
 static void spin_while(atomic_uint *word, int is_zero, int64_t spin_ns)
 {
     int64_t end_ns = spin_ns > 0 ? sherdi_now_ns() + spin_ns : 0;
@@ -106,7 +109,8 @@ static void spin_while(atomic_uint *word, int is_zero, int64_t spin_ns)
 
 /* ------------------------------------------------------------------ workers -- */
 
-/* Returns 1 if the caller has the task: the one thread that changes the state from "offer" to "awake". */
+/* Returns 1 if the caller has the task: the one thread that changes the state from "offer" to
+ * "awake". */
 static int offer_take(team_worker *worker)
 {
     unsigned offered = WORKER_HAS_OFFER;
@@ -123,8 +127,8 @@ static void task_end(sherdi_team *team)
     }
 }
 
-/* Threads that have a task wake sleeping workers: task t wakes those of tasks 2t + 1 and 2t + 2, in a tree with the caller at its
- * root. */
+/* Threads that have a task wake sleeping workers: task t wakes those of tasks 2t + 1 and 2t + 2, in
+ * a tree with the caller at its root. */
 static void next_wake(sherdi_team *team, int task)
 {
     for (int i = 2 * task; i < 2 * task + 2 && i < team->offers; i++) {
@@ -144,7 +148,8 @@ static void task_run_taken(team_worker *worker)
     task_end(team);
 }
 
-/* Waits until there is an offer (which the caller may take first), or until the worker shall end. */
+/* Waits until there is an offer (which the caller may take first), or until the worker shall
+ * end. */
 static void worker_wait(team_worker *worker, int64_t spin_ns)
 {
     unsigned awake = WORKER_IS_AWAKE;
@@ -158,7 +163,8 @@ static void worker_wait(team_worker *worker, int64_t spin_ns)
     }
 }
 
-/* A worker that came too late for its offer does not spin: it may run on the CPU that the caller wants. */
+/* A worker that came too late for its offer does not spin: it may run on the CPU that the caller
+ * wants. */
 static void *worker_main(void *raw)
 {
     team_worker *worker  = raw;
@@ -209,7 +215,8 @@ static int worker_bind_to_one(team_worker *worker, int cpu)
     return worker_bind(worker, &set);
 }
 
-/* The system decides where the caller runs. If that is a worker's CPU, the worker moves to the free one. */
+/* The system decides where the caller runs. If that is a worker's CPU, the worker moves to the free
+ * one. */
 static void caller_make_room(sherdi_team *team)
 {
     int cpu = sched_getcpu();
@@ -231,8 +238,9 @@ static int row_is_long(sherdi_team *team, size_t bytes)
     return team->row_bytes >= WAKE_BYTES;
 }
 
-/* A worker that sleeps and is not worth waking gets no offer; the caller runs its task. Offers are made from the last worker to the
- * first, so that a thread that takes an offer sees which workers it has to wake. */
+/* A worker that sleeps and is not worth waking gets no offer; the caller runs its task. Offers are
+ * made from the last worker to the first, so that a thread that takes an offer sees which workers
+ * it has to wake. */
 static void offers_make(sherdi_team *team, int may_wake)
 {
     for (int i = team->offers - 1; i >= 0; i--) {
@@ -285,7 +293,8 @@ int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_task_fn fn, vo
 
 /* ------------------------------------------------------------------- a life -- */
 
-/* Binds all workers or none: if half the team were bound, the others would crowd on the remaining CPUs. Returns an errno. */
+/* Binds all workers or none: if half the team were bound, the others would crowd on the remaining
+ * CPUs. Returns an errno. */
 static int workers_bind(sherdi_team *team, const sherdi_cpu_binding *binding)
 {
     int error = 0;

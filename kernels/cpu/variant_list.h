@@ -1,5 +1,6 @@
-/* The kernel tables of the CPU, one per instruction set, best first: the table, and the function that says whether this machine can
- * run it. variants.h declares them from this list, and backend.c chooses one. A build has the lines of its modules (modules.txt). */
+/* The kernel tables of the CPU, one per instruction set, best first: the table, and the function
+ * that says whether this machine can run it. variants.h declares them from this list, and backend.c
+ * chooses one. A build has the lines of its modules (modules.txt). */
 #include "sherd_build.h"
 
 #ifdef SHERDI_MODULE_AVX

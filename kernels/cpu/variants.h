@@ -1,4 +1,5 @@
-/* The kernel tables of the CPU, one per instruction set; variant_list.h lists them, and backend.c chooses one. */
+/* The kernel tables of the CPU, one per instruction set; variant_list.h lists them, and backend.c
+ * chooses one. */
 #ifndef SHERDI_KERNELS_CPU_VARIANTS_H
 #define SHERDI_KERNELS_CPU_VARIANTS_H
 

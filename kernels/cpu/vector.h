@@ -1,5 +1,5 @@
-/* The loops of ranges.h over vectors, written once for all instruction sets. avx2.c and avx512.c first define what differs
- * between them, then include this file:
+/* The loops of ranges.h over vectors, written once for all instruction sets. avx2.c and avx512.c
+ * first define what differs between them, then include this file:
  *   LANES, VEC(name)            the fp32 elements of a register; the intrinsic `name` of its width
  *   vec_f32, vec_bits           one register as floats, as bits
  *   vec_half                    LANES elements of 16 bits
@@ -11,8 +11,9 @@
  *   vecs_load_bf16, vecs_store_upper  loads UPDATE_VECS registers from bf16; stores the upper halves of as many registers
  *   vec_blend_odd               the 16-bit elements 0, 2, .. of one register and 1, 3, .. of another
  *   vec_join_halves             two halves as one register
- * Operators between registers are those of the compilers' vector types. Elements that do not fill a vector go through elements.h.
- * The loops test element types inside: such a test has the same result each time, and the loops wait for memory anyway. */
+ * Operators between registers are those of the compilers' vector types. Elements that do not fill a
+ * vector go through elements.h. The loops test element types inside: such a test has the same
+ * result each time, and the loops wait for memory anyway. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/vector_defs.h"
 #include "kernels/cpu/vector_norm.h"
@@ -75,8 +76,9 @@ INLINE vec_f32 vec_load_f16(const uint16_t *at)
     return vec_quiet(VEC(cvtph_ps)(vec_load_half(at)));
 }
 
-/* The upper halves of the sums are the values rounded to bf16. A tie is rounded up where the last bit that stays is set: `odd`
- * makes it more than a tie. Functions that round or pack expect NaN as vec_canonical or vec_quiet leaves it. */
+/* The upper halves of the sums are the values rounded to bf16. A tie is rounded up where the last
+ * bit that stays is set: `odd` makes it more than a tie. Functions that round or pack expect NaN as
+ * vec_canonical or vec_quiet leaves it. */
 INLINE vec_bits bf16_sums(vec_f32 x)
 {
     vec_bits bits = (vec_bits)x;
@@ -126,7 +128,8 @@ INLINE vec_bits vec_pack_f16(vec_f32 a, vec_f32 b)
     return vec_join_halves(vec_narrow_f16(a), vec_narrow_f16(b));
 }
 
-/* `real`, over which the updates' formulas are written (kernels/updates/real.h), is a register here. */
+/* `real`, over which the updates' formulas are written (kernels/updates/real.h), is a register
+ * here. */
 typedef vec_f32 real;
 
 #define REAL_FN        INLINE
@@ -147,15 +150,16 @@ INLINE vec_f32 real_sign(vec_f32 x)
 
 /* --------------------------------------------------- fingerprint of vectors -- */
 
-/* Keys and multipliers of the next LANES elements. `even` has the multipliers of elements 0, 2, .., and `odd` those of 1, 3, ..,
- * in the lower 32 bits of each 64. A step adds an even number, so the lowest bit of a multiplier stays set. */
+/* Keys and multipliers of the next LANES elements. `even` has the multipliers of elements 0, 2, ..,
+ * and `odd` those of 1, 3, .., in the lower 32 bits of each 64. A step adds an even number, so the
+ * lowest bit of a multiplier stays set. */
 typedef struct vec_mixer {
     vec_bits keys, even, odd, sum;
     vec_bits key_step, step;
 } vec_mixer;
 
-/* Hides a value from the compiler. A compiler that knows the steps would make a constant of each of their multiples, and would
- * then have no registers left. */
+/* Hides a value from the compiler. A compiler that knows the steps would make a constant of each of
+ * their multiples, and would then have no registers left. */
 INLINE vec_bits vec_opaque(vec_bits x)
 {
     __asm__("" : "+v"(x));
@@ -211,11 +215,13 @@ INLINE uint64_t vec_mixer_sum(const vec_mixer *mixer)
 #define TILE_ELEMS SHERD_CHUNK_ELEMS
 #define TILE_VECS  (TILE_ELEMS / LANES)
 
-/* The prefetching distance of loops whose output goes past the caches. For loops that update in place, see ahead.h. */
+/* The prefetching distance of loops whose output goes past the caches. For loops that update in
+ * place, see ahead.h. */
 #define AHEAD_BYTES 1024
 
-/* bf16 in a tile in another order: of each pair of registers, the first holds the even elements and the second the odd ones. This
- * order is cheaper to unpack and to pack. It serves loops in which all arrays are bf16. */
+/* bf16 in a tile in another order: of each pair of registers, the first holds the even elements and
+ * the second the odd ones. This order is cheaper to unpack and to pack. It serves loops in which
+ * all arrays are bf16. */
 #define BF16_SPLIT ((sherd_dtype)(SHERD_F16 + 1))
 
 INLINE vec_f32 vec_load_as(const void *array, sherd_dtype dtype, size_t first)
@@ -335,8 +341,9 @@ static size_t bytes_to_line(const void *at)
 
 /* --------------------------------------------------------------- update -- */
 
-/* The loop that all updates share. Only the formula differs. It works on one register of the gradient and one of each part, and
- * leaves NaN as it comes. The compiler knows the formula and the number of parts wherever it compiles the loop. */
+/* The loop that all updates share. Only the formula differs. It works on one register of the
+ * gradient and one of each part, and leaves NaN as it comes. The compiler knows the formula and the
+ * number of parts wherever it compiles the loop. */
 typedef void (*update_fn)(const void *coeffs, real grad, real *x);
 
 typedef struct update_rule {
@@ -412,8 +419,9 @@ static __attribute__((noinline, cold)) void update_tile_canonical(const sherdi_u
     }
 }
 
-/* Finishes a tile: fixes NaNs, adds to the fingerprint and stores the parameter. It tests only the master for NaN, since a NaN in
- * another part has made one in the master too (kernels/updates/real.h). */
+/* Finishes a tile: fixes NaNs, adds to the fingerprint and stores the parameter. It tests only the
+ * master for NaN, since a NaN in another part has made one in the master too
+ * (kernels/updates/real.h). */
 INLINE void update_tile_finish(const sherdi_update_range *range, int num_parts, size_t first,
                                vec_mixer *mixer, int is_streaming)
 {
@@ -441,8 +449,9 @@ INLINE void update_prefetch(const sherdi_update_range *range, int num_parts, siz
     tile_prefetch(range->grad, range->grad_dtype, first, ahead_bytes);
 }
 
-/* Updates whole tiles; returns where they end. A tile is finished after the next one is computed, while the roots and quotients
- * of that one are still in the pipeline. Finishing does not depend on them, so it need not wait. */
+/* Updates whole tiles; returns where they end. A tile is finished after the next one is computed,
+ * while the roots and quotients of that one are still in the pipeline. Finishing does not depend on
+ * them, so it need not wait. */
 INLINE size_t update_tiles(const sherdi_update_range *range, const update_rule *rule,
                            vec_mixer *mixer, int is_streaming, size_t ahead_bytes)
 {
@@ -452,7 +461,8 @@ INLINE size_t update_tiles(const sherdi_update_range *range, const update_rule *
         if (ahead_bytes > 0) {
             update_prefetch(range, rule->num_parts, first, ahead_bytes);
         }
-        /* Without the pragma one compiler does not unroll the loop for long formulas, which costs a tenth. */
+        /* Without the pragma one compiler does not unroll the loop for long formulas, which costs a
+         * tenth. */
 #pragma GCC unroll 8
         for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
             update_step(range, rule, first + i);
@@ -467,7 +477,8 @@ INLINE size_t update_tiles(const sherdi_update_range *range, const update_rule *
     return end;
 }
 
-/* Gives the most important combinations of types a loop of their own, in which the compiler knows the types. */
+/* Gives the most important combinations of types a loop of their own, in which the compiler knows
+ * the types. */
 INLINE size_t update_tiles_of(const sherdi_update_range *range, const update_rule *rule,
                               vec_mixer *mixer)
 {
@@ -494,7 +505,8 @@ typedef struct update_tile {
     float parts[SHERDI_UPDATE_MOST_PARTS][TILE_ELEMS];
 } update_tile;
 
-/* Returns the elements from `first` on, fewer than a tile, as a range of their own that is filled up with zeros. */
+/* Returns the elements from `first` on, fewer than a tile, as a range of their own that is filled
+ * up with zeros. */
 static sherdi_update_range update_tile_of(const sherdi_update_range *range, int num_parts,
                                           size_t first, update_tile *tile)
 {
@@ -571,9 +583,9 @@ INLINE uint64_t update_range(const sherdi_update_range *range, const update_rule
 
 enum { LAMB_PARTS = 3 };
 
-/* The prefetching distance of the norms. Where prefetching does not help updates, the distance is a line or two, so that each
- * line is requested twice: first-level prefetchers follow such streams further. One line is best for four arrays of fp32, two
- * lines with a 16-bit gradient. */
+/* The prefetching distance of the norms. Where prefetching does not help updates, the distance is a
+ * line or two, so that each line is requested twice: first-level prefetchers follow such streams
+ * further. One line is best for four arrays of fp32, two lines with a 16-bit gradient. */
 INLINE size_t lamb_norms_ahead_bytes(const sherdi_update_range *range)
 {
     if (range->ahead_bytes > 0) {
@@ -582,8 +594,9 @@ INLINE size_t lamb_norms_ahead_bytes(const sherdi_update_range *range)
     return range->grad_dtype == SHERD_F32 ? CACHE_LINE_BYTES : 2 * CACHE_LINE_BYTES;
 }
 
-/* A pipeline of three tiles, so that nothing waits for roots and quotients that have just begun: it takes the roots of one tile,
- * the quotients of the tile before, and the squares of the tile before that. */
+/* A pipeline of three tiles, so that nothing waits for roots and quotients that have just begun: it
+ * takes the roots of one tile, the quotients of the tile before, and the squares of the tile before
+ * that. */
 typedef struct lamb_stages {
     float        roots[TILE_ELEMS] __attribute__((aligned(CACHE_LINE_BYTES))); /* eps added */
     float        moments[TILE_ELEMS];
@@ -592,8 +605,9 @@ typedef struct lamb_stages {
     const float *squared; /* weights of the tile to which the directions belong */
 } lamb_stages;
 
-/* Advances every stage by one tile, a few registers of each stage in turn. The loop is not unrolled, since the compiler would
- * then separate the stages again. The results are the lanes of the tile that has left the last stage. */
+/* Advances every stage by one tile, a few registers of each stage in turn. The loop is not
+ * unrolled, since the compiler would then separate the stages again. The results are the lanes of
+ * the tile that has left the last stage. */
 INLINE void lamb_stages_step(lamb_stages *stages, const sherdi_lamb_coeffs *c,
                              const sherdi_update_range *range, size_t first, __m256d *param_out,
                              __m256d *update_out)
@@ -632,9 +646,10 @@ INLINE void lamb_stages_step(lamb_stages *stages, const sherdi_lamb_coeffs *c,
     stages->divided = range->master + first;
 }
 
-/* Takes the norms of whole tiles; returns where they end. The squares of a tile come out two steps after it went in. So the first
- * two results are dropped, and at the end the last tile goes in again until all results are out. The loop takes four tiles at a
- * time: a test after each tile whether four results were there made it a third slower, with one compiler or the other. */
+/* Takes the norms of whole tiles; returns where they end. The squares of a tile come out two steps
+ * after it went in. So the first two results are dropped, and at the end the last tile goes in
+ * again until all results are out. The loop takes four tiles at a time: a test after each tile
+ * whether four results were there made it a third slower, with one compiler or the other. */
 INLINE size_t lamb_norms_tiles(const sherdi_update_range *range, const sherdi_lamb_coeffs *c,
                                sherdi_lamb_norms *norms)
 {
@@ -733,8 +748,9 @@ static uint64_t range_fingerprint(const float *master, uint64_t first_index, siz
 
 /* --------------------------------------------------------------- reduce -- */
 
-/* A call as the loop sees it. `round_dtype` is fp32 where the store rounds anyway. Each bit of more_streams stands for one of
- * more_dsts; destinations past the 64th are written through the caches. */
+/* A call as the loop sees it. `round_dtype` is fp32 where the store rounds anyway. Each bit of
+ * more_streams stands for one of more_dsts; destinations past the 64th are written through the
+ * caches. */
 typedef struct reduce_plan {
     sherd_dtype src_dtype, round_dtype, dst_dtype;
     size_t      ahead_bytes;
@@ -743,8 +759,8 @@ typedef struct reduce_plan {
     uint64_t    more_streams;
 } reduce_plan;
 
-/* Returns whether to write this destination past the caches: only if the call does not read it too, since a line that was just
- * read is written faster through the caches. */
+/* Returns whether to write this destination past the caches: only if the call does not read it too,
+ * since a line that was just read is written faster through the caches. */
 static int reduce_streams_to(const sherdi_reduce_args *args, const void *dst, size_t first)
 {
     for (int k = 0; k < args->num_srcs; k++) {
@@ -842,8 +858,9 @@ INLINE void reduce_tile(const sherdi_reduce_args *args, const reduce_plan *plan,
     }
 }
 
-/* Reduces whole tiles of [first, end); returns where they end. A core fetches more lines at once from several places than from
- * one, so a long range is walked as two halves, a tile of each in turn. */
+/* Reduces whole tiles of [first, end); returns where they end. A core fetches more lines at once
+ * from several places than from one, so a long range is walked as two halves, a tile of each in
+ * turn. */
 INLINE size_t reduce_tiles(const sherdi_reduce_args *args, const reduce_plan *plan, size_t first,
                            size_t end)
 {
@@ -864,7 +881,8 @@ static int plan_is(const reduce_plan *plan, sherd_dtype dtype)
     return plan->src_dtype == dtype && plan->round_dtype == SHERD_F32 && plan->dst_dtype == dtype;
 }
 
-/* The most important case, one type throughout, has a loop of its own, in which the compiler knows the type. */
+/* The most important case, one type throughout, has a loop of its own, in which the compiler knows
+ * the type. */
 static void range_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
                          int is_streaming, size_t ahead_bytes)
 {

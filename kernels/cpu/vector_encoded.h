@@ -1,11 +1,13 @@
-/* range_decode, range_encode and the updates of encoded state over vectors, a chunk of 64 elements at a time. Parts of chunks,
- * and chunks with ties, go through encoded.h. vector.h includes this file. For it, avx2.c and avx512.c define in addition:
+/* range_decode, range_encode and the updates of encoded state over vectors, a chunk of 64 elements
+ * at a time. Parts of chunks, and chunks with ties, go through encoded.h. vector.h includes this
+ * file. For it, avx2.c and avx512.c define in addition:
  *   vec_flags16, vec_equal16, vec_no_flags16, vec_flags16_any  flags of 16-bit elements
  *   vec_pack_lower              the lower halves of a's 32-bit elements, then those of b's
  *   vec_swap_halves             exchanges the halves of each 32-bit element
  *   vec_largest                 the largest of the 32-bit elements, without sign
  *   vec_load_bytes, vec_load_signed_bytes  LANES bytes as 32-bit elements
- *   vec_pack_bytes              four registers of elements from 0 to 255 as one register of bytes */
+ *   vec_pack_bytes              four registers of elements from 0 to 255 as one register of bytes
+ */
 #include "kernels/cpu/encoded.h"
 
 INLINE vec_bits vec_set_bits(uint32_t x)
@@ -15,7 +17,8 @@ INLINE vec_bits vec_set_bits(uint32_t x)
 
 /* --------------------------------------------------------------- random -- */
 
-/* The keys of the next LANES elements (sherdi_random_bits). Indices do not cross a multiple of 2^32. */
+/* The keys of the next LANES elements (sherdi_random_bits). Indices do not cross a multiple of
+ * 2^32. */
 typedef struct vec_randoms {
     vec_bits keys, step, seed, multipliers[2];
     int      is_turned;
@@ -44,7 +47,8 @@ INLINE vec_randoms vec_randoms_start(const sherdi_rounding *how)
                          .is_turned   = how->random.is_turned};
 }
 
-/* Returns sherdi_random_mix of the next keys without its last step, which does not change the upper half. */
+/* Returns sherdi_random_mix of the next keys without its last step, which does not change the upper
+ * half. */
 INLINE vec_bits vec_randoms_upper(vec_randoms *randoms)
 {
     vec_bits x = randoms->keys ^ randoms->seed;
@@ -134,9 +138,9 @@ INLINE int chunk_decode_beside(float *out, const uint16_t *param, const int16_t 
     return !chunk_has_ties(rest);
 }
 
-/* Encodes two registers, with NaN as vec_canonical leaves it; returns where the ties are. The parameter's lower half is zero, so
- * the lower half of the difference is the master's. As in bf16_sums, an upper half goes up by 1 where the lower half is above
- * half a unit. */
+/* Encodes two registers, with NaN as vec_canonical leaves it; returns where the ties are. The
+ * parameter's lower half is zero, so the lower half of the difference is the master's. As in
+ * bf16_sums, an upper half goes up by 1 where the lower half is above half a unit. */
 INLINE vec_flags16 encode_beside(uint16_t *param, int16_t *rest, vec_f32 a, vec_f32 b)
 {
     const vec_bits one    = VEC(set1_epi16)(1);
@@ -162,12 +166,12 @@ INLINE int chunk_encode_beside(uint16_t *param, int16_t *rest, const float *x)
 
 /* ------------------------------------------------------------------ fp8 -- */
 
-/* Vectors write only chunks whose largest bits without sign are not above this. For larger magnitudes, NaN and Inf,
- * sherdi_fp8_scale gives another kind of scale. */
+/* Vectors write only chunks whose largest bits without sign are not above this. For larger
+ * magnitudes, NaN and Inf, sherdi_fp8_scale gives another kind of scale. */
 #define FP8_MOST_BITS (253u << 23)
 
-/* Returns the magnitudes of codes that are shifted to a float's fraction. Each code is read both as a normal number and as a
- * denormal. The smaller of the two is the right one. */
+/* Returns the magnitudes of codes that are shifted to a float's fraction. Each code is read both as
+ * a normal number and as a denormal. The smaller of the two is the right one. */
 INLINE vec_f32 vec_fp8_magnitude(vec_bits fraction, uint32_t bias)
 {
     vec_f32 normal = (vec_f32)(fraction | vec_set_bits(bias << 23));
@@ -215,8 +219,8 @@ INLINE uint32_t chunk_magnitude(const float *x)
     return vec_largest(most);
 }
 
-/* Returns sherdi_fp8_bits of magnitudes from 0 to 1, with `less` already subtracted. Both differences are computed, and the
- * larger one is the right one. */
+/* Returns sherdi_fp8_bits of magnitudes from 0 to 1, with `less` already subtracted. Both
+ * differences are computed, and the larger one is the right one. */
 INLINE vec_bits vec_fp8_bits(vec_f32 magnitude, uint32_t bias)
 {
     vec_bits smallest = vec_set_bits((bias + 1) << 23);
@@ -238,8 +242,9 @@ INLINE vec_bits vec_fp8_random(vec_bits random)
     return VEC(srli_epi32)(random, 32 - SHERDI_FP8_DROPPED);
 }
 
-/* Returns the codes of a register; `inverse` is that of the chunk's scale. `up` is added before rounding; NULL: round to nearest.
- * In a part that is never negative, an element that is not zero does not become zero. */
+/* Returns the codes of a register; `inverse` is that of the chunk's scale. `up` is added before
+ * rounding; NULL: round to nearest. In a part that is never negative, an element that is not zero
+ * does not become zero. */
 INLINE vec_bits vec_fp8_codes(vec_bits bits, float inverse, int is_signed, const vec_bits *up)
 {
     vec_bits positive = bits & vec_set_bits(0x7fffffffu);
@@ -254,7 +259,8 @@ INLINE vec_bits vec_fp8_codes(vec_bits bits, float inverse, int is_signed, const
     return VEC(max_epi32)(code, VEC(min_epu32)(positive, vec_set_bits(1)));
 }
 
-/* Encodes a chunk. Returns 0 if vectors cannot, and it must be done again. `ups` has an entry for each register, or is NULL. */
+/* Encodes a chunk. Returns 0 if vectors cannot, and it must be done again. `ups` has an entry for
+ * each register, or is NULL. */
 INLINE int chunk_encode_fp8(unsigned char *at, const float *x, int is_signed, const vec_bits *ups)
 {
     uint32_t magnitude = chunk_magnitude(x);
@@ -276,7 +282,8 @@ INLINE int chunk_encode_fp8(unsigned char *at, const float *x, int is_signed, co
 
 /* --------------------------------------------------------------- ranges -- */
 
-/* Decodes a whole chunk. Returns 0 if there are ties or NaNs that vectors cannot decode, and it must be done again. */
+/* Decodes a whole chunk. Returns 0 if there are ties or NaNs that vectors cannot decode, and it
+ * must be done again. */
 INLINE int chunk_decode(float *out, const sherdi_encoded *part, size_t first)
 {
     void    *at   = sherdi_encoded_at(part->data, part->encoding, first);
@@ -299,8 +306,8 @@ INLINE int chunk_decode(float *out, const sherdi_encoded *part, size_t first)
     }
 }
 
-/* Returns the elements before the first one at which vectors may begin. Where chunks have a plane or a scale, that is the start
- * of the next chunk. */
+/* Returns the elements before the first one at which vectors may begin. Where chunks have a plane
+ * or a scale, that is the start of the next chunk. */
 INLINE size_t chunk_head(const sherdi_encoded *part, size_t first, size_t count)
 {
     int    is_whole = sherdi_encoding_chunk_bytes(part->encoding) % TILE_ELEMS != 0;
@@ -337,8 +344,8 @@ INLINE int chunk_store_fp8(unsigned char *at, const float *x, int is_signed, vec
     return chunk_encode_fp8(at, x, is_signed, ups);
 }
 
-/* Encodes a whole chunk; returns 0 if it must be done again. A part whose signs are the ties of a master does not come here; it
- * is encoded element by element, so that the ties stay. */
+/* Encodes a whole chunk; returns 0 if it must be done again. A part whose signs are the ties of a
+ * master does not come here; it is encoded element by element, so that the ties stay. */
 INLINE int chunk_encode(const sherdi_encoded *part, size_t first, const float *x,
                         vec_randoms *randoms, int is_random)
 {
@@ -432,7 +439,8 @@ INLINE void tile_encode_fp8(const sherdi_encoded *part, size_t first, const floa
     }
 }
 
-/* Encodes two moments, of which the second is never negative, with one hash for both (sherdi_random_of). */
+/* Encodes two moments, of which the second is never negative, with one hash for both
+ * (sherdi_random_of). */
 static __attribute__((noinline)) void tile_encode_fp8s(const sherdi_encoded *parts, size_t first,
                                                        float (*x)[TILE_ELEMS], uint64_t    index,
                                                        const sherdi_random *random)
@@ -468,8 +476,9 @@ typedef struct encoded_part {
     unsigned char        *at;    /* of the tile that is opened next */
 } encoded_part;
 
-/* The loop over a range of an encoded state. Buffered parts use two buffers in turn: one for the tile that is computed, and one
- * for the tile before, which is closed while roots and quotients of the first are still in the pipeline. */
+/* The loop over a range of an encoded state. Buffered parts use two buffers in turn: one for the
+ * tile that is computed, and one for the tile before, which is closed while roots and quotients of
+ * the first are still in the pipeline. */
 typedef struct encoded_loop {
     sherdi_update_range range;
     encoded_part        parts[SHERDI_UPDATE_MOST_PARTS];
@@ -490,8 +499,8 @@ typedef struct encoded_step_tile {
     int    is_beside;             /* parts[0] is in the form TILE_BESIDE */
 } encoded_step_tile;
 
-/* Returns the form of the moments: at most two of bf16, or the two of fp8, are converted in registers, since one hash has bits
- * for two. */
+/* Returns the form of the moments: at most two of bf16, or the two of fp8, are converted in
+ * registers, since one hash has bits for two. */
 INLINE tile_form encoded_moments(const sherdi_update_range *range, int num_parts)
 {
     if (num_parts == 3 && range->encoded[1].encoding == SHERDI_ENCODING_FP8 &&
@@ -613,8 +622,8 @@ INLINE void vecs_load_beside(vec_f32 *x, const uint16_t *param, const int16_t *r
     }
 }
 
-/* Returns sums whose upper halves are moments, rounded at random: part 1 by the upper half of sherdi_random_bits, part 2 by the
- * lower. */
+/* Returns sums whose upper halves are moments, rounded at random: part 1 by the upper half of
+ * sherdi_random_bits, part 2 by the lower. */
 INLINE vec_bits tile_bf16_sums(vec_f32 x, vec_bits hash, int part)
 {
     vec_bits upper = VEC(srli_epi32)(hash, 16);
@@ -659,7 +668,8 @@ INLINE void encoded_store_moments(const encoded_step_tile *tile, const update_ve
     }
 }
 
-/* Updates a tile's elements from `i` on. If a master is NaN, the NaNs of all parts are replaced by the one that is stored. */
+/* Updates a tile's elements from `i` on. If a master is NaN, the NaNs of all parts are replaced by
+ * the one that is stored. */
 INLINE void encoded_step(const encoded_step_tile *tile, sherd_dtype grad_dtype,
                          const update_rule *rule, tile_form master, tile_form moments,
                          vec_randoms *randoms, size_t i)
@@ -751,7 +761,8 @@ INLINE void encoded_close_beside(const encoded_loop *loop, size_t first, const f
     }
 }
 
-/* Stores the masters of two registers rounded, and replaces them by the values that are read back later. */
+/* Stores the masters of two registers rounded, and replaces them by the values that are read back
+ * later. */
 INLINE void master_round(vec_f32 *a, vec_f32 *b, uint16_t *at, vec_randoms *randoms)
 {
     vec_bits upper = vec_set_bits(0xffff0000u);

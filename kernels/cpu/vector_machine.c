@@ -1,4 +1,5 @@
-/* Whether this machine can run the tables with vector registers. These functions are compiled for any machine. */
+/* Whether this machine can run the tables with vector registers. These functions are compiled for
+ * any machine. */
 #include "kernels/cpu/variants.h"
 
 #include <cpuid.h>

@@ -1,6 +1,6 @@
-/* The sum of squares over 256-bit vectors, for both AVX2 and AVX-512: most of its time goes to conversions to double, which are
- * no faster at 512 bits. It sums four chunks at once by the tree of sherdi_norm_chunk, and adds their sums as sherdi_norm_add
- * does, but to digits in registers. */
+/* The sum of squares over 256-bit vectors, for both AVX2 and AVX-512: most of its time goes to
+ * conversions to double, which are no faster at 512 bits. It sums four chunks at once by the tree
+ * of sherdi_norm_chunk, and adds their sums as sherdi_norm_add does, but to digits in registers. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/vector_defs.h"
 
@@ -80,8 +80,9 @@ INLINE __m256d chunk_sums(const __m256d *lanes)
 
 /* --------------------------------------------------------------- cache -- */
 
-/* A cache of four neighbouring bins, with one copy in each lane. Sums of one tensor seldom differ by more than the factor 2^64
- * that fits into the cache. A sum that does not fit moves the cache. */
+/* A cache of four neighbouring bins, with one copy in each lane. Sums of one tensor seldom differ
+ * by more than the factor 2^64 that fits into the cache. A sum that does not fit moves the
+ * cache. */
 #define CACHE_BINS 4
 
 typedef struct norm_cache {
@@ -174,13 +175,14 @@ INLINE void cache_add(norm_cache *cache, sherdi_norm_acc *acc, __m256d sums)
 
 /* -------------------------------------------------------------- streams -- */
 
-/* A core requests few lines at once of one sequential stream, and more of several streams that are far apart. So a range is read
- * as this many streams, two chunks of each in turn. There are no prefetches, which would only cost here. */
+/* A core requests few lines at once of one sequential stream, and more of several streams that are
+ * far apart. So a range is read as this many streams, two chunks of each in turn. There are no
+ * prefetches, which would only cost here. */
 #define NORM_STREAMS     2
 #define NORM_TURN_CHUNKS 2
 
-/* Streams at a distance that is a multiple of this would evict each other from the first-level cache. They are then made shorter,
- * and a second round reads the rest. */
+/* Streams at a distance that is a multiple of this would evict each other from the first-level
+ * cache. They are then made shorter, and a second round reads the rest. */
 #define STREAM_CLASH_BYTES ((size_t)1 << 20)
 #define STREAM_SHIFT_BYTES ((size_t)37 << 12)
 

@@ -1,17 +1,21 @@
-/* range_product over vectors; avx2.c and avx512.c define PRODUCT_TILE_ROWS before they include this file.
+/* range_product over vectors; avx2.c and avx512.c define PRODUCT_TILE_ROWS before they include this
+ * file.
  *
- * A tile of the result is PRODUCT_TILE_ROWS rows of PRODUCT_VECS registers. It stays in registers while the sums run over
- * PRODUCT_INNER factors; between such steps its sums are in dst. Both factors are packed into panels first, so that a tile reads
- * them sequentially. The left panels have all rows of the strip and stay in the second-level cache; the right panel has the
- * columns of one tile and stays in the first-level cache. The part of a tile beyond the result is zero in the panels, and is
- * written to a separate tile. The panels are on the stack (less than 256 KiB), so the caller need not provide memory. */
+ * A tile of the result is PRODUCT_TILE_ROWS rows of PRODUCT_VECS registers. It stays in registers
+ * while the sums run over PRODUCT_INNER factors; between such steps its sums are in dst. Both
+ * factors are packed into panels first, so that a tile reads them sequentially. The left panels
+ * have all rows of the strip and stay in the second-level cache; the right panel has the columns of
+ * one tile and stays in the first-level cache. The part of a tile beyond the result is zero in the
+ * panels, and is written to a separate tile. The panels are on the stack (less than 256 KiB), so
+ * the caller need not provide memory. */
 
 #define PRODUCT_VECS        2
 #define PRODUCT_COLS        (PRODUCT_VECS * LANES)
 #define PRODUCT_STRIP_TILES (PRODUCT_ROWS / PRODUCT_TILE_ROWS)
 #define PRODUCT_ROWS        (224 / PRODUCT_TILE_ROWS * PRODUCT_TILE_ROWS)
 #define PRODUCT_INNER       192
-/* The elements of a packed column of the left factor: a multiple of four, since four rows are transposed at once. */
+/* The elements of a packed column of the left factor: a multiple of four, since four rows are
+ * transposed at once. */
 #define PRODUCT_LEFT_WIDTH ((PRODUCT_TILE_ROWS + 3) / 4 * 4)
 
 typedef struct product_panels {
@@ -117,8 +121,9 @@ INLINE vec_f32 vec_product_element(vec_f32 sum, const sherdi_product_args *args,
     return vec_canonical(element);
 }
 
-/* Adds the step's products to the sums at `at`; the first step adds them to zero. `is_whole`: the tile lies in the result, from
- * element `first` on, and the last step makes elements of the sums. */
+/* Adds the step's products to the sums at `at`; the first step adds them to zero. `is_whole`: the
+ * tile lies in the result, from element `first` on, and the last step makes elements of the
+ * sums. */
 INLINE void tile_multiply(const sherdi_product_args *args, const float *left, const float *right,
                           const product_step *step, float *at, size_t stride, int is_whole,
                           size_t first)

@@ -1,5 +1,5 @@
-/* The objects of the CUDA backend: a device, and the lanes that share it. device.c creates devices and their memory; lane.c has
- * lanes, events and the tables; launch.h leads to the kernels. */
+/* The objects of the CUDA backend: a device, and the lanes that share it. device.c creates devices
+ * and their memory; lane.c has lanes, events and the tables; launch.h leads to the kernels. */
 #ifndef SHERDI_KERNELS_CUDA_CUDA_IMPL_H
 #define SHERDI_KERNELS_CUDA_CUDA_IMPL_H
 
@@ -51,13 +51,14 @@ struct sherdi_event {
 void sherdi_cuda_enter(cuda_device *device);
 /** Notes an error for the next wait. The first error stays; cudaSuccess is not noted. */
 void sherdi_cuda_note(cuda_device *device, cudaError_t error);
-/** Notes `error`, then returns OK or, if any error was noted for the device, E_DEVICE. `what` and `name` (may be NULL) say in the
- *  message what was done. */
+/** Notes `error`, then returns OK or, if any error was noted for the device, E_DEVICE. `what` and
+ *  `name` (may be NULL) say in the message what was done. */
 sherd_status sherdi_cuda_result(cuda_device *device, cudaError_t error, const char *what,
                                 const char *name);
 
-/** Creates a lane; `stream` is as in sherdi_device_ops.lane_create. An urgent lane gets the highest priority, before lanes that
- *  compute: it is the world's lane, and other ranks wait for its work. */
+/** Creates a lane; `stream` is as in sherdi_device_ops.lane_create. An urgent lane gets the highest
+ *  priority, before lanes that compute: it is the world's lane, and other ranks wait for its
+ *  work. */
 sherd_status sherdi_cuda_lane_make(cuda_device *device, const char *name, void *stream,
                                    int is_urgent, sherdi_mem *mem, sherdi_backend **out);
 /** Frees a device that has no lanes, and all its memory. */

@@ -10,16 +10,16 @@
 #include <stdio.h>
 #include <string.h>
 
-/* CUDA gives the time between two events as a float of milliseconds, which is exact to a microsecond while the base is younger
- * than this. */
+/* CUDA gives the time between two events as a float of milliseconds, which is exact to a
+ * microsecond while the base is younger than this. */
 #define BASE_AGE_NS   ((int64_t)4000000000)
 #define BASE_TRIES    4
 #define BASE_EXACT_NS 200000
 
 /* --------------------------------------------------------------- errors -- */
 
-/* Returns an error and removes it from the thread. CUDA keeps a thread's last error for the next caller that asks, and this error
- * is known already. */
+/* Returns an error and removes it from the thread. CUDA keeps a thread's last error for the next
+ * caller that asks, and this error is known already. */
 static cudaError_t error_take(cudaError_t error)
 {
     if (error != cudaSuccess) {
@@ -61,7 +61,8 @@ sherd_status sherdi_cuda_result(cuda_device *device, cudaError_t error, const ch
 
 /* --------------------------------------------------------------- memory -- */
 
-/* Allocates. For some lengths CUDA does not even try and returns cudaErrorInvalidValue; this too counts as missing memory. */
+/* Allocates. For some lengths CUDA does not even try and returns cudaErrorInvalidValue; this too
+ * counts as missing memory. */
 static cudaError_t memory_get(size_t len_bytes, void **start)
 {
     cudaError_t error = error_take(cudaMalloc(start, len_bytes));
@@ -74,8 +75,8 @@ static cudaError_t memory_put(void *start)
     return error_take(cudaFree(start));
 }
 
-/* Allocates at a multiple of SHERD_ALIGN_BYTES. Large allocations are there at once; others may need a second try with room to
- * align. */
+/* Allocates at a multiple of SHERD_ALIGN_BYTES. Large allocations are there at once; others may
+ * need a second try with room to align. */
 static cudaError_t memory_get_aligned(cuda_memory *memory)
 {
     size_t      len_bytes = memory->len_bytes > 0 ? memory->len_bytes : 1;
@@ -206,8 +207,9 @@ void sherdi_cuda_unpin(sherdi_backend *lane, void *memory)
 
 /* ---------------------------------------------------------------- clock -- */
 
-/* Records `base` and the host's clock at the same time. The stream is idle, so the event is passed when the host has waited for
- * it. If the thread was preempted in between, it tries again, and after some tries it keeps what it has. Call with the lock held. */
+/* Records `base` and the host's clock at the same time. The stream is idle, so the event is passed
+ * when the host has waited for it. If the thread was preempted in between, it tries again, and
+ * after some tries it keeps what it has. Call with the lock held. */
 static cudaError_t base_take(cuda_device *device)
 {
     cudaError_t error    = cudaSuccess;
@@ -384,8 +386,8 @@ static void cuda_describe(int index, char *text, size_t text_bytes)
                    prop.totalGlobalMem >> 20, prop.major, prop.minor);
 }
 
-/* A hash of the UUID: numbers and their order do not identify a device, since CUDA_VISIBLE_DEVICES may name the same device by
- * another number or by its UUID. */
+/* A hash of the UUID: numbers and their order do not identify a device, since CUDA_VISIBLE_DEVICES
+ * may name the same device by another number or by its UUID. */
 static uint64_t cuda_identity(int index)
 {
     struct cudaDeviceProp prop;

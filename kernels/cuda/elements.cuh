@@ -1,7 +1,9 @@
-/* What all kernels share: vectors of four elements of any type, sums over the threads of a thread block, launches.
+/* What all kernels share: vectors of four elements of any type, sums over the threads of a thread
+ * block, launches.
  *
- * Element types are known at run time and are the same for all threads. So choosing a load by the type is a predicate, and one
- * kernel serves all types. Kernels issue the loads of several vectors before they use the first one. */
+ * Element types are known at run time and are the same for all threads. So choosing a load by the
+ * type is a predicate, and one kernel serves all types. Kernels issue the loads of several vectors
+ * before they use the first one. */
 #ifndef SHERDI_KERNELS_CUDA_ELEMENTS_CUH
 #define SHERDI_KERNELS_CUDA_ELEMENTS_CUH
 
@@ -14,7 +16,8 @@
 /* Elements of one access: 16 bytes of fp32, 8 of the others. */
 #define VECTOR_ELEMS 4
 
-/* The type of integers that atomics add: 64 bits, on the device and on the host. Indices are size_t. */
+/* The type of integers that atomics add: 64 bits, on the device and on the host. Indices are
+ * size_t. */
 typedef unsigned long long bin_t;
 
 /* ----------------------------------------------------------- elements -- */
@@ -117,7 +120,8 @@ static inline int is_vector_start(const void *array, sherd_dtype dtype)
 
 /* ----------------------------------------------------------- sums -- */
 
-/* Returns the sum over the threads of a group of `group` neighbours in a warp, to each of them. All threads of the warp call it. */
+/* Returns the sum over the threads of a group of `group` neighbours in a warp, to each of them. All
+ * threads of the warp call it. */
 static inline __device__ bin_t lanes_sum(bin_t x, int group)
 {
     for (int by = group / 2; by > 0; by /= 2) {
@@ -126,8 +130,9 @@ static inline __device__ bin_t lanes_sum(bin_t x, int group)
     return x;
 }
 
-/* Adds every thread's share to *sum, modulo 2^64, by one atomic addition of integers per thread block. All threads of the thread
- * block call it. A second call in a kernel needs a barrier before. */
+/* Adds every thread's share to *sum, modulo 2^64, by one atomic addition of integers per thread
+ * block. All threads of the thread block call it. A second call in a kernel needs a barrier
+ * before. */
 static inline __device__ void block_sum(bin_t share, bin_t *sum)
 {
     __shared__ bin_t warps[BLOCK_WARPS];
@@ -166,14 +171,16 @@ static void kernel_launch(void (*kernel)(P...), size_t blocks, sherdi_cuda_targe
 #else
     void *pointers[] = {(void *)&args...};
 
-    /* Not <<<>>>: its error would come from cudaGetLastError, which may return an error of the caller instead. */
+    /* Not <<<>>>: its error would come from cudaGetLastError, which may return an error of the
+     * caller instead. */
     sherdi_cuda_launched(target.backend,
                          cudaLaunchKernel((const void *)kernel, dim3((unsigned)blocks),
                                           dim3(BLOCK_THREADS), pointers, 0, target.stream));
 #endif
 }
 
-/* Returns the thread blocks that are resident at once when `each` fit on a processor. They take the tiles in turn. */
+/* Returns the thread blocks that are resident at once when `each` fit on a processor. They take the
+ * tiles in turn. */
 static inline size_t blocks_of_machine(sherdi_cuda_target target, int each)
 {
     return (size_t)target.processors * (size_t)each;

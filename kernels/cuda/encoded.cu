@@ -1,5 +1,6 @@
-/* The kernels of a state that is stored in encodings: element-wise updates, decoding to fp32 and encoding, the fingerprint.
- * encoded.cuh has the conversions and says what a thread owns; LAMB's norms are in lamb.cu.
+/* The kernels of a state that is stored in encodings: element-wise updates, decoding to fp32 and
+ * encoding, the fingerprint. encoded.cuh has the conversions and says what a thread owns; LAMB's
+ * norms are in lamb.cu.
  *
  * update_encoded_kernel  256 threads with one vector each. The formulas load the processors more than the memory, so many threads
  *                        hide latencies here, rather than loads ahead.
@@ -71,7 +72,8 @@ template <typename Rule> struct update_encoded {
         }
     }
 
-    /* Stores the master first, since this gives the new signs of another part. So the bits of each part live only a short time. */
+    /* Stores the master first, since this gives the new signs of another part. So the bits of each
+     * part live only a short time. */
     __device__ void vector(unsigned mine, const span_view &view, size_t at)
     {
         encoded_vector<Rule::PARTS> x;
@@ -128,7 +130,8 @@ extern "C" void sherdi_cuda_update_encoded(const sherdi_backend *backend, sherdi
 
 /* ---------------------------------------------------------------- values -- */
 
-/* The arrays for one part alone, with the part that has its ties, if any. FP8 is never part 0 here (encoded.cuh). */
+/* The arrays for one part alone, with the part that has its ties, if any. FP8 is never part 0 here
+ * (encoded.cuh). */
 static encoded_arrays values_arrays(const sherdi_encoded *part)
 {
     int is_fp8 = part->encoding == SHERDI_ENCODING_FP8 || part->encoding == SHERDI_ENCODING_UFP8;
@@ -171,8 +174,8 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, VALUES_BLOCKS)
     }
 }
 
-/* Returns which elements of a vector are written. Where chunks have a plane or a scale, these are all elements of each chunk that
- * is touched; elements outside the range keep their values. */
+/* Returns which elements of a vector are written. Where chunks have a plane or a scale, these are
+ * all elements of each chunk that is touched; elements outside the range keep their values. */
 static inline __device__ unsigned written_of(const encoded_arrays &arrays, size_t at, size_t first,
                                              size_t last)
 {
@@ -231,7 +234,8 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, VALUES_BLOCKS)
     }
 }
 
-/* Returns whether `values`, which begin at element `first` of the part, are aligned where the part's vectors are. */
+/* Returns whether `values`, which begin at element `first` of the part, are aligned where the
+ * part's vectors are. */
 static int values_are_vector(const float *values, size_t first)
 {
     return ((uintptr_t)values - first * sizeof(float)) % 16 == 0;

@@ -1,12 +1,14 @@
-/* Decodes and encodes parts of a state (kernels/encoding.h). A thread has four elements at a time, and 16 neighbouring threads
- * have a chunk of 64 elements. These 16 threads make what the chunk has as a whole (the largest magnitude, the plane of ties) by
- * shuffles, and the thread with the first element stores it. encoded.cu and lamb.cu use this.
+/* Decodes and encodes parts of a state (kernels/encoding.h). A thread has four elements at a time,
+ * and 16 neighbouring threads have a chunk of 64 elements. These 16 threads make what the chunk has
+ * as a whole (the largest magnitude, the plane of ties) by shuffles, and the thread with the first
+ * element stores it. encoded.cu and lamb.cu use this.
  *
- * Like element types (elements.cuh), encodings are known at run time and are the same for all threads. Part 0 is never FP8, and
- * the other parts are never BESIDE, so less code is compiled.
+ * Like element types (elements.cuh), encodings are known at run time and are the same for all
+ * threads. Part 0 is never FP8, and the other parts are never BESIDE, so less code is compiled.
  *
- * For a whole vector in aligned arrays, each part takes one load and one store: 16 bytes of fp32, 8 of a 16-bit encoding, 4 of
- * FP8, whose chunks of 68 bytes allow no more. Otherwise elements are loaded and stored one by one. */
+ * For a whole vector in aligned arrays, each part takes one load and one store: 16 bytes of fp32, 8
+ * of a 16-bit encoding, 4 of FP8, whose chunks of 68 bytes allow no more. Otherwise elements are
+ * loaded and stored one by one. */
 #ifndef SHERDI_KERNELS_CUDA_ENCODED_CUH
 #define SHERDI_KERNELS_CUDA_ENCODED_CUH
 
@@ -63,7 +65,8 @@ static inline encoded_part encoded_part_of(const void *data, sherdi_encoding enc
     return part;
 }
 
-/* FP8 chunks are whole words. fp32 behind a plane of ties may lie at an odd multiple of eight bytes. */
+/* FP8 chunks are whole words. fp32 behind a plane of ties may lie at an odd multiple of eight
+ * bytes. */
 static inline int encoded_part_is_vector(const encoded_part *part)
 {
     return (uintptr_t)part->data % (part->width == 1 ? 4 : 8) == 0;
@@ -391,8 +394,9 @@ static inline __device__ packed4 beside_encode(const float *x, unsigned *ups)
                       pair_of(beside[2].param, beside[3].param));
 }
 
-/* Encodes and stores part 0; x becomes the values as they are stored. `index` is the first element's global index, and `old` has
- * the signs that are kept. Returns which elements set their sign in the part that has the ties. All threads of the warp call it. */
+/* Encodes and stores part 0; x becomes the values as they are stored. `index` is the first
+ * element's global index, and `old` has the signs that are kept. Returns which elements set their
+ * sign in the part that has the ties. All threads of the warp call it. */
 static inline __device__ unsigned master_store(const encoded_arrays &a, size_t at, uint64_t index,
                                                float *x, unsigned mine, packed4 old)
 {
@@ -433,8 +437,8 @@ static inline __device__ void moment_store(const encoded_arrays &a, const encode
 
 /* ----------------------------------------------------------- ranges -- */
 
-/* Does a range of a tile of ENCODED_TILE_ELEMS, with one vector for each thread. Whole warps call op.vector(mine, view, at),
- * including threads without an element of the range (mine is 0). */
+/* Does a range of a tile of ENCODED_TILE_ELEMS, with one vector for each thread. Whole warps call
+ * op.vector(mine, view, at), including threads without an element of the range (mine is 0). */
 template <typename Op>
 static inline __device__ void range_chunks(Op &op, const span_view &view, size_t tile_first,
                                            size_t low, size_t high)

@@ -1,12 +1,15 @@
 /* LAMB's first sweep, which takes both norms of every parameter of a block, and the trust ratios.
  *
- * A thread block owns the chunks that start in its tiles of 4096 elements of the block; chunks count from their span's start. A
- * warp takes eight chunks at once: it loads them as vectors, makes the directions, writes weights and directions to shared memory
- * as 16 rows, and sums row by row (norms.cuh). The thread block keeps the bins of the current parameter in shared memory and adds
- * them to norms[] when the next parameter comes. So there is one atomic addition per bin, thread block and parameter. 37 KiB of
- * shared memory. Sums are sums of integers, so the launch shape does not show.
+ * A thread block owns the chunks that start in its tiles of 4096 elements of the block; chunks
+ * count from their span's start. A warp takes eight chunks at once: it loads them as vectors, makes
+ * the directions, writes weights and directions to shared memory as 16 rows, and sums row by row
+ * (norms.cuh). The thread block keeps the bins of the current parameter in shared memory and adds
+ * them to norms[] when the next parameter comes. So there is one atomic addition per bin, thread
+ * block and parameter. 37 KiB of shared memory. Sums are sums of integers, so the launch shape does
+ * not show.
  *
- * One kernel takes a state in fp32, another one an encoded state. For the ratios, a thread takes a parameter. */
+ * One kernel takes a state in fp32, another one an encoded state. For the ratios, a thread takes a
+ * parameter. */
 #include "kernels/cuda/encoded.cuh"
 #include "kernels/cuda/norms.cuh"
 #include "kernels/cuda/updates.cuh"
@@ -19,8 +22,8 @@ static_assert(NORM_TILE_ELEMS == BLOCK_WARPS * NORM_WARP_CHUNKS * SHERD_CHUNK_EL
               "a warp has one turn per tile");
 static_assert(sizeof(sherdi_lamb_norms) == 2 * NORM_WORDS * sizeof(bin_t), "two accumulators");
 
-/* A source of gradients, weights and moments: it loads a vector, whole or only the elements in `mine`, and gives the values of
- * its parts. */
+/* A source of gradients, weights and moments: it loads a vector, whole or only the elements in
+ * `mine`, and gives the values of its parts. */
 struct plain_source {
     enum {
         AHEAD  = 2, /* vectors that a thread loads before it uses the first */
@@ -127,7 +130,8 @@ template <typename Source> struct norms_op {
         *(float4 *)(at + NORM_WARP_CHUNKS * ROW_F32_BYTES) = u;
     }
 
-    /* Writes the weights and directions of a vector's first `count` elements to the rows; the rest is zero. */
+    /* Writes the weights and directions of a vector's first `count` elements to the rows; the rest
+     * is zero. */
     __device__ void vector_store_rows(unsigned vector, size_t at, const loaded &x, size_t count)
     {
         float4 grad = packed_widen(x.grad, arrays.grad_dtype);
@@ -146,7 +150,8 @@ template <typename Source> struct norms_op {
         row_store(vector, all[0], u);
     }
 
-    /* Writes the weights and directions of `count` elements from `first` to the rows, at most eight chunks. */
+    /* Writes the weights and directions of `count` elements from `first` to the rows, at most eight
+     * chunks. */
     __device__ void rows_fill(size_t first, size_t count)
     {
         const size_t all = NORM_WARP_CHUNKS * SHERD_CHUNK_ELEMS;

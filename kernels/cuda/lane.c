@@ -1,5 +1,6 @@
-/* Lanes and events of a CUDA device, and the tables. Every entry makes its device current, queues its work, and notes an error of
- * CUDA for the next wait. Kernels are in update.cu, encoded.cu, lamb.cu, norm.cu, move.cu and product.cu. */
+/* Lanes and events of a CUDA device, and the tables. Every entry makes its device current, queues
+ * its work, and notes an error of CUDA for the next wait. Kernels are in update.cu, encoded.cu,
+ * lamb.cu, norm.cu, move.cu and product.cu. */
 #include "kernels/cuda/cuda_impl.h"
 #include "kernels/cuda/launch.h"
 
@@ -118,7 +119,8 @@ static void cuda_lane_destroy(sherdi_backend *backend)
     }
 }
 
-/* Two threads may record the event of one lane before either of them waits for it. Both then wait for the later record. */
+/* Two threads may record the event of one lane before either of them waits for it. Both then wait
+ * for the later record. */
 static void cuda_lane_follow(const sherdi_backend *backend, const sherdi_backend *other)
 {
     const cuda_lane *after = lane_enter(other);
@@ -157,7 +159,8 @@ static void cuda_lane_dlpack(const sherdi_backend *lane, int32_t *type_out, int3
     *id_out   = ((const cuda_lane *)lane)->device->index;
 }
 
-/* Access between two devices is enabled for the whole process. It may have been enabled before, by another caller. */
+/* Access between two devices is enabled for the whole process. It may have been enabled before, by
+ * another caller. */
 static int cuda_device_reach(const sherdi_backend *backend, const sherdi_backend *other)
 {
     const cuda_lane *lane  = lane_enter(backend);
@@ -177,7 +180,8 @@ static int cuda_device_reach(const sherdi_backend *backend, const sherdi_backend
     return is_on && (error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled);
 }
 
-/* While a stream is captured in global mode, every thread that is not in relaxed mode is forbidden to wait, query or allocate. */
+/* While a stream is captured in global mode, every thread that is not in relaxed mode is forbidden
+ * to wait, query or allocate. */
 static void cuda_thread_begin(const sherdi_backend *backend)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -299,8 +303,8 @@ static int cuda_memory_reach(const sherdi_backend *backend, const void *memory)
     return is_open;
 }
 
-/* Where the device can read plain host memory itself, CUDA may copy it later. The call waits for such copies, so the caller need
- * not know. */
+/* Where the device can read plain host memory itself, CUDA may copy it later. The call waits for
+ * such copies, so the caller need not know. */
 static void cuda_copy(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes)
 {
     const cuda_lane *lane = lane_enter(backend);

@@ -1,9 +1,11 @@
-/* The entries of sherdi_kernel_ops that run a kernel: defined in the .cu files, called through the table in lane.c, which is in
- * C. Each is asynchronous. It relies on its contract without checks, makes the device the current one of the calling thread, and
- * notes an error of the launch for the next wait.
+/* The entries of sherdi_kernel_ops that run a kernel: defined in the .cu files, called through the
+ * table in lane.c, which is in C. Each is asynchronous. It relies on its contract without checks,
+ * makes the device the current one of the calling thread, and notes an error of the launch for the
+ * next wait.
  *
- * The host never follows pointers to device memory: the number of elements in the spans is found on the device. So grids are at
- * most as large as the machine, and thread blocks take tiles in turn. */
+ * The host never follows pointers to device memory: the number of elements in the spans is found on
+ * the device. So grids are at most as large as the machine, and thread blocks take tiles in
+ * turn. */
 #ifndef SHERDI_KERNELS_CUDA_LAUNCH_H
 #define SHERDI_KERNELS_CUDA_LAUNCH_H
 
@@ -13,7 +15,8 @@
 
 #include "kernels/backend.h"
 
-/* The most further destinations of one reduction, and the most sources that need not be equally spaced. */
+/* The most further destinations of one reduction, and the most sources that need not be equally
+ * spaced. */
 #define SHERDI_CUDA_POINTERS 64
 
 #ifdef __cplusplus
@@ -52,8 +55,9 @@ void sherdi_cuda_decode(const sherdi_backend *backend, float *dst, const sherdi_
                         size_t first, size_t count_elems);
 void sherdi_cuda_encode(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
                         const float *src, size_t count_elems);
-/** Notes cudaErrorInvalidValue if there are more than SHERDI_CUDA_POINTERS sources and these are not equally spaced, or more than
- *  SHERDI_CUDA_POINTERS further destinations. The limit on sources holds for reduce_fixed too. */
+/** Notes cudaErrorInvalidValue if there are more than SHERDI_CUDA_POINTERS sources and these are
+ *  not equally spaced, or more than SHERDI_CUDA_POINTERS further destinations. The limit on sources
+ *  holds for reduce_fixed too. */
 void sherdi_cuda_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args);
 /** The types must differ. */
 void sherdi_cuda_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype,

@@ -1,12 +1,14 @@
 /* Casts, additions and reductions, which make each element on its own.
  *
- * A thread block owns tiles of 2048 elements (4096 in casts), numbers blockIdx.x, blockIdx.x + gridDim.x, ... A thread owns the
- * vectors of four elements threadIdx.x, threadIdx.x + 256, ... of a tile, and loads all of them before it writes one. One thread
- * makes each element, in the formula's order, and counts are integers, so no result depends on the number of thread blocks.
+ * A thread block owns tiles of 2048 elements (4096 in casts), numbers blockIdx.x, blockIdx.x +
+ * gridDim.x, ... A thread owns the vectors of four elements threadIdx.x, threadIdx.x + 256, ... of
+ * a tile, and loads all of them before it writes one. One thread makes each element, in the
+ * formula's order, and counts are integers, so no result depends on the number of thread blocks.
  *
- * Vectors need every array at a multiple of four of its elements. Otherwise, and behind the last whole vector, elements are done
- * one by one. An output may be an input (in place): the thread that writes an element has read it before. The kernels use no
- * shared memory except 64 bytes for the counts. */
+ * Vectors need every array at a multiple of four of its elements. Otherwise, and behind the last
+ * whole vector, elements are done one by one. An output may be an input (in place): the thread that
+ * writes an element has read it before. The kernels use no shared memory except 64 bytes for the
+ * counts. */
 #include "kernels/cuda/elements.cuh"
 
 #define MOVE_BLOCKS    6 /* thread blocks on a processor */
@@ -15,8 +17,8 @@
 #define REDUCE_VECTORS 2
 #define SOURCES_AHEAD  4 /* sources of a vector that are loaded at once */
 
-/* Calls op.load(i, at) for up to VECTORS vectors of a thread, then op.vector(i, at) for each of them; op.element(at) for elements
- * outside whole vectors. */
+/* Calls op.load(i, at) for up to VECTORS vectors of a thread, then op.vector(i, at) for each of
+ * them; op.element(at) for elements outside whole vectors. */
 template <int VECTORS, typename Op>
 static inline __device__ void elements_walk(size_t count_elems, int is_vector, Op &op)
 {
@@ -167,7 +169,8 @@ extern "C" void sherdi_cuda_accumulate(const sherdi_backend *backend, void *acc,
 
 /* --------------------------------------------------------------- reduce -- */
 
-/* The addresses of sources, by value. Any number of equally spaced sources is a base and a distance. */
+/* The addresses of sources, by value. Any number of equally spaced sources is a base and a
+ * distance. */
 typedef struct source_list {
     const void *srcs[SHERDI_CUDA_POINTERS];
     const char *base; /* NULL: the addresses are in srcs */

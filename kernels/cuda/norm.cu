@@ -1,18 +1,19 @@
 /* The gradient's norm and the fingerprint.
  *
- * sumsq: a warp owns tiles of 4 KiB (16 chunks of fp32, 32 of a 16-bit type), numbers w, w + warps, ... It loads a tile as eight
- * coalesced vectors of 16 bytes per thread, all in flight at once. It then writes the tile to shared memory, each chunk as a row,
- * and sums each row in the formula's order (norms.cuh). 37 KiB of shared memory, four thread blocks on a processor. Vectors need
- * x at a multiple of 16 bytes; otherwise elements are loaded one by one. Chunk sums are added as integers, so the launch shape
- * does not show.
+ * sumsq: a warp owns tiles of 4 KiB (16 chunks of fp32, 32 of a 16-bit type), numbers w, w + warps,
+ * ... It loads a tile as eight coalesced vectors of 16 bytes per thread, all in flight at once. It
+ * then writes the tile to shared memory, each chunk as a row, and sums each row in the formula's
+ * order (norms.cuh). 37 KiB of shared memory, four thread blocks on a processor. Vectors need x at
+ * a multiple of 16 bytes; otherwise elements are loaded one by one. Chunk sums are added as
+ * integers, so the launch shape does not show.
  *
  * fingerprint: threads own elements as in the updates (spans.cuh), and read only the master. */
 #include "kernels/cuda/norms.cuh"
 #include "kernels/cuda/spans.cuh"
 
 #define SUMSQ_BLOCKS       4 /* thread blocks on a processor */
-/* The thread blocks for which registers are limited: on compute capability 10.x, bf16 needs more registers than four blocks
- * leave. */
+/* The thread blocks for which registers are limited: on compute capability 10.x, bf16 needs more
+ * registers than four blocks leave. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define SUMSQ_RESIDENT 3
 #else

@@ -1,14 +1,17 @@
-/* Sums of squares (see formulas.h): how a warp makes the sums of chunks in shared memory, and how it adds them up without an atomic
- * addition per chunk. norm.cu and lamb.cu use this. A lane is a thread of a warp here.
+/* Sums of squares (see formulas.h): how a warp makes the sums of chunks in shared memory, and how
+ * it adds them up without an atomic addition per chunk. norm.cu and lamb.cu use this. A lane is a
+ * thread of a warp here.
  *
- * Chunks lie in shared memory as rows, ROW_F32_BYTES or ROW_HALF_BYTES apart; the padding lets lanes that read different rows
- * meet different banks. The order of additions inside a chunk is the formula's: eight sums, each over eight rows of eight
- * elements, then a tree. For an fp32 chunk, two lanes have four of the eight sums each.
+ * Chunks lie in shared memory as rows, ROW_F32_BYTES or ROW_HALF_BYTES apart; the padding lets
+ * lanes that read different rows meet different banks. The order of additions inside a chunk is the
+ * formula's: eight sums, each over eight rows of eight elements, then a tree. For an fp32 chunk,
+ * two lanes have four of the eight sums each.
  *
- * Chunk sums are cut into digits for bins. Each lane keeps the digits of four neighbouring bins (the cache) in registers. A
- * chunk's three digits fit if its lowest bin is the first or second of the cache, so sums up to a factor of 2^64 apart share a
- * cache. Sums that do not fit go to the bins at once; if many of them do not, the cache is flushed and moved. All of these are
- * integers, so the order does not show. */
+ * Chunk sums are cut into digits for bins. Each lane keeps the digits of four neighbouring bins
+ * (the cache) in registers. A chunk's three digits fit if its lowest bin is the first or second of
+ * the cache, so sums up to a factor of 2^64 apart share a cache. Sums that do not fit go to the
+ * bins at once; if many of them do not, the cache is flushed and moved. All of these are integers,
+ * so the order does not show. */
 #ifndef SHERDI_KERNELS_CUDA_NORMS_CUH
 #define SHERDI_KERNELS_CUDA_NORMS_CUH
 
@@ -98,7 +101,8 @@ static inline __device__ void cache_init(norm_cache *cache)
     }
 }
 
-/* Adds the caches of each group of `group` lanes to the group's bins and empties them. All lanes of the warp call it. */
+/* Adds the caches of each group of `group` lanes to the group's bins and empties them. All lanes of
+ * the warp call it. */
 static inline __device__ void cache_flush(norm_cache *cache, int group, bin_t *bins)
 {
 #pragma unroll
@@ -113,8 +117,8 @@ static inline __device__ void cache_flush(norm_cache *cache, int group, bin_t *b
     cache->base = CACHE_NONE;
 }
 
-/* Adds one chunk's sum per lane; 0: the lane has no chunk. Each group of `group` lanes may have bins of its own. All lanes of the
- * warp call it. */
+/* Adds one chunk's sum per lane; 0: the lane has no chunk. Each group of `group` lanes may have
+ * bins of its own. All lanes of the warp call it. */
 static inline __device__ void cache_add(norm_cache *cache, int group, double sum, bin_t *bins)
 {
     uint64_t digits[3] = {0, 0, 0};
@@ -154,7 +158,8 @@ static inline __device__ void cache_add(norm_cache *cache, int group, double sum
     }
 }
 
-/* Adds a thread block's bins to an accumulator and clears them. All threads of the thread block call it. */
+/* Adds a thread block's bins to an accumulator and clears them. All threads of the thread block
+ * call it. */
 static inline __device__ void bins_flush(bin_t *bins, int words, bin_t *acc)
 {
     __syncthreads();

@@ -1,6 +1,6 @@
-/* Four elements of 1, 2 or 4 bytes, as bits in registers. A range may begin or end among the four, so a thread may own only some
- * of them: `mine` says which, bit i for element i. The width is known at run time and the same for all threads. encoded.cuh uses
- * this. */
+/* Four elements of 1, 2 or 4 bytes, as bits in registers. A range may begin or end among the four,
+ * so a thread may own only some of them: `mine` says which, bit i for element i. The width is known
+ * at run time and the same for all threads. encoded.cuh uses this. */
 #ifndef SHERDI_KERNELS_CUDA_PACKED_CUH
 #define SHERDI_KERNELS_CUDA_PACKED_CUH
 

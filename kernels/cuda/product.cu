@@ -1,15 +1,17 @@
 /* Matrix products and normalisation.
  *
- * product: a thread block owns a tile of the result: 128 x 128 elements where there are enough such tiles for the machine, else
- * 64 x 64. A thread owns 8 x 8 or 4 x 4 elements of the tile, in groups of four. The factors of STEP_INNER inner indices lie in
- * shared memory, by inner index, in two buffers: while one buffer is multiplied, the next factors come from memory into
- * registers. Threads load along the stride that is 1, so at least eight of them read neighbours; rows are padded so that in both
- * cases stores meet every bank once. 17 KiB of shared memory.
+ * product: a thread block owns a tile of the result: 128 x 128 elements where there are enough such
+ * tiles for the machine, else 64 x 64. A thread owns 8 x 8 or 4 x 4 elements of the tile, in groups
+ * of four. The factors of STEP_INNER inner indices lie in shared memory, by inner index, in two
+ * buffers: while one buffer is multiplied, the next factors come from memory into registers.
+ * Threads load along the stride that is 1, so at least eight of them read neighbours; rows are
+ * padded so that in both cases stores meet every bank once. 17 KiB of shared memory.
  *
- * An element's sum is one chain of fma, in the order of the inner index, in one thread, so neither tiles nor steps change it.
- * Beyond the end the factors are -0 and +0: adding their product changes no sum, not even the sign of a zero. Tensor cores are
- * not used, since they add in an order of their own. In a symmetric result, thread blocks below the diagonal end at once, and the
- * others store each element twice.
+ * An element's sum is one chain of fma, in the order of the inner index, in one thread, so neither
+ * tiles nor steps change it. Beyond the end the factors are -0 and +0: adding their product changes
+ * no sum, not even the sign of a zero. Tensor cores are not used, since they add in an order of
+ * their own. In a symmetric result, thread blocks below the diagonal end at once, and the others
+ * store each element twice.
  *
  * normalize: a thread owns elements; the first thread of each thread block computes the factor. */
 #include "kernels/cuda/elements.cuh"
@@ -28,7 +30,8 @@ typedef struct factor_view {
     size_t       count, inner;
 } factor_view;
 
-/* A tile's part of a factor: 16 * PER * STEP_INNER elements, of which each thread loads STEP_INNER * PER / 16. */
+/* A tile's part of a factor: 16 * PER * STEP_INNER elements, of which each thread loads STEP_INNER
+ * * PER / 16. */
 template <int PER> struct factor_part {
     enum { TILE = TILE_THREADS * PER, LOADS = TILE * STEP_INNER / BLOCK_THREADS };
 
@@ -74,7 +77,8 @@ template <int PER> struct factor_part {
     }
 };
 
-/* Returns the row or column of a tile that is number `part` of thread `thread`. A thread's groups of four lie 64 apart. */
+/* Returns the row or column of a tile that is number `part` of thread `thread`. A thread's groups
+ * of four lie 64 apart. */
 static inline __device__ unsigned tile_index(unsigned thread, int part)
 {
     return (unsigned)part / 4 * (4 * TILE_THREADS) + thread * 4 + (unsigned)part % 4;

@@ -1,12 +1,15 @@
-/* The walk over the spans of a block. It goes by tiles of the block's elements, which do not depend on the spans. So a thread
- * block finds the spans of a tile by one search, and usually by none (large parameters have many tiles).
+/* The walk over the spans of a block. It goes by tiles of the block's elements, which do not depend
+ * on the spans. So a thread block finds the spans of a tile by one search, and usually by none
+ * (large parameters have many tiles).
  *
- * A thread block owns whole tiles, numbers blockIdx.x, blockIdx.x + gridDim.x, ...: all thread blocks together move through the
- * arrays as one front. A thread owns the vectors threadIdx.x and threadIdx.x + 256 of a tile. Tiles start at multiples of 2048
- * elements, so vectors are aligned where the arrays are. A vector that the end of a span cuts is done element by element, and so
- * are all elements where an array is not aligned.
+ * A thread block owns whole tiles, numbers blockIdx.x, blockIdx.x + gridDim.x, ...: all thread
+ * blocks together move through the arrays as one front. A thread owns the vectors threadIdx.x and
+ * threadIdx.x + 256 of a tile. Tiles start at multiples of 2048 elements, so vectors are aligned
+ * where the arrays are. A vector that the end of a span cuts is done element by element, and so are
+ * all elements where an array is not aligned.
  *
- * Each element is updated by one thread, and sums are sums of integers, so no result depends on the number of thread blocks. */
+ * Each element is updated by one thread, and sums are sums of integers, so no result depends on the
+ * number of thread blocks. */
 #ifndef SHERDI_KERNELS_CUDA_SPANS_CUH
 #define SHERDI_KERNELS_CUDA_SPANS_CUH
 
@@ -56,8 +59,9 @@ static inline __device__ size_t span_find(const sherdi_span *spans, size_t num_s
     return low;
 }
 
-/* Calls op.span(view) when the thread block comes to another span, and op.range(view, tile_first, low, high) for the range [low,
- * high) that a span has of a tile. Both calls are the same for all threads of the thread block. */
+/* Calls op.span(view) when the thread block comes to another span, and op.range(view, tile_first,
+ * low, high) for the range [low, high) that a span has of a tile. Both calls are the same for all
+ * threads of the thread block. */
 template <typename Op>
 static inline __device__ void spans_walk(const sherdi_span *spans, size_t num_spans,
                                          size_t tile_elems, Op &op)
@@ -93,8 +97,8 @@ static inline __device__ void spans_walk(const sherdi_span *spans, size_t num_sp
     }
 }
 
-/* Does a range in vectors or element by element: op.load(at, &loaded) loads what op.vector(loaded, view, at) needs, and
- * op.element(view, at) does one element. */
+/* Does a range in vectors or element by element: op.load(at, &loaded) loads what op.vector(loaded,
+ * view, at) needs, and op.element(view, at) does one element. */
 template <typename Op>
 static inline __device__ void range_update(Op &op, const span_view &view, size_t tile_first,
                                            size_t low, size_t high, int is_vector)

@@ -1,12 +1,12 @@
-/* The element-wise updates (kernels/updates/): one pass over a block's gradient and parts of the state, which also writes the new
- * parameters and adds up the fingerprint. spans.cuh says which thread owns which element. One template gives each formula a
- * kernel of its own.
+/* The element-wise updates (kernels/updates/): one pass over a block's gradient and parts of the
+ * state, which also writes the new parameters and adds up the fingerprint. spans.cuh says which
+ * thread owns which element. One template gives each formula a kernel of its own.
  *
  * update_kernel   256 threads, 64 registers: four thread blocks on a processor. Each thread has two vectors of four elements in
  *                 flight (56 bytes each, with three parts and a 16-bit gradient). 64 bytes of shared memory.
  *
- * Vectors need the parts at multiples of 16 bytes, and grad and param at multiples of four elements; the slices of a block are
- * there. Otherwise elements are loaded one by one. */
+ * Vectors need the parts at multiples of 16 bytes, and grad and param at multiples of four
+ * elements; the slices of a block are there. Otherwise elements are loaded one by one. */
 #include "kernels/cuda/encoded.cuh"
 #include "kernels/cuda/updates.cuh"
 
@@ -18,7 +18,8 @@ static inline __device__ bin_t mix_vector(uint64_t index, float4 x)
            sherdi_mix_element(index + 2, x.z) + sherdi_mix_element(index + 3, x.w);
 }
 
-/* The operation of the walk. Rule is an update: its coefficients, its number of parts, and its formula for one element. */
+/* The operation of the walk. Rule is an update: its coefficients, its number of parts, and its
+ * formula for one element. */
 template <typename Rule> struct update {
     typedef update_loaded<Rule::PARTS> loaded;
     typedef typename Rule::coeffs      coeffs;

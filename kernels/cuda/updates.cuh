@@ -1,5 +1,5 @@
-/* What the kernels of updates share: the updates as types (adam_rule and so on), which are the arguments of the kernels'
- * templates, and the arrays of a state in fp32. */
+/* What the kernels of updates share: the updates as types (adam_rule and so on), which are the
+ * arguments of the kernels' templates, and the arrays of a state in fp32. */
 #ifndef SHERDI_KERNELS_CUDA_UPDATES_CUH
 #define SHERDI_KERNELS_CUDA_UPDATES_CUH
 
@@ -19,8 +19,8 @@
     };
 #include "kernels/updates/rows.h"
 
-/* Returns the coefficients of a span: its group's, with the step times the parameter's ratio. `ratios`, by parameter, may be
- * NULL. */
+/* Returns the coefficients of a span: its group's, with the step times the parameter's ratio.
+ * `ratios`, by parameter, may be NULL. */
 template <typename Coeffs>
 static inline __device__ Coeffs span_coeffs(const Coeffs *groups, const float *ratios, const span_view &view)
 {

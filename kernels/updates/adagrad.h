@@ -1,5 +1,6 @@
-/* Adagrad (Duchi et al. 2011) in PyTorch's form: the decay is added to the gradient, both for the sum of squares and for the step.
- * (DeepSpeed's CPU code divides the gradient without the decay.) list.h explains the two faces of this file. */
+/* Adagrad (Duchi et al. 2011) in PyTorch's form: the decay is added to the gradient, both for the
+ * sum of squares and for the step. (DeepSpeed's CPU code divides the gradient without the decay.)
+ * list.h explains the two faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(adagrad, 2)

@@ -1,5 +1,6 @@
-/* Adam (Kingma and Ba 2015) adds the decay to the gradient; AdamW (Loshchilov and Hutter 2019) decays the weight itself. Both
- * share a formula and differ in its coefficients. list.h explains the two faces of this file. */
+/* Adam (Kingma and Ba 2015) adds the decay to the gradient; AdamW (Loshchilov and Hutter 2019)
+ * decays the weight itself. Both share a formula and differ in its coefficients. list.h explains
+ * the two faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(adam, 3)
@@ -18,7 +19,8 @@ SHERDI_ELEMENTWISE(adam, "Adam", adam,
 
 #include "kernels/updates/step.h"
 
-/* All numbers of a group that the formula needs. The host makes them once per step in double and rounds them to fp32. */
+/* All numbers of a group that the formula needs. The host makes them once per step in double and
+ * rounds them to fp32. */
 typedef struct sherdi_adam_coeffs {
     float grad_scale; /* unscaling, the mean over micro-batches, and clipping in one factor */
     float beta1, one_minus_beta1;
@@ -65,7 +67,8 @@ static inline sherdi_adam_coeffs sherdi_adamw_coeffs_of(const sherdi_group_step 
 
 #endif
 
-/* Form and order of operations are those of PyTorch's AdamW: the decay uses the old p, and eps is outside the corrected root. */
+/* Form and order of operations are those of PyTorch's AdamW: the decay uses the old p, and eps is
+ * outside the corrected root. */
 REAL_FN void sherdi_adam_update(const sherdi_adam_coeffs *c, real grad, real *x)
 {
     real p = x[0], m = x[1], v = x[2];

@@ -1,5 +1,6 @@
-/* LAMB (You et al. 2020). Its first sweep only takes the norms of weights and directions. Its second sweep is an element-wise
- * update, whose step is in proportion to the parameter's norm. list.h explains the two faces of this file. */
+/* LAMB (You et al. 2020). Its first sweep only takes the norms of weights and directions. Its
+ * second sweep is an element-wise update, whose step is in proportion to the parameter's norm.
+ * list.h explains the two faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(lamb, 3) /* of engine/optimizers/lamb.c */
@@ -7,7 +8,8 @@ SHERDI_UPDATE(lamb, 3) /* of engine/optimizers/lamb.c */
 #elif !defined(SHERDI_KERNELS_UPDATES_LAMB_H)
 #define SHERDI_KERNELS_UPDATES_LAMB_H
 
-/* Made like sherdi_adam_coeffs. One formula serves two forms, which apply the bias corrections at different places:
+/* Made like sherdi_adam_coeffs. One formula serves two forms, which apply the bias corrections at
+ * different places:
  *   DeepSpeed's   the corrections multiply the whole step: inv_bias1 = inv_bias2 = 1
  *   the paper's   u is made of the corrected m and v (You et al. 2020, algorithm 2) */
 typedef struct sherdi_lamb_coeffs {
@@ -37,7 +39,8 @@ REAL_FN real sherdi_lamb_root(const sherdi_lamb_coeffs *c, real v)
     return real_sqrt(real_fma(real_of(c->inv_bias2), v, real_of(c->eps_inside)));
 }
 
-/* Makes the new moments, and returns the direction, which the trust ratio scales. p is the weight before the update. */
+/* Makes the new moments, and returns the direction, which the trust ratio scales. p is the weight
+ * before the update. */
 REAL_FN real sherdi_lamb_direction(const sherdi_lamb_coeffs *c, real grad, real p, real *m, real *v)
 {
     sherdi_lamb_moments(c, grad, m, v);
@@ -52,8 +55,9 @@ REAL_FN void sherdi_lamb_update(const sherdi_lamb_coeffs *c, real grad, real *x)
     x[0] = real_fma(real_of(c->neg_step_size), u, x[0]);
 }
 
-/* The trust ratio, with phi of You et al. 2020 as DeepSpeed has it: ||p|| / ||u||, clamped to min_ratio and max_ratio; 1 when
- * either norm is 0. Roots, quotient and comparisons are in double, and the result is rounded once. NaN stays NaN. */
+/* The trust ratio, with phi of You et al. 2020 as DeepSpeed has it: ||p|| / ||u||, clamped to
+ * min_ratio and max_ratio; 1 when either norm is 0. Roots, quotient and comparisons are in double,
+ * and the result is rounded once. NaN stays NaN. */
 SHERDI_FN float sherdi_lamb_ratio(const sherdi_lamb_coeffs *c, const sherdi_norm_acc *param,
                                   const sherdi_norm_acc *update)
 {

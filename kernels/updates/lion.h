@@ -1,5 +1,6 @@
-/* Lion (Chen et al. 2023, algorithm 2), with one moment: each element moves by the learning rate, against the sign of a blend of
- * gradient and moment. Where the blend is zero, this step is zero, as in the paper. list.h explains the two faces of this file. */
+/* Lion (Chen et al. 2023, algorithm 2), with one moment: each element moves by the learning rate,
+ * against the sign of a blend of gradient and moment. Where the blend is zero, this step is zero,
+ * as in the paper. list.h explains the two faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(lion, 2)
@@ -37,7 +38,8 @@ static inline sherdi_lion_coeffs sherdi_lion_coeffs_of(const sherdi_group_step *
 
 #endif
 
-/* With an infinite moment and beta2 = 0, the new moment is NaN though the blend is not: therefore real_canonical (see real.h). */
+/* With an infinite moment and beta2 = 0, the new moment is NaN though the blend is not: therefore
+ * real_canonical (see real.h). */
 REAL_FN void sherdi_lion_update(const sherdi_lion_coeffs *c, real grad, real *x)
 {
     real p = x[0], m = x[1];

@@ -1,6 +1,7 @@
-/* Muon (Jordan et al. 2024), with the numbers of torch.optim.Muon: its two element-wise sweeps. The first blends the gradient
- * into the momentum and makes the direction, which takes the place of the master (x[0]). Between the sweeps, an orthogonal matrix
- * is made of the direction (kernels/orthogonal.h). The second sweep takes this matrix as its gradient, and decays decoupled.
+/* Muon (Jordan et al. 2024), with the numbers of torch.optim.Muon: its two element-wise sweeps. The
+ * first blends the gradient into the momentum and makes the direction, which takes the place of the
+ * master (x[0]). Between the sweeps, an orthogonal matrix is made of the direction
+ * (kernels/orthogonal.h). The second sweep takes this matrix as its gradient, and decays decoupled.
  * list.h explains the two faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 

@@ -1,5 +1,6 @@
-/* Stochastic gradient descent in PyTorch's forms: plain, with momentum (Polyak 1964), or with Nesterov's (Sutskever et al. 2013).
- * The decay is added to the gradient. Without momentum the state has no buffer. list.h explains the two faces of this file. */
+/* Stochastic gradient descent in PyTorch's forms: plain, with momentum (Polyak 1964), or with
+ * Nesterov's (Sutskever et al. 2013). The decay is added to the gradient. Without momentum the
+ * state has no buffer. list.h explains the two faces of this file. */
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(sgd, 2)

@@ -1,4 +1,5 @@
-/* A group's numbers for one step, of which the coefficients of an update are made. engine/run/optimizer.c fills the struct. */
+/* A group's numbers for one step, of which the coefficients of an update are made.
+ * engine/run/optimizer.c fills the struct. */
 #ifndef SHERDI_KERNELS_UPDATES_STEP_H
 #define SHERDI_KERNELS_UPDATES_STEP_H
 
