@@ -1,6 +1,6 @@
-/* Worlds that call nobody, so tickets.c answers their collectives: `self` has one rank, and `sim` stands for one rank of a
- * described machine, for the plans of large worlds. This file creates them and allocates their memory, whose pages come on
- * first touch. */
+/* Worlds that call nobody, so tickets.c answers their collectives: `self` has one rank, and `sim`
+ * stands for one rank of a described machine, for the plans of large worlds. This file creates them
+ * and allocates their memory, whose pages come on first touch. */
 #include "collectives/procs.h"
 #include "sherd_tools.h"
 

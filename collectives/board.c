@@ -1,5 +1,5 @@
-/* See board.h. The rows of ranks that share memory lie in memory of the world. A sleeper sleeps on the row's bell (futex), for a bounded
- * time: it looks for lost ranks even if nobody rings. */
+/* See board.h. The rows of ranks that share memory lie in memory of the world. A sleeper sleeps on
+ * the row's bell (futex), for a bounded time: it looks for lost ranks even if nobody rings. */
 #include "collectives/board.h"
 
 #include "base/checked.h"
@@ -158,7 +158,8 @@ typedef struct row_rest {
     int64_t  since_ns;
 } row_rest;
 
-/* The time limit of the world counts from the last progress: a slow drive is no lost rank. A rank waits for itself without limit. */
+/* The time limit of the world counts from the last progress: a slow drive is no lost rank. A rank
+ * waits for itself without limit. */
 static sherd_status rest_check(const sherdi_board *board, int rank, row_rest *rest,
                                const char *what)
 {

@@ -1,4 +1,5 @@
-/* The calls of the engine and of the program: they check the arguments, hand the call to tickets.c, and count its bytes. */
+/* The calls of the engine and of the program: they check the arguments, hand the call to tickets.c,
+ * and count its bytes. */
 #include "collectives/world_impl.h"
 
 #include "base/checked.h"
@@ -396,7 +397,8 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
     return SHERD_OK;
 }
 
-/* Sums one portion: values[i] = ((v of rank 0 + v of rank 1) + ...). All simulated ranks have this rank's values. */
+/* Sums one portion: values[i] = ((v of rank 0 + v of rank 1) + ...). All simulated ranks have this
+ * rank's values. */
 static sherd_status sum_portion(sherd_world *world, double *values, size_t count)
 {
     sherdi_told told;

@@ -1,4 +1,5 @@
-/* Creates a world of processes at a given address, or of threads. env.c reads what launchers set, and then comes here. */
+/* Creates a world of processes at a given address, or of threads. env.c reads what launchers set,
+ * and then comes here. */
 #include "collectives/procs.h"
 #include "collectives/transport.h"
 

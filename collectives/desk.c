@@ -1,4 +1,5 @@
-/* See desk.h. The callers are in a list, the oldest first; one poll() looks at all of them and at the listener. */
+/* See desk.h. The callers are in a list, the oldest first; one poll() looks at all of them and at
+ * the listener. */
 #include "collectives/desk.h"
 
 #include "base/clock.h"
@@ -62,14 +63,16 @@ static int caller_read(const net_desk *desk, net_caller *caller)
     return got > 0;
 }
 
-/* Whether the time of a caller is over, and its message is not complete, however lately a part of it has come. */
+/* Whether the time of a caller is over, and its message is not complete, however lately a part of
+ * it has come. */
 static int caller_is_late(const net_desk *desk, const net_caller *caller)
 {
     return caller->got_bytes < desk->params.message_bytes && sherdi_now_ns() > caller->until_ns;
 }
 
-/* Returns whether there is room for one more caller. In a full list the oldest that has not sent its message gives way; messages
- * that are complete are taken soon, and who calls meanwhile waits in the listener's queue. */
+/* Returns whether there is room for one more caller. In a full list the oldest that has not sent
+ * its message gives way; messages that are complete are taken soon, and who calls meanwhile waits
+ * in the listener's queue. */
 static int room_make(net_desk *desk)
 {
     for (int i = 0; desk->count == desk->room && i < desk->count; i++) {

@@ -1,5 +1,6 @@
-/* The device of a world: which device it is, the lane of its collectives, tickets as events of that lane, and device memory
- * that all ranks allocate together. world.c and tickets.c call it; a world on the CPU has none of this. */
+/* The device of a world: which device it is, the lane of its collectives, tickets as events of that
+ * lane, and device memory that all ranks allocate together. world.c and tickets.c call it; a world
+ * on the CPU has none of this. */
 #include "collectives/job.h"
 
 #include "base/checked.h"
@@ -279,8 +280,8 @@ size_t sherdi_world_taken_bytes(const sherd_world *world)
 
 /* ---------------------------------------------------------------- tickets -- */
 
-/* An event is recorded again after WORLD_EVENTS tickets. It then stands for a later call on the same lane; waiting for that
- * call includes the earlier one. */
+/* An event is recorded again after WORLD_EVENTS tickets. It then stands for a later call on the
+ * same lane; waiting for that call includes the earlier one. */
 static sherdi_event *ticket_event(const sherd_world *world, sherdi_ticket ticket)
 {
     return world->device.events[(ticket - 1) % WORLD_EVENTS];
@@ -298,7 +299,8 @@ void sherdi_world_thread_begin(const sherd_world *world)
     }
 }
 
-/* With other ranks, the lane may stand still because one of them is dead. So the wait also looks at the world's failure. */
+/* With other ranks, the lane may stand still because one of them is dead. So the wait also looks at
+ * the world's failure. */
 sherd_status sherdi_world_lane_wait(sherd_world *world, sherdi_ticket ticket)
 {
     const sherdi_device_ops *device = world->backend->device;

@@ -1,6 +1,6 @@
-/* Endings: the end of something that all ranks have. Each rank tells the others when it comes to the end, and waits for them
- * up to a limit. This goes beside the calls of the world (tell_ending), so a rank that never comes does not hold up
- * collectives. */
+/* Endings: the end of something that all ranks have. Each rank tells the others when it comes to
+ * the end, and waits for them up to a limit. This goes beside the calls of the world (tell_ending),
+ * so a rank that never comes does not hold up collectives. */
 #include "collectives/world_impl.h"
 
 #include "base/clock.h"
@@ -66,8 +66,8 @@ void sherdi_world_ending_note(sherd_world *world, uint64_t key, int is_agreed)
     }
 }
 
-/* Waits until all others have agreed, one has refused, the world has failed, or the time is up. Returns 1 if all others have
- * agreed and none has refused. Call it under the lock. */
+/* Waits until all others have agreed, one has refused, the world has failed, or the time is up.
+ * Returns 1 if all others have agreed and none has refused. Call it under the lock. */
 static int others_await(sherd_world *world, const sherdi_ending *ending, int64_t until_ns)
 {
     const struct timespec until = {.tv_sec  = (time_t)(until_ns / 1000000000),

@@ -10,11 +10,13 @@
  *   mpiexec   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID                       of MPICH and Intel MPI, which name no address to
  *             meet at: MASTER_ADDR and a port as under torchrun; has precedence over srun if srun counts other tasks (the daemons)
  *
- * Each launcher gives the job a name, and ranks that meet compare it (job.h): SHERD_JOB_SECRET, else TORCHELASTIC_RUN_ID, or
- * SLURM_JOB_ID and the step. Under mpirun rank 0 draws a random key, and MPI takes it to the others.
+ * Each launcher gives the job a name, and ranks that meet compare it (job.h): SHERD_JOB_SECRET,
+ * else TORCHELASTIC_RUN_ID, or SLURM_JOB_ID and the step. Under mpirun rank 0 draws a random key,
+ * and MPI takes it to the others.
  *
- * SHERD_PORT changes the port at which the ranks meet under torchrun and mpiexec (default MASTER_PORT + 1, because torchrun's
- * agent itself listens on MASTER_PORT) and under srun (by default computed from job and step). */
+ * SHERD_PORT changes the port at which the ranks meet under torchrun and mpiexec (default
+ * MASTER_PORT + 1, because torchrun's agent itself listens on MASTER_PORT) and under srun (by
+ * default computed from job and step). */
 #include "collectives/procs.h"
 
 #include "base/log.h"
@@ -71,7 +73,8 @@ static sherd_status env_int_needed(const char *scheme, const char *name, long le
     return env_int(name, least, most, out);
 }
 
-/* Reads rank and world size from the named variables, and checks that the rank is below the size. */
+/* Reads rank and world size from the named variables, and checks that the rank is below the
+ * size. */
 static sherd_status env_launch_read(env_launch *launch, const char *scheme, const char *rank_name,
                                     const char *size_name, const char *local_name)
 {
@@ -226,7 +229,8 @@ static const char *srun_size_name(void)
     return env_text("SLURM_STEP_NUM_TASKS") != NULL ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
 }
 
-/* Slurm's variables are also set in shells inside an allocation, so only a step with several tasks counts. */
+/* Slurm's variables are also set in shells inside an allocation, so only a step with several tasks
+ * counts. */
 static int srun_is_seen(void)
 {
     return env_text("SLURM_STEP_ID") != NULL && env_text("SLURM_PROCID") != NULL &&
@@ -279,7 +283,8 @@ static sherd_status srun_read(env_launch *launch)
     return SHERD_OK;
 }
 
-/* Inside a Slurm allocation mpiexec lets srun start its daemons, and the ranks inherit srun's variables. */
+/* Inside a Slurm allocation mpiexec lets srun start its daemons, and the ranks inherit srun's
+ * variables. */
 static int mpiexec_is_seen(void)
 {
     return env_text("PMI_RANK") != NULL && number_of("PMI_SIZE") > 1 &&

@@ -10,7 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-/* How to wait for something that does not wake us: first yield the core so many times, then sleep between the looks. */
+/* How to wait for something that does not wake us: first yield the core so many times, then sleep
+ * between the looks. */
 #define LOOKS_BEFORE_SLEEP 2000
 #define SLEEP_NS           50000
 /* How long a failure waits for those who use what is the program's. */
@@ -67,7 +68,8 @@ void sherdi_nap(int turn)
 
 /* ------------------------------------------------------------- failure -- */
 
-/* Those who use what is the program's see that the world is failing when they have the lock, and leave it alone from then on. */
+/* Those who use what is the program's see that the world is failing when they have the lock, and
+ * leave it alone from then on. */
 static void users_wait(sherd_world *world)
 {
     struct timespec until;
@@ -88,7 +90,8 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     }
     world->failure_status = status;
     (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
-    /* Fails the worlds that were split from this one first, so that whoever sees this one's failure also sees theirs. */
+    /* Fails the worlds that were split from this one first, so that whoever sees this one's failure
+     * also sees theirs. */
     sherdi_family_failed(world);
     users_wait(world);
     atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
@@ -117,7 +120,8 @@ sherd_status sherdi_world_status(sherd_world *world)
     if (!sherdi_world_has_failed(world)) {
         return SHERD_OK;
     }
-    /* Another thread is between its two stores. It fails the worlds that were split from this one, and waits for nobody. */
+    /* Another thread is between its two stores. It fails the worlds that were split from this one,
+     * and waits for nobody. */
     while (atomic_load_explicit(&world->failure_state, memory_order_acquire) != WORLD_HAS_FAILED) {
         (void)sched_yield();
     }

@@ -1,6 +1,6 @@
-/* What parent and child know of each other after a split: the failure of a parent is a failure of its children, and nothing
- * else. Either may be destroyed first. A child itself tells the ranks of its group, because some of them may have destroyed
- * the parent.
+/* What parent and child know of each other after a split: the failure of a parent is a failure of
+ * its children, and nothing else. Either may be destroyed first. A child itself tells the ranks of
+ * its group, because some of them may have destroyed the parent.
  *
  * Locks are taken from parent to child, never the other way round. */
 #include "collectives/split.h"
@@ -29,8 +29,8 @@ static world_family *family_of(sherd_world *parent)
     return atomic_load(&parent->family);
 }
 
-/* Call it under the lock. While a child is being made, its ranks are ranks of the parent, which all learn of the failure
- * there. */
+/* Call it under the lock. While a child is being made, its ranks are ranks of the parent, which all
+ * learn of the failure there. */
 static void child_fail(sherd_world *child, sherd_status status, const char *text)
 {
     if (child->is_made) {
@@ -123,8 +123,8 @@ void sherdi_family_end(sherd_world *parent, sherd_world *child)
         child->is_made = 1;
     }
     (void)pthread_mutex_unlock(&family->lock);
-    /* The parent failed in between. Nobody has told the ranks of the child's group, and this rank may leave the group at once.
-     * The child keeps the failure that it has. */
+    /* The parent failed in between. Nobody has told the ranks of the child's group, and this rank
+     * may leave the group at once. The child keeps the failure that it has. */
     if (child != NULL && sherdi_world_has_failed(child)) {
         (void)sherdi_world_fail(child, SHERD_E_PEER_LOST,
                                 "the world from which this one was split has failed");

@@ -8,7 +8,8 @@
 
 #define MEETING_NS     (120 * INT64_C(1000000000))
 #define MEETING_MOST_S (30 * 86400.0)
-/* The kernel asks a silent host every second, so less could not be told from an answer that is late. */
+/* The kernel asks a silent host every second, so less could not be told from an answer that is
+ * late. */
 #define HOST_NS      (30 * INT64_C(1000000000))
 #define HOST_LEAST_S 2.0
 #define HOST_MOST_S  (7 * 86400.0)
@@ -42,7 +43,8 @@ uint64_t sherdi_job_proof(const job_key *key, const uint64_t *words, size_t num_
     return sherdi_siphash(key->words, words, num_words * sizeof(*words));
 }
 
-/* Reads a number of seconds in [least_s, most_s], above 0. Leaves *ns_out alone when the variable is not set. */
+/* Reads a number of seconds in [least_s, most_s], above 0. Leaves *ns_out alone when the variable
+ * is not set. */
 static sherd_status seconds_read(const char *name, double least_s, double most_s, int64_t *ns_out)
 {
     const char *text = getenv(name);

@@ -1,5 +1,5 @@
-/* See meeting_point.h. The ranks meet at an abstract unix socket if they are all on one host, else at a TCP port of rank 0's
- * host. */
+/* See meeting_point.h. The ranks meet at an abstract unix socket if they are all on one host, else
+ * at a TCP port of rank 0's host. */
 #include "collectives/meeting_point.h"
 
 #include "base/random.h"
@@ -18,7 +18,8 @@ typedef struct point_message {
     char     address[sizeof(((meeting_point *)NULL)->address)]; /* "": rank 0 has none */
 } point_message;
 
-/* Lists every address of this host that another host may reach, in the form of rendezvous_params. */
+/* Lists every address of this host that another host may reach, in the form of
+ * rendezvous_params. */
 static void addresses_list(int port, char *list, size_t len_bytes)
 {
     struct ifaddrs *all = NULL;

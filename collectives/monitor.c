@@ -1,5 +1,6 @@
-/* See monitor.h. Every message has the same size and is far smaller than a socket's buffer, so sending never waits. What
- * cannot be sent is dropped; its receiver learns of the failure when the connection ends. */
+/* See monitor.h. Every message has the same size and is far smaller than a socket's buffer, so
+ * sending never waits. What cannot be sent is dropped; its receiver learns of the failure when the
+ * connection ends. */
 #include "collectives/monitor.h"
 
 #include "base/clock.h"
@@ -78,8 +79,9 @@ static void line_close(sherdi_monitor *monitor, monitor_line *line)
     (void)pthread_mutex_unlock(&monitor->send_lock);
 }
 
-/* Handles a message from a rank. Rank 0 passes it on to the others; for another rank there is nobody to pass it to. Of the
- * failures that ranks tell, only the first goes on: all have it then. */
+/* Handles a message from a rank. Rank 0 passes it on to the others; for another rank there is
+ * nobody to pass it to. Of the failures that ranks tell, only the first goes on: all have it
+ * then. */
 static void news_take(sherdi_monitor *monitor, monitor_line *line)
 {
     monitor_news *news   = &line->in.news;
@@ -103,8 +105,8 @@ static void news_take(sherdi_monitor *monitor, monitor_line *line)
     }
 }
 
-/* `error`: 0 where the connection was closed, else why it broke. A closed one was closed by its process's end; one that timed out
- * says nothing of the process. */
+/* `error`: 0 where the connection was closed, else why it broke. A closed one was closed by its
+ * process's end; one that timed out says nothing of the process. */
 static void line_ended(sherdi_monitor *monitor, monitor_line *line, int error)
 {
     const rendezvous_card *card = &monitor->params.meeting->cards[line->rank];
@@ -176,9 +178,10 @@ static int lines_look(sherdi_monitor *monitor, int most_ms)
     return open;
 }
 
-/* Says goodbye, then reads until the others have closed their ends. If this rank closed first, with messages of theirs unread,
- * the system would throw its own message away. A rank that leaves a failed world says first why: it may have learned that over
- * memory, before the ranks of other hosts are told. */
+/* Says goodbye, then reads until the others have closed their ends. If this rank closed first, with
+ * messages of theirs unread, the system would throw its own message away. A rank that leaves a
+ * failed world says first why: it may have learned that over memory, before the ranks of other
+ * hosts are told. */
 static void farewell(sherdi_monitor *monitor)
 {
     sherd_world       *world    = monitor->params.world;

@@ -1,10 +1,10 @@
-/* Ranks that MPI started. They meet through MPI. Inside a host they share memory exactly as in shm (procs.c, peers.c), and MPI
- * is not used again. Between hosts every rank exchanges slices directly with the ranks of the other hosts, in the type that is
- * sent, and sums them itself, so the bits are those of every other transport. MPI itself is opened at run time
- * (mpi_library.h).
+/* Ranks that MPI started. They meet through MPI. Inside a host they share memory exactly as in shm
+ * (procs.c, peers.c), and MPI is not used again. Between hosts every rank exchanges slices directly
+ * with the ranks of the other hosts, in the type that is sent, and sums them itself, so the bits
+ * are those of every other transport. MPI itself is opened at run time (mpi_library.h).
  *
- * MPI does not report that a rank died, and its blocking calls then never return. So all waits here test, and look at the
- * world's failure, which the monitor reports. */
+ * MPI does not report that a rank died, and its blocking calls then never return. So all waits here
+ * test, and look at the world's failure, which the monitor reports. */
 #include "collectives/meeting_point.h"
 
 #include "base/checked.h"
@@ -32,8 +32,9 @@
 /* After a failure, MPI_Finalize may take so long; then the process ends without it. */
 #define END_PATIENCE_S 5
 
-/* A communicator of sherd's own, and the worlds of this process that send over it: the world for which it was made, and worlds
- * split from that one. The worlds' messages have different tags. mpi_lock guards it. */
+/* A communicator of sherd's own, and the worlds of this process that send over it: the world for
+ * which it was made, and worlds split from that one. The worlds' messages have different tags.
+ * mpi_lock guards it. */
 typedef struct mpi_channel {
     MPI_Comm comm;
     int      owners;
@@ -74,9 +75,9 @@ static void *end_watch(void *unused)
     _exit(EXIT_FAILURE);
 }
 
-/* Called at exit, if sherd initialised MPI. If a world is still open, the process is ending without being asked to: its
- * sockets close and so tell the others, and MPI_Finalize would wait for them. After a failure that left all processes alive
- * they come here too, but perhaps not all of them. */
+/* Called at exit, if sherd initialised MPI. If a world is still open, the process is ending without
+ * being asked to: its sockets close and so tell the others, and MPI_Finalize would wait for them.
+ * After a failure that left all processes alive they come here too, but perhaps not all of them. */
 static void mpi_end(void)
 {
     int       is_finalized = 0;
@@ -292,8 +293,9 @@ static sherd_status recv_start(mpi_world *mpi, int rank, void *data, size_t len_
 
 /* -------------------------------------------------------- between hosts -- */
 
-/* Bytes [first, first + len) of slices. The slice for rank r is at send + r * send_stride. The slice from it goes to
- * (recv + r * recv_stride); packed, the slices of remote ranks lie one behind the other. */
+/* Bytes [first, first + len) of slices. The slice for rank r is at send + r * send_stride. The
+ * slice from it goes to (recv + r * recv_stride); packed, the slices of remote ranks lie one behind
+ * the other. */
 typedef struct slices_args {
     const unsigned char *send;
     size_t               send_stride;
@@ -533,7 +535,8 @@ static sherd_status meeting_exchange(void *ctx, const void *mine, void *all, siz
     return meeting_wait(&request, meeting->deadline_ns);
 }
 
-/* For a world that was split from another: finds its ranks' numbers in the communicator, which is the other world's. */
+/* For a world that was split from another: finds its ranks' numbers in the communicator, which is
+ * the other world's. */
 static sherd_status channel_ranks_find(mpi_world *mpi, const sherdi_split *split)
 {
     const mpi_world *parent = (const mpi_world *)split->parent;
@@ -719,7 +722,8 @@ static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params,
     return meet_over(channel, &procs, deadline_ns, out);
 }
 
-/* Chooses a tag that is new for all ranks of `parent`. Each rank knows the highest tag of the worlds that it is in. */
+/* Chooses a tag that is new for all ranks of `parent`. Each rank knows the highest tag of the
+ * worlds that it is in. */
 static sherd_status tag_agree(mpi_world *parent, int *out)
 {
     sherd_world *world = &parent->procs.world;
@@ -742,7 +746,8 @@ static sherd_status tag_agree(mpi_world *parent, int *out)
     return SHERD_OK;
 }
 
-/* The ranks of a group meet again. Messages between hosts go over the parent's communicator, with the group's own tag. */
+/* The ranks of a group meet again. Messages between hosts go over the parent's communicator, with
+ * the group's own tag. */
 static sherd_status mpi_split(sherdi_split *split, sherd_world **out)
 {
     mpi_world    *parent = (mpi_world *)split->parent;

@@ -1,4 +1,5 @@
-/* See mpi_library.h. The library is opened once per process, under a lock, and its version is checked first. */
+/* See mpi_library.h. The library is opened once per process, under a lock, and its version is
+ * checked first. */
 #include "collectives/mpi_library.h"
 
 #include "base/library.h"
@@ -26,8 +27,8 @@ static pthread_mutex_t api_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two v
 static int             is_loaded;
 static char            version_text[300]; /* version and file of the loaded library */
 
-/* Checks the library's version. Every MPI has this function, so a library of another kind is reported by its name, and not by
- * a missing symbol of Open MPI. */
+/* Checks the library's version. Every MPI has this function, so a library of another kind is
+ * reported by its name, and not by a missing symbol of Open MPI. */
 static int version_check(void *library, char *why, size_t why_bytes)
 {
     static const sherdi_symbol symbol = {"MPI_Get_library_version", 0, 0};
@@ -70,8 +71,9 @@ static void *library_open(int scope, char *why, size_t why_bytes)
                                why_bytes);
 }
 
-/* Finds the functions and objects. If the program links MPI or has opened it globally, that MPI is used, and the objects are
- * looked up in the whole process, because the linker may have put copies of them into the program itself. */
+/* Finds the functions and objects. If the program links MPI or has opened it globally, that MPI is
+ * used, and the objects are looked up in the whole process, because the linker may have put copies
+ * of them into the program itself. */
 static int api_find(mpi_api *found, char *why, size_t why_bytes)
 {
     void *library;

@@ -1,6 +1,6 @@
-/* The functions and objects of Open MPI that sherd uses. The library is opened at run time, so that one binary runs with MPI
- * and without it. mpi.h's own names of objects (MPI_COMM_WORLD, MPI_BYTE) would have to be linked; the struct has these
- * objects instead. */
+/* The functions and objects of Open MPI that sherd uses. The library is opened at run time, so that
+ * one binary runs with MPI and without it. mpi.h's own names of objects (MPI_COMM_WORLD, MPI_BYTE)
+ * would have to be linked; the struct has these objects instead. */
 #ifndef SHERDI_COLLECTIVES_MPI_LIBRARY_H
 #define SHERDI_COLLECTIVES_MPI_LIBRARY_H
 
@@ -51,7 +51,8 @@ typedef struct mpi_api {
 /** One for the process; constant once sherdi_mpi_load has returned 1. */
 extern mpi_api sherdi_mpi_api;
 
-/** Finds the MPI that this process has loaded, or opens one (SHERD_MPI_LIBRARY). Returns 1, or 0 with one sentence in `why`. */
+/** Finds the MPI that this process has loaded, or opens one (SHERD_MPI_LIBRARY). Returns 1, or 0
+ *  with one sentence in `why`. */
 int sherdi_mpi_load(char *why, size_t why_bytes);
 
 #endif

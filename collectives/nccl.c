@@ -1,10 +1,11 @@
-/* Ranks with a GPU each: device memory moves over NCCL, control data over the sockets of star.c. Only files named nccl_* and
- * this one include nccl.h.
+/* Ranks with a GPU each: device memory moves over NCCL, control data over the sockets of star.c.
+ * Only files named nccl_* and this one include nccl.h.
  *
- * Each call on device memory queues its work on the world's lane and returns when NCCL has launched it. The communicators do
- * not block, so NCCL launches by a thread of its own; how long that takes has not been seen on a GPU yet. NCCL's own sums have an
- * order of their own. So a reduction is an all-to-all into planned room (sherdi_world_reserve), followed by the kernel
- * `reduce` on the lane, which gives the same bits as every other transport. */
+ * Each call on device memory queues its work on the world's lane and returns when NCCL has launched
+ * it. The communicators do not block, so NCCL launches by a thread of its own; how long that takes
+ * has not been seen on a GPU yet. NCCL's own sums have an order of their own. So a reduction is an
+ * all-to-all into planned room (sherdi_world_reserve), followed by the kernel `reduce` on the lane,
+ * which gives the same bits as every other transport. */
 #include "collectives/nccl_impl.h"
 
 #include "base/log.h"
@@ -53,8 +54,8 @@ static ncclResult_t slices_swap_whole(sherd_world *world, const void *send, void
                                     stream_of(world));
 }
 
-/* Sends the slices of `send` to the other ranks and receives theirs into `recv`; this rank's own slice stays. Call it under
- * the lock. */
+/* Sends the slices of `send` to the other ranks and receives theirs into `recv`; this rank's own
+ * slice stays. Call it under the lock. */
 static ncclResult_t slices_swap(sherd_world *world, const unsigned char *send, unsigned char *recv,
                                 size_t slice_bytes, int is_packed)
 {
@@ -220,7 +221,8 @@ static sherd_status nccl_all_reduce(sherd_world *world, const sherdi_reduction_a
 
 /* --------------------------------------------------------------- first calls -- */
 
-/* Bytes of a slice. NCCL connects to peers when it first uses an algorithm, and it uses another algorithm for long messages. */
+/* Bytes of a slice. NCCL connects to peers when it first uses an algorithm, and it uses another
+ * algorithm for long messages. */
 static const size_t WARM_BYTES[] = {256, (size_t)1 << 20};
 
 #define WARM_SIZES (sizeof(WARM_BYTES) / sizeof(WARM_BYTES[0]))
@@ -311,8 +313,8 @@ static void nccl_memory_drop(sherd_world *world, void *memory)
     (void)sherdi_nccl_api.MemFree(memory);
 }
 
-/* Call it under the lock. A thread of NCCL's registers a window, and the call's result does not say so: the caller must ask
- * afterwards. */
+/* Call it under the lock. A thread of NCCL's registers a window, and the call's result does not say
+ * so: the caller must ask afterwards. */
 static ncclResult_t memory_register(struct sherdi_nccl *nccl, void *memory, size_t len_bytes)
 {
     ncclResult_t result;
@@ -326,8 +328,8 @@ static ncclResult_t memory_register(struct sherdi_nccl *nccl, void *memory, size
     return result == ncclSuccess ? ncclInProgress : result;
 }
 
-/* NCCL moves registered memory without copying it to its own buffers. Memory that it does not register is still moved, with
- * copies. */
+/* NCCL moves registered memory without copying it to its own buffers. Memory that it does not
+ * register is still moved, with copies. */
 static void *nccl_memory_enter(sherd_world *world, void *memory, size_t len_bytes)
 {
     struct sherdi_nccl *nccl   = sherdi_nccl_of(world);

@@ -1,6 +1,7 @@
-/* Decides whether ranks can be a world over NCCL. Every rank says on its card what it has, and all ranks come to the same
- * answer from the cards. NCCL wants a device of its own for each rank, unless it is 2.30 or newer and was told to allow
- * several (NCCL_MULTI_RANK_GPU_ENABLE=1, a variable of NCCL's). */
+/* Decides whether ranks can be a world over NCCL. Every rank says on its card what it has, and all
+ * ranks come to the same answer from the cards. NCCL wants a device of its own for each rank,
+ * unless it is 2.30 or newer and was told to allow several (NCCL_MULTI_RANK_GPU_ENABLE=1, a
+ * variable of NCCL's). */
 #include "collectives/nccl.h"
 
 #include <stdio.h>
@@ -68,7 +69,8 @@ static void version_write(int version, char *text, size_t len_bytes)
                    version % 100);
 }
 
-/* Returns a rank below `rank` on the same device, unless both were told that NCCL allows it; -1: none. */
+/* Returns a rank below `rank` on the same device, unless both were told that NCCL allows it; -1:
+ * none. */
 static int sharer_find(const rendezvous *meeting, int rank)
 {
     for (int r = 0; r < rank; r++) {

@@ -1,9 +1,11 @@
-/* The communicator of a world over NCCL: how it is created, how calls on it are made, who watches them, and how it ends.
+/* The communicator of a world over NCCL: how it is created, how calls on it are made, who watches
+ * them, and how it ends.
  *
- * NCCL does not report in time that a rank has died, and its kernels then never end. So a thread per world watches for three
- * things: a failure of the world (which the monitor reports), NCCL's asynchronous errors, and calls that make no progress for
- * the time limit. It then aborts the communicator, which ends the kernels, and so ends every wait for the lane. The
- * communicator is non-blocking: calls into NCCL return at once, and this file asks NCCL until they are done. */
+ * NCCL does not report in time that a rank has died, and its kernels then never end. So a thread
+ * per world watches for three things: a failure of the world (which the monitor reports), NCCL's
+ * asynchronous errors, and calls that make no progress for the time limit. It then aborts the
+ * communicator, which ends the kernels, and so ends every wait for the lane. The communicator is
+ * non-blocking: calls into NCCL return at once, and this file asks NCCL until they are done. */
 #include "collectives/nccl_impl.h"
 
 #include "base/clock.h"
@@ -31,7 +33,8 @@ const char *sherdi_nccl_result_text(struct sherdi_nccl *nccl, ncclResult_t resul
     return last != NULL && last[0] != '\0' ? last : sherdi_nccl_api.GetErrorString(result);
 }
 
-/* Reports an error of NCCL, after waiting for news that a dead rank is the cause. Do not call it under the lock. */
+/* Reports an error of NCCL, after waiting for news that a dead rank is the cause. Do not call it
+ * under the lock. */
 static sherd_status nccl_fail(struct sherdi_nccl *nccl, const char *text)
 {
     sherd_world *world    = &nccl->procs->world;
@@ -113,8 +116,8 @@ sherd_status sherdi_nccl_settle(struct sherdi_nccl *nccl, ncclResult_t result, c
 
 /* ----------------------------------------------------------------- the watch -- */
 
-/* Ends a communicator, and so what still runs on the device. A communicator of the trainer's own only the trainer can end.
- * Call it under the lock. */
+/* Ends a communicator, and so what still runs on the device. A communicator of the trainer's own
+ * only the trainer can end. Call it under the lock. */
 static void comm_abort(struct sherdi_nccl *nccl)
 {
     ncclComm_t comm = nccl->comm;
@@ -149,7 +152,8 @@ static int async_error(struct sherdi_nccl *nccl, char *text, size_t text_bytes)
     return 1;
 }
 
-/* Returns the first ticket after `passed` that the lane has not passed yet; `queued` + 1: there is none. */
+/* Returns the first ticket after `passed` that the lane has not passed yet; `queued` + 1: there is
+ * none. */
 static sherdi_ticket oldest_pending(sherd_world *world, sherdi_ticket passed, sherdi_ticket queued)
 {
     if (queued > WORLD_EVENTS && passed < queued - WORLD_EVENTS) {
@@ -161,8 +165,8 @@ static sherdi_ticket oldest_pending(sherd_world *world, sherdi_ticket passed, sh
     return passed + 1;
 }
 
-/* The lane has been waiting at this call since `since_ns`. Fails the world if a rank has left, or if the other ranks have had
- * the time limit to come, because the lane will then not go on. */
+/* The lane has been waiting at this call since `since_ns`. Fails the world if a rank has left, or
+ * if the other ranks have had the time limit to come, because the lane will then not go on. */
 static void stuck_look(struct sherdi_nccl *nccl, sherdi_ticket ticket, int64_t since_ns)
 {
     sherd_world *world   = &nccl->procs->world;
@@ -366,7 +370,8 @@ static sherd_status comm_init(struct sherdi_nccl *nccl, const ncclUniqueId *id)
     return status;
 }
 
-/* Ends a communicator that is not the trainer's. Waits a little for the work in progress, and aborts what has not ended then. */
+/* Ends a communicator that is not the trainer's. Waits a little for the work in progress, and
+ * aborts what has not ended then. */
 static void comm_end(struct sherdi_nccl *nccl)
 {
     ncclResult_t result      = ncclInProgress;

@@ -1,6 +1,6 @@
-/* A world over a communicator of the trainer's own, which then moves device memory for both. For control data, and to notice
- * each other's end, the ranks still need connections. So they meet as processes do, and rank 0 sends the address over the
- * communicator. */
+/* A world over a communicator of the trainer's own, which then moves device memory for both. For
+ * control data, and to notice each other's end, the ranks still need connections. So they meet as
+ * processes do, and rank 0 sends the address over the communicator. */
 #include "collectives/nccl_impl.h"
 
 #include "base/clock.h"

@@ -1,5 +1,5 @@
-/* What the files of the transport nccl share: the communicator of a world, and how calls are made on it and watched
- * (nccl_comm.c). */
+/* What the files of the transport nccl share: the communicator of a world, and how calls are made
+ * on it and watched (nccl_comm.c). */
 #ifndef SHERDI_COLLECTIVES_NCCL_IMPL_H
 #define SHERDI_COLLECTIVES_NCCL_IMPL_H
 
@@ -14,7 +14,8 @@ typedef struct sherdi_nccl_options {
     int most_ctas; /* 0: NCCL decides */
 } sherdi_nccl_options;
 
-/** Reads the options from the environment. Errors: E_INVAL, or E_NOTSUP where the library lacks an option. */
+/** Reads the options from the environment. Errors: E_INVAL, or E_NOTSUP where the library lacks an
+ *  option. */
 sherd_status sherdi_nccl_options_read(sherdi_nccl_options *out);
 void         sherdi_nccl_options_apply(const sherdi_nccl_options *options, ncclConfig_t *config);
 void         sherdi_nccl_options_log(const sherdi_nccl_options *options, int rank);
@@ -31,7 +32,8 @@ struct sherdi_nccl {
     pthread_t           watch;
     sherdi_star         star;
     sherdi_nccl_options options;
-    /* The call of ticket t is at [(t - 1) % WORLD_EVENTS]; for the message about a call that hangs. */
+    /* The call of ticket t is at [(t - 1) % WORLD_EVENTS]; for the message about a call that
+     * hangs. */
     struct {
         world_call_kind kind;
         char            what[48];
@@ -43,18 +45,20 @@ static inline struct sherdi_nccl *sherdi_nccl_of(sherd_world *world)
     return ((sherdi_procs *)world)->nccl;
 }
 
-/** Takes the lock (the world's use_lock), which guards the communicator and all calls on it. Returns 0, without the lock, where
- *  there is no communicator that may be used: it has ended, or the world has failed. */
+/** Takes the lock (the world's use_lock), which guards the communicator and all calls on it.
+ *  Returns 0, without the lock, where there is no communicator that may be used: it has ended, or
+ *  the world has failed. */
 int  sherdi_nccl_enter(struct sherdi_nccl *nccl);
 void sherdi_nccl_leave(struct sherdi_nccl *nccl);
 
 /** Returns NCCL's text for a result; valid until NCCL's next call. */
 const char *sherdi_nccl_result_text(struct sherdi_nccl *nccl, ncclResult_t result);
-/** Waits until NCCL reports the final result of a call that returned `result`. An error fails the world. Call it under the
- *  lock. */
+/** Waits until NCCL reports the final result of a call that returned `result`. An error fails the
+ *  world. Call it under the lock. */
 sherd_status sherdi_nccl_settle(struct sherdi_nccl *nccl, ncclResult_t result, const char *what);
 
-/** Takes the lock and, on success, keeps it: the caller may then make one call on the lane, which gets the next ticket. */
+/** Takes the lock and, on success, keeps it: the caller may then make one call on the lane, which
+ *  gets the next ticket. */
 sherd_status sherdi_nccl_call_begin(sherd_world *world, world_call_kind kind, const char *what);
 /** Ends such a call, with the result that NCCL returned. */
 sherd_status sherdi_nccl_call_end(sherd_world *world, ncclResult_t result, world_call_kind kind);

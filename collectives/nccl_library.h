@@ -1,4 +1,5 @@
-/* The functions of NCCL that sherd uses. The library is opened at run time, so that one binary runs with NCCL and without it. */
+/* The functions of NCCL that sherd uses. The library is opened at run time, so that one binary runs
+ * with NCCL and without it. */
 #ifndef SHERDI_COLLECTIVES_NCCL_LIBRARY_H
 #define SHERDI_COLLECTIVES_NCCL_LIBRARY_H
 

@@ -1,6 +1,7 @@
-/* What a world asks of NCCL beyond its defaults: SHERD_NCCL_OPTIONS, words separated by commas. The communicator is made with
- * the world, before there is a configuration, so these cannot be keys. Which of them pays depends on machine and library, and
- * is measured (docs/gpu.md). Without the variable NCCL works with its defaults.
+/* What a world asks of NCCL beyond its defaults: SHERD_NCCL_OPTIONS, words separated by commas. The
+ * communicator is made with the world, before there is a configuration, so these cannot be keys.
+ * Which of them pays depends on machine and library, and is measured (docs/gpu.md). Without the
+ * variable NCCL works with its defaults.
  *
  *   alltoall      ncclAlltoAll instead of a group of sends and receives (library of 2.28 or newer)
  *   windows       the world's memory is allocated by NCCL and registered as symmetric windows; the library then copies directly,

@@ -1,4 +1,5 @@
-/* See net.h. Every wait polls in short portions, so that it can look at the world's failure in between. */
+/* See net.h. Every wait polls in short portions, so that it can look at the world's failure in
+ * between. */
 #include "collectives/net.h"
 
 #include "base/clock.h"
@@ -66,7 +67,8 @@ static int tcp_split(const char *address, char *host, size_t host_bytes, char *p
     return 1;
 }
 
-/* Fills in a unix address. Returns its length, or 0 when the address has another form or is too long. */
+/* Fills in a unix address. Returns its length, or 0 when the address has another form or is too
+ * long. */
 static socklen_t unix_address(const char *address, struct sockaddr_un *out)
 {
     const char *name;
@@ -278,7 +280,8 @@ static sherd_status tcp_listen(const char *address, int *out, int *is_elsewhere_
     SHERDI_TRY(tcp_resolve(address, 0, &list));
     fd = tcp_bind_any(list);
     if (fd < 0 && errno == EADDRNOTAVAIL) {
-        /* The other ranks know this host by a name (a service, a forwarded port) that is not one of its own addresses. */
+        /* The other ranks know this host by a name (a service, a forwarded port) that is not one of
+         * its own addresses. */
         sherdi_log(SHERD_LOG_INFO, 0,
                    "%s is not an address of this host: listening on all addresses of this host",
                    address);
@@ -357,7 +360,8 @@ static sherd_status wait_for(int fd, short events, const net_wait *wait)
     return SHERD_OK;
 }
 
-/* Returns the attempt's errno, 0 when it is connected. Waits at most five seconds for one address. */
+/* Returns the attempt's errno, 0 when it is connected. Waits at most five seconds for one
+ * address. */
 static int connect_one(int fd, const struct sockaddr *name, socklen_t len, const net_wait *wait)
 {
     net_wait  bound = *wait;
@@ -378,7 +382,8 @@ static int connect_one(int fd, const struct sockaddr *name, socklen_t len, const
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
 }
 
-/* Somebody may listen soon; but nobody will where access is denied or the socket is of another type. */
+/* Somebody may listen soon; but nobody will where access is denied or the socket is of another
+ * type. */
 static int unix_error_may_pass(int error)
 {
     return error != EACCES && error != EPERM && error != EPROTOTYPE;
@@ -425,7 +430,8 @@ static sherd_status closed(void)
     return sherdi_fail(SHERD_E_PEER_LOST, "the other end closed the connection");
 }
 
-/* Called after a call that failed, with its errno: waits until the call can be repeated, or returns why it cannot. */
+/* Called after a call that failed, with its errno: waits until the call can be repeated, or returns
+ * why it cannot. */
 static sherd_status retry_wait(int fd, short events, const net_wait *wait, const char *what)
 {
     if (errno == EPIPE || errno == ECONNRESET) {
@@ -552,8 +558,8 @@ void sherdi_net_keepalive(int fd, int64_t silence_ns)
     const int on = 1, idle_s = 1, interval_s = 1;
     const int silence_ms = (int)(silence_ns / 1000000) + 1;
 
-    /* Fails on unix sockets, whose other end cannot vanish unnoticed. With a user timeout it does not matter how many probes had no
-     * answer, only for how long. */
+    /* Fails on unix sockets, whose other end cannot vanish unnoticed. With a user timeout it does
+     * not matter how many probes had no answer, only for how long. */
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));

@@ -1,8 +1,9 @@
 /* The calls of ranks of one host: what they do between meetings. See peers.h.
  *
- * If all ranks pass world memory, each reads its peers' bytes in place. That takes one copy and no staging, and a second
- * meeting at the end, so that nobody changes what others still read. Ranks of one process also read device memory in place
- * (peers_device.h). All other memory goes through the bounce buffers, portion by portion. */
+ * If all ranks pass world memory, each reads its peers' bytes in place. That takes one copy and no
+ * staging, and a second meeting at the end, so that nobody changes what others still read. Ranks of
+ * one process also read device memory in place (peers_device.h). All other memory goes through the
+ * bounce buffers, portion by portion. */
 #include "collectives/peers_device.h"
 
 #include "base/checked.h"
@@ -11,8 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns whether every rank sends from, or receives into, memory that the others can reach. It depends on what all have published, so
- * all ranks get the same answer. */
+/* Returns whether every rank sends from, or receives into, memory that the others can reach. It
+ * depends on what all have published, so all ranks get the same answer. */
 static int are_shared(const sherdi_peers *peers, int is_recv)
 {
     int all_shared = 1;
@@ -49,7 +50,8 @@ static sherd_status address_read(const sherdi_peers *peers, int index, peers_add
     return SHERD_OK;
 }
 
-/* The half that this rank publishes at the next meeting; the half that a rank published at the last one. */
+/* The half that this rank publishes at the next meeting; the half that a rank published at the last
+ * one. */
 static unsigned char *half_to_fill(const sherdi_peers *peers)
 {
     return peers->bounce + ((size_t)peers->me * 2 + ((peers->meetings + 1) & 1)) * PEERS_HALF_BYTES;
@@ -67,7 +69,8 @@ static void copy(const sherdi_peers *peers, void *dst, const void *src, size_t l
     }
 }
 
-/* Returns the index to read from in a step. Each rank starts at its neighbour, so that not all read one rank's memory at once. */
+/* Returns the index to read from in a step. Each rank starts at its neighbour, so that not all read
+ * one rank's memory at once. */
 static int neighbour(const sherdi_peers *peers, int step)
 {
     return (peers->me + step) % peers->count;
@@ -141,7 +144,8 @@ static unsigned char *gather_slice(const sherdi_peers *peers, const sherdi_all_g
     return (unsigned char *)args->recv + (size_t)peers->ranks[index] * args->slice_bytes;
 }
 
-/* The peers' send buffers are at the same position as mine, or, if the gather is in place, at their own slices. */
+/* The peers' send buffers are at the same position as mine, or, if the gather is in place, at their
+ * own slices. */
 static sherd_status gather_stable(sherdi_peers *peers, const sherdi_all_gather_args *args)
 {
     int           is_in_place = args->send == gather_slice(peers, args, peers->me);
@@ -176,7 +180,8 @@ static sherd_status gather_in_place(sherdi_peers *peers, const sherdi_all_gather
     return call_end(peers);
 }
 
-/* If the gather is in place, this rank's own slice is not written, not even with the same bytes: others may be reading it. */
+/* If the gather is in place, this rank's own slice is not written, not even with the same bytes:
+ * others may be reading it. */
 static void gather_mail(sherdi_peers *peers, const sherdi_all_gather_args *args)
 {
     for (int i = 0; i < peers->count && args->slice_bytes > 0; i++) {
@@ -251,13 +256,15 @@ static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind
     return note;
 }
 
-/* Bytes of a half for each rank of the host, a multiple of the cache line and so of every element. */
+/* Bytes of a half for each rank of the host, a multiple of the cache line and so of every
+ * element. */
 static size_t share_bytes(const sherdi_peers *peers)
 {
     return PEERS_HALF_BYTES / (size_t)peers->count / 64 * 64;
 }
 
-/* Copies bytes of every other rank's slice, from `first_byte` on, to this rank's half, one share for each. */
+/* Copies bytes of every other rank's slice, from `first_byte` on, to this rank's half, one share
+ * for each. */
 static void shares_fill(const sherdi_peers *peers, const unsigned char *send, size_t slice_bytes,
                         size_t first_byte, size_t len_bytes)
 {
@@ -271,8 +278,8 @@ static void shares_fill(const sherdi_peers *peers, const unsigned char *send, si
     }
 }
 
-/* Finds what a rank of this host sends to this rank: from `first_byte` of its send buffer on if shared, else its bytes in the
- * bounce buffer. */
+/* Finds what a rank of this host sends to this rank: from `first_byte` of its send buffer on if
+ * shared, else its bytes in the bounce buffer. */
 static sherd_status source_find(sherdi_peers *peers, const unsigned char *send, int is_shared,
                                 size_t first_byte, int index, const unsigned char **out)
 {
@@ -289,8 +296,8 @@ static sherd_status source_find(sherdi_peers *peers, const unsigned char *send, 
     return SHERD_OK;
 }
 
-/* Sets `srcs` for the ranks of this host to `len_bytes` of their data for this rank's slice, at an address where this rank's
- * lane can add them up. */
+/* Sets `srcs` for the ranks of this host to `len_bytes` of their data for this rank's slice, at an
+ * address where this rank's lane can add them up. */
 static sherd_status srcs_find(sherdi_peers *peers, const unsigned char *send, int is_shared,
                               size_t slice_bytes, size_t first_byte, size_t len_bytes)
 {
@@ -337,8 +344,8 @@ static size_t scatter_portion(const sherdi_peers *peers, const scatter_work *wor
                : count;
 }
 
-/* Sums elements [first, first + count) of this rank's slice, whose transfer from other hosts was started. A host may cut them
- * further, by its own bounce buffers. */
+/* Sums elements [first, first + count) of this rank's slice, whose transfer from other hosts was
+ * started. A host may cut them further, by its own bounce buffers. */
 static sherd_status scatter_portions(sherdi_peers *peers, const scatter_work *work, size_t first,
                                      size_t count)
 {

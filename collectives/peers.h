@@ -1,11 +1,13 @@
-/* Ranks of one host that read each other's memory: the algorithms of threads, shm and mpi. A transport supplies the shared
- * control block, memory that all ranks can see (hooks), and the news of a failure. The functions here meet, find the peers'
- * pointers and move the data; peers_meet.c has the meetings and the memory, peers.c the calls. The calls are slots of
- * sherdi_world_ops for a world on which sherdi_peers_init was called.
+/* Ranks of one host that read each other's memory: the algorithms of threads, shm and mpi. A
+ * transport supplies the shared control block, memory that all ranks can see (hooks), and the news
+ * of a failure. The functions here meet, find the peers' pointers and move the data; peers_meet.c
+ * has the meetings and the memory, peers.c the calls. The calls are slots of sherdi_world_ops for a
+ * world on which sherdi_peers_init was called.
  *
- * Meetings are counted. For meeting m a rank publishes its note, its mail and its half of the bounce buffer, all chosen by m's
- * parity. The other ranks read them before they come to meeting m + 1, and the rank writes them again only for meeting m + 2.
- * So one meeting per portion is enough. */
+ * Meetings are counted. For meeting m a rank publishes its note, its mail and its half of the
+ * bounce buffer, all chosen by m's parity. The other ranks read them before they come to meeting m
+ * + 1, and the rank writes them again only for meeting m + 2. So one meeting per portion is
+ * enough. */
 #ifndef SHERDI_COLLECTIVES_PEERS_H
 #define SHERDI_COLLECTIVES_PEERS_H
 
@@ -18,8 +20,9 @@
 /* Bytes of one half; each rank's bounce buffer has two. */
 #define PEERS_HALF_BYTES ((size_t)1 << 20)
 
-/* A position in world memory: a segment, and an offset that counts from the start of a rank's share, so that it is the same
- * for all ranks. Segment 0 means "none". For device memory of ranks that are threads it is a plain address. */
+/* A position in world memory: a segment, and an offset that counts from the start of a rank's
+ * share, so that it is the same for all ranks. Segment 0 means "none". For device memory of ranks
+ * that are threads it is a plain address. */
 #define PEERS_ADDRESS UINT32_MAX
 typedef struct peers_address {
     uint32_t segment;      /* or PEERS_ADDRESS */
@@ -68,7 +71,8 @@ typedef struct peers_segment {
 
 typedef struct sherdi_peers sherdi_peers;
 
-/* How a transport makes memory that all ranks of the host see: in two steps, with a meeting between them. */
+/* How a transport makes memory that all ranks of the host see: in two steps, with a meeting between
+ * them. */
 typedef struct peers_hooks {
     /* Called on index 0 only. Makes `len_bytes` zero bytes and keeps them until take or unmake. */
     sherd_status (*make)(sherdi_peers *peers, size_t len_bytes);
@@ -85,8 +89,8 @@ typedef struct peers_wire {
     size_t portion_bytes; /* most bytes of one rank in a portion */
     sherd_status (*start)(void *ctx, const sherdi_reduction_args *args, size_t first_elem,
                           size_t count_elems);
-    /* Waits for the portion that was started. Sets srcs[r], for ranks of other hosts, to their bytes from `first_byte` of the
-     * portion on. */
+    /* Waits for the portion that was started. Sets srcs[r], for ranks of other hosts, to their
+     * bytes from `first_byte` of the portion on. */
     sherd_status (*finish)(void *ctx, size_t first_byte, const void **srcs);
 } peers_wire;
 
@@ -110,11 +114,12 @@ struct sherdi_peers {
     void                **dsts; /* [count] */
 };
 
-/** Returns the bytes of the control block and the bounce buffers for `count` ranks, in one mapping. */
+/** Returns the bytes of the control block and the bounce buffers for `count` ranks, in one
+ *  mapping. */
 size_t sherdi_peers_shared_bytes(int count);
 
-/** Initialises the peers of a world. `shared` is zeroed memory of sherdi_peers_shared_bytes; `ranks` (NULL: all of the world)
- *  is copied. Errors: E_NOMEM. */
+/** Initialises the peers of a world. `shared` is zeroed memory of sherdi_peers_shared_bytes;
+ *  `ranks` (NULL: all of the world) is copied. Errors: E_NOMEM. */
 sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const peers_hooks *hooks,
                                int count, int me, const int *ranks, void *shared);
 /** Declares that this rank comes to no further meeting. */
@@ -129,17 +134,18 @@ sherd_status sherdi_peers_check(sherdi_peers *peers);
 
 /* Parts of a call; peers_meet.c. */
 
-/** Comes to the next meeting and blocks until all ranks have come. Afterwards every rank sees what the others published before
- *  it. */
+/** Comes to the next meeting and blocks until all ranks have come. Afterwards every rank sees what
+ *  the others published before it. */
 sherd_status sherdi_peers_meet(sherdi_peers *peers);
-/** The first meeting of a call: publishes the note and up to PEERS_MAIL_BYTES of mail, meets, and compares the notes of all
- *  ranks. */
+/** The first meeting of a call: publishes the note and up to PEERS_MAIL_BYTES of mail, meets, and
+ *  compares the notes of all ranks. */
 sherd_status sherdi_peers_meet_with(sherdi_peers *peers, const peers_note *note, const void *mail,
                                     size_t mail_bytes);
 /** Return what a rank published for the last meeting; valid until the next one. */
 const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index);
 unsigned char    *sherdi_peers_mail(sherdi_peers *peers, int index);
-/** Returns the position of [data, data + len_bytes) in this rank's share of world memory; segment 0: it is not in it. */
+/** Returns the position of [data, data + len_bytes) in this rank's share of world memory; segment
+ *  0: it is not in it. */
 peers_address sherdi_peers_find_address(const sherdi_peers *peers, const void *data,
                                         size_t len_bytes);
 /** Returns the memory of a rank at a position; NULL when this rank has freed the segment. */
@@ -148,8 +154,8 @@ unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_addre
 /** Returns the index of a rank among the ranks of this host; -1: it is on another host. */
 int sherdi_peers_index(const sherdi_peers *peers, int rank);
 
-/* The calls: slots of sherdi_world_ops, among the ranks of this host. A slice lies at the position of its rank in the world.
- * Reductions take the slices of other hosts from the wire. */
+/* The calls: slots of sherdi_world_ops, among the ranks of this host. A slice lies at the position
+ * of its rank in the world. Reductions take the slices of other hosts from the wire. */
 
 sherd_status sherdi_peers_barrier(sherd_world *world);
 /** Comes to meetings, without a call of its own, until all ranks do so in the same meeting. */

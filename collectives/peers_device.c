@@ -1,15 +1,17 @@
-/* Device memory of ranks that are threads of one process. They have one address space, so a rank's lane reads its peers'
- * buffers in place. The host meets twice per call, and the lanes wait for each other by events:
+/* Device memory of ranks that are threads of one process. They have one address space, so a rank's
+ * lane reads its peers' buffers in place. The host meets twice per call, and the lanes wait for
+ * each other by events:
  *
  *   record `ready`; meet, with the buffers' addresses; follow every rank's `ready`;
  *   read and sum on the lane (peers.c); record `done`; meet; follow every rank's `done`.
  *
- * So the host never waits for the device, and what a lane does after a call comes after everything that the peers did to this
- * rank's buffers. An event is recorded again in the next call at the earliest, when the meetings guarantee that all ranks have
- * followed it. SHERDI_COLL_STABLE makes no difference: only a meeting tells when the values are complete on the device.
+ * So the host never waits for the device, and what a lane does after a call comes after everything
+ * that the peers did to this rank's buffers. An event is recorded again in the next call at the
+ * earliest, when the meetings guarantee that all ranks have followed it. SHERDI_COLL_STABLE makes
+ * no difference: only a meeting tells when the values are complete on the device.
  *
- * On several devices a kernel does not reach another device's memory. Copies do, and sums go through scratch, portion by
- * portion. */
+ * On several devices a kernel does not reach another device's memory. Copies do, and sums go
+ * through scratch, portion by portion. */
 #include "collectives/peers_device.h"
 
 #include "base/checked.h"
@@ -64,7 +66,8 @@ void sherdi_peers_device_settle(const peers_device *device)
     }
 }
 
-/* A rank that is still inside a call either waits for this rank, which has left, or is about to leave the call. */
+/* A rank that is still inside a call either waits for this rank, which has left, or is about to
+ * leave the call. */
 void sherdi_peers_device_close(peers_device *device)
 {
     sherdi_backend *lane;
@@ -88,7 +91,8 @@ static const sherdi_backend *lane_of(const peers_device *device)
     return device->peers->world->backend;
 }
 
-/* Leaves a call that will not be completed. First waits until this rank's lane has read what it still reads of its peers. */
+/* Leaves a call that will not be completed. First waits until this rank's lane has read what it
+ * still reads of its peers. */
 static sherd_status call_fail(const peers_device *device, sherd_status status)
 {
     const sherdi_outcome failed = sherdi_outcome_of(status);

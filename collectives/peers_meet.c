@@ -1,8 +1,10 @@
-/* Meetings of the ranks of one host, and the memory that they share. See peers.h; peers.c has what happens between meetings.
+/* Meetings of the ranks of one host, and the memory that they share. See peers.h; peers.c has what
+ * happens between meetings.
  *
- * A meeting is a counter and a generation in shared memory. The rank that comes last raises the generation. The others look at
- * it for a short while and then sleep on it (futex), so that eight ranks on two cores leave the cores to a rank that works.
- * Sleeps are bounded: a sleeper looks for failures many times a second even if nobody wakes it. */
+ * A meeting is a counter and a generation in shared memory. The rank that comes last raises the
+ * generation. The others look at it for a short while and then sleep on it (futex), so that eight
+ * ranks on two cores leave the cores to a rank that works. Sleeps are bounded: a sleeper looks for
+ * failures many times a second even if nobody wakes it. */
 #include "collectives/peers.h"
 
 #include "base/checked.h"
@@ -20,8 +22,9 @@
 
 #define SLEEP_NS 50000000
 #define SPINS    4000
-/* A gap between the ranks' shares, never touched. The first-level cache of AMD's cores mistakes addresses for one another that
- * differ by a multiple of 256 MiB, which makes sums over such shares very slow. */
+/* A gap between the ranks' shares, never touched. The first-level cache of AMD's cores mistakes
+ * addresses for one another that differ by a multiple of 256 MiB, which makes sums over such shares
+ * very slow. */
 #define SHARE_GAP_BYTES ((size_t)37 * SHERD_ALIGN_BYTES)
 /* With fewer cores than ranks, spinning takes the core from the rank that it waits for. */
 #define SPINS_CROWDED 0
@@ -140,8 +143,9 @@ static void missing_list(const sherdi_peers *peers, char *text, size_t len_bytes
     }
 }
 
-/* Fails if a rank has left before it came to this rank's meeting, which then can never be complete. (A rank counts a meeting
- * before it leaves, so a rank that came is never taken for one that did not.) */
+/* Fails if a rank has left before it came to this rank's meeting, which then can never be complete.
+ * (A rank counts a meeting before it leaves, so a rank that came is never taken for one that did
+ * not.) */
 static sherd_status check_left(sherdi_peers *peers)
 {
     for (int i = 0; i < peers->count; i++) {
@@ -163,8 +167,8 @@ static inline void cpu_relax(void)
 #endif
 }
 
-/* Looks at the generation for a while. After a vain look the next one is half as long: the others are late, or have no core to
- * run on. */
+/* Looks at the generation for a while. After a vain look the next one is half as long: the others
+ * are late, or have no core to run on. */
 static int generation_changes(sherdi_peers *peers, unsigned generation)
 {
     for (size_t i = 0; i <= peers->spins; i++) {
@@ -202,8 +206,8 @@ static sherd_status meeting_wait(sherdi_peers *peers, unsigned generation)
         if (status == SHERD_OK) {
             status = check_left(peers);
         }
-        /* Look at the generation after looking for failures: a meeting that was complete when a rank left or died has not
-         * failed. */
+        /* Look at the generation after looking for failures: a meeting that was complete when a
+         * rank left or died has not failed. */
         if (atomic_load_explicit(&peers->control->generation, memory_order_acquire) != generation) {
             return SHERD_OK;
         }
@@ -249,7 +253,8 @@ static const char *note_describe(const peers_note *note, char text[WORLD_CALL_TE
     return sherdi_world_call_describe(note->kind, note->len_bytes, note->name, note->caller, text);
 }
 
-/* Returns a rank that has failed, with its message in the mail; else one that regroups; -1: all are in a call. */
+/* Returns a rank that has failed, with its message in the mail; else one that regroups; -1: all are
+ * in a call. */
 static int regroup_find(const sherdi_peers *peers)
 {
     int found = -1;
@@ -264,9 +269,10 @@ static int regroup_find(const sherdi_peers *peers)
     return found;
 }
 
-/* Rank `index` makes no call until all ranks regroup. A rank that is in a call leaves it with E_STATE; all ranks do so at this
- * same meeting, because all see the same notes. A rank that regroups gets E_AGAIN while another rank is still in a call, or has only
- * come to say that it has failed. */
+/* Rank `index` makes no call until all ranks regroup. A rank that is in a call leaves it with
+ * E_STATE; all ranks do so at this same meeting, because all see the same notes. A rank that
+ * regroups gets E_AGAIN while another rank is still in a call, or has only come to say that it has
+ * failed. */
 static sherd_status regroup_compare(sherdi_peers *peers, int index)
 {
     const peers_note *mine = sherdi_peers_note(peers, peers->me);
@@ -295,8 +301,8 @@ static sherd_status regroup_compare(sherdi_peers *peers, int index)
     return SHERD_OK;
 }
 
-/* All ranks must have come with the same call. A different call is a bug of the program, and the world cannot be used
- * afterwards. */
+/* All ranks must have come with the same call. A different call is a bug of the program, and the
+ * world cannot be used afterwards. */
 static sherd_status notes_compare(sherdi_peers *peers)
 {
     const peers_note *mine    = sherdi_peers_note(peers, peers->me);
@@ -409,8 +415,8 @@ unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_addre
     return NULL;
 }
 
-/* Tells all ranks the status of this rank (with its message, if it failed) and returns the status of the first rank that
- * failed, with that rank and its message; else SHERD_OK. */
+/* Tells all ranks the status of this rank (with its message, if it failed) and returns the status
+ * of the first rank that failed, with that rank and its message; else SHERD_OK. */
 static sherd_status agree(sherdi_peers *peers, sherd_status status, size_t len_bytes)
 {
     peers_note note = {.kind = CALL_ALLOC, .status = (int32_t)status, .len_bytes = len_bytes};

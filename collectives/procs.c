@@ -1,5 +1,6 @@
-/* See procs.h. Opening a world: the ranks meet, choose NCCL or not, share memory inside each host, and create their backends.
- * Ranks that have met learn of each other's failures from the monitor. */
+/* See procs.h. Opening a world: the ranks meet, choose NCCL or not, share memory inside each host,
+ * and create their backends. Ranks that have met learn of each other's failures from the
+ * monitor. */
 #include "collectives/nccl.h"
 
 #include "base/checked.h"
@@ -115,7 +116,8 @@ static const peers_hooks PROCS_HOOKS = {
 
 /* -------------------------------------------------------------- channels -- */
 
-/* Index 0 of the host has a channel to each other rank of the host; the others have one to index 0. */
+/* Index 0 of the host has a channel to each other rank of the host; the others have one to index
+ * 0. */
 static sherd_status channels_open(sherdi_procs *procs)
 {
     const net_wait wait    = procs_wait(procs);
@@ -411,8 +413,9 @@ void sherdi_procs_close(sherdi_procs *procs)
     if (procs->shared != NULL) {
         size_t len_bytes = sherdi_peers_shared_bytes(procs->world.local_size);
 
-        /* Leave before the monitor says goodbye: then a rank that waits here finds this rank's last meeting in the control
-         * block. The monitor may still use the control block, so it is unmapped last. */
+        /* Leave before the monitor says goodbye: then a rank that waits here finds this rank's last
+         * meeting in the control block. The monitor may still use the control block, so it is
+         * unmapped last. */
         atomic_store(&procs->opened, 0);
         sherdi_peers_leave(&procs->peers);
         sherdi_monitor_stop(procs->monitor);

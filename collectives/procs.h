@@ -1,6 +1,7 @@
-/* Ranks that are processes: what shm, mpi and nccl have in common. Opening meets the other ranks, starts the monitor, and sets
- * up the memory that the ranks of this host share. That memory is memfd segments whose descriptors travel over unix sockets,
- * so there are no files, and a crash leaves nothing behind. Read rendezvous.h, monitor.h and peers.h next. */
+/* Ranks that are processes: what shm, mpi and nccl have in common. Opening meets the other ranks,
+ * starts the monitor, and sets up the memory that the ranks of this host share. That memory is
+ * memfd segments whose descriptors travel over unix sockets, so there are no files, and a crash
+ * leaves nothing behind. Read rendezvous.h, monitor.h and peers.h next. */
 #ifndef SHERDI_COLLECTIVES_PROCS_H
 #define SHERDI_COLLECTIVES_PROCS_H
 
@@ -50,16 +51,19 @@ typedef struct procs_params {
     struct sherdi_split *split; /* the split that makes this world; NULL: none */
 } procs_params;
 
-/** Returns what `params` ask for: by their transport, or if that is not set, by whether they ask for a GPU. */
+/** Returns what `params` ask for: by their transport, or if that is not set, by whether they ask
+ *  for a GPU. */
 procs_nccl sherdi_procs_nccl_of(const sherd_world_params *params);
 
-/** Initialises `procs` (zeroed by the caller) and opens it so far that the ranks of this host can use `peers`; the transport
- *  then adds its own part. If NCCL is asked for and chosen, the world is complete and has another table (sherdi_nccl_ops).
- *  Collective, blocking. After a failure the caller closes. */
+/** Initialises `procs` (zeroed by the caller) and opens it so far that the ranks of this host can
+ *  use `peers`; the transport then adds its own part. If NCCL is asked for and chosen, the world is
+ *  complete and has another table (sherdi_nccl_ops). Collective, blocking. After a failure the
+ *  caller closes. */
 sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
                                const procs_params *params);
-/** Ends the opening, after the transport has added its part: the ranks meet once more, since some of them may have been slow to
- *  begin on their device. Until then calls have the meeting's limit, from then on that of calls. Collective, blocking. */
+/** Ends the opening, after the transport has added its part: the ranks meet once more, since some
+ *  of them may have been slow to begin on their device. Until then calls have the meeting's limit,
+ *  from then on that of calls. Collective, blocking. */
 sherd_status sherdi_procs_opened(sherdi_procs *procs);
 /** Closes a world, also one that is not complete. Does not free `procs`. */
 void sherdi_procs_close(sherdi_procs *procs);
@@ -69,12 +73,13 @@ void sherdi_procs_tell_ending(sherd_world *world, uint64_t key, int is_agreed);
 
 /** Creates a world of processes of one host: shm.c. */
 sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **out);
-/** Creates a world over MPI_COMM_WORLD; initialises MPI if the program has not. rank and world_size come from the launcher and
- *  are compared with MPI's; of the other members only `world` is used. Errors: E_NOTSUP without MPI. mpi.c or mpi_none.c. */
+/** Creates a world over MPI_COMM_WORLD; initialises MPI if the program has not. rank and world_size
+ *  come from the launcher and are compared with MPI's; of the other members only `world` is used.
+ *  Errors: E_NOTSUP without MPI. mpi.c or mpi_none.c. */
 sherd_status sherdi_world_mpi_create(const procs_params *params, sherd_world **out);
 
-/** Creates a world over the transport that `params` names (NULL: the first that can hold the ranks). The ranks meet at
- *  `address` and know `key`. create.c. */
+/** Creates a world over the transport that `params` names (NULL: the first that can hold the
+ *  ranks). The ranks meet at `address` and know `key`. create.c. */
 sherd_status sherdi_world_at(int rank, int world_size, const char *address, const job_key *key,
                              const sherd_world_params *params, sherd_world **out);
 

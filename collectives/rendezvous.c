@@ -1,7 +1,8 @@
-/* See rendezvous.h. Rank 0 listens, and greets each caller with a nonce. A rank answers with its card, a nonce of its own, and
- * a proof that it has the job's key, over the card and both nonces. Rank 0 replies that it has taken the card, or why it
- * refuses it for good. Later it sends the cards of all ranks, or why there are none; its replies carry its own proof. A caller
- * that speaks another protocol (a port scanner) or has another key is dropped, and nobody waits for it. */
+/* See rendezvous.h. Rank 0 listens, and greets each caller with a nonce. A rank answers with its
+ * card, a nonce of its own, and a proof that it has the job's key, over the card and both nonces.
+ * Rank 0 replies that it has taken the card, or why it refuses it for good. Later it sends the
+ * cards of all ranks, or why there are none; its replies carry its own proof. A caller that speaks
+ * another protocol (a port scanner) or has another key is dropped, and nobody waits for it. */
 #include "collectives/rendezvous.h"
 
 #include "base/clock.h"
@@ -59,7 +60,8 @@ static uint64_t file_hash(uint64_t hash, const char *path)
     return sherdi_hash_bytes(hash, text, got > 0 ? (size_t)got : 0);
 }
 
-/* Processes with the same kernel, network namespace and host name can pass descriptors to each other. */
+/* Processes with the same kernel, network namespace and host name can pass descriptors to each
+ * other. */
 uint64_t sherdi_rendezvous_host(void)
 {
     uint64_t    hash          = file_hash(0, "/proc/sys/kernel/random/boot_id");
@@ -424,7 +426,8 @@ typedef struct acquaintance {
     int64_t                  deadline_ns; /* by then rank 0 has announced the meeting's result */
 } acquaintance;
 
-/* Checks the proof of a reply that was received from rank 0. Where cards follow the reply, their digest is part of the proof. */
+/* Checks the proof of a reply that was received from rank 0. Where cards follow the reply, their
+ * digest is part of the proof. */
 static sherd_status reply_check(const acquaintance *known, rendezvous_reply *reply, uint64_t cards,
                                 const char *address)
 {
@@ -490,7 +493,8 @@ static sherd_status card_show(acquaintance *known, int fd, const char *address, 
     return SHERD_OK;
 }
 
-/* Connects to an address, sends the card and waits until rank 0 has taken it. E_IO: the caller tries again. */
+/* Connects to an address, sends the card and waits until rank 0 has taken it. E_IO: the caller
+ * tries again. */
 static sherd_status card_deliver(rendezvous *meeting, acquaintance *known, const char *address,
                                  int64_t until_ns)
 {
@@ -509,7 +513,8 @@ static sherd_status card_deliver(rendezvous *meeting, acquaintance *known, const
     return SHERD_OK;
 }
 
-/* Copies the next address of a list separated by spaces; returns the rest of the list, or NULL after the last address. */
+/* Copies the next address of a list separated by spaces; returns the rest of the list, or NULL
+ * after the last address. */
 static const char *address_next(const char *list, char *text, size_t len_bytes)
 {
     size_t len = strcspn(list, " ");

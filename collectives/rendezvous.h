@@ -1,10 +1,11 @@
-/* How processes find each other: all connect to rank 0, say who they are, and get the list of all ranks. The connections stay
- * open for the monitor. No other data moves here.
+/* How processes find each other: all connect to rank 0, say who they are, and get the list of all
+ * ranks. The connections stay open for the monitor. No other data moves here.
  *
- * Each rank proves to rank 0, and rank 0 to it, that it knows the job's key (job.h), by a keyed hash over nonces of both
- * sides. The key itself never travels. What is sent afterwards is neither encrypted nor signed, so this does not protect
- * against someone who listens on the network or changes what passes there. It is meant for the inside of a cluster, like the
- * launchers that set the key. */
+ * Each rank proves to rank 0, and rank 0 to it, that it knows the job's key (job.h), by a keyed
+ * hash over nonces of both sides. The key itself never travels. What is sent afterwards is neither
+ * encrypted nor signed, so this does not protect against someone who listens on the network or
+ * changes what passes there. It is meant for the inside of a cluster, like the launchers that set
+ * the key. */
 #ifndef SHERDI_COLLECTIVES_RENDEZVOUS_H
 #define SHERDI_COLLECTIVES_RENDEZVOUS_H
 
@@ -71,13 +72,15 @@ typedef struct rendezvous {
 
 /** Returns a number that is equal for processes that can share memory. */
 uint64_t sherdi_rendezvous_host(void);
-/** Fills in this process's card with host, cores and channel name. The backend is the CPU until the caller changes it. */
+/** Fills in this process's card with host, cores and channel name. The backend is the CPU until the
+ *  caller changes it. */
 void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size,
                                  const sherd_world_params *params, const char *transport);
 
-/** Meets the other ranks. Collective; blocks until all have come. A rank that has found rank 0 waits as long as rank 0 does,
- *  and gets its result. Errors: E_INVAL (ranks contradict each other, or have different keys), E_PEER_LOST (the message lists
- *  the ranks that never came, or names one that died). sherdi_rendezvous_fini accepts the object after a failure. */
+/** Meets the other ranks. Collective; blocks until all have come. A rank that has found rank 0
+ *  waits as long as rank 0 does, and gets its result. Errors: E_INVAL (ranks contradict each other,
+ *  or have different keys), E_PEER_LOST (the message lists the ranks that never came, or names one
+ *  that died). sherdi_rendezvous_fini accepts the object after a failure. */
 sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
                                     const rendezvous_params *params);
 /** Returns whether no lower rank is on the rank's host. */
@@ -85,9 +88,9 @@ int sherdi_rendezvous_is_first(const rendezvous *meeting, int rank);
 /** Fills in the proof of a call whose card and nonce are set. */
 void sherdi_rendezvous_sign(rendezvous_call *call, const rendezvous_greeting *greeting,
                             const job_key *key);
-/** Opens a second connection between every rank and rank 0, for control data. *lines_out is laid out like `fds`; the caller
- *  closes and frees it. After the meeting all ranks call either this function or sherdi_rendezvous_close_desk. A failure of
- *  `world` ends the wait. */
+/** Opens a second connection between every rank and rank 0, for control data. *lines_out is laid
+ *  out like `fds`; the caller closes and frees it. After the meeting all ranks call either this
+ *  function or sherdi_rendezvous_close_desk. A failure of `world` ends the wait. */
 sherd_status sherdi_rendezvous_lines(rendezvous *meeting, sherd_world *world, int **lines_out);
 /** Stops listening: nobody will connect any more. */
 void sherdi_rendezvous_close_desk(rendezvous *meeting);

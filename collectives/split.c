@@ -1,5 +1,5 @@
-/* sherd_world_split: finds the group of each rank, and makes all ranks return the same result. The transport makes the world
- * of a group (sherdi_world_ops.split). */
+/* sherd_world_split: finds the group of each rank, and makes all ranks return the same result. The
+ * transport makes the world of a group (sherdi_world_ops.split). */
 #include "collectives/split.h"
 
 #include "base/checked.h"
@@ -27,8 +27,8 @@ _Static_assert(sizeof(split_message) <= SHERDI_TOLD_BYTES &&
                    sizeof(split_wish) <= sizeof(split_message),
                "what all ranks tell fits the scratch of sums");
 
-/* Gives each rank's data to all ranks, in the scratch of sums: a rank that failed must take part too, so nothing may have to
- * be allocated. */
+/* Gives each rank's data to all ranks, in the scratch of sums: a rank that failed must take part
+ * too, so nothing may have to be allocated. */
 static sherd_status ranks_exchange(sherd_world *parent, const void *mine, size_t len_bytes)
 {
     const sherdi_all_gather_args args = {.send        = mine,
@@ -50,8 +50,8 @@ static void message_read(const sherdi_split *split, int rank, size_t len_bytes, 
     out->text[sizeof(out->text) - 1] = '\0';
 }
 
-/* Finds the rank whose failure is the cause. E_PEER_LOST is often only the consequence: ranks that waited for a failed rank
- * return it. */
+/* Finds the rank whose failure is the cause. E_PEER_LOST is often only the consequence: ranks that
+ * waited for a failed rank return it. */
 static int cause_find(const sherdi_split *split, size_t len_bytes)
 {
     int cause = -1;
@@ -168,8 +168,8 @@ static void params_inherit(const sherd_world *parent, sherd_world_params *out)
 
 /* ------------------------------------------------------------------ the call -- */
 
-/* The transport's world is usable when all ranks have theirs. A rank that cannot go on tells the others at once, because ranks
- * of its group may be waiting for it. */
+/* The transport's world is usable when all ranks have theirs. A rank that cannot go on tells the
+ * others at once, because ranks of its group may be waiting for it. */
 static sherd_status child_make(sherdi_split *split, uint64_t token, sherd_world **out)
 {
     sherd_world *parent = split->parent;

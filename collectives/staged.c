@@ -1,10 +1,12 @@
-/* Device memory over a transport that moves host memory only (shm, mpi). Each portion of a call is copied down to pinned
- * memory, the transport's own host call moves or sums it, and the result is copied up. The sums are the host's, in the order
- * of the ranks, so the bits are the same. tickets.c calls it on the thread that runs the calls.
+/* Device memory over a transport that moves host memory only (shm, mpi). Each portion of a call is
+ * copied down to pinned memory, the transport's own host call moves or sums it, and the result is
+ * copied up. The sums are the host's, in the order of the ranks, so the bits are the same.
+ * tickets.c calls it on the thread that runs the calls.
  *
- * No rank can read another rank's device memory, so every call here meets, with or without SHERDI_COLL_STABLE. Where a
- * reduction adds to the result buffer, the old values come down first. The counts of a deterministic reduction are added on
- * the host, so nothing else may add to the same counts meanwhile. */
+ * No rank can read another rank's device memory, so every call here meets, with or without
+ * SHERDI_COLL_STABLE. Where a reduction adds to the result buffer, the old values come down first.
+ * The counts of a deterministic reduction are added on the host, so nothing else may add to the
+ * same counts meanwhile. */
 #include "collectives/world_impl.h"
 
 #include "base/checked.h"
@@ -14,7 +16,8 @@
 /* Bytes of both buffers together, unless a rank would get less than the smallest portion. */
 #define BOUNCE_BYTES      ((size_t)16 << 20)
 #define PORTION_MIN_BYTES ((size_t)64 << 10)
-/* A result takes at most four times the bytes of what is sent for it: 64-bit integers of 16-bit gradients. */
+/* A result takes at most four times the bytes of what is sent for it: 64-bit integers of 16-bit
+ * gradients. */
 #define WIDEST 4
 
 struct sherdi_staged {
@@ -84,8 +87,8 @@ static sherd_status lane_settle(const struct sherdi_staged *staged)
                : sherdi_world_fail(world, status, "rank %d: %s", world->rank, sherd_last_error());
 }
 
-/* Compares the ranks' sizes before a call of several portions, so that all ranks make equally many. The transport itself
- * compares a call of one portion. */
+/* Compares the ranks' sizes before a call of several portions, so that all ranks make equally many.
+ * The transport itself compares a call of one portion. */
 static sherd_status portions_agree(struct sherdi_staged *staged, const world_call *call)
 {
     sherd_world           *world = staged->world;
@@ -115,7 +118,8 @@ static sherd_status portions_agree(struct sherdi_staged *staged, const world_cal
     return SHERD_OK;
 }
 
-/* Copies bytes [at, at + portion) of `count` slices down, one behind the other; slices_up copies them back. */
+/* Copies bytes [at, at + portion) of `count` slices down, one behind the other; slices_up copies
+ * them back. */
 static void slices_down(const struct sherdi_staged *staged, const unsigned char *slices,
                         size_t slice_bytes, size_t count, size_t at, size_t portion)
 {
@@ -184,7 +188,8 @@ static sherd_status counts_add(struct sherdi_staged *staged, const sherdi_fixed_
     return SHERD_OK;
 }
 
-/* Sums a portion of all slices. `is_whole`: the results of all slices come back (all-reduce), not of this rank's alone. */
+/* Sums a portion of all slices. `is_whole`: the results of all slices come back (all-reduce), not
+ * of this rank's alone. */
 static sherd_status reduction_portion(struct sherdi_staged        *staged,
                                       const sherdi_reduction_args *args, int is_whole, size_t at,
                                       size_t portion)

@@ -1,6 +1,7 @@
-/* See star.h. In a call every rank sends a frame to rank 0, followed by its data, and rank 0 sends an answer. Rank 0 reads the
- * ranks in order, while the data of the others waits in their sockets. A rank sends everything before it waits for the answer,
- * so ranks cannot wait for each other in a circle. */
+/* See star.h. In a call every rank sends a frame to rank 0, followed by its data, and rank 0 sends
+ * an answer. Rank 0 reads the ranks in order, while the data of the others waits in their sockets.
+ * A rank sends everything before it waits for the answer, so ranks cannot wait for each other in a
+ * circle. */
 #include "collectives/star.h"
 
 #include "base/checked.h"
@@ -10,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Other ranks wait so much longer than rank 0, so that the error is rank 0's, which names the missing ranks. */
+/* Other ranks wait so much longer than rank 0, so that the error is rank 0's, which names the
+ * missing ranks. */
 #define GRACE_NS INT64_C(3000000000)
 /* A line that ended does not say why; the monitor will, within this time. */
 #define NEWS_NS    INT64_C(3000000000)
@@ -51,7 +53,8 @@ static net_wait star_wait(sherdi_star *star)
                       .world = world};
 }
 
-/* The line to `rank` has ended because that rank left or died. Waits for the monitor's news, then fails the world. */
+/* The line to `rank` has ended because that rank left or died. Waits for the monitor's news, then
+ * fails the world. */
 static sherd_status line_ended(sherdi_star *star, int rank)
 {
     sherd_world *world    = &star->procs->world;

@@ -1,6 +1,6 @@
-/* Control data over sockets, as a star of connections around rank 0, for transports whose library moves device memory only
- * (nccl). The data is small and rare, and the ranks may be on several hosts. Every call meets, and rank 0 compares the ranks'
- * calls. */
+/* Control data over sockets, as a star of connections around rank 0, for transports whose library
+ * moves device memory only (nccl). The data is small and rare, and the ranks may be on several
+ * hosts. Every call meets, and rank 0 compares the ranks' calls. */
 #ifndef SHERDI_COLLECTIVES_STAR_H
 #define SHERDI_COLLECTIVES_STAR_H
 

@@ -1,5 +1,6 @@
-/* Ranks that are threads of one process. The control block and the memory of the group are ordinary pages of the process,
- * counted by reference, so a rank's memory stays readable until its peers have dropped it too. The algorithms are in peers.c. */
+/* Ranks that are threads of one process. The control block and the memory of the group are ordinary
+ * pages of the process, counted by reference, so a rank's memory stays readable until its peers
+ * have dropped it too. The algorithms are in peers.c. */
 #include "collectives/peers_device.h"
 
 #include "base/checked.h"
@@ -135,7 +136,8 @@ static void threads_close(sherd_world *world)
     free(self);
 }
 
-/* A rank that waits finds the failure in the control block, a rank that does not wait finds it in its world. */
+/* A rank that waits finds the failure in the control block, a rank that does not wait finds it in
+ * its world. */
 static void threads_abort(sherd_world *world, const char *why)
 {
     thread_world *self  = (thread_world *)world;
@@ -243,7 +245,8 @@ static sherd_status rank_create(thread_group *group, const rank_params *params, 
     return SHERD_OK;
 }
 
-/* Lets the rank's device read the memory of the others directly, where devices can; elsewhere copies go through the host. */
+/* Lets the rank's device read the memory of the others directly, where devices can; elsewhere
+ * copies go through the host. */
 static void devices_reach(const thread_group *group, int rank)
 {
     const sherdi_backend *lane = group->worlds[rank]->backend;
@@ -337,7 +340,8 @@ static int group_is_spread(const sherdi_split *split)
     return is;
 }
 
-/* The first rank creates what the threads of the group share, with an ownership for each rank of the group. */
+/* The first rank creates what the threads of the group share, with an ownership for each rank of
+ * the group. */
 static sherd_status threads_split(sherdi_split *split, sherd_world **out)
 {
     rank_params   rank   = {.world = &split->params, .rank = split->rank, .split = split};

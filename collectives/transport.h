@@ -1,5 +1,6 @@
-/* The transports by name: which ranks each can connect, and how a world over it is created. What a transport does in a world is
- * sherdi_world_ops. Each transport has one table; all are named in transport_list.h. */
+/* The transports by name: which ranks each can connect, and how a world over it is created. What a
+ * transport does in a world is sherdi_world_ops. Each transport has one table; all are named in
+ * transport_list.h. */
 #ifndef SHERDI_COLLECTIVES_TRANSPORT_H
 #define SHERDI_COLLECTIVES_TRANSPORT_H
 
@@ -22,9 +23,11 @@ typedef struct sherdi_transport {
     uint32_t    holds;
     int         is_built; /* 0: `create` says what this build lacks */
 
-    /* Creates the world of one rank among processes, or alone. Collective. NULL: its ranks are neither. */
+    /* Creates the world of one rank among processes, or alone. Collective. NULL: its ranks are
+     * neither. */
     sherd_status (*create)(const struct procs_params *params, sherd_world **out);
-    /* Creates the worlds of all ranks as threads of this process; `params` are checked already. NULL: its ranks cannot be threads. */
+    /* Creates the worlds of all ranks as threads of this process; `params` are checked already.
+     * NULL: its ranks cannot be threads. */
     sherd_status (*create_threads)(int world_size, const sherd_world_params *params,
                                    sherd_world **worlds_out);
 } sherdi_transport;

@@ -1,12 +1,13 @@
-/* A world: ranks that move memory between each other. Transports implement the ops table, and block on the calling thread. The layer
- * above them (this file's functions) checks arguments, counts bytes, keeps the order, and runs calls on the world's own thread when
- * asked to overlap.
+/* A world: ranks that move memory between each other. Transports implement the ops table, and block
+ * on the calling thread. The layer above them (this file's functions) checks arguments, counts
+ * bytes, keeps the order, and runs calls on the world's own thread when asked to overlap.
  *
- * Order. One thread drives a world. Calls are executed strictly in the order in which they were made, whether a ticket is taken or
- * not, so all ranks meet in the same order.
+ * Order. One thread drives a world. Calls are executed strictly in the order in which they were
+ * made, whether a ticket is taken or not, so all ranks meet in the same order.
  *
- * Failure. When a rank dies, fails or aborts, calls in progress and all later ones return E_PEER_LOST within seconds, with the rank
- * and the reason; where a whole host is silent, after the world's limit for that. No rank hangs. */
+ * Failure. When a rank dies, fails or aborts, calls in progress and all later ones return
+ * E_PEER_LOST within seconds, with the rank and the reason; where a whole host is silent, after the
+ * world's limit for that. No rank hangs. */
 #ifndef SHERDI_COLLECTIVES_WORLD_H
 #define SHERDI_COLLECTIVES_WORLD_H
 
@@ -14,13 +15,15 @@
 #include "kernels/backend.h"
 #include "sherd.h"
 
-/* Devices. `send` and `recv` are memory of the world's backend (sherdi_world_backend), which is a lane of the world's own. Before the
- * call, the caller makes this lane follow the lanes that wrote `send` and used `recv` (sherdi_lane_follow); after it, the caller makes
- * the lane that needs the result follow the ticket (sherdi_world_follow).
+/* Devices. `send` and `recv` are memory of the world's backend (sherdi_world_backend), which is a
+ * lane of the world's own. Before the call, the caller makes this lane follow the lanes that wrote
+ * `send` and used `recv` (sherdi_lane_follow); after it, the caller makes the lane that needs the
+ * result follow the ticket (sherdi_world_follow).
  *
- * A transport that orders its work on the lane (nccl, threads, one rank) returns before the work is done, and its tickets are events.
- * One that moves data through the host (shm, mpi: staged.c) waits for the lane on the world's thread, and its ticket is done when the
- * result is on the device. Without a ticket every call returns when it is done. Control data (exchange, sums, broadcast,
+ * A transport that orders its work on the lane (nccl, threads, one rank) returns before the work is
+ * done, and its tickets are events. One that moves data through the host (shm, mpi: staged.c) waits
+ * for the lane on the world's thread, and its ticket is done when the result is on the device.
+ * Without a ticket every call returns when it is done. Control data (exchange, sums, broadcast,
  * SHERDI_COLL_HOST) is host memory, and does not wait for what is queued on the lane. */
 
 /* What the sentences about ranks that do not do the same end with. */
@@ -30,24 +33,27 @@
 /* The ticket of a call: its position in the queue of a world; 0 is "done before the start". */
 typedef uint64_t sherdi_ticket;
 
-/* The senders' memory is the world's (sherdi_world_alloc), was complete at the last call that met (barrier, exchange, reduction), and
- * will not change before the next one. A transport that can read peers' memory then need not meet for this call. */
+/* The senders' memory is the world's (sherdi_world_alloc), was complete at the last call that met
+ * (barrier, exchange, reduction), and will not change before the next one. A transport that can
+ * read peers' memory then need not meet for this call. */
 #define SHERDI_COLL_STABLE 1u
 /* The buffers are host memory, whatever the backend is; the call is complete when it returns. */
 #define SHERDI_COLL_HOST 2u
-/* For a reduction: takes the sum of the transport's vendor, in any order and rounding that the vendor likes, instead of the one
- * reduction. Only where SHERDI_WORLD_VENDOR_SUMS allows it; no effect on one rank. */
+/* For a reduction: takes the sum of the transport's vendor, in any order and rounding that the
+ * vendor likes, instead of the one reduction. Only where SHERDI_WORLD_VENDOR_SUMS allows it; no
+ * effect on one rank. */
 #define SHERDI_COLL_VENDOR_SUM 8u
 
-/* Hears of a call that runs on the host's side of a transport when it is over, from the thread that ran it; `what` is the call's. Calls on
- * a lane are not reported; the caller can mark them. */
+/* Hears of a call that runs on the host's side of a transport when it is over, from the thread that
+ * ran it; `what` is the call's. Calls on a lane are not reported; the caller can mark them. */
 typedef struct sherdi_world_observer {
     void (*tell)(void *ctx, int is_reduction, const char *what, uint64_t bytes, int64_t start_ns,
                  int64_t end_ns);
     void *ctx;
 } sherdi_world_observer;
 
-/* recv is [world_size * slice_bytes]; the gather is in place when send == recv + rank * slice_bytes. */
+/* recv is [world_size * slice_bytes]; the gather is in place when send == recv + rank *
+ * slice_bytes. */
 typedef struct sherdi_all_gather_args {
     const void *send;
     void       *recv;
@@ -67,9 +73,9 @@ typedef struct sherdi_fixed_sink {
 /* Reduce-scatter: send is [world_size * slice_elems] of send_dtype; rank r gets slice r:
  *   x = round_to(comm_dtype, ((g0 + g1) + g2 ...) * scale), in fp32, ranks in order;
  *   accumulate ? recv = round_to(recv_dtype, recv + x) : recv = x.
- * It is in place when recv == send + rank * slice_elems and the types are equal.
- * All-reduce: the same for every slice; recv is [world_size * slice_elems]. It is in place when recv == send. accumulate must be 0,
- * and recv_dtype equal to send_dtype and comm_dtype. */
+ * It is in place when recv == send + rank * slice_elems and the types are equal. All-reduce: the
+ * same for every slice; recv is [world_size * slice_elems]. It is in place when recv == send.
+ * accumulate must be 0, and recv_dtype equal to send_dtype and comm_dtype. */
 typedef struct sherdi_reduction_args {
     const void *send;
     void       *recv;
@@ -80,19 +86,19 @@ typedef struct sherdi_reduction_args {
     sherd_dtype recv_dtype;
     float       scale;
     int         accumulate;
-    /* Not NULL: a deterministic reduce-scatter. recv is int64_t [slice_elems] and gets the sum of the gradients' integers
-     * (sherdi_fixed_element), with no order and no scale in it; comm_dtype and recv_dtype are ignored. The call adds to the
-     * counts when it runs. */
+    /* Not NULL: a deterministic reduce-scatter. recv is int64_t [slice_elems] and gets the sum of
+     * the gradients' integers (sherdi_fixed_element), with no order and no scale in it; comm_dtype
+     * and recv_dtype are ignored. The call adds to the counts when it runs. */
     const struct sherdi_fixed_sink *fixed;
-    /* The name of what is reduced; ranks compare it, and the message has it when they disagree. Lives until the call is done; may
-     * be NULL */
+    /* The name of what is reduced; ranks compare it, and the message has it when they disagree.
+     * Lives until the call is done; may be NULL */
     const char                  *what;
     uint32_t                     flags;    /* SHERDI_COLL_VENDOR_SUM or 0 */
     const sherdi_world_observer *observer; /* lives until the call is done; NULL: nobody listens */
 } sherdi_reduction_args;
 
-/* send and recv are [world_size * slice_bytes] and do not overlap: slice s of recv is what rank s had in the slice of its send that
- * has the receiver's number. */
+/* send and recv are [world_size * slice_bytes] and do not overlap: slice s of recv is what rank s
+ * had in the slice of its send that has the receiver's number. */
 typedef struct sherdi_all_to_all_args {
     const void *send;
     void       *recv;
@@ -108,13 +114,15 @@ typedef struct sherdi_all_to_all_args {
 
 struct sherdi_split;
 
-/* The table of a transport. Its slots are called by one thread at a time, in the same order on all ranks, with valid arguments. They
- * block until the local result is complete and the send buffer may be reused. Memory may be any; memory of `alloc` is the fastest.
- * No slot allocates, except `alloc`. A world of one rank, and one that simulates, need the first three slots alone: the layer above
- * copies, or does nothing.
+/* The table of a transport. Its slots are called by one thread at a time, in the same order on all
+ * ranks, with valid arguments. They block until the local result is complete and the send buffer
+ * may be reused. Memory may be any; memory of `alloc` is the fastest. No slot allocates, except
+ * `alloc`. A world of one rank, and one that simulates, need the first three slots alone: the layer
+ * above copies, or does nothing.
  *
- * On a device, a transport without ON_LANE sees host memory alone: staged.c carries the bytes. One with ON_LANE is given device
- * memory where SHERDI_COLL_HOST is not set, queues on world->backend, and may return before the lane is done. */
+ * On a device, a transport without ON_LANE sees host memory alone: staged.c carries the bytes. One
+ * with ON_LANE is given device memory where SHERDI_COLL_HOST is not set, queues on world->backend,
+ * and may return before the lane is done. */
 typedef struct sherdi_world_ops {
     size_t      struct_size;
     const char *name;
@@ -122,10 +130,12 @@ typedef struct sherdi_world_ops {
 
     /* Required. Closes the world, even a half-built one. Does not meet. */
     void (*close)(sherd_world *world);
-    /* Required, except for worlds that always have a device: the layer above has their memory. Collective, with equal len_bytes
-     * on all ranks: gives zeroed memory, SHERD_ALIGN_BYTES aligned, at the same offset for all. When one rank fails, all fail. */
+    /* Required, except for worlds that always have a device: the layer above has their memory.
+     * Collective, with equal len_bytes on all ranks: gives zeroed memory, SHERD_ALIGN_BYTES
+     * aligned, at the same offset for all. When one rank fails, all fail. */
     sherd_status (*alloc)(sherd_world *world, size_t len_bytes, void **out);
-    /* Required with `alloc`. Frees its memory. Local. Peers may continue to read what this rank had until they free theirs. */
+    /* Required with `alloc`. Frees its memory. Local. Peers may continue to read what this rank had
+     * until they free theirs. */
     void (*free)(sherd_world *world, void *memory);
     sherd_status (*barrier)(sherd_world *world);
     sherd_status (*all_gather)(sherd_world *world, const sherdi_all_gather_args *args);
@@ -133,10 +143,12 @@ typedef struct sherdi_world_ops {
     sherd_status (*all_reduce)(sherd_world *world, const sherdi_reduction_args *args);
     sherd_status (*all_to_all)(sherd_world *world, const sherdi_all_to_all_args *args);
     sherd_status (*broadcast)(sherd_world *world, void *data, size_t len_bytes, int root);
-    /* Optional (NULL = there is nobody to tell). Makes all ranks' calls fail. Any thread may call it; it never blocks. */
+    /* Optional (NULL = there is nobody to tell). Makes all ranks' calls fail. Any thread may call
+     * it; it never blocks. */
     void (*abort)(sherd_world *world, const char *why);
 
-    /* Optional (NULL = calls that some ranks have made cannot be taken back): sherdi_world_regroup of ranks on one host. */
+    /* Optional (NULL = calls that some ranks have made cannot be taken back): sherdi_world_regroup
+     * of ranks on one host. */
     sherd_status (*regroup)(sherd_world *world);
     /* Required with `regroup`: sherdi_world_interrupt. `why` is a failure. */
     sherd_status (*interrupt)(sherd_world *world, sherd_status why, const char *text);
@@ -146,66 +158,77 @@ typedef struct sherdi_world_ops {
     size_t (*reserve_bytes)(const sherd_world *world, size_t whole_bytes);
     /* Optional (NULL = calls take no memory of the device): sherdi_world_warm. */
     sherd_status (*warm)(sherd_world *world, int has_vendor_sums);
-    /* Optional, both or none (NULL = the device's own memory is used). memory_make gives zeroed device memory of a library that moves
-     * its own memory faster; *out NULL with SHERD_OK: use the device's own. memory_drop gives it back, with no call under way. */
+    /* Optional, both or none (NULL = the device's own memory is used). memory_make gives zeroed
+     * device memory of a library that moves its own memory faster; *out NULL with SHERD_OK: use the
+     * device's own. memory_drop gives it back, with no call under way. */
     sherd_status (*memory_make)(sherd_world *world, size_t len_bytes, void **out);
     void (*memory_drop)(sherd_world *world, void *memory);
-    /* Optional: device memory was added to the world, or is about to be freed. For a library that moves registered memory faster;
-     * what it cannot register stays unregistered. `handle` is what memory_enter returned; NULL: nothing. */
+    /* Optional: device memory was added to the world, or is about to be freed. For a library that
+     * moves registered memory faster; what it cannot register stays unregistered. `handle` is what
+     * memory_enter returned; NULL: nothing. */
     void *(*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);
     void (*memory_leave)(sherd_world *world, void *handle);
-    /* Optional (NULL = the ranks cannot be told). Tells every other rank, which notes it (sherdi_world_ending_note); what is lost on
-     * the way stays untold. Any thread may call it; it never blocks. */
+    /* Optional (NULL = the ranks cannot be told). Tells every other rank, which notes it
+     * (sherdi_world_ending_note); what is lost on the way stays untold. Any thread may call it; it
+     * never blocks. */
     void (*tell_ending)(sherd_world *world, uint64_t key, int is_agreed);
-    /* Optional (NULL = it cannot be split). Makes the world of this rank's group, over the same transport. All ranks of split->parent
-     * call it, those of no group too. It calls sherdi_split_tell equally often on all ranks, and sherdi_split_adopt, as
-     * collectives/split.h says. If it fails and sets *out, the caller destroys that world. */
+    /* Optional (NULL = it cannot be split). Makes the world of this rank's group, over the same
+     * transport. All ranks of split->parent call it, those of no group too. It calls
+     * sherdi_split_tell equally often on all ranks, and sherdi_split_adopt, as collectives/split.h
+     * says. If it fails and sets *out, the caller destroys that world. */
     sherd_status (*split)(struct sherdi_split *split, sherd_world **out);
 } sherdi_world_ops;
 
-/* ---- what the engine uses. With `ticket_out` NULL a call returns when it is done. Otherwise it is queued where the world overlaps
+/* ---- what the engine uses. With `ticket_out` NULL a call returns when it is done. Otherwise it is
+ * queued where the world overlaps
  *      (and done at once where it does not), and sherdi_world_wait takes the ticket. */
 
 uint32_t sherdi_world_caps(const sherd_world *world);
 /* Returns the lane of collectives, on the device that holds the engine's memory. */
 const sherdi_backend *sherdi_world_backend(const sherd_world *world);
-/* Returns the CPU, for what rests in host memory; the same as above where there is no other device. */
+/* Returns the CPU, for what rests in host memory; the same as above where there is no other
+ * device. */
 const sherdi_backend *sherdi_world_host(const sherd_world *world);
 int                   sherdi_world_local_size(const sherd_world *world);
-/* Returns the bytes that the world itself holds on this rank: segments for control and for copies on their way. */
+/* Returns the bytes that the world itself holds on this rank: segments for control and for copies
+ * on their way. */
 size_t sherdi_world_overhead_bytes(const sherd_world *world);
 
-/** Blocks until every queued call has ended, whatever becomes of it. A call that the caller's thread then runs is still in the order
- *  of the calls. */
+/** Blocks until every queued call has ended, whatever becomes of it. A call that the caller's
+ *  thread then runs is still in the order of the calls. */
 void sherdi_world_drain(sherd_world *world);
 
-/** Returns the NCCL that this process can load, "2.28.9", or why it cannot; valid until the next call on this thread. */
+/** Returns the NCCL that this process can load, "2.28.9", or why it cannot; valid until the next
+ *  call on this thread. */
 const char *sherdi_world_nccl_text(void);
-/** Returns the MPI that this process has or can open, "Open MPI v4.1.4, FILE", or "no: " and why; valid as above. */
+/** Returns the MPI that this process has or can open, "Open MPI v4.1.4, FILE", or "no: " and why;
+ *  valid as above. */
 const char *sherdi_world_mpi_text(void);
 
 /** Adds an owner and returns `world`. sherd_world_destroy drops one. */
 sherd_world *sherdi_world_retain(sherd_world *world);
 
-/** Makes calls with a ticket run on a thread of the world's own from now on. Idempotent. E_NOTSUP when the transport cannot be
- *  called from another thread. */
+/** Makes calls with a ticket run on a thread of the world's own from now on. Idempotent. E_NOTSUP
+ *  when the transport cannot be called from another thread. */
 sherd_status sherdi_world_overlap(sherd_world *world);
 
-/** Allocates memory of the world, on its device where it has one; see the slot. Collective, blocking, with equal len_bytes on all
- *  ranks; 0 gives a valid pointer. */
+/** Allocates memory of the world, on its device where it has one; see the slot. Collective,
+ *  blocking, with equal len_bytes on all ranks; 0 gives a valid pointer. */
 sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out);
 /** Waits for queued calls, then frees the memory. Accepts NULL. */
 void sherdi_world_free(sherd_world *world, void *memory);
 
 /**
- * Reserves room for reductions. A transport that cannot sum in the order of ranks receives the other ranks' slices and sums them
- * itself. The engine reserves once, at seal, for the largest gradient that is reduced.
+ *  Reserves room for reductions. A transport that cannot sum in the order of ranks receives the
+ *  other ranks' slices and sums them itself. The engine reserves once, at seal, for the largest
+ *  gradient that is reduced.
  *
- * Units      whole_bytes is the bytes of world_size * slice_elems elements of send_dtype: the send buffer of the call.
- * Collective With equal whole_bytes on all ranks. Does nothing where it is not more than before, or not needed.
- * Ownership  The room is the world's; sherdi_world_overhead_bytes counts sherdi_world_reserve_bytes of it.
- * Errors     E_NOMEM on all ranks. A reduction for which too little was reserved is E_NOMEM, with the numbers.
- */
+ *  Units      whole_bytes is the bytes of world_size * slice_elems elements of send_dtype: the send buffer of the call.
+ *  Collective With equal whole_bytes on all ranks. Does nothing where it is not more than before,
+ *  or not needed.
+ *  Ownership  The room is the world's; sherdi_world_overhead_bytes counts sherdi_world_reserve_bytes of it.
+ *  Errors     E_NOMEM on all ranks. A reduction for which too little was reserved is E_NOMEM, with the numbers.
+ *  / */
 sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes);
 /** Returns the bytes that a reservation holds on this rank, for the plan: 0 on most transports. */
 size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes);
@@ -213,13 +236,15 @@ size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes);
 size_t sherdi_world_reserved_bytes(const sherd_world *world);
 
 /**
- * Lets the transport take the device memory that it takes at its first calls (buffers of each peer), by making a small call of each
- * kind. What is free after it is the engine's. Call it once; it does nothing on most transports. The log and
- * sherdi_world_taken_bytes say how much was taken; that includes what others took of the device meanwhile.
+ *  Lets the transport take the device memory that it takes at its first calls (buffers of each
+ *  peer), by making a small call of each kind. What is free after it is the engine's. Call it once;
+ *  it does nothing on most transports. The log and sherdi_world_taken_bytes say how much was taken;
+ *  that includes what others took of the device meanwhile.
  *
- * Collective Blocks until all ranks are through. `has_vendor_sums`: SHERDI_COLL_VENDOR_SUM will be asked for.
- * Errors     E_NOMEM on all ranks; E_DEVICE, E_PEER_LOST as for every call.
- */
+ *  Collective Blocks until all ranks are through. `has_vendor_sums`: SHERDI_COLL_VENDOR_SUM will be
+ *  asked for.
+ *  Errors     E_NOMEM on all ranks; E_DEVICE, E_PEER_LOST as for every call.
+ *  / */
 sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums);
 size_t       sherdi_world_taken_bytes(const sherd_world *world);
 
@@ -231,7 +256,8 @@ typedef struct sherdi_simulated {
     int    ranks_per_host;
     size_t device_bytes, host_bytes;
 } sherdi_simulated;
-/** Makes a simulated world without a backend, for a dry engine: it answers what the ranks tell each other, and moves nothing. E_NOMEM. */
+/** Makes a simulated world without a backend, for a dry engine: it answers what the ranks tell each
+ *  other, and moves nothing. E_NOMEM. */
 sherd_status sherdi_world_dry(int rank, int world_size, sherd_world **out);
 /** Returns that machine; NULL for a world that is real. */
 const sherdi_simulated *sherdi_world_simulated(const sherd_world *world);
@@ -245,27 +271,31 @@ sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_
 sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args,
                                      sherdi_ticket *ticket_out);
 /**
- * Brings all ranks together: every rank calls it, wherever it is in the order of calls, and all leave together. Calls in which some
- * ranks still wait end there with E_STATE and an undefined result, queued calls too, and the world is as usable as before. Where
- * the transport cannot take such a call back (nccl, mpi over several hosts), all ranks must have made equally many calls.
+ *  Brings all ranks together: every rank calls it, wherever it is in the order of calls, and all
+ *  leave together. Calls in which some ranks still wait end there with E_STATE and an undefined
+ *  result, queued calls too, and the world is as usable as before. Where the transport cannot take
+ *  such a call back (nccl, mpi over several hosts), all ranks must have made equally many calls.
  *
- * Collective, blocking; waits for this rank's queued calls. Failures of tickets are forgotten.
- * Errors     E_STATE or E_INVAL: calls that cannot be taken back, and the world is lost. E_PEER_LOST.
- */
+ *  Collective, blocking; waits for this rank's queued calls. Failures of tickets are forgotten.
+ *  Errors     E_STATE or E_INVAL: calls that cannot be taken back, and the world is lost. E_PEER_LOST.
+ *  / */
 sherd_status sherdi_world_regroup(sherd_world *world);
 /**
- * Says that this rank has failed, and comes to the others' next call no more: that call ends with E_STATE, which names this rank and
- * has its `text`. All ranks then call sherdi_world_regroup.
+ *  Says that this rank has failed, and comes to the others' next call no more: that call ends with
+ *  E_STATE, which names this rank and has its `text`. All ranks then call sherdi_world_regroup.
  *
- * Collective in the place of the others' next call, where sherdi_world_takes_back. Blocking; waits for this rank's queued calls.
- * Errors     E_PEER_LOST
- */
+ *  Collective in the place of the others' next call, where sherdi_world_takes_back. Blocking; waits
+ *  for this rank's queued calls.
+ *  Errors     E_PEER_LOST
+ *  / */
 sherd_status sherdi_world_interrupt(sherd_world *world, sherd_status why, const char *text);
-/** Returns whether sherdi_world_regroup ends calls that some ranks have made and others have not. */
+/** Returns whether sherdi_world_regroup ends calls that some ranks have made and others have
+ *  not. */
 int sherdi_world_takes_back(const sherd_world *world);
 
-/** Exchanges small control data: all[r * len_bytes ..] is what rank r gave. Meets. Blocking. On the simulated world every rank's part
- *  is a copy of `mine`. `what` names the exchange, the same on all ranks, where a rank calls something else. */
+/** Exchanges small control data: all[r * len_bytes ..] is what rank r gave. Meets. Blocking. On the
+ *  simulated world every rank's part is a copy of `mine`. `what` names the exchange, the same on
+ *  all ranks, where a rank calls something else. */
 sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
                                    size_t len_bytes, const char *what);
 
@@ -281,7 +311,8 @@ typedef struct sherdi_told {
     size_t      stride_bytes; /* from rank to rank; 0: all have told the same */
 } sherdi_told;
 
-/** Exchanges control data like sherdi_world_exchange; what the ranks have told lies in memory of the world. */
+/** Exchanges control data like sherdi_world_exchange; what the ranks have told lies in memory of
+ *  the world. */
 sherd_status sherdi_world_tell(sherd_world *world, const void *mine, size_t len_bytes,
                                const char *what, sherdi_told *out);
 
@@ -290,22 +321,24 @@ static inline const void *sherdi_told_by(const sherdi_told *told, int rank)
     return (const unsigned char *)told->first + (size_t)rank * told->stride_bytes;
 }
 
-/** Replaces values[i] by the sum over the ranks modulo 2^64, on all ranks. Host memory; `count` must be equal on all ranks. Meets.
- *  Blocking; allocates nothing. On the simulated world the values stay as they are. */
+/** Replaces values[i] by the sum over the ranks modulo 2^64, on all ranks. Host memory; `count`
+ *  must be equal on all ranks. Meets. Blocking; allocates nothing. On the simulated world the
+ *  values stay as they are. */
 sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t count);
 
-/** Blocks until the call with this ticket is done. Returns its failure, or that of an earlier call. */
+/** Blocks until the call with this ticket is done. Returns its failure, or that of an earlier
+ *  call. */
 sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket);
-/** Makes later work on `lane` run after the call with this ticket. Where the call is on a lane (SHERDI_WORLD_ON_LANE) it does not wait
- *  for the device, only for the world's thread, where there is one, to have queued the call. Returns what sherdi_world_wait would,
- *  as far as it is known. */
+/** Makes later work on `lane` run after the call with this ticket. Where the call is on a lane
+ *  (SHERDI_WORLD_ON_LANE) it does not wait for the device, only for the world's thread, where there
+ *  is one, to have queued the call. Returns what sherdi_world_wait would, as far as it is known. */
 sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
                                  sherdi_ticket ticket);
 /** Returns 1 when the call with this ticket is done. Never blocks. */
 int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket);
 
-/* Something that every rank ends, each when it comes to it: neither collective nor in the order of calls. The storage is the owner's;
- * between open and close the world writes it. */
+/* Something that every rank ends, each when it comes to it: neither collective nor in the order of
+ * calls. The storage is the owner's; between open and close the world writes it. */
 typedef struct sherdi_ending {
     uint64_t              key; /* made of the opener's key, the same on all ranks; 0: not open */
     int                   num_agreed;  /* number of other ranks that agreed */
@@ -313,10 +346,12 @@ typedef struct sherdi_ending {
     struct sherdi_ending *next;
 } sherdi_ending;
 
-/** Opens an ending: from now on what the other ranks say of it counts. All ranks open it before any of them can close it, and open the
- *  endings of a world in one order: what is still on its way of an ending with the same `key` that is over does not count. */
+/** Opens an ending: from now on what the other ranks say of it counts. All ranks open it before any
+ *  of them can close it, and open the endings of a world in one order: what is still on its way of
+ *  an ending with the same `key` that is over does not count. */
 void sherdi_world_ending_open(sherd_world *world, sherdi_ending *ending, uint64_t key);
-/** Tells the other ranks whether this rank agrees, and waits for them. Returns 1: all ranks have come and agreed. Returns 0:
+/** Tells the other ranks whether this rank agrees, and waits for them. Returns 1: all ranks have
+ *  come and agreed. Returns 0:
  *   - a rank did not come within `most_ns`; ranks that come later are then told so (a rank with most_ns 0 agrees whatever the others
  *     do);
  *   - at once when this rank or another one refuses, the world fails, or its transport has no way to tell.
@@ -326,27 +361,31 @@ int sherdi_world_ending_close(sherd_world *world, sherdi_ending *ending, int is_
 /** Returns the longest wait in one call. */
 int64_t sherdi_world_timeout_ns(const sherd_world *world);
 
-/** Begins every call of the program on a world. Returns E_INVAL if the world is NULL, and E_STATE inside a function of the program
- *  that a call of one of its engines calls (sherdi_world_callback_set). The message begins with `call`. */
+/** Begins every call of the program on a world. Returns E_INVAL if the world is NULL, and E_STATE
+ *  inside a function of the program that a call of one of its engines calls
+ *  (sherdi_world_callback_set). The message begins with `call`. */
 sherd_status sherdi_world_check_caller(sherd_world *world, const char *call);
-/** Notes the call of the program, on a world or on one of its engines, that what is sent from now on belongs to: for messages. Static
- *  storage. */
+/** Notes the call of the program, on a world or on one of its engines, that what is sent from now
+ *  on belongs to: for messages. Static storage. */
 void sherdi_world_caller_note(sherd_world *world, const char *call);
 /** Returns the call that was noted last. */
 const char *sherdi_world_caller(const sherd_world *world);
-/** Notes that `call` makes a function of the program run, which may not use the world; NULL: no call does. Returns what held
- *  before, to be set again: such a function may use another engine of the world. */
+/** Notes that `call` makes a function of the program run, which may not use the world; NULL: no
+ *  call does. Returns what held before, to be set again: such a function may use another engine of
+ *  the world. */
 const char *sherdi_world_callback_set(sherd_world *world, const char *call);
-/** Returns E_STATE if `call` is made inside a function of the program: one that `outer` calls (NULL: no call does), or the log's. */
+/** Returns E_STATE if `call` is made inside a function of the program: one that `outer` calls
+ *  (NULL: no call does), or the log's. */
 sherd_status sherdi_callback_check(const char *call, const char *outer);
 /** Returns the failure of the world, if it has one: E_PEER_LOST and the message; else SHERD_OK. */
 sherd_status sherdi_world_status(sherd_world *world);
 
-/* Most values for each rank in one portion of a sum; a sum works through its values in such portions. */
+/* Most values for each rank in one portion of a sum; a sum works through its values in such
+ * portions. */
 #define SHERDI_SUM_PORTION (SHERDI_TOLD_BYTES / (2 * sizeof(double)))
 
-/* Bytes that a call puts on the wire for one rank: sent, which equals received. They do not depend on the transport: the plan counts
- * with them. */
+/* Bytes that a call puts on the wire for one rank: sent, which equals received. They do not depend
+ * on the transport: the plan counts with them. */
 static inline uint64_t sherdi_wire_all_gather(int world_size, size_t slice_bytes)
 {
     return (uint64_t)(world_size - 1) * slice_bytes;

@@ -1,6 +1,6 @@
-/* What world.c, calls.c, tickets.c and the transports share: the common part of a world (struct sherd_world), its failure
- * state, and the functions with which a transport builds a world. No other folder includes this file. world.h has the
- * interface for the engine. */
+/* What world.c, calls.c, tickets.c and the transports share: the common part of a world (struct
+ * sherd_world), its failure state, and the functions with which a transport builds a world. No
+ * other folder includes this file. world.h has the interface for the engine. */
 #ifndef SHERDI_COLLECTIVES_WORLD_IMPL_H
 #define SHERDI_COLLECTIVES_WORLD_IMPL_H
 
@@ -38,13 +38,15 @@ typedef enum world_call_kind {
 const char *sherdi_world_call_name(world_call_kind kind);
 /* Enough for a description. */
 #define WORLD_CALL_TEXT_BYTES 192
-/** Writes a description of a call, such as 'sherd_unit_acquire (all-gather of 8 bytes of unit "layer 3")', and returns `text`. The call
- *  may come from another rank: `kind`, `name` and `caller` are used as that rank sent them, but the texts are terminated. */
+/** Writes a description of a call, such as 'sherd_unit_acquire (all-gather of 8 bytes of unit
+ *  "layer 3")', and returns `text`. The call may come from another rank: `kind`, `name` and
+ *  `caller` are used as that rank sent them, but the texts are terminated. */
 const char *sherdi_world_call_describe(uint32_t kind, uint64_t len_bytes, const char *name,
                                        const char *caller, char text[WORLD_CALL_TEXT_BYTES]);
 /* Of a text beside a call that goes to other ranks: the call of the program that it belongs to. */
 #define WORLD_CALLER_BYTES 40
-/** Fails the world because two ranks make different calls, which the texts describe. `more` follows the second. */
+/** Fails the world because two ranks make different calls, which the texts describe. `more` follows
+ *  the second. */
 sherd_status sherdi_world_fail_differ(sherd_world *world, int rank, const char *text, int other,
                                       const char *other_text, const char *more);
 
@@ -63,7 +65,8 @@ typedef struct world_call {
     } args;
 } world_call;
 
-/* The calls in their order, carried out by one thread. Ticket t is in ring[(t - 1) % WORLD_QUEUE_CALLS]. */
+/* The calls in their order, carried out by one thread. Ticket t is in ring[(t - 1) %
+ * WORLD_QUEUE_CALLS]. */
 typedef struct world_queue {
     pthread_t        thread;
     pthread_mutex_t  lock; /* guards all members below */
@@ -150,8 +153,9 @@ struct sherd_world {
     struct sherd_world          *next_of_kin; /* guarded by the family's lock, as is_made is */
     int                          is_made;     /* of a child: its split has ended */
 
-    /* Held while a thread of the world's uses what the program may end as soon as it is told of a failure (a communicator of its
-     * own). Whoever holds it fails no world and asks for no status. */
+    /* Held while a thread of the world's uses what the program may end as soon as it is told of a
+     * failure (a communicator of its own). Whoever holds it fails no world and asks for no
+     * status. */
     pthread_mutex_t use_lock;
     /* WORLD_IS_WHOLE, ...; status and text are valid after HAS_FAILED */
     atomic_int   failure_state;
@@ -159,78 +163,87 @@ struct sherd_world {
     char         failure_text[SHERDI_ERROR_BYTES];
 };
 
-/** Returns E_STATE in a child that the program has forked: what the child sends would reach the peers of its parent, if
- *  anyone. */
+/** Returns E_STATE in a child that the program has forked: what the child sends would reach the
+ *  peers of its parent, if anyone. */
 sherd_status sherdi_world_check_process(const sherd_world *world);
 /** Returns E_INVAL unless 0 <= rank < world_size. */
 sherd_status sherdi_world_rank_check(int rank, int world_size);
-/** Fills the common part: counts, locks, time limit. sherdi_world_fini undoes it, and nothing else is needed. Local rank and
- *  size are those of a world on one host until the transport changes them. */
+/** Fills the common part: counts, locks, time limit. sherdi_world_fini undoes it, and nothing else
+ *  is needed. Local rank and size are those of a world on one host until the transport changes
+ *  them. */
 void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank, int world_size,
                        const sherd_world_params *params);
-/** Creates the backend, opens the device and allocates the scratch; call it once local_size is known. `shares` ranks use the
- *  cores that this process may run on, and this rank is number `share` of them. */
+/** Creates the backend, opens the device and allocates the scratch; call it once local_size is
+ *  known. `shares` ranks use the cores that this process may run on, and this rank is number
+ *  `share` of them. */
 sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int share,
                                 int shares);
 /** Undoes sherdi_world_init and sherdi_world_equip. */
 void sherdi_world_fini(sherd_world *world);
 
-/** Checks struct_size and the ranges of a caller's parameters (NULL: the defaults) and copies them into *out, which has all
- *  fields set. The functions below take parameters in that form. Errors: E_INVAL. */
+/** Checks struct_size and the ranges of a caller's parameters (NULL: the defaults) and copies them
+ *  into *out, which has all fields set. The functions below take parameters in that form. Errors:
+ *  E_INVAL. */
 sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_world_params *out);
-/** Sets *out to "cpu" or to the kind of device that the parameters ask for: by `backend`, else by SHERD_BACKEND, else by
- *  `device` and transport. The text is in static storage. Errors: E_INVAL. */
+/** Sets *out to "cpu" or to the kind of device that the parameters ask for: by `backend`, else by
+ *  SHERD_BACKEND, else by `device` and transport. The text is in static storage. Errors:
+ *  E_INVAL. */
 sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out);
 
-/** Runs a checked call, or puts it in the queue if the world overlaps and the caller takes a ticket (see sherdi_ticket).
- *  tickets.c. */
+/** Runs a checked call, or puts it in the queue if the world overlaps and the caller takes a ticket
+ *  (see sherdi_ticket). tickets.c. */
 sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
                                      sherdi_ticket *ticket_out);
 /** Waits in the same way, then ends the queue's thread. */
 void sherdi_world_queue_stop(sherd_world *world);
 
-/** Marks the world as failed: it is unusable from now on. Only the first status and text are kept. Does not tell the other
- *  ranks. Any thread may call it. Before the program can see the failure, it waits until nobody has the use_lock, for a second at
- *  most: what is stuck there, only the program may be able to end. */
+/** Marks the world as failed: it is unusable from now on. Only the first status and text are kept.
+ *  Does not tell the other ranks. Any thread may call it. Before the program can see the failure,
+ *  it waits until nobody has the use_lock, for a second at most: what is stuck there, only the
+ *  program may be able to end. */
 void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text);
-/** Marks the world as failed and tells the other ranks. The thread that noticed the failure calls it. Returns the status of
- *  the world's failure, which may be an earlier one, with its text as the last error. */
+/** Marks the world as failed and tells the other ranks. The thread that noticed the failure calls
+ *  it. Returns the status of the world's failure, which may be an earlier one, with its text as the
+ *  last error. */
 sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const char *fmt, ...)
     SHERDI_PRINTF(3, 4);
 
 /** Fails the world in this way because `rank` has left while this rank waits for it. */
 sherd_status sherdi_world_fail_left(sherd_world *world, int rank);
-/** Fails the world in this way because the time limit has passed: "rank 1 waited 2.0 s (the time limit) for ", then the text
- *  that `fmt` makes. */
+/** Fails the world in this way because the time limit has passed: "rank 1 waited 2.0 s (the time
+ *  limit) for ", then the text that `fmt` makes. */
 sherd_status sherdi_world_fail_late(sherd_world *world, const char *fmt, ...) SHERDI_PRINTF(2, 3);
 /** Closes a world that could not be completed. Returns `status` with the text of the last error. */
 sherd_status sherdi_world_drop(sherd_world *world, sherd_status status);
 /** Appends a rank to a list such as "1, 3" in `text`. A list that is full ends with " ...". */
 void sherdi_ranks_add(char *text, size_t text_bytes, int rank);
-/** Pauses before the next look at something that wakes nobody. `turn` counts the pauses from 0: the first ones only yield the
- *  core. */
+/** Pauses before the next look at something that wakes nobody. `turn` counts the pauses from 0: the
+ *  first ones only yield the core. */
 void sherdi_nap(int turn);
 
 /* ---- worlds split from this one: family.c, for split.c and the end of a world */
 
-/** Call sherdi_family_begin before a split, and sherdi_family_end after it with the world that the split made (NULL: none).
- *  `key` identifies the split and is the same on all ranks. Errors: E_NOMEM. */
+/** Call sherdi_family_begin before a split, and sherdi_family_end after it with the world that the
+ *  split made (NULL: none). `key` identifies the split and is the same on all ranks. Errors:
+ *  E_NOMEM. */
 sherd_status sherdi_family_begin(sherd_world *parent, uint64_t key);
 void         sherdi_family_end(sherd_world *parent, sherd_world *child);
-/** Links parent and child: from now on a failure of the parent fails the child, until one of the two leaves. */
+/** Links parent and child: from now on a failure of the parent fails the child, until one of the
+ *  two leaves. */
 void sherdi_family_join(sherd_world *parent, sherd_world *child);
-/** Removes a world from its parent's family, before it is closed. Does nothing for a world without a parent, or after an
- *  earlier call. */
+/** Removes a world from its parent's family, before it is closed. Does nothing for a world without
+ *  a parent, or after an earlier call. */
 void sherdi_family_leave(sherd_world *world);
 /** The same; also gives up the family of the world's own children. sherdi_world_fini calls it. */
 void sherdi_family_fini(sherd_world *world);
 /** Fails the children of a world that has failed. Any thread may call it. */
 void sherdi_family_failed(sherd_world *parent);
-/** Fails the child that the split with this key is making: another rank cannot go on with the split. Any thread may call it. */
+/** Fails the child that the split with this key is making: another rank cannot go on with the
+ *  split. Any thread may call it. */
 void sherdi_family_refused(sherd_world *parent, uint64_t key);
 
-/** A transport passes on here what another rank said about an ending. It is dropped when no ending with that key is open (any
- *  more). Any thread may call it. */
+/** A transport passes on here what another rank said about an ending. It is dropped when no ending
+ *  with that key is open (any more). Any thread may call it. */
 void sherdi_world_ending_note(sherd_world *world, uint64_t key, int is_agreed);
 /** ending.c: called by sherdi_world_init, by a failure, and by sherdi_world_fini. */
 void sherdi_world_endings_init(world_endings *endings);
@@ -248,15 +261,16 @@ static inline size_t sherdi_reduction_recv_bytes(const sherdi_reduction_args *ar
     return args->fixed != NULL ? sizeof(int64_t) : sherd_dtype_bytes(args->recv_dtype);
 }
 
-/** Does the local part of a reduction on `lane`: sums count_elems elements of every rank's slice. `srcs` are in the order of
- *  the ranks. The result goes to `dst`, and the same result to each of more_dsts. */
+/** Does the local part of a reduction on `lane`: sums count_elems elements of every rank's slice.
+ *  `srcs` are in the order of the ranks. The result goes to `dst`, and the same result to each of
+ *  more_dsts. */
 void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reduction_args *args,
                                const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
                                void *const *more_dsts, int num_more_dsts);
 
-/** Tells all ranks how an allocation went on this rank (`here`), and returns the result for all: SHERD_OK, the status of a
- *  rank that failed (E_NOMEM, ...), or E_INVAL when the ranks asked for different lengths. Collective. `what` is for the
- *  message: "device memory". */
+/** Tells all ranks how an allocation went on this rank (`here`), and returns the result for all:
+ *  SHERD_OK, the status of a rank that failed (E_NOMEM, ...), or E_INVAL when the ranks asked for
+ *  different lengths. Collective. `what` is for the message: "device memory". */
 sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, size_t len_bytes,
                                       const char *what);
 /** Does an all-reduce by the world's reduce-scatter and all-gather. */
@@ -269,25 +283,30 @@ static inline int sherdi_world_has_device(const sherd_world *world)
     return world->backend != world->host;
 }
 
-/** Returns whether the device calls of this world are ordered on its lane. Their tickets are then events. */
+/** Returns whether the device calls of this world are ordered on its lane. Their tickets are then
+ *  events. */
 static inline int sherdi_world_is_on_lane(const sherd_world *world)
 {
     return sherdi_world_has_device(world) &&
            (world->world_size == 1 || (world->ops->caps & SHERDI_WORLD_ON_LANE) != 0);
 }
 
-/** Returns the index of a rank's device: `wanted`, or where that is -1 the local rank modulo the number of devices. */
+/** Returns the index of a rank's device: `wanted`, or where that is -1 the local rank modulo the
+ *  number of devices. */
 int sherdi_world_device_index(int wanted, int local_rank, int count);
-/** Opens the device that `params` ask for; call it once local_rank is known. Does nothing for the CPU. */
+/** Opens the device that `params` ask for; call it once local_rank is known. Does nothing for the
+ *  CPU. */
 sherd_status sherdi_world_device_open(sherd_world *world, const sherd_world_params *params);
 void         sherdi_world_device_close(sherd_world *world);
-/** Allocates zeroed device memory on every rank, or on none. Collective. The memory is freed with the world at the latest. */
+/** Allocates zeroed device memory on every rank, or on none. Collective. The memory is freed with
+ *  the world at the latest. */
 sherd_status sherdi_world_device_alloc(sherd_world *world, size_t len_bytes, void **out);
 void         sherdi_world_device_free(sherd_world *world, void *memory);
 
 /** Records the event of a ticket whose call has just been queued on the lane. */
 void sherdi_world_lane_record(sherd_world *world, sherdi_ticket ticket);
-/** Prepares a thread of the world's own for the device; call it before the thread's first call of the device. */
+/** Prepares a thread of the world's own for the device; call it before the thread's first call of
+ *  the device. */
 void sherdi_world_thread_begin(const sherd_world *world);
 /** Blocks until the lane has passed the ticket's event, or the world has failed. */
 sherd_status sherdi_world_lane_wait(sherd_world *world, sherdi_ticket ticket);
@@ -303,7 +322,8 @@ void sherdi_staged_destroy(struct sherdi_staged *staged);
 /** Runs a call on device memory. Blocks until the results are on the device. */
 sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *call);
 
-/** Maps zeroed pages, which the kernel provides on first touch. Returns NULL (E_NOMEM) when it cannot. */
+/** Maps zeroed pages, which the kernel provides on first touch. Returns NULL (E_NOMEM) when it
+ *  cannot. */
 void *sherdi_pages_map(size_t len_bytes, int flags);
 
 #endif

@@ -1,5 +1,6 @@
-/* XXH3 with wider registers than the compiler may use elsewhere: the same checksums, several times as fast for data in a
- * cache. checksum_avx2.c and checksum_avx512.c compile the same code with their own flags. */
+/* XXH3 with wider registers than the compiler may use elsewhere: the same checksums, several times
+ * as fast for data in a cache. checksum_avx2.c and checksum_avx512.c compile the same code with
+ * their own flags. */
 #ifndef SHERDI_OFFLOAD_CHECKSUM_WIDE_H
 #define SHERDI_OFFLOAD_CHECKSUM_WIDE_H
 

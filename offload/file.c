@@ -1,5 +1,5 @@
-/* Files of the queue: opened for direct I/O where possible, locked, with their space reserved and their bytes striped over
- * folders. See io.h. */
+/* Files of the queue: opened for direct I/O where possible, locked, with their space reserved and
+ * their bytes striped over folders. See io.h. */
 #include "offload/io_impl.h"
 
 #include "base/checked.h"
@@ -19,10 +19,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A process that checks whether a file is in use holds its lock for a moment, so a lock is tried several times. */
+/* A process that checks whether a file is in use holds its lock for a moment, so a lock is tried
+ * several times. */
 #define LOCK_TRIES    10
 #define LOCK_PAUSE_NS 5000000
-/* A new file that is not locked yet may be mistaken for one that a killed run left, and be removed. Then it is made again. */
+/* A new file that is not locked yet may be mistaken for one that a killed run left, and be removed.
+ * Then it is made again. */
 #define MAKE_TRIES 20
 
 #define MODE_OWNER  0600
@@ -74,7 +76,8 @@ static int folder_is_there(const char *folder)
     return stat(folder, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Of a folder that is there: /proc says that a new file does not exist, and /sys that it is forbidden, to whoever may write. */
+/* Of a folder that is there: /proc says that a new file does not exist, and /sys that it is
+ * forbidden, to whoever may write. */
 static int folder_holds_no_files(const char *folder, int error)
 {
     return error == ENOENT || ((error == EACCES || error == EPERM) &&
@@ -158,7 +161,8 @@ static sherd_status stripe_identify(sherdi_stripe *stripe, int *is_removed_out)
     return SHERD_OK;
 }
 
-/* Returns the alignment that direct I/O needs for offsets and addresses; 0 where it does not work on this file. */
+/* Returns the alignment that direct I/O needs for offsets and addresses; 0 where it does not work
+ * on this file. */
 static size_t stripe_alignment(const sherdi_stripe *stripe)
 {
 #ifdef STATX_DIOALIGN
@@ -176,8 +180,8 @@ static size_t stripe_alignment(const sherdi_stripe *stripe)
     return SHERD_ALIGN_BYTES;
 }
 
-/* The file is opened without O_DIRECT and then switched, because a file system that refuses O_DIRECT at open has created the
- * file by then. */
+/* The file is opened without O_DIRECT and then switched, because a file system that refuses
+ * O_DIRECT at open has created the file by then. */
 static size_t stripe_make_direct(sherdi_file *file, sherdi_stripe *stripe)
 {
     int    flags       = fcntl(stripe->fd, F_GETFL) & ~O_NONBLOCK;
@@ -200,7 +204,8 @@ static size_t stripe_make_direct(sherdi_file *file, sherdi_stripe *stripe)
 
 /* ----------------------------------------------------------------- space -- */
 
-/* Blocks SIGXFSZ, which the kernel sends beyond the limit on the size of files, and which would end the program. */
+/* Blocks SIGXFSZ, which the kernel sends beyond the limit on the size of files, and which would end
+ * the program. */
 static int file_grow(int fd, size_t size_bytes)
 {
     static const struct timespec AT_ONCE = {0};
@@ -286,7 +291,8 @@ static char *path_make(sherdi_mem *mem, const char *folder, const char *name, in
     return path;
 }
 
-/* Returns an errno. Child processes do not get the descriptor: a child would keep the lock, and the space of a scratch file. */
+/* Returns an errno. Child processes do not get the descriptor: a child would keep the lock, and the
+ * space of a scratch file. */
 static int stripe_open_fd(const sherdi_file *file, sherdi_stripe *stripe, int is_new)
 {
     int    flags = O_CLOEXEC | O_NOFOLLOW | (is_new ? O_CREAT | O_EXCL : 0);
@@ -301,7 +307,8 @@ static int stripe_open_fd(const sherdi_file *file, sherdi_stripe *stripe, int is
 
 static void stripe_let_go(sherdi_stripe *stripe)
 {
-    /* Unlocks before closing, because a request of the ring may hold the same open file a little longer. */
+    /* Unlocks before closing, because a request of the ring may hold the same open file a little
+     * longer. */
     (void)flock(stripe->fd, LOCK_UN);
     sherdi_fork_close(stripe->fd);
     stripe->fd = -1;

@@ -1,5 +1,5 @@
-/* State files in folders, seen from outside: listing and removing them without a queue, whichever run made them. A file that a
- * run has open is only read. */
+/* State files in folders, seen from outside: listing and removing them without a queue, whichever
+ * run made them. A file that a run has open is only read. */
 #include "offload/checksum.h"
 #include "offload/io_impl.h"
 #include "offload/state_file.h"
@@ -65,8 +65,8 @@ static int front_is_of(const sherdi_state_front *front, const sherdi_state_id *i
     return sherdi_state_header_is_whole(&front->header) && id_is_same(&has, id);
 }
 
-/* Writes the path of stripe `index` of a file. `at` is the folder of the first stripe and has `at_len` bytes; the header says
- * where the other stripes are. Returns 0 when it does not. */
+/* Writes the path of stripe `index` of a file. `at` is the folder of the first stripe and has
+ * `at_len` bytes; the header says where the other stripes are. Returns 0 when it does not. */
 static int stripe_path(const sherdi_state_header *header, const char *at, int at_len,
                        const char *name, uint32_t index, char *path)
 {
@@ -97,8 +97,9 @@ static folder_text folder_of(const char *path)
 
 /* --------------------------------------------------------------- listing -- */
 
-/* Returns whether the file was reserved at most: its process was killed before the first byte. Returns 0 where the file system
- * cannot tell. Ask before anything is read, because pages in memory count as data. */
+/* Returns whether the file was reserved at most: its process was killed before the first byte.
+ * Returns 0 where the file system cannot tell. Ask before anything is read, because pages in memory
+ * count as data. */
 static int is_never_written(int fd)
 {
     return lseek(fd, 0, SEEK_DATA) < 0 && errno == ENXIO;
@@ -152,7 +153,8 @@ static int path_is_locked(const char *path)
     return is_locked;
 }
 
-/* Adds the space of the sets that only this state keeps, and finds out whether one of them is locked. */
+/* Adds the space of the sets that only this state keeps, and finds out whether one of them is
+ * locked. */
 static void sets_look_at(const sherdi_state_header *header, sherdi_state_found *found)
 {
     const folder_text at = folder_of(found->path);
@@ -177,9 +179,10 @@ static void sets_look_at(const sherdi_state_header *header, sherdi_state_found *
     }
 }
 
-/* Returns 0 when there is no regular file (any more). A file that cannot be opened is reported as not valid. The lock is
- * checked before and after reading, and the link count after it, because a run may have begun in between, so that the file was
- * half written, or may have ended and removed its file. */
+/* Returns 0 when there is no regular file (any more). A file that cannot be opened is reported as
+ * not valid. The lock is checked before and after reading, and the link count after it, because a
+ * run may have begun in between, so that the file was half written, or may have ended and removed
+ * its file. */
 static int found_fill(sherdi_state_found *found)
 {
     sherdi_state_front front;

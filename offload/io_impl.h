@@ -1,5 +1,6 @@
-/* What queue.c, its two engines (threads.c, uring.c) and file.c share. The queue keeps the order of transfers and counts what
- * is left of them. An engine owns threads that take requests, carry them out, and return the kernel's results to the queue. */
+/* What queue.c, its two engines (threads.c, uring.c) and file.c share. The queue keeps the order of
+ * transfers and counts what is left of them. An engine owns threads that take requests, carry them
+ * out, and return the kernel's results to the queue. */
 #ifndef SHERDI_OFFLOAD_IO_IMPL_H
 #define SHERDI_OFFLOAD_IO_IMPL_H
 
@@ -49,7 +50,8 @@ typedef struct sherdi_ioq_ops {
     void (*destroy)(sherdi_ioq *queue);
     /* Called under the lock: there is a request to take. Never blocks. */
     void (*wake)(sherdi_ioq *queue);
-    /* Optional. Registers memory. Returns the bytes, or 0 with errno set when that is not possible. */
+    /* Optional. Registers memory. Returns the bytes, or 0 with errno set when that is not
+     * possible. */
     size_t (*pin)(sherdi_ioq *queue, const struct iovec *memory, int count);
 } sherdi_ioq_ops;
 
@@ -77,28 +79,30 @@ struct sherdi_ioq {
 void sherdi_ioq_init(sherdi_ioq *queue, const sherdi_ioq_ops *ops, const sherdi_ioq_params *params,
                      sherdi_mem *mem);
 void sherdi_ioq_fini(sherdi_ioq *queue);
-/** Takes the next request: of reads before those of writes, else in the order of transfers. Returns 0 when there is none. Call it under the lock. */
+/** Takes the next request: of reads before those of writes, else in the order of transfers. Returns
+ *  0 when there is none. Call it under the lock. */
 int sherdi_ioq_take(sherdi_ioq *queue, sherdi_request *out);
-/** Takes the result of pread, pwrite or a completion (bytes, or a negative errno). Returns 1 when the request, shortened to
- *  what is left, has to be made again. Call it under the lock. */
+/** Takes the result of pread, pwrite or a completion (bytes, or a negative errno). Returns 1 when
+ *  the request, shortened to what is left, has to be made again. Call it under the lock. */
 int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t result);
 /** Ends a request, and so its transfer, as failed. Call it under the lock. */
 void sherdi_ioq_drop(sherdi_ioq *queue, sherdi_request *request, int error);
 /* A request fails after so many attempts in a row that moved nothing. */
 #define SHERDI_IOQ_MAX_STALLS 200
-/** Sleeps before a request that moved nothing is made again, longer each time. Call it without the lock. */
+/** Sleeps before a request that moved nothing is made again, longer each time. Call it without the
+ *  lock. */
 void sherdi_ioq_pause(int stalls);
 
-/** Locks an open file against all others. Returns an errno; EWOULDBLOCK when another run holds the lock, but not when somebody
- *  only looked at the file for a moment. */
+/** Locks an open file against all others. Returns an errno; EWOULDBLOCK when another run holds the
+ *  lock, but not when somebody only looked at the file for a moment. */
 int sherdi_file_lock(int fd);
-/** Finds the byte at `offset_bytes`: its stripe, and its offset there. Returns how many bytes follow it in that stripe without
- *  a gap. */
+/** Finds the byte at `offset_bytes`: its stripe, and its offset there. Returns how many bytes
+ *  follow it in that stripe without a gap. */
 size_t sherdi_file_locate(const sherdi_file *file, size_t offset_bytes, int *stripe_out,
                           size_t *offset_out);
 
-/** Create the engines. Errors: E_NOTSUP with a message when the engine is not built in, or the kernel does not allow it;
- *  E_NOMEM. */
+/** Create the engines. Errors: E_NOTSUP with a message when the engine is not built in, or the
+ *  kernel does not allow it; E_NOMEM. */
 sherd_status sherdi_ioq_threads_create(const sherdi_ioq_params *params, sherdi_mem *mem,
                                        sherdi_ioq **out);
 sherd_status sherdi_ioq_uring_create(const sherdi_ioq_params *params, sherdi_mem *mem,

@@ -1,5 +1,5 @@
-/* The tier on a drive whose contents mean nothing after this process: one slot per extent, in a file without a name. See
- * tier.h; state.h is for what outlives the process. */
+/* The tier on a drive whose contents mean nothing after this process: one slot per extent, in a
+ * file without a name. See tier.h; state.h is for what outlives the process. */
 #include "offload/tier_impl.h"
 
 #include "base/clock.h"

@@ -1,5 +1,5 @@
-/* What both engines of the queue share: the order of transfers, their division into requests, and the accounting of what is
- * completed. See io.h; read threads.c next, then uring.c. */
+/* What both engines of the queue share: the order of transfers, their division into requests, and
+ * the accounting of what is completed. See io.h; read threads.c next, then uring.c. */
 #include "offload/io_impl.h"
 
 #include "base/assert.h"
@@ -23,7 +23,8 @@ enum {
 /* After so many reads in a row of less than the granularity, the file is taken to end there. */
 #define MAX_CRUMBS 3
 
-/* A request that moved nothing is tried again after 50 us, doubled up to 10 ms, for about two seconds. */
+/* A request that moved nothing is tried again after 50 us, doubled up to 10 ms, for about two
+ * seconds. */
 #define PAUSE_NS     INT64_C(50000)
 #define MAX_PAUSE_NS INT64_C(10000000)
 
@@ -45,8 +46,8 @@ static int any_under_way(const sherdi_ioq *queue)
     return count > 0;
 }
 
-/* Checks the list: it ends at `last`, and has transfers that were started and not completely handed out. Only of the first may
- * a part be handed out. */
+/* Checks the list: it ends at `last`, and has transfers that were started and not completely handed
+ * out. Only of the first may a part be handed out. */
 static int list_is_sound(const sherdi_ioq *queue)
 {
     const sherdi_io *last = NULL;
@@ -61,7 +62,8 @@ static int list_is_sound(const sherdi_ioq *queue)
     return last == queue->last && (last == NULL || any_under_way(queue));
 }
 
-/* Removes the first transfer, which is completely handed out; requests are cut from the first one only. */
+/* Removes the first transfer, which is completely handed out; requests are cut from the first one
+ * only. */
 static void list_pop(sherdi_ioq *queue)
 {
     queue->first = queue->first->next;
@@ -86,8 +88,9 @@ static void transfer_moved(sherdi_ioq *queue, sherdi_io *io, size_t len_bytes)
     }
 }
 
-/* Adds a transfer behind those of its kind. Reads go before writes: somebody waits for what is read, and the slots of a ring that
- * it is read into come from writes, so the writes' turn comes. A write that was begun is handed out first. */
+/* Adds a transfer behind those of its kind. Reads go before writes: somebody waits for what is
+ * read, and the slots of a ring that it is read into come from writes, so the writes' turn comes. A
+ * write that was begun is handed out first. */
 static void list_add(sherdi_ioq *queue, sherdi_io *io)
 {
     sherdi_io **at = &queue->first;
@@ -165,7 +168,8 @@ static int result_error(const sherdi_request *request, ssize_t result, size_t mo
     return result < 0 ? (int)-result : IO_STUCK;
 }
 
-/* The last page of a file that is only read is complete when the bytes up to the file's end have come; the rest is zeroed. */
+/* The last page of a file that is only read is complete when the bytes up to the file's end have
+ * come; the rest is zeroed. */
 static size_t page_complete(const sherdi_request *request, size_t moved_bytes)
 {
     const sherdi_file *file      = request->io->file;
@@ -195,7 +199,8 @@ int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t resu
     if (result >= 0) {
         moved_bytes = page_complete(request, moved_bytes);
     }
-    /* A short transfer may end where the next one cannot begin: the part behind the granularity is moved again. */
+    /* A short transfer may end where the next one cannot begin: the part behind the granularity is
+     * moved again. */
     if (moved_bytes < request->len_bytes && stripe->is_direct) {
         moved_bytes -= moved_bytes % io->file->granularity_bytes;
     }

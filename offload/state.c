@@ -1,9 +1,11 @@
-/* State on a drive: its transfers and its generations. state.h says what it promises, state_file.h what lies where, and
- * state_sets.h describes the files of the slots. state_keep.c keeps a generation for a checkpoint.
+/* State on a drive: its transfers and its generations. state.h says what it promises, state_file.h
+ * what lies where, and state_sets.h describes the files of the slots. state_keep.c keeps a
+ * generation for a checkpoint.
  *
- * Three tables say where an extent is: those of the two records, as they are in the index, and `now`, which is the live
- * record's table with the writes since the commit. A write goes to a set that does not hold the live record's copy. A commit
- * copies `now` over the record that is not live, writes its table after the data, and writes its head last. */
+ * Three tables say where an extent is: those of the two records, as they are in the index, and
+ * `now`, which is the live record's table with the writes since the commit. A write goes to a set
+ * that does not hold the live record's copy. A commit copies `now` over the record that is not
+ * live, writes its table after the data, and writes its head last. */
 #include "offload/state_impl.h"
 
 #include "base/checked.h"
@@ -257,7 +259,8 @@ uint32_t sherdi_state_sets_of(const sherdi_state *state, int index)
     return sets;
 }
 
-/* Drops kept sets in which no generation lies any more: only the checkpoint has them from now on. */
+/* Drops kept sets in which no generation lies any more: only the checkpoint has them from now
+ * on. */
 static void kept_let_go(sherdi_state *state)
 {
     uint32_t needed;
@@ -350,8 +353,8 @@ static sherd_status slot_checksum(sherdi_state *state, size_t extent, uint32_t s
     return SHERD_OK;
 }
 
-/* An earlier process may have written over what it wrote before. Only reading the slots shows that. Slots that the live
- * generation uses too cannot have been written over. */
+/* An earlier process may have written over what it wrote before. Only reading the slots shows that.
+ * Slots that the live generation uses too cannot have been written over. */
 static sherd_status previous_compare(sherdi_state *state, unsigned char *memory)
 {
     const sherdi_state_entry *before = state->tables[1 - state->live];
@@ -390,7 +393,8 @@ static sherd_status previous_check(sherdi_state *state)
     return status;
 }
 
-/* Durable whatever the params say, because ranks that must agree roll back for each other's sake. */
+/* Durable whatever the params say, because ranks that must agree roll back for each other's
+ * sake. */
 static sherd_status head_erase(sherdi_state *state, int index)
 {
     memset(&state->front->heads[index], 0, sizeof(state->front->heads[index]));
@@ -411,7 +415,8 @@ sherd_status sherdi_state_move_live(sherdi_state *state)
     sherdi_state_head_retable(&state->front->heads[spare], state->tables[spare],
                               state->map.table_bytes);
     SHERDI_TRY(spare_commit(state));
-    /* Until the other record is erased, because the slots that it names will not stay as they are. */
+    /* Until the other record is erased, because the slots that it names will not stay as they
+     * are. */
     state->is_broken = 1;
     state->is_torn   = 1;
     SHERDI_TRY(head_erase(state, 1 - state->live));
@@ -439,8 +444,8 @@ int sherdi_state_has_previous(const sherdi_state *state)
     return state->has_previous && (!state->is_broken || state->is_erasing);
 }
 
-/* Erases the live head. Before that the live generation counts, afterwards the generation before it; a head that was torn in
- * between counts as erased. */
+/* Erases the live head. Before that the live generation counts, afterwards the generation before
+ * it; a head that was torn in between counts as erased. */
 sherd_status sherdi_state_rollback(sherdi_state *state)
 {
     assert(state->in_flight == 0);
@@ -464,9 +469,9 @@ sherd_status sherdi_state_rollback(sherdi_state *state)
     return SHERD_OK;
 }
 
-/* From now on no run continues from this state, wherever in the removal the process is killed: the remaining files are like
- * those of a run that never committed, and the next run reclaims them. If the heads cannot be written, the files are removed
- * all the same. */
+/* From now on no run continues from this state, wherever in the removal the process is killed: the
+ * remaining files are like those of a run that never committed, and the next run reclaims them. If
+ * the heads cannot be written, the files are removed all the same. */
 static void generations_erase(sherdi_state *state)
 {
     memset(state->front->heads, 0, sizeof(state->front->heads));
@@ -642,7 +647,8 @@ static sherd_status records_load(sherdi_state *state)
     return SHERD_OK;
 }
 
-/* To continue is worth more than the generation before: if that cannot be opened, the state does without it. */
+/* To continue is worth more than the generation before: if that cannot be opened, the state does
+ * without it. */
 static sherd_status previous_load(sherdi_state *state, uint32_t sets)
 {
     sherd_status status = SHERD_OK;

@@ -353,7 +353,8 @@ sherdi_state_heads sherdi_state_heads_read(const sherdi_state_head *heads, const
             found.previous = heads[i].generation;
         }
     }
-    /* Records are written in turn, so a record that does not directly precede the live one is of another time. */
+    /* Records are written in turn, so a record that does not directly precede the live one is of
+     * another time. */
     if (found.previous + 1 != found.generation) {
         found.previous = 0;
     }

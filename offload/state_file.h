@@ -1,5 +1,5 @@
-/* The format of state files, without input and output: these functions lay out and check pages. state.c, state_keep.c,
- * state_sets.c and find.c use them.
+/* The format of state files, without input and output: these functions lay out and check pages.
+ * state.c, state_keep.c, state_sets.c and find.c use them.
  *
  * The index, in the first folder:
  *
@@ -9,15 +9,16 @@
  *   tables 0, 1     per extent: the set whose slot is live, its checksum, whether it was ever written
  *   notes 0, 1      what does not fit into the head
  *
- * Beside it are the sets: files with a slot for each extent, one behind the other from byte 0 on, and nothing else. With
- * several folders they are striped. Two sets are enough. A set that a checkpoint keeps is never written again, and a third set
- * takes its place (state_sets.h).
+ * Beside it are the sets: files with a slot for each extent, one behind the other from byte 0 on,
+ * and nothing else. With several folders they are striped. Two sets are enough. A set that a
+ * checkpoint keeps is never written again, and a third set takes its place (state_sets.h).
  *
- * A record counts when its head is intact and table and note have the head's checksums. Of two records that count, the one
- * with the larger generation is live. A head is written after its table, so a listing needs the head alone to tell what the
- * file holds. (After a power cut the drive may have a head without its table; such a head counts for a listing only.) A head
- * of zeros is no record. Numbers are in the machine's byte order (little-endian on all machines that sherd runs on); the magic
- * number shows another order. */
+ * A record counts when its head is intact and table and note have the head's checksums. Of two
+ * records that count, the one with the larger generation is live. A head is written after its
+ * table, so a listing needs the head alone to tell what the file holds. (After a power cut the
+ * drive may have a head without its table; such a head counts for a listing only.) A head of zeros
+ * is no record. Numbers are in the machine's byte order (little-endian on all machines that sherd
+ * runs on); the magic number shows another order. */
 #ifndef SHERDI_OFFLOAD_STATE_FILE_H
 #define SHERDI_OFFLOAD_STATE_FILE_H
 
@@ -89,8 +90,8 @@ typedef struct sherdi_state_map {
     size_t set_bytes;
 } sherdi_state_map;
 
-/** Fills in the extents' positions in a set, in_file [num_extents], and the map. Errors: E_INVAL when the extents are not as
- *  tier.h requires or are too many, or the note is too long. */
+/** Fills in the extents' positions in a set, in_file [num_extents], and the map. Errors: E_INVAL
+ *  when the extents are not as tier.h requires or are too many, or the note is too long. */
 sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_extents,
                                       size_t note_bytes, sherdi_extent *in_file,
                                       sherdi_state_map *out);
@@ -99,32 +100,36 @@ size_t sherdi_state_table_bytes(size_t num_extents);
 /** Returns the bytes of the pages that a note of so many bytes takes behind the tables. */
 size_t sherdi_state_tail_bytes(size_t note_bytes);
 
-/* Most sets that a run may have at a time: two that are written, and others in which one of the two generations still lies. */
+/* Most sets that a run may have at a time: two that are written, and others in which one of the two
+ * generations still lies. */
 #define SHERDI_STATE_SETS 8
 
 /** Writes "sherd-<run>-<rank>of<world_size>.state" into name [SHERDI_STATE_NAME_BYTES]. */
 void sherdi_state_name(const sherdi_state_id *id, char *name);
-/** Writes the name of a set: "sherd-<run>-<rank>of<world_size>.slots-a", where the letter is the set's number. */
+/** Writes the name of a set: "sherd-<run>-<rank>of<world_size>.slots-a", where the letter is the
+ *  set's number. */
 void sherdi_state_set_name(const sherdi_state_id *id, int set, char *name);
 /** Reads an index's name back; layout becomes 0. Returns 0 when it is no such name. */
 int sherdi_state_name_parse(const char *name, sherdi_state_id *out);
 
-/** Makes the header page for these params. Errors: E_INVAL when the folders' names are too long for it, E_IO when a folder
- *  does not exist. */
+/** Makes the header page for these params. Errors: E_INVAL when the folders' names are too long for
+ *  it, E_IO when a folder does not exist. */
 sherd_status sherdi_state_header_fill(const sherdi_state_params *params,
                                       const sherdi_state_map *map, sherdi_state_header *out);
 /** Returns whether it is a header, unchanged since it was written. */
 int sherdi_state_header_is_whole(const sherdi_state_header *header);
-/** Returns E_STATE, with what differs, when the header is not the one that these params would have. `path` is for the message. */
+/** Returns E_STATE, with what differs, when the header is not the one that these params would have.
+ *  `path` is for the message. */
 sherd_status    sherdi_state_header_compare(const sherdi_state_header *header,
                                             const sherdi_state_params *params,
                                             const sherdi_state_map *map, const char *path);
 sherdi_state_id sherdi_state_header_id(const sherdi_state_header *header);
-/** Returns the folder of a stripe, from an intact header; NULL when the header has no such stripe. */
+/** Returns the folder of a stripe, from an intact header; NULL when the header has no such
+ *  stripe. */
 const char *sherdi_state_header_folder(const sherdi_state_header *header, uint32_t stripe);
 
-/** Makes a head page with its checksums. Copies the part of note [note_bytes] that goes behind the tables to tail
- *  [sherdi_state_tail_bytes], with zeros behind it. */
+/** Makes a head page with its checksums. Copies the part of note [note_bytes] that goes behind the
+ *  tables to tail [sherdi_state_tail_bytes], with zeros behind it. */
 void sherdi_state_head_fill(const sherdi_state_id *id, uint64_t generation, const void *note,
                             size_t note_bytes, unsigned char *tail, const sherdi_state_entry *table,
                             size_t table_bytes, sherdi_state_head *out);
@@ -134,9 +139,11 @@ void sherdi_state_head_retable(sherdi_state_head *head, const sherdi_state_entry
 /** Copies as much of the note as fits to out [out_bytes], with zeros behind it. */
 void sherdi_state_note_take(const sherdi_state_head *head, const unsigned char *tail, void *out,
                             size_t out_bytes);
-/** Returns whether the rest of the note has the head's checksum. The head's own tail bytes of it must have been read. */
+/** Returns whether the rest of the note has the head's checksum. The head's own tail bytes of it
+ *  must have been read. */
 int sherdi_state_tail_is_whole(const sherdi_state_head *head, const unsigned char *tail);
-/** Returns whether it is a head of this file, unchanged since it was written. Does not look at its table. */
+/** Returns whether it is a head of this file, unchanged since it was written. Does not look at its
+ *  table. */
 int sherdi_state_head_is_whole(const sherdi_state_head *head, const sherdi_state_id *id);
 /** Returns whether nothing was written there, or a rollback erased it. */
 int sherdi_state_head_is_empty(const sherdi_state_head *head);

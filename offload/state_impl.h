@@ -1,4 +1,5 @@
-/* The struct of a state, for state.c, which has its generations, and state_keep.c, which keeps them for checkpoints. */
+/* The struct of a state, for state.c, which has its generations, and state_keep.c, which keeps them
+ * for checkpoints. */
 #ifndef SHERDI_OFFLOAD_STATE_IMPL_H
 #define SHERDI_OFFLOAD_STATE_IMPL_H
 
@@ -35,13 +36,15 @@ struct sherdi_state {
     size_t in_flight; /* number of transfers, for asserts */
 };
 
-/** Starts a transfer of bytes [from, from + len) of an extent's slot in a set. Length 0 transfers nothing. */
+/** Starts a transfer of bytes [from, from + len) of an extent's slot in a set. Length 0 transfers
+ *  nothing. */
 void sherdi_state_slot_start(sherdi_state *state, sherdi_io *io, int is_write, void *memory,
                              size_t extent, uint32_t set, size_t from_bytes, size_t len_bytes);
 /** Returns the sets in which extents of a record lie, one bit for each. */
 uint32_t sherdi_state_sets_of(const sherdi_state *state, int index);
-/** Makes `now` the live record's table: the live generation, in other slots. It keeps its number, because ranks compare
- *  numbers, and its note. Afterwards there is no generation before it. Errors: E_IO, with the consequences of a failed commit. */
+/** Makes `now` the live record's table: the live generation, in other slots. It keeps its number,
+ *  because ranks compare numbers, and its note. Afterwards there is no generation before it.
+ *  Errors: E_IO, with the consequences of a failed commit. */
 sherd_status sherdi_state_move_live(sherdi_state *state);
 /** Set the error message and return the status. */
 sherd_status sherdi_state_contents_fail(const sherdi_state *state, size_t extent, uint32_t slot);

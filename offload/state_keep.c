@@ -28,8 +28,8 @@ static size_t live_bytes(const sherdi_state *state, int set)
     return len_bytes;
 }
 
-/* Chooses the set that will have all of the live generation: the set that has all of it already; else, of the sets that are
- * written, the one that has most of it. */
+/* Chooses the set that will have all of the live generation: the set that has all of it already;
+ * else, of the sets that are written, the one that has most of it. */
 static int target_choose(const sherdi_state *state)
 {
     uint32_t sets   = sherdi_state_sets_of(state, state->live);
@@ -246,8 +246,8 @@ sherd_status sherdi_state_keep_check(sherdi_state *state, const char *folder, co
     return links_try(state->sets.sets[target_choose(state)].file, folders.paths, name);
 }
 
-/* Tries links first: where they cannot be made, nothing needs to be reserved or gathered. Makes the final links last, so that
- * a file with that name is complete. */
+/* Tries links first: where they cannot be made, nothing needs to be reserved or gathered. Makes the
+ * final links last, so that a file with that name is complete. */
 sherd_status sherdi_state_keep(sherdi_state *state, const char *folder, const char *name)
 {
     const one_folder folders = folders_of(state, folder);

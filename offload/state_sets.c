@@ -13,7 +13,8 @@
 
 /* ----------------------------------------------------------- the handle -- */
 
-/* Copies the absolute path: it is used again later, when the program may have changed its working folder. */
+/* Copies the absolute path: it is used again later, when the program may have changed its working
+ * folder. */
 static sherd_status folder_copy(sherdi_state_sets *sets, const char *folder, char **out)
 {
     char        path[PATH_MAX];
@@ -111,8 +112,8 @@ static sherd_status set_file_open(sherdi_state_sets *sets, int set, uint32_t fla
     return sherdi_file_open(sets->queue, &file, &sets->sets[set].file);
 }
 
-/* Removes the names of a set that a killed process had just made, or was just removing. No generation lies in it, and it may
- * be incomplete. */
+/* Removes the names of a set that a killed process had just made, or was just removing. No
+ * generation lies in it, and it may be incomplete. */
 static void names_remove(const sherdi_state_sets *sets, int set)
 {
     char name[SHERDI_STATE_NAME_BYTES];

@@ -1,11 +1,12 @@
-/* The sets of slots of one rank's state on a drive: which files exist, and which of them may be written. state.c and
- * state_keep.c use it.
+/* The sets of slots of one rank's state on a drive: which files exist, and which of them may be
+ * written. state.c and state_keep.c use it.
  *
- * Two sets are written in turn: an extent whose live copy is in one set is written to the other. A set that a checkpoint keeps
- * also has links to its stripes in the checkpoint's folder. It is read like the others and never written again. It keeps its
- * own name here as long as a generation lies in it; then that name is removed, and only the checkpoint has the set. The number
- * of links is the only record that a set is kept, so a process that is killed between any two of these acts leaves no
- * contradiction. */
+ * Two sets are written in turn: an extent whose live copy is in one set is written to the other. A
+ * set that a checkpoint keeps also has links to its stripes in the checkpoint's folder. It is read
+ * like the others and never written again. It keeps its own name here as long as a generation lies
+ * in it; then that name is removed, and only the checkpoint has the set. The number of links is the
+ * only record that a set is kept, so a process that is killed between any two of these acts leaves
+ * no contradiction. */
 #ifndef SHERDI_OFFLOAD_STATE_SETS_H
 #define SHERDI_OFFLOAD_STATE_SETS_H
 
@@ -32,7 +33,8 @@ typedef struct sherdi_state_sets {
     int              num_folders;
     size_t           set_bytes;
     sherdi_state_set sets[SHERDI_STATE_SETS];
-    /* For an extent that lies in set s: the writable set to which it is written; SHERDI_STATE_SETS: there is none. */
+    /* For an extent that lies in set s: the writable set to which it is written; SHERDI_STATE_SETS:
+     * there is none. */
     uint32_t spare[SHERDI_STATE_SETS];
 } sherdi_state_sets;
 
@@ -42,11 +44,11 @@ sherd_status sherdi_state_sets_init(sherdi_state_sets *sets, sherdi_ioq *queue,
 /** Closes all sets. `is_kept` 0: also removes them; a RESERVED set is removed in any case. */
 void sherdi_state_sets_fini(sherdi_state_sets *sets, int is_kept);
 
-/** Creates a file with reserved space under a free number. `role` is WRITABLE or RESERVED. Errors: E_IO; E_STATE when there
- *  are SHERDI_STATE_SETS already. */
+/** Creates a file with reserved space under a free number. `role` is WRITABLE or RESERVED. Errors:
+ *  E_IO; E_STATE when there are SHERDI_STATE_SETS already. */
 sherd_status sherdi_state_set_create(sherdi_state_sets *sets, sherdi_set_role role, int *set_out);
-/** Opens a set as it was left: KEPT when its files have other links too, else WRITABLE. Errors: E_IO; E_STATE when it is
- *  locked. A KEPT set is not locked, because several runs may have it. */
+/** Opens a set as it was left: KEPT when its files have other links too, else WRITABLE. Errors:
+ *  E_IO; E_STATE when it is locked. A KEPT set is not locked, because several runs may have it. */
 sherd_status sherdi_state_set_open(sherdi_state_sets *sets, int set);
 /** Closes a set and removes its name, if it has one. */
 void sherdi_state_set_drop(sherdi_state_sets *sets, int set);

@@ -1,5 +1,5 @@
-/* Transfers by threads with pread and pwrite; each thread has one request in flight. This is the plain engine, for machines
- * and containers without io_uring. */
+/* Transfers by threads with pread and pwrite; each thread has one request in flight. This is the
+ * plain engine, for machines and containers without io_uring. */
 #include "offload/io_impl.h"
 
 #include <errno.h>
@@ -42,7 +42,8 @@ static void request_run(sherdi_ioq *queue, sherdi_request *request)
     } while (sherdi_ioq_complete(queue, request, result));
 }
 
-/* Wakes one thread; if it finds more than one request, it wakes the next. All of them at once would only wait for the lock. */
+/* Wakes one thread; if it finds more than one request, it wakes the next. All of them at once would
+ * only wait for the lock. */
 static void threads_wake(sherdi_ioq *queue)
 {
     (void)pthread_cond_signal(&((threads_queue *)queue)->has_work);

@@ -1,7 +1,9 @@
-/* A tier: where extents rest between uses. An extent is a numbered range of bytes, and the unit of transfer; the tier does not know
- * what is in it. The tier on a drive is nvme, over io.h, in a file without a name (nvme_scratch.c). State on a drive that outlives
- * the process is a type of its own, whose extents are transferred like those of a tier (state.h). What rests in memory is used where
- * it is, and no tier is opened for it. The rest of the library asks a tier only for its capabilities: sherdi_tier_kind.
+/* A tier: where extents rest between uses. An extent is a numbered range of bytes, and the unit of
+ * transfer; the tier does not know what is in it. The tier on a drive is nvme, over io.h, in a file
+ * without a name (nvme_scratch.c). State on a drive that outlives the process is a type of its own,
+ * whose extents are transferred like those of a tier (state.h). What rests in memory is used where
+ * it is, and no tier is opened for it. The rest of the library asks a tier only for its
+ * capabilities: sherdi_tier_kind.
  *
  * One thread at a time uses a tier. After a tier was made it allocates nothing. */
 #ifndef SHERDI_OFFLOAD_TIER_H
@@ -18,7 +20,8 @@ typedef enum sherdi_space {
     SHERDI_SPACE_STORAGE,    /* no kernels: it is transferred, through buffers in host memory */
 } sherdi_space;
 
-/* An extent in the tier's own space. Both numbers are multiples of SHERD_ALIGN_BYTES; extents ascend and do not overlap. */
+/* An extent in the tier's own space. Both numbers are multiples of SHERD_ALIGN_BYTES; extents
+ * ascend and do not overlap. */
 typedef struct sherdi_extent {
     size_t offset_bytes;
     size_t len_bytes;
@@ -28,14 +31,15 @@ typedef struct sherdi_extent {
 typedef struct sherdi_tier_ops {
     /* Closes the tier; transfers must be over. */
     void (*close)(sherdi_tier *tier);
-    /* Start a transfer of a whole extent; never block. The memory is borrowed until wait. A read sees what was written last; an extent
-     * that was never written reads as zero. */
+    /* Start a transfer of a whole extent; never block. The memory is borrowed until wait. A read
+     * sees what was written last; an extent that was never written reads as zero. */
     void (*read_start)(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io);
     void (*write_start)(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io);
-    /* Blocks until a transfer is over; `memory` as given at start. E_IO; also when the tier verifies, and what was read does not have
-     * the checksum of what was written. */
+    /* Blocks until a transfer is over; `memory` as given at start. E_IO; also when the tier
+     * verifies, and what was read does not have the checksum of what was written. */
     sherd_status (*wait)(sherdi_tier *tier, sherdi_io *io);
-    /* Returns whether wait would return at once (except for comparing the checksum). Never blocks. */
+    /* Returns whether wait would return at once (except for comparing the checksum). Never
+     * blocks. */
     int (*is_done)(sherdi_tier *tier, const sherdi_io *io);
 } sherdi_tier_ops;
 
@@ -53,13 +57,14 @@ typedef struct sherdi_tier_params {
     size_t               num_extents;
 } sherdi_tier_params;
 
-/* A kind of tier: what a tier can do, before it is opened. Each kind has one table; all are named in tier_list.h. */
+/* A kind of tier: what a tier can do, before it is opened. Each kind has one table; all are named
+ * in tier_list.h. */
 typedef struct sherdi_tier_kind {
     sherdi_space space;
     int          has_files; /* in folders that the configuration names; transfers take a queue */
     int          has_generations; /* state may rest in a sherdi_state */
-    /* Opens a tier whose contents mean nothing after this process; an extent that was never written reads as zero. NULL: a tier of
-     * memory. */
+    /* Opens a tier whose contents mean nothing after this process; an extent that was never written
+     * reads as zero. NULL: a tier of memory. */
     sherd_status (*open)(const sherdi_tier_params *params, sherdi_mem *mem, sherdi_tier **out);
 } sherdi_tier_kind;
 

@@ -1,5 +1,5 @@
-/* The tiers, one per line: the name that a configuration's "device" gives a tier, and its table. tier.h declares them from
- * this list. The first means that nothing is offloaded. */
+/* The tiers, one per line: the name that a configuration's "device" gives a tier, and its table.
+ * tier.h declares them from this list. The first means that nothing is offloaded. */
 SHERDI_TIER("none", sherdi_tier_device)
 SHERDI_TIER("cpu", sherdi_tier_host)
 SHERDI_TIER("nvme", sherdi_tier_nvme)

@@ -1,10 +1,11 @@
-/* Transfers by io_uring. One thread owns the ring, keeps up to `depth` requests in it, and is woken for new transfers by an
- * eventfd that the ring itself reads. For registered memory the kernel saves the pinning for each request. This is the only file
- * that knows liburing.
+/* Transfers by io_uring. One thread owns the ring, keeps up to `depth` requests in it, and is woken
+ * for new transfers by an eventfd that the ring itself reads. For registered memory the kernel
+ * saves the pinning for each request. This is the only file that knows liburing.
  *
- * Files are not registered: the ring would keep them open, and locked, as long as it exists. It exists as long as the memory of
- * its process, in which it is mapped, and NVIDIA's driver keeps that memory until every forked child of the process has ended. A
- * request keeps its file open until it has ended, which is what the lock is for.
+ * Files are not registered: the ring would keep them open, and locked, as long as it exists. It
+ * exists as long as the memory of its process, in which it is mapped, and NVIDIA's driver keeps
+ * that memory until every forked child of the process has ended. A request keeps its file open
+ * until it has ended, which is what the lock is for.
  *
  * Only the ring's thread uses the ring. Registering is the exception; the kernel serialises it. */
 #include "offload/io_impl.h"
@@ -147,8 +148,8 @@ static void ring_fill(uring_queue *self)
     self->is_idle = self->free != NULL;
 }
 
-/* Handles the completions. Returns the largest number of attempts in a row in which a request moved nothing. Call it under the
- * lock. */
+/* Handles the completions. Returns the largest number of attempts in a row in which a request moved
+ * nothing. Call it under the lock. */
 static int ring_reap(uring_queue *self)
 {
     struct io_uring_cqe *cqe;
@@ -181,8 +182,8 @@ static int ring_reap(uring_queue *self)
     return stalls;
 }
 
-/* The kernel takes no more submissions. Requests that it has taken still complete. The others never leave, because nothing is
- * submitted from now on, so they fail here. */
+/* The kernel takes no more submissions. Requests that it has taken still complete. The others never
+ * leave, because nothing is submitted from now on, so they fail here. */
 static void ring_break(uring_queue *self, int error)
 {
     char buffer[128];
@@ -318,7 +319,8 @@ static void uring_destroy(sherdi_ioq *queue)
     uring_free(self);
 }
 
-/* Cuts memory to the size of registered buffers. Returns their number; with `out` NULL it only counts. */
+/* Cuts memory to the size of registered buffers. Returns their number; with `out` NULL it only
+ * counts. */
 static size_t buffers_cut(const struct iovec *memory, int count, struct iovec *out)
 {
     size_t made = 0;
@@ -390,7 +392,8 @@ static int ring_setup(uring_queue *self)
         (void)sherdi_fork_exclude(-1);
         return -result;
     }
-    /* A child would keep the ring, and the memory that is registered with it, by the ring's descriptor and by its mapping. */
+    /* A child would keep the ring, and the memory that is registered with it, by the ring's
+     * descriptor and by its mapping. */
     (void)io_uring_ring_dontfork(&self->ring);
     self->ring.ring_fd = sherdi_fork_exclude(self->ring.ring_fd);
     return self->ring.ring_fd < 0 ? ENOMEM : 0;
